@@ -27,7 +27,7 @@ A single axis has a leading space, `Float[Tensor, " position"]`, because the lin
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, TypeVar, get_args
 
 from typing_extensions import TypeAliasType  # which torch requires; typing has it from Python 3.12 on
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 else:  # the same name for `help`; importing the class itself takes seconds
     Bridge = NewType("TransformerBridge", object)
     Bridge.__module__ = "transformer_lens.model_bridge"
+
+S = TypeVar("S", bound=Sequence[Hashable])
 
 Freezable = Literal["attention", "norms", "gates"]
 Norm = Literal["spectral", "frobenius"]
@@ -127,6 +129,13 @@ def positive(value: object, argument: str, what: str, *, or_zero: bool = False, 
     if whole is None or whole < (0 if or_zero else 1):
         wanted = "Give a whole number of at least 0." if or_zero else "Give a positive whole number."
         raise InputError(f"{argument}={short_repr(value)} is not {what}.", wanted)
+
+
+def distinct(values: S, argument: str) -> S:
+    """The values; raises an error unless there is at least one, and each of them once."""
+    if not values or len({*values}) < len(values):
+        raise InputError(f"{argument}={short_repr(values)} has no value or one twice.", "Give at least one, each once.")
+    return values
 
 
 def listed(names: Sequence[str]) -> str:

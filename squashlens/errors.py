@@ -1,7 +1,5 @@
 """The errors that squashlens raises. Every message has the cause, then the remedy."""
 
-from typing import Any
-
 __all__ = [
     "BusyModelError",
     "CapacityError",
@@ -31,20 +29,11 @@ class SquashlensError(ValueError):
 
     def __init__(self, cause: str, remedy: str):
         cause = cause if len(cause) <= LONGEST else f"{cause[: LONGEST // 2]} … {cause[-LONGEST // 4 :]}"
-        super().__init__(f"{cause} {remedy}")
+        super().__init__(cause, remedy)  # of which copies and pickles make it again
         self.cause, self.remedy = cause, remedy
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Support copying and pickling, so that an error in a worker process reaches its parent unchanged.
-
-        By default an exception is rebuilt from its message, which `__init__` does not accept. Here it is made without
-        `__init__`, and its attributes are set; this works for subclasses with any signature.
-        """
-        return _rebuilt, (type(self), self.args), self.__dict__.copy()
-
-
-def _rebuilt(kind: type[SquashlensError], args: tuple[Any, ...]) -> SquashlensError:
-    return kind.__new__(kind, *args)
+    def __str__(self) -> str:
+        return f"{self.cause} {self.remedy}"
 
 
 class InputError(SquashlensError):

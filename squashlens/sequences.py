@@ -163,11 +163,6 @@ class GrowingSequence:
         stem = self.stem(length)
         return stem.then((stem.ids(self.trunk)[-1], *self.suffix))
 
-    def content_at(self, length: int) -> Ids:
-        """The content tokens at this length; the last one is `ending` if given."""
-        self._start(length)
-        return (*self.content[: length - 1], self.content[length - 1] if self.ending is None else self.ending)
-
     def contrast(self, length: int) -> Branch:
         """[x, c] and the suffix, where c is the first token of the alphabet other than a."""
         last = self.stem(length).ids(self.trunk)[-1]

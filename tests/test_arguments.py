@@ -138,13 +138,13 @@ def test_a_number_is_a_list_of_one_where_places_are_meant(tiny: Any) -> None:
 
 def test_an_unknown_keyword_is_answered_with_the_nearest_or_where_it_belongs() -> None:
     measure: Any = sl.jacobian_norms
-    with pytest.raises(TypeError, match=r"jacobian_norms\(\) got an .* 'n_prober'. Did you mean n_probes=\?$"):
+    with pytest.raises(InputError, match=r"^jacobian_norms\(\) has no keyword n_prober=. Did you mean n_probes=\?$"):
         measure(None, "110 =", n_prober=3)
-    with pytest.raises(TypeError, match=r"'baselines'. It is a keyword of capture, collapse.$"):
-        measure(None, "110 =", baselines=["contrast"])
-    with pytest.raises(TypeError, match=r"'of_no_function'$"):
+    with pytest.raises(InputError, match=r"of_no_function=. Use one of: model, "):
         measure(None, "110 =", of_no_function=3)
-    with pytest.raises(TypeError, match=r"\(\) got an unexpected keyword argument .* Did you mean dtype=\?"):
+    with pytest.raises(InputError, match=r"^of\(\) has .* theme=. It is a keyword of figures.styled. Use .* result.$"):
+        sl.figures.of(xr.DataArray([1.0]), theme="dark")  # pyright: ignore
+    with pytest.raises(InputError, match=r"load\(\) has no keyword torch_dtype=. Did you mean dtype=\?"):
         sl.load("tiny-gemma", torch_dtype="auto")  # pyright: ignore
     with pytest.raises(TypeError, match=r"report\(\) too many .* only model can be given by position.* prompt=…"):
         sl.report(None, "110 =")  # pyright: ignore

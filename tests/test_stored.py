@@ -38,11 +38,6 @@ def result() -> xr.Dataset:
     return sealed(made, {"model": "m", "none": None, "nested": {"deep": [1, "é", True]}})
 
 
-def test_a_table_is_not_a_result(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"Use `squashlens\.results\.table\(result\)\.to_csv"):
-        sl.results.save(result(), tmp_path / "x.csv")
-
-
 @pytest.mark.parametrize("ending", ["nc", "json"])
 def test_what_is_kept_comes_back(ending: str, tmp_path: Path) -> None:
     path = sl.results.save(result(), tmp_path / f"x.{ending}")
@@ -93,8 +88,6 @@ def test_what_is_not_there_or_no_file(tmp_path: Path) -> None:
     path = tmp_path / "x.nc"
     with pytest.raises(InputError, match="There is no file"):
         sl.results.open(path)
-    with pytest.raises(InputError, match="its ending is unknown"):
-        sl.results.open(tmp_path / "x.csv")
     os.mkfifo(path)
     with pytest.raises(InputError, match="There is no file"):
         sl.results.open(path)

@@ -58,10 +58,12 @@ def checked(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     signature = _signature(function)
     try:
         bound = signature.bind(*args, **kwargs)
-    except TypeError as error:  # a missing or unknown argument: Python's error, with the function's name
+    except TypeError as error:
         name = function.__qualname__.removesuffix(".__init__")
-        meant = _nearest(signature, kwargs) or _by_name(signature, args)
-        raise TypeError(f"{name}() {error}{meant}") from None
+        known = [name for name in signature.parameters if name != "self"]
+        if unknown := [name for name in kwargs if name not in known]:
+            raise InputError(f"{name}() has no keyword {unknown[0]}=.", _nearest(unknown[0], known)) from None
+        raise TypeError(f"{name}() {error}{_by_name(signature, args)}") from None  # a missing argument, or too many
     for name, value in bound.arguments.items():
         parameter = signature.parameters[name]
         if parameter.kind is parameter.VAR_POSITIONAL:
@@ -71,17 +73,16 @@ def checked(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     return bound
 
 
-def _nearest(signature: inspect.Signature, keywords: Mapping[str, Any]) -> str:
-    """What may have been meant by the first unknown keyword: the nearest parameters, or functions that have it."""
-    unknown = [name for name in keywords if name not in signature.parameters]
-    if not unknown:
-        return ""
-    if near := difflib.get_close_matches(unknown[0], signature.parameters):
-        return f". Did you mean {' or '.join(f'{name}=' for name in near)}?"
+def _nearest(unknown: str, known: Sequence[str]) -> str:
+    """What may have been meant by an unknown keyword: the nearest parameters, functions that have it, or any of all."""
+    if near := difflib.get_close_matches(unknown, known):
+        return f"Did you mean {' or '.join(f'{name}=' for name in near)}?"
     library: Any = sys.modules["squashlens"]
-    public = filter(inspect.isfunction, (getattr(library, name) for name in library.__all__))
-    owners = [function.__name__ for function in public if unknown[0] in inspect.signature(function).parameters]
-    return f". It is a keyword of {', '.join(owners)}." if owners else ""
+    public = [(name, getattr(library, name)) for name in library.__all__]
+    public += [(f"figures.{name}", getattr(library.figures, name)) for name in library.figures.__all__]
+    owners = [name for name, one in public if inspect.isfunction(one) and unknown in inspect.signature(one).parameters]
+    owned = f"It is a keyword of {', '.join(owners)}. " if owners else ""
+    return f"{owned}Use one of: {', '.join(known)}."
 
 
 def _by_name(signature: inspect.Signature, values: Sequence[Any]) -> str:

@@ -17,8 +17,8 @@ SAME_OPERATIONS = TOLERANCE | {torch.float64: 1e-6, torch.float32: 2e-5}
 # For two results of a model that runs entirely in float64 (`wide`): derivatives, relative to a norm, or what the bridge
 # and the plain model compute. What float32 alone made different is smaller there, by 2⁻²⁹.
 IN_FLOAT64 = 1e-8
-# For rotary frequencies, entry by entry; if the rounding of their stored dtype is larger, that is used instead.
-# Computed on another device or in another order, frequencies may differ in their last bits.
+# For rotary frequencies, entry by entry. Computed on another device or in another order, they may differ in their last
+# bits.
 FREQUENCIES = 1e-5
 
 
@@ -69,12 +69,6 @@ def difference(
     error = (ours.detach().double() - expected).abs().amax(dim=dim)
     scale = expected if size is None else size.detach().to(ours.device).double()
     return error, tolerance[dtype] * scale.abs().amax(dim=dim)
-
-
-def same_frequencies(ours: Tensor, theirs: Tensor, stored: torch.dtype = torch.float32) -> bool:
-    """Whether two sets of rotary frequencies agree up to the rounding of their stored dtype."""
-    rounding = max(torch.finfo(stored).eps, FREQUENCIES)
-    return ours.shape == theirs.shape and torch.allclose(ours.cpu().double(), theirs.cpu().double(), rounding, atol=0)
 
 
 def is_finite(tensor: Tensor) -> Bool[Tensor, ""]:

@@ -94,9 +94,9 @@ def require_effective(model: Bridge, sites: list[str]) -> None:
         if not new:
             return
         name = type(model.original_model).__name__
-        remedy = "Choose other hook points, or a filter that leaves these out."
+        remedy = "Leave them out, or turn them on: `model.set_use_attn_result(True)` does so for `hook_result`."
         try:
-            with torch.inference_mode(False), without_ambient(model):
+            with without_ambient(model):
                 wrong = ineffective_points(model, new)
         except torch.OutOfMemoryError:
             raise

@@ -1,6 +1,8 @@
 """How much memory is free, with an error before it runs out; numbers of a device, for which the host waits once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import psutil
@@ -51,13 +53,32 @@ def to_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 Checks = dict[Any, tuple[Callable[[], Exception], list[Bool[Tensor, ""]]]]  # errors, and whether each result is wrong
+_put_off: ContextVar[Checks | None] = ContextVar("put_off", default=None)
 
 
-def raise_any(checks: Checks) -> None:
-    """Raise the first error of which a result is wrong. A device is waited for once for each."""
-    for error, wrong in checks.values():
-        if any(map(bool, to_cpu(wrong))):
-            raise error()
+def later(wrong: Bool[Tensor, ""], error: Callable[[], Exception], *key: str) -> None:
+    """Raise the error if `wrong`: on a device at the end of `awaited`, so that nobody waits for it before."""
+    checks = _put_off.get()
+    if checks is not None and wrong.device.type != "cpu":
+        checks.setdefault(key, (error, []))[1].append(wrong)
+    elif bool(wrong):
+        raise error()
+
+
+@contextmanager
+def awaited() -> Iterator[None]:
+    """After the body, raise the first error that was put off until now; one of the body may be its consequence."""
+    checks = _put_off.get()
+    token = _put_off.set(checks := {} if checks is None else checks)
+    try:
+        yield
+    finally:
+        _put_off.reset(token)
+        waiting = [*checks.values()]
+        checks.clear()
+        for error, wrong in waiting:  # a device is waited for once for each
+            if any(map(bool, to_cpu(wrong))):
+                raise error()
 
 
 def require_room(n_bytes: int | float, device: torch.device, what: str, remedy: str) -> None:

@@ -114,11 +114,11 @@ def _earlier_stream(model: Bridge) -> str | None:
 
     hooks = [Hook("cut", site, cut) for site in residual_sites(model)[:-1]]
     forget_lengths(model)
-    with torch.inference_mode(False), torch.enable_grad(), without_ambient(model), attached(model, *hooks):
+    with torch.enable_grad(), without_ambient(model), attached(model, *hooks):
         model(probe_ids(model), use_cache=False, **last_logits(model))
     for block, stream in enumerate(leaving[1:]):
-        earlier = entering[:block]
-        found = torch.autograd.grad(stream.sum(), earlier, retain_graph=True, allow_unused=True) if earlier else ()
+        earlier, ones = entering[:block], torch.ones_like(stream)
+        found = torch.autograd.grad(stream, earlier, ones, retain_graph=True, allow_unused=True) if earlier else ()
         for layer, gradient in enumerate(found):
             if gradient is not None:
                 return (
@@ -176,7 +176,7 @@ def _moved(model: Bridge, ids: Tensor, replaced: Bool[Tensor, "copy position"], 
     # In bfloat16 on a CPU, PyTorch would copy the output embedding for each prompt, and no logits are read.
     without = dict.fromkeys(last_logits(model), slice(0))
     forget_lengths(model)
-    with torch.no_grad(), attached(model, *hooks):
+    with attached(model, *hooks):
         model(torch.cat([ids, copies]), use_cache=False, **without)
     return found
 

@@ -39,11 +39,12 @@ _LABELS = frozenset(
     default_prepend_bos default_padding_side squashlens_origin
     _attn_implementation_internal""".split()  # noqa: SIM905
 )
+TRACES = ("_pattern", "_captured_pre_ln_residual")  # attributes in which a bridge keeps tensors of its last pass
 # Attributes of modules that are bookkeeping, a trace of the last pass, or a label.
 BOOKKEEPING = (
     frozenset(vars(nn.Module()))
     | frozenset(
-        """_attn_scores _pattern _captured_pre_ln_residual _fired_hook_out _capture_hook_handles _capture_hooks_wired
+        """_attn_scores _fired_hook_out _capture_hook_handles _capture_hooks_wired
     _hook_cache _hook_registry _hook_registry_initialized _hook_alias_registry _property_alias_registry
     _block_alias_cache context_level _is_hf_initialized name_or_path _tokenizer tokenizer adapter cfg
     generation_config _n_params_total real_components submodules _driver processor all_tied_weights_keys _tp_plan
@@ -56,7 +57,7 @@ BOOKKEEPING = (
     _bound_dense_gate _mla_params_initialized _warned_missing _layout_verified _unembed_probed
     _lnf_probed _is_torch_compile""".split()  # noqa: SIM905
     )
-    | {HELD}
+    | {HELD, *TRACES}
 )
 
 
@@ -112,6 +113,11 @@ class Reader:
         named = (pair for table in self.tables if table for pair in table.items())
         found = {id(value): value for key, value in named if value is not None and not self._of_the_last_pass(key)}
         return [*(found | {id(space[key]): space[key] for space, key in self.loose}).values()]
+
+    def forget_last_pass(self) -> None:
+        """Let go of what the bridge keeps of a pass: its graph would stay in memory, and no copy could be made."""
+        for space in self.spaces:
+            space.update({key: None for key in TRACES if key in space})
 
     def settings(self) -> list[Any]:
         """What a model is beside its tensors, as values that are equal as long as nothing changed."""

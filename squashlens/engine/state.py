@@ -7,8 +7,8 @@ What was verified in a state holds again if the state comes back.
 
 runs `try_it` once for this state and these lengths. The key must contain everything else that the result depends on.
 
-Inside `steady` a model is locked, and its state is read once; public functions enter it around everything they do
-(`measured`).
+Inside `steady` a model is locked, its state is read once, and gradients are off; public functions enter it around
+everything they do (`measured`), and turn gradients on where they need them.
 """
 
 import traceback
@@ -19,13 +19,12 @@ from inspect import BoundArguments
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from jaxtyping import Bool
-from torch import Tensor, nn
+from torch import nn
 
 from squashlens._typing import Bridge
 from squashlens.engine.hooking.standing import Tables, ambient, hooks_as_now
 from squashlens.engine.locks import locked, run_within
-from squashlens.engine.memory import Checks, raise_any
+from squashlens.engine.memory import awaited
 from squashlens.engine.reader import Reader, contents_of, copied, held_in, marks_of, reader_of, same
 from squashlens.errors import BusyModelError, InputError, SquashlensError
 
@@ -53,7 +52,6 @@ class _Known:
     busy: bool = False
     at_begin: Tables | None = None  # the hooks on the model when the call began, if there were any
     learned: bool = False  # of a model that hooks must not change past PyTorch; a bridge may have set itself up
-    checks: Checks = field(default_factory=dict)  # of passes on devices, which nobody has waited for
 
     def look(self, model: Bridge, *, settled: bool = False) -> Reader:
         """Read the state of the model; of a new one nothing is known, unless it has only `settled`."""
@@ -68,6 +66,19 @@ class _Known:
         state.structure, state.weights, state.fingerprint = copied(structure), weights, mark
         self.states = [*(one for one in self.states if one is not state), state][-KEPT:]
         return reader
+
+    def require_unchanged(self, reader: Reader, watched: object) -> None:
+        """Raise an error if the model is in another state than at the begin; `watched` if it has hooks."""
+        state, tensors = self.states[-1], reader.tensors()
+        weights = [marks_of(tensors), contents_of(tensors) if watched or self.learned else state.weights[1]]
+        now = [reader.settings(), reader.surroundings()] if watched else state.structure
+        if weights != state.weights or not same(state.structure, now):
+            raise BusyModelError(
+                "A tensor or a setting of the model was changed during a measurement.",
+                "Change it before or after the call, not in a hook or another thread. Hooks keep counts and tensors in "
+                "a dict or list of yours or in `hook.ctx`, not on modules. A model that writes into its own tensors as "
+                "it runs, as recurrent ones do, is not measured.",
+            )
 
 
 def _known_of(model: Bridge) -> _Known:
@@ -105,26 +116,6 @@ def fingerprint_of(model: Bridge) -> str:
         return _known_of(model).states[-1].fingerprint
 
 
-def later(model: Bridge, wrong: Bool[Tensor, ""], error: Callable[[], Exception], *key: str) -> None:
-    """Raise the error if `wrong`: on a device after `awaited` or the call, so that nobody waits for it before."""
-    if wrong.device.type != "cpu":
-        with steady(model):
-            _known_of(model).checks.setdefault(key, (error, []))[1].append(wrong)
-    elif bool(wrong):
-        raise error()
-
-
-@contextmanager
-def awaited(model: Bridge) -> Iterator[None]:
-    """After the body, raise the first error that `later` put off; one of the body may be its consequence."""
-    try:
-        yield
-    finally:
-        known = _known_of(model)
-        checks, known.checks = known.checks, {}
-        raise_any(checks)
-
-
 def hooks_at_begin(model: Bridge) -> Tables | None:
     """The hooks that were on the model when the call of a public function began; `None` if there were none."""
     return _known_of(model).at_begin
@@ -142,36 +133,32 @@ def steady(model: Bridge) -> Iterator[None]:
         reader, watched = known.look(model), ambient(model)
         known.at_begin, known.busy, known.learned = hooks_as_now(model) if watched else None, True, False
         try:
-            with torch.inference_mode(False), awaited(model):  # so gradients are on, whatever the caller's mode
+            with torch.inference_mode(False), torch.no_grad(), awaited():  # whatever the caller's mode
                 yield
         except Exception as error:
-            if watched and _in_a_pass(error):
+            if isinstance(error, SquashlensError | torch.OutOfMemoryError):
+                raise
+            in_a_pass = _in_a_pass(error)
+            if not in_a_pass:
+                known.require_unchanged(reader, watched)  # autograd has its own words for a weight that was written to
+            if watched and (in_a_pass or "inplace operation" in str(error)):
                 raise InputError(
                     f"The model failed with its hooks ({'; '.join(watched)}): {type(error).__name__}: {error}.",
                     "Correct the hook, or measure without it: a hook is called as fn(tensor, hook=…) and returns a "
-                    "tensor of the same shape and dtype, or None. Certificates run in float64: convert constants with "
-                    "`.to(tensor)`.",
+                    "tensor of the same shape and dtype, or None. Where derivatives are taken, it edits a copy: "
+                    "`z = z.clone()`. Certificates run in float64: convert constants with `.to(tensor)`.",
                 ) from error
             raise
         finally:
             known.at_begin, known.busy = None, False
-        state, tensors = known.states[-1], reader.tensors()
-        weights = [marks_of(tensors), contents_of(tensors) if watched or known.learned else state.weights[1]]
-        now = [reader.settings(), reader.surroundings()] if watched else state.structure
-        if weights != state.weights or not same(state.structure, now):
-            raise BusyModelError(
-                "A tensor or a setting of the model was changed during a measurement.",
-                "Change it before or after the call, not from a hook or another thread; store nothing on modules. A "
-                "model that writes into its own tensors as it runs, as recurrent ones do, is not measured.",
-            )
+            reader.forget_last_pass()
+        known.require_unchanged(reader, watched)
         if known.learned:
             known.look(model, settled=True)
 
 
 def _in_a_pass(error: Exception) -> bool:
-    """Whether an error that is not ours came from a module while the model was running."""
-    if isinstance(error, SquashlensError | torch.OutOfMemoryError):
-        return False
+    """Whether an error came from a module while the model was running."""
     return any(frame.filename == nn.modules.module.__file__ for frame in traceback.extract_tb(error.__traceback__))
 
 

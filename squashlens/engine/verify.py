@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from squashlens._typing import Bridge, listed, short_repr
-from squashlens.engine.agreement import IN_FLOAT64, TOLERANCE, agree, difference, same_frequencies
+from squashlens.engine.agreement import FREQUENCIES, IN_FLOAT64, TOLERANCE, agree, difference
 from squashlens.engine.anatomy import (
     device_of,
     dtype_of,
@@ -86,7 +86,7 @@ def require_sound(model: Any) -> Bridge:
 
 
 def _proof_of(model: Bridge) -> str:
-    with torch.inference_mode(False), without_ambient(model):
+    with without_ambient(model):
         require_finite(model.original_model, type(model.original_model).__name__)
         plain = rebuild_plain(model)
         require_same_parts(model.original_model, plain)
@@ -201,7 +201,7 @@ def _disagreement(model: Bridge, plain: Any, tolerance: dict[torch.dtype, float]
     # The plain model's hidden states are v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and y, without v⁽ᴸ⁾.
     streams = [residual_site(layer, model) for layer in (*range(n_blocks(model)), "y")]
     patterns = [site for site in map(pattern_site, range(n_blocks(model))) if site in model.hook_dict]
-    with torch.no_grad(), attached(model, *(Hook("read", s, keep(s)) for s in (*streams, *patterns))):
+    with attached(model, *(Hook("read", s, keep(s)) for s in (*streams, *patterns))):
         logits = model(ids, use_cache=False, **last_logits(model))
         truth = (
             plain_outputs(plain, ids)
@@ -252,11 +252,13 @@ def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
 
 
 def _same(key: str, ours: Tensor | None, theirs: Tensor) -> bool:
-    if ours is None or key.endswith("inv_freq"):  # must not be rounded: late positions multiply the error
-        return ours is not None and same_frequencies(ours, theirs)
+    if ours is None or ours.shape != theirs.shape:
+        return False
+    if key.endswith("inv_freq"):  # must not be rounded: late positions multiply the error
+        return torch.allclose(ours.cpu().double(), theirs.cpu().double(), FREQUENCIES, atol=0)
     # The new model is in float32, whatever the dtype of the run.
     narrower = min(ours.dtype, theirs.dtype, key=lambda dtype: dtype.itemsize)
-    return ours.shape == theirs.shape and torch.equal(ours.to(narrower), theirs.to(narrower))
+    return torch.equal(ours.to(narrower), theirs.to(narrower))
 
 
 def _refuse(plain: nn.Module, what: str, difference: str) -> None:

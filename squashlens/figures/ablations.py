@@ -12,6 +12,7 @@ from squashlens.figures.drawing.shapes import MARKS, extremes, name_rows, spread
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.themes import COLOURS
 
+SHOWN = [-0.65, 1.65]  # of the effect that is retained
 MIXED = 0.1  # share of lengths with the other sign up to which medians over lengths are named
 # The name of each ablation.
 NAMES = {
@@ -63,9 +64,11 @@ def retained_by_kind(ablation: xr.Dataset, *, layer: int | None = None, from_blo
     for row, (kind, values) in enumerate(rows.items()):
         own = values.values[np.isfinite(values)]
         spread(figure, row, NAMES[kind], own, COLOURS["path_bound"])
+    beyond = sum(int(((values < SHOWN[0]) | (values > SHOWN[1])).sum()) for values in rows.values())
+    notes += [f"{beyond} dots are beyond the axis"] * bool(beyond)
     for place in (0, 1):
         figure.add_vline(x=place, line={"color": COLOURS["null"], "dash": "dot", "width": 1})
-    figure.update_xaxes(title="retained effect (0: as if deleted; 1: nothing changed)", range=[-0.65, 1.65])
+    figure.update_xaxes(title="retained effect (0: as if deleted; 1: nothing changed)", range=SHOWN)
     name_rows(figure, names)
     ends = here.reindex(edit=["none", "separators"])
     effect = ends["distance"].diff("edit").where(ends["retained"].notnull())[0]
@@ -74,5 +77,6 @@ def retained_by_kind(ablation: xr.Dataset, *, layer: int | None = None, from_blo
     middles = xr.DataArray([float(values.median()) for values in rows.values()], {"ablation": names})
     if min(raised, lowered) <= MIXED * effect.size:  # an effect of two signs has no part that remains
         says = f"{says} {extremes(middles, 'median of the effect that remains')}".rstrip()
+    says = says if ends["distance"].notnull().all() else ""  # a selection may leave out one of the two
     title = f"How much of the separators' effect remains, layer {at}"
     return finish(figure, title, 30 * (len(rows) + 1), ablation, *MARKS, distance_of(ablation), *notes, says=says)

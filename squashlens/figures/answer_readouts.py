@@ -27,20 +27,21 @@ def answer_curve(answers: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
     results, lines = [*several.values()], {label: one.isel(scored=0) for label, one in several.items()}
     if "" in several:
         lines = {str(kind): results[0].sel(scored=kind) for kind in results[0]["scored"].values}
-    figure, x = go.Figure(), results[0]["layer"].values
+    figure, tops = go.Figure(), dict.fromkeys(int(one["layer"][-1]) for one in lines.values())
     for number, (label, one) in enumerate(lines.items()):
         middle, low, high = (one[f"mean_first{end}"].values for end in ("", "_low", "_high"))
         style: dict[str, Any] = series(number) | {"hover": f"{label}, layer %{{x}}: %{{y:.3f}}"}
         if number == 0 or len(results) > 1:
             style["error_y"] = interval(middle, low, high, style["colour"])
-        figure.add_trace(curve(x, middle, escape(label), **style))
-    chance = float(results[0]["chance"])
-    guide(figure, chance)
+        figure.add_trace(curve(one["layer"].values, middle, escape(label), **style))
+    chances = dict.fromkeys(float(one["chance"]) for one in results)
+    guide(figure, *chances)
     figure.update_xaxes(LAYERS)
     figure.update_yaxes(title="share of prompts", range=[-0.04, 1.04])
     title = "From which layer on does the right answer lead?"
     ends = [f"{percent(float(one['mean_first'][-1]))} of prompts ({escape(label)})" for label, one in lines.items()]
-    says = f"At layer {x[-1]}, it leads in {listed(ends)}; by chance it would in {percent(chance)}."
+    says = f"At layer {listed([*map(str, tops)])}, it leads in {listed(ends)}; "
+    says += f"by chance it would in {listed([*map(percent, chances)])}."
     return finish(figure, title, 280, results, "dotted line: chance", "bars: 95 % intervals", says=says)
 
 

@@ -68,9 +68,8 @@ def accuracy_by_length(found: Found) -> go.Figure:
         line = curve(lengths, share, name, **style, size=7, error_y=shown, text=texts, hover="%{text}")
         figure.add_trace(_without_trend(line, here))
         said = dict.fromkeys((percent(share[0]), percent(share[-1])))
-        way = "stays at" if len(said) == 1 else f"{'falls' if share[-1] < share[0] else 'rises'} from"
-        moved = f"{way} {' to '.join(said)}"
-        ends_of.setdefault(moved, []).append(name)
+        way = "begins and ends at" if len(said) == 1 else f"{'falls' if share[-1] < share[0] else 'rises'} from"
+        ends_of.setdefault(f"{way} {' to '.join(said)}", []).append(name)
     figure.update_xaxes(title=LENGTH).update_yaxes(title="share answered correctly", range=[-0.04, 1.04])
     notes = [*_only(together), *[f"rates of {GROUP} neighbouring lengths", "bars: 95 % intervals"] * grouped]
     notes += cannot_be_judged(several.values())
@@ -148,7 +147,8 @@ def answer_frequencies(found: Found) -> go.Figure:
         said = one["said"].sel(mode=mode).values
         ties = int((said == said.max()).sum())
         first = f"“{label(str(one['value'].values[said.argmax()]))}”" if ties == 1 else f"shared by {ties} answers"
-        most.setdefault(f"{first} at {percent(said.max())} of questions", []).append(text)
+        often = f"{first} at {percent(said.max())} of questions" if said.any() else "none, since none was read"
+        most.setdefault(often, []).append(text)
     each = 160 if len(panels) < 5 else 110
     figure, _ = grid(titles)
     for row, (text, one, mode) in enumerate(panels, start=1):
@@ -178,8 +178,8 @@ def _without_trend(line: go.Scatter, here: xr.Dataset) -> go.Scatter:
 
 def cannot_be_judged(several: Iterable[xr.Dataset]) -> list[str]:
     """The note on results whose longer lengths cannot be judged, if there are any."""
-    judged = all(map(_can_be_judged, several))
-    return [] if judged else ["not shown to do the task at short lengths: longer ones cannot be judged"]
+    note = "not shown to do the task at short lengths: longer ones cannot be judged"
+    return [note] * (not all(map(_can_be_judged, several)))
 
 
 def _modes_of(several: Iterable[xr.Dataset]) -> list[str]:

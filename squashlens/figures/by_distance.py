@@ -53,18 +53,19 @@ def influence_by_distance(found: xr.Dataset, *, layer: int | None = None) -> go.
     at = chosen(found, "layer", int(found["layer"].values[0]) if layer is None else layer)
     there = {name: about for name, about in QUANTITIES.items() if name in found["quantity"].values}
     kinds = list(dict.fromkeys(kind for kind, *_ in there.values()))
-    titles = [*(f"{kind} from layer {at}, ÷ its mean" for kind in kinds), *(f"{kind}: exponent p" for kind in kinds)]
+    lawful = found["exponent"].where(found["exponent_at_end"] == 0).notnull().any("layer")
+    laws = list(dict.fromkeys(kind for name, (kind, *_) in there.items() if lawful.sel(quantity=name)))
+    titles = [*(f"{kind} from layer {at}, ÷ its mean" for kind in kinds), *(f"{kind}: exponent p" for kind in laws)]
     figure, places = grid(titles, len(kinds), shared_yaxes="rows" if len(kinds) > 1 else False)
     for name, (kind, text, colour) in there.items():
-        one, column = found.sel(quantity=name), kinds.index(kind)
+        one = found.sel(quantity=name)
         for trace in _influence(one.sel(layer=at), text, colour):
-            figure.add_trace(trace, **places[column])
-        figure.add_trace(_exponent(one, text, colour), **places[len(kinds) + column])
-    for column in range(len(kinds)):
-        figure.update_xaxes(title="distance r + 1 (tokens)", type="log", **places[column])
-        figure.update_yaxes(type="log", **places[column])
-        figure.update_xaxes(title="layer", dtick=1, **places[len(kinds) + column])
-    marks = ["dots: measured; lines through them: fitted law"]
+            figure.add_trace(trace, row=1, col=1 + kinds.index(kind))
+        if kind in laws:
+            figure.add_trace(_exponent(one, text, colour), row=2, col=1 + laws.index(kind))
+    figure.update_xaxes(title="distance r + 1 (tokens)", type="log", row=1).update_yaxes(type="log", row=1)
+    figure.update_xaxes(title="layer", dtick=1, row=2)
+    marks = ["dots: measured", *["lines through them: fitted law"] * bool(found["exponent"].notnull().any())]
     if np.isfinite(found["exponent_low"].values).any():
         marks.append("bars: middle 95 % of resampled queries")
     without = int(found["exponent_at_end"].sum())
@@ -75,12 +76,13 @@ def influence_by_distance(found: xr.Dataset, *, layer: int | None = None) -> go.
     many = len(asked) if isinstance(asked, list) else 0
     said = f"query {asked[0]}" if many == 1 else f"{many} queries" if many else "all queries"
     own = [(about[0], found.sel(quantity=name, layer=at)) for name, about in there.items() if about[1] == "model"]
-    laws = [
+    told = [
         f"the {kind} follows no power law" if one["exponent_at_end"] else f"the {kind} falls as distance to the power "
         f"{number(-one['exponent'])}" for kind, one in own if np.isfinite(one["exponent"])
     ]  # fmt: skip
-    says = f"From layer {at}, {listed(laws or ['there are too few distances for a law'])}."
-    return finish(figure, f"Influence on {said} of a prompt, by distance", 400, found, *notes, says=says)
+    says = f"From layer {at}, {listed(told or ['there are too few distances for a law'])}."
+    title = f"Influence on {said} of a prompt, by distance"
+    return finish(figure, title, 200 * places[-1]["row"], found, *notes, says=says)
 
 
 def _influence(one: xr.Dataset, text: str, colour: str) -> list[go.Scatter]:
@@ -171,10 +173,7 @@ FLOOR = 1e-6  # all shares below this have the same colour
 
 @draws("squashlens.paths.composition", "values: layer position", "token: position")
 def composition(shares: xr.DataArray) -> go.Figure:
-    """Draw the share of paths that start at each position and layer, as a map with a logarithmic colour scale.
-
-    The top row is the query itself. Lower rows show how attention spreads the paths over the prompt.
-    """
+    """Draw the share of paths that start at each position and layer, as a map with a logarithmic colour scale."""
     return _starts(shares, row="layer {}", axis="layer ℓ", by="layer")
 
 
@@ -203,19 +202,15 @@ def _starts(shares: xr.DataArray, *, row: str, axis: str, by: str) -> go.Figure:
     figure = token_figure(shares, tokens, row, axis, "share of paths", ends=(FLOOR, most))
     beyond = f"beyond the scale: {label(tokens[min(tokens)])}, with {percent(first)} of the paths"
     notes = [beyond] if most < first else []
-    top = int(np.nan_to_num(starts.values).argmax())
-    token = [*tokens.values()][top]
-    says = f"More paths start at “{label(token)}” than elsewhere: {percent(float(starts[top]))} of all."
+    lowest = int(shares["layer"][0]) if "layer" in shares.dims else 0
+    says = extremes(starts, f"share of paths from layer {lowest}" if lowest else "share of all paths")
     title = f"Where the paths to the query start, by {by}"
     return finish(figure, title, 280, shares, *notes, says=says)
 
 
 @draws("squashlens.attention_sinks", "values: block position", "sink: position", "token: position")
 def attention_sinks(sinks: xr.DataArray) -> go.Figure:
-    """Draw the attention that each token gets from later tokens beyond uniform attention, by block.
-
-    Blank: fewer than four later tokens see the token. Sinks are named under the title.
-    """
+    """Draw the attention that each token gets from later tokens beyond uniform attention, by block."""
     tokens = tokens_of(sinks)
     figure = token_figure(sinks, tokens, "block {}", "block", "share", logarithmic=False)
     found = [f"“{label(tokens[place])}”" for place in sinks["position"].values[sinks["sink"].values]]
@@ -235,10 +230,7 @@ def attention_heads(found: xr.Dataset) -> go.Figure:
 
 @draws("squashlens.paths.strongest_paths", "token: position", "position_at: path layer", "share: path")
 def strongest_paths(paths: xr.Dataset) -> go.Figure:
-    """Draw the strongest paths on the grid of layers and tokens (figure 1b). Stronger paths have wider lines.
-
-    Every line is one path. Paths overlap where they share a segment.
-    """
+    """Draw the strongest paths on the grid of layers and tokens (figure 1b). Stronger paths have wider lines."""
     paths = of_one_prompt(paths)
     tokens, layers, shares = tokens_of(paths), paths["layer"].values, paths["share"].values
     figure = go.Figure()
@@ -252,7 +244,8 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
     figure.update_xaxes(token_axis(tokens)).update_yaxes(LAYERS)
     avoided = ", ".join(label(tokens.get(int(p), "")) for p in np.atleast_1d(option_of(paths, "avoid") or []))
     notes = [f"without paths through {avoided}"] * bool(avoided) + ["stronger paths have wider lines"]
-    says = f"{len(shares)} paths carry {percent(float(shares.sum()))} of the weight of all paths."
+    carry = f"{len(shares)} paths carry" if len(shares) > 1 else "This path carries"
+    says = f"{carry} {percent(float(shares.sum()))} of the weight of all paths."
     return finish(figure, "The strongest paths to the query", 320, paths, *notes, says=says)
 
 

@@ -79,8 +79,7 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
         )  # fmt: skip
         figure.add_trace(marks, **first)
     if trained is not None:
-        shade_range(figure, 1, trained, "trained lengths")
-        figure.update_annotations({"x": float(np.log10(max(1, lengths[0])))}, {"text": "trained lengths"})
+        shade_range(figure, max(1, lengths[0]), trained, "trained lengths")
     ends = [np.log10(lengths[0]), np.log10(max(lengths[-1], lengths[0] + 1))]
     figure.update_xaxes(type="log", title=LENGTH, range=ends)
     figure.update_yaxes(type="log", title=distance_of(collapse), **first)
@@ -134,7 +133,8 @@ def collapse_heatmap(collapse: xr.Dataset) -> go.Figure:
     figure = go.Figure(layer_map(logarithm, "log₁₀ D ÷ rms(v)"))
     figure.update_xaxes(title=LENGTH).update_yaxes(LAYERS)
     says = extremes(values.where(values > 0), "D ÷ rms(v)")
-    return finish(figure, "Distance of v and v* by layer and length", 240, collapse, "blank: identical", says=says)
+    notes = ["blank: identical"] * bool((values == 0).any())
+    return finish(figure, "Distance of v and v* by layer and length", 240, collapse, *notes, says=says)
 
 
 @draws(
@@ -178,8 +178,8 @@ def collapse_mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> g
     figure.update_xaxes(title="block", dtick=1, **places[3])
     last = mechanism["share"].sel(length=at).isel(block=-1)
     most = last.isel(part=last.values.argmax())
-    held, part = int((mechanism["observed"] <= mechanism["bound"]).sum()), most["part"].item()
-    says = f"At length {at}, {percent(float(most))} of D after the last block comes from the {PARTS.get(part, part)}. "
+    held, part = int((mechanism["observed"] <= mechanism["bound"]).sum()), PARTS[most["part"].item()]
+    says = f"At length {at}, {percent(float(most))} of D after block {blocks[-1]} comes from the {part}. "
     says += f"In block 0, what is observed is within its bound at {held} of {len(lengths)} lengths."
     title = "The quantities in the proof of Theorem B.3"
     notes = [*norm_note(mechanism), *["blocks: largest, smallest and two other α*"] * (len(blocks) > DRAWN)]

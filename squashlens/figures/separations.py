@@ -36,25 +36,28 @@ def separation_curve(separation: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
     for label, whole in several.items():
         for run in map(str, whole["run"].values) if "run" in whole.dims else [""]:
             lines[f"{label} {run}".strip()] = whole.sel(run=run) if run else whole
-    figure, top = go.Figure(), max(int(one["layer"].values[-1]) for one in lines.values())
+    figure = go.Figure()
     for one in lines.values():
         if "recovery_random" in one:
-            figure.add_trace(_by_layer(one.isel(random_model=0), "recovery_random", RANDOM, **GREY))
+            figure.add_traces(_by_layer(one, "recovery_random", RANDOM, **GREY))
     for number, (label, one) in enumerate(lines.items()):
-        figure.add_trace(_by_layer(one, "recovery", label or "model", **series(number)))
-    chance = float(next(iter(lines.values()))["chance"])
-    guide(figure, chance)
-    figure.update_xaxes(LAYERS | {"title": f"layer ℓ ({top + 1}: y, after the final norm)"})
+        figure.add_traces(_by_layer(one, "recovery", label or "model", **series(number)))
+    chances = dict.fromkeys(float(one["chance"]) for one in lines.values())
+    guide(figure, *chances)
+    tops = dict.fromkeys(str(int(one["layer"][-1]) + 1) for one in lines.values())
+    figure.update_xaxes(LAYERS | {"title": f"layer ℓ ({listed([*tops])}: y, after the final norm)"})
     figure.update_yaxes(title="lengths recovered", range=[-0.04, 1.04])
     shares = [f"{percent(float(one['recovery_y']))}{f' ({escape(name)})' * bool(name)}" for name, one in lines.items()]
-    says = f"From y, {listed(shares)} of lengths are recovered; by chance {percent(chance)} would be."
+    says = f"From y, {listed(shares)} of lengths are recovered; by chance {listed([*map(percent, chances)])} would be."
     return finish(figure, "Lengths that can be told apart", 260, lines.values(), "dotted line: chance", says=says)
 
 
-def _by_layer(one: xr.Dataset, name: str, text: str, **style: Any) -> go.Scatter:
-    """A variable by layer, with y as a further layer."""
-    x, values = [*one["layer"].values, int(one["layer"].values[-1]) + 1], np.append(one[name].values, one[f"{name}_y"])
-    return curve(x, values, text, hover=f"{text}, layer %{{x}}: %{{y:.3g}}", **style)
+def _by_layer(one: xr.Dataset, name: str, text: str, **style: Any) -> list[go.Scatter]:
+    """A variable by layer, with y as a further layer; a curve for each model with random weights."""
+    x = [*one["layer"].values, int(one["layer"].values[-1]) + 1]
+    rows = one[name].transpose(..., "layer").values.reshape(-1, len(x) - 1), one[f"{name}_y"].values.ravel()
+    hover = f"{text}, layer %{{x}}: %{{y:.3g}}"
+    return [curve(x, values, text, hover=hover, **style) for values in np.column_stack(rows)]
 
 
 @draws("squashlens.verdict", "log_odds log_odds_after log_odds_noise: pair")
@@ -63,9 +66,8 @@ def verdict_odds(found: xr.Dataset) -> go.Figure:
 
     A model that uses the change has the first above 0 and the second below. The symbol says what became of it.
     """
-    named = "length" in found.coords
-    labels = [str(n) for n in (found["length"] if named else found["answer"]).values]
-    after = [str(n) for n in (found["length_after"] if named else found["answer_after"]).values]
+    kind, axis = ("length", "lengths of the two prompts") if "length" in found.coords else ("answer", "right answers")
+    labels, after = ([str(n) for n in found[f"{kind}{end}"].values] for end in ("", "_after"))
     x = np.arange(len(labels))
     figure = go.Figure()
     guide(figure, 0)
@@ -83,7 +85,7 @@ def verdict_odds(found: xr.Dataset) -> go.Figure:
             )  # fmt: skip
             figure.add_trace(marks)
     texts = [escape(f"{a} | {b}") for a, b in zip(labels, after, strict=True)]
-    figure.update_xaxes(tickvals=x, ticktext=texts, title="lengths of the two prompts" if named else "right answers")
+    figure.update_xaxes(tickvals=x, ticktext=texts, title=axis)
     figure.update_yaxes(title="log-odds of first and second answer (nats)")
     counts = [f"“{name}” for {(verdicts == name).sum()}" for name in VERDICTS if (verdicts == name).any()]
     says = f"The verdict on {len(labels)} change{'s' * (len(labels) > 1)} of the answer is {listed(counts)}."
@@ -93,16 +95,15 @@ def verdict_odds(found: xr.Dataset) -> go.Figure:
 @draws("squashlens.verdict", "margin: pair layer", "margin_y verdict: pair", usual=False)
 def verdict_margins(found: xr.Dataset) -> go.Figure:
     """Draw how far the two prompts of each pair are apart at the last token, in units of their rounding, by layer."""
-    figure, top, verdicts = go.Figure(), int(found["layer"].values[-1]), found["verdict"].values.astype(str)
+    figure, verdicts = go.Figure(), found["verdict"].values.astype(str)
     for pair, verdict in enumerate(verdicts):
         one = found.isel(pair=pair)
         if "margin_random" in found:
-            random = one.isel(random_model=0)
-            figure.add_trace(_by_layer(random, "margin_random", RANDOM, log=True, **GREY))
+            figure.add_traces(_by_layer(one, "margin_random", RANDOM, log=True, **GREY))
         _, colour = VERDICTS.get(verdict, VERDICTS["undecided"])
-        figure.add_trace(_by_layer(one, "margin", verdict, colour=colour, width=1.2, size=4, log=True))
+        figure.add_traces(_by_layer(one, "margin", verdict, colour=colour, width=1.2, size=4, log=True))
     guide(figure, 1)
-    figure.update_xaxes(LAYERS | {"title": f"layer ℓ ({top + 1}: y, after the final norm)"})
+    figure.update_xaxes(LAYERS | {"title": f"layer ℓ ({int(found['layer'][-1]) + 1}: y, after the final norm)"})
     figure.update_yaxes(type="log", title="distance ÷ rounding")
     apart = int((found["margin_y"] > 1).sum())
     says = f"At y, {apart} of {len(verdicts)} pairs of prompts are further apart than rounding."

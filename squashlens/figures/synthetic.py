@@ -12,6 +12,7 @@ from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.shapes import band, curve, grid, interval, shade_range, tint
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.themes import COLOURS, series
+from squashlens.records.sentences import listed
 
 LENGTH = "length n (tokens)"
 
@@ -30,25 +31,27 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
     scale, so zeros are missing.
     """
     several: Any = found  # by label
-    panels = ["D after the last layer", "δ of the first layer's attention rows"]
+    first, last = (listed([*dict.fromkeys(str(int(one["layer"][at])) for one in several.values())]) for at in (0, -1))
+    panels = [f"D after layer {last}", f"δ of the attention rows of layer {first}"]
     figure, _ = grid(panels, 2, shared_yaxes=True)
     says = list[str]()
     for number, (label, one) in enumerate(several.items()):
         style = series(number)
         colour = style["colour"]
         shown = f"{label}: " if label else ""
-        top, first = one.isel(layer=-1), one.isel(layer=0)
+        top, bottom = one.isel(layer=-1), one.isel(layer=0)
         rate = float(top["rate"])
         limit = f", by theory as n<sup>{_minus(rate, 1)}</sup> in the limit (dashed)," if np.isfinite(rate) else ""
-        says.append(f"{shown}D {_power(top, 'exponent')}{limit} and δ {_power(first, 'variation_exponent')}")
+        says.append(f"{shown}D {_power(top, 'exponent')}{limit} and δ {_power(bottom, 'variation_exponent')}")
         name = label or "mean"
-        for column, values in ((1, top["distance"]), (2, first["total_variation"])):
+        for column, values in ((1, top["distance"]), (2, bottom["total_variation"])):
             x, kept = values["length"].values, values.where(values > 0)
             low, middle, high = (getattr(kept, edge)("seed").values for edge in ("min", "mean", "max"))
             line = curve(x, middle, name, **style, hover="n = %{x}: %{y:.4g}")
             for trace in (*band(x, low, high, tint(colour), name), line):
                 figure.add_trace(trace, row=1, col=column)
-        figure.add_traces(_guide(top, colour), 1, 1)
+        if np.isfinite(rate):
+            figure.add_trace(_guide(top, rate, colour), row=1, col=1)
     figure.update_xaxes(type="log", title=LENGTH).update_yaxes(type="log")
     norm = str(next(iter(several.values()))["distance"].attrs["long_name"]).split()[0]
     title = f"Distance of v and v* at the last token of random attention stacks ({norm})"
@@ -83,13 +86,11 @@ def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
     return finish(figure, "Total variation of the softmax of two growing sequences", 290, (), *notes, says=says)
 
 
-def _guide(top: xr.Dataset, colour: str) -> list[go.Scatter]:
-    """The derived exponent as a line through the middle of the curve, if an exponent is derived."""
-    rate, x = float(top["rate"]), top["length"].values.astype(float)
-    values, middle = top["distance"].mean("seed").values, len(x) // 2
-    law = values[middle] * (x / x[middle]) ** rate
-    line = curve(x, law, colour=colour, dash="dash", width=1.2, mode="lines")
-    return [line] if np.isfinite(rate) else []
+def _guide(top: xr.Dataset, rate: float, colour: str) -> go.Scatter:
+    """The derived exponent as a line through the middle of the curve."""
+    x, values = top["length"].values.astype(float), top["distance"].mean("seed").values
+    law = values[len(x) // 2] * (x / x[len(x) // 2]) ** rate
+    return curve(x, law, colour=colour, dash="dash", width=1.2, mode="lines")
 
 
 def _power(found: xr.Dataset, name: str) -> str:

@@ -12,8 +12,6 @@ from squashlens.figures.drawing.text import escape, label
 from squashlens.figures.drawing.themes import COLOURS
 from squashlens.records.sentences import listed
 
-COLUMNS = 2
-
 
 @draws(
     "squashlens.repeat_tokenization",
@@ -31,7 +29,7 @@ def repeat_tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go
         layer: the layer to draw; the last one by default.
     """
     at = chosen(measured, "layer", layer)
-    figure, places = grid(_titles(measured), min(COLUMNS, measured.sizes["form"]), shared_yaxes="all")
+    figure, places = grid(_titles(measured), min(2, measured.sizes["form"]), shared_yaxes="all")
     lines = (("distance", "true pair", "distance", 4.0, "solid"), ("naive", "two texts", "contrast", 1.6, "dot"))
     for form, place in zip(measured["form"].values, places, strict=True):
         here = measured.sel(form=form, layer=at)

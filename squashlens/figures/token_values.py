@@ -75,7 +75,6 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
 
     All scales are logarithmic, so values of exactly zero are missing from the lines. The upper scale ends at the tokens
     that are no attention sinks; a note has the sinks with their share. Sketched norms have their intervals as bars.
-    Repeated tokens have separate places on the axis. The hover text has position, token and value.
 
     Args:
         sensitivity: a result of `squashlens.sensitivity` for one prompt. `of` draws a panel for each of several
@@ -125,7 +124,7 @@ def substitution(found: xr.Dataset) -> go.Figure:
         notes.append(f"lead: of “{first}” over “{other}”" if other else f"lead: log-probability of “{first}”")
     how = "replacing" if "effect_std" in found else "knocking out"
     says = extremes(found["effect"], "change of the representation")
-    return finish(figure, f"What {how} each token changes", 160 * len(names) + 60, found, *notes, says=says)
+    return finish(figure, f"What {how} each token changes", 120 * len(names) + 100, found, *notes, says=says)
 
 
 @draws("squashlens.jacobian", "singular_value share: position direction", "token: position")
@@ -185,14 +184,13 @@ def influence(found: xr.Dataset, *, query: int | None = None) -> go.Figure:
 def top_tokens(probabilities: xr.DataArray) -> go.Figure:
     """Draw the probabilities of the most likely next tokens as bars."""
     tokens = [label(str(token)) for token in probabilities["token"].values]
-    figure = go.Figure()
-    figure.add_bar(
+    figure = go.Figure().add_bar(
         x=probabilities.values, y=list(range(len(tokens))), orientation="h", marker={"color": COLOURS["path_bound"]},
         hovertext=tokens, hovertemplate="%{hovertext}: %{x:.4g}<extra></extra>",
     )  # fmt: skip
     figure.update_xaxes(title="probability", range=[0, 1.02])
     name_rows(figure, tokens, showgrid=True)
-    says = f"The model continues with “{tokens[0]}” with probability {percent(float(probabilities[0]))}."
+    says = f"The most likely of them is “{tokens[0]}”, with probability {percent(float(probabilities[0]))}."
     return finish(figure, "Most likely next tokens", 28 * (len(tokens) + 1), probabilities, says=says)
 
 

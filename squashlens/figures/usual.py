@@ -60,14 +60,12 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
     several: dict[str, Any] = {"": result} if isinstance(result, Result) else dict(result)
     if not several:
         raise InputError("result contains no result.", "Give a result of squashlens, or several by label.")
-    figure = _figure_of(several)
-    if figure is None and "" in several and len(several) == 1:
-        figure = _of_values(several[""])
-    elif figure is None:
-        figure = _figure_of({label: _variable(one) for label, one in several.items()})
-    if figure is not None:
-        return figure
-    raise _no_figure(several)
+    figure, single = _figure_of(several), "" in several and len(several) == 1
+    variables = {label: _variable(one) for label, one in several.items()}
+    figure = figure or (_of_values(several[""]) if single else _figure_of(variables))
+    if figure is None:
+        raise _no_figure(several)
+    return figure
 
 
 def _figure_of(several: Mapping[str, Any]) -> go.Figure | None:
@@ -197,6 +195,7 @@ def plain(values: xr.DataArray) -> go.Figure | None:
     if values.ndim == 2 and min(values.shape) > LINES:
         if is_wide(values.values):
             values, axis = values.copy(data=np.log10(values.where(values > 0).values)), f"log₁₀ {axis}"
+        notes = ["blank: no value"] * bool(values.isnull().any())
         figure.add_trace(layer_map(values, axis))
         figure.update_yaxes(title=escape(str(values.dims[0]).replace("_", " ")))
     else:

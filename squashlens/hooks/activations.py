@@ -77,7 +77,7 @@ def mean_activations(
         return look
 
     watch = [(site.replace("{block}", str(block)), add(block)) for block in blocks]
-    with torch.inference_mode(False), torch.no_grad(), without_ambient(model):
+    with without_ambient(model):
         for prompt in ids.split(1):
             forward(model, prompt, watch)
     rows = {block: (total / len(ids)).to(dtype_of(model)) for block, total in sums.items()}

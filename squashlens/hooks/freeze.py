@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from squashlens._typing import Bridge, Freezable, one_of, several
+from squashlens._typing import Bridge, FrozenParts, several
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import n_blocks, text_config
 from squashlens.engine.hooking.hook import FROZEN_ATTENTION, Hook, Recipe
@@ -19,12 +19,9 @@ from squashlens.engine.reader import reader_of
 from squashlens.errors import UnsoundModelError
 
 
-def frozen_parts(freeze: Any) -> list[str]:
-    """The names of the parts to hold constant, in one order; raises an error for an unknown name."""
-    names = several(freeze)
-    for name in names:
-        one_of(name, Freezable, "freeze")
-    return [name for name in FACTORIES if name in names]
+def frozen_parts(freeze: FrozenParts) -> list[str]:
+    """The names of the parts to hold constant, in one order."""
+    return [name for name in FACTORIES if name in several(freeze)]
 
 
 def freezing(parts: Iterable[str]) -> list[Hook | Recipe]:
@@ -61,15 +58,12 @@ def freeze_norms(blocks: tuple[int, ...] | None = None) -> Recipe:
         A recipe for `squashlens.applied`.
 
     Raises:
-        UnsoundModelError: a norm of the model has no hook point for its denominator.
+        UnsoundModelError: a norm of the model has no hook point for its denominator, or no weights, as in OLMo 1.
     """
 
     def make(model: Bridge) -> list[Hook]:
-        if without := _norms_without_scale(model):
-            raise UnsoundModelError(
-                f"{without[0]} of {type(model.original_model).__name__} has no hook point for its denominator.",
-                "Leave 'norms' out of freeze.",
-            )
+        if reason := _why_not_frozen(model):
+            raise UnsoundModelError(reason, "Leave norms as they are: 'norms' out of freeze, or this hook.")
         inside = None if blocks is None else tuple(f"blocks.{b}." for b in blocks)
         names = [name for name in sorted(reader_of(model).distinct) if name.endswith("hook_scale")]
         chosen = [name for name in names if inside is None or name.startswith(inside)]
@@ -78,13 +72,19 @@ def freeze_norms(blocks: tuple[int, ...] | None = None) -> Recipe:
     return Recipe("freeze_norms", make)
 
 
-def _norms_without_scale(model: Bridge) -> list[str]:
-    """The norms of a model that no bridge with a hook point for the denominator is around, by their classes' names."""
-    every = list(model.original_model.named_modules())
-    scaled = [module for _, module in every if "hook_scale" in module._modules]
-    known = {*scaled, *(module._modules.get("_original_component") for module in scaled)}
-    found = (name for name, module in every if "norm" in type(module).__name__.lower() and module not in known)
-    return [name.replace("._original_component", "") for name in found]
+def _why_not_frozen(model: Bridge) -> str | None:
+    """Why the denominator of some norm, known by the name of its class, cannot be held constant."""
+    every: list[tuple[str, Any]] = [*model.original_model.named_modules()]
+    scaled = {m._modules.get("_original_component"): m for _, m in every if "hook_scale" in m._modules}
+    for name, module in every:
+        which = f"{name.replace('._original_component', '')} of {type(model.original_model).__name__} has no"
+        if "norm" not in type(module).__name__.lower() or module in scaled.values():
+            continue
+        if module not in scaled:
+            return f"{which} hook point for its denominator."
+        if "w" in scaled[module].property_aliases and getattr(module, "weight", None) is None:
+            return f"{which} weights, and TransformerLens cannot compute such a norm from an edited denominator."
+    return None
 
 
 @validated
@@ -165,7 +165,7 @@ def slope_at_zero(model: Bridge) -> float:
         raise UnsoundModelError(
             f"The activation function of {config.model_type} is not known.", "Leave 'gates' out of freeze."
         )
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.enable_grad():
         at_zero = torch.zeros((), dtype=torch.float64, requires_grad=True)
         (slope,) = torch.autograd.grad(ACT2FN[name](at_zero), at_zero)
     return float(slope)

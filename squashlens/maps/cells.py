@@ -1,6 +1,6 @@
 """What a squash map of one prompt shows: influence of each cell, readouts, and which tokens decide an answer."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -28,7 +28,7 @@ from squashlens.measure.squashing.jacobians.sketch import MISSED, Estimation, en
 from squashlens.measure.squashing.knockout import knockout_effect
 from squashlens.measure.squashing.profiles.profile import influence
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.records.results import Variable, attributes, provenance, sealed
+from squashlens.records.results import Variable, arrays_of, provenance, sealed
 from squashlens.theory.statistics.decay import ByDistance
 
 ENDS, ANSWERS = ("low", "high"), ("target", "against")
@@ -94,15 +94,8 @@ def measure(
             (text, units), over = map(values.attrs.get, ("long_name", "units")), map(str, values.dims)
             variables[str(name)] = ("query", *over), at_query(queries, opened, values), str(text), str(units)
         coords |= {name: ("query", at_query(queries, opened, effects[name].item())) for name in ANSWERS}
-    result = with_variables(whole, variables).assign_coords(coords).assign_attrs(long_name="squash map of a prompt")
+    result = whole.assign(arrays_of(variables)).assign_coords(coords).assign_attrs(long_name="squash map of a prompt")
     return sealed(result, {**session.as_run(), **known})
-
-
-def with_variables(result: xr.Dataset, variables: Mapping[str, Variable]) -> xr.Dataset:
-    """A Dataset with further variables, each given as (dimensions, values, long name, units)."""
-    return result.assign(
-        {name: (dims, np.asarray(values), attributes(*text)) for name, (dims, values, *text) in variables.items()}
-    )
 
 
 def _read_out(
@@ -117,8 +110,7 @@ def _read_out(
     y, streams = residual_site("y", model), dict[str, Tensor]()
     watch = [(site, lambda v, site=site: streams.update({site: v[0, opened].detach().clone()})) for site in sites]
     watch += [(y, lambda v: streams.update({y: v[0, queries].detach().clone()}))]
-    with torch.inference_mode(False), torch.no_grad():
-        forward(model, session.ids, [*watch, *(traces.watched() if traces else [])])
+    forward(model, session.ids, [*watch, *(traces.watched() if traces else [])])
 
     variables, coords = dict[str, Variable](), dict[str, Any]()
     with suppress(UnsoundModelError):
@@ -151,7 +143,7 @@ def _of_tokens(groups: Spans, n: int) -> dict[str, Any]:
 
 def with_ratio(result: xr.Dataset) -> xr.Dataset:
     """A result of `influence` with the ratio of path bound and null, under the same provenance."""
-    return sealed(with_variables(result, {"bound_over_null": ratio(result)}), provenance(result))
+    return sealed(result.assign(arrays_of({"bound_over_null": ratio(result)})), provenance(result))
 
 
 def ratio(result: xr.Dataset) -> Variable:

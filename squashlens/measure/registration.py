@@ -6,7 +6,6 @@ padded.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from inspect import BoundArguments
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -16,10 +15,11 @@ import xarray as xr
 from squashlens.bars import bar
 from squashlens.engine.capturing.capture import Capture
 from squashlens.engine.capturing.pairs import refuse_keywords_of_capture
-from squashlens.engine.state import awaited, measured
+from squashlens.engine.memory import awaited
+from squashlens.engine.state import measured
 from squashlens.engine.text import tokens
 from squashlens.engine.verify import require_sound
-from squashlens.errors import InputError, SquashlensError
+from squashlens.errors import SquashlensError
 from squashlens.records.joining import joined, padded, restated
 from squashlens.records.results import provenance
 
@@ -31,22 +31,13 @@ NOTE = f"{ALONE}; after its own tokens, values are NaN, token is '' and token_id
 Prompts = Literal["as given", "one", "equal", "dependent"]
 
 
-@dataclass(frozen=True)
-class Registration:
-    """What a measurement says of itself (`measurement`); the function has it as `__measures__`."""
-
-    figures: tuple[str, ...] = ()
-    captured: bool = False
-    prompts: Prompts = "as given"
-    cheaper: str = ""
-
-
 def measurement(
     *figures: str, captured: bool = False, prompts: Prompts = "as given", cheaper: str = ""
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorator for a public function that runs a model, whose first parameter is `model`.
 
-    In a call arguments are checked, the model is locked and its state is read, and there is one progress bar.
+    In a call arguments are checked, the model is locked and its state is read, and there is one progress bar. The
+    function has its `figures` and `cheaper` as `__measures__`.
 
     Args:
         figures: names of functions of `squashlens.figures` that draw its result, the usual one first.
@@ -55,7 +46,6 @@ def measurement(
             length; or ``"dependent"``, where the numbers of each depend on the others.
         cheaper: a sentence that says which arguments take less time, for calls of more than ten seconds.
     """
-    said = Registration(figures, captured, prompts, cheaper)
 
     def register(function: Callable[P, T]) -> Callable[P, T]:
         untyped: Any = function
@@ -69,7 +59,7 @@ def measurement(
             return _of_prompts(untyped, bound.arguments, alone=prompts == "one")
 
         measure = measured(function, call, cheaper)
-        setattr(measure, "__measures__", said)  # noqa: B010
+        setattr(measure, "__measures__", (figures, cheaper))  # noqa: B010
         return measure
 
     return register
@@ -78,24 +68,19 @@ def measurement(
 def _of_prompts(function: Callable[..., Any], arguments: Mapping[str, Any], *, alone: bool) -> Any:
     """The result for one prompt or several; of unequal ones, or if each is measured `alone`, side by side."""
     given = arguments["prompt"]
-    if isinstance(given, Capture | str) or _single(given):
+    if isinstance(given, Capture | str) or arguments.get("spans") is not None or _single(given):
         return function(**arguments)
     model = require_sound(arguments["model"])
-    if arguments.get("spans") is not None:
-        raise InputError(
-            "spans= is for a single prompt, and this call has several.",
-            "Measure prompts one by one: each has spans of its own.",
-        )
     lengths = [len(row) for row in tokens.rows_of(model, given)]
     if len(set(lengths)) == 1 and not (alone and len(lengths) > 1):
         return function(**arguments)
     rest, results = {name: value for name, value in arguments.items() if name != "prompt"}, []
     for number, prompt in enumerate(bar(tokens.each_of(given), desc="prompts")):
         try:
-            with awaited(model):
+            with awaited():
                 results.append(function(prompt=prompt, **rest))
         except SquashlensError as error:
-            error.args = (f"Prompt {number}: {error}",)
+            error.cause = f"Prompt {number}: {error.cause}"
             raise
         call = provenance(results[0])["call"]  # all prompts have the seed that the first one drew
         rest |= {name: call[name] for name in ("seed", "method") if name in rest and name in call}

@@ -6,21 +6,21 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
-import torch
 import xarray as xr
 from jaxtyping import Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, Target, dtype_name, short_repr
+from squashlens._typing import Bridge, Target, distinct, dtype_name, short_repr
 from squashlens.engine.anatomy import check_layer, device_of, dtype_of, n_blocks, residual_site, stored_as
 from squashlens.engine.capturing.capture import Capture, PromptOrCapture
 from squashlens.engine.digests import sha256, source_of
 from squashlens.engine.hooking.standing import ambient, standing
 from squashlens.engine.loading.gguf import ORIGIN
+from squashlens.engine.memory import awaited
 from squashlens.engine.reader import precision
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import implementation
-from squashlens.engine.state import awaited, fingerprint_of, proved
+from squashlens.engine.state import fingerprint_of, proved
 from squashlens.engine.text import tokens
 from squashlens.engine.text.start import start_of
 from squashlens.engine.verify import require_sound, status
@@ -113,12 +113,7 @@ class Session:
 
     def queries(self, given: Iterable[int], argument: str) -> list[int]:
         """The positions, each once and in ascending order; negative ones count from the end. Raises as `query` does."""
-        found = sorted(self.query(one, argument) for one in given)
-        if not found or len({*found}) < len(found):
-            raise InputError(
-                f"{argument}={short_repr(given)} has no position, or one twice.", "Give different positions."
-            )
-        return found
+        return distinct(sorted(self.query(one, argument) for one in given), argument)
 
     def require_one(self, tokens: int = 1) -> None:
         """Raise unless there is a single prompt, of at least this number of tokens."""
@@ -139,11 +134,8 @@ class Session:
         """The layer number of each `to_layer`, with L for y. Raises unless `from_layer` is below each of them."""
         bottom = check_layer(from_layer, self.model, "from_layer")
         targets = to_layer if isinstance(to_layer, Sequence) and not isinstance(to_layer, str) else [to_layer]
-        if not targets or len({*targets}) < len(targets):
-            what = "has a layer twice" if targets else "is an empty list"
-            raise InputError(f"to_layer {what}.", "Give at least one layer or 'y', each once.")
         spans: dict[Target, int] = {}
-        for to in targets:
+        for to in distinct(targets, "to_layer"):
             top = n_blocks(self.model) if to == "y" else check_layer(to, self.model, "to_layer")
             if bottom > top or (bottom == top and to != "y"):
                 raise InputError(
@@ -163,7 +155,7 @@ class Session:
 
     def as_run(self) -> Mapping[str, Any]:
         """The facts, in which attention is as it ran: a fused kernel may have failed since the session began."""
-        with awaited(self.model):  # no result is made of passes that ended in NaN
+        with awaited():  # no result is made of passes that ended in NaN
             way = self.facts["attention_implementation"]
         now = implementation(self.model, n=self.positions) if way.startswith("fused") else way
         return self.facts if now == way else {**self.facts, "attention_implementation": f"{way}, then {now}"}
@@ -202,15 +194,13 @@ def streams_of(session: Session, layers: Sequence[Target], at: Any = slice(None)
     return [seen[site] for site in sites]
 
 
-def require_places(positions: Sequence[int], first: int, last: int, *, different: bool = False) -> None:
-    """Raise unless there is at least one position, all of them from `first` to `last`, and `different` if asked for."""
+def require_places(positions: Sequence[int], first: int, last: int) -> None:
+    """Raise unless there is at least one position, all of them from `first` to `last`."""
     if not positions or not first <= min(positions) <= max(positions) <= last:
         raise InputError(
             f"positions={short_repr(positions)} are not positions from {first} to {last}.",
             f"Give at least one position from {first} to {last}.",
         )
-    if different and len({*positions}) < len(positions):
-        raise InputError(f"positions={short_repr(positions)} has a position twice.", "Give different positions.")
 
 
 def streams_at(
@@ -223,8 +213,7 @@ def streams_at(
     def keep(site: str) -> Callable[[Tensor], None]:
         return lambda tensor: seen.update({site: tensor[:, at].detach().clone()})
 
-    with torch.inference_mode(False), torch.no_grad():
-        forward(model, ids, [(site, keep(site)) for site in sites], context)
+    forward(model, ids, [(site, keep(site)) for site in sites], context)
     return seen
 
 

@@ -66,6 +66,11 @@ def attributes(long_name: str, units: str) -> dict[str, str]:
     return {"long_name": long_name, "units": units}
 
 
+def arrays_of(variables: Mapping[str, Variable]) -> dict[str, tuple[tuple[str, ...], np.ndarray, dict[str, str]]]:
+    """Named variables as a Dataset takes them."""
+    return {name: (dims, np.asarray(values), attributes(*text)) for name, (dims, values, *text) in variables.items()}
+
+
 def as_variable(result: xr.DataArray, name: str) -> xr.DataArray:
     """A result as a variable of a Dataset, which has the provenance of all its variables."""
     variable = result.rename(name)
@@ -93,11 +98,7 @@ def signed(
     long_name: str, coords: Mapping[str, Any], variables: Mapping[str, Variable], facts: Mapping[str, Any]
 ) -> xr.Dataset:
     """A Dataset of named variables, each given as (dimensions, values, long name, units), with one provenance."""
-    arrays = {
-        name: (dims, np.asarray(values), attributes(text, units))
-        for name, (dims, values, text, units) in variables.items()
-    }
-    return sealed(xr.Dataset(arrays, coords=coords, attrs={"long_name": long_name}), facts)
+    return sealed(xr.Dataset(arrays_of(variables), coords=coords, attrs={"long_name": long_name}), facts)
 
 
 @cache
@@ -260,8 +261,6 @@ def save(result: Result, path: str | Path) -> Path:
     ...     sl.results.open(path).identical(bound)
     True
     """
-    if Path(path).suffix == ".csv":
-        raise InputError(f"path={str(path)!r} is of a table.", "Use `squashlens.results.table(result).to_csv(path)`.")
     path = require_output(path, ENDINGS, "path")
     return write(path, as_bytes(result, path.suffix))
 
@@ -284,11 +283,9 @@ def open(path: str | Path) -> Result:
         InputError: if the file was changed or damaged since it was saved, or has no result of squashlens.
     """
     path = Path(path)
-    if path.suffix not in ENDINGS:
-        raise InputError(f"Cannot read {path.name!r}: its ending is unknown.", "Give a .nc or .json file.")
     try:
         if not path.is_file():  # a pipe would wait for its writer
             raise InputError(f"There is no file {str(path)!r}.", "Give the name of a file that `save` wrote.")
-        return result_of(parsed(path.read_bytes(), path.suffix, path))
+        return result_of(parsed(path.read_bytes(), path))
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check its permissions.") from error

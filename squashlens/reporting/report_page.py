@@ -68,7 +68,7 @@ def report(
     *,
     prompt: str | None = None,
     answer: str | None = None,
-    instead: Sequence[str] | None = None,
+    instead: tuple[str, str] | None = None,
     out: str | Path = "report.html",
     norm: Norm = "spectral",
     n: int | None = None,
@@ -143,7 +143,7 @@ def report(
     return write(out, render(evidence, parts, view, asked, source=_source(bridge), n=long).encode("utf-8"))
 
 
-def _asked(prompt: str | None, answer: str | None, instead: Sequence[str] | None) -> Asked | None:
+def _asked(prompt: str | None, answer: str | None, instead: tuple[str, str] | None) -> Asked | None:
     if prompt is None:
         if answer is not None or instead is not None:
             raise InputError("answer= and instead= are about a prompt, and prompt= is missing.", "Give the prompt too.")
@@ -154,9 +154,7 @@ def _asked(prompt: str | None, answer: str | None, instead: Sequence[str] | None
             'Give both, as in answer="90", instead=("another prompt", "91"), or neither; in a shell, '
             '--answer 90 --instead "another prompt" 91.',
         )
-    if instead is not None and (isinstance(instead, str) or len(instead) != 2):
-        raise InputError("instead= is not a prompt and its answer.", 'Give two texts: ("another prompt", "91").')
-    return Asked(prompt, answer, None if instead is None else (instead[0], instead[1]))
+    return Asked(prompt, answer, instead)
 
 
 def _demonstration(counts: bool) -> Asked:

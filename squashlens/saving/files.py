@@ -18,12 +18,7 @@ from squashlens.errors import InputError, OutputError, SquashlensError
 
 PAGES = (".html", ".htm")
 FULL = ("the disk is full", "Free some space there, or choose a folder on another disk.")
-CAUSES = {  # others are told as the system tells them
-    errno.ENOSPC: FULL,
-    errno.EDQUOT: FULL,
-    errno.EFBIG: ("the file would be larger than this system allows", "Raise the limit (ulimit -f), or save less."),
-    errno.EEXIST: ("there is a file of that name", "Choose another name."),
-}
+CAUSES = {errno.ENOSPC: FULL, errno.EDQUOT: FULL}  # others are told as the system tells them
 
 
 @contextmanager

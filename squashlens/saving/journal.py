@@ -8,7 +8,7 @@ so that its finding is computed again.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,6 @@ class Journal:
         self.found: dict[str, Any] = {}
         if self.path is not None and self.path.exists() and self.path.stat().st_size:
             self._read(self.path)
-
-    def get(self, name: str, find: Callable[[], Any]) -> Any:
-        """The stored result with this name; if there is none, the result of `find`, which is stored under it."""
-        if name not in self.found:
-            self.keep({name: find()})
-        return self.found[name]
 
     def keep(self, findings: Mapping[str, Any]) -> None:
         """Store findings by name."""

@@ -114,7 +114,7 @@ def as_bytes(result: Result, ending: str) -> bytes:
     try:
         dataset = _as_dataset(result, once=ending == ".json")
         content = _netcdf(dataset) if ending == ".nc" else _json(dataset)
-        before, after = contents(dataset), contents(parsed(content, ending, "result"))
+        before, after = contents(dataset), contents(parsed(content, "result"))
         changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     except Exception as error:  # a result that the user changed; h5netcdf has errors of its own
         changed = [str(error) or type(error).__name__]
@@ -126,18 +126,18 @@ def as_bytes(result: Result, ending: str) -> bytes:
     return content
 
 
-def parsed(content: bytes, ending: str, name: object) -> xr.Dataset:
+def parsed(content: bytes, name: object) -> xr.Dataset:
     """The Dataset in the bytes of a file, after a comparison of its SHA-256."""
-    digest = AFTER.search(content, max(0, len(content) - TAIL)) if ending == ".nc" else BEFORE.match(content)
+    digest = BEFORE.match(content) or AFTER.search(content, max(0, len(content) - TAIL))
     if digest is None:
         raise InputError(
             f"{str(name)!r} was not written by `squashlens.results.save`, or a part of it is missing.",
             "Delete it and measure again, if it is one of `save`. Open the files of other programs with xarray.",
         )
-    body = content[: digest.start()] if ending == ".nc" else content[digest.end() :]
+    body = content[digest.end() :] if digest.re is BEFORE else content[: digest.start()]
     if hashlib.sha256(body).hexdigest().encode() != digest[1]:
         raise InputError(f"{str(name)!r} was changed or damaged since it was saved.", "Delete it and measure again.")
-    if ending == ".json":
+    if digest.re is BEFORE:
         return _of_json(json.loads(content))
     with xr.open_dataset(io.BytesIO(body), engine="h5netcdf", decode_times=False) as dataset:
         return dataset.load()

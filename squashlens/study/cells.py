@@ -1,6 +1,5 @@
 """The cells of a study: one call of a measurement each, named by a hash of all that its numbers depend on."""
 
-import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from squashlens._typing import full_name
+from squashlens.engine.digests import sha256
 from squashlens.errors import InputError
 from squashlens.study.describing.description import Grid
 from squashlens.study.describing.measurements import (
@@ -171,5 +171,4 @@ def _model(grid: Grid, arguments: Mapping[str, Any], known: dict[Model, Model]) 
 
 
 def _key(about: Mapping[str, Any]) -> str:
-    text = json.dumps(about, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return sha256(json.dumps(about, sort_keys=True, ensure_ascii=False))[:32]

@@ -17,7 +17,7 @@ from typing import Any
 import xarray as xr
 
 from squashlens.errors import InputError
-from squashlens.saving.files import refusing, require_folder, write
+from squashlens.saving.files import refusing, write
 from squashlens.saving.stored import Result, as_bytes, parsed, result_of
 from squashlens.study.claims import claimed
 
@@ -34,7 +34,7 @@ class Stored:
 
     def dataset(self) -> xr.Dataset:
         """The result, as the Dataset that is stored."""
-        return parsed(self.content, self.header["ending"], self.header["key"])
+        return parsed(self.content, self.header["key"])
 
 
 def extra(package: str, what: str, name: str = "study") -> Any:
@@ -55,10 +55,6 @@ class Store:
         if "://" in str(folder):
             raise InputError(f"store={str(folder)!r} is a URL.", "Give a folder that all workers see.")
         self.root = Path(folder).expanduser().absolute()
-
-    def require_writable(self) -> None:
-        """Create the folder; an error if no files can be written there."""
-        require_folder(self.root)
 
     def claimed(self, key: str) -> AbstractContextManager[int | None]:
         """The claim of this process on a cell, see `squashlens.study.claims`."""
@@ -142,10 +138,6 @@ class Store:
     def journal(self, key: str) -> Path:
         """Where a long measurement keeps what it has found so far."""
         return self._beneath(f"journals/{key}.jsonl")
-
-    def end_journal(self, key: str) -> None:
-        """Remove the journal of a cell that is done or has failed."""
-        self._remove(f"journals/{key}.jsonl")
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file, whole or not at all."""

@@ -12,6 +12,7 @@ from squashlens._typing import EngineName, positive
 from squashlens.bars import bar
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
+from squashlens.saving.files import require_folder
 from squashlens.study.cells import Cell, cells_of, require_current
 from squashlens.study.combine import combine, rows
 from squashlens.study.describing.description import read
@@ -108,7 +109,7 @@ class Study:
         if resources is not None and engine == "local":
             raise InputError("resources= is given for the engine local.", "Leave it out, or choose ray or slurm.")
         require_current(self.cells)
-        self.store.require_writable()
+        require_folder(self.store.root)
         if retry:
             failed = self.store.failures().keys() & {cell.key for cell in self.cells}
             for key in failed | {key for key, rows in self._failed_rows().items() if rows}:

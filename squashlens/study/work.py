@@ -10,7 +10,6 @@ every worker, such as a full disk.
 """
 
 import gc
-import hashlib
 import json
 import os
 import signal
@@ -26,6 +25,7 @@ import xarray as xr
 
 from squashlens._typing import short_repr
 from squashlens.bars import quiet
+from squashlens.engine.digests import sha256
 from squashlens.errors import InputError, OutputError, SquashlensError
 from squashlens.saving.stored import Result
 from squashlens.study.cells import Cell, Model, by_model, cells_of
@@ -89,7 +89,7 @@ class Worker:
             if self.store.read(cell.key) is None and self.store.failure(cell.key) is None:
                 self._compute(cell, deaths)
                 if "resume" in parameters(cell.measurement):
-                    self.store.end_journal(cell.key)
+                    self.store.journal(cell.key).unlink(missing_ok=True)
         return True
 
     def _compute(self, cell: Cell, deaths: int) -> None:
@@ -194,7 +194,7 @@ def threads_set(number: int) -> Any:
 
 def digest(cells: Sequence[Cell]) -> str:
     """A digest of the names of all cells."""
-    return hashlib.sha256("".join(cell.key for cell in cells).encode()).hexdigest()
+    return sha256("".join(cell.key for cell in cells))
 
 
 def work(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda: False) -> None:

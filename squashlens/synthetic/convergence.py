@@ -128,8 +128,6 @@ DRAWS = 5  # with fewer draws, Student's interval relies on normally distributed
 
 def tail_of(lengths: list[int], tail: float) -> Bool[Tensor, " length"]:
     """A mask of the lengths in the upper share `tail` of the range of log n; an error if there are fewer than three."""
-    if not 0 < tail <= 1:
-        raise InputError(f"tail={tail!r} is not a share.", "Give a number above 0 and at most 1.")
     logs = torch.tensor(lengths, dtype=torch.float64).log()
     chosen = logs >= logs[-1] - tail * (logs[-1] - logs[0]) - 1e-12  # the range includes its end
     if int(chosen.sum()) < FEWEST:

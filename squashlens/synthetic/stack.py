@@ -219,8 +219,6 @@ def draw(stack: Stack, longest: int, seeds: Sequence[int], dtype: torch.dtype, d
 
 def chosen_seeds(seeds: int | Iterable[int]) -> list[int]:
     """Random seeds as a list, given as their number or as the seeds themselves; an error for anything else."""
-    if isinstance(seeds, int):
-        positive(seeds, "seeds", "a number of draws")
     chosen = list(range(seeds) if isinstance(seeds, int) else seeds)
     if not chosen or min(chosen) < 0 or len(set(chosen)) < len(chosen):
         remedy = "Give their number, or different whole numbers of at least 0."

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial, wraps
 from itertools import takewhile
 from typing import Literal
 
@@ -101,6 +101,7 @@ def number(text: str, opening: str, ended: bool, units: tuple[str, ...] = ()) ->
     return _read(text, opening, ended, _strict_number, partial(_lenient_number, units=units))
 
 
+@cache
 def counted(*units: str) -> Reader:
     """A reader like `number` for counting tasks: it also reads "7 ones" and "There are 7 ones in the sequence" as 7.
 
@@ -110,18 +111,12 @@ def counted(*units: str) -> Reader:
     >>> counted("ones")("7 ones", "", True).value, counted("ones")("7 zeros", "", True).why
     ('7', 'form')
     """
-    return _Counted(units)
 
+    @wraps(number)
+    def read(text: str, opening: str, ended: bool) -> Reading:
+        return number(text, opening, ended, units)
 
-@dataclass(frozen=True)
-class _Counted:
-    """`number` with its units, as a dataclass: readers with the same units are equal, so tasks can be compared."""
-
-    units: tuple[str, ...]
-    __name__ = "number"
-
-    def __call__(self, text: str, opening: str, ended: bool) -> Reading:
-        return number(text, opening, ended, self.units)
+    return read  # the same for the same units, so tasks can be compared
 
 
 def digit(text: str, opening: str, ended: bool) -> Reading:

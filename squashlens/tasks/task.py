@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from squashlens._typing import Mode, Modes, Template, one_of, positive, several
+from squashlens._typing import Mode, Modes, Template, distinct, one_of, positive, several
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.tasks.numerals import unread
@@ -212,10 +212,7 @@ class Task:
         """
         lengths, seeds, modes = list(lengths), list(seeds), several(mode)
         for name, values in (("lengths", lengths), ("seeds", seeds), ("mode", modes)):
-            if not values or len(set(values)) != len(values):
-                raise InputError(
-                    f"{name}={values!r} are not different values.", "Give at least one value, and each value once."
-                )
+            distinct(values, name)
         return [self.ask(n, seed=seed, mode=each) for each in modes for n in sorted(lengths) for seed in seeds]
 
     def understood(self, question: "Question", text: str, ended: bool) -> Reading:

@@ -48,10 +48,8 @@ def lanczos_steps(d: int, norms: int, inflation: float, failure: float) -> int:
 
     With a starting vector that is uniform on the sphere, k steps on a positive d × d matrix have a relative error above
     ε in the largest eigenvalue with probability at most ``1.648 √d exp(−√ε (2k − 1))``. For the norm, its root,
-    ε = 1 − (1 + inflation)⁻². The result is at most d; d steps are exact, and used for ``inflation=0``.
+    ε = 1 − (1 + inflation)⁻². The result is at most d; d steps are exact.
     """
-    if inflation == 0:
-        return d
     missed = 1 - (1 + inflation) ** -2
     needed = (math.log(1.648 * math.sqrt(d) * norms / failure) / math.sqrt(missed) + 1) / 2
     return min(d, max(1, math.ceil(needed)))
@@ -91,7 +89,7 @@ def certified_spectral_norms(
         size = torch.where(size > EXHAUSTED * scale, size, 0.0)
         basis[:, k + 1] = torch.where(size > 0, image / size, 0.0)
         links[:, k] = size[:, 0]
-        if inflation > 0 and (k + 1) % CHECK_EVERY == 0 and k + 1 < steps:
+        if (k + 1) % CHECK_EVERY == 0 and k + 1 < steps:
             lower = _largest(projected[:, : k + 1, : k + 1])
             upper = _upper(lower, projected[:, : k + 1, : k + 1], links[:, : k + 1], goal)
             if bool((upper <= lower * (1 + inflation)).all()):

@@ -1,8 +1,8 @@
 """The bundled models: small models trained for squashlens, stored as Hugging Face folders.
 
-`squashlens.load(name)` loads one. `bundled()` lists their names, `folder(name)` is the path, and `summary(name)` the
-first sentence of the model card. The module `curriculum` has the questions that `tiny-gemma` was taught. How both
-models were trained is in the folder `training` of the repository, which is not in the wheel.
+`squashlens.load(name)` loads one. `bundled()` lists their names, and `folder(name)` is the path, with the model card.
+The module `curriculum` has the questions that `tiny-gemma` was taught. How both models were trained is in the folder
+`training` of the repository, which is not in the wheel.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 
-__all__ = ["EXAMPLE_PROMPT", "bundled", "folder", "summary", "trained_length"]
+__all__ = ["EXAMPLE_PROMPT", "bundled", "folder", "trained_length"]
 
 _HERE = Path(__file__).parent
 # The default prompt of measurements; tiny-gemma answers it correctly.
@@ -32,13 +32,6 @@ def folder(name: str) -> Path:
     if name not in bundled():
         raise InputError(f"There is no bundled model {name!r}.", f"The bundled models are {', '.join(bundled())}.")
     return _HERE / name
-
-
-@validated
-def summary(name: str) -> str:
-    """The first sentence of a bundled model's card; an `InputError` if there is no bundled model of this name."""
-    card = (folder(name) / "README.md").read_text(encoding="utf-8")
-    return next(line.removeprefix("> ") for line in card.splitlines() if line.startswith("> "))
 
 
 @validated

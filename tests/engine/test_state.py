@@ -176,8 +176,12 @@ def test_honest_work_is_not_refused_and_verified_once(
     assert not fingerprints, "the weights were read once"
 
 
-def test_bridges_share_weights_and_each_is_what_it_is(own: Any) -> None:
-    model = own("llama")
+@pytest.mark.parametrize("family", ["llama", "neox"])
+def test_bridges_share_weights_and_each_is_what_it_is(family: str, own: Any) -> None:
+    """A copy can be made after derivatives too: GPT-NeoX's bridge would keep a pattern of the pass, with its graph."""
+    with torch.inference_mode():
+        model = own(family)
+    sl.jacobian_norms(model, IDS)
     expected, other = bound(model), copy.deepcopy(model)
     assert bound(other).equals(expected)
     assert said(other) == "verified as it stands", "a copy starts without what was verified of the other"
@@ -295,17 +299,18 @@ def test_offloaded_weights_are_refused(own: Any) -> None:
         bound(model)
 
 
+@pytest.mark.parametrize("measure", [sl.path_bound, sl.jacobian_norms])
 @pytest.mark.parametrize("write", ["optimiser", "whole weights", "epsilon"])
-def test_what_a_hook_writes_to_is_refused(write: str, own: Any) -> None:
-    """At the first call too, when nothing was verified of the model that it leaves."""
+def test_what_a_hook_writes_to_is_refused(write: str, measure: Any, own: Any) -> None:
+    """At the first call too, when nothing was verified of the model that it leaves; also weights of earlier blocks."""
     model = own("llama")
 
     def edit(stream: torch.Tensor, hook: Any) -> None:
         ACCIDENTS[write](model)
 
     changed = pytest.raises(BusyModelError, match="changed during a measurement")
-    with model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", edit)]), changed:
-        bound(model)
+    with model.hooks(fwd_hooks=[("blocks.2.hook_resid_pre", edit)]), changed:
+        measure(model, IDS)
 
 
 # -- threads --------------------------------------------------------------------------------------------------------

@@ -181,8 +181,6 @@ def test_a_second_bos_gives_a_warning_in_every_form(tiny: Any) -> None:
 def test_only_text_gets_a_start(tiny: Any) -> None:
     with pytest.raises(InputError, match="is for text"):
         sl.prompts.tokenize(tiny, [5, 6], bos="none")
-    with pytest.raises(InputError, match="'family', 'none'"):
-        raw(sl.prompts.tokenize)(tiny, "1", bos="two")
 
 
 @pytest.mark.parametrize(

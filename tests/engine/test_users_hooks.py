@@ -1,7 +1,6 @@
 """Functions as hooks that would give each pass another model, and derivatives that do not exist."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,17 +25,11 @@ def last_is_zero(z: torch.Tensor) -> torch.Tensor:
     return z
 
 
-def first_is_last(z: torch.Tensor) -> torch.Tensor:
-    z = z.clone()
-    z[0] = z[-1]
-    return z
-
-
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.parametrize("measure", [sl.path_bound, sl.substitution_effect, sl.capture, sl.jacobian_norms])
 def test_a_function_that_mixes_prompts_is_refused(measure: Any, family: str, bridge_of: Any) -> None:
     model, averaged = bridge_of(family), lambda z: z + z.mean(dim=0)
-    for function in (averaged, lambda z: z * len(z), first_of_the_batch, last_is_zero, first_is_last):
+    for function in (averaged, lambda z: z * len(z), first_of_the_batch, last_is_zero, lambda z: z.flip(0)):
         with sl.applied(model, (SITE, function)), pytest.raises(InputError, match="depend on the other prompts"):
             measure(model, IDS)
     theirs = model.hooks(fwd_hooks=[(SITE, lambda z, hook: averaged(z))])
@@ -71,7 +64,7 @@ def test_hooks_that_let_tokens_see_later_ones_are_refused(measure: Any, form: st
         "applied": lambda: sl.applied(model, (scores, all_visible)),
         "add_hook": lambda: model.hooks(fwd_hooks=[(scores, all_visible)]),
         "prefix": lambda: sl.applied(model, ("blocks.1.attn.hook_pattern", prefix_is_visible)),
-        "torch": lambda: removed(mlp.register_forward_hook(from_the_last)),
+        "torch": lambda: mlp.register_forward_hook(from_the_last),
     }
     with forms[form](), pytest.raises(UnsoundModelError, match="depend on later ones.*Correct the function"):
         measure(model, IDS)
@@ -138,20 +131,8 @@ def test_random_functions_are_found_wherever_they_are(where: str, bridge_of: Any
         "bridge": model.register_forward_hook,
         "every": torch.nn.modules.module.register_module_forward_hook,
     }
-    handle = places[where](noise)
-    try:
-        with pytest.raises(InputError, match="noise the model gives other numbers in each run"):
-            sl.top_tokens(model, IDS)
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def removed(handle: Any) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        handle.remove()
+    with places[where](noise), pytest.raises(InputError, match="noise the model gives other numbers in each run"):
+        sl.top_tokens(model, IDS)
 
 
 @pytest.mark.parametrize("hang", ["point", "module", "every", "tensor"])
@@ -168,12 +149,11 @@ def test_hooks_that_change_derivatives_alone_are_refused(hang: str, bridge_of: A
     mlp, site = model.original_model.model.layers[1].mlp, "blocks.1.hook_resid_pre"
     hooks: dict[str, Callable[[], Any]] = {
         "point": lambda: model.hooks(bwd_hooks=[(site, lambda g, hook: (g * 1e-6,))]),
-        "module": lambda: removed(mlp.register_full_backward_hook(smaller)),
-        "every": lambda: removed(torch.nn.modules.module.register_module_full_backward_hook(smaller)),
+        "module": lambda: mlp.register_full_backward_hook(smaller),
+        "every": lambda: torch.nn.modules.module.register_module_full_backward_hook(smaller),
         "tensor": lambda: model.hooks(fwd_hooks=[(site, within)]),
     }
     with hooks[hang]():
-        with pytest.raises(InputError, match="changes derivatives but not the model's output"):
-            sl.certified_bound(model, IDS)
-        with pytest.raises(InputError, match="changes derivatives but not the model's output"):
-            sl.jacobian_norms(model, IDS)
+        for measure in (sl.certified_bound, sl.jacobian_norms):
+            with pytest.raises(InputError, match="changes derivatives but not the model's output"):
+                measure(model, IDS)

@@ -289,7 +289,7 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
         PARTS, "attention_tv_mean self_weight_mean: block length", "share: part block length", "observed bound: length"
     ),
     "separation": lambda: made(
-        {"layer": range(27), "random_model": [0], "length": range(1, 9)}, "recovery: layer", "recovery_y chance:",
+        {"layer": range(27), "random_model": [0, 1], "length": range(1, 9)}, "recovery: layer", "recovery_y chance:",
         "recovery_random: random_model layer", "recovery_random_y: random_model",
     ),
     "verdict": judged,

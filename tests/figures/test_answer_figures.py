@@ -120,6 +120,7 @@ def test_answers_that_were_not_read_are_seen(mute: xr.Dataset, asked: xr.Dataset
     frequencies = sl.figures.answer_frequencies(sl.results.answer_frequencies(mute))
     titles = [panel.title for panel in Page.of(frequencies).panels]
     assert [title.rpartition(", ")[2] for title in titles] == ["100 % not read"] * 2
+    assert Page.of(frequencies).says == "The answer given most often is none, since none was read."
 
 
 def test_texts_have_frequencies_and_no_errors(tiny: Any) -> None:

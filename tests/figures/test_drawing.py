@@ -49,20 +49,14 @@ def test_a_figure_is_not_changed_by_another_look(figure: go.Figure) -> None:
     assert plotly.io.templates.default == template
 
 
-def test_a_look_can_be_taken_back(figure: go.Figure) -> None:
-    there = sl.figures.styled(figure, theme="dark")
-    assert there.layout.paper_bgcolor == "#14171f"
-    back = sl.figures.styled(there, theme="notebook")
-    assert as_json(back) == as_json(figure)
-
-
 def test_a_theme_changes_colours_and_no_text(figure: go.Figure) -> None:
-    """A token, a name or a title that is spelled like a colour stays what it is."""
+    """A token, a name or a title that is spelled like a colour stays what it is. A look can be taken back."""
     named = go.Figure(figure)
     named.data[0].update(name="#1d2330", hovertemplate="#1d2330")
     dark = sl.figures.styled(named, theme="dark")
     assert (dark.data[0].name, dark.data[0].hovertemplate) == ("#1d2330", "#1d2330")
-    assert dark.layout.template.layout.font.color == "#e8eaf0"
+    assert (dark.layout.template.layout.font.color, dark.layout.paper_bgcolor) == ("#e8eaf0", "#14171f")
+    assert as_json(sl.figures.styled(dark, theme="notebook")) == as_json(sl.figures.styled(named))
     assert as_json(dark)["data"] == as_json(named)["data"]
 
 
@@ -230,6 +224,13 @@ def test_a_long_word_is_divided_and_joined_again() -> None:
     assert all(line.count("<sub>") == line.count("</sub>") for line in lines)
     assert unbreak("<br>".join(lines)) == text
     assert unbreak(wrap("<br>".join(lines), 3000, 10)) == text
+
+
+def test_results_in_a_column_stand_below_each_other_and_fit_on_its_page() -> None:
+    four = sl.figures.collapse_heatmap(dict.fromkeys("abcd", specimens.collapse()))
+    four = sl.figures.styled(four, theme="paper", width="column")
+    assert four.layout.height <= 9 * 96
+    assert {four.layout[panel.x].domain for panel in Page.of(four).panels} == {(0, 1)}
 
 
 def test_parts_take_the_first_theme(figure: go.Figure, bars: go.Figure) -> None:

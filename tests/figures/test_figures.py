@@ -7,7 +7,6 @@ import pytest
 import xarray as xr
 
 import squashlens as sl
-from squashlens import synthetic
 from squashlens.errors import InputError
 from squashlens.figures.drawing.page_blocks import Page
 from squashlens.figures.drawing.shapes import extremes
@@ -176,9 +175,3 @@ def test_what_has_no_lines_is_refused() -> None:
     for values in (xr.DataArray(1.0), xr.DataArray(["a"]), xr.DataArray(np.zeros((2, 2, 2))), xr.DataArray([])):
         with pytest.raises(InputError, match="There is no figure for"):
             sl.figures.of(values)
-
-
-@pytest.mark.parametrize("first", [20, 30])
-def test_no_shade_where_all_lengths_are_beyond_k(first: int) -> None:
-    found = synthetic.softmax_total_variation([first, 200, 400, 800], k=20)
-    assert not sl.figures.synthetic_total_variation(found).layout.shapes

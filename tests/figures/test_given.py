@@ -13,6 +13,7 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.figures.drawing.page_blocks import Page
 from tests import measurements
+from tests.figures import specimens
 
 NOT_OF_ONE = ("of", "panels", "save", "styled")
 TABLES = {"answer_frequencies": sl.results.answer_frequencies}
@@ -54,6 +55,8 @@ def test_a_dimension_that_was_selected_away_is_missed(results: dict[str, Any]) -
     with pytest.raises(InputError, match=r"no 'distance' over \(layer, length\).*squashlens\.collapse\."):
         sl.figures.collapse_curve(results["collapse"].isel(layer=-1))
     assert len(Page.of(sl.figures.collapse_curve(results["collapse"].isel(block=[0]))).panels) == 1  # no heads
+    assert len(Page.of(sl.figures.of(results["influence_by_distance"])).panels) == 2  # three tokens have no law
+    assert "head 1" in Page.of(sl.figures.of(results["attention_heads"]["sink_rate"].isel(head=1))).notes
     with pytest.raises(InputError, match="has no values"):
         sl.figures.collapse_curve(results["collapse"].isel(length=slice(0)))
     with pytest.raises(InputError, match="layer=99 was not measured. Use one of the measured values: 0, 1"):
@@ -112,14 +115,19 @@ def test_a_mean_over_what_a_figure_needs_is_refused(results: dict[str, Any]) -> 
             draw(one)
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("name", sorted(measurements.results(), key="jacobian".__ne__))
-def test_a_result_without_one_of_its_dimensions_is_drawn_or_refused(name: str, results: dict[str, Any]) -> None:
+@pytest.mark.few(2)
+@pytest.mark.parametrize("name", sorted(measurements.results(), key=lambda name: name not in ("collapse", "jacobian")))
+def test_a_part_is_drawn_or_refused_and_another_order_is_drawn_alike(name: str, results: dict[str, Any]) -> None:
     result = results[name]
     for dim in result.dims:
         for part in (result.isel({dim: 0}), result.isel({dim: [0]})):
             with suppress(InputError):
                 assert isinstance(sl.figures.of(part), go.Figure)
+    numbers = [dim for dim, index in result.indexes.items() if index.dtype.kind in "iuf"]
+    if name not in specimens.NO_FIGURE:
+        backwards = result.isel(dict.fromkeys(numbers, slice(None, None, -1)))
+        traces = [[trace.to_json() for trace in sl.figures.of(one).data] for one in (result, backwards)]
+        assert traces[0] == traces[1]
 
 
 def test_several_layers_have_a_panel_each(tiny: Any) -> None:

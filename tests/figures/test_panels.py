@@ -100,14 +100,3 @@ def test_shared_axes_have_the_same_grid_lines() -> None:
         assert axis.showticklabels is False
         assert (axis.dtick, axis.type) == (first.dtick, "log")
         assert axis.dtick is not None
-
-
-@pytest.mark.slow
-def test_panels_beside_each_other_are_aligned() -> None:
-    """Also if the titles of one have more lines: the panels of a row share a scale, and are read across."""
-    page: Any = sl.figures.styled(sl.figures.of(specimens.influence_by_distance()), theme="paper", width="column")
-    titles = [note.text for note in page.layout.annotations if note.name == "panel title"]
-    assert len({text.count("<br>") for text in titles[2:]}) == 2
-    here = [axis.domain for axis in page.select_yaxes()]
-    assert len(here) == 4
-    assert here[::2] == here[1::2]

@@ -46,7 +46,7 @@ def test_each_result_has_the_figure_that_its_measurement_names() -> None:
         measures = getattr(getattr(sl, name, getattr(sl.paths, name, None)), "__measures__", None)
         if measures is not None:
             fitting = [figure.__name__ for figure in usual_figures() if _fits(result, figure)]
-            assert fitting[:1] == [*measures.figures[:1]], name
+            assert fitting[:1] == [*measures[0][:1]], name
 
 
 # What the small calls leave out, since it takes seconds.

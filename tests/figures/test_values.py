@@ -48,10 +48,6 @@ def by_token() -> Pairs:
     (line,) = sl.figures.by_token(found).data
     yield line.y, found
     yield ends(line.error_y, line.y), (found, found["low"])
-    some = found.isel(position=[5, 2, 4])
-    (line,) = sl.figures.by_token(some).data
-    yield line.x, [2, 4, 5]
-    yield line.y, found[[2, 4, 5]]
 
 
 def jacobian() -> Pairs:
@@ -176,10 +172,18 @@ def collapse_mechanism() -> Pairs:
 
 def separation() -> Pairs:
     found = MEASUREMENTS["separation"]()
-    lines = named(sl.figures.separation_curve({"ones": found}))
-    for name, of in (("ones", "recovery"), ("random weights", "recovery_random")):
-        yield lines[name].y[:-1], found[of].squeeze()
-        yield lines[name].y[-1:], found[f"{of}_y"].values.reshape(1)
+    *random, own = sl.figures.separation_curve({"ones": found}).data
+    yield [line.y for line in random], np.c_[found["recovery_random"], found["recovery_random_y"]]
+    yield own.y, np.append(found["recovery"], found["recovery_y"])
+
+
+def answers() -> Pairs:
+    deep = MEASUREMENTS["answer_by_layer"]()
+    flat = deep.isel(layer=slice(3))
+    figure = sl.figures.answer_curve({"deep": deep, "flat": flat})
+    yield figure.data[1].x, flat["layer"]
+    yield figure.data[1].y, flat["mean_first"].sel(scored="right answer")
+    assert Page.of(figure).says.startswith("At layer 26 and 2, it leads in ")
 
 
 def verdict() -> Pairs:
@@ -280,6 +284,8 @@ def total_variation() -> Pairs:
     yield line.y, values.mean("seed")
     yield ends(line.error_y, line.y), (values.max("seed"), values.min("seed"))
     yield derived.y, found["expected"]
+    beyond = [sl.synthetic.softmax_total_variation([first, 200, 400, 800], k=20) for first in (20, 30)]
+    assert not any(sl.figures.synthetic_total_variation(one).layout.shapes for one in beyond)
 
 
 def repeat_tokenization() -> Pairs:

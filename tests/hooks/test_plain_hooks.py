@@ -154,10 +154,9 @@ def test_what_a_function_returns_is_checked(what: str, site: str, bridge_of: Cal
     before = count(model)
     for given in (sl.hooks.Hook("mine", site, spoiled), (site, spoiled)):
         name = "mine" if isinstance(given, sl.hooks.Hook) else "spoiled"
-        with pytest.raises(InputError, match=f"The hook .*{name} at {site} {complaint}"), sl.applied(model, given):
-            sl.path_bound(model, IDS)
-        with pytest.raises(InputError, match=f"The hook .*{name} at {site} {complaint}"), sl.applied(model, given):
-            logits(model)
+        for call in (logits, lambda model: sl.path_bound(model, IDS)):
+            with pytest.raises(InputError, match=f"The hook .*{name} at {site} {complaint}"), sl.applied(model, given):
+                call(model)
     for measure in (sl.jacobian_norms, sl.capture):
         refused = pytest.raises(InputError, match=f"spoiled at .* {complaint}|failed with its hooks .*spoiled")
         with refused, model.hooks(fwd_hooks=[(site, spoiled)]):
@@ -178,14 +177,29 @@ def test_nan_is_not_blamed_on_the_hooks_that_measure(
     """A model may leave the range of float16, whose user has hung no hook."""
     model = bridge_of("llama")
     measure(model, IDS)  # what is proved at first use
-    monkeypatch.setattr("squashlens.engine.running.forward.has_nan", lambda _: True)
+    monkeypatch.setattr("squashlens.engine.running.forward.has_nan", lambda _: torch.tensor(True))
     with pytest.raises(UnsoundModelError, match=r"computes NaN on this prompt\. Load the model again"):
         measure(model, IDS)
-    with (
-        pytest.raises(UnsoundModelError, match="with the hooks [^;]*alone. Correct the hooks"),
-        sl.applied(model, (SITE, alone)),
-    ):
+    blamed = pytest.raises(UnsoundModelError, match="with the hooks [^;]*alone. Correct the hooks")
+    with blamed, sl.applied(model, (SITE, alone)):
         measure(model, IDS)
+
+
+def test_a_function_may_write_to_the_pattern_that_it_gets(bridge_of: Callable[..., Any]) -> None:
+    """Where derivatives are taken too, though the softmax's needs the pattern as it was."""
+    model, site, heads = bridge_of("llama"), "blocks.1.attn.hook_pattern", torch.tensor([1.0, 0, 1, 1])[:, None, None]
+    with sl.applied(model, (site, lambda pattern: pattern * heads)):
+        expected = sl.jacobian_norms(model, IDS)
+    with model.hooks(fwd_hooks=[(site, lambda pattern, hook: pattern.mul_(heads))]):
+        np.testing.assert_allclose(sl.jacobian_norms(model, IDS), expected, rtol=1e-6)
+
+
+def test_what_a_function_writes_to_the_denominator_of_a_norm_takes_effect(bridge_of: Callable[..., Any]) -> None:
+    """The bridge compares which tensor comes back, and would go on without the edit."""
+    model, site = bridge_of("llama"), "blocks.1.ln1.hook_scale"
+    expected = logits(model, (site, lambda scale: scale * 2))
+    torch.testing.assert_close(logits(model, (site, lambda scale: scale.mul_(2))), expected)
+    assert not torch.allclose(logits(model), expected)
 
 
 def test_a_function_that_fails_is_named(bridge_of: Callable[..., Any]) -> None:

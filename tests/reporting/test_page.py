@@ -85,7 +85,7 @@ def test_commas_are_tried_where_both_prompts_count_equal_tokens(tiny: Any) -> No
     ("asked", "words"),
     [
         ({"answer": "9"}, "belong together"),
-        ({"answer": "9", "instead": ["10"]}, "is not a prompt and its answer"),
+        ({"answer": "9", "instead": ["10"]}, "has 1 items. Give a tuple of 2 items"),
         ({"n": 3}, "a curve needs several lengths"),
         ({"answer": "9", "instead": ["10", "1"], "prompt": None}, "prompt= is missing"),
     ],

@@ -109,7 +109,7 @@ def test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path(tmp_
     [
         ({"measurement": "path_bund"}, "path_bound"),
         ({"measurement": "no.module:function"}, "imported"),
-        ({"measurements": "path_bound"}, "A grid: .*'measurement'"),
+        ({"measurements": "path_bound"}, "A grid: .* Did you mean measurement="),
         ({"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}}, "needs prompt="),
         (BOUND | {"each": {"attention": ["model", "unlike"]}}, "unlike"),
         (BOUND | {"each": {"prompt": ["a"]}}, "in `arguments` and in `each`"),

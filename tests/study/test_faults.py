@@ -63,7 +63,7 @@ def test_a_full_disk_while_a_journal_is_written_is_no_failure_of_the_cell(
         "notes": str(tmp_path / "notes")}}  # fmt: skip
     made = sl.Study(grid, store=tmp_path / "store")
     (tmp_path / "notes").touch()
-    monkeypatch.setattr("squashlens.saving.journal.Journal.get", full)
+    monkeypatch.setattr("squashlens.saving.journal.Journal.keep", full)
     with pytest.raises(OutputError, match="disk is full"):
         made.run()
     assert made.status()[["failed", "left"]].to_numpy().tolist() == [[0, 1]]

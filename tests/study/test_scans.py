@@ -174,7 +174,7 @@ def test_real_measurements_of_prompts_and_of_the_sequences_that_they_grow_into(t
     [
         ({}, "over: .*'file'"),
         ({"file": "none.jsonl"}, "cannot be read"),
-        ({"file": "none.jsonl", "rows": 3}, "over: .*'rows'"),
+        ({"file": "none.jsonl", "rows": 3}, "over: .* no keyword rows="),
         ({"file": "prompts.txt"}, "no JSONL file"),
         ({"file": "empty.jsonl"}, "no rows"),
         ({"file": "lines.jsonl"}, "no prompt in its first rows. .* not JSON: Expecting value"),

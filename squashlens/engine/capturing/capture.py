@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import TypeAliasType
 
-from squashlens._typing import Baselines, Bridge, Passes, Target, Tensors, one_of, several
+from squashlens._typing import Baselines, Bridge, Passes, Target, Tensors, several
 from squashlens.bars import write
 from squashlens.engine.anatomy import (
     check_layer,
@@ -201,8 +201,6 @@ def capture(
         seed=seed,
     )  # fmt: skip
     kept: set[Tensors] = set(several(keep))
-    for one in kept:
-        one_of(one, Tensors, "keep")
     if isinstance(prompt, GrowingSequence):
         _require_options_of({"layers": layers}, "a prompt", "a sequence")
         if "residuals" not in kept:
@@ -262,8 +260,7 @@ def _read(
         (residual_site(layer, model), look("y", 0) if layer == "y" else look("residual", layer)) for layer in streams
     ]
     watch += [(pattern_site(block), look("pattern", block)) for block in blocks]
-    with torch.inference_mode(False), torch.no_grad():
-        forward(model, ids, watch)
+    forward(model, ids, watch)
 
 
 def estimate(model: Bridge, shape: tuple[int, ...], *, n_streams: int, n_patterns: int) -> int:

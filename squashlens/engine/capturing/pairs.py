@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import TypeAliasType
 
-from squashlens._typing import Baselines, Bridge, Passes, one_of, positive, several
+from squashlens._typing import Baselines, Bridge, Passes, distinct, positive, several
 from squashlens.engine.agreement import SAME_OPERATIONS, agree, difference
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, pattern_site, residual_sites, unseen_roundings
 from squashlens.engine.capturing.base import CaptureBase, model_state
@@ -230,15 +230,10 @@ def passes_of(given: SequenceOrCapture) -> Passes:
 
 def prepare_run(model: Bridge, given: object, lengths: Iterable[int] | None, passes: Passes) -> PairRun:
     """Check model, sequence and lengths before anything is run; a capture gives its sequence and its lengths."""
-    one_of(passes, Passes, "passes")
     sequence, sound = sequence_of(given), require_sound(model)
     if lengths is None:
         lengths = given.lengths if isinstance(given, PairCapture) else range(1, len(sequence) + 1)
-    chosen = tuple(sorted(lengths))
-    if not chosen:
-        raise InputError("lengths is empty.", "Give at least one number of content tokens.")
-    if len(set(chosen)) < len(chosen):
-        raise InputError(f"lengths={chosen!r} has a number twice.", "Give each length once.")
+    chosen = distinct(tuple(sorted(lengths)), "lengths")
     longest = [sequence.doubled(n) for n in chosen][-1]  # raises an error for a length outside the sequence
     ids = checked_prompts(sound, torch.tensor([longest.ids(sequence.trunk)]))
     return PairRun(sound, sequence, chosen, ids, passes)
@@ -295,8 +290,7 @@ def _values_along(run: PairRun) -> Tensor | None:
     if v.shape[1] < 2:
         return None
     kept: list[Tensor] = []
-    with torch.inference_mode(False), torch.no_grad():
-        forward(run.model, v, [(VALUE, lambda values: kept.append(values[0, :-1].detach().cpu()))])
+    forward(run.model, v, [(VALUE, lambda values: kept.append(values[0, :-1].detach().cpu()))])
     return kept[0]
 
 

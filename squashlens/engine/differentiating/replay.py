@@ -18,7 +18,7 @@ from torch import Tensor
 from squashlens._typing import Bridge, Target
 from squashlens.engine.anatomy import n_blocks, residual_site
 from squashlens.engine.applied import applied
-from squashlens.engine.differentiating.spans import differentiable, leaf_of, vjps
+from squashlens.engine.differentiating.spans import leaf_of, vjps
 from squashlens.engine.hooking.hook import (
     Hook,
     Recipe,
@@ -53,7 +53,7 @@ class Replay:
         blocks = sorted(self.calls, reverse=True)
         reached = None if query is None else slice(0, query + 1)  # cotangents stand at no later token
         for part in cotangents.split(batch):
-            with differentiable(), self.running(reached=reached):
+            with torch.enable_grad(), self.running(reached=reached):
                 for block in blocks:
                     leaf, above = self.block(block, self.calls[block])
                     if block == blocks[0]:
@@ -109,6 +109,6 @@ def record(
     with ExitStack() as stack:
         for b in range(source, top):
             torch_hook(stack, model.blocks[b], keep(b), before=True, with_kwargs=True)
-        with torch.inference_mode(False), torch.no_grad(), replay.running():
+        with replay.running():
             run_to_y(model, ids.clone())
     return replay

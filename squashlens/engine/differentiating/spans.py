@@ -1,7 +1,7 @@
 """Cut one forward pass into spans of blocks that can be differentiated separately."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -17,8 +17,8 @@ from squashlens.engine.anatomy import n_blocks, residual_site
 from squashlens.engine.applied import applied
 from squashlens.engine.hooking.hook import Hook, Recipe, split_frozen_attention
 from squashlens.engine.hooking.standing import require_no_backward_hooks
+from squashlens.engine.memory import later
 from squashlens.engine.running.forward import forward
-from squashlens.engine.state import later
 from squashlens.errors import SquashlensError, UnsoundModelError
 
 Watch = tuple[str, Callable[[Tensor], Tensor | None]]
@@ -35,13 +35,6 @@ class Span:
 def leaf_of(tensor: Tensor) -> Tensor:
     """A copy of a tensor as a new leaf, where the graph starts."""
     return tensor.detach().clone().requires_grad_()
-
-
-@contextmanager
-def differentiable() -> Iterator[None]:
-    """Enable gradients in the body, also if the caller has disabled them."""
-    with torch.inference_mode(False), torch.enable_grad():
-        yield
 
 
 def open_spans(
@@ -75,7 +68,7 @@ def open_spans(
     if top == n_blocks(model):
         watch.append((residual_site("y", model), read(bottoms[-1], "y")))
     frozen, others = split_frozen_attention(hooks)
-    with differentiable(), applied(model, *others):
+    with torch.enable_grad(), applied(model, *others):
         try:
             with within or nullcontext():
                 forward(model, ids.clone(), [*watch, *also], frozen=frozen)
@@ -95,11 +88,11 @@ def vjps(
 ) -> Iterator[tuple[Float[Tensor, "cotangent ..."], ...]]:
     """Vector–Jacobian products, `batch` cotangents at a time; NaN and infinite ones raise an error (`later`)."""
     for part in cotangents.split(batch):
-        with differentiable():
+        with torch.enable_grad():
             # Not `is_grads_batched`, which would not hand a whole batch to attention's own backward pass.
             rows = torch.func.vmap(partial(_pull, output, leaves))(part)
         for row in rows:
-            later(model, ~is_finite(row), _infinite, "derivative")
+            later(~is_finite(row), _infinite, "derivative")
         yield rows
 
 

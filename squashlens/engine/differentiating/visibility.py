@@ -74,7 +74,7 @@ def visibilities(
         keys = None if attention.mask is None else attention.visible(n, n).cpu()
         found[block] = Visibility(attention.largest_product(), attention.queries.shape[-1], attention.window, keys)
 
-    with torch.no_grad(), applied(model, *split_frozen_attention(hooks)[1]):
+    with applied(model, *split_frozen_attention(hooks)[1]):
         forward(model, ids.clone(), [], on_attention=see)
     if not all(b in found for b in blocks):
         found = _written(model, ids, hooks, blocks)

@@ -14,7 +14,6 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
@@ -30,7 +29,7 @@ from squashlens.engine.agreement import has_nan
 from squashlens.engine.anatomy import learned_sink
 from squashlens.engine.live import POINTS, live_attention
 from squashlens.engine.locks import locked
-from squashlens.engine.memory import Checks, raise_any
+from squashlens.engine.memory import later
 from squashlens.engine.reader import reader_of
 from squashlens.errors import InputError
 
@@ -86,7 +85,10 @@ class Hook:
     def __call__(self, tensor: Tensor, *, hook: object) -> Tensor | None:
         if isinstance(self.positional, tuple):
             self._lengths.append(tensor.shape[-1 if self.site.endswith(AXIS_OF_KEYS) else 1])
+        version = None if tensor.is_inference() else tensor._version
         result = self.edit(tensor, hook=hook) if self._with_point else self.edit(tensor)
+        if (result is None or result is tensor) and version is not None and tensor._version != version:
+            result = tensor.clone()  # the bridge's norms take the same tensor as one without an edit
         if result is not None:
             site = getattr(hook, "name", None) if "{block}" in self.site else self.site
             require_like(tensor, result, self.name, str(site))
@@ -263,13 +265,12 @@ def _from_pair(model: Bridge, where: Any, function: Any) -> list[Hook]:
 def checking_results(model: Bridge) -> Iterator[None]:
     """Check, while the body runs, the results of functions that others added at hook points, as for a `Hook`.
 
-    NaN on a device is looked for at the end, so that the device is waited for once.
+    Where gradients are on, patterns are copied before hooks may write to them: the softmax's derivative needs its own.
     """
-    checks: Checks = {}
     with ExitStack() as stack:
-        stack.callback(raise_any, checks)
-        stack.callback(_nans.reset, _nans.set(checks))
         for site, point in reader_of(model).distinct.items():
+            if point.fwd_hooks and torch.is_grad_enabled() and site.endswith(".hook_pattern"):
+                torch_hook(stack, point, lambda _, entering: (entering[0].clone(), *entering[1:]), before=True)
             theirs = [h.user_hook for h in point.fwd_hooks if not isinstance(h.user_hook, Hook)]
             if theirs:
                 check = partial(_check, " or ".join(map(function_name, theirs)), site)
@@ -311,9 +312,6 @@ def without_partials(function: object) -> Any:
     return function
 
 
-_nans: ContextVar[Checks | None] = ContextVar("nans", default=None)  # of a pass, by hook
-
-
 def require_like(before: object, after: object, name: str, site: str) -> None:
     """Raise an error if a hook's result is not a tensor like its input, has new NaN entries, or has a backward hook."""
     if any(getattr(tensor, "_backward_hooks", None) for tensor in (before, after)):
@@ -334,18 +332,15 @@ def require_like(before: object, after: object, name: str, site: str) -> None:
             raise InputError(
                 f"The hook {name} at {site} returned a tensor of {what} {_plain(got)}, but got one of {what} "
                 f"{_plain(wanted)}.",
-                "Return a tensor like the input"
-                + (": `.to(tensor)` sets dtype and device." if what in ("dtype", "device") else "."),
+                "Return one like it: `.to(tensor)` sets dtype and device, `.expand_as(tensor)` repeats one prompt.",
             )
-    nan = InputError(
-        f"The hook {name} at {site} returned NaN, but got numbers.",
-        "Correct its arithmetic: 0/0, inf − inf and roots of negative numbers give NaN.",
-    )
-    checks = _nans.get()
-    if checks is not None and after.device.type != "cpu":
-        checks.setdefault((name, site), (lambda: nan, []))[1].append(has_nan(after) & ~has_nan(before))
-    elif has_nan(after) and not has_nan(before):
-        raise nan
+    wrong = has_nan(after)
+    if wrong.device.type != "cpu" or wrong:
+        nan = InputError(
+            f"The hook {name} at {site} returned NaN, but got numbers.",
+            "Correct its arithmetic: 0/0, inf − inf and roots of negative numbers give NaN.",
+        )
+        later(wrong & ~has_nan(before), lambda: nan, name, site)
 
 
 def _plain(value: object) -> str:

@@ -4,6 +4,7 @@ It is `$SQUASHLENS_CACHE` if that is set, else `squashlens` in `$XDG_CACHE_HOME`
 interrupted conversion leaves is never taken for a whole folder.
 """
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -16,7 +17,6 @@ import xxhash
 from squashlens.errors import OutputError
 
 PARTIAL, STALE = ".partial-", 24 * 3600  # folders that are being written, and the seconds after which none is
-PIECE = 2**24
 
 
 def location() -> Path:
@@ -31,8 +31,7 @@ def digest_of(files: Iterable[Path]) -> str:
     digest = xxhash.xxh3_128()
     for file in files:
         with file.open("rb") as opened:
-            while piece := opened.read(PIECE):
-                digest.update(piece)
+            hashlib.file_digest(opened, lambda: digest)
     return digest.hexdigest()
 
 

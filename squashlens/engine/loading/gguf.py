@@ -261,16 +261,12 @@ class Packaged:
     def paths(self) -> list[Path]:
         """The files of the parts, in order."""
         try:
-            return [_located(package, path) for package, path in self.parts]
+            return [located(package, path) for package, path in self.parts]
         except metadata.PackageNotFoundError as error:
             raise ModelAccessError(
                 f"{self.file} is in the package {self.package}, which is not installed.",
                 f"pip install squashlens[{self.extra}]",
             ) from error
-
-    def terms_of_use(self) -> Path:
-        """The file with the terms of use."""
-        return _located(self.package, self.terms)
 
     def convert(self, folder: Path) -> None:
         """Join the parts, compare the digest, and convert the file to a folder."""
@@ -291,7 +287,8 @@ class Packaged:
         joined.unlink()
 
 
-def _located(package: str, path: str) -> Path:
+def located(package: str, path: str) -> Path:
+    """A file of an installed package."""
     file = Path(str(metadata.distribution(package).locate_file(path)))
     if not file.is_file():
         raise ModelAccessError(f"The package {package} has no file {path}.", f"pip install --force-reinstall {package}")

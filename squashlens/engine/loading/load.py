@@ -86,7 +86,7 @@ def load(
     device_map = device if place is None else None
     device = device_named(("cuda" if torch.cuda.is_available() else "cpu") if place is None else place)
     dtype = dtype_to_run_in(dtype)
-    with _uncollected(), _libraries_silenced():
+    with torch.inference_mode(False), _uncollected(), _libraries_silenced():
         origin = source_of(name)
         source = origin.path
         require_revisions(name, source, revision)

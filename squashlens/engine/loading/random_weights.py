@@ -16,6 +16,7 @@ from squashlens.engine.verify import require_sound
 APART = 2**16  # between seeds that users give and one that is drawn in the place of the model's own
 
 
+@torch.inference_mode(False)
 def with_random_weights(model: Bridge, seed: int) -> Bridge:
     """Make an untrained model of the same class and configuration, with weights drawn with `seed`.
 
@@ -43,7 +44,7 @@ def _drawn(model: Bridge, seed: int) -> Bridge:
         if hasattr(config, entry):
             delattr(config, entry)
     # On the CPU, whatever the default device is: `torch.manual_seed` would seed the generators of GPUs too.
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.inference_mode(False):
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         # Not `.to(dtype)`: that would round the rotary frequencies too.
         inner = type(wrapped)._from_config(config, dtype=dtype_of(model), attn_implementation="eager")
@@ -57,7 +58,6 @@ def _native(model: Bridge, seed: int) -> Bridge:
 
     config = copy.deepcopy(model.cfg)
     config.seed, config.init_weights = seed, True
-    with torch.inference_mode(False):
-        untrained = boot(config, device=device_of(model), dtype=dtype_of(model), model_name=f"random weights {seed}")
+    untrained = boot(config, device=device_of(model), dtype=dtype_of(model), model_name=f"random weights {seed}")
     untrained.eval().requires_grad_(False)
     return untrained

@@ -18,7 +18,7 @@ from squashlens._typing import short_repr
 from squashlens.bars import shown, write
 from squashlens.engine.loading import cache as kept_folders
 from squashlens.engine.loading.complete import refuse_adapter
-from squashlens.engine.loading.gguf import PACKAGED, convert, is_gguf
+from squashlens.engine.loading.gguf import PACKAGED, convert, is_gguf, located
 from squashlens.engine.reader import AGAIN
 from squashlens.errors import InputError, ModelAccessError
 
@@ -84,7 +84,7 @@ def _packaged(name: str) -> Source:
     model = PACKAGED[name]
     digest = kept_folders.digest_of(model.paths())
     if shown():  # the terms are looked up only to be named
-        write(f"{name}: {model.notice} Its terms of use: {model.terms_of_use()}")
+        write(f"{name}: {model.notice} Its terms of use: {located(model.package, model.terms)}")
     folder = _converted(name, name, digest, model.convert)
     return Source(folder, name, model.file)
 

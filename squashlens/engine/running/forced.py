@@ -35,7 +35,7 @@ def edited_copies(
             own = copy.deepcopy(cache)
             own.batch_repeat_interleave(len(numbers))
             context = {"use_cache": True, "past_key_values": own}
-        with torch.inference_mode(False), torch.no_grad(), applied(model, *hooks(numbers.tolist())):
+        with applied(model, *hooks(numbers.tolist())):
             forward(model, ids.expand(len(numbers), -1).clone(), watch, context)
         yield kept[0]
 

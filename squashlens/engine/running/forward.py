@@ -31,11 +31,11 @@ from squashlens.engine.applied import applied, probe_ids
 from squashlens.engine.budget import pass_bytes, pattern_bytes, queries_and_keys
 from squashlens.engine.hooking.hook import FROZEN_ATTENTION, Hook, Unchecked, attached, checking_results
 from squashlens.engine.hooking.standing import Standing, standing, without_ambient
-from squashlens.engine.memory import available, require_room, to_cpu
+from squashlens.engine.memory import available, awaited, later, require_room, to_cpu
 from squashlens.engine.native import is_native
 from squashlens.engine.running.streamed import AttentionObserver, streamed, why_not_streamed
 from squashlens.engine.running.users_hooks import users_hooks_tested
-from squashlens.engine.state import hooks_at_begin, later, proved
+from squashlens.engine.state import hooks_at_begin, proved
 from squashlens.errors import UnsoundModelError
 from squashlens.theory.attention import Attention
 
@@ -162,12 +162,10 @@ def require_numbers(model: Bridge, values: Tensor) -> None:
     A device that is ahead with the pass is not waited for, unless users' hooks are on the model, which are tested next.
     """
     wrong, at_once = has_nan(values), values.device.type == "cpu" or hooks_at_begin(model) is not None
-    if at_once and not wrong:
-        return
-    hooks = [hook for hook in standing(model) if hook.is_an_intervention]
-    if at_once:
-        raise _nan(model, hooks)
-    later(model, wrong, partial(_nan, model, hooks), *(hook.name for hook in hooks))
+    with awaited() if at_once else nullcontext():
+        if not at_once or wrong:
+            hooks = [hook for hook in standing(model) if hook.is_an_intervention]
+            later(wrong, partial(_nan, model, hooks), *(hook.name for hook in hooks))
 
 
 def _nan(model: Bridge, hooks: Sequence[Standing]) -> UnsoundModelError:
@@ -205,8 +203,7 @@ def attention_of(
         def keep(block: int) -> Callable[[Tensor], None]:
             return lambda tensor: patterns.update({block: head_mean(tensor).to(target)})
 
-        with torch.no_grad():
-            forward(model, ids, [(pattern_site(b), keep(b)) for b in blocks])
+        forward(model, ids, [(pattern_site(b), keep(b)) for b in blocks])
         return dict(zip(patterns, to_cpu(list(patterns.values())), strict=True))
     kept, passing = len(blocks) * queries_and_keys(model, prompts, n), pass_bytes(model, prompts, n)
     target = device if kept + passing < available(device) / 2 else cpu
@@ -218,8 +215,7 @@ def attention_of(
         if block in blocks:
             found[block] = attention.to(target)
 
-    with torch.no_grad():
-        forward(model, ids, [], on_attention=keep_attention)
+    forward(model, ids, [], on_attention=keep_attention)
     return found
 
 
@@ -236,13 +232,8 @@ def log_probabilities(model: Bridge, y: Float[Tensor, "branch d"]) -> Iterator[F
     """Log-probabilities of the next token for each row of y, some rows at a time, in float64."""
     require_understood(model)
     for rows in y.split(max(1, min(MOST, ROOM // (8 * int(model.cfg.d_vocab))))):
-        # Not around the yield, which must not change the caller's mode.
-        with torch.inference_mode(False), torch.no_grad():
-            logits = logits_of(model, rows)
-        for some in logits.split(rows_together(model)):
-            with torch.inference_mode(False), torch.no_grad():
-                found = some.double().log_softmax(dim=-1)
-            yield found
+        for some in logits_of(model, rows).split(rows_together(model)):
+            yield some.double().log_softmax(dim=-1)
 
 
 def require_understood(model: Bridge) -> None:
@@ -256,7 +247,7 @@ def require_understood(model: Bridge) -> None:
 
 def _understood(model: Bridge) -> bool:
     seen: list[Tensor] = []
-    with torch.inference_mode(False), torch.no_grad(), without_ambient(model):
+    with without_ambient(model):
         truth = next_logits(model, probe_ids(model), [(residual_site("y", model), lambda y: seen.append(y[:, -1]))])
         found = logits_of(model, seen[0])
     return agree(found, truth, dtype_of(model))

@@ -112,7 +112,7 @@ def _why_wrong(kind: Kind) -> str | None:
     fused = Attention(queries, keys, kind.scale, kind.cap, REACH if kind.windowed else None)
     written = replace(fused, queries=queries.double(), keys=keys.double())
     cotangents = drawn(kind.heads, kind.value_width)[None]
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.no_grad():
         try:
             outputs, lse = attend_with_lse(queries, keys, values, kind.scale, fused.window, kind.cap)
             if kind.differentiated:

@@ -86,7 +86,7 @@ def _batch(model: Bridge, prompts: Sequence[Prompt], max_new_tokens: int, temper
     ends, ids = _ends(model), torch.tensor([prompt.ids for prompt in prompts], device=device_of(model))
     start, cache, ended = ids.shape[1], empty_cache(model), dict[int, Continuation]()
     cached = None if cache is None else {"use_cache": True, "past_key_values": cache}
-    with torch.inference_mode(False), torch.no_grad(), users_hooks_tested(model, ids, run):
+    with users_hooks_tested(model, ids, run):
         for step in range(max_new_tokens):
             logits = run(model, ids if cached is None or step == 0 else ids[:, -1:], cached)
             if temperature:

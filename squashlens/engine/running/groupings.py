@@ -112,8 +112,7 @@ def _read(model: Bridge, pieces: Sequence[Tensor], sites: Sequence[str], cache: 
         kept[site].append(tensor[0].detach().clone())
 
     context = None if cache is None else {"use_cache": True, "past_key_values": cache}
-    with torch.inference_mode(False), torch.no_grad():
-        for piece in pieces:
-            forward(model, piece, [(site, partial(keep, site)) for site in sites], context)
+    for piece in pieces:
+        forward(model, piece, [(site, partial(keep, site)) for site in sites], context)
     there = kept[sites[-1]][0].device  # a model may be on several
     return torch.stack([torch.cat(parts).to(there) for parts in kept.values()])

@@ -48,7 +48,7 @@ def at_last_tokens(
 
         return look
 
-    with torch.no_grad(), bar(total=len(prompts), desc=label, unit="prompt") as progress_bar:
+    with bar(total=len(prompts), desc=label, unit="prompt") as progress_bar:
         for _, part in batches(map(len, prompts), size):
             ids = torch.tensor([prompts[place] for place in part], device=device)
             logits = next_logits(model, ids, [(site, keep(site, part)) for site in sites])

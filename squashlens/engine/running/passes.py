@@ -109,8 +109,7 @@ def read(
     each = tuple(dict.fromkeys(branches_on_trunk))  # equal prompts are run once
     plan = Plan(model, trunk, each, tuple(sites), positions, hooks, tuple(branch_hooks), copies)
     _require_room(plan, len(branches))
-    with torch.inference_mode(False), torch.no_grad():
-        rows, route = _route(plan, passes)
+    rows, route = _route(plan, passes)
     if len(each) < len(branches_on_trunk):
         number = {branch: i for i, branch in enumerate(each)}
         rows = {site: values[[number[b] for b in branches_on_trunk]] for site, values in rows.items()}

@@ -107,7 +107,7 @@ def _test_effect(model: Bridge, proof: _Proof, names: Iterable[str]) -> None:
         group[near] = name
     for group in groups:
         try:
-            with torch.inference_mode(False), without_ambient(model), streamed(model):
+            with without_ambient(model), streamed(model):
                 without = ineffective_points(model, list(group.values()))
         except torch.OutOfMemoryError:
             raise
@@ -237,7 +237,7 @@ def _window_of(
 def _prove(model: Bridge) -> _Proof:
     ids, seen = probe_ids(model), {}
     try:
-        with torch.inference_mode(False), without_ambient(model):
+        with without_ambient(model):
             eager = _everything(model, ids)
             with streamed(model, seen.__setitem__) as kinds:
                 found = _everything(model, ids)
@@ -286,7 +286,7 @@ def _beyond_rounding(
         return stream * (1 + torch.finfo(stream.dtype).eps * signs.to(stream.device, stream.dtype))
 
     entering = (Hook("shake", site, shake) for site in residual_sites(model)[: n_blocks(model)])
-    with torch.inference_mode(False), without_ambient(model), attached(model, *entering):
+    with without_ambient(model), attached(model, *entering):
         shaken = _everything(model, ids)
 
     def differs(name: str) -> bool:

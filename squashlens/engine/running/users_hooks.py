@@ -28,7 +28,7 @@ from squashlens.errors import InputError, UnsoundModelError
 BATCH = "the numbers of a prompt depend on the other prompts in its batch"
 RANDOM = "the model gives other numbers in each run"
 REMEDIES = {
-    BATCH: "Treat all prompts alike in the function: `z[:, …]` instead of `z[0, …]`.",
+    BATCH: "Treat each prompt by itself in the function: `z[:, …]` instead of `z[0, …]`, and stored means.",
     RANDOM: "Use a function without random numbers that does not count its calls.",
 }
 Run = Callable[[Bridge, Tensor], Tensor]
@@ -102,7 +102,7 @@ def _final(model: Bridge, rows: Int[Tensor, "prompt position"], run: Run) -> lis
     """y and the last logits."""
     y: list[Tensor] = []
     look = Hook("squashlens", residual_site("y", model), lambda found: y.append(found.detach().clone()))
-    with attached(model, look), torch.inference_mode(False), torch.no_grad():
+    with attached(model, look), torch.no_grad():
         logits = run(model, rows.clone())
     return [y[0], logits]
 

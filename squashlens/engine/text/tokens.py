@@ -17,7 +17,7 @@ from jaxtyping import Int
 from torch import Tensor
 from typing_extensions import TypeAliasType
 
-from squashlens._typing import Bos, Bridge, one_of, short_repr
+from squashlens._typing import Bos, Bridge, short_repr
 from squashlens.checks.arguments import is_tokenized
 from squashlens.engine.anatomy import device_of, longest_prompt
 from squashlens.engine.digests import digest
@@ -129,7 +129,6 @@ def tokenize(model: Bridge, prompt: Prompts, *, bos: Bos = "family") -> Int[Tens
     >>> sl.prompts.tokenize(model, "How many ones are in the following sequence? 110 =").shape
     torch.Size([1, 14])
     """
-    one_of(bos, Bos, "bos")
     return checked_prompts(model, _of_one_length(_rows(model, prompt, bos)), wanted=bos)
 
 
@@ -141,11 +140,11 @@ def checked_prompts(
     Args:
         wanted: what a text was to begin with; ``"none"`` is asked for and gives no warning.
     """
-    checked = checked_ids(model, ids)
-    _refuse_padding(model, ids.tolist())
+    checked, rows = checked_ids(model, ids), ids.tolist()
+    _refuse_padding(model, rows)
     if wanted != "none":
-        warn_of_start(model, ids.tolist())
-    _warn_of_end(model, ids[:, -1].tolist())
+        warn_of_start(model, rows)
+    _warn_of_end(model, [row[-1] for row in rows])
     return checked
 
 

@@ -71,7 +71,7 @@ def _set_ticks(figure: go.Figure, name: str, length: float, size: float, limit: 
     texts = list(map(str, axis.ticktext or axis.categoryarray or [one for one in along if isinstance(one, str)]))
     if not texts:
         _number_ticks(axis, *limits_of(figure, name), length / ((2.2 if upright else NUMBER + GAP) * size))
-        return (NUMBER if upright else LINE) * size
+        return (LINE if not upright else NUMBER + (axis.exponentformat == "e")) * size
     if upright:
         if axis.ticktext is not None:
             axis.ticktext = texts = [wrap(text, limit, size) for text in texts]
@@ -86,11 +86,13 @@ def _number_ticks(axis: Any, low: float, high: float, fit: float) -> None:
     axis.update(tickangle=0, nticks=int(max(3, min(fit, 6 if axis.type == "log" else 10))))
     decades = high - low
     if axis.type != "log":
+        axis.exponentformat = "e" if max(-low, high) < 0.01 else None  # as in sentences, and not with µ
         if axis.dtick is not None:  # layers, blocks and the like
             axis.dtick = max(1, math.ceil((high - low) / max(3, min(fit, 10))))
         return
     short = decades <= 2 and low >= -3 and high < 6
     axis.update(dtick=None, exponentformat="power", tickformat="~r" if short else "")
+    axis.tickfont.size /= 1.0 if short else 1.25  # plotly writes powers larger, by this factor
     if decades >= 0.6:  # 1, 2 and 5 of each of at most two powers of ten, or powers
         axis.dtick = "D2" if decades < 1 or (decades <= 2 and 2 * decades < fit < 12) else math.ceil(decades / fit)
 

@@ -50,7 +50,7 @@ def draws(
             several: dict[str, Any] = {"": found} if isinstance(found, xr.Dataset | xr.DataArray) else dict(found)
             if not several:
                 raise InputError(f"{first.name} contains no result.", f"Give the result of {maker}.")
-            ready = {label: with_modes(one, dims_of) for label, one in several.items()}
+            ready = {label: in_order(with_modes(one, dims_of)) for label, one in several.items()}
             for label, one in ready.items():
                 require_done(one)
                 require(one, f"{first.name}[{label!r}]" if label else first.name, maker, dims_of)
@@ -58,7 +58,7 @@ def draws(
             if takes_several:
                 escaped = {escape(label): one for label, one in ready.items()}
                 return mark_derived(draw_one(escaped, *args, **kwargs), several.values())
-            drawn = {label: mark_derived(draw_one(one, *args, **kwargs), [one]) for label, one in several.items()}
+            drawn = {name: mark_derived(draw_one(ready[name], *args, **kwargs), [one]) for name, one in several.items()}
             return compose(drawn) if len(drawn) > 1 else drawn.popitem()[1]
 
         kinds = first.annotation if takes_several else first.annotation | Mapping[str, first.annotation]
@@ -94,18 +94,20 @@ def with_modes(found: Any, dims_of: Mapping[str, str]) -> Any:
     return found.expand_dims("mode") if needed and "mode" in {*found.coords} - {*found.dims} else found
 
 
+def in_order(found: Any) -> Any:
+    """The result with its lengths, layers and other numbers in increasing order, however they were selected."""
+    return found.sortby([dim for dim, index in found.indexes.items() if index.dtype.kind in "iuf"])
+
+
 def of_one_prompt(result: X) -> X:
-    """The result for the tokens of one prompt, by increasing position and without padding."""
+    """The result for the tokens of one prompt, without padding."""
     positions = np.asarray(result["position"].values)
     if positions.dtype.kind not in "iuf" or not np.array_equal(positions, np.round(positions)):
         raise InputError(
             "The coordinate 'position' of this result does not have whole numbers.",
             "Keep the positions that the measurement gave.",
         )
-    order = np.argsort(positions, kind="stable")
-    if "n_tokens" in result.coords:
-        order = order[positions[order] < int(result["n_tokens"].item())]
-    return result.isel(position=order)
+    return result.isel(position=positions < int(result["n_tokens"].item())) if "n_tokens" in result.coords else result
 
 
 def tokens_of(result: xr.Dataset | xr.DataArray) -> dict[int, str]:

@@ -4,6 +4,7 @@ A page has a title with a sentence and notes, a legend of what is not named at t
 with fewer side by side on a narrow page. Plotly knows nothing of the text between panels, and breaks no lines.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -24,9 +25,9 @@ SYMBOL, ENTRY = 45.0, 19.0  # pixels that plotly gives a legend's symbol with it
 MODE_BAR = 120.0  # pixels at the right of a title, where plotly shows its buttons in a notebook
 WIDE = 17.0  # the width that a column of panels with its text should have, in font sizes
 LOW = 24.0  # pixels of the lowest panel
-SHEET = 6.0  # inches of panels, which leave a third of a journal's page to their text
+SHEET = 9.0  # inches of a journal's page, which are the height of a figure at most where its panels allow it
 SLIDE = 0.6  # of the height of a slide, for its panels
-CROWDED, SMALLEST = 0.55, 0.5  # share of their height that panels keep on a slide, and of the font size
+CROWDED, SMALLEST = 0.55, 0.5  # share of their height that panels keep on paper and slides, and of the font size
 MOST, ROWS = 6, 3  # lines of a panel that are named at their ends, and lines of text of a name
 OWN = ("line", "panel title")  # names of annotations that are written anew
 Ends = dict[Axes, dict[str, Any]]  # lines that are named at their ends, by panel and name
@@ -91,15 +92,13 @@ def lay_out(figure: go.Figure) -> go.Figure:
 
 
 def _grid(page: Page, width: float) -> list[Cell]:
-    """The place of each panel, with as many blocks side by side as the width allows, or the height of a sheet asks."""
+    """The place of each panel, with as many blocks side by side as the width allows, or the height of a slide asks."""
     size = page.look.size
     fit = max(1, int(width // (WIDE * size)))
     across, slide = min(page.columns, fit), page.look.shape
-    tall = sum(panel.height for panel in page.panels) * size / ORDINARY
-    most = min(fit, len(page.blocks)) if slide and page.columns > 1 else page.columns
-    room = SLIDE * slide * width if slide else SHEET * INCH
-    while (slide or page.theme == "paper") and across < most and tall / across > room:
-        across += 1
+    if slide and page.columns > 1:
+        tall = sum(panel.height for panel in page.panels) * size / ORDINARY
+        across = min(fit, len(page.blocks), max(across, math.ceil(tall / (SLIDE * slide * width))))
     if 1 < across != page.columns and len(page.blocks) == across + 1:
         across -= 1  # so that no panel is alone in the last row
     cells, first = list[Cell](), 0
@@ -148,9 +147,11 @@ def _rows(
         share = cell.panel.height * size / ORDINARY / (1 + cell.last - cell.row)
         tall[cell.row : cell.last + 1] = [max(own, share) for own in tall[cell.row : cell.last + 1]]
     text = start + sum(above) + sum(below)
-    if high := page.height or (page.look.width or 0.0) * (page.look.shape or 0.0):
+    rows = any(cast(Any, figure.layout)[cell.panel.y].ticktext for cell in cells)  # of text, which need their height
+    sheet = SHEET if page.theme == "paper" and not rows else 0.0
+    if high := page.height or sheet or (page.look.width or 0.0) * (page.look.shape or 0.0):
         factor = (high * INCH - text) / sum(tall)
-        factor = factor if page.height else max(factor, CROWDED)
+        factor = factor if page.height else max(min(factor, 1.0) if sheet else factor, CROWDED)
         if factor * min(tall) < LOW and page.height:
             enough = (text + sum(tall) * LOW / min(tall)) / INCH + 0.05
             raise InputError(

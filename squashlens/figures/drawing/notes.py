@@ -34,7 +34,8 @@ OPTIONS: dict[str, tuple[Any, Callable[[Any], str]]] = {
     "kind": (str, lambda kind: "embeddings set to 0" if kind == "embedding" else ""),
 }
 TITLED = ("path_bound", "jacobian_norms")  # whose long names, which are titles, have all options
-SELECTED = ("prompt", "layer", "block", "hop", "hook", "run", "sink", "window", "change", *PLACES)  # dimensions to name
+SELECTED = ("prompt", "layer", "block", "hop", "hook", "run", "sink", "window", "change", "head", "length", "edit",
+    "part", "quantity", "group", "form", "from_block", "scored", "sublayer", "seed", "draw", *PLACES)  # fmt: skip
 LONG = 40  # characters of a label
 FEW = 3  # names that the line under the title lists
 
@@ -122,7 +123,7 @@ def _places(found: Result, facts: dict[str, Any]) -> Iterator[str]:
             yield from filter(None, [tell(value)])
     for name, values in found.coords.items():
         if not values.ndim and name in SELECTED:
-            text = PLACES[str(name)][1] if name in PLACES else f"{name} "
+            text = PLACES[str(name)][1] if name in PLACES else f"{name} ".replace("_", " ")
             yield text + _short(str(values.values))
 
 

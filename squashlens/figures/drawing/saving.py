@@ -70,10 +70,8 @@ def save(
 
 
 def require_browser(path: Path) -> None:
-    """Raise an error for a picture if kaleido, or a browser that draws it, is missing."""
+    """Raise an error for a file of a picture if kaleido, or a browser that draws it, is missing."""
     ending = path.suffix
-    if ending not in PICTURES:
-        return
     try:
         import kaleido  # noqa: F401
         from choreographer.browsers.chromium import Chromium

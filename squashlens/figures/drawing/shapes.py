@@ -216,9 +216,10 @@ def extremes(values: xr.DataArray, of: str = "value") -> str:
     return f"The largest {of} is {places[0]}; the smallest is {places[1]}{besides}."
 
 
-def guide(figure: go.Figure, y: float, **place: Any) -> None:
-    """A horizontal line at a level that values are compared with."""
-    figure.add_hline(y=y, line={"color": GUIDE, "width": 1.5, "dash": "dot"}, **place)
+def guide(figure: go.Figure, *levels: float, **place: Any) -> None:
+    """A horizontal line at each level that values are compared with."""
+    for y in levels:
+        figure.add_hline(y=y, line={"color": GUIDE, "width": 1.5, "dash": "dot"}, **place)
 
 
 def is_wide(values: np.ndarray) -> bool:

@@ -29,9 +29,8 @@ def styled(
     """A copy of a figure with another theme, size or title. What is not given stays as it was.
 
     Everything is laid out again for the new size: text is broken into lines, ticks are thinned, and a narrow page has
-    fewer panels side by side. The figure that was given is not changed, and no setting of plotly is. What was added or
-    changed with plotly's own functions stays: traces, annotations, shapes, the title, titles of axes and ranges. Sizes,
-    margins, ticks, and the places of panels, titles and legends are set anew.
+    fewer panels side by side. The figure that was given is not changed, and no setting of plotly is. What was changed
+    with plotly's own functions stays, except sizes, margins, ticks and places.
 
     Args:
         figure: a figure of `squashlens.figures`.
@@ -82,8 +81,7 @@ def finish(
     `height` has the pixels of all rows of panels together, and `says` the message in a sentence. The line below it has
     what is to say of the results that were `found`, and `notes`.
     """
-    meta = cast(Any, figure.layout).meta
-    page = Page.of(figure) if meta else Page([[Panel("xaxis", "yaxis", 1.0)]])
+    page = Page.of(figure) if cast(Any, figure.layout).meta else Page([[Panel("xaxis", "yaxis", 1.0)]])
     rows = sum(panel.height for panel in page.panels) / page.columns
     for panel in page.panels:
         panel.height *= max(height, SMALL) / rows

@@ -42,7 +42,7 @@ def series(number: int) -> dict[str, Any]:
 def shades_of(ends: np.ndarray) -> dict[int, str]:
     """Of curves that end at these values, those to draw, with their colours: of many, the highest to the lowest."""
     drawn = np.argsort(ends)[::-1][np.linspace(0, len(ends) - 1, min(len(ends), DRAWN)).round().astype(int)].tolist()
-    colours = sample_colorscale("Viridis", list(np.linspace(0.2, 0.8, len(drawn))))
+    colours = sample_colorscale("Viridis", list(np.linspace(0.3, 0.75, len(drawn))))
     return dict(zip(drawn, map(str, colours), strict=True))
 
 

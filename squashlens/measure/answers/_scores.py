@@ -13,6 +13,7 @@ from squashlens.errors import InputError
 from squashlens.sequences import Ids
 from squashlens.tasks import Question, Task
 from squashlens.tasks.reading import is_number
+from squashlens.theory.statistics.ranks import LEVEL
 from squashlens.theory.statistics.ridge import ridge
 
 N_TRAIN = 64  # prompts of a length that each probe is fitted to
@@ -131,9 +132,6 @@ class Answers:
         return by_prompt[prompt]
 
 
-CONFIDENCE = 0.95
-
-
 @dataclass(frozen=True)
 class Scores:
     """The scores of probes on the layers of one model; NaN where nothing was probed.
@@ -197,7 +195,7 @@ def of_length(data: Answers) -> np.ndarray:
 def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean and ends of the middle 95 % over splits (the first axis); NaN where at least half of the splits are NaN."""
     known = np.isnan(values).mean(axis=0) < 1 / 2
-    out = (1 - CONFIDENCE) / 2
+    out = (1 - LEVEL) / 2
     ends = np.full((3, *values.shape[1:]), np.nan)
     if known.any():
         kept = values[:, known]
@@ -225,7 +223,7 @@ def gains(
     if many == 1:
         return middle, np.full_like(high, np.nan), interval(r2 - others)[2]
     each = np.stack([interval(r2[t::many] - r2_random[t::many])[0] for t in range(many)])
-    reach = special.stdtrit(many - 1, (1 + CONFIDENCE) / 2) * each.std(axis=0, ddof=1) * np.sqrt(1 + 1 / many)
+    reach = special.stdtrit(many - 1, (1 + LEVEL) / 2) * each.std(axis=0, ddof=1) * np.sqrt(1 + 1 / many)
     low, high = (interval(r2 - np.fmax(others, r2_random + way * reach))[end] for way, end in ((1, 1), (-1, 2)))
     return middle, low, high
 

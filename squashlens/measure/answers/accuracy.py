@@ -133,7 +133,8 @@ def _are_right(model: Bridge, asked: Sequence[tuple[GrowingSequence, int]], answ
 
 def right_answer(model: Bridge, sequence: GrowingSequence, length: int, answer: Answer) -> str:
     """The text of the right answer that `answer` gives for the content at one length."""
-    content = display_tokens(model, torch.tensor([sequence.content_at(length)]))[0]
+    last = sequence.stem(length).ids(sequence.trunk)[-1]  # which may be the sequence's `ending`
+    content = display_tokens(model, torch.tensor([[*sequence.content[: length - 1], last]]))[0]
     text = answer(tuple(token.strip() for token in content))
     if not isinstance(text, str) or not text.strip():
         raise InputError(
@@ -175,8 +176,7 @@ def top_tokens(model: Bridge, prompt: PromptOrCapture, *, k: int = 3) -> xr.Data
     most = n_outcomes(session.model)
     if not 1 <= k <= most:
         raise InputError(f"k={k!r} is not a number of tokens of this model.", f"Give a number from 1 to {most}.")
-    with torch.no_grad():
-        logits = next_logits(session.model, session.ids)
+    logits = next_logits(session.model, session.ids)
     best = logits.double().softmax(dim=-1).topk(k)
     known = outputs_are_tokens(session.model)  # those of a compiled program are not, and have no text
     rows = best.indices.tolist()

@@ -151,16 +151,15 @@ def readout(
 def _read(model: Bridge, streams: Tensor, vocabulary: Sequence[int] | None) -> Tensor:
     from transformer_lens.tools.analysis import logit_readout  # takes a second to import
 
-    with torch.inference_mode(False), torch.no_grad():
-        given = streams.clone().to(device_of(model))
-        if norm := getattr(model, "ln_final", None):  # applied here, since it may be on another device than W_U
-            given = norm(given.reshape(1, -1, given.shape[-1])).reshape(given.shape)
-        return logit_readout(model, given, apply_ln=False, vocab=vocabulary, return_type="log_probs").values.cpu()
+    given = streams.clone().to(device_of(model))
+    if norm := getattr(model, "ln_final", None):  # applied here, since it may be on another device than W_U
+        given = norm(given.reshape(1, -1, given.shape[-1])).reshape(given.shape)
+    return logit_readout(model, given, apply_ln=False, vocab=vocabulary, return_type="log_probs").values.cpu()
 
 
 def _reads_out(model: Bridge) -> bool:
     seen: list[Tensor] = []
-    with torch.inference_mode(False), torch.no_grad(), without_ambient(model):
+    with without_ambient(model):
         watch = [(residual_site(n_blocks(model), model), lambda v: seen.append(v[:, -1].clone()))]
         truth = next_logits(model, probe_ids(model), watch)
         try:

@@ -156,8 +156,7 @@ def sublayer_effect(
     for row, ids in enumerate(bar(asked.prompts, desc="prompts")):
         edits = [(part, own[row]) for part, own in zip(every, put, strict=True)]
         each = torch.cat([y[row, None], _without(sound, ids, y[row, None], edits).to(y.device)])
-        with torch.inference_mode(False), torch.no_grad():
-            runs.append(logits_of(sound, each)[:, first[row].to(device_of(sound))].double().cpu())
+        runs.append(logits_of(sound, each)[:, first[row].to(device_of(sound))].double().cpu())
     logits = torch.stack(runs).numpy()  # (prompt, run, choice); the prompt as it is comes first, in two batches
     leads, noise, against = _leads(logits, asked.right, dtype_of(sound))
     pairs = first[rows[:, None], np.stack([asked.right, against], axis=1)]
@@ -243,8 +242,7 @@ def _written(
 ) -> Float[np.ndarray, "prompt variant"]:
     """What each part adds directly to the lead of the first token of each pair; NaN if outputs do not add up."""
     bottom, last, y = (values[residual_site(layer, model)] for layer in (0, n_blocks(model), "y"))
-    with torch.no_grad():
-        towards = model.W_U[:, pairs.T.to(model.W_U.device)].double().cpu()
+    towards = model.W_U[:, pairs.T.to(model.W_U.device)].double().cpu()
     heads = {part.block: _by_head(model, part.block, values) for part in parts if part.head == 0}
     added = [p.of(values).double() if p.head is None else heads[p.block][p.head] for p in parts]
     normed = partial(_normed, model, scale=values[SCALE].double())
@@ -285,7 +283,7 @@ def _without(model: Bridge, ids: Ids, whole: Float[Tensor, "1 d"], edits: Edits)
     """
     row = torch.tensor(ids, device=device_of(model))
     if len(ids) > 1 and (cache := empty_cache(model)) is not None:
-        with torch.inference_mode(False), torch.no_grad(), patterns_written(CACHED):
+        with patterns_written(CACHED):
             forward(model, row[None, :-1], [], {"use_cache": True, "past_key_values": cache})
             y = torch.cat([*_replaced(model, row[-1:], edits, -1, cache)])[:, -1]
         if agree(y[:1], whole, dtype_of(model)):

@@ -193,8 +193,7 @@ def _questions(
     else:
         if lengths is not None:
             raise InputError("lengths= is for a growing sequence, and prompts= is a list.", "Leave lengths= out.")
-        texts = [prompts] if isinstance(prompts, str) else list(prompts)
-        asked = [tuple(tokenize(model, text)[0].tolist()) for text in texts]
+        asked = [tuple(tokenize(model, text)[0].tolist()) for text in prompts]
         right = [] if callable(answers) else [*answers]
     require_an_answer_each(asked, right)
     for text in right:
@@ -285,8 +284,7 @@ def _first(both: Sequence[Any]) -> Float[np.ndarray, "2 pair"]:
 
 
 def _read(model: Bridge, tokens: Ids, y: Float[Tensor, "run token d"]) -> _Answer:
-    with torch.inference_mode(False), torch.no_grad():
-        logits = torch.stack([logits_of(model, rows).double().cpu() for rows in y])
+    logits = torch.stack([logits_of(model, rows).double().cpu() for rows in y])
     said = logits.gather(-1, torch.tensor(tokens).expand(len(y), -1)[..., None])
     log_p = (said - logits.logsumexp(dim=-1, keepdim=True))[..., 0]
     rank = int((logits[0] > said[0]).sum(dim=-1).max()) + 1

@@ -223,8 +223,7 @@ def _compare(model: Bridge, y: Rows, other: Rows) -> dict[str, Tensor]:
     parts: list[dict[str, Tensor]] = []
     for both in zip(y.split(TOGETHER), other.split(TOGETHER), strict=True):
         rows, numbers = torch.cat([part.double() for part in both]).unique(dim=0, return_inverse=True)
-        with torch.inference_mode(False), torch.no_grad():
-            logits = logits_of(model, rows)  # log-probabilities of all rows in float64 would leave the cache
+        logits = logits_of(model, rows)  # log-probabilities of all rows in float64 would leave the cache
         some, pairs = rows_together(model), numbers.to(logits.device).reshape(2, -1)
         sums = torch.cat([part.double().logsumexp(dim=-1) for part in logits.split(some)])
         for pair in pairs.split(some, dim=1):

@@ -114,8 +114,8 @@ def collapse_mechanism(
         {
             "attention_tv": (heads, variation, "total variation of the last attention row", "1"),
             "self_weight": (heads, own, "attention of the repeated token to itself", "1"),
-            "attention_tv_mean": (by_block, variation.mean(dim=1), "the same, mean over heads", "1"),
-            "self_weight_mean": (by_block, own.mean(dim=1), "the same, mean over heads", "1"),
+            "attention_tv_mean": (by_block, variation.mean(dim=1), "total variation of the row, mean over heads", "1"),
+            "self_weight_mean": (by_block, own.mean(dim=1), "attention of the token to itself, mean over heads", "1"),
             **_trends(attention_tv_trend=variation, self_weight_trend=own),
             "observed": (("length",), observed, "L1 distance of the attention outputs of block 0", MODEL_UNITS),
             "bound": (("length",), bound, "Theorem B.3's bound on it, value norms measured", MODEL_UNITS),

@@ -114,11 +114,7 @@ def separator_ablation(
     >>> bool(((below == 1) | below.isnull()).all())
     True
     """
-    metric, swap, by_default = (
-        Metric(norm, scale),
-        Swap(substitute, source, seed),
-        lengths is None or from_blocks is None,
-    )
+    metric, by_default = Metric(norm, scale), lengths is None or from_blocks is None
     positive(noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
     if lengths is None and isinstance(sequence, GrowingSequence):
         lengths = range(len(sequence), 0, len(sequence) // -LENGTHS)
@@ -131,7 +127,7 @@ def separator_ablation(
     if by_default and (len(run.lengths) < len(run.sequence) or len(blocks) < len(every)):
         taken = f"{len(run.lengths)} of {len(run.sequence)} lengths, hooks from {len(blocks)} of {len(every)} blocks on"
         write(f"separator_ablation: {taken}. lengths= and from_blocks= choose others.")
-    found, over, ways, facts = _ablate(run, metric, kinds, blocks, swap, noise_lengths)
+    found, over, ways, facts = _ablate(run, metric, kinds, blocks, substitute, source, seed, noise_lengths)
     session = sequence_session(
         run.model, run, "separator_ablation", kinds=list(kinds), **metric.said, seed=seed,
         noise_lengths=noise_lengths, source="drawn" if source is None else [other.name for other in source],
@@ -140,23 +136,16 @@ def separator_ablation(
     return with_passes(session, *ways, **facts).dataset("separator ablation", over, found)
 
 
-class Swap(NamedTuple):
-    """What stands in place of separators, and the random seed of what is drawn for it."""
-
-    substitute: Token | None
-    source: Sequence[GrowingSequence] | None
-    seed: int
-
-
 def _ablate(
-    run: PairRun, metric: Metric, kinds: Collection[Kind], blocks: Sequence[int], swap: Swap, replay: int
+    run: PairRun, metric: Metric, kinds: Collection[Kind], blocks: Sequence[int], substitute: Token | None,
+    source: Sequence[GrowingSequence] | None, seed: int, replay: int,
 ) -> tuple[dict[str, Variable], dict[str, Any], list[Streams], dict[str, Any]]:  # fmt: skip
     """The ablations of the separators of one sequence: variables, coordinates, streams as run, and provenance facts."""
     sequence = run.sequence
-    other = substitute_for(run, swap.substitute, swap.seed) if "substitute" in kinds else -1
+    other = substitute_for(run, substitute, seed) if "substitute" in kinds else -1
     inputs = {"none": Variant(sequence.separated((), ())), "separators": Variant(sequence)}
-    inputs |= {kind: edit(run, kind, other, swap.seed) for kind in get_args(Edit) if kind in kinds}
-    hooks = {kind: maker(run, kind, swap.source, swap.seed) for kind in get_args(Ablation) if kind in kinds}
+    inputs |= {kind: edit(run, kind, other, seed) for kind in get_args(Edit) if kind in kinds}
+    hooks = {kind: maker(run, kind, source, seed) for kind in get_args(Ablation) if kind in kinds}
     acting = {(kind, block): hook_separators(run, kind, block, act) for kind, act in hooks.items() for block in blocks}
 
     distances, ways, floors = {}, [], []
@@ -277,7 +266,7 @@ def _uses_position_ids(model: Bridge) -> bool:
     hidden = causal(5)
     hidden[2:, 1] = False  # no later token attends to token 1
     try:
-        with torch.inference_mode(False), torch.no_grad(), without_ambient(model):
+        with without_ambient(model):
             masked = next_logits(model, ids, context=context(model, whole, whole, hidden))
             missing = next_logits(model, ids[:, kept], context=context(model, kept, kept, causal(4)))
     except SquashlensError:

@@ -100,16 +100,15 @@ def _streams(model: Bridge, ids: Ids, mask: str, positions: str) -> Float[Tensor
     place = torch.arange(n) if positions == "kept" else torch.zeros(n, dtype=torch.long)
     visible = causal(n) if mask == "causal" else torch.ones(n, n, dtype=torch.bool)
     sites = residual_sites(model)
-    with torch.inference_mode(False):
-        given = torch.tensor([ids], device=device_of(model))
-        try:
-            seen = streams_at(model, given, sites, context(model, place, place, visible))
-        except SquashlensError:
-            raise
-        except ValueError as error:  # models with ALiBi compute biases from a mask of another shape
-            raise UnsoundModelError(
-                f"{type(model.original_model).__name__} does not accept a mask over queries and keys "
-                f"({error}), so its causal mask and positions cannot be removed.",
-                "Use a model that takes position ids and a mask, such as Gemma, Llama, Qwen or GPT-2.",
-            ) from error
+    given = torch.tensor([ids], device=device_of(model))
+    try:
+        seen = streams_at(model, given, sites, context(model, place, place, visible))
+    except SquashlensError:
+        raise
+    except ValueError as error:  # models with ALiBi compute biases from a mask of another shape
+        raise UnsoundModelError(
+            f"{type(model.original_model).__name__} does not accept a mask over queries and keys "
+            f"({error}), so its causal mask and positions cannot be removed.",
+            "Use a model that takes position ids and a mask, such as Gemma, Llama, Qwen or GPT-2.",
+        ) from error
     return torch.stack([seen[site][0].float().cpu() for site in sites])

@@ -5,7 +5,6 @@ a remedy.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -20,7 +19,6 @@ from squashlens.engine.applied import applied
 from squashlens.engine.capturing.pairs import Pairs, SequenceOrCapture, capture_pairs, prepare_run, sequence_of
 from squashlens.measure.answers.accuracy import Answer, accuracy
 from squashlens.measure.collapse.distance import collapse
-from squashlens.measure.collapse.metric import Metric
 from squashlens.measure.registration import measurement
 from squashlens.measure.remedies.named_interventions import Changes, by_name, form_under, hooks_of, stated
 from squashlens.measure.squashing.bound import path_bound
@@ -88,56 +86,38 @@ def compare(
     >>> ds["change"].values.tolist(), ds["accuracy"].dims
     (['as it is', 'window of 4'], ('change', 'length'))
     """
-    every, metric = by_name(interventions), Metric(norm, scale)
-    comparison = Comparison(sequence_of(sequence), answer, n_samples, seed)
+    positive(n_samples, "n_samples", "a number of sequences")
+    every, whole = by_name(interventions), sequence_of(sequence)
     chosen = list(prepare_run(model, sequence, lengths, "auto").lengths)
-    given = {"form": stated(comparison.sequence)}
-    found = {
-        name: restated(comparison.measured(model, parts, chosen, metric, noise_lengths), given)
-        for name, parts in bar(every.items(), desc="interventions")
-    }
+
+    def measured(parts: tuple[Any, ...]) -> xr.Dataset:
+        """All quantities under one intervention: with its hooks, and with its sequence if it has one."""
+        form = form_under(parts, whole)
+        with applied(model, *hooks_of(parts)):
+            captured = capture_pairs(model, form, Pairs(lengths=chosen, noise_lengths=noise_lengths), patterns=False)
+            found = collapse(model, captured, norm=norm, scale=scale)
+            found = found[[name for name in KEPT if name in found]].drop_vars("before_separator")
+            found["bound"] = as_variable(_bound(model, form, chosen[-1]), "bound")
+            if answer is not None:
+                # Their content does not depend on the form's separators.
+                drawn = [form.unrelated(Random(f"asked {seed} {number}")) for number in range(n_samples)]
+                right = accuracy(model, drawn, answer, lengths=chosen, n_baseline=0)
+                found["accuracy"] = as_variable(right, "accuracy")
+        return restated(found, {"form": stated(whole)})
+
+    found = {name: measured(parts) for name, parts in bar(every.items(), desc="interventions")}
     native = np.array([np.nan if window is None else window for window in windows(model)], dtype=float)
     labels = attributes("native attention window, including the query", "tokens")
     return restated(joined(found, "change").assign(native_window=("block", native, labels)), {})
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A sequence on which interventions are compared, and further sequences of its form for accuracy."""
-
-    sequence: GrowingSequence
-    answer: Answer | None
-    n_samples: int
-    seed: int
-
-    def __post_init__(self) -> None:
-        positive(self.n_samples, "n_samples", "a number of sequences")
-
-    def measured(
-        self, model: Bridge, parts: tuple[Any, ...], lengths: list[int], metric: Metric, noise_lengths: int
-    ) -> xr.Dataset:
-        """All quantities under one intervention: with its hooks, and with its sequence if it has one."""
-        form = form_under(parts, self.sequence)
-        with applied(model, *hooks_of(parts)):
-            wanted = Pairs(lengths=lengths, noise_lengths=noise_lengths)
-            captured = capture_pairs(model, form, wanted, patterns=False)
-            found = collapse(model, captured, **metric.said)
-            found = found[[name for name in KEPT if name in found]].drop_vars("before_separator")
-            found["bound"] = as_variable(self._bound(model, form, int(found["length"].values[-1])), "bound")
-            if self.answer is not None:
-                # Their content does not depend on the form's separators.
-                drawn = [form.unrelated(Random(f"asked {self.seed} {number}")) for number in range(self.n_samples)]
-                right = accuracy(model, drawn, self.answer, lengths=lengths, n_baseline=0)
-                found["accuracy"] = as_variable(right, "accuracy")
-        return found
-
-    def _bound(self, model: Bridge, form: GrowingSequence, longest: int) -> xr.DataArray:
-        """The path bound of each content token of the longest prompt."""
-        ids = torch.tensor(form.plain(longest).ids(form.trunk))
-        bound = path_bound(model, ids)
-        places = [form.position(number) for number in range(1, longest + 1)]
-        here = bound[places].drop_vars(["position", "token", "token_id"]).rename(position="content")
-        return here.assign_coords(content=range(1, longest + 1))
+def _bound(model: Bridge, form: GrowingSequence, longest: int) -> xr.DataArray:
+    """The path bound of each content token of the longest prompt."""
+    ids = torch.tensor(form.plain(longest).ids(form.trunk))
+    bound = path_bound(model, ids)
+    places = [form.position(number) for number in range(1, longest + 1)]
+    here = bound[places].drop_vars(["position", "token", "token_id"]).rename(position="content")
+    return here.assign_coords(content=range(1, longest + 1))
 
 
 KEPT = ("distance", "distance_y", "same_argmax", "total_variation", "noise_floor", "noise_floor_y")

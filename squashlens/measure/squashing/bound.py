@@ -1,7 +1,6 @@
 """The path bound of Theorem 5.1 for a real model: as printed, under uniform attention, certified, and by layer."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +17,7 @@ from squashlens.errors import InputError, RangeError
 from squashlens.hooks.freeze import frozen_parts
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
-from squashlens.measure.squashing.certified import Edges, certified_rows
+from squashlens.measure.squashing.certified import certified_rows
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import of_attention, one_hot, top_down
 from squashlens.theory.bounds.path_sums import Pattern, sweep
@@ -158,13 +157,13 @@ def certified_bound(
     if vjp_batch_size is not None:
         positive(vjp_batch_size, "vjp_batch_size", "a batch size")
     parts = frozen_parts(freeze)
-    how = Edges(n_composed=n_composed, vjp_batch_size=vjp_batch_size, seed=seed_of(seed))
+    how: dict[str, Any] = {"n_composed": n_composed, "vjp_batch_size": vjp_batch_size, "seed": seed_of(seed)}
     session = Session.start(
         model, prompt, "certified_bound",
-        freeze=parts, query=query, from_layer=from_layer, to_layer=to_layer, spans=spans, **asdict(how),
+        freeze=parts, query=query, from_layer=from_layer, to_layer=to_layer, spans=spans, **how,
     )  # fmt: skip
     layers, (session, groups) = session.spans(from_layer, to_layer), Spans.of(session, spans)
-    rows, certificate = certified_rows(session, layers, from_layer, session.query(query), how, parts)
+    rows, certificate = certified_rows(session, layers, from_layer, session.query(query), parts, **how)
     composed = f", {n_composed} blocks composed" if n_composed != 1 else ""
     long_name = f"certified path bound{composed}{and_frozen(parts)}"
     stated = {name: certificate[name] for name in ("rounding", "failure_probability")}

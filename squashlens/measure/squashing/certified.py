@@ -20,7 +20,7 @@ from squashlens.engine.anatomy import device_of, n_blocks, width
 from squashlens.engine.budget import cotangents_on_graph
 from squashlens.engine.differentiating import visibility
 from squashlens.engine.differentiating.exact import CERTIFIES, Jittered, certifying, require_one_device
-from squashlens.engine.differentiating.spans import Span, differentiable, open_spans, vjps
+from squashlens.engine.differentiating.spans import Span, open_spans, vjps
 from squashlens.engine.memory import require_room
 from squashlens.engine.premises import why_not_block_by_block
 from squashlens.errors import UnsoundModelError
@@ -35,15 +35,6 @@ SMALL = 512  # matrices up to this size get an exact norm; for larger ones Lancz
 INFLATION = 0.10  # most that Lanczos may add to a bound, over all steps of a path
 FAILURE = 5e-7  # failure probability of Lanczos, and of the probes for what rounding did; 1e-6 together
 Stretch = tuple[int, Target]  # consecutive blocks: the layer at which they start, and the one at which they end
-
-
-@dataclass(frozen=True, kw_only=True)
-class Edges:
-    """How the edges of a certified path bound are computed: keywords of `certified_bound`, which describes them."""
-
-    n_composed: int = 1
-    vjp_batch_size: int | None = None
-    seed: int
 
 
 @dataclass
@@ -72,15 +63,15 @@ class Norms:
 
 
 def certified_rows(
-    session: Session, targets: Mapping[Target, int], from_layer: int, query: int, options: Edges,
-    freeze: Sequence[str] = (),
+    session: Session, targets: Mapping[Target, int], from_layer: int, query: int, freeze: Sequence[str], *,
+    n_composed: int, vjp_batch_size: int | None, seed: int,
 ) -> tuple[dict[Target, Float[Tensor, "prompt position"]], dict[str, Any]]:  # fmt: skip
     """For each target the row `query` of the product of edge matrices, and what its certificate says.
 
     Every edge is computed once, and all bounds hold together, except with the certificate's failure probability.
     """
     chains: dict[Target, list[Stretch]] = {
-        to: _stretches(from_layer, top, to, options.n_composed) for to, top in targets.items()
+        to: _stretches(from_layer, top, to, n_composed) for to, top in targets.items()
     }
     if any(len(chain) > 1 for chain in chains.values()) and (reason := why_not_block_by_block(session.model)):
         whole = n_blocks(session.model)
@@ -90,8 +81,8 @@ def certified_rows(
     wanted |= {stretch: range(query + 1) for chain in chains.values() for stretch in chain[:-1]}
     wanted = dict(sorted(wanted.items(), key=lambda item: item[0][0], reverse=True))
     total = len(session.ids) * sum(len(queries) for queries in wanted.values()) * (query + 1)
-    norms = Norms(total, max(map(len, chains.values())), options.seed)
-    work = _Work(session, wanted, freeze, norms, options.vjp_batch_size)
+    norms = Norms(total, max(map(len, chains.values())), seed)
+    work = _Work(session, wanted, freeze, norms, vjp_batch_size)
     start = torch.nn.functional.one_hot(torch.tensor(query), session.positions).double()
     rows: dict[Target, list[Tensor]] = {to: [] for to in targets}
     require_one_device(session.model)
@@ -193,7 +184,7 @@ def _edges(
     every = torch.eye(output.shape[-1], dtype=output.dtype, device=output.device)[:, None]
     edges = torch.zeros(leaf.shape[1], leaf.shape[1], dtype=torch.float64, device=leaf.device)
     for j in bar(queries, desc="edges", unit="token", leave=False):
-        with differentiable():
+        with torch.enable_grad():
             alone = output[:, j]
         products = (require_causal(model, part, j) for (part,) in vjps(model, alone, [leaf], every, batch))
         rows = torch.cat([*products])[:, 0]

@@ -174,7 +174,7 @@ def _only_in_embeddings(model: Bridge) -> bool:
     hidden = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
     hidden[:, 1] = True
     hook = _hook("embedding", hidden)
-    with torch.inference_mode(False), torch.no_grad(), without_ambient(model), attached(model, hook):
+    with without_ambient(model), attached(model, hook):
         one, other = next_logits(model, ids)
     return agree(one, other, dtype_of(model))
 

@@ -26,7 +26,7 @@ from squashlens.measure.squashing.jacobians.sketch import PROBES, Estimation, re
 from squashlens.measure.squashing.substitution import substitution_effect
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import patterns_of, shares_beyond_uniform, top_down
-from squashlens.records.results import MODEL_UNITS, Variable, as_variable, attributes, sealed
+from squashlens.records.results import MODEL_UNITS, Variable, arrays_of, as_variable, attributes, sealed
 from squashlens.theory.spread import are_sinks
 from squashlens.theory.statistics.ranks import mean_interval
 from squashlens.theory.statistics.trends import association, difference, with_ends
@@ -116,8 +116,7 @@ def sensitivity(
     dataset = dataset.isel(position=kept)
     dataset["sink"] = ("position", has_sink.astype(float), attributes("whether the token is an attention sink", "1"))
     compared = [at for at, k in enumerate(kept) if not has_sink[at] and all(first <= i < n for i in sizes[k])]
-    for name, (dims, values, text, units) in _ranks(dataset.isel(position=compared), norm).items():
-        dataset[name] = (dims, np.asarray(values), attributes(text, units))
+    dataset = dataset.assign(arrays_of(_ranks(dataset.isel(position=compared), norm)))
     facts = {**session.as_run(), **({} if groups is None else {"spans": [sizes[k] for k in kept]})}
     dataset = dataset.assign_coords(estimate=list(ESTIMATES))
     return sealed(dataset.assign_attrs(long_name="sensitivity of the query's representation"), facts)

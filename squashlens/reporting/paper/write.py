@@ -15,10 +15,10 @@ import torch
 import xarray as xr
 
 from squashlens import zoo
-from squashlens._typing import Bridge, Modes, Template, positive, several
+from squashlens._typing import Bridge, Modes, Template
 from squashlens.bars import bar
 from squashlens.engine.text.tokens import tokenize, tokenizer_digest
-from squashlens.errors import CapacityError, InputError, OutputError, SquashlensError
+from squashlens.errors import InputError, OutputError, SquashlensError
 from squashlens.figures.collapse_sentences import FEWEST
 from squashlens.maps.payload import fact_text
 from squashlens.measure.registration import measurement
@@ -31,7 +31,8 @@ from squashlens.reporting.paper.parts import NUMBERS, Part, Settings, parts_of
 from squashlens.saving.files import require_folder, write
 from squashlens.saving.journal import different
 from squashlens.saving.stored import long_table
-from squashlens.tasks.task import Prompting
+from squashlens.tasks import find
+from squashlens.tasks.task import Prompting, seeds_of
 
 Number = Literal[1, 2, 3, 4, 5, 6, 7, 8, 9]
 Outcome = Path | SquashlensError
@@ -143,14 +144,7 @@ def _check(model: Bridge, wanted: Sequence[int], chosen: Settings) -> None:
         raise InputError("figures is empty.", "Give numbers of figures, 1 to 9.")
     if chosen.n < FEWEST:
         raise InputError(f"n={chosen.n} is too small: a curve needs several lengths.", f"Give at least {FEWEST}.")
-    positive(chosen.seeds, "seeds", "a number of samples")
-    for name, values in (("lengths", chosen.lengths), ("mode", several(chosen.prompting.mode))):
-        if not values or len({*values}) != len(values):
-            raise InputError(
-                f"{name}={values!r} are not different values.", "Give at least one value, and each value once."
-            )
-    for length in chosen.lengths:
-        positive(length, "lengths", "a number of items")
+    find("count_ones").asked(chosen.lengths, seeds_of(chosen.seeds, 1), chosen.prompting.mode)
     if 1 in wanted and chosen.prompt != zoo.EXAMPLE_PROMPT:  # the default need not suit every model
         tokenize(model, chosen.prompt)
 
@@ -231,8 +225,6 @@ class Kept:
         try:
             result: Any = open_result(path)
             stated: Any = json.loads(str(result.attrs.get(STATED, "null")))
-        except CapacityError:
-            raise
         except InputError as error:
             remark(f"{error.cause} It is measured again.")
             return

@@ -80,8 +80,8 @@ def call(function: Callable[..., Any], arguments: Mapping[str, Any], what: str) 
     """What a function returns; an error for a missing or unknown argument."""
     try:
         return function(**arguments)
-    except TypeError as error:
-        raise InputError(f"{what}: {error}.", "Correct its arguments.") from error
+    except (TypeError, InputError) as error:
+        raise InputError(f"{what}: {str(error).rstrip('.')}.", "Correct its arguments.") from error
 
 
 def _sequence(model: Any, described: Any) -> Any:

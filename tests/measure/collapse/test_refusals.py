@@ -39,7 +39,7 @@ OF_TEXTS: list[tuple[dict[str, Any], str]] = [
 ]
 REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda m: sl.collapse(m, ones(m), n_samples=0), "n_samples=0"),
-    (lambda m: sl.collapse(m, ones(m), lengths=[3, 3]), "a number twice"),
+    (lambda m: sl.collapse(m, ones(m), lengths=[3, 3]), "lengths=.* has no value or one twice"),
     (lambda m: sl.collapse(m, ones(m), lengths=[99]), "Lengths run from 1 to 9"),
     (lambda m: sl.collapse_mechanism(m, ones(m, suffix="=")), "has a suffix"),
     (lambda m: sl.separation(m, ones(m), lengths=(3,)), "nothing to tell it from"),

@@ -10,7 +10,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, FrozenParts, Target, positive
+from squashlens._typing import Bridge, FrozenParts, Target, distinct, positive
 from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
@@ -80,16 +80,14 @@ def jacobian(
     >>> bool(abs(found["singular_value"][0, 0] / norm - 1) < 1e-5)
     True
     """
-    if vjp_batch_size is not None:
-        positive(vjp_batch_size, "vjp_batch_size", "a batch size")
     parts = frozen_parts(freeze)
     given = None if positions is None else list(positions)
     how = {"query": query, "positions": given, "k": k, "freeze": parts, "from_layer": from_layer, "to_layer": to_layer}
     session = Session.start(model, prompt, "jacobian", **how)
     session.require_one()
     n, d = session.query(query), width(session.model)
-    places = sorted(range(n + 1) if given is None else given)
-    require_places(places, 0, n, different=True)
+    places = sorted(range(n + 1) if given is None else distinct(given, "positions"))
+    require_places(places, 0, n)
     positive(k, "k", "a number of directions", most=d)
     (top,) = session.spans(from_layer, to_layer).values()
     what = f"Computing the blocks of {len(places)} tokens, of {d} × {d} numbers each,"
@@ -154,9 +152,8 @@ def _why_not_unembedded(session: Session, to_layer: Target) -> str | None:
 def _logit_changes(session: Session, y: Float[Tensor, "1 d"], steps: Float[Tensor, "place direction d"]) -> Logits:
     """The derivative of the logits along each step from y, without its mean over the vocabulary."""
     flat = steps.flatten(0, 1).to(y.device, y.dtype)
-    with torch.inference_mode(False), torch.no_grad():
-        here = y.expand_as(flat).contiguous()
-        changes: Any = torch.func.jvp(lambda at: logits_of(session.model, at), (here,), (flat,))
+    here = y.expand_as(flat).contiguous()
+    changes: Any = torch.func.jvp(lambda at: logits_of(session.model, at), (here,), (flat,))
     found = changes[1].double().cpu().unflatten(0, steps.shape[:2])
     return found - found.mean(dim=-1, keepdim=True)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import xarray as xr
 
-from squashlens._typing import Bridge, FrozenParts, Method, Norm, SpansOfTokens, Targets, positive
+from squashlens._typing import Bridge, FrozenParts, Method, Norm, SpansOfTokens, Targets
 from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import dtype_of, width
 from squashlens.engine.capturing.capture import PromptOrCapture
@@ -158,5 +158,3 @@ def _require_possible(given: sketch.Estimation, norm: Norm) -> None:
             f"rtol={rtol!r} cannot be used here.",
             "Give a number between 0 and 1, with method='sketch' and norm='frobenius'.",
         )
-    if given.vjp_batch_size is not None:
-        positive(given.vjp_batch_size, "vjp_batch_size", "a batch size")

@@ -18,19 +18,19 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Target
+from squashlens._typing import Bridge, Target, positive
 from squashlens.bars import bar, write
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, width
 from squashlens.engine.budget import cotangents, cotangents_on_graph, graph_bytes, require_products
 from squashlens.engine.capturing.capture import REPORT_ABOVE
 from squashlens.engine.differentiating.exact import Jittered
 from squashlens.engine.differentiating.replay import Replay, record, replayable
-from squashlens.engine.differentiating.spans import differentiable, open_spans, vjps
+from squashlens.engine.differentiating.spans import open_spans, vjps
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.hooking.standing import ambient
-from squashlens.engine.memory import available, human, require_room
+from squashlens.engine.memory import available, human, later, require_room
 from squashlens.engine.running.streamed import implementation
-from squashlens.engine.state import later, proved
+from squashlens.engine.state import proved
 from squashlens.errors import CapacityError, UnsoundModelError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.token_spans import Spans
@@ -57,7 +57,7 @@ def _not_causal(query: int) -> UnsoundModelError:
 def require_causal(model: Bridge, rows: Batch, query: int) -> Batch:
     """The given rows of a derivative at the query; an error (`later`) unless those of later tokens are zero."""
     wrong = rows[:, :, query + 1 :].count_nonzero() > 0  # true for NaN too
-    later(model, wrong, partial(_not_causal, query), "causal", str(query))
+    later(wrong, partial(_not_causal, query), "causal", str(query))
     return rows
 
 
@@ -72,6 +72,8 @@ class Pullback:
         self, session: Session, layers: Sequence[int], hooks: Sequence[Hook | Recipe] = (), top: int | None = None,
         to: Target = "y", batch_size: int | None = None, tick: Callable[[float], None] | None = None,
     ) -> None:  # fmt: skip
+        if batch_size is not None:
+            positive(batch_size, "vjp_batch_size", "a batch size")
         model, ids, (prompts, n) = session.model, session.ids, session.ids.shape
         self.session, self.layers, self.hooks, self.tick = session, [*layers], hooks, tick
         self.to: Target = to
@@ -131,7 +133,7 @@ class Pullback:
 
     def _on_graph(self, query: int | None, cotangents: Tensor, take: Take) -> Iterator[None]:
         streams, output = self._graph
-        with differentiable():
+        with torch.enable_grad():
             output = output if query is None else output[:, query]
         leaves = [streams[layer] for layer in self.layers]
         for found in vjps(self.session.model, output, leaves, cotangents, self.batch):
@@ -145,9 +147,9 @@ class Pullback:
         if self.top not in self.layers:
             yield from (None for _ in below)
             return
-        with replay.running(), torch.no_grad():
+        with replay.running():
             _, left = replay.block(self.top - 1, replay.calls[self.top - 1])
-        with differentiable(), replay.running():
+        with torch.enable_grad(), replay.running():
             leaf = left.detach().clone().requires_grad_()
             y = model.ln_final(leaf)
             y = y if query is None else y[:, query]

@@ -12,7 +12,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, Method, Norm, positive
+from squashlens._typing import Bridge, Method, Norm, distinct, positive
 from squashlens.bars import bar, write
 from squashlens.engine.anatomy import check_layer, device_of, n_blocks, width
 from squashlens.engine.capturing.capture import REPORT_ABOVE, PromptOrCapture
@@ -23,7 +23,6 @@ from squashlens.engine.memory import human, require_room, to_cpu
 from squashlens.engine.premises import require_paths, why_no_paths
 from squashlens.engine.state import steady
 from squashlens.engine.verify import require_sound
-from squashlens.errors import InputError
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians import sketch
@@ -165,16 +164,6 @@ def influence_by_distance(
     return work.by_distance([each.sums for each in random])
 
 
-def _layers(session: Session, given: Sequence[int] | None) -> list[int]:
-    """The layers in ascending order."""
-    if given is None:
-        return list(range(n_blocks(session.model) + 1))
-    found = [check_layer(layer, session.model, "layers") for layer in given]
-    if not found or len(set(found)) < len(found):
-        raise InputError(f"layers={list(given)!r} has no layer, or one twice.", "Give different layers, or none.")
-    return sorted(found)
-
-
 @dataclass(frozen=True)
 class _Work:
     """What is measured on the model of a session, and what was found: values by position, and sums by distance."""
@@ -204,8 +193,10 @@ class _Work:
         )  # fmt: skip
         session.require_one(tokens=2)
         places = range(session.positions) if queries == "all" else session.queries(queries, "queries")
+        chosen = range(n_blocks(model) + 1) if layers is None else distinct(layers, "layers")
+        chosen = sorted(check_layer(layer, model, "layers") for layer in chosen)
         models = 1 + random["n_random_models"] if random else None
-        work = cls(session, torch.tensor(places), _layers(session, layers), way, norm, models)
+        work = cls(session, torch.tensor(places), chosen, way, norm, models)
         work.require_fits()
         return work
 

@@ -120,8 +120,7 @@ def _seen(session: Session) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
     if why_not_streamed(model, [name for name, _ in watch]) is not None:
         sites = {block: anatomy.pattern_site(block) for block in blocks}
         watch += [(site, partial(attention, block)) for block, site in sites.items() if site in hooks]
-    with torch.no_grad():
-        forward(model, session.ids.clone(), watch, on_attention=attention)
+    forward(model, session.ids.clone(), watch, on_attention=attention)
     return heads, values
 
 
