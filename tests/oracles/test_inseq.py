@@ -10,6 +10,7 @@ import torch
 
 import squashlens as sl
 from squashlens.engine.anatomy import n_blocks, residual_site
+from squashlens.engine.state import steady
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
 
@@ -30,7 +31,8 @@ def test_saliency_is_the_gradient_of_the_largest_logit(tiny: Any) -> None:
         best = tiny(ids[None])[0, -1].argmax().item()
     assert best == RECORDED["saliency"]["ids"][-1]  # the logit that inseq was asked for is the largest
     row = tiny.original_model.get_output_embeddings().weight[best].detach()[None]
-    found = Products(Pullback(session, [0]), len(ids) - 1).frobenius(row)[0]
+    with steady(tiny):
+        found = Products(Pullback(session, [0]), len(ids) - 1).frobenius(row)[0]
     recorded = np.array(RECORDED["saliency"]["scores"])[: len(ids)]
     assert recorded.min() > 1e-3 * recorded.max()
     np.testing.assert_allclose(found, recorded, rtol=1e-3)

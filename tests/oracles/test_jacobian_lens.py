@@ -10,6 +10,7 @@ from transformer_lens.tools.analysis import JacobianLens
 import squashlens as sl
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.differentiating.spans import open_spans, vjps
+from squashlens.engine.state import steady
 
 PROMPT = "How many ones? 11 ="
 
@@ -26,7 +27,8 @@ def test_the_lens_of_one_prompt_is_the_sum_of_blocks(skip: int, tiny: Any) -> No
     ids = sl.prompts.tokenize(tiny, PROMPT)
     positions, top = list(range(skip, ids.shape[1] - 1)), n_blocks(tiny)
     for layer in layers:
-        span = open_spans(tiny, ids, [], [layer + 1], top)[layer + 1]
+        with steady(tiny):
+            span = open_spans(tiny, ids, [], [layer + 1], top)[layer + 1]
         eye = torch.eye(span.leaf.shape[-1])
         total = torch.zeros_like(eye)
         for query in positions:
