@@ -16,9 +16,9 @@ from squashlens._typing import Bridge, listed
 from squashlens.checks.arguments import validated
 from squashlens.engine.anatomy import context_length, device_of, last_logits
 from squashlens.engine.hooking.hook import Hook, HookLike, attached, expanded_hooks
-from squashlens.engine.hooking.standing import without_ambient
+from squashlens.engine.hooking.standing import standing, without_ambient
 from squashlens.engine.locks import locked, require_bridge
-from squashlens.engine.state import proved, steady
+from squashlens.engine.state import proved, steady, watch
 from squashlens.errors import InputError, UnsoundModelError
 
 PROBE_TOKENS = 12
@@ -64,6 +64,8 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
             expanded = expanded_hooks(model, hooks)
             stack.enter_context(attached(model, *expanded))
             require_effective(model, [site for hook in expanded for site in hook.points(len(model.blocks))])
+            if any(hook.is_a_users for hook in standing(model)):
+                watch(model)
         stack.enter_context(_reaching(expanded))
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="A forward hook edited hook_scale")  # the user asked for this edit

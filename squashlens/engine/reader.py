@@ -117,7 +117,7 @@ class Reader:
     def forget_last_pass(self) -> None:
         """Let go of what the bridge keeps of a pass: its graph would stay in memory, and no copy could be made."""
         for space in self.spaces:
-            space.update({key: None for key in TRACES if key in space})
+            space.update({key: None for key in TRACES if isinstance(space.get(key), torch.Tensor)})
 
     def settings(self) -> list[Any]:
         """What a model is beside its tensors, as values that are equal as long as nothing changed."""

@@ -28,6 +28,7 @@ from squashlens.engine.memory import awaited
 from squashlens.engine.reader import Reader, contents_of, copied, held_in, marks_of, reader_of, same
 from squashlens.errors import BusyModelError, InputError, SquashlensError
 
+UNDIFFERENTIABLE = ("inplace operation", "does not require grad")  # what autograd says of an edit that it cannot take
 KEPT = 8  # number of states of a model for which results are remembered
 
 T = TypeVar("T")
@@ -116,6 +117,11 @@ def fingerprint_of(model: Bridge) -> str:
         return _known_of(model).states[-1].fingerprint
 
 
+def watch(model: Bridge) -> None:
+    """Look at the end of the present call for what hooks that it added wrote to weights, also past PyTorch."""
+    _known_of(model).learned = True
+
+
 def hooks_at_begin(model: Bridge) -> Tables | None:
     """The hooks that were on the model when the call of a public function began; `None` if there were none."""
     return _known_of(model).at_begin
@@ -141,12 +147,13 @@ def steady(model: Bridge) -> Iterator[None]:
             in_a_pass = _in_a_pass(error)
             if not in_a_pass:
                 known.require_unchanged(reader, watched)  # autograd has its own words for a weight that was written to
-            if watched and (in_a_pass or "inplace operation" in str(error)):
+            if watched and (in_a_pass or any(words in str(error) for words in UNDIFFERENTIABLE)):
                 raise InputError(
                     f"The model failed with its hooks ({'; '.join(watched)}): {type(error).__name__}: {error}.",
                     "Correct the hook, or measure without it: a hook is called as fn(tensor, hook=…) and returns a "
-                    "tensor of the same shape and dtype, or None. Where derivatives are taken, it edits a copy: "
-                    "`z = z.clone()`. Certificates run in float64: convert constants with `.to(tensor)`.",
+                    "tensor of the same shape and dtype, or None. Where derivatives are taken, it edits a copy, "
+                    "`z = z.clone()`, and detaches nothing. Certificates run in float64: convert constants with "
+                    "`.to(tensor)`.",
                 ) from error
             raise
         finally:

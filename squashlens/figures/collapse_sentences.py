@@ -60,7 +60,7 @@ def against_contrast(collapse: xr.Dataset, layer: int | None = None) -> str:
     groups, where = _compared(collapse)
     middle = f"{listed([number(np.median(ratio[group])) for group in groups])}{where}"
     after = int(np.flatnonzero(np.append(True, ratio >= 1))[-1])  # the last length at which it is not
-    onset = f", at all from n = {collapse['length'].values[after]} on" if 0 < after < len(ratio) else ""
+    onset = f", at all from n = {collapse['length'].values[after]} on" if 0 < after <= len(ratio) - FEWEST else ""
     return (
         f"D is below the contrast, another last token, at {int((ratio < 1).sum())} of {_lengths(len(ratio))}{onset} "
         f"(median ratio {middle})."

@@ -47,6 +47,7 @@ def changes(compared: xr.Dataset) -> go.Figure:
         worst = [f"“{name}”" for name, share in zip(names, right, strict=True) if percent(share) == least]
         which = f"{len(worst)} of them" if len(worst) > 1 else worst[0]
         most = f", most of all {which}: from {percent(before)} to {least}" if fewer else ""
+        most = f"; it is {least} without any" if before == 0 else most
         says = f"{fewer or 'None'} of {len(names) - 1} changes lower the median share of right answers{most}. "
     says += extremes(rows.median("length") if "length" in rows.dims else rows, "median D")
     title = "Effect of each change on collapse and on the answers"

@@ -193,9 +193,11 @@ def plain(values: xr.DataArray) -> go.Figure | None:
         texts = [str(one).replace("_", " ") for one in values[dim].values]
         values = values.assign_coords({dim: [escape(f"{text[:LONG]}{'…' * (len(text) > LONG)}") for text in texts]})
     if values.ndim == 2 and min(values.shape) > LINES:
+        blank = "blank: no value"
         if is_wide(values.values):
+            blank = "blank: 0 or no value"
             values, axis = values.copy(data=np.log10(values.where(values > 0).values)), f"log₁₀ {axis}"
-        notes = ["blank: no value"] * bool(values.isnull().any())
+        notes = [blank] * bool(values.isnull().any())
         figure.add_trace(layer_map(values, axis))
         figure.update_yaxes(title=escape(str(values.dims[0]).replace("_", " ")))
     else:

@@ -129,9 +129,10 @@ def decided_by(own: xr.Dataset) -> str:
         beside = f" In random weights of the same shape they are {first} and {second} nats"
         clear = min(before, -after) >= PREFERRED
         if said == UNDECIDED and clear and not exceeds_random(np.array([before, after]), random):
-            return (
-                f"{odds}{beside}: the architecture alone does as much, or nearly, as where it repeats its last token."
-            )
+            both = (np.minimum(random[:, 0], -random[:, 1]) >= PREFERRED).any()
+            needed = number(PREFERRED + 2 * np.abs(random[:, 0] - random[:, 1]).max())
+            far = f"and each answer must lead by {needed}: log 2 more than twice what the change moves them by there"
+            return f"{odds}{beside}, {'so the architecture alone prefers both' if both else far}."
     if before * after > 0:
         odds += f" Of the two the model prefers {name if before > 0 else other} after both."
         if before - after > NOISE_FLOORS * noise:

@@ -242,15 +242,14 @@ class Task:
     def answer_in(self, question: "Question", text: str, ended: bool) -> tuple[str, bool]:
         """The text up to a new question of this task, and whether the answer `ended`, with that question or before.
 
-        It begins on a new line with the template's first words; with fewer than three before the sequence, the line has
-        those after it too, and a blank line above it if all are fewer. Without solved examples a model may repeat its
-        question first, so that only what follows the opening words is a new one.
+        It begins on a new line with the template's first words; with two or fewer before the sequence, after a blank
+        line, as among solved examples. Without these a model may repeat its question first, so that only what follows
+        the opening words is a new one.
         """
         head, _, after = self.template.partition(PLACE)
         alone = question.prompt.startswith(head + self.show(question.items) + after[:1])
-        parts = [r"\s+".join(map(re.escape, re.split(r"\s+", part.lstrip())[:FIRST])) for part in (head, after)]
-        blank = r"\n\s*" if len(f"{head} {after}".split()) <= FEW else ""
-        first = parts[0] if len(head.split()) > FEW else blank + r"[^\n]*?".join(parts)
+        begun = r"\s+".join(map(re.escape, re.split(r"\s+", head.lstrip())[:FIRST]))
+        first = begun if len(head.split()) > FEW else rf"\n\s*{begun}"
         rest = text.partition(self.opening or "\0")[2] if alone else text
         new = re.search(rf"\S(\s*\n\s*{first})", rest)
         return (text[: len(text) - len(rest) + new.start(1)], True) if new else (text, ended)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from squashlens.theory.fused_attention import FLOOR, attend_with_lse, failure, pulled_back, row_times_pattern
+from squashlens.theory.fused_attention import attend_with_lse, failure, pulled_back, row_times_pattern
 
 # Numbers in one block of rows, over all heads: they fit into the caches of a CPU, and keep a GPU busy.
 CELLS = {"cpu": 1 << 21, "cuda": 1 << 26}
@@ -137,9 +137,7 @@ class Attention:
         flat = rows.reshape(-1, *rows.shape[-2:])
         within = nonzero_range(flat.flatten(0, 1).any(dim=0)) if within is None else within
         flat = flat.to(self.queries.device, torch.float64)
-        largest = flat.abs().amax(dim=-1, keepdim=True).clamp(min=FLOOR)
-        unit = largest / largest.frexp().mantissa / 2  # a power of 2, so nothing is rounded; float32 ends at 10³⁸
-        flat, total = flat / unit, torch.zeros_like(flat)
+        total = torch.zeros_like(flat)
         if self.lse is not None and within.stop - within.start > LONGEST and len(flat) <= FEW:
             seen = self.reached(within)
             queries, keys, lse = self.queries[:, :, within], self.keys[:, :, seen], self.lse[:, :, within]
@@ -147,16 +145,16 @@ class Attention:
             try:
                 for into, row in zip(total, flat, strict=True):
                     into[:, seen] = row_times_pattern(row[:, within], queries, keys, *how)
-                return (total * unit).reshape(rows.shape)
+                return total.reshape(rows.shape)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # whatever compilers raise
                 self.failed(failure(error))
                 total.zero_()
         for block, keys in self.blocks(rows=within):
-            pattern = self.weights(block, keys)[0].mean(dim=(1, 2))
-            total[..., keys] += torch.einsum("rpj,pjk->rpk", flat[..., block].to(pattern.dtype), pattern)
-        return (total * unit).reshape(rows.shape)
+            pattern = self.weights(block, keys)[0].mean(dim=(1, 2)).double()  # rows may be beyond float32's range
+            total[..., keys] += torch.einsum("rpj,pjk->rpk", flat[..., block], pattern)
+        return total.reshape(rows.shape)
 
 
 def by_rows(

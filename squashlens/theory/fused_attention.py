@@ -80,15 +80,17 @@ def row_times_pattern(
 ) -> Float[Tensor, "prompt key"]:  # fmt: skip
     """``r A`` with A averaged over heads, in float64; NaN if an entry of r is negative.
 
-    Its largest entry is near 1, so that float32 has the digits of logarithms. Query j is where key ``j + ahead`` is.
+    Query j is at the position of key ``j + ahead``.
     """
-    logs = torch.where(row == 0, FLOOR, row.double()).log().to(lse.dtype)
+    largest = row.amax(dim=-1, keepdim=True).clamp(min=FLOOR)  # so that float32 has the digits of the logarithms
+    share = (row / largest).double()
+    logs = torch.where(share == 0, FLOOR, share).log().to(lse.dtype)
     # Not the heads of a group as further queries of its keys: few blocks would run at once.
     (spread,) = _for_each_head(queries, keys)
     mask = _block_mask(keys.shape[2], queries.shape[2], ahead, window, True, keys.device)
     logits = _logits(queries, cap, _own(logs[:, None] - lse))
     _, sums = _flex(spread, queries, queries[..., :UNUSED], logits, mask, scale)
-    return sums.double().exp().mean(dim=1)
+    return sums.double().exp().mean(dim=1) * largest
 
 
 def _for_each_head(queries: Tensor, *parts: Tensor) -> list[Tensor]:

@@ -84,7 +84,7 @@ SCREEN: list[tuple[dict[str, Any], str, str]] = [
      "After each prompt the model prefers the other one's answer: are they given the wrong way round?"),
     ({"judged": judged("undecided", log_odds=3.0, log_odds_after=-2.0).assign(
         log_odds_random=(("random_model", "pair"), [[4.7]]), log_odds_after_random=(("random_model", "pair"), [[-2.9]])
-     )}, BECAME, "In random weights of the same shape they are 4.7 and −2.9 nats: the architecture "),
+     )}, BECAME, "4.7 and −2.9 nats, so the architecture alone prefers both."),
     ({"judged": judged("present, not used", log_odds_after=-5.0, behind=np.log(3000))}, BECAME,
      "prefers its own answer of the two, but the likeliest token is 3,000 times as likely as one of theirs."),
     ({"judged": judged("present, not used", log_odds_after=-0.1, behind=2)}, BECAME, "but it is not twice as likely"),

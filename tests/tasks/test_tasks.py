@@ -202,7 +202,7 @@ def test_a_task_of_ones_own() -> None:
         task.name = "other"  # pyright: ignore[reportAttributeAccessIssue]
 
 
-BRIEF = [vowels(template=each) for each in ("{sequence}:", "Count {sequence}", "A text {sequence} has how many?")]
+BRIEF = [vowels(template=each) for each in ("{sequence}:", "Count {sequence}", "Q: {sequence}\nA, in short:")]
 
 
 @pytest.mark.parametrize("task", [*map(find, NAMES), vowels(), *BRIEF])

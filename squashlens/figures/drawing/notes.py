@@ -34,8 +34,9 @@ OPTIONS: dict[str, tuple[Any, Callable[[Any], str]]] = {
     "kind": (str, lambda kind: "embeddings set to 0" if kind == "embedding" else ""),
 }
 TITLED = ("path_bound", "jacobian_norms")  # whose long names, which are titles, have all options
-SELECTED = ("prompt", "layer", "block", "hop", "hook", "run", "sink", "window", "change", "head", "length", "edit",
-    "part", "quantity", "group", "form", "from_block", "scored", "sublayer", "seed", "draw", *PLACES)  # fmt: skip
+# Not prompts, seeds and draws: a summary over all of them keeps the label of one.
+SELECTED = ("layer", "block", "hop", "hook", "run", "sink", "window", "change", "head", "length", "edit",
+    "part", "quantity", "group", "form", "from_block", "scored", "sublayer", *PLACES)  # fmt: skip
 LONG = 40  # characters of a label
 FEW = 3  # names that the line under the title lists
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.errors import InputError
+from squashlens.errors import BusyModelError, InputError
 from squashlens.measure.remedies.named_interventions import AS_IT_IS, stated
 from squashlens.sequences import GrowingSequence
 from tests.measurements import counted, together
@@ -140,3 +140,18 @@ def test_refused_changes(changes: Any, message: str, tiny: Any, digits: Any) -> 
 def test_separators_that_differ_between_lengths_have_no_form() -> None:
     scattered = GrowingSequence("any", (1, 2, 3), (1, 2), breaks=(1,), separators=(9,)).scattered("seed")
     assert stated(scattered) is None
+
+
+def test_what_an_intervention_writes_to_is_refused(digits: Any) -> None:
+    """Also by `.data`, and after a call in which it was verified."""
+    model = sl.load("tiny-gemma", device="cpu")
+
+    def edit(z: torch.Tensor, hook: Any) -> None:
+        if hook.ctx.setdefault("writes", False):
+            model.blocks[1].mlp.out.weight.data.mul_(1.01)
+
+    changes = {"edit": [("blocks.2.hook_resid_post", edit)]}
+    sl.compare(model, digits, changes, lengths=[2])
+    model.blocks[2].hook_resid_post.ctx["writes"] = True
+    with pytest.raises(BusyModelError, match="changed during a measurement"):
+        sl.compare(model, digits, changes, lengths=[2])
