@@ -132,7 +132,9 @@ class Reader:
         """What else decides about numbers, and is no part of the model: code, ways to attend, precision."""
         ways = [getattr(config, "_attn_implementation", None) for config in self.configs]
         kinds = {*chain.from_iterable(kind.__mro__ for kind in {*map(type, self.modules)})} - {*nn.Module.__mro__}
-        return [{kind: {**vars(kind)} for kind in kinds}, ways, precision()]
+        # Methods and properties: transformers keeps plain values on classes, as what it found out about them.
+        code = {kind: {name: one for name, one in vars(kind).items() if hasattr(one, "__get__")} for kind in kinds}
+        return [code, ways, precision()]
 
     def fingerprint(self, model: Bridge) -> str:
         """16 hexadecimal digits made from every bit of the weights, and from settings. Names and paths are left out."""

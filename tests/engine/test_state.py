@@ -167,6 +167,8 @@ def test_honest_work_is_not_refused_and_verified_once(
         inner(model)(torch.arange(length)[None] + 3)
     torch.compile(inner(model), backend="eager")(IDS[None])
     model.run_with_cache(IDS[None])
+    type(inner(model))._can_set_attn_implementation_cached_value = None  # transformers keeps there what it finds out
+    copy.deepcopy(inner(model)).set_attn_implementation("eager")
     sl.top_tokens(model, IDS)
     with sl.applied(model, ("blocks.1.attn.hook_z", lambda z: z * 0.5)):
         bound(model)
