@@ -33,7 +33,7 @@ Number = Annotated[int, arg(metavar="NUMBER")]
 Numbers = Annotated[tuple[T, ...], arg(metavar="NUMBERS")]
 Modes = Annotated[tuple[Mode, ...], arg(metavar="MODES")]
 NotGiven = Annotated[str, arg(metavar="NAME", help_behavior_hint="")]  # "" stands for the function's own default
-MayBeText = Annotated[str, arg(metavar="TEXT", help_behavior_hint="")]
+MayBeText = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")]
 TwoTexts = Annotated[tuple[str, str], arg(metavar="PROMPT ANSWER", help_behavior_hint="")]
 Described = Annotated[Positional[Path], arg(metavar="FILE", help="YAML file that describes the study.")]
 Store = Annotated[str, arg(metavar="FOLDER", help_behavior_hint="(default: as the file says)", help="store folder.")]
@@ -64,7 +64,7 @@ class Loading:
 
 
 def report(
-    *, prompt: MayBeText = "", answer: MayBeText = "", instead: TwoTexts = ("", ""),
+    *, prompt: MayBeText = None, answer: MayBeText = None, instead: TwoTexts = ("", ""),
     out: File = Path("report.html"), norm: Norm = "spectral", n: Number = 0, loading: Loading = Loading(),
 ) -> None:  # fmt: skip
     """Write a page: what the model predicts, what became of the right answer, and which tokens it depends on.
@@ -81,7 +81,7 @@ def report(
 
     require_output(out, PAGES)  # before anything heavy is imported
     default = loading == Loading(loading.model) and loading.model  # then runs in several dtypes can be loaded by name
-    asked: Any = {"prompt": prompt or None, "answer": answer or None, "instead": instead if any(instead) else None}
+    asked: Any = {"prompt": prompt, "answer": answer, "instead": instead if any(instead) else None}
     path = sl.report(default or loading.load(), **asked, out=out, norm=norm, n=n or None)
     print(f"report: {path.resolve()}")
 

@@ -66,6 +66,6 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
     shares = [f"{percent(float(chosen[name]))} of {int(one[kind])} {kind} answers are {name}"
               for kind, name in (("wrong", "repaired"), ("right", "broken")) if one[kind] > 0]  # fmt: skip
     part = f"{NAMES[sublayer]} {block}" if sublayer in NAMES else f"{sublayer} of block {block}"
-    without = f"Without {part}, selected on other prompts"
+    without = f"Without {part}, which repairs most less what it breaks on other prompts"
     says = f"{without}, {listed(shares or ['there is nothing to repair or break'])}."
     return finish(figure, "What is repaired or broken without a sublayer?", 280, found, says=says)

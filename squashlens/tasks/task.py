@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from squashlens._typing import Mode, Modes, Template, distinct, one_of, positive, several
+from squashlens._typing import Mode, Modes, Template, distinct, one_of, positive, several, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.tasks.numerals import unread
@@ -232,6 +232,8 @@ class Task:
         """
         text, ended = self.answer_in(question, text, ended)
         reading = self.read(text, self.opening, ended)
+        if not isinstance(reading, Reading):
+            raise InputError(f"read= of {self.name!r} returned {short_repr(reading)}.", "It must return a `Reading`.")
         if not self.numeric or reading.why == "cut" or reading.value == question.truth:
             return reading
         if reading.why == "read" and not is_number(reading.value):

@@ -300,6 +300,8 @@ def test_a_right_answer_that_nobody_can_give_is_refused(truth: str, others: dict
     for ask in (lambda: task.ask(3), lambda: task.about("abc"), lambda: task.asked([3])):
         with pytest.raises(InputError, match=f"(?s){message}"):
             ask()
+    with pytest.raises(InputError, match="read= of 'vowels' returned '2'. It must return a `Reading`"):
+        vowels(read=lambda text, opening, ended: "2").ask(3)
     split = vowels(answer=lambda items: "a\nHow many vowels are in 'b", read=reading.words, numeric=False)
     with pytest.raises(InputError, match="No line of an answer may begin as the question"):
         split.after_examples(split.ask(3), 1)
