@@ -48,7 +48,8 @@ def changes(compared: xr.Dataset) -> go.Figure:
         which = f"{len(worst)} of them" if len(worst) > 1 else worst[0]
         most = f", most of all {which}: from {percent(before)} to {least}" if fewer else ""
         most = f"; it is {least} without any" if before == 0 else most
-        says = f"{fewer or 'None'} of {len(names) - 1} changes lower the median share of right answers{most}. "
+        lower = f"changes lower{'s' * (fewer == 1)} the median share of right answers"
+        says = f"{fewer or 'None'} of {len(names) - 1} {lower}{most}. "
     says += extremes(rows.median("length") if "length" in rows.dims else rows, "median D")
     title = "Effect of each change on collapse and on the answers"
     return finish(figure, title, 34 * len(names), compared, *MARKS, says=says)

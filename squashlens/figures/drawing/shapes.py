@@ -201,11 +201,8 @@ def extremes(values: xr.DataArray, of: str = "value") -> str:
         if many == count and (low == high or many == 1):
             return f"The {of} is {level}{' everywhere' if many > 1 else ''}{besides}."
         if many > 1:
-            places.append(
-                f"{level} (one of {many} whose intervals overlap)"
-                if low < high
-                else f"{level} ({many} of {count} values)"
-            )
+            overlap = f"one of {many} whose intervals overlap" if low < high else f"{many} of {count} values"
+            places.append(f"{level} ({overlap})")
             continue
         index, where = np.unravel_index(may.argmax(), may.shape), list[str]()
         for dim, at in zip(map(str, values.dims), index, strict=True):
