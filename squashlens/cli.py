@@ -236,6 +236,8 @@ def _open(file: Path, store: str) -> Any:
     """A study, which may use measurements in modules of the current folder."""
     import squashlens as sl
 
+    if not file.is_file():
+        raise InputError(f"There is no file {str(file)!r}.", "Give the name of a YAML file.")
     if os.getcwd() not in sys.path:  # a program's path has only its own folder
         sys.path.append(os.getcwd())
     return sl.Study(file, store or None)
