@@ -12,9 +12,9 @@ from squashlens.figures.drawing.shapes import MARKS, extremes, grid, name_rows, 
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import COLOURS
+from squashlens.records.results import AS_IT_IS
 from squashlens.records.sentences import percent
 
-UNCHANGED = "as it is"  # the name that `compare` gives to the model without a change
 AXES: dict[str, dict[str, Any]] = {"size": {"type": "log"}, "answers": {"range": [-0.05, 1.05]}, "share": {}}
 
 
@@ -37,17 +37,17 @@ def changes(compared: xr.Dataset) -> go.Figure:
         for row, name in enumerate(names):
             own = np.atleast_1d(values.isel(change=row).values).astype(float)
             own = own[own > 0] if kind == "size" else own
-            spread(figure, row, name, own, COLOURS["null" if name == UNCHANGED else "path_bound"], col=column)
+            spread(figure, row, name, own, COLOURS["null" if name == AS_IT_IS else "path_bound"], col=column)
         figure.update_xaxes(AXES[kind], col=column)
     name_rows(figure, names)
-    if "accuracy" in compared and UNCHANGED in names and len(names) > 1:
+    if "accuracy" in compared and AS_IT_IS in names and len(names) > 1:
         right = compared["accuracy"].median([dim for dim in compared["accuracy"].dims if dim != "change"]).values
-        before, least = right[names.index(UNCHANGED)], percent(right.min())
+        before, least = right[names.index(AS_IT_IS)], percent(right.min())
         fewer = int((right < before).sum())
         worst = [f"“{name}”" for name, share in zip(names, right, strict=True) if percent(share) == least]
         which = f"{len(worst)} of them" if len(worst) > 1 else worst[0]
-        most = f", most of all {which}: from {percent(before)} to {least}" if fewer else ""
-        most = f"; it is {least} without any" if before == 0 else most
+        without = f"; it is {least} without any" if before == 0 else ""
+        most = f", most of all {which}: from {percent(before)} to {least}" if fewer else without
         lower = f"changes lower{'s' * (fewer == 1)} the median share of right answers"
         says = f"{fewer or 'None'} of {len(names) - 1} {lower}{most}. "
     says += extremes(rows.median("length") if "length" in rows.dims else rows, "median D")

@@ -60,9 +60,11 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
     several: dict[str, Any] = {"": result} if isinstance(result, Result) else dict(result)
     if not several:
         raise InputError("result contains no result.", "Give a result of squashlens, or several by label.")
-    figure, single = _figure_of(several), "" in several and len(several) == 1
-    variables = {label: _variable(one) for label, one in several.items()}
-    figure = figure or (_of_values(several[""]) if single else _figure_of(variables))
+    figure = _figure_of(several)
+    if figure is None and "" in several and len(several) == 1:
+        figure = _of_values(several[""])
+    elif figure is None:
+        figure = _figure_of({label: _variable(one) for label, one in several.items()})
     if figure is None:
         raise _no_figure(several)
     return figure

@@ -43,6 +43,7 @@ from squashlens.saving.stored import (
 R = TypeVar("R", xr.DataArray, xr.Dataset)
 Variable = tuple[tuple[str, ...], Any, str, str]
 MODEL_UNITS = "model units"  # those of activations, which differ between models
+AS_IT_IS = "as it is"  # the name of the model without a change in what `compare` gives
 DAMAGED = (KeyError, TypeError, AttributeError, IndexError, RecursionError, ValueError)  # while a provenance is read
 PACKAGES = ("squashlens", "torch", "transformers", "transformer-lens")
 

@@ -7,9 +7,9 @@ from typing_extensions import TypeAliasType
 
 from squashlens.engine.hooking.hook import Hook, HookPair, Recipe, is_pair, one_or_several
 from squashlens.errors import InputError
+from squashlens.records.results import AS_IT_IS
 from squashlens.sequences import GrowingSequence, Scattered
 
-AS_IT_IS = "as it is"
 Change = Hook | Recipe | HookPair | GrowingSequence | Callable[[GrowingSequence], GrowingSequence]
 Changes = TypeAliasType("Changes", Mapping[str, Change | Iterable[Change]])
 
