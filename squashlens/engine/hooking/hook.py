@@ -49,7 +49,7 @@ class Hook:
             so the name should state what else the edit depends on.
         site: hook point. With ``{block}`` in it, the hook acts at this point in each of `blocks`.
         edit: called as ``edit(tensor)`` or ``edit(tensor, hook=point)``, as its signature allows. It returns the
-            replacement, a tensor of the same shape, dtype and device, or None to keep the activation.
+            replacement, a tensor of the same shape, dtype and device, or None to keep the activation as it left it.
         blocks: block numbers for a site with ``{block}``; all blocks by default.
         positional: True if `edit` counts positions from the start of the prompt, or the positions where it acts. A pass
             that continues a cache then raises an error, since it has only the new tokens. Attention logits and patterns
@@ -57,7 +57,7 @@ class Hook:
 
     Raises:
         InputError: an argument is not of this kind; or, during a forward pass, `edit` returns something else than
-            described, or NaN where it got numbers.
+            described, or leaves NaN where it got numbers.
 
     >>> Hook("half", "blocks.{block}.attn.hook_z", lambda z: z / 2, blocks=(1,)).points(n_blocks=3)
     ['blocks.1.attn.hook_z']
