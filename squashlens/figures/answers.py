@@ -33,6 +33,7 @@ LENGTH = "length (items)"
 EVALUATE = "squashlens.evaluate"
 SAID = 4  # lines that the sentence tells one by one
 GROUP = 8  # neighbouring lengths that are drawn as one rate, if each has a single answer
+STILL = ("is", "begins and ends at")  # of one length, and of several
 QUARTILES = ("median_error", "error_q1", "error_q3")
 TEXTS = ("digits", "words")  # readers whose answers are texts, even if they look like numbers
 WHOLE = re.compile(r"-?(?:0|[1-9]\d*)")
@@ -51,7 +52,7 @@ def accuracy_by_length(found: Found) -> go.Figure:
     several: Any = found  # by label
     together = _modes_of(several.values())
     pairs = [(text, mode) for text in several for mode in _modes_of([several[text]])]
-    figure, grouped, ends_of = go.Figure(), False, dict[str, list[str]]()
+    figure, grouped, ends_of, drawn = go.Figure(), False, dict[str, list[str]](), dict[str, xr.Dataset]()
     for at, (text, mode) in enumerate(pairs):
         mode_text, style = _style_of_mode(mode)
         name = ", ".join([text] * bool(text) + [mode_text] * (len(together) > 1))
@@ -67,16 +68,27 @@ def accuracy_by_length(found: Found) -> go.Figure:
         shown = bars if many > 1 or grouped else None
         line = curve(lengths, share, name, **style, size=7, error_y=shown, text=texts, hover="%{text}")
         figure.add_trace(_without_trend(line, here))
-        said = dict.fromkeys((percent(share[0]), percent(share[-1])))
-        way = "begins and ends at" if len(said) == 1 else f"{'falls' if share[-1] < share[0] else 'rises'} from"
-        ends_of.setdefault(f"{way} {' to '.join(said)}", []).append(name)
+        drawn[name] = here
+        ends_of.setdefault(_change(share, low, high), []).append(name)
     figure.update_xaxes(title=LENGTH).update_yaxes(title="share answered correctly", range=[-0.04, 1.04])
     notes = [*_only(together), *[f"rates of {GROUP} neighbouring lengths", "bars: 95 % intervals"] * grouped]
-    notes += cannot_be_judged(several.values())
+    notes += cannot_be_judged(drawn)
     falling = sum(len(names) for way, names in ends_of.items() if way.startswith("falls"))
     ends = _of_each(ends_of) if len(pairs) <= SAID else f"falls in {falling} of {len(pairs)} lines"
-    says = f"From the shortest to the longest length, the share of right answers {ends}."
+    says = f"{_across(ends)} share of right answers {ends}."
     return finish(figure, "How often the answer is right", 280, several.values(), *notes, says=says)
+
+
+def _change(share: np.ndarray, low: np.ndarray, high: np.ndarray) -> str:
+    """How a share changes from the first length to the last; it falls or rises if the intervals are apart."""
+    said = list(dict.fromkeys((percent(share[0]), percent(share[-1]))))
+    verb = "falls" if high[-1] < low[0] else "rises" if low[-1] > high[0] else "goes"
+    return f"{verb} from {' to '.join(said)}" if len(said) > 1 else f"{STILL[len(share) > 1]} {said[0]}"
+
+
+def _across(ends: str) -> str:
+    """The subject of a sentence on lengths: a single one has no shortest and longest."""
+    return "The" if ends.startswith(STILL[False]) else "From the shortest to the longest length, the"
 
 
 def _rates(lengths: np.ndarray, right: np.ndarray) -> list[np.ndarray]:
@@ -115,13 +127,16 @@ def error_by_length(found: xr.Dataset) -> go.Figure:
     if not there:
         figure.update_yaxes(range=[0, 1], showticklabels=False)
         figure.add_annotation(text="no answer was read", showarrow=False, x=float(lengths.mean()), y=0.5)
-    notes = (*_only(modes), "dots: single answers", "bars: quartiles", *cannot_be_judged([found]))
+    drawn = {_style_of_mode(mode)[0]: found.sel(mode=mode) for mode in modes}
+    notes = (*_only(modes), "dots: single answers", "bars: quartiles", *cannot_be_judged(drawn))
+    errors = {name: here["median_error"].dropna("length").values for name, here in drawn.items()}
     ends = [
-        f"from {number(error[0])} to {number(error[-1])} items{f' ({_style_of_mode(mode)[0]})' * (len(modes) > 1)}"
-        for mode, error in ((mode, found["median_error"].sel(mode=mode).dropna("length").values) for mode in modes)
+        f"{f'goes from {number(error[0])} to' if len(error) > 1 else 'is'} {number(error[-1])} items"
+        + f" ({name})" * (len(modes) > 1)
+        for name, error in errors.items()
         if len(error)
     ]
-    says = f"From the shortest to the longest length, the median error goes {listed(ends)}; " if ends else ""
+    says = f"{_across(ends[0])} median error {listed(ends)}; " if ends else ""
     says += f"{percent(1 - float(found['unread'].sum('why').mean()))} of the answers were read."
     return finish(figure, "Error of the answers", 260, found, *notes, says=says)
 
@@ -176,10 +191,11 @@ def _without_trend(line: go.Scatter, here: xr.Dataset) -> go.Scatter:
     return line if _can_be_judged(here) else line.update(mode="markers")
 
 
-def cannot_be_judged(several: Iterable[xr.Dataset]) -> list[str]:
-    """The note on results whose longer lengths cannot be judged, if there are any."""
-    note = "not shown to do the task at short lengths: longer ones cannot be judged"
-    return [note] * (not all(map(_can_be_judged, several)))
+def cannot_be_judged(several: Mapping[str, xr.Dataset]) -> list[str]:
+    """The note on results, by name, whose longer lengths cannot be judged, if there are any."""
+    names = [name for name, here in several.items() if not _can_be_judged(here)]
+    whose = f"{listed(names)} " if 0 < len(names) < len(several) else ""
+    return [f"{whose}not shown to do the task at short lengths: longer ones cannot be judged"] * bool(names)
 
 
 def _modes_of(several: Iterable[xr.Dataset]) -> list[str]:

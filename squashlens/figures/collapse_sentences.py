@@ -1,22 +1,28 @@
 """Sentences on collapse, for report, captions and pages: a law first, then the contrast, and no pair of end points.
 
-One sequence is one observation: its lengths are nested. So nothing here has an interval over lengths. With a separator
-after every p-th token, lengths are compared at equal n mod p, since a repeated token has another place in each group.
+One sequence is one observation: its lengths are nested. An interval over them is about this sequence, not about others.
+With a separator after every p-th token, lengths are compared at equal n mod p, since a repeated token has another place
+in each group.
 """
 
 import numpy as np
+import torch
 import xarray as xr
 
 from squashlens.records.results import facts_of
 from squashlens.records.sentences import listed, number, percent
-from squashlens.theory.statistics.laws import log_slope
+from squashlens.theory.statistics.laws import FEWEST, log_slope
+from squashlens.theory.statistics.trends import association
 
-FLAT = 0.1  # slope below which a curve neither falls nor rises
-FEWEST = 4  # lengths from which on a law is fitted
+SIGNS, UNCLEAR = {"falls": -1, "grows": 1}, "has no clear trend"
 
 
 def falls(collapse: xr.Dataset, layer: int | None = None) -> str:
-    """How D at a layer, the last by default, changes with length: the log-log slope, and the level at the end."""
+    """How D at a layer, the last by default, changes with length: the log-log slope, and the level at the end.
+
+    A verb needs an interval of the slope without 0, a rank correlation of the same sign, and halves that do not say the
+    opposite. Plateaus after a drop have all three.
+    """
     drawn, lengths = _at(collapse["distance"], layer), collapse["length"].values
     groups, where = _compared(collapse)
     curves, over = [drawn.values[group] for group in groups], f"over {_lengths(len(lengths))}{where}"
@@ -24,13 +30,24 @@ def falls(collapse: xr.Dataset, layer: int | None = None) -> str:
     if min(map(len, curves)) < FEWEST or not (drawn > 0).all():
         return f"{subject} is {listed([number(np.median(curve)) for curve in curves])} (median {over})."
     slopes = [log_slope(lengths[group].tolist(), curve.tolist()) for group, curve in zip(groups, curves, strict=True)]
-    verbs = {"falls" if slope < -FLAT else "grows" if slope > FLAT else "neither falls nor grows" for slope in slopes}
-    verb = verbs.pop() if len(verbs) == 1 else "does not change alike at all places of a group"
     ratios = [np.median(curve[len(curve) // 2 :]) / np.median(curve[: len(curve) // 2]) for curve in curves]
+    verbs = {_verb(*parts) for parts in zip(curves, slopes, ratios, strict=True)}
+    opposed = "does not change alike at all places of a group" if {*SIGNS} <= verbs else UNCLEAR
+    each = [f"{number(slope)} [{number(low)}, {number(high)}]" for slope, low, high in slopes]
     return (
-        f"{subject} {verb} with length: log-log slope {listed([*map(number, slopes)])} {over}; "
+        f"{subject} {verbs.pop() if len(verbs) == 1 else opposed} with length: "
+        f"log-log slope {listed(each)} {over} (95 % interval); "
         f"its median over the longer half is {listed([*map(number, ratios)])} times that over the shorter half."
     )
+
+
+def _verb(curve: np.ndarray, slope: tuple[float, float, float], ratio: float) -> str:
+    """What can be said of a curve, whose longer half is `ratio` times its shorter half."""
+    rank = float(association(torch.from_numpy(curve), torch.arange(len(curve))).rho)
+    for verb, sign in SIGNS.items():
+        if min(sign * end for end in slope) > 0 and sign * rank > 0 and sign * (ratio - 1) >= 0:
+            return verb
+    return UNCLEAR
 
 
 def _at(values: xr.DataArray, layer: int | None) -> xr.DataArray:

@@ -71,7 +71,7 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     figure.add_trace(marks, row=len(titles), col=1)
     name_rows(figure, [escape(name) for name in rows], len(titles))
     figure.update_xaxes(title=LENGTH)
-    notes = (*_notes(found), *cannot_be_judged([found]))
+    notes = (*_notes(found), *cannot_be_judged({"": found}))
     counts = [f"“{escape(name)}” at {(verdicts == name).sum()}" for name in rows]
     says = f"Of {len(lengths)} lengths, the verdict is {listed(counts)}."
     return finish(figure, "Collapsed, or not read out?", sum(heights), found, *notes, says=says)

@@ -7,7 +7,6 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from squashlens.figures.collapse_sentences import FLAT
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.shapes import band, curve, grid, interval, shade_range, tint
 from squashlens.figures.drawing.style import finish
@@ -94,11 +93,12 @@ def _guide(top: xr.Dataset, rate: float, colour: str) -> go.Scatter:
 
 
 def _power(found: xr.Dataset, name: str) -> str:
-    """The exponent of n with its interval, as text."""
+    """The exponent of n with its interval, as text; a verb if the interval does not contain 0."""
     mean, low, high = (float(found[f"{name}_{edge}"]) for edge in ("mean", "low", "high"))
-    around = f" [{_minus(low)}, {_minus(high)}]" if np.isfinite(low) else ""
-    verb = "hardly changes, as" if abs(mean) < FLAT else "falls as" if mean < 0 else "grows as"
-    return f"{verb} n<sup>{_minus(mean)}</sup>{around}"
+    if np.isnan(low):
+        return "has no fitted exponent" if np.isnan(mean) else f"is fitted by n<sup>{_minus(mean)}</sup>"
+    verb = "falls as" if high < 0 else "grows as" if low > 0 else "has no clear change at"
+    return f"{verb} n<sup>{_minus(mean)}</sup> [{_minus(low)}, {_minus(high)}]"
 
 
 def _minus(value: float, digits: int = 3) -> str:

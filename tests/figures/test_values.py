@@ -9,6 +9,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.figures.drawing.page_blocks import Page
+from squashlens.figures.drawing.text import escape
 from squashlens.figures.readouts import PANELS
 from squashlens.records.joining import restated
 from tests.figures import specimens
@@ -325,7 +326,9 @@ def test_a_figure_draws_its_values(case: Callable[[], Pairs]) -> None:
 
 
 def test_convergence_draws_d_and_delta_with_their_bands() -> None:
+    """ALiBi has floors, so that no verb may be said."""
     stacks = {"plain": sl.synthetic.Stack(projections="direct"), "<b>deep</b>": sl.synthetic.Stack(depth=2)}
+    stacks |= {"alibi": sl.synthetic.Stack(encoding="alibi")}
     lengths = [10, 50, 200, 400, 800]
     several = {name: sl.synthetic.convergence(stack, lengths) for name, stack in stacks.items()}
     figure = sl.figures.synthetic_convergence(several)
@@ -335,9 +338,10 @@ def test_convergence_draws_d_and_delta_with_their_bands() -> None:
             for trace, edge in zip((next(traces), next(traces), next(traces)), ("max", "min", "mean"), strict=True):
                 np.testing.assert_allclose(np.asarray(trace.y, float), getattr(data, edge)("seed"), rtol=1e-12)
                 assert trace.yaxis == axis
-        assert trace.name == (shown := "plain" if name == "plain" else "&lt;b&gt;deep&lt;/b&gt;")
+        assert trace.name == (shown := escape(name))
         exponent = f"{found['exponent_mean'].values[-1]:.3f}".replace("-", "−")
-        assert f"{shown}: D falls as n<sup>{exponent}</sup>" in Page.of(figure).says
+        verb = "has no clear change at" if name == "alibi" else "falls as"
+        assert f"{shown}: D {verb} n<sup>{exponent}</sup>" in Page.of(figure).says
         if name == "plain":
             guide = next(traces)  # the derived exponent, through the middle of the curve
             np.testing.assert_allclose(np.asarray(guide.y) * lengths, guide.y[0] * lengths[0])

@@ -7,9 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import signal, stats
+from scipy import linalg, signal, stats
 
 from squashlens.theory.statistics import trends
+from squashlens.theory.statistics.laws import log_slope
 from squashlens.theory.statistics.trends import association, difference, holm
 
 
@@ -47,6 +48,24 @@ def test_independent_values_have_fishers_interval_at_least() -> None:
     half = (found.high.atanh() - found.low.atanh()) / 2
     assert (half >= 1.96 / math.sqrt(27)).all()
     assert half.median() < 1.4 * 1.96 / math.sqrt(27)
+
+
+def test_a_slope_has_the_interval_of_least_squares_with_dependent_residuals() -> None:
+    """With whole covariance matrices; and it holds a planted slope."""
+    x = np.arange(3.0, 33)
+    design, held = np.stack([np.ones(30), np.log(x)], axis=1), 0
+    for row in series(4, 0.5, 200, 30).numpy():
+        slope, low, high = log_slope(x.tolist(), np.exp(row - 0.7 * np.log(x)).tolist())
+        fit = np.linalg.lstsq(design, row - 0.7 * np.log(x))[0]
+        left = row - 0.7 * np.log(x) - design @ fit
+        r = left[1:] @ left[:-1] / (left @ left) + 1 / math.sqrt(30)
+        dependence = linalg.toeplitz(np.maximum(r, 0) ** np.arange(30))
+        variance = left @ np.linalg.solve(dependence, left) / 27
+        pinv = np.linalg.pinv(design)
+        half = stats.t.ppf(0.975, 27) * math.sqrt(variance * (pinv @ dependence @ pinv.T)[1, 1])
+        np.testing.assert_allclose([slope, low, high], [fit[1], fit[1] - half, fit[1] + half], rtol=1e-9)
+        held += low < -0.7 < high
+    assert 0.9 * 200 < held < 200
 
 
 @pytest.mark.slow

@@ -195,8 +195,11 @@ def extremes(values: xr.DataArray, of: str = "value") -> str:
         return ""
     if "sketched" in str(values.attrs.get("long_name")) and not bars_of(values, ""):
         return f"Each {of} is an estimate, whose interval is in the whole result."
-    for may, low, high in open_order(values):
-        many, count = int(may.sum()), int(np.isfinite(numbers).sum())
+    count, order = int(np.isfinite(numbers).sum()), open_order(values)
+    if count > 1 and all(low < high and may.sum() == count for may, low, high in order):
+        return f"The intervals of all {count} values overlap: no {of} is clearly the largest or smallest{besides}."
+    for may, low, high in order:
+        many = int(may.sum())
         level = f"between {number(low)} and {number(high)}" if low < high else number(low)
         if many == count and (low == high or many == 1):
             return f"The {of} is {level}{' everywhere' if many > 1 else ''}{besides}."

@@ -153,7 +153,7 @@ def collapse(
     correlation = metric.derived("Spearman correlation of D with the length")
     for name, (dims, values, text, units) in trend.variables("length_trend", correlation, "layer").items():
         found |= with_y(name, values, text, units, dims)
-    slopes = torch.tensor([log_slope(pairs.lengths, row.tolist()) for row in gaps], dtype=torch.float64)
+    slopes = torch.tensor([log_slope(pairs.lengths, row.tolist())[0] for row in gaps], dtype=torch.float64)
     text = metric.derived("slope of log D over log length")
     found |= with_y("length_slope", slopes, text, "1", ("layer",))
     found |= _precision(metric, dtype_of(session.model), pairs)

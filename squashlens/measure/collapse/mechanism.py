@@ -131,7 +131,7 @@ def _trends(**rows: Float[Tensor, "block head length"]) -> dict[str, Variable]:
     text = "Spearman correlation with the length of the mean over blocks and heads"
     parts: dict[str, Variable] = {}
     for place, name in enumerate(rows):
-        parts |= Association(*(part[place] for part in found)).variables(name, text)
+        parts |= Association(*(part[place] for part in found)).variables(name, text, among="both trends")
     return parts
 
 

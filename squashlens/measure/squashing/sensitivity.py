@@ -131,11 +131,12 @@ def _ranks(inner: xr.Dataset, norm: Norm) -> dict[str, Variable]:
     agreement = agreement._replace(p=agreement.p.masked_fill(itself, torch.nan)).corrected()
     trend = association(table, torch.arange(tokens, dtype=torch.float64)).corrected()
     ends = difference(table[ESTIMATES.index("path_bound")], table[ESTIMATES.index("null")], truth)
-    of_jacobian = f"the {norm} norm of the Jacobian"
+    of_jacobian, among = f"the {norm} norm of the Jacobian", "the estimates that are tested"
+    of_position = "of the estimate with the position"
     over_null = f"rank agreement of the path bound with {of_jacobian} minus that of its null"
     return {
-        **agreement.variables("rank_agreement", f"Spearman correlation with {of_jacobian}", "estimate"),
-        **trend.variables("position_trend", "Spearman correlation of the estimate with the position", "estimate"),
+        **agreement.variables("rank_agreement", f"Spearman correlation with {of_jacobian}", "estimate", among=among),
+        **trend.variables("position_trend", f"Spearman correlation {of_position}", "estimate", among=among),
         **with_ends("agreement_over_null", (), ends, over_null),
         "compared_tokens": ((), tokens, "tokens in the correlations", "1"),
     }

@@ -41,9 +41,10 @@ class Association(NamedTuple):
     high: Float[Tensor, "*many"]
     p: Float[Tensor, "*many"]
 
-    def variables(self, name: str, text: str, *dims: str) -> Labelled:
-        """The parts as variables of a result: `name`, `name_low`, `name_high` and `name_p`."""
-        p = {f"{name}_p": (dims, self.p, f"{text}, p-value of no association", "1")}
+    def variables(self, name: str, text: str, *dims: str, among: str = "") -> Labelled:
+        """The parts as variables of a result: `name`, `name_low`, `name_high` and `name_p`, corrected `among` tests."""
+        holm = f", Holm-corrected for {among}" if among else ""
+        p = {f"{name}_p": (dims, self.p, f"{text}, p-value of no association{holm}", "1")}
         return with_ends(name, dims, (self.rho, self.low, self.high), text) | p
 
     def corrected(self) -> "Association":

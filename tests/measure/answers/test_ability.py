@@ -11,6 +11,7 @@ import squashlens as sl
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.errors import InputError
 from squashlens.figures import accuracy_by_length, collapse_vs_readout, error_by_length
+from squashlens.figures.drawing.page_blocks import Page
 from squashlens.measure.answers.frequencies import Answer, judge_ability, score_answers
 from squashlens.tasks import Task
 from tests.measurements import counted
@@ -126,6 +127,8 @@ def test_the_trained_model_can_and_its_untrained_twin_cannot(tiny: Any, untraine
             assert ("cannot be judged" in str(figure.layout)) == (mode == "markers")
             assert {trace.mode for trace in figure.data if trace.name != "single answers"} >= {mode}
     assert all(trace.mode == "markers" for trace in accuracy_by_length(cannot).data)
+    assert "· twin not shown" in accuracy_by_length({"tiny": can, "twin": cannot}).layout.title.subtitle.text
+    assert Page.of(accuracy_by_length(can.isel(length=[0]))).says == "The share of right answers is 100 %."
 
 
 def test_accuracy_on_sequences_has_a_baseline(tiny: Any, untrained: Any) -> None:

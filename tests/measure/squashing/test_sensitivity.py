@@ -64,6 +64,7 @@ def test_rank_correlations_leave_out_bos_and_query(tiny: Any) -> None:
         assert float(ds["position_trend"].sel(estimate=name)) == pytest.approx(trend, abs=1e-12)
     assert float(ds["position_trend"].sel(estimate="null")) == -1.0
     assert "Jacobian" not in ds["position_trend"].long_name  # of every estimate
+    assert all("Holm" in ds[f"{name}_p"].long_name for name in ("position_trend", "rank_agreement"))
 
 
 def attending(place: int, share: float, blocks: tuple[int, ...] | None = None) -> Hook:
