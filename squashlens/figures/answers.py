@@ -33,7 +33,6 @@ LENGTH = "length (items)"
 EVALUATE = "squashlens.evaluate"
 SAID = 4  # lines that the sentence tells one by one
 GROUP = 8  # neighbouring lengths that are drawn as one rate, if each has a single answer
-STILL = ("is", "begins and ends at")  # of one length, and of several
 QUARTILES = ("median_error", "error_q1", "error_q3")
 TEXTS = ("digits", "words")  # readers whose answers are texts, even if they look like numbers
 WHOLE = re.compile(r"-?(?:0|[1-9]\d*)")
@@ -69,26 +68,22 @@ def accuracy_by_length(found: Found) -> go.Figure:
         line = curve(lengths, share, name, **style, size=7, error_y=shown, text=texts, hover="%{text}")
         figure.add_trace(_without_trend(line, here))
         drawn[name] = here
-        ends_of.setdefault(_change(share, low, high), []).append(name)
+        verb = "falls" if high[-1] < low[0] else "rises" if low[-1] > high[0] else "goes"
+        ends_of.setdefault(_course([*map(percent, share)], verb), []).append(name)
     figure.update_xaxes(title=LENGTH).update_yaxes(title="share answered correctly", range=[-0.04, 1.04])
     notes = [*_only(together), *[f"rates of {GROUP} neighbouring lengths", "bars: 95 % intervals"] * grouped]
     notes += cannot_be_judged(drawn)
     falling = sum(len(names) for way, names in ends_of.items() if way.startswith("falls"))
     ends = _of_each(ends_of) if len(pairs) <= SAID else f"falls in {falling} of {len(pairs)} lines"
-    says = f"{_across(ends)} share of right answers {ends}."
+    says = f"The share of right answers {ends}."
     return finish(figure, "How often the answer is right", 280, several.values(), *notes, says=says)
 
 
-def _change(share: np.ndarray, low: np.ndarray, high: np.ndarray) -> str:
-    """How a share changes from the first length to the last; it falls or rises if the intervals are apart."""
-    said = list(dict.fromkeys((percent(share[0]), percent(share[-1]))))
-    verb = "falls" if high[-1] < low[0] else "rises" if low[-1] > high[0] else "goes"
-    return f"{verb} from {' to '.join(said)}" if len(said) > 1 else f"{STILL[len(share) > 1]} {said[0]}"
-
-
-def _across(ends: str) -> str:
-    """The subject of a sentence on lengths: a single one has no shortest and longest."""
-    return "The" if ends.startswith(STILL[False]) else "From the shortest to the longest length, the"
+def _course(values: list[str], verb: str = "goes") -> str:
+    """How values by length, as text, begin and end."""
+    if values[0] == values[-1]:
+        return f"is {values[0]}{' at the shortest and the longest length' * (len(values) > 1)}"
+    return f"{verb} from {values[0]} at the shortest to {values[-1]} at the longest length"
 
 
 def _rates(lengths: np.ndarray, right: np.ndarray) -> list[np.ndarray]:
@@ -129,14 +124,9 @@ def error_by_length(found: xr.Dataset) -> go.Figure:
         figure.add_annotation(text="no answer was read", showarrow=False, x=float(lengths.mean()), y=0.5)
     drawn = {_style_of_mode(mode)[0]: found.sel(mode=mode) for mode in modes}
     notes = (*_only(modes), "dots: single answers", "bars: quartiles", *cannot_be_judged(drawn))
-    errors = {name: here["median_error"].dropna("length").values for name, here in drawn.items()}
-    ends = [
-        f"{f'goes from {number(error[0])} to' if len(error) > 1 else 'is'} {number(error[-1])} items"
-        + f" ({name})" * (len(modes) > 1)
-        for name, error in errors.items()
-        if len(error)
-    ]
-    says = f"{_across(ends[0])} median error {listed(ends)}; " if ends else ""
+    errors = {name: [*map(number, here["median_error"].dropna("length"))] for name, here in drawn.items()}
+    ends = [f"{_course(error)}{f' ({name})' * (len(modes) > 1)}" for name, error in errors.items() if error]
+    says = f"The median error in items {listed(ends)}; " if ends else ""
     says += f"{percent(1 - float(found['unread'].sum('why').mean()))} of the answers were read."
     return finish(figure, "Error of the answers", 260, found, *notes, says=says)
 

@@ -11,43 +11,36 @@ import xarray as xr
 
 from squashlens.records.results import facts_of
 from squashlens.records.sentences import listed, number, percent
-from squashlens.theory.statistics.laws import FEWEST, log_slope
-from squashlens.theory.statistics.trends import association
-
-SIGNS, UNCLEAR = {"falls": -1, "grows": 1}, "has no clear trend"
+from squashlens.theory.statistics.laws import log_slope
+from squashlens.theory.statistics.trends import FEWEST, association
 
 
 def falls(collapse: xr.Dataset, layer: int | None = None) -> str:
-    """How D at a layer, the last by default, changes with length: the log-log slope, and the level at the end.
-
-    A verb needs an interval of the slope without 0, a rank correlation of the same sign, and halves that do not say the
-    opposite. Plateaus after a drop have all three.
-    """
+    """How D at a layer, the last by default, changes with length: the log-log slope, and the level at the end."""
     drawn, lengths = _at(collapse["distance"], layer), collapse["length"].values
     groups, where = _compared(collapse)
-    curves, over = [drawn.values[group] for group in groups], f"over {_lengths(len(lengths))}{where}"
-    subject = f"D at layer {drawn['layer'].item()}"
-    if min(map(len, curves)) < FEWEST or not (drawn > 0).all():
-        return f"{subject} is {listed([number(np.median(curve)) for curve in curves])} (median {over})."
-    slopes = [log_slope(lengths[group].tolist(), curve.tolist()) for group, curve in zip(groups, curves, strict=True)]
-    ratios = [np.median(curve[len(curve) // 2 :]) / np.median(curve[: len(curve) // 2]) for curve in curves]
-    verbs = {_verb(*parts) for parts in zip(curves, slopes, ratios, strict=True)}
-    opposed = "does not change alike at all places of a group" if {*SIGNS} <= verbs else UNCLEAR
-    each = [f"{number(slope)} [{number(low)}, {number(high)}]" for slope, low, high in slopes]
+    subject, over = f"D at layer {drawn['layer'].item()}", f"over {_lengths(len(lengths))}{where}"
+    if min(map(len, groups)) < FEWEST or not (drawn > 0).all():
+        return f"{subject} is {listed([number(np.median(drawn[group])) for group in groups])} (median {over})."
+    verbs, slopes, ratios = zip(*(_change(lengths[group], drawn.values[group]) for group in groups), strict=True)
+    verb = "does not change alike at all places of a group" if {"falls", "grows"} <= {*verbs} else max(verbs, key=len)
     return (
-        f"{subject} {verbs.pop() if len(verbs) == 1 else opposed} with length: "
-        f"log-log slope {listed(each)} {over} (95 % interval); "
-        f"its median over the longer half is {listed([*map(number, ratios)])} times that over the shorter half."
+        f"{subject} {verb} with length: log-log slope {listed(slopes)} {over} (95 % interval); "
+        f"its median over the longer half is {listed(ratios)} times that over the shorter half."
     )
 
 
-def _verb(curve: np.ndarray, slope: tuple[float, float, float], ratio: float) -> str:
-    """What can be said of a curve, whose longer half is `ratio` times its shorter half."""
-    rank = float(association(torch.from_numpy(curve), torch.arange(len(curve))).rho)
-    for verb, sign in SIGNS.items():
-        if min(sign * end for end in slope) > 0 and sign * rank > 0 and sign * (ratio - 1) >= 0:
-            return verb
-    return UNCLEAR
+def _change(lengths: np.ndarray, curve: np.ndarray) -> tuple[str, str, str]:
+    """A verb, the slope with its interval, and the longer half divided by the shorter half.
+
+    A verb needs an interval without 0, a rank correlation of the same sign, and halves that do not say the opposite.
+    """
+    ends, half = log_slope(lengths.tolist(), curve.tolist()), len(curve) // 2
+    ratio = float(np.median(curve[half:]) / np.median(curve[:half]))
+    rank = float(association(torch.from_numpy(curve), torch.from_numpy(lengths)).rho)
+    down, up = (min(sign * of for of in (*ends, rank)) > 0 and sign * (ratio - 1) >= 0 for sign in (-1, 1))
+    verb = "falls" if down else "grows" if up else "has no clear trend"
+    return verb, "{} [{}, {}]".format(*map(number, ends)), number(ratio)
 
 
 def _at(values: xr.DataArray, layer: int | None) -> xr.DataArray:

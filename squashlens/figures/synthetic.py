@@ -49,8 +49,10 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
             line = curve(x, middle, name, **style, hover="n = %{x}: %{y:.4g}")
             for trace in (*band(x, low, high, tint(colour), name), line):
                 figure.add_trace(trace, row=1, col=column)
-        if np.isfinite(rate):
-            figure.add_trace(_guide(top, rate, colour), row=1, col=1)
+        if np.isfinite(rate):  # the derived exponent as a line through the middle of the curve
+            x, values = top["length"].values.astype(float), top["distance"].mean("seed").values
+            law = values[len(x) // 2] * (x / x[len(x) // 2]) ** rate
+            figure.add_trace(curve(x, law, colour=colour, dash="dash", width=1.2, mode="lines"), row=1, col=1)
     figure.update_xaxes(type="log", title=LENGTH).update_yaxes(type="log")
     norm = str(next(iter(several.values()))["distance"].attrs["long_name"]).split()[0]
     title = f"Distance of v and v* at the last token of random attention stacks ({norm})"
@@ -85,20 +87,13 @@ def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
     return finish(figure, "Total variation of the softmax of two growing sequences", 290, (), *notes, says=says)
 
 
-def _guide(top: xr.Dataset, rate: float, colour: str) -> go.Scatter:
-    """The derived exponent as a line through the middle of the curve."""
-    x, values = top["length"].values.astype(float), top["distance"].mean("seed").values
-    law = values[len(x) // 2] * (x / x[len(x) // 2]) ** rate
-    return curve(x, law, colour=colour, dash="dash", width=1.2, mode="lines")
-
-
 def _power(found: xr.Dataset, name: str) -> str:
-    """The exponent of n with its interval, as text; a verb if the interval does not contain 0."""
+    """The exponent of n with its interval, as text: it falls or grows if the interval does not contain 0."""
     mean, low, high = (float(found[f"{name}_{edge}"]) for edge in ("mean", "low", "high"))
     if np.isnan(low):
         return "has no fitted exponent" if np.isnan(mean) else f"is fitted by n<sup>{_minus(mean)}</sup>"
-    verb = "falls as" if high < 0 else "grows as" if low > 0 else "has no clear change at"
-    return f"{verb} n<sup>{_minus(mean)}</sup> [{_minus(low)}, {_minus(high)}]"
+    power = f"n<sup>{_minus(mean)}</sup> [{_minus(low)}, {_minus(high)}]"
+    return f"{'falls' if high < 0 else 'grows'} as {power}" if low * high > 0 else f"has no clear change ({power})"
 
 
 def _minus(value: float, digits: int = 3) -> str:

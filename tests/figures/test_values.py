@@ -340,8 +340,8 @@ def test_convergence_draws_d_and_delta_with_their_bands() -> None:
                 assert trace.yaxis == axis
         assert trace.name == (shown := escape(name))
         exponent = f"{found['exponent_mean'].values[-1]:.3f}".replace("-", "−")
-        verb = "has no clear change at" if name == "alibi" else "falls as"
-        assert f"{shown}: D {verb} n<sup>{exponent}</sup>" in Page.of(figure).says
+        verb = "has no clear change (" if name == "alibi" else "falls as "
+        assert f"{shown}: D {verb}n<sup>{exponent}</sup>" in Page.of(figure).says
         if name == "plain":
             guide = next(traces)  # the derived exponent, through the middle of the curve
             np.testing.assert_allclose(np.asarray(guide.y) * lengths, guide.y[0] * lengths[0])

@@ -19,7 +19,6 @@ from squashlens._typing import Bridge, Modes, Template
 from squashlens.bars import bar
 from squashlens.engine.text.tokens import tokenize, tokenizer_digest
 from squashlens.errors import InputError, OutputError, SquashlensError
-from squashlens.figures.collapse_sentences import FEWEST
 from squashlens.maps.payload import fact_text
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session, sources_of_hooks
@@ -33,6 +32,7 @@ from squashlens.saving.journal import different
 from squashlens.saving.stored import long_table
 from squashlens.tasks import find
 from squashlens.tasks.task import Prompting, seeds_of
+from squashlens.theory.statistics.trends import FEWEST
 
 Number = Literal[1, 2, 3, 4, 5, 6, 7, 8, 9]
 Outcome = Path | SquashlensError
