@@ -160,8 +160,6 @@ def t5_bucket(distance: Int[Tensor, "row key"]) -> Int[Tensor, "row key"]:
 # shorter one, and a deeper stack begins with the shallower one.
 STREAMS = ("tokens", "query", "key", "value", "output", "up", "down", "table", "biases")
 Many = Float[Tensor, "seed ..."]
-FIRST = 10  # the shortest length of `lengths_up_to`, in tokens
-FEWEST_MANY, FEWEST_LENGTHS = 6, 5  # minima of `lengths_up_to`: they put 3 lengths in the upper half of log n
 
 
 @dataclass(frozen=True)
@@ -231,31 +229,4 @@ def chosen_lengths(lengths: Iterable[int]) -> list[int]:
     chosen = sorted(set(lengths))
     if not chosen or chosen[0] < 1:
         raise InputError(f"lengths={short_repr(chosen)} are not numbers of tokens.", "Give positive whole numbers.")
-    return chosen
-
-
-@validated
-def lengths_up_to(longest: int, many: int = 40) -> list[int]:
-    """Lengths from 10 to `longest` tokens, evenly spaced on a logarithmic scale, for fitting exponents.
-
-    Args:
-        longest: the longest length, in tokens.
-        many: number of lengths, at least 6. There may be fewer, because lengths that round to the same number count
-            once.
-
-    Raises:
-        InputError: if there are fewer than 5 different lengths. With 5, at least 3 are in the upper half of the range
-            of log n, as a fit with the default ``tail`` of `convergence` requires.
-
-    >>> lengths_up_to(1000, 7)
-    [10, 22, 46, 100, 215, 464, 1000]
-    """
-    positive(many, "many", "a number of lengths")
-    steps = range(many) if many >= FEWEST_MANY and longest >= FIRST else ()
-    chosen = sorted({round(FIRST * (longest / FIRST) ** (step / (many - 1))) for step in steps})
-    if len(chosen) < FEWEST_LENGTHS:
-        raise InputError(
-            f"longest={longest} and many={many} give too few lengths to fit an exponent on their upper half.",
-            f"Give a longest length of 20 or more, and many= of at least {FEWEST_MANY}.",
-        )
     return chosen
