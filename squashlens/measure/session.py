@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
@@ -28,9 +28,6 @@ from squashlens.errors import InputError
 from squashlens.records.joining import restated
 from squashlens.records.results import Variable, attributes, is_measured, position_coords, sealed, signed, versions
 from squashlens.saving.journal import Journal
-
-T = TypeVar("T")
-P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
