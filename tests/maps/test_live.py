@@ -149,13 +149,11 @@ def test_the_pages_side(browser: Any, shown: Any) -> None:
     assert page.evaluate("document.activeElement.dataset.start") == "2"
     page.get_by_label("Colour").select_option("path_bound")
     page.click(".sl-more summary")
-    page.get_by_label("Units").select_option("size")
-    page.get_by_label("Tokens of a span").fill("3")
-    page.keyboard.press("Enter")
+    page.get_by_label("Units").select_option("line")
     page.evaluate("window.stub.data = {...window.stub.data, opened: 1}; window.stub.tell('change:data')")
-    assert page.locator("[aria-selected=true]").get_attribute("data-start") == "0"  # of the span with the query, 1
+    assert page.locator("[aria-selected=true]").get_attribute("data-start") == "0"  # of the line with the query, 1
     assert "Query 1" in page.locator(".sl-status").inner_text()
     assert page.get_by_label("Colour").input_value() == "path_bound"
-    assert page.locator(".sl-ribbon [role=option]").count() == 2
+    assert page.locator(".sl-ribbon [role=option]").count() == 1
     assert said == []
     context.close()
