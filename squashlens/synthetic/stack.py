@@ -37,7 +37,6 @@ class Stack:
             same in all layers.
         base: base of the wavelengths of sines and rotations.
         window: number of last tokens that each token attends to, itself included; all by default.
-        sinks: number of first tokens that are visible beyond the window.
         residual: whether there are residual connections.
         norm: ``"none"``, ``"rms"`` or ``"layer"``.
         mlp: number of hidden units of the MLP as a multiple of `width`; 0 for no MLP.
@@ -48,7 +47,7 @@ class Stack:
             the values; this has one layer of attention and nothing else.
 
     Raises:
-        InputError: if options contradict each other, such as sinks without a window.
+        InputError: if options contradict each other, such as a width that `heads` does not divide.
 
     >>> Stack(encoding="rope", heads=4).per_head
     16
@@ -60,7 +59,6 @@ class Stack:
     encoding: Encoding = "none"
     base: float = 10000.0
     window: int | None = None
-    sinks: int = 0
     residual: bool = False
     norm: StackNorm = "none"
     mlp: int = 0
@@ -71,8 +69,7 @@ class Stack:
         for name, what in (("depth", "layers"), ("heads", "heads"), ("width", "coordinates"), ("window", "tokens")):
             if getattr(self, name) is not None:
                 positive(getattr(self, name), name, f"a number of {what}")
-        for name in ("sinks", "mlp"):
-            positive(getattr(self, name), name, "a count", or_zero=True)
+        positive(self.mlp, "mlp", "a count", or_zero=True)
         for wrong, cause, remedy in _contradictions(self):
             if wrong:
                 raise InputError(cause, remedy)
@@ -96,7 +93,6 @@ def _contradictions(stack: Stack) -> Iterator[tuple[object, str, str]]:
         f"Sines and cosines come in pairs, and width={s.width}.",
         "Make the width even.",
     )
-    yield s.window is None and s.sinks, f"sinks={s.sinks} has no effect without a window.", "Give window= with it."
     more = [name for name in ("residual", "mlp") if getattr(s, name)]
     more += [f"depth={s.depth}"] * (s.depth > 1) + [f"norm={s.norm!r}"] * (s.norm != "none")
     more += [f"encoding={s.encoding!r}"] * (s.encoding in ("sinusoidal", "learned"))
