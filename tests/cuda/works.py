@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, G
 import squashlens as sl
 from squashlens.engine import budget
 from squashlens.engine.anatomy import dtype_of, n_blocks, width, windows
+from squashlens.engine.live import bridge_around
 from squashlens.engine.verify import shared_copy
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.attention import LONGEST
@@ -123,8 +124,6 @@ class Subject:
     """
 
     def __init__(self, name: str, small: bool, device: str, dtype: torch.dtype) -> None:
-        from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
-
         torch.manual_seed(0)
         with torch.device(device):
             inner = AutoModelForCausalLM.from_config(config(name, small), dtype=dtype, attn_implementation="eager")
@@ -133,10 +132,7 @@ class Subject:
         self.plain, self.eager = cast(Any, (shared_copy(inner), shared_copy(inner)))
         if name != "gemma-2-2b":
             self.plain.set_attn_implementation("sdpa")
-        self.model = build_bridge_from_module(
-            inner, type(inner).__name__, hf_config=inner.config, tokenizer=None, model_name=name
-        )
-        self.model.eval().requires_grad_(False)
+        self.model: Any = bridge_around(inner, None, name)
 
     @property
     def weights(self) -> int:
