@@ -22,6 +22,11 @@ def shown(tiny: Any) -> Any:
 
 @pytest.fixture
 def live(shown: Any) -> Any:
+    return told(shown)
+
+
+def told(shown: Any) -> Any:
+    """A widget that keeps what it says."""
     pytest.importorskip("anywidget", reason="anywidget is not installed")
     made = shown.live()
     made.said = []
@@ -83,11 +88,8 @@ def test_errors_are_shown(live: Any) -> None:
 
 @pytest.mark.slow
 def test_a_model_that_was_changed_since_is_not_joined() -> None:
-    pytest.importorskip("anywidget", reason="anywidget is not installed")
     model = sl.load("tiny-gemma", device="cpu")
-    live = sl.squash_map(model, PROMPT).live()
-    live.said = []
-    live.send = lambda message, *_: live.said.append(message)
+    live = told(sl.squash_map(model, PROMPT))
     with torch.no_grad():
         next(model.original_model.parameters()).mul_(1.01)
     ask(live, {"kind": "measure", "query": 1})
@@ -113,12 +115,10 @@ def test_a_map_of_a_result_is_not_live(tiny: Any) -> None:
 
 
 @pytest.mark.browser
-def test_the_pages_side(browser: Any, shown: Any) -> None:
+def test_the_pages_side(watched: Any, shown: Any) -> None:
     """With an object in place of the notebook's model, which keeps what is sent and tells what the kernel would."""
-    context = browser.new_context(viewport={"width": 900, "height": 900})
-    page, said = context.new_page(), []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
+    one = watched()
+    page = one.page
     page.set_content(
         f"<title>x</title><body data-jp-theme-light='false'><style>{styles()}</style><div id='here'></div>"
     )
@@ -155,5 +155,4 @@ def test_the_pages_side(browser: Any, shown: Any) -> None:
     assert "Query 1" in page.locator(".sl-status").inner_text()
     assert page.get_by_label("Colour").input_value() == "path_bound"
     assert page.locator(".sl-ribbon [role=option]").count() == 1
-    assert said == []
-    context.close()
+    assert one.said == []
