@@ -376,7 +376,6 @@ class View {
     this.groups = grouped(payload.tokens, this.unit);
     this.redraw = () => this.drawAll();
     this.layout();
-    this.readState();
     this.show();
   }
 
@@ -392,47 +391,6 @@ class View {
   /** What the cells show: the chosen quantity, or in place of one that is not by layer the first that is. */
   get cellName() {
     return this.data.quantity(this.name).by_layer ? this.name : this.measuredName();
-  }
-
-  /** Only a map with a page of its own keeps its state in the address; one of several would overwrite others. */
-  get addressed() {
-    return !this.live && this.root.dataset.level === "1" && document.querySelectorAll(".sl-map").length === 1;
-  }
-
-  readState() {
-    if (!this.addressed) return;
-    const state = new URLSearchParams(location.hash.slice(1));
-    const whole = (/** @type {string} */ key) => (/^\d+$/.test(state.get(key) ?? "") ? Number(state.get(key)) : NaN);
-    const [query, layer] = [whole("query"), whole("layer")];
-    if (query < this.tokens.length) {
-      this.query = query;
-      this.cell = { row: 0, position: query };
-      this.setWindow(query);
-    }
-    const row = this.data.payload.layers.indexOf(layer);
-    if (row >= 0) this.row = row;
-    const colour = state.get("colour");
-    if (this.data.payload.quantities.some((one) => one.name === colour)) this.wanted = colour ?? this.wanted;
-    const units = state.get("units") ?? "";
-    if ([...this.units.options].some((/** @type {any} */ one) => one.value === units)) {
-      this.unit = units;
-      this.groups = grouped(this.tokens, units, this.data.payload.spans?.of);
-    }
-  }
-
-  writeState() {
-    if (!this.addressed) return;
-    const state = {
-      query: this.query,
-      layer: this.data.payload.layers[this.row],
-      colour: this.wanted,
-      units: this.unit,
-    };
-    try {
-      history.replaceState(null, "", `#${new URLSearchParams(Object.entries(state).map(([k, v]) => [k, String(v)]))}`);
-    } catch {
-      // a page in a frame of a notebook has no address
-    }
   }
 
   get tokens() {
@@ -588,8 +546,6 @@ class View {
         "p",
         {},
         button("Copy the code", () => this.copy(payload.code)),
-        " ",
-        ...(this.addressed ? [button("Copy a link to this view", () => this.copy(location.href)), " "] : []),
       ),
       make("details", {}, make("summary", {}, "Terms"), make("dl", {}, ...definitions)),
       make("details", {}, make("summary", {}, "Code that made this"), this.code),
@@ -634,7 +590,6 @@ class View {
     this.showCell();
     this.showPaths();
     this.showReadout();
-    this.writeState();
     this.showTable();
     this.showBelow();
     this.drawAll();
