@@ -144,7 +144,8 @@ def steady(model: Bridge) -> Iterator[None]:
         except Exception as error:
             if isinstance(error, SquashlensError | torch.OutOfMemoryError):
                 raise
-            in_a_pass = _in_a_pass(error)
+            frames = traceback.extract_tb(error.__traceback__)
+            in_a_pass = any(frame.filename == nn.modules.module.__file__ for frame in frames)
             if not in_a_pass:
                 known.require_unchanged(reader, watched)  # autograd has its own words for a weight that was written to
             if watched and (in_a_pass or any(words in str(error) for words in UNDIFFERENTIABLE)):
@@ -162,11 +163,6 @@ def steady(model: Bridge) -> Iterator[None]:
         known.require_unchanged(reader, watched)
         if known.learned:
             known.look(model, settled=True)
-
-
-def _in_a_pass(error: Exception) -> bool:
-    """Whether an error came from a module while the model was running."""
-    return any(frame.filename == nn.modules.module.__file__ for frame in traceback.extract_tb(error.__traceback__))
 
 
 def measured(

@@ -85,7 +85,10 @@ def path_bound(
     >>> round(float(bound.sum())), 2**6 * 2**6   # row-stochastic attention: every block doubles twice
     (4096, 4096)
     """
-    betas = _constants(beta1=beta1, beta2=beta2, beta3=beta3, sigma_psi=sigma_psi)
+    betas = {"beta1": beta1, "beta2": beta2, "beta3": beta3, "sigma_psi": sigma_psi}
+    for name, value in betas.items():
+        if not (value > 0 or (name == "sigma_psi" and value == 0)):
+            raise InputError(f"{name}={value!r} is not a positive number.", "Give one; sigma_psi may also be 0.")
     session = Session.start(
         model, prompt, "path_bound",
         attention=attention, query=query, from_layer=from_layer, to_layer=to_layer, **betas, spans=spans,
@@ -172,14 +175,6 @@ def certified_bound(
         for to, row in rows.items()
     }
     return session.by_layer(to_layer, labelled)
-
-
-def _constants(**betas: float) -> dict[str, float]:
-    """The constants of the printed formula. Raises for an impossible value."""
-    for name, value in betas.items():
-        if not (value > 0 or (name == "sigma_psi" and value == 0)):
-            raise InputError(f"{name}={value!r} is not a positive number.", "Give one; sigma_psi may also be 0.")
-    return betas
 
 
 def printed(

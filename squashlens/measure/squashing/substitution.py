@@ -95,8 +95,11 @@ def substitution_effect(
     n, natural = session.query(query), isinstance(candidates, str)
     first = max(session.facts["bos_count"], 1 if natural else 0)  # a prediction needs a token before it
     session, groups = Spans.of(session, spans)
-    if groups is None:
-        require_replaceable(first, n)
+    if groups is None and n < first:
+        raise InputError(
+            f"The query is at position {n}, and no token up to it can be replaced.",
+            "Give a longer prompt, or a later query=.",
+        )
     together = choose_places(positions, groups, first, n)
     places = [*chain(*together.values())]
     choices = require_choices(session, None if isinstance(candidates, str) else candidates, [] if natural else places)
@@ -170,15 +173,6 @@ def choose_places(
     if not found:
         raise InputError("All spans= come after the query.", "Give spans of tokens up to it, or a later query.")
     return found
-
-
-def require_replaceable(first: int, query: int) -> None:
-    """An error for a query that stands before the first token that can be replaced."""
-    if query < first:
-        raise InputError(
-            f"The query is at position {query}, and no token up to it can be replaced.",
-            "Give a longer prompt, or a later query=.",
-        )
 
 
 def require_choices(session: Session, candidates: Sequence[int] | None, places: Sequence[int]) -> list[int]:
