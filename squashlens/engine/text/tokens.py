@@ -6,7 +6,6 @@ Padding changes positions and sums: what an attention mask leaves out is removed
 """
 
 import difflib
-import itertools
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -177,12 +176,6 @@ def _instead_of(tokenizer: Any, token_id: int) -> str:
     if known is None:
         return "Tokenize with this model's tokenizer."
     return f"Leave out {known!r}: the tokenizer knows this token, and the model has no embedding for it."
-
-
-def count_bos(model: Bridge, ids: Int[Tensor, "prompt position"]) -> int:
-    """The number of leading tokens of the first prompt that the tokenizer adds, such as BOS."""
-    start = start_of(model)
-    return len([*itertools.takewhile({*start.ids, start.bos}.__contains__, ids[0].tolist())])
 
 
 def rows_of(model: Bridge, prompts: Prompts) -> list[list[int]]:
