@@ -156,8 +156,9 @@ class Session:
         """The facts, in which attention is as it ran: a fused kernel may have failed since the session began."""
         with awaited():  # no result is made of passes that ended in NaN
             way = self.facts["attention_implementation"]
-        now = implementation(self.model, n=self.positions) if way.startswith("fused") else way
-        return self.facts if now == way else {**self.facts, "attention_implementation": f"{way}, then {now}"}
+        if not way.startswith("fused"):
+            return self.facts
+        return {**self.facts, "attention_implementation": implementation(self.model, n=self.positions, planned=way)}
 
     def label(self, values: Tensor, name: str, long_name: str, units: str, **extra: Any) -> xr.DataArray:
         """A DataArray of values of shape (prompt, position). A single prompt has no dimension `prompt`."""

@@ -222,21 +222,30 @@ def test_a_kernel_with_other_numbers_is_not_used(
     np.testing.assert_array_equal(found, by_blocks)
 
 
-@pytest.mark.parametrize("where", [(fused, "attend_with_lse"), (module, "row_times_pattern")], ids=["pass", "rows"])
+@pytest.mark.parametrize(
+    ("call", "where", "way"),
+    [
+        (sl.path_bound, (fused, "attend_with_lse"), "fused, then streamed"),
+        (sl.path_bound, (module, "row_times_pattern"), "fused, then streamed"),
+        (sl.jacobian_norms, (module, "attend_with_lse"), "fused and streamed, then streamed, block by block"),
+        (sl.jacobian_norms, (module, "pulled_back"), "fused and streamed, then streamed, block by block"),
+    ],
+    ids=["pass", "rows", "differentiable pass", "derivatives"],
+)
 def test_a_kernel_that_fails_after_its_test_ends_in_blocks(
-    where: tuple[Any, str], bridge_of: Any, monkeypatch: pytest.MonkeyPatch
+    call: Any, where: tuple[Any, str], way: str, bridge_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LONGEST", 4)
     monkeypatch.setattr(fused, "_reasons", {})
     model = bridge_of("gemma3", torch.float32)
-    by_blocks = sl.path_bound(model, IDS[0])
+    by_blocks = call(model, IDS[0])
     with fused_anywhere(monkeypatch):
-        sl.path_bound(model, IDS[0])
+        call(model, IDS[0])
         monkeypatch.setattr(*where, fails)
         with pytest.warns(UserWarning, match="out of resource"):
-            found = sl.path_bound(model, IDS[0])
+            found = call(model, IDS[0])
     np.testing.assert_allclose(found, by_blocks, rtol=1e-5)
-    assert sl.results.provenance(found)["attention_implementation"] == "fused, then streamed"
+    assert sl.results.provenance(found)["attention_implementation"] == way
 
 
 def asked(**options: Any) -> Any:
