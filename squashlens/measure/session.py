@@ -112,7 +112,8 @@ class Session:
 
     def queries(self, given: Iterable[int], argument: str) -> list[int]:
         """The positions, each once and in ascending order; negative ones count from the end. Raises as `query` does."""
-        return distinct(sorted(self.query(one, argument) for one in given), argument)
+        given = [*given]
+        return distinct(sorted(self.query(one, argument) for one in given), argument, given)
 
     def require_one(self, tokens: int = 1) -> None:
         """Raise unless there is a single prompt, of at least this number of tokens."""

@@ -134,6 +134,17 @@ def test_a_hook_without_effect_on_a_bridge_made_elsewhere_is_refused(saved: Call
         sl.path_bound(bridge, IDS[0])
 
 
+def test_hooks_with_which_a_bridge_comes_are_no_users_hooks(saved: Callable[[str], Path]) -> None:
+    """OPT's MLP is no module: hooks of TransformerLens's pass tensors on to its points, where a user's take effect."""
+    model = sl.load(saved("opt"), device="cpu")
+    with sl.applied(model, sl.hooks.zero_mlp((1,))):
+        expected = sl.jacobian_norms(model, IDS[0])
+    with sl.applied(model, sl.hooks.Hook("mine", "blocks.1.mlp.hook_out", torch.zeros_like)):
+        found = sl.jacobian_norms(model, IDS[0])
+    assert sl.results.provenance(found)["ambient_hooks"] == ["blocks.1.mlp.hook_out: mine"]
+    torch.testing.assert_close(torch.tensor(found.values), torch.tensor(expected.values))
+
+
 def test_values_and_outputs_of_heads_are_edited_as_in_the_plain_model(saved: Callable[[str], Path]) -> None:
     model, own = sl.load(saved("deepseek_v3"), device="cpu"), plain(saved("deepseek_v3"))
     attention = own.model.layers[1].self_attn

@@ -1,5 +1,6 @@
 """What `load` refuses, and with which words."""
 
+import copy
 import json
 import os
 import shutil
@@ -77,6 +78,11 @@ def test_model_states_that_are_refused(tmp_path: Path) -> None:
     processed.enable_compatibility_mode()
     with pytest.raises(InputError, match="compatibility mode"):
         sl.path_bound(processed, ids)
+    with torch.inference_mode():
+        inferring = copy.deepcopy(sl.load(folder))
+    with pytest.raises(ModelAccessError, match=r"in `torch.inference_mode\(\)`.*use a copy: `copy.deepcopy\(model\)`"):
+        sl.path_bound(inferring, ids)
+    assert sl.jacobian_norms(copy.deepcopy(inferring), ids).equals(sl.jacobian_norms(sl.load(folder), ids))
     with pytest.raises(InputError, match="model must be a TransformerBridge, not str"):
         sl.path_bound("tiny-gemma", ids)  # pyright: ignore[reportArgumentType]
 

@@ -224,18 +224,14 @@ LOADED: dict[str, Any] = {
 
 
 DAILY = ("sinks", "mixtral", "bloom", "neox")
+RUN = [(family, "float32") for family in (*DAILY, *(LOADED.keys() - DAILY))]
+RUN[4:4] = [(family, dtype) for family in DAILY[:3] for dtype in ("bfloat16", "float16", "float64")]
 
 
-@pytest.mark.parametrize("family", [pytest.param(f, marks=() if f in DAILY else pytest.mark.slow) for f in LOADED])
-def test_models_with_attention_alone_load(family: str, tmp_path: Path) -> None:
-    """Also with position biases, attention sinks and experts."""
-    assert verify.status(sl.load(save_random(LOADED[family], tmp_path))) == "verified"
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
-@pytest.mark.parametrize("family", ["mixtral", "sinks", "bloom"])
-def test_rounding_is_no_influence(family: str, dtype: str, tmp_path: Path) -> None:
+@pytest.mark.few(5)
+@pytest.mark.parametrize(("family", "dtype"), RUN)
+def test_models_with_attention_alone_load(family: str, dtype: str, tmp_path: Path) -> None:
+    """Also with position biases, attention sinks and experts; and rounding is no influence."""
     assert verify.status(sl.load(save_random(LOADED[family], tmp_path), dtype=dtype)) == "verified"
 
 
