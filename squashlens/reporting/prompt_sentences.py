@@ -34,6 +34,6 @@ def sinks(measured: xr.Dataset) -> str:
     names = ", ".join(name_at(measured, int(place)) for place in places)
     norms = f"{norm:.3g}" if "jacobian_low" not in measured else f"about {norm:.0f}"  # estimated
     return (
-        f"Attention sinks: {names}, with {bound:.4g} % of the path bound, {null:.3g} % of the null and {norms} % of the "
-        "Jacobian norms."
+        f"Attention sinks: {names}, with {bound:.4g} % of the path bound, {null:.3g} % of the null and {norms} % of "
+        "the Jacobian norms."
     )
