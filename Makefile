@@ -13,6 +13,7 @@
 # make bench     what things cost beside the obvious script, into docs/benchmarks.md and docs/gemma.md (15 minutes)
 # make cuda      on a machine with a GPU: install into .venv, cuda tests, times and memory (nine minutes)
 # make rehearse  the same on the CPU with small shapes, and the memory that real shapes are expected to need (a minute)
+# make processors  the default tests under other instruction sets and numbers of threads (about an hour and a half)
 # make versions  chosen tests with the oldest and newest dependencies and on every Python, into docs/versions.md
 # make train-prose  build the text of tiny-prose from Debian packages, train and measure it (an hour on two cores)
 # make card-prose   build the text, measure the bundled tiny-prose and write its model card (five minutes)
@@ -30,7 +31,7 @@ TYPED := theory or llama
 PURE := tests/theory tests/tasks tests/test_stored.py tests/test_journal.py \
   tests/test_errors.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
-.PHONY: report gemma notebooks paper names test quick lint unit versions test-all js site docs lab engines bench cuda rehearse \
+.PHONY: report gemma notebooks paper names test quick lint unit processors versions test-all js site docs lab engines bench cuda rehearse \
   train train-prose card-prose clean
 
 .venv/.ok: pyproject.toml constraints.txt
@@ -83,6 +84,9 @@ unit: .venv/.ok
 # The checks without tests use one core, so they run beside the first tests.
 test: .venv/.ok
 	$(MAKE) -j 2 --output-sync=target lint unit
+
+processors: .venv/.ok
+	$(BIN)/python -m tests.processors
 
 # Gigabytes are installed. `make versions ONLY="oldest pyright"` tries some again and keeps what is known of the others.
 versions: .venv/.ok

@@ -63,7 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
     import torch
     from hypothesis import Phase, settings
 
-    torch.set_num_threads(1)  # since workers fill the cores
+    # One thread, since workers fill the cores; `tests.processors` asks for more to have sums in another order.
+    torch.set_num_threads(int(os.environ.get("SQUASHLENS_TEST_THREADS", "1")))
     # Few examples by default, many with the slow tests. Under a mutation the same ones each time, and no search for the
     # smallest that fails.
     settings.register_profile("few", max_examples=15, deadline=None)

@@ -164,7 +164,7 @@ def _require_embedded(model: Bridge, least: int, largest: int) -> None:
     if least < 0 or largest > last:
         raise InputError(
             f"Token ids run from {least} to {largest}, the vocabulary from 0 to {last}.",
-            _instead_of(model.tokenizer, largest),
+            _instead_of(model.tokenizer, largest) if least >= 0 else "Leave out negative ids, such as padding.",
         )
 
 
