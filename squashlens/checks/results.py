@@ -38,11 +38,10 @@ def require(result: xr.Dataset | xr.DataArray, argument: str, maker: str, needed
                 raise InputError(f"{argument} has no values in {name!r}.", unchanged)
             continue
         if here is not None and wanted == there - {*EACH}:
-            more = {dim: "prompts" if dim == "prompt" else f"values of {dim}" for dim in EACH if dim in there}
-            several = " and ".join(f"{here.sizes[dim]} {what}" for dim, what in more.items())
+            more = [dim for dim in EACH if dim in there]
             one = ", ".join(f"{dim}=0" for dim in more)
             raise InputError(
-                f"{argument} has {several}, and this function takes one.",
+                f"{argument} is over {' and '.join(more)}, and this function takes one of each.",
                 f"Select one, for instance with `isel({one})`. `squashlens.figures.of` draws a panel for each.",
             )
         what = "values" if name == "values" else repr(name)

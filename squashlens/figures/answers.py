@@ -17,7 +17,7 @@ from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label
 from squashlens.figures.drawing.themes import BROWN, COLOURS, pale, series
 from squashlens.records.results import facts_of
-from squashlens.records.sentences import listed, number, percent
+from squashlens.records.sentences import listed, number, percent, plural
 from squashlens.tasks.reading import WHY
 from squashlens.theory.statistics.ranks import wilson
 
@@ -204,11 +204,12 @@ def _rights(name: str, here: xr.Dataset, many: int) -> list[str]:
         at = here.sel(length=length)
         share, low, high = (percent(float(at[f"accuracy{end}"])) for end in ("", "_low", "_high"))
         prompts = int(at["prompts"]) if "prompts" in at else many
-        to = f" to {prompts} prompt{'s' * (prompts > 1)}" if prompts < many else ""
+        to = f" to {plural(prompts, 'prompt')}" if prompts < many else ""
         of = f"{many} answers{to} (95 % interval {low} to {high})" if many > 1 else "1 answer"
         strict = percent(float(at["accuracy_strict"]))
         texts.append(
-            f"{name}, {length} items<br>{share} right of {of}<br>{strict} in the requested form<br>{_unread(at)}"
+            f"{name}, {plural(length, 'item')}<br>{share} right of {of}<br>{strict} in the requested form<br>"
+            + _unread(at)
         )
     return texts
 
@@ -228,12 +229,12 @@ def _errors(here: xr.Dataset, name: str, look: dict[str, str]) -> list[go.Scatte
     for length, seed in error["answer"].values:
         at = here.sel(length=length, seed=seed)
         said, right = (label(str(at[part].item())) for part in ("value", "truth"))
-        single.append(f"{name}, {length} items, seed {seed}<br>answer {said}, right answer {right}")
+        single.append(f"{name}, {plural(length, 'item')}, seed {seed}<br>answer {said}, right answer {right}")
     lengths = here["length"].values
     median, low, high = (here[name].values for name in QUARTILES)
     bars = interval(median, low, high, look["colour"], 4) | {"thickness": 1.2}
     over = [
-        f"{length} items<br>median error {half:.4g}, mean {mean:.4g}<br>{_unread(here.sel(length=length))}"
+        f"{plural(length, 'item')}<br>median error {half:.4g}, mean {mean:.4g}<br>{_unread(here.sel(length=length))}"
         for length, half, mean in zip(lengths, median, here["mean_error"].values, strict=True)
     ]
     style: Any = look | {"hover": "%{text}", "cliponaxis": False}

@@ -10,7 +10,7 @@ from squashlens.figures.drawing.shapes import curve, grid
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label
 from squashlens.figures.drawing.themes import COLOURS
-from squashlens.records.sentences import listed
+from squashlens.records.sentences import listed, plural
 
 
 @draws(
@@ -46,7 +46,8 @@ def repeat_tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go
 def _pairs(found: xr.Dataset) -> str:
     """At how many numbers of repeats each form gives a pair."""
     counts = [f"{int(one.sum())} ({escape(str(one['form'].values))})" for one in found["pair"].transpose("form", ...)]
-    return f"Of {found.sizes['repeats']} numbers of repeats, one more repeat gives the true pair at {listed(counts)}."
+    numbers = plural(found.sizes["repeats"], "number")
+    return f"Of {numbers} of repeats, one more repeat gives the true pair at {listed(counts)}."
 
 
 def _titles(found: xr.Dataset) -> list[str]:

@@ -335,7 +335,7 @@ def _pairs(
         raise InputError(f"{factory}: positions={here!r} names a position twice.", "Give each position once.")
     if len(here) != len(there):
         raise InputError(
-            f"{factory}: there are {len(here)} positions and {len(there)} from_positions.",
+            f"{factory}: the numbers of positions and from_positions are {len(here)} and {len(there)}.",
             "Give one from_position for each position.",
         )
     return here, there

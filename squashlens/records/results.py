@@ -206,7 +206,7 @@ def stored_facts(result: Result) -> dict[str, Any]:
         return {}
     if len(texts) != 1:
         raise InputError(
-            f"These values have {len(texts) or 'no'} provenance{'s' * (len(texts) > 1)}.",
+            f"These values have {len(texts) or 'no'} provenances.",
             "Give a result of one call of squashlens, or what xarray makes of one.",
         )
     return _read(texts[0])

@@ -64,6 +64,14 @@ def test_a_sentence_names_labels() -> None:
     assert said == "The largest value is 0.7 (block 4, head 1); the smallest is 0.1 (block 4, head 0)."
 
 
+@pytest.mark.parametrize(("wrong", "why"), [(3, "it repairs most, less what it breaks"), (0, "no answer is wrong")])
+def test_without_wrong_answers_a_sublayer_is_selected_for_what_it_breaks(wrong: int, why: str) -> None:
+    found = specimens.MEASUREMENTS["sublayer_effect"]().assign(wrong=("half", [wrong, 1]), right=("half", [3, 0]))
+    share = percent(float(found["repaired"].sel(half="confirm", block=7, sublayer="mlp")))
+    said = f"Leaving out MLP 7 repairs {share} of 1 wrong answer. On the other half of the prompts, {why}"
+    assert Page.of(sl.figures.of(restated(found, {}))).says.startswith(said)
+
+
 def test_separators_of_both_signs_have_no_effect_that_remains() -> None:
     found = specimens.ablation()
     found["distance"][:2] = [[[1.0]], [[2.0]]]
@@ -82,7 +90,7 @@ def test_zeros_and_rows_without_values_are_left_out() -> None:
     figure: Any = sl.figures.changes(restated(compared, {}))
     np.testing.assert_array_equal(numbers(figure.data[3].x), compared["distance"][1, -1, 1:])
     assert len(figure.data[6].x) == 0
-    assert "share of right answers, most of all 2 of them: from " in Page.of(figure).says
+    assert "is lower under 9 of 12 changes, most of all 2 of them: from " in Page.of(figure).says
     unclear = specimens.ablation()
     unclear["retained"][:] = np.nan
     rows: Any = sl.figures.retained_by_kind(restated(unclear, {}))

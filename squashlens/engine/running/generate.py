@@ -66,7 +66,7 @@ def generate(
     for prompt in prompts:
         if limit is not None and len(prompt.ids) + prompt.max_new_tokens > limit:
             raise InputError(
-                f"A prompt of {len(prompt.ids)} tokens and {prompt.max_new_tokens} new tokens do not fit into the "
+                f"A prompt of length {len(prompt.ids)} and max_new_tokens={prompt.max_new_tokens} do not fit into the "
                 f"model's context of {limit}.",
                 "Use shorter lengths or a smaller max_new_tokens.",
             )

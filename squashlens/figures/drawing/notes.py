@@ -12,6 +12,7 @@ from squashlens.checks.results import is_relative
 from squashlens.figures.drawing.text import escape
 from squashlens.records.facts import named_models
 from squashlens.records.results import facts_of
+from squashlens.records.sentences import plural
 
 Result = xr.Dataset | xr.DataArray
 NORMS = {"linf": "L∞", "l1": "L1", "l2": "L2", "kl": "KL", "cosine": "cosine", "frobenius": "Frobenius"}
@@ -28,7 +29,7 @@ OPTIONS: dict[str, tuple[Any, Callable[[Any], str]]] = {
     "prefix": (str, lambda text: f"after “{_short(text)}”" if text else ""),
     "attention": (str, lambda kind: ATTENTION.get(kind, "")),
     "method": (str, lambda way: f"Jacobian: {WAYS[way]}" if way in WAYS else ""),
-    "candidates": (list[int], lambda ids: f"replacements: {len(ids)} token{'s' * (len(ids) > 1)}"),
+    "candidates": (list[int], lambda ids: f"replacements: {plural(len(ids), 'token')}"),
     "freeze": (list[str], frozen),
     "missing": (str, lambda way: "in its place: the mean of other prompts" if way == "mean" else ""),
     "kind": (str, lambda kind: "embeddings set to 0" if kind == "embedding" else ""),

@@ -84,7 +84,7 @@ def require_an_answer_each(prompts: Sequence[Any], answers: Sequence[str]) -> No
     """Raise unless there are at least two prompts, and one answer for each."""
     if len(prompts) < 2 or len(answers) != len(prompts):
         raise InputError(
-            f"There are {len(prompts)} prompts and {len(answers)} right answers.",
+            f"The numbers of prompts and right answers are {len(prompts)} and {len(answers)}.",
             "Give at least two prompts, and one answer for each.",
         )
 
