@@ -33,7 +33,7 @@ STEPS = {
 }
 
 
-@draws("squashlens.collapse", "distance: layer length")
+@draws("squashlens.collapse", "distance: layer length", "noise_floor unrelated: ? ...")
 def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: int | None = None) -> go.Figure:
     """Draw the distance D of v and v* by length at one layer, with logarithmic scales (figure 5).
 

@@ -14,6 +14,7 @@ from squashlens.checks.arguments import validated
 from squashlens.checks.results import EACH, moved_probability, require
 from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import mark_derived, with_modes
+from squashlens.figures.drawing.notes import selections
 from squashlens.figures.drawing.panels import compose
 from squashlens.figures.drawing.shapes import bars_of, curve, extremes, interval_note, is_wide, layer_map, titles_of
 from squashlens.figures.drawing.style import finish
@@ -211,4 +212,4 @@ def plain(values: xr.DataArray) -> go.Figure | None:
         figure.update_yaxes(title=axis)
         notes = interval_note(values)
     figure.update_xaxes(title=escape(str(values.dims[-1]).replace("_", " ")))
-    return mark_derived(finish(figure, title, 260, values, *notes, says=says), [values])
+    return mark_derived(finish(figure, title, 260, values, *notes, says=says), [values], *selections(values, ()))

@@ -29,6 +29,7 @@ from squashlens.saving.stored import (
     OURS,
     PROVENANCE,
     SIGNED,
+    SIZES,
     SOURCE,
     Result,
     as_bytes,
@@ -37,6 +38,7 @@ from squashlens.saving.stored import (
     label_of,
     parsed,
     result_of,
+    sizes_of,
     texts_of,
 )
 
@@ -88,7 +90,7 @@ def sealed(result: R, facts: Mapping[str, Any], *, measured: bool = True) -> R:
     short = headline(read_facts(dict(facts), labels_of(copy)))
     plain = {name: value for name, value in copy.attrs.items() if name not in OF_ALL}
     kept = {name: value for name, value in facts.items() if name != "values"}  # that is seen, and not stored
-    text = written({**kept, SIGNED: digests(copy) if measured else {}})
+    text = written(kept | ({SIGNED: digests(copy), SIZES: sizes_of(copy)} if measured else {SIGNED: {}}))
     copy.attrs = {**plain, **short, SOURCE: OURS, PROVENANCE: text}
     for values in copy.data_vars.values() if isinstance(copy, xr.Dataset) else ():
         values.attrs = {**values.attrs, SOURCE: OURS, PROVENANCE: text}
@@ -210,6 +212,11 @@ def stored_facts(result: Result) -> dict[str, Any]:
             "Give a result of one call of squashlens, or what xarray makes of one.",
         )
     return _read(texts[0])
+
+
+def measured_sizes(result: Result) -> dict[str, dict[str, int]]:
+    """The sizes of each variable by dimension, before anything was selected, as far as they are recorded."""
+    return {name: sizes for text in texts_of(result) for name, sizes in _read(text).get(SIZES, {}).items()}
 
 
 def _read(text: object) -> dict[str, Any]:
