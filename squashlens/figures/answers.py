@@ -122,8 +122,8 @@ def error_by_length(found: xr.Dataset) -> go.Figure:
         for mode, error in ((mode, found["median_error"].sel(mode=mode).dropna("length").values) for mode in modes)
         if len(error)
     ]
-    says = f"From the shortest to the longest length, the median error goes {listed(ends)}; " if ends else ""
-    says += f"{percent(1 - float(found['unread'].sum('why').mean()))} of the answers were read."
+    goes = f"From the shortest to the longest length, the median error goes {listed(ends)}" if ends else ""
+    says = f"{goes or 'There is no error to draw'}; {_unread(found[['unread']].mean(['mode', 'length']))}."
     return finish(figure, "Error of the answers", 260, found, *notes, says=says)
 
 

@@ -113,10 +113,13 @@ def _no_figure(several: Mapping[str, Any]) -> InputError:
             "There is no figure for scalars: these are single numbers, without a dimension to draw them over.",
             "Print them, or take the mean over some of the dimensions only, as in `result.mean('layer')`.",
         )
-    return InputError(
-        f"There is no figure for these values, over {', '.join(map(str, one.dims))}.",
-        "Give the unchanged result of a measurement, or one of its variables, or draw it with xarray: `result.plot()`.",
-    )
+    remedy = "Give the unchanged result of a measurement, or one of its variables."
+    if isinstance(one, xr.DataArray):
+        least = sorted(one.dims, key=lambda dim: one.sizes[dim])[:-2]
+        select = ", ".join(f"{dim}=0" for dim in least)
+        remedy = f"Select one label along all dimensions but two, as in `result.isel({select})`."
+        remedy = remedy if least and one.dtype.kind in "biuf" else "Print them: figures draw numbers."
+    return InputError(f"There is no figure for these values, over {', '.join(map(str, one.dims))}.", remedy)
 
 
 @validated

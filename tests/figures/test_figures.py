@@ -9,7 +9,7 @@ import xarray as xr
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.figures.drawing.page_blocks import Page
-from squashlens.figures.drawing.shapes import extremes
+from squashlens.figures.drawing.shapes import extremes, interval
 from squashlens.figures.drawing.text import label
 from squashlens.records.joining import restated
 from squashlens.records.results import sealed
@@ -62,6 +62,8 @@ def test_a_sentence_names_labels() -> None:
     rates = xr.DataArray([[0.1, 0.7], [0.3, 0.2]], {"block": [4, 5], "head": [0, 1]}, name="rate")
     said = Page.of(sl.figures.of(sealed(rates, {"model": "m"}))).says
     assert said == "The largest value is 0.7 (block 4, head 1); the smallest is 0.1 (block 4, head 0)."
+    with np.errstate(all="raise"):  # an infinite value has no bar
+        assert not np.any(interval(np.array([np.inf, 1]), np.array([np.inf, 1]), np.array([np.inf, 1]), "")["array"])
 
 
 @pytest.mark.parametrize(("wrong", "why"), [(3, "it repairs most, less what it breaks"), (0, "no answer is wrong")])

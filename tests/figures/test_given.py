@@ -59,6 +59,9 @@ def test_a_dimension_that_was_selected_away_is_missed(results: dict[str, Any]) -
     assert len(Page.of(sl.figures.collapse_curve(results["collapse"].isel(block=[0]))).panels) == 1  # no heads
     assert len(Page.of(sl.figures.of(results["influence_by_distance"])).panels) == 2  # three tokens have no law
     assert "head 1" in Page.of(sl.figures.of(results["attention_heads"]["sink_rate"].isel(head=1))).notes
+    part = sl.figures.of(results["evaluate"].isel(mode=0, seed=0))  # a summary over all seeds
+    assert Page.of(part).notes.endswith(" · of the whole result, not only of seed 0 · derived values")
+    assert part.data[0].text == sl.figures.of(results["evaluate"]).data[0].text
     with pytest.raises(InputError, match="has no values"):
         sl.figures.collapse_curve(results["collapse"].isel(length=slice(0)))
     with pytest.raises(InputError, match="layer=99 was not measured. Use one of the measured values: 0, 1"):
@@ -123,8 +126,14 @@ def test_a_part_is_drawn_or_refused_and_another_order_is_drawn_alike(name: str, 
     result = results[name]
     for dim in result.dims:
         for part in (result.isel({dim: 0}), result.isel({dim: [0]})):
-            with suppress(InputError):
+            with suppress(InputError), np.errstate(all="raise"):
                 assert not PLURAL_OF_ONE.search(sl.figures.of(part).to_json())
+    for values in result.data_vars.values() if isinstance(result, xr.Dataset) else ():
+        try:
+            sl.figures.of(values)
+        except InputError as refusal:
+            least = re.findall(r"(\w+)=0", str(refusal))
+            assert not least or isinstance(sl.figures.of(values.isel(dict.fromkeys(least, 0))), go.Figure)
     numbers = [dim for dim, index in result.indexes.items() if index.dtype.kind in "iuf"]
     if name not in specimens.NO_FIGURE:
         backwards = result.isel(dict.fromkeys(numbers, slice(None, None, -1)))
