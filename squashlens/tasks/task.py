@@ -245,13 +245,14 @@ class Task:
         """The text up to a new question of this task, and whether the answer `ended`, with that question or before.
 
         It begins on a new line with the template's first words; with two or fewer before the sequence, after a blank
-        line, as among solved examples, or with the words after the sequence too. Without examples a model may repeat
-        its question first, so that only what follows the opening words is a new one.
+        line, as among solved examples, with the words after the sequence too, or as a line of their own. Without
+        examples a model may repeat its question first, so that only what follows the opening words is a new one.
         """
         head, _, after = self.template.partition(PLACE)
         alone = question.prompt.startswith(head + self.show(question.items) + after[:1])
         begun, ends = (r"\s+".join(map(re.escape, re.split(r"\s+", x.lstrip())[:FIRST])) for x in (head, after))
         whole = rf"|{begun}[^\n]*?\s*{ends}" if head.strip() and re.search(r"\w", after) else ""
+        whole += rf"|{re.escape(head.strip())}[ \t]*\n" * bool(re.search(r"\S[ \t]*\n\s*$", head))
         first = begun if len(head.split()) > FEW else rf"(?:\n\s*{begun}{whole})"
         rest = text.partition(self.opening or "\0")[2] if alone else text
         new = re.search(rf"\S(\s*\n\s*{first})", rest)
