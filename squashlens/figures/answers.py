@@ -104,7 +104,7 @@ def error_by_length(found: xr.Dataset) -> go.Figure:
     Raises:
         InputError: if the answers are not numbers.
     """
-    there, lengths, modes = bool(np.isfinite(found["error"]).any()), found["length"].values, _modes_of([found])
+    there, modes = bool(np.isfinite(found["error"]).any()), _modes_of([found])
     if bool((found["reading"] == "read").any()) and not there:
         raise InputError("These answers are not numbers and have no error.", "Draw accuracy_by_length.")
     figure = go.Figure()
@@ -115,7 +115,6 @@ def error_by_length(found: xr.Dataset) -> go.Figure:
     figure.update_yaxes(title="median error (items)", rangemode="tozero")
     if not there:
         figure.update_yaxes(range=[0, 1], showticklabels=False)
-        figure.add_annotation(text="no answer was read", showarrow=False, x=float(lengths.mean()), y=0.5)
     notes = (*_only(modes), "dots: single answers", "bars: quartiles", *cannot_be_judged([found]))
     ends = [
         f"from {number(error[0])} to {number(error[-1])} items{f' ({_style_of_mode(mode)[0]})' * (len(modes) > 1)}"
@@ -203,11 +202,10 @@ def _rights(name: str, here: xr.Dataset, many: int) -> list[str]:
     texts = []
     for length in here["length"].values:
         at = here.sel(length=length)
-        share, low, high = (percent(float(at[f"accuracy{end}"])) for end in ("", "_low", "_high"))
+        share, low, high, strict = (percent(float(at[f"accuracy{end}"])) for end in ("", "_low", "_high", "_strict"))
         prompts = int(at["prompts"]) if "prompts" in at else many
         to = f" to {plural(prompts, 'prompt')}" if prompts < many else ""
         of = f"{many} answers{to} (95 % interval {low} to {high})" if many > 1 else "1 answer"
-        strict = percent(float(at["accuracy_strict"]))
         texts.append(
             f"{name}, {plural(length, 'item')}<br>{share} right of {of}<br>{strict} in the requested form<br>"
             + _unread(at)

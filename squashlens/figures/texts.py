@@ -46,8 +46,7 @@ def repeat_tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go
 def _pairs(found: xr.Dataset) -> str:
     """At how many numbers of repeats each form gives a pair."""
     counts = [f"{int(one.sum())} ({escape(str(one['form'].values))})" for one in found["pair"].transpose("form", ...)]
-    numbers = plural(found.sizes["repeats"], "number")
-    return f"Of {numbers} of repeats, one more repeat gives the true pair at {listed(counts)}."
+    return f"Of {plural(found.sizes['repeats'], 'number')} of repeats, one more gives a true pair at {listed(counts)}."
 
 
 def _titles(found: xr.Dataset) -> list[str]:

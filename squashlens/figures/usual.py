@@ -108,18 +108,15 @@ def _variable(result: Any) -> Any:
 def _no_figure(several: Mapping[str, Any]) -> InputError:
     """An error for a result that no figure can draw."""
     one = next(iter(several.values()))
-    if not one.dims:
-        return InputError(
-            "There is no figure for scalars: these are single numbers, without a dimension to draw them over.",
-            "Print them, or take the mean over some of the dimensions only, as in `result.mean('layer')`.",
-        )
-    remedy = "Give the unchanged result of a measurement, or one of its variables."
-    if isinstance(one, xr.DataArray):
-        least = sorted(one.dims, key=lambda dim: one.sizes[dim])[:-2]
-        select = ", ".join(f"{dim}=0" for dim in least)
+    what = f"these values, over {', '.join(map(str, one.dims))}" if one.dims else "scalars: these are single numbers"
+    least = sorted(map(str, one.dims), key=lambda dim: one.sizes[dim])[:-2]
+    select = ", ".join(f"{dim}=0" for dim in least)
+    remedy = "Print them: a figure has numbers over a dimension."
+    if least and isinstance(one, xr.DataArray) and one.dtype.kind in "biuf":
         remedy = f"Select one label along all dimensions but two, as in `result.isel({select})`."
-        remedy = remedy if least and one.dtype.kind in "biuf" else "Print them: figures draw numbers."
-    return InputError(f"There is no figure for these values, over {', '.join(map(str, one.dims))}.", remedy)
+    elif one.dims and isinstance(one, xr.Dataset):
+        remedy = "Give the unchanged result of a measurement, or one of its variables."
+    return InputError(f"There is no figure for {what}.", remedy)
 
 
 @validated

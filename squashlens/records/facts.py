@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from squashlens._typing import short_repr
-from squashlens.saving.stored import SIGNED, SIZES
+from squashlens.saving.stored import SIGNED
 
 Facts = dict[str, Any]
-BOOKS = (SIGNED, SIZES, "joined")  # stored with the facts, and no facts themselves
+BOOKS = (SIGNED, "sizes", "joined")  # stored with the facts, and no facts themselves
 WIDTH = 80  # characters of a line
 
 

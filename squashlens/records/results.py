@@ -29,16 +29,15 @@ from squashlens.saving.stored import (
     OURS,
     PROVENANCE,
     SIGNED,
-    SIZES,
     SOURCE,
     Result,
     as_bytes,
+    as_dataset,
     digests,
     is_ours,
     label_of,
     parsed,
     result_of,
-    sizes_of,
     texts_of,
 )
 
@@ -90,7 +89,8 @@ def sealed(result: R, facts: Mapping[str, Any], *, measured: bool = True) -> R:
     short = headline(read_facts(dict(facts), labels_of(copy)))
     plain = {name: value for name, value in copy.attrs.items() if name not in OF_ALL}
     kept = {name: value for name, value in facts.items() if name != "values"}  # that is seen, and not stored
-    text = written(kept | ({SIGNED: digests(copy), SIZES: sizes_of(copy)} if measured else {SIGNED: {}}))
+    sizes = {str(name): dict(values.sizes) for name, values in as_dataset(copy).data_vars.items()}
+    text = written(kept | ({SIGNED: digests(copy), "sizes": sizes} if measured else {SIGNED: {}}))
     copy.attrs = {**plain, **short, SOURCE: OURS, PROVENANCE: text}
     for values in copy.data_vars.values() if isinstance(copy, xr.Dataset) else ():
         values.attrs = {**values.attrs, SOURCE: OURS, PROVENANCE: text}
@@ -216,7 +216,7 @@ def stored_facts(result: Result) -> dict[str, Any]:
 
 def measured_sizes(result: Result) -> dict[str, dict[str, int]]:
     """The sizes of each variable by dimension, before anything was selected, as far as they are recorded."""
-    return {name: sizes for text in texts_of(result) for name, sizes in _read(text).get(SIZES, {}).items()}
+    return {name: sizes for text in texts_of(result) for name, sizes in _read(text).get("sizes", {}).items()}
 
 
 def _read(text: object) -> dict[str, Any]:

@@ -29,7 +29,6 @@ from squashlens.errors import InputError
 PROVENANCE = "provenance"
 SOURCE, OURS = "source", "squashlens"  # an attribute of every result, which arithmetic between two results keeps
 SIGNED = "signed"  # the entry of a provenance with the digests of what was measured
-SIZES = "sizes"  # the entry with the sizes of what was measured, by which what was selected is seen
 HEADS = ("model", "prompt", "sequence", "task")  # attributes that repeat a provenance in short
 OF_ALL = (*HEADS, SOURCE, PROVENANCE)  # attributes that say where a result comes from, which none of them signs
 Result = xr.DataArray | xr.Dataset
@@ -42,12 +41,6 @@ def digests(result: Result) -> dict[str, str]:
     stated = {name: {k: v for k, v in values.attrs.items() if k not in OF_ALL} for name, values in own.items()}
     signed = {str(name): _digest(values, stated[name]) for name, values in own.items()}
     return signed | {label_of(name): _digest(values, {}) for name, values in result.coords.variables.items()}
-
-
-def sizes_of(result: Result) -> dict[str, dict[str, int]]:
-    """The size of each variable, by name, along each of its dimensions."""
-    own: Any = result.data_vars if isinstance(result, xr.Dataset) else {result.name or "": result}
-    return {str(name): dict(values.sizes) for name, values in own.items()}
 
 
 def label_of(name: object) -> str:

@@ -111,7 +111,7 @@ def test_single_answers_at_many_lengths_are_rates() -> None:
 def test_answers_that_were_not_read_are_seen(mute: xr.Dataset, asked: xr.Dataset) -> None:
     assert bool((mute["unread"].sum("why") == 1).all())
     figure = sl.figures.error_by_length({"mute": mute, "hosted": asked})
-    assert "no answer was read" in [note.text for note in figure.layout.annotations]
+    assert "There is no error to draw; 100 % not read" in Page.of(figure).panels[0].notes
     assert "100 % not read" in figure.data[1].text[0]
     said = Page.of(sl.figures.error_by_length(mute)).says
     assert said == "There is no error to draw; 100 % not read: no number 100 %."

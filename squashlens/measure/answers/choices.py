@@ -67,9 +67,7 @@ def of_choices(
         )
     different = list(dict.fromkeys(zip(texts, right, map(tuple, each), strict=True)))
     if len(different) < len(texts):
-        remark(
-            f"Only {len(different)} of {len(texts)} prompts are different. Equal ones are measured, and count, once."
-        )
+        remark(f"Equal prompts are measured, and count, once: of {len(texts)}, {len(different)} differ.")
     if len(different) < 2:
         raise InputError("All prompts are equal.", "Give different ones: others are the control.")
     ids = [tuple(tokenize(model, text)[0].tolist()) for text, _, _ in different]

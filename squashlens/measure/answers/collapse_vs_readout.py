@@ -252,9 +252,7 @@ def _judge_length(e: Evidence) -> Judgement | None:
     if e.constant:
         if not e.random or e.samples >= e.n_train:
             return LENGTH, "All prompts of this length have the same right answer, so that a probe shows nothing."
-        return UNDECIDED, (
-            f"{plural(e.samples, 'sample')} with one right answer; {e.n_train} would decide if all prompts have it."
-        )
+        return UNDECIDED, f"{plural(e.samples, 'sample')} with one right answer; {e.n_train} would show if all have it."
     low, high = e.probe("r2_length_low"), e.probe("r2_length_high")
     if low >= REPRESENTED_FROM:
         return LENGTH, f"The number of tokens alone predicts the answer (R² is {_range(low, high)})."
@@ -280,10 +278,7 @@ def _judge_probe(e: Evidence) -> Judgement:
         return BASELINE, f"{r2}; its gain over the best baseline is {ends}below {MARGIN}."
     if not low > MARGIN:
         if e.n_random_models < 2:
-            return UNDECIDED, (
-                f"{r2}, with {plural(e.n_random_models, 'model')} with random weights; its gain over random "
-                "weights needs at least 2."
-            )
+            return UNDECIDED, f"{r2}; its gain over random weights needs two such models, not {e.n_random_models}."
         return UNDECIDED, (
             f"{r2}; its gain over the best baseline is {_range(low, high)}, which includes {MARGIN}. More samples or "
             "more random models would decide."

@@ -56,7 +56,7 @@ def evidence(probe: dict[str, float] | None = None, **others: Any) -> Evidence:
         (
             evidence(constant=True, samples=40),
             UNDECIDED,
-            "40 samples with one right answer; 64 would decide",
+            "40 samples with one right answer; 64 would show",
         ),
         (evidence(constant=True, samples=1, pairs=0, random=False), LENGTH, "the same right answer"),
         (evidence({"r2_length_low": 0.91, "r2_length_high": 1.0}), LENGTH, "The number of tokens alone"),
@@ -71,7 +71,7 @@ def evidence(probe: dict[str, float] | None = None, **others: Any) -> Evidence:
         ),
         (evidence({"gain_low": -0.3, "gain_high": -0.001}), BASELINE, "−0.30 to 0.00, below 0.05"),
         (evidence({"gain_low": NAN, "gain_high": 0.04}, n_random_models=0), BASELINE, "is below 0.05"),
-        (evidence({"gain_low": NAN}, n_random_models=1), UNDECIDED, "with 1 model with random weights"),
+        (evidence({"gain_low": NAN}, n_random_models=1), UNDECIDED, "needs two such models, not 1"),
         (evidence({"gain_low": 0.04}), UNDECIDED, "includes 0.05. More samples or more random models would decide"),
         (evidence({"r2_low": 0.5, "r2_high": 0.89}), PARTLY, "R² is 0.50 to 0.89"),
         (evidence({"r2_low": 0.5, "r2_high": 0.95}), UNDECIDED, "More samples would decide whether R² reaches 0.9"),
