@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import xarray as xr
 
-from squashlens._typing import short_repr
+from squashlens._typing import listed, short_repr
 from squashlens.errors import InputError
 
 EACH = ("prompt", "to_layer")  # dimensions of results with one value for each token, which a figure shows one at a time
@@ -63,7 +63,7 @@ def chosen(result: xr.Dataset, dim: str, value: int | None, *, last: bool = True
     if value is None:
         return measured[-1 if last else 0]
     if value not in measured:
-        raise InputError(f"{dim}={value} was not measured.", f"Use one of the measured values: {listed(measured)}.")
+        raise InputError(f"{dim}={value} was not measured.", f"Use a measured value: {listed([*map(str, measured)])}.")
     return value
 
 
@@ -73,12 +73,6 @@ def labelled(result: xr.Dataset, **labels: Any) -> xr.Dataset:
         if value not in result[dim].values:
             raise InputError(f"This result has no {dim} {short_repr(value)}.", "Give the unchanged result.")
     return result.sel(labels)
-
-
-def listed(values: Iterable[Any]) -> str:
-    """The values as text; the middle of a long list is left out."""
-    texts = [short_repr(value) for value in values]
-    return ", ".join(texts if len(texts) <= 8 else [*texts[:4], "…", *texts[-2:]])
 
 
 def is_relative(values: xr.DataArray) -> bool:

@@ -206,10 +206,8 @@ def _rights(name: str, here: xr.Dataset, many: int) -> list[str]:
         prompts = int(at["prompts"]) if "prompts" in at else many
         to = f" to {plural(prompts, 'prompt')}" if prompts < many else ""
         of = f"{many} answers{to} (95 % interval {low} to {high})" if many > 1 else "1 answer"
-        texts.append(
-            f"{name}, {plural(length, 'item')}<br>{share} right of {of}<br>{strict} in the requested form<br>"
-            + _unread(at)
-        )
+        lines = (f"{name}, {plural(length, 'item')}", f"{share} right of {of}", f"{strict} in the requested form")
+        texts.append("<br>".join((*lines, _unread(at))))
     return texts
 
 

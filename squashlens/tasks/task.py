@@ -33,11 +33,6 @@ DRAWN_SEEDS = 16  # default number of questions at each length, for tasks that d
 Items = tuple[str, ...]
 
 
-def joined(items: Sequence[str]) -> str:
-    """The items joined without a separator."""
-    return "".join(items)
-
-
 def seeds_of(seeds: int | Iterable[int] | None, default: int) -> list[int]:
     """Random seeds as a list, given as their number or as the seeds themselves."""
     seeds = default if seeds is None else seeds
@@ -93,7 +88,7 @@ class Task:
     template: str
     draw: Callable[[int, Random], Sequence[str]]
     answer: Callable[[Items], str]
-    show: Callable[[Sequence[str]], str] = joined
+    show: Callable[[Sequence[str]], str] = "".join
     read: Reader = number
     opening: str = ""
     examples: str = ""
@@ -265,7 +260,7 @@ class Task:
             InputError: if the task does more than join its items, as `count_numbered` and `taught_…_commas` do.
         """
         of_text = isinstance(getattr(self.show, "__self__", None), str)
-        if self.show is not joined and not (of_text and self.show.__name__ == "join"):
+        if not (of_text and self.show.__name__ == "join"):
             raise InputError(
                 f"{self.name!r} does more than join its items: joined by {joiner!r} it would be another task.",
                 f"Leave the joiner out, or make that task: dataclasses.replace(task, name=…, show={joiner!r}.join).",
