@@ -63,9 +63,9 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
     figure.update_yaxes(title="share of answers", range=[-0.04, 1.04])
     block, sublayer = found["selected_block"].item(), found["selected_sublayer"].item()
     chosen = labelled(one, block=block, sublayer=sublayer)
-    kinds = (("wrong", "repaired", "repairs"), ("right", "broken", "breaks"))
     told = [f"{verb} {percent(float(chosen[name]))} of {plural(int(one[kind]), f'{kind} answer')}"
-            for kind, name, verb in kinds if one[kind] > 0]  # fmt: skip
+            for kind, name, verb in (("wrong", "repaired", "repairs"), ("right", "broken", "breaks"))
+            if one[kind] > 0]  # fmt: skip
     part = f"{NAMES[sublayer]} {block}" if sublayer in NAMES else f"{sublayer} of block {block}"
     wrong = labelled(found, half="select")["wrong"]
     why = "it repairs most, less what it breaks" if wrong else "no answer is wrong, and it breaks least"

@@ -109,10 +109,9 @@ def _no_figure(several: Mapping[str, Any]) -> InputError:
     """An error for a result that no figure can draw."""
     one = next(iter(several.values()))
     what = f"these values, over {', '.join(map(str, one.dims))}" if one.dims else "scalars: these are single numbers"
-    least = sorted(map(str, one.dims), key=lambda dim: one.sizes[dim])[:-2]
-    select = ", ".join(f"{dim}=0" for dim in least)
+    select = ", ".join(f"{dim}=0" for dim in sorted(map(str, one.dims), key=lambda dim: one.sizes[dim])[:-2])
     remedy = "Print them: a figure has numbers over a dimension."
-    if least and isinstance(one, xr.DataArray) and one.dtype.kind in "biuf":
+    if select and isinstance(one, xr.DataArray) and one.dtype.kind in "biuf":
         remedy = f"Select one label along all dimensions but two, as in `result.isel({select})`."
     elif one.dims and isinstance(one, xr.Dataset):
         remedy = "Give the unchanged result of a measurement, or one of its variables."

@@ -70,26 +70,17 @@ def test_a_dimension_that_was_selected_away_is_missed(results: dict[str, Any]) -
         sl.figures.collapse_curve({})
 
 
-def test_units_that_arithmetic_dropped_are_not_missed(results: dict[str, Any]) -> None:
-    with xr.set_options(keep_attrs=False):
-        doubled = results["collapse"][["distance"]] * 2
-    assert isinstance(sl.figures.collapse_curve(doubled), go.Figure)
-
-
-def test_a_dataset_of_one_variable_is_drawn_as_this_variable(tiny: Any) -> None:
-    found = sl.sensitivity(tiny, "110 =")
-    one: Any = sl.figures.of(found[["jacobian"]])
-    assert one.data == sl.figures.by_token(found["jacobian"]).data
-    several: Any = sl.figures.of({"a": found[["jacobian"]], "b": found["jacobian"]})
-    assert len(several.data) == 2
-
-
 def block_titles(figure: Any) -> list[str]:
     return [block[0].head for block in Page.of(figure).blocks]
 
 
-def test_some_variables_and_means_of_all_have_a_panel_each(results: dict[str, Any]) -> None:
-    found, pairs = results["sensitivity"], results["collapse"]
+def test_one_variable_is_drawn_as_itself_and_several_or_their_means_in_panels(results: dict[str, Any]) -> None:
+    found = results["sensitivity"]
+    one: Any = sl.figures.of(found[["jacobian"]])
+    assert one.data == sl.figures.by_token(found["jacobian"]).data
+    several: Any = sl.figures.of({"a": found[["jacobian"]], "b": found["jacobian"]})
+    assert len(several.data) == 2
+    pairs = results["collapse"]
     two: Any = sl.figures.of(found[["jacobian", "null"]])
     assert block_titles(two) == ["jacobian", "null"]
     np.testing.assert_array_equal(two.data[1].y, found["null"])
@@ -104,6 +95,9 @@ def test_merged_results_have_the_figure_of_one_and_are_derived(results: dict[str
     figure: Any = sl.figures.of(merged)
     assert "derived values" in figure.layout.title.subtitle.text
     np.testing.assert_array_equal(figure.data[0].y, results["sensitivity"]["path_bound"])
+    with xr.set_options(keep_attrs=False):
+        doubled = results["collapse"][["distance"]] * 2
+    assert isinstance(sl.figures.collapse_curve(doubled), go.Figure)  # without units
 
 
 def test_a_mean_over_what_a_figure_needs_is_refused(results: dict[str, Any]) -> None:
