@@ -48,7 +48,7 @@ def changes(compared: xr.Dataset) -> go.Figure:
         which = f"{len(worst)} of them" if len(worst) > 1 else worst[0]
         without = f"; it is {least} without any" if before == 0 else ""
         most = f", most of all {which}: from {percent(before)} to {least}" if fewer else without
-        says = f"The median share of right answers falls under {fewer or 'none'} of {plural(len(names) - 1, 'change')}{most}. "
+        says = f"The median share of right answers falls under {fewer} of {plural(len(names) - 1, 'change')}{most}. "
     says += extremes(rows.median("length") if "length" in rows.dims else rows, "median D")
     title = "Effect of each change on collapse and on the answers"
     return finish(figure, title, 34 * len(names), compared, *MARKS, says=says)

@@ -119,7 +119,7 @@ def test_files_without_a_browser(figure: go.Figure, tmp_path: Path) -> None:
     assert sl.figures.styled(read, theme="paper", width="column").layout.width == 312
     assert as_json(read) == as_json(figure)
     page = sl.figures.save(figure, tmp_path / "figure.html").read_text()
-    assert len(page) > 4_000_000 and "width:max(100%, 700px);" in page  # so that a narrow screen cuts no text
+    assert len(page.partition("width:max(100%, 700px);")[2]) > 4_000_000  # a narrow screen cuts no text
 
 
 def test_pages_share_one_program(figure: go.Figure, tmp_path: Path) -> None:

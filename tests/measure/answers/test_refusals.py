@@ -34,7 +34,7 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (evaluated(seeds=0), "seeds=0 is not a number of samples. Give a positive"),
     (evaluated(temperature=-1.0), "temperature"),
     (evaluated(max_new_tokens=0), "max_new_tokens=0"),
-    (evaluated(max_new_tokens=100_000), "do not fit"),
+    (evaluated(max_new_tokens=100_000), "exceed context 2048"),
     (evaluated(resume="/nowhere/at/all.json"), "no folder"),
     (evaluated(template="chat"), "no chat template"),
     (lambda _: Prompting(mode=["answer_only", "cot"], n_examples=2), "cot_few_shot"),
