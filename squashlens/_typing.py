@@ -131,10 +131,11 @@ def positive(value: object, argument: str, what: str, *, or_zero: bool = False, 
         raise InputError(f"{argument}={short_repr(value)} is not {what}.", wanted)
 
 
-def distinct(values: S, argument: str) -> S:
-    """The values; raises an error unless there is at least one, and each of them once."""
+def distinct(values: S, argument: str, given: object = None) -> S:
+    """The values; raises an error, with what was `given`, unless there is at least one, and each of them once."""
     if not values or len({*values}) < len(values):
-        raise InputError(f"{argument}={short_repr(values)} has no value or one twice.", "Give at least one, each once.")
+        cause = f"{argument}={short_repr(given or values)} has no value or one twice."
+        raise InputError(cause, "Give at least one, each once.")
     return values
 
 

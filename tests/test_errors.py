@@ -10,6 +10,11 @@ from squashlens import errors
 from squashlens.errors import SquashlensError
 
 
+class ShelfError(errors.InputError):
+    def __init__(self, shelf: int):
+        super().__init__(f"Shelf {shelf} is full.", "Take another.")
+
+
 def all_kinds(kind: type[SquashlensError]) -> list[type[SquashlensError]]:
     return [kind, *(each for inner in kind.__subclasses__() for each in all_kinds(inner))]
 
@@ -26,7 +31,7 @@ def test_every_refusal_survives(way: str) -> None:
     kinds = all_kinds(SquashlensError)
     assert {kind.__name__ for kind in kinds} >= {n for n in dir(errors) if n.endswith("Error")}
     for kind in kinds:
-        error = kind("The cause.", "The remedy.")
+        error = ShelfError(3) if kind is ShelfError else kind("The cause.", "The remedy.")
         error.attached = {"shape": (1, 2)}  # pyright: ignore[reportAttributeAccessIssue]
         error.add_note("seen at layer 3")
         again = WAYS[way](error)

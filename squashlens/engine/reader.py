@@ -211,7 +211,12 @@ def same(ours: Any, theirs: Any) -> bool:
 def marks_of(tensors: Sequence[Tensor]) -> list[Any]:
     """What PyTorch says of each tensor: which it is, where its memory is, and how often it was written to."""
     held = chain.from_iterable(map(parts, tensors))
-    return [(id(one), one.data_ptr(), 0 if one.is_inference() else one._version) for one in held]
+    return [(id(one), one.data_ptr(), writes(one)) for one in held]
+
+
+def writes(value: object) -> int:
+    """How often PyTorch saw a tensor written to, which it does not count in inference mode; 0 of other objects."""
+    return value._version if isinstance(value, Tensor) and not value.is_inference() else 0
 
 
 def contents_of(tensors: Sequence[Tensor]) -> list[Any]:
@@ -261,6 +266,11 @@ def every_bit(tensors: Sequence[Tensor]) -> list[Tensor]:
 def require_finite(model: nn.Module, source: str) -> None:
     """Raise an error for NaN or infinite entries in any parameter or buffer, in one pass without copies."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if isinstance(tensor, nn.Parameter) and tensor.is_inference():
+            raise ModelAccessError(
+                f"{name} of {source} was made in `torch.inference_mode()`, so PyTorch takes no derivatives with it.",
+                "Leave that mode, and use a copy: `copy.deepcopy(model)`.",
+            )
         if tensor.is_meta:
             raise ModelAccessError(
                 f"{name} of {source} is offloaded, so its values cannot be checked.",

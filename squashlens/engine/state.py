@@ -11,6 +11,7 @@ Inside `steady` a model is locked, its state is read once, and gradients are off
 everything they do (`measured`), and turn gradients on where they need them.
 """
 
+import os
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from squashlens.engine.memory import awaited
 from squashlens.engine.reader import Reader, contents_of, copied, held_in, marks_of, reader_of, same
 from squashlens.errors import BusyModelError, InputError, SquashlensError
 
-UNDIFFERENTIABLE = ("inplace operation", "does not require grad")  # what autograd says of an edit that it cannot take
+AUTOGRAD = os.path.dirname(torch.autograd.__file__)  # where errors are raised about edits that have no derivative
 KEPT = 8  # number of states of a model for which results are remembered
 
 T = TypeVar("T")
@@ -68,8 +69,9 @@ class _Known:
         self.states = [*(one for one in self.states if one is not state), state][-KEPT:]
         return reader
 
-    def require_unchanged(self, reader: Reader, watched: object) -> None:
+    def require_unchanged(self, model: Bridge, watched: object) -> None:
         """Raise an error if the model is in another state than at the begin; `watched` if it has hooks."""
+        reader = reader_of(model, again=bool(watched))  # hooks may have added tensors to modules
         state, tensors = self.states[-1], reader.tensors()
         weights = [marks_of(tensors), contents_of(tensors) if watched or self.learned else state.weights[1]]
         now = [reader.settings(), reader.surroundings()] if watched else state.structure
@@ -144,10 +146,11 @@ def steady(model: Bridge) -> Iterator[None]:
         except Exception as error:
             if isinstance(error, SquashlensError | torch.OutOfMemoryError):
                 raise
-            in_a_pass = _in_a_pass(error)
+            files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+            in_a_pass = nn.modules.module.__file__ in files
             if not in_a_pass:
-                known.require_unchanged(reader, watched)  # autograd has its own words for a weight that was written to
-            if watched and (in_a_pass or any(words in str(error) for words in UNDIFFERENTIABLE)):
+                known.require_unchanged(model, watched)  # autograd has its own words for a weight that was written to
+            if watched and (in_a_pass or files[-1].startswith(AUTOGRAD)):
                 raise InputError(
                     f"The model failed with its hooks ({'; '.join(watched)}): {type(error).__name__}: {error}.",
                     "Correct the hook, or measure without it: a hook is called as fn(tensor, hook=…) and returns a "
@@ -159,14 +162,9 @@ def steady(model: Bridge) -> Iterator[None]:
         finally:
             known.at_begin, known.busy = None, False
             reader.forget_last_pass()
-        known.require_unchanged(reader, watched)
+        known.require_unchanged(model, watched)
         if known.learned:
             known.look(model, settled=True)
-
-
-def _in_a_pass(error: Exception) -> bool:
-    """Whether an error came from a module while the model was running."""
-    return any(frame.filename == nn.modules.module.__file__ for frame in traceback.extract_tb(error.__traceback__))
 
 
 def measured(

@@ -301,7 +301,15 @@ def _patched(
     """The recipe of hooks that insert the activations of one prompt at `site`."""
     what, here, there = f"{factory}{listed(heads) if heads else ''}", None, None
     if positions is not None:
-        here, there = _pairs(positions, from_positions, factory)
+        here = positions_of(positions, factory)
+        there = here if from_positions is None else positions_of(from_positions, f"{factory}: from_positions")
+        if len(set(here)) < len(here):
+            raise InputError(f"{factory}: positions={here!r} names a position twice.", "Give each position once.")
+        if len(here) != len(there):
+            raise InputError(
+                f"{factory}: the numbers of positions and from_positions are {len(here)} and {len(there)}.",
+                "Give one from_position for each position.",
+            )
         what += f" at {listed(here)}{'' if here == there else f' from {listed(there)}'}"
     elif from_positions is not None:
         raise InputError(f"{factory}: from_positions= is given without positions=.", "Give both, or neither.")
@@ -323,19 +331,3 @@ def _averaged(
         return mean_activations(model, tokenize(model, source), site, chosen)
 
     return _recipe(what, site, here, there, blocks, take, heads, over == "positions")
-
-
-def _pairs(
-    positions: Iterable[int], from_positions: Iterable[int] | None, factory: str
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The positions in the prompt, each once, and the positions in the source that belong to them."""
-    here = positions_of(positions, factory)
-    there = here if from_positions is None else positions_of(from_positions, f"{factory}: from_positions")
-    if len(set(here)) < len(here):
-        raise InputError(f"{factory}: positions={here!r} names a position twice.", "Give each position once.")
-    if len(here) != len(there):
-        raise InputError(
-            f"{factory}: the numbers of positions and from_positions are {len(here)} and {len(there)}.",
-            "Give one from_position for each position.",
-        )
-    return here, there

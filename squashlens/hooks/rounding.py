@@ -67,16 +67,11 @@ def rounded(tensor: Tensor, to: Stored | int) -> Tensor:
 
 def stored(tensor: Tensor, form: torch.dtype) -> Tensor:
     """The tensor after a cast to `form` and back to its own dtype; an error if numbers exceed the range of `form`."""
-    if not within(tensor, form):  # beyond the range formats differ: infinity, NaN, or the largest number
-        largest = torch.where(tensor.isfinite(), tensor.abs(), 0.0).max().item()
+    finite = tensor.abs().nan_to_num(0.0, posinf=0.0)
+    if bool((finite > torch.finfo(form).max).any()):  # there formats differ: infinity, NaN, or the largest number
         raise RangeError(
-            f"{largest:.4g} is beyond the range of {dtype_name(form)}.",
+            f"{finite.max().item():.4g} is beyond the range of {dtype_name(form)}.",
             "Use bfloat16, or a number of mantissa bits: both keep the range of the exponent.",
         )
     with torch._C.DisableTorchFunction():  # a certificate replaces the model's own casts; this cast is not one of them
         return tensor.to(form).to(tensor.dtype)
-
-
-def within(tensor: Tensor, form: torch.dtype) -> bool:
-    """Whether all finite numbers of the tensor are in the range of `form`."""
-    return bool((tensor.abs().nan_to_num(0.0, posinf=0.0) <= torch.finfo(form).max).all())

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
@@ -28,9 +29,6 @@ from squashlens.errors import InputError
 from squashlens.records.joining import restated
 from squashlens.records.results import Variable, attributes, is_measured, position_coords, sealed, signed, versions
 from squashlens.saving.journal import Journal
-
-T = TypeVar("T")
-P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class Session:
         held = ids if isinstance(ids, Capture) else None
         ids = ids.ids if isinstance(ids, Capture) else ids
         ids = tokens.checked_ids(sound, ids if ids.ndim == 2 else ids[None])
-        config = getattr(sound.original_model, "config", None)
+        config, start = getattr(sound.original_model, "config", None), start_of(sound)
         facts = {
             "model": model_name(sound),
             "call": {"function": function} | arguments,
@@ -82,8 +80,9 @@ class Session:
             "weights_origin": getattr(config, ORIGIN, None),
             "device": str(device_of(sound)),
             "attention_implementation": implementation(sound, n=ids.shape[1]),
-            "bos_count": tokens.count_bos(sound, ids),
-            "bos_rule": start_of(sound).rule,
+            # Leading tokens of the first prompt that the tokenizer adds, such as BOS.
+            "bos_count": len([*takewhile({*start.ids, start.bos}.__contains__, ids[0].tolist())]),
+            "bos_rule": start.rule,
             "ambient_hooks": ambient(sound),
             "versions": versions(),
         }
@@ -113,7 +112,8 @@ class Session:
 
     def queries(self, given: Iterable[int], argument: str) -> list[int]:
         """The positions, each once and in ascending order; negative ones count from the end. Raises as `query` does."""
-        return distinct(sorted(self.query(one, argument) for one in given), argument)
+        given = [*given]
+        return distinct(sorted(self.query(one, argument) for one in given), argument, given)
 
     def require_one(self, tokens: int = 1) -> None:
         """Raise unless there is a single prompt, of at least this number of tokens."""
@@ -157,8 +157,9 @@ class Session:
         """The facts, in which attention is as it ran: a fused kernel may have failed since the session began."""
         with awaited():  # no result is made of passes that ended in NaN
             way = self.facts["attention_implementation"]
-        now = implementation(self.model, n=self.positions) if way.startswith("fused") else way
-        return self.facts if now == way else {**self.facts, "attention_implementation": f"{way}, then {now}"}
+        if not way.startswith("fused"):
+            return self.facts
+        return {**self.facts, "attention_implementation": implementation(self.model, n=self.positions, planned=way)}
 
     def label(self, values: Tensor, name: str, long_name: str, units: str, **extra: Any) -> xr.DataArray:
         """A DataArray of values of shape (prompt, position). A single prompt has no dimension `prompt`."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from squashlens.theory.fused_attention import attend_with_lse, failure, pulled_back, row_times_pattern
+from squashlens.theory.fused_attention import attend_with_lse, or_else, pulled_back, row_times_pattern
 
 # Numbers in one block of rows, over all heads: they fit into the caches of a CPU, and keep a GPU busy.
 CELLS = {"cpu": 1 << 21, "cuda": 1 << 26}
@@ -142,15 +142,11 @@ class Attention:
             seen = self.reached(within)
             queries, keys, lse = self.queries[:, :, within], self.keys[:, :, seen], self.lse[:, :, within]
             how = lse, self.scale, self.window, self.cap, within.start - seen.start
-            try:
+            with or_else(self.failed):
                 for into, row in zip(total, flat, strict=True):
                     into[:, seen] = row_times_pattern(row[:, within], queries, keys, *how)
                 return total.reshape(rows.shape)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:  # whatever compilers raise
-                self.failed(failure(error))
-                total.zero_()
+            total.zero_()
         for block, keys in self.blocks(rows=within):
             pattern = self.weights(block, keys)[0].mean(dim=(1, 2)).double()  # rows may be beyond float32's range
             total[..., keys] += torch.einsum("rpj,pjk->rpk", flat[..., block], pattern)
@@ -231,7 +227,8 @@ def gradients(
     """
     if outputs is not None and attention.lse is not None:
         parts = attention.queries, attention.keys, values, outputs, attention.lse
-        return pulled_back(*parts, cotangents, attention.scale)
+        with or_else(attention.failed):
+            return pulled_back(*parts, cotangents, attention.scale)
     many, (prompts, heads, n, width) = len(cotangents), attention.queries.shape
     groups, dtype = attention.keys.shape[1], attention.dtype
     new = {"dtype": dtype, "device": values.device}
@@ -272,14 +269,14 @@ class Attended(torch.autograd.Function):
         ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, attention: Attention, frozen: bool,
         reached: slice | None, fused: bool,
     ) -> Tensor:  # fmt: skip
+        output = lse = None
         if fused:
-            output, lse = attend_with_lse(queries, keys, values, attention.scale)
-        else:
-            output, lse = attention_output(replace(attention, queries=queries, keys=keys), values), None
+            with or_else(attention.failed):
+                output, lse = attend_with_lse(queries, keys, values, attention.scale)
         ctx.save_for_backward(queries, keys, values)
         held = replace(attention, queries=queries[:0], keys=keys[:0], lse=lse)
-        ctx.constant = held, frozen, reached, output.detach() if fused else None  # off the graph, which holds this
-        return output
+        ctx.constant = held, frozen, reached, None if output is None else output.detach()  # off the graph that holds it
+        return attention_output(replace(attention, queries=queries, keys=keys), values) if output is None else output
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:

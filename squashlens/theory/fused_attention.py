@@ -11,7 +11,8 @@ PyTorch's flash attention computes blocks without window and cap, and its flex_a
 attention; its logsumexp needs PyTorch 2.9. On the CPU flex_attention runs uncompiled, for tests.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any
 
@@ -98,9 +99,15 @@ def _for_each_head(queries: Tensor, *parts: Tensor) -> list[Tensor]:
     return [repeat(x, "p c k v -> p (c e) k v", e=queries.shape[1] // x.shape[1]) for x in parts]
 
 
-def failure(error: Exception) -> str:
-    """What a kernel's error says in its first line."""
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+@contextmanager
+def or_else(failed: Callable[[str], None]) -> Iterator[None]:
+    """Run fused kernels; what comes after serves if they fail, for which `failed` is told the reason."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever compilers raise
+        failed(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}")
 
 
 def _logits(queries: Tensor, cap: float | None, bias: Tensor | None = None) -> Callable[..., Tensor]:

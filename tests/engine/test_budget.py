@@ -73,9 +73,6 @@ def test_patterns_are_estimated_and_refused(tmp_path: Any, monkeypatch: pytest.M
 
 def test_twice_the_prompt_takes_twice_the_memory(tiny: Any) -> None:
     """Beyond what a block of rows takes, which does not grow."""
-    estimates: list[Any] = [
-        budget.pass_bytes, lambda m, p, n: budget.products_bytes(m, p, n, 4),
-    ]  # fmt: skip
-    for estimate in estimates:
+    for estimate in (budget.pass_bytes, lambda m, p, n: budget.products_bytes(m, p, n, 4)):
         at = [estimate(tiny, 1, n) for n in (20_000, 40_000, 80_000)]
         assert at[2] - at[1] == pytest.approx(2 * (at[1] - at[0]), rel=0.05)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoModelForCausalLM, DynamicCache, GenerationConfig
 
 import squashlens as sl
 from squashlens.engine.running import generate as module
@@ -55,6 +55,23 @@ def test_greedy_is_what_transformers_says_token_by_token(
     expected = [by_transformers(plain, prompt, eos_token_id=ends) for prompt in given]
     assert all_said(model, given) == expected
     assert len({said.ids for said in expected}) > 1, "not all the same"
+
+
+class Ignored(DynamicCache):
+    """A cache that attention does not use, as TransformerLens 4.3 does not use those of transformers 5.24."""
+
+    def update(self, key_states: Any, value_states: Any, *args: Any, **options: Any) -> Any:
+        super().update(key_states, value_states, *args, **options)
+        return key_states, value_states
+
+
+def test_whole_prompts_are_run_where_a_cache_is_not_used(
+    folder_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_cache = all_said(sl.load(folder_of("gemma")), prompts())
+    monkeypatch.setattr(module, "_cache", lambda model: Ignored())
+    with pytest.warns(UserWarning, match="other logits here than in the whole prompt"):
+        assert all_said(sl.load(folder_of("gemma")), prompts()) == on_a_cache
 
 
 def test_the_size_of_batches_changes_nothing(bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

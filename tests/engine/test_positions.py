@@ -13,7 +13,7 @@ import squashlens as sl
 from squashlens.engine.running.generate import Prompt, generate
 from squashlens.errors import InputError
 from tests.cases import LIMIT, VARIABLE, save_random
-from tests.references import last_streams
+from tests.references import distances_equal
 
 CONTENT = [7, 8, 9, 9, 7, 8] * 4
 
@@ -22,11 +22,6 @@ def both_of(name: str, folder: Path) -> tuple[Any, Any]:
     """The bridge and the plain model of a configuration, loaded apart."""
     save_random(VARIABLE[name], folder)
     return sl.load(folder), AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
-
-
-def by_hand(plain: Any, pair: Any) -> np.ndarray:
-    v, star = (last_streams(plain, ids).double() for ids in (pair.v, pair.v_star))
-    return (v - star).abs().amax(-1).numpy()
 
 
 ACROSS = "separate, since .* depends on the length of the pass beyond"
@@ -51,9 +46,7 @@ def test_collapse_on_both_sides_of_the_switch(
     ds = sl.collapse(model, sequence, lengths=list(lengths))
     assert re.match(route, sl.results.provenance(ds)["passes"])
     for length in lengths:
-        expected = by_hand(plain, sequence.pair(length))
-        np.testing.assert_allclose(ds["distance"].sel(length=length), expected[:-1], atol=2e-5)
-        np.testing.assert_allclose(ds["distance_y"].sel(length=length), expected[-1], atol=2e-5)
+        distances_equal(ds.sel(length=length), plain, sequence.pair(length))
     if route != "shared":
         with pytest.raises(InputError, match="depends on the length of the pass"):
             sl.collapse(model, sequence, lengths=list(lengths), passes="shared")

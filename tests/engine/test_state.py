@@ -87,6 +87,7 @@ ACCIDENTS: dict[str, Callable[[Any], Any]] = {
     "train mode": lambda m: m.train(),
     "matmul precision": lambda m: torch.set_float32_matmul_precision("medium"),
     "hooks left behind": lambda m: m.add_hook("blocks.1.hook_resid_pre", lambda stream, hook: stream * 1.01),
+    "a tensor on a module": lambda m: setattr(m.blocks[0], "stored", torch.ones(3)),
     "a torch hook": lambda m: mlp(m).register_forward_hook(lambda _, args, out: out * 2),
 }
 
@@ -302,7 +303,7 @@ def test_offloaded_weights_are_refused(own: Any) -> None:
 
 
 @pytest.mark.parametrize("measure", [sl.path_bound, sl.jacobian_norms])
-@pytest.mark.parametrize("write", ["optimiser", "whole weights", "epsilon"])
+@pytest.mark.parametrize("write", ["optimiser", "whole weights", "epsilon", "a tensor on a module"])
 def test_what_a_hook_writes_to_is_refused(write: str, measure: Any, own: Any) -> None:
     """At the first call too, when nothing was verified of the model that it leaves; also weights of earlier blocks."""
     model = own("llama")

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
 from transformers import AutoModelForCausalLM, GemmaConfig, GptOssConfig
 
 import squashlens as sl
@@ -22,7 +21,7 @@ from squashlens.errors import UnsoundModelError
 from squashlens.theory import attention as module
 from squashlens.theory import fused_attention
 from squashlens.theory.fused_attention import attend_with_lse, pulled_back
-from tests.cases import COMMON, CONFIGS, MORE, few, save_random
+from tests.cases import COMMON, CONFIGS, MORE, few, foreign, save_random
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3, 5, 5, 41]])
 
@@ -110,8 +109,7 @@ def test_rounding_of_a_deep_model_is_not_taken_for_another_attention(monkeypatch
     torch.manual_seed(0)
     config = GemmaConfig(**sizes | {"num_key_value_heads": 4, "initializer_range": 0.3})
     inner: Any = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="eager").eval()
-    model = build_bridge_from_module(inner, "GemmaForCausalLM", hf_config=config, tokenizer=None, model_name="deep")
-    model.eval().requires_grad_(False)
+    model = foreign(inner).eval().requires_grad_(False)
     assert streamed._prove(model).reason is None
     with monkeypatch.context() as patch:
         patch.setattr(streamed, "SHAKEN", 0.0)
@@ -224,21 +222,30 @@ def test_a_kernel_with_other_numbers_is_not_used(
     np.testing.assert_array_equal(found, by_blocks)
 
 
-@pytest.mark.parametrize("where", [(fused, "attend_with_lse"), (module, "row_times_pattern")], ids=["pass", "rows"])
+@pytest.mark.parametrize(
+    ("call", "where", "way"),
+    [
+        (sl.path_bound, (fused, "attend_with_lse"), "fused, then streamed"),
+        (sl.path_bound, (module, "row_times_pattern"), "fused, then streamed"),
+        (sl.jacobian_norms, (module, "attend_with_lse"), "fused and streamed, then streamed, block by block"),
+        (sl.jacobian_norms, (module, "pulled_back"), "fused and streamed, then streamed, block by block"),
+    ],
+    ids=["pass", "rows", "differentiable pass", "derivatives"],
+)
 def test_a_kernel_that_fails_after_its_test_ends_in_blocks(
-    where: tuple[Any, str], bridge_of: Any, monkeypatch: pytest.MonkeyPatch
+    call: Any, where: tuple[Any, str], way: str, bridge_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LONGEST", 4)
     monkeypatch.setattr(fused, "_reasons", {})
     model = bridge_of("gemma3", torch.float32)
-    by_blocks = sl.path_bound(model, IDS[0])
+    by_blocks = call(model, IDS[0])
     with fused_anywhere(monkeypatch):
-        sl.path_bound(model, IDS[0])
+        call(model, IDS[0])
         monkeypatch.setattr(*where, fails)
         with pytest.warns(UserWarning, match="out of resource"):
-            found = sl.path_bound(model, IDS[0])
+            found = call(model, IDS[0])
     np.testing.assert_allclose(found, by_blocks, rtol=1e-5)
-    assert sl.results.provenance(found)["attention_implementation"] == "fused, then streamed"
+    assert sl.results.provenance(found)["attention_implementation"] == way
 
 
 def asked(**options: Any) -> Any:

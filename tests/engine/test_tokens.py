@@ -134,10 +134,12 @@ def test_ids_without_an_embedding_are_answered_with_what_to_give(tiny: Any, brid
         sl.prompts.repeated(larger, "1", 3, prefix="110 <image>")
 
 
-def test_text_gets_one_bos(tiny: Any) -> None:
+def test_text_alone_gets_one_bos(tiny: Any) -> None:
     ids = sl.prompts.tokenize(tiny, "How many ones?")
     assert ids.tolist() == [[2, *tiny.tokenizer("How many ones?", add_special_tokens=False)["input_ids"]]]
     assert sl.prompts.tokenize(tiny, "How many ones?", bos="none").tolist()[0] == ids.tolist()[0][1:]
+    with pytest.raises(InputError, match="is for text"):
+        sl.prompts.tokenize(tiny, [5, 6], bos="none")
 
 
 def test_ids_are_taken_as_they_are_with_a_warning(tiny: Any, bridge_of: Callable[..., Any]) -> None:
@@ -176,11 +178,6 @@ def test_a_second_bos_gives_a_warning_in_every_form(tiny: Any) -> None:
             measure(text)
         assert sum("begins with the ids [2, 2]" in str(one.message) for one in said) == warned
         assert all("bos='none'" in str(one.message) for one in said)
-
-
-def test_only_text_gets_a_start(tiny: Any) -> None:
-    with pytest.raises(InputError, match="is for text"):
-        sl.prompts.tokenize(tiny, [5, 6], bos="none")
 
 
 @pytest.mark.parametrize(

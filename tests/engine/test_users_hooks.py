@@ -135,7 +135,7 @@ def test_random_functions_are_found_wherever_they_are(where: str, bridge_of: Any
         sl.top_tokens(model, IDS)
 
 
-@pytest.mark.parametrize("hang", ["point", "module", "every", "tensor"])
+@pytest.mark.parametrize("hang", ["point", "module", "every", "tensor", "applied"])
 def test_hooks_that_change_derivatives_alone_are_refused(hang: str, bridge_of: Any) -> None:
     model = bridge_of("llama")
 
@@ -152,6 +152,7 @@ def test_hooks_that_change_derivatives_alone_are_refused(hang: str, bridge_of: A
         "module": lambda: mlp.register_full_backward_hook(smaller),
         "every": lambda: torch.nn.modules.module.register_module_full_backward_hook(smaller),
         "tensor": lambda: model.hooks(fwd_hooks=[(site, within)]),
+        "applied": lambda: sl.applied(model, (site, within)),
     }
     with hooks[hang]():
         for measure in (sl.certified_bound, sl.jacobian_norms):

@@ -12,6 +12,7 @@ import torch
 from transformer_lens import hook_points
 
 import squashlens as sl
+from squashlens.engine.state import steady
 from squashlens.errors import InputError, SquashlensError, StaleCaptureError, UnsoundModelError
 from tests.hooks.passes import IDS, logits
 from tests.references import raw
@@ -132,6 +133,7 @@ def test_what_is_no_hook_is_refused(given: Any, bridge_of: Callable[..., Any]) -
 
 
 RETURNS: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
+    "writes nan": (lambda t: t.index_fill_(1, torch.tensor([0]), torch.nan), "left NaN in the tensor that it wrote to"),
     "text": (lambda t: "x", "returned a str, not a tensor"),
     "array": (lambda t: t.detach().numpy(), "returned a ndarray, not a tensor"),
     "shape": (lambda t: t[:, :-1], r"returned a tensor of shape .*, but got one of shape \(1, "),
@@ -141,7 +143,7 @@ RETURNS: dict[str, tuple[Callable[[torch.Tensor], Any], str]] = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("what", list(RETURNS))
 @pytest.mark.parametrize("site", [SITE, "blocks.1.attn.hook_attn_scores"])
 def test_what_a_function_returns_is_checked(what: str, site: str, bridge_of: Callable[..., Any]) -> None:
@@ -197,9 +199,13 @@ def test_a_function_may_write_to_the_pattern_that_it_gets(bridge_of: Callable[..
 def test_what_a_function_writes_to_the_denominator_of_a_norm_takes_effect(bridge_of: Callable[..., Any]) -> None:
     """The bridge compares which tensor comes back, and would go on without the edit."""
     model, site = bridge_of("llama"), "blocks.1.ln1.hook_scale"
-    expected = logits(model, (site, lambda scale: scale * 2))
+    with sl.applied(model, (site, lambda scale: scale * 2)):
+        expected, bound = logits(model), sl.path_bound(model, IDS)
     torch.testing.assert_close(logits(model, (site, lambda scale: scale.mul_(2))), expected)
     assert not torch.allclose(logits(model), expected)
+    with model.hooks(fwd_hooks=[(site, lambda scale, hook: scale.mul_(2))]):
+        np.testing.assert_allclose(sl.path_bound(model, IDS), bound, rtol=1e-5)
+    assert abs(sl.path_bound(model, IDS) / bound - 1).max() > 1e-3
 
 
 def test_a_function_that_fails_is_named(bridge_of: Callable[..., Any]) -> None:
@@ -212,6 +218,11 @@ def test_a_function_that_fails_is_named(bridge_of: Callable[..., Any]) -> None:
     with refused as caught, sl.applied(model, ("blocks.1.hook_resid_pre", lambda t: t[[][0]])):
         sl.path_bound(model, IDS)
     assert isinstance(caught.value.__cause__, IndexError)
+    with sl.applied(model, ("blocks.2.hook_resid_pre", lambda t: t.detach())):
+        with pytest.raises(InputError, match="failed with its hooks .*<lambda>.*: RuntimeError: .*not require grad"):
+            sl.jacobian_norms(model, IDS)
+        with pytest.raises(RuntimeError, match="^My table does not require grad"), steady(model):
+            raise RuntimeError("My table does not require grad.")  # in a function that is no hook
 
 
 def test_captures_and_resumed_files_are_for_the_function(tiny: Any, tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ class Watched:
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.add_init_script("navigator.clipboard.writeText = async text => { window.copied = text; }")
 
-    def open(self, path: Path, state: str = "") -> Any:
-        self.page.goto(path.as_uri() + state)
+    def open(self, path: Path) -> Any:
+        self.page.goto(path.as_uri())
         self.page.wait_for_selector(".sl-ribbon [role=option]")
         self.page.locator(".sl-more summary").first.click()
         return self.page

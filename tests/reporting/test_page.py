@@ -98,10 +98,11 @@ def test_refusals(asked: dict[str, Any], words: str) -> None:
 def test_the_code_loads_the_same_model(tiny: Any, bridge_of: Any) -> None:
     assert report_page._source(tiny) == "tiny-gemma"
     assert Path(report_page._source(bridge_of("llama"))).is_dir()
-    facts = {"dtype": "float32", "revision": None, "proof": "verified", "call": {"norm": "spectral"}}
+    facts = {"dtype": "float32", "revision": None, "proof": "verified", "call": {"norm": "spectral", "n_probes": 32}}
     other = facts | {"dtype": "bfloat16", "revision": "abc", "proof": "unverified"}
     code = report_page._code(other, "org/m", Asked("1"), 8)
     assert "sl.load('org/m', dtype='bfloat16', revision='abc', verify=False)" in code
+    assert "norm='spectral', n_probes=32" in code
     assert "sl.load('./gpt2')" in report_page._code(facts, "./gpt2", Asked("1"), 8)
 
 

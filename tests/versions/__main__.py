@@ -132,7 +132,8 @@ def installation(environment: Environment) -> list[tuple[str, list[str]]]:
 def outcome(lines: Sequence[str], reason: str) -> dict[str, Any]:
     """What pytest printed last: the counts, with the reasons of what was skipped, and a line for each failure."""
     skipped = [line.split(": ")[-1] for line in lines if line.startswith("SKIPPED")]
-    counts = lines[-1].strip("= ").partition(" in ")[0] if lines else "it printed nothing"
+    ends = [line for line in lines if " passed" in line or " failed" in line]  # libraries may print after it
+    counts = [*(lines or ["it printed nothing"]), *ends][-1].strip("= ").partition(" in ")[0]
     failures = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     return {
         "tests": f"{counts} ({'; '.join(sorted(set(skipped)))})" if skipped else counts,

@@ -30,7 +30,7 @@ from squashlens.engine.anatomy import learned_sink
 from squashlens.engine.live import POINTS, live_attention
 from squashlens.engine.locks import locked
 from squashlens.engine.memory import later
-from squashlens.engine.reader import reader_of
+from squashlens.engine.reader import reader_of, writes
 from squashlens.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Hook:
             so the name should state what else the edit depends on.
         site: hook point. With ``{block}`` in it, the hook acts at this point in each of `blocks`.
         edit: called as ``edit(tensor)`` or ``edit(tensor, hook=point)``, as its signature allows. It returns the
-            replacement, a tensor of the same shape, dtype and device, or None to keep the activation.
+            replacement, a tensor of the same shape, dtype and device, or None to keep the activation as it left it.
         blocks: block numbers for a site with ``{block}``; all blocks by default.
         positional: True if `edit` counts positions from the start of the prompt, or the positions where it acts. A pass
             that continues a cache then raises an error, since it has only the new tokens. Attention logits and patterns
@@ -57,7 +57,7 @@ class Hook:
 
     Raises:
         InputError: an argument is not of this kind; or, during a forward pass, `edit` returns something else than
-            described, or NaN where it got numbers.
+            described, or leaves NaN where it got numbers.
 
     >>> Hook("half", "blocks.{block}.attn.hook_z", lambda z: z / 2, blocks=(1,)).points(n_blocks=3)
     ['blocks.1.attn.hook_z']
@@ -85,14 +85,10 @@ class Hook:
     def __call__(self, tensor: Tensor, *, hook: object) -> Tensor | None:
         if isinstance(self.positional, tuple):
             self._lengths.append(tensor.shape[-1 if self.site.endswith(AXIS_OF_KEYS) else 1])
-        version = None if tensor.is_inference() else tensor._version
+        written = [writes(tensor)]
         result = self.edit(tensor, hook=hook) if self._with_point else self.edit(tensor)
-        if (result is None or result is tensor) and version is not None and tensor._version != version:
-            result = tensor.clone()  # the bridge's norms take the same tensor as one without an edit
-        if result is not None:
-            site = getattr(hook, "name", None) if "{block}" in self.site else self.site
-            require_like(tensor, result, self.name, str(site))
-        return result
+        site = getattr(hook, "name", None) if "{block}" in self.site else self.site
+        return _checked(self.name, str(site), written, hook, (tensor,), result)
 
     def __repr__(self) -> str:
         return self.name
@@ -273,14 +269,11 @@ def checking_results(model: Bridge) -> Iterator[None]:
                 torch_hook(stack, point, lambda _, entering: (entering[0].clone(), *entering[1:]), before=True)
             theirs = [h.user_hook for h in point.fwd_hooks if not isinstance(h.user_hook, Hook)]
             if theirs:
-                check = partial(_check, " or ".join(map(function_name, theirs)), site)
+                written: list[int] = []
+                torch_hook(stack, point, lambda _, t, written=written: written.append(writes(t[0])), before=True)
+                check = partial(_checked, " or ".join(map(function_name, theirs)), site, written)
                 torch_hook(stack, point, check, before=False)
         yield
-
-
-def _check(name: str, site: str, _point: object, entered: tuple[Any, ...], left: object) -> None:
-    """Compare the tensor that leaves a hook point with the tensor that entered it."""
-    require_like(entered[0], left, name, site)
 
 
 def takes_point(function: Callable[..., Any], name: str) -> bool:
@@ -312,15 +305,22 @@ def without_partials(function: object) -> Any:
     return function
 
 
-def require_like(before: object, after: object, name: str, site: str) -> None:
-    """Raise an error if a hook's result is not a tensor like its input, has new NaN entries, or has a backward hook."""
+def _checked(name: str, site: str, written: list[int], _point: object, entered: tuple[Any, ...], after: object) -> Any:
+    """What the model goes on with after a hook: its result, or a copy of what entered if the hook only wrote to that.
+
+    Raises an error if that is not a tensor like the one that entered, which before had been `written` to so many times;
+    if it has new NaN entries, or a backward hook.
+    """
+    before = entered[0]
     if any(getattr(tensor, "_backward_hooks", None) for tensor in (before, after)):
         raise InputError(
             f"The hook {name} at {site} calls `register_hook`, which changes derivatives but not the model's output.",
             "Return an edited tensor instead: the derivative then follows.",
         )
-    if after is before or not isinstance(before, Tensor):
-        return
+    same, wrote = after is None or after is before, writes(before) != written.pop()
+    if not isinstance(before, Tensor) or (same and not wrote):
+        return after
+    after = before.clone() if same else after  # the bridge's norms take the same tensor as one without an edit
     if not isinstance(after, Tensor):
         raise InputError(
             f"The hook {name} at {site} returned a {type(after).__name__}, not a tensor.",
@@ -336,11 +336,13 @@ def require_like(before: object, after: object, name: str, site: str) -> None:
             )
     wrong = has_nan(after)
     if wrong.device.type != "cpu" or wrong:
+        did = "left NaN in the tensor that it wrote to" if wrote else "returned NaN, but got numbers"
         nan = InputError(
-            f"The hook {name} at {site} returned NaN, but got numbers.",
+            f"The hook {name} at {site} {did}.",
             "Correct its arithmetic: 0/0, inf − inf and roots of negative numbers give NaN.",
         )
-        later(wrong & ~has_nan(before), lambda: nan, name, site)
+        later(wrong if wrote else wrong & ~has_nan(before), lambda: nan, name, site)
+    return after
 
 
 def _plain(value: object) -> str:
@@ -359,7 +361,10 @@ class WholePassesOnly:
     def __call__(self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for cache in (*args, *kwargs.values()):
             if hasattr(cache, "get_seq_length") and int(cache.get_seq_length()):
-                right = AXIS_OF_KEYS if _keeps_every_key(cache) else ()
+                # Of blocks whose cache has one key for every token so far: no window, and no reserved space.
+                kept = [layer for layer in getattr(cache, "layers", ()) if getattr(layer, "keys", None) is not None]
+                every = all(layer.keys.shape[-2] == int(layer.get_seq_length()) for layer in kept)
+                right = AXIS_OF_KEYS if every else ()
                 if wrong := [name for name, site in self.hooks if not site.endswith(right)]:
                     raise InputError(
                         f"{wrong[0]} counts positions from the start of the prompt, but this pass continues a cache "
@@ -367,12 +372,6 @@ class WholePassesOnly:
                         "Run the whole prompt in every pass: use_past_kv_cache=False in `model.generate`, use_cache="
                         "False in other calls.",
                     )
-
-
-def _keeps_every_key(cache: Any) -> bool:
-    """Whether each block's cache has exactly one key for every token so far: no window, and no reserved space."""
-    kept = [layer for layer in getattr(cache, "layers", ()) if getattr(layer, "keys", None) is not None]
-    return all(layer.keys.shape[-2] == int(layer.get_seq_length()) for layer in kept)
 
 
 # In `squashlens.hooks` as `freeze_attention`. Passes without patterns freeze attention themselves.

@@ -70,7 +70,7 @@ def standing(model: Bridge) -> Iterator[Standing]:
     known = reader_of(model).points
     used = {name: point for name, point in reader_of(model).distinct.items() if point.fwd_hooks or point.bwd_hooks}
     for name, point in sorted(used.items()):
-        for function in (handle.user_hook for handle in point.fwd_hooks):
+        for function in (handle.user_hook for handle in point.fwd_hooks if not _joins_points(handle)):
             # A `Hook` has the name of the point that its user gave.
             site = function.site if isinstance(function, Hook) else name
             yield Standing(site if known.get(site) is point else name, function, point, "_forward_hooks")
@@ -116,15 +116,20 @@ def belongs_to_a_library(function: object) -> bool:
     return str(getattr(function, "__module__", "")).startswith(_LIBRARIES)
 
 
+def _joins_points(handle: Any) -> bool:
+    """Whether a bridge came with this hook: where an MLP has no module (OPT), it passes tensors on to its points."""
+    return handle.is_permanent and belongs_to_a_library(handle.user_hook)
+
+
 @contextmanager
 def without_ambient(model: Bridge) -> Iterator[None]:
     """Run the body without the hooks that are on the model, and then restore them."""
     with locked(model):
         points, kept = set(reader_of(model).distinct.values()), Tables()
+        joining = {handle.hook.id for point in points for handle in point.fwd_hooks if _joins_points(handle)}
         for (module, table), hooks in hooks_as_now(model).items():
-            of_libraries = {key: f for key, f in hooks.items() if belongs_to_a_library(f)}
-            own = {key: f for key, f in of_libraries.items() if not isinstance(f, WholePassesOnly)}
-            kept[module, table] = OrderedDict({} if module in points else own)
+            own = ((k, f) for k, f in hooks.items() if belongs_to_a_library(f) and not isinstance(f, WholePassesOnly))
+            kept[module, table] = OrderedDict((k, f) for k, f in own if k in joining or module not in points)
         with with_hooks(model, kept):
             yield
 

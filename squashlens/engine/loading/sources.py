@@ -174,17 +174,14 @@ def identity(name: str, revision: str | None = None) -> str:
     require_revisions(name, source, revision)
     if not Path(source).is_dir():
         return f"commit {hub_commit(source, revision)}"
-    files = sorted(file for file in Path(source).iterdir() if file.is_file() and _is_read(file))
+    shown = (file for file in Path(source).iterdir() if file.is_file() and not file.name.startswith("."))
+    files = sorted(file for file in shown if file.suffix not in LEFT_OUT or file.name in READ_ANYWAY)
     whole = hashlib.sha256()
     for file in files:
         about = file.stat()
         digest = _digest(str(file), about.st_size, about.st_mtime_ns, about.st_ctime_ns)
         whole.update(f"{file.name} {digest}\n".encode())
     return f"files {whole.hexdigest()}"
-
-
-def _is_read(file: Path) -> bool:
-    return not file.name.startswith(".") and (file.suffix not in LEFT_OUT or file.name in READ_ANYWAY)
 
 
 @cache

@@ -16,7 +16,7 @@ from squashlens.engine.agreement import agree
 from squashlens.remarks import remark
 from squashlens.theory import attention as theory
 from squashlens.theory.attention import Attention, attention_output, differentiable_attention, gradients
-from squashlens.theory.fused_attention import attend_with_lse, failure, is_flash, pulled_back, row_times_pattern
+from squashlens.theory.fused_attention import attend_with_lse, is_flash, or_else, pulled_back, row_times_pattern
 
 # Tokens and the window of the test, and where its row begins: 7 blocks of queries and 5 of the row, the last ones
 # ragged. No model has as many heads, so that what is compiled serves every number of blocks.
@@ -68,6 +68,7 @@ def is_fused(kind: Kind, n: int) -> bool:
 def differentiable(attention: Attention, values: Tensor, frozen: bool, reached: slice | None) -> Tensor:
     """The outputs with their derivative."""
     kind = replace(Kind.of(attention, values), differentiated=True)
+    attention = replace(attention, failed=partial(_judge, kind))
     return differentiable_attention(attention, values, frozen, reached, is_fused(kind, attention.queries.shape[2]))
 
 
@@ -75,14 +76,10 @@ def attend(attention: Attention, values: Tensor) -> tuple[Tensor, Attention]:
     """The outputs, and the attention with its logsumexp if fused kernels computed it."""
     kind = Kind.of(attention, values)
     if is_fused(kind, attention.queries.shape[2]):
-        try:
-            parts = attention.queries, attention.keys, values
+        failed, parts = partial(_judge, kind), (attention.queries, attention.keys, values)
+        with or_else(failed):
             found, lse = attend_with_lse(*parts, attention.scale, attention.window, attention.cap)
-            return found, replace(attention, lse=lse, failed=partial(_judge, kind))
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # whatever compilers raise
-            _judge(kind, failure(error))
+            return found, replace(attention, lse=lse, failed=failed)
     return attention_output(attention, values), attention
 
 
@@ -111,24 +108,20 @@ def _why_wrong(kind: Kind) -> str | None:
     late = slice(START, None)
     fused = Attention(queries, keys, kind.scale, kind.cap, REACH if kind.windowed else None)
     written = replace(fused, queries=queries.double(), keys=keys.double())
-    cotangents = drawn(kind.heads, kind.value_width)[None]
-    with torch.no_grad():
-        try:
-            outputs, lse = attend_with_lse(queries, keys, values, kind.scale, fused.window, kind.cap)
-            if kind.differentiated:
-                pulled = pulled_back(queries, keys, values, outputs, lse, cotangents, kind.scale)
-                truth = gradients(written, values.double(), cotangents)
-                right = all(agree(x, y, kind.dtype) for x, y in zip(pulled, truth, strict=True) if y is not None)
-                return None if right else "its derivatives are wrong"
-            parts = row[:, late], queries[:, :, late], keys, lse[:, :, late]
-            product = row_times_pattern(*parts, kind.scale, fused.window, kind.cap, START)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # whatever compilers raise
-            return failure(error)
+    cotangents, errors = drawn(kind.heads, kind.value_width)[None], list[str]()
+    with torch.no_grad(), or_else(errors.append):
+        outputs, lse = attend_with_lse(queries, keys, values, kind.scale, fused.window, kind.cap)
+        if kind.differentiated:
+            pulled = pulled_back(queries, keys, values, outputs, lse, cotangents, kind.scale)
+            truth = gradients(written, values.double(), cotangents)
+            right = all(agree(x, y, kind.dtype) for x, y in zip(pulled, truth, strict=True) if y is not None)
+            return None if right else "its derivatives are wrong"
+        parts = row[:, late], queries[:, :, late], keys, lse[:, :, late]
+        product = row_times_pattern(*parts, kind.scale, fused.window, kind.cap, START)
         weights, _ = written.weights(everything, everything)
         off = (product / (row @ weights.mean(dim=(1, 2))[0]) - 1).abs().max().item()
         if not off <= ROWS:  # NaN is wrong
             return f"the product of a row differs by {off:.1e}"
         right = agree(outputs, (weights @ values.double()[:, :, None]).flatten(1, 2), kind.dtype)
         return None if right else "its outputs are wrong"
+    return errors[0]

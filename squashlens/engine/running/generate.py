@@ -8,6 +8,7 @@ the length of a pass (`engine.anatomy`), since cached keys would not be rotated 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -15,13 +16,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge
+from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import (
     context_length,
     device_of,
+    dtype_of,
     length_dependent_encodings,
     n_blocks,
     text_config,
 )
+from squashlens.engine.applied import probe_ids
 from squashlens.engine.budget import pass_bytes, pattern_bytes, queries_and_keys
 from squashlens.engine.hooking.standing import ambient
 from squashlens.engine.memory import available
@@ -29,7 +33,9 @@ from squashlens.engine.native import is_native, n_outcomes, outputs_are_tokens
 from squashlens.engine.running.forward import run
 from squashlens.engine.running.passes import batches
 from squashlens.engine.running.users_hooks import users_hooks_tested
+from squashlens.engine.state import proved
 from squashlens.errors import InputError
+from squashlens.remarks import remark
 from squashlens.sequences import Ids
 
 TAIL = 128  # as many of the last new tokens show whether they are enough
@@ -104,9 +110,27 @@ def empty_cache(model: Bridge) -> Any:
     """An empty cache of keys and values; None where a token by itself would be another than in a whole pass."""
     if is_native(model) or ambient(model) or length_dependent_encodings(model):
         return None
+    return _cache(model) if proved(model, "tokens on a cache", lambda: _continues(model)) else None
+
+
+def _cache(model: Bridge) -> Any:
     from transformers import DynamicCache
 
     return DynamicCache(config=text_config(model))
+
+
+def _continues(model: Bridge) -> bool:
+    """Whether a token on a cache has the logits that it has in the whole prompt: the libraries must pass caches on."""
+    ids, context = probe_ids(model), {"use_cache": True, "past_key_values": _cache(model)}
+    run(model, ids[:, :-1], context)
+    if agree(run(model, ids[:, -1:], context), run(model, ids), dtype_of(model)):
+        return True
+    remark(
+        "On cached keys and values a token has other logits here than in the whole prompt. So the whole prompt is run "
+        f"for each new token, which is slower. transformers {version('transformers')} may be too new for "
+        f"TransformerLens {version('transformer-lens')}, which has to pass the cache on."
+    )
+    return False
 
 
 def _ends(model: Bridge) -> set[int]:

@@ -116,15 +116,21 @@ def _test_effect(model: Bridge, proof: _Proof, names: Iterable[str]) -> None:
         proof.effective.update({name: name not in without for name in group.values()})
 
 
-def implementation(model: Bridge, sites: Iterable[str] = (), n: int = 0, differentiated: bool = False) -> str:
-    """How attention, or its derivative, is computed for n tokens while `sites` are watched, for the provenance."""
+def implementation(
+    model: Bridge, sites: Iterable[str] = (), n: int = 0, differentiated: bool = False, planned: str = ""
+) -> str:
+    """How attention, or its derivative, is computed for n tokens while `sites` are watched, for the provenance.
+
+    A fused kernel may have failed since `planned` was the way.
+    """
     reason = why_not_streamed(model, sites)
     if reason is not None:
         return f"eager, since {reason}"
     kinds = proved(model, "streamed", lambda: _prove(model)).kinds
     changed = partial(replace, differentiated=differentiated)
     ways = {is_fused(changed(kind, windowed=(window or n) < n), n) for kind, window in kinds}
-    return " and ".join(name for name, fused in (("fused", True), ("streamed", False)) if fused in ways)
+    way = " and ".join(name for name, fused in (("fused", True), ("streamed", False)) if fused in ways)
+    return way if planned in ("", way) else f"{planned}, then {way}"
 
 
 @contextmanager

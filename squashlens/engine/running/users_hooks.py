@@ -22,6 +22,7 @@ from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, residual_site
 from squashlens.engine.hooking.hook import Hook, attached, torch_hook
 from squashlens.engine.hooking.standing import Standing, standing, with_hooks, without_ambient
+from squashlens.engine.reader import writes
 from squashlens.engine.state import hooks_at_begin, proved
 from squashlens.errors import InputError, UnsoundModelError
 
@@ -144,6 +145,4 @@ def _compare_around(stack: ExitStack, module: nn.Module, found: set[str], enteri
 
 def _leaves(value: object) -> list[object]:
     """Every object in nested containers by its identity, and of tensors also how often they were written to."""
-    leaves = tree_leaves(value)
-    return [(id(leaf), leaf._version) if isinstance(leaf, Tensor) and not leaf.is_inference() else id(leaf)
-            for leaf in leaves]  # fmt: skip
+    return [(id(leaf), writes(leaf)) for leaf in tree_leaves(value)]

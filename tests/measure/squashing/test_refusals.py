@@ -32,7 +32,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (sl.jacobian, {"k": 129}, "k="),
     (sl.jacobian, {"prompt": ["110 =", "111 ="]}, "single prompt"),
     (sl.influence, {"prompt": [2]}, "at least 2 tokens, and this one has 1. Give a longer prompt"),
-    (sl.influence, {"queries": [4, -1]}, "one twice"),
+    (sl.influence, {"queries": [4, -1]}, r"queries=\[4, -1\] has .* one twice"),
     (sl.influence, {"queries": [9]}, "not a position"),
     (sl.influence, {"layers": [1, 2, 1]}, "layers=.* has no value or one twice"),
     (sl.influence, {"layers": [7]}, "layers"),

@@ -83,12 +83,19 @@ class Pullback:
         if self.by_block:
             self.batch = batch_size or cotangents(model, prompts, n)
             require_products(model, prompts, n, self.batch)
-            self.attention = f"{implementation(model, n=n, differentiated=True)}, block by block"
-            return
-        self.attention = implementation(model)
-        graph = (self.top - self.bottom) * graph_bytes(model, prompts, n)
-        require_room(graph, ids.device, f"The graph of all blocks ({self.attention})", "Use a shorter prompt.")
-        self.batch = batch_size or cotangents_on_graph(model, prompts, n)
+        else:
+            graph = (self.top - self.bottom) * graph_bytes(model, prompts, n)
+            require_room(graph, ids.device, f"The graph of all blocks ({self._way()})", "Use a shorter prompt.")
+            self.batch = batch_size or cotangents_on_graph(model, prompts, n)
+        self.planned = self._way()
+
+    def _way(self, planned: str = "") -> str:
+        return implementation(self.session.model, n=self.session.positions, differentiated=True, planned=planned)
+
+    @property
+    def attention(self) -> str:
+        """How attention was computed up to now, for the provenance."""
+        return self._way(self.planned) + ", block by block" * self.by_block
 
     @cached_property
     def _replay(self) -> Replay:
