@@ -102,6 +102,7 @@ def test_what_has_no_interval() -> None:
     rho, low, high, p = association(n.flip(0), n)
     assert rho == pytest.approx(-1)
     assert all(value.isnan() for value in (low, high, p))
+    assert association(torch.arange(2.0), torch.arange(2.0)).rho.isnan()
     for row in (torch.ones(9), torch.tensor([1.0, torch.nan, 2, 3, 4, 5, 6, 7, 8])):
         assert all(value.isnan() for value in association(row, torch.arange(9.0)))
         assert all(math.isnan(value) for value in difference(row, row, torch.arange(9.0)))

@@ -1,7 +1,6 @@
-"""Rank correlation, and intervals of a mean and of a share."""
+"""How well ranks of noisy means can agree, and intervals of a mean and of a share."""
 
 import math
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,23 +9,9 @@ from jaxtyping import Float
 from scipy import special
 from torch import Tensor
 
-LEVEL = 0.95
+from squashlens.theory.statistics.trends import LEVEL, association
+
 Z = 1.959964  # normal quantile of a 95 % interval
-
-
-def spearman(a: Float[Tensor, "*many outcome"], b: Float[Tensor, "*#many outcome"]) -> Float[Tensor, "*many"]:
-    """Spearman's ρ along the last axis, the correlation of ranks, in float64; ties get their mean rank.
-
-    NaN for constant values, for fewer than three outcomes, and if an outcome is NaN.
-    """
-    from scipy import stats  # takes a second to import
-
-    if a.shape[-1] < 3:
-        return torch.full(a.shape[:-1], torch.nan, dtype=torch.float64)
-    x, y = (given.detach().cpu().double().numpy() for given in (a, b))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.ConstantInputWarning)  # the result is NaN
-        return torch.as_tensor(stats.spearmanrho(x, y, axis=-1)[0], dtype=torch.float64)
 
 
 def mean_interval(values: Float[Tensor, "*many seed"]) -> tuple[Tensor, Tensor, Tensor]:
@@ -62,7 +47,7 @@ def noise_ceiling(draws: Sequence[Float[Tensor, " draw"]], seed: int, splits: in
         for split in range(splits):
             order = one[torch.randperm(len(one), generator=generator)]
             halves[:, split, outcome] = torch.stack([order[::2].mean(), order[1::2].mean()])
-    r = float(spearman(halves[0], halves[1]).nanmean())
+    r = float(association(halves[0], halves[1]).rho.nanmean())
     return math.sqrt(2 * r / (1 + r)) if r >= 0 else math.nan
 
 

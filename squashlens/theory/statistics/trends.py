@@ -68,8 +68,8 @@ def association(a: Float[Tensor, "*many place"], b: Float[Tensor, "*#many place"
     Calibration on autoregressions with n from 12 to 100 and lag-one correlations up to 0.95: at most 5 % of unrelated
     series have a p-value below 0.05, and at least 95 % of the intervals contain a planted correlation. Of series with
     no trend, at most 5 % have one up to a lag-one correlation of 0.8; at 0.95, 14 % of 12 values and 10 % of 20, which
-    are then worth one or two. The result is NaN as in `spearman`; interval and p-value are also NaN for fewer than four
-    places.
+    are then worth one or two. ρ is NaN for constant values, for fewer than three places, and if a value is NaN; the
+    interval and p-value are also NaN for fewer than four places.
     """
     x, y = _rows(a, b)
     found = np.full((4, len(x)), np.nan)
