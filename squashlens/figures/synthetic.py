@@ -56,7 +56,7 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
     figure.update_xaxes(type="log", title=LENGTH).update_yaxes(type="log")
     norm = str(next(iter(several.values()))["distance"].attrs["long_name"]).split()[0]
     title = f"Distance of v and v* at the last token of random attention stacks ({norm})"
-    return finish(figure, title, 320, several.values(), says=f"Over the longer lengths, {'; '.join(says)}.")
+    return finish(figure, title, 320, several.values(), says=f"At the longer lengths, {'; '.join(says)}.")
 
 
 @draws(
@@ -74,7 +74,7 @@ def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
     """
     values, colour, lengths = found["total_variation"], COLOURS["distance"], found["length"].values
     middle, low, high = (getattr(values, edge)("seed").values for edge in ("mean", "min", "max"))
-    says = f"Over the longer lengths, δ {_power(found, 'exponent')}; divided by 1 − k/n, it {_power(found, 'leading')}. "
+    says = f"At the longer lengths, δ {_power(found, 'exponent')}; divided by 1 − k/n, it {_power(found, 'leading')}. "
     says += f"By theory it is n<sup>{_minus(float(found['rate']), 0)}</sup> in the limit."
     hover, bars = "n = %{x}<br>δ: %{y:.4g}", interval(middle, low, high, colour, 4)
     figure = go.Figure(curve(lengths, found["expected"].values, "theory", colour=COLOURS["path_bound"], mode="lines"))
