@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 from squashlens._typing import Mode, Modes, Template, distinct, one_of, positive, several, short_repr
 from squashlens.checks.arguments import validated
@@ -118,8 +119,8 @@ class Task:
         """The question about `length` items drawn with `seed`, which are the same in every mode and with every joiner.
 
         Raises:
-            InputError: if `draw` returns another number of items, the right answer cannot be read by `read`, or the
-                task does not have this mode.
+            InputError: if `draw` returns another number of items, `draw` or `answer` gives two results for the same
+                arguments, the right answer cannot be read by `read`, or the task does not have this mode.
 
         >>> import squashlens as sl
         >>> question = sl.tasks.find("sum").ask(3)
@@ -127,7 +128,8 @@ class Task:
         ('Please perform the following sum: 1 + 1 + 1. ', '3')
         """
         positive(length, "length", "a number of items")
-        items = tuple(self.draw(length, Random(f"{length} {seed}")))
+        items, again = (tuple(self.draw(length, Random(f"{length} {seed}"))) for _ in range(2))
+        self._require_same("draw", items, again)
         if len(items) != length or not all(isinstance(item, str) and item for item in items):
             raise InputError(
                 f"draw= of {self.name!r} returned {items!r} for {length} items.",
@@ -138,7 +140,8 @@ class Task:
     def about(self, items: Sequence[str], *, seed: int = 0, mode: Mode = "answer_only") -> "Question":
         """The question about given items, whose `seed` is a label; raises as `ask` does."""
         one_of(mode, Mode, "mode")
-        truth = self.answer(tuple(items))
+        truth, again = (self.answer(tuple(items)) for _ in range(2))
+        self._require_same("answer", truth, again)
         if not isinstance(truth, str) or not truth.strip():
             raise InputError(
                 f"answer= of {self.name!r} returned {truth!r} as the right answer.", "It must return non-empty text."
@@ -271,6 +274,15 @@ class Task:
             )
         return replace(self, show=joiner.join, name=f"{self.name}, joined by {joiner!r}")
 
+    def _require_same(self, function: str, first: Any, second: Any) -> None:
+        """Raise if a function gave two different results for the same arguments."""
+        if first != second:
+            raise InputError(
+                f"{function}= of {self.name!r} gave {short_repr(first)}, and then {short_repr(second)} for the same "
+                "arguments.",
+                "Let draw= use only the generator that it is handed, as in rng.choices, and answer= only the items.",
+            )
+
     def _readable(self, question: "Question") -> "Question":
         """The question; an error if its right answer is not read back unchanged, or is no number in a numeric task."""
         truth = question.truth
@@ -292,6 +304,8 @@ class Task:
         sequences = ("".join(question.items), self.show(question.items))
         most = FAR * max(n, abs(int(truth)))
         again = symbols(said).lstrip("0") in {symbols(each).lstrip("0") for each in sequences}
+        if not symbols(said):
+            return False
         if not number:
             return again or (len(symbols(said)) > len(str(most)) and is_echo(said, sequences))
         if again and truth.isdecimal() and int(truth) <= n < int(said):
@@ -321,6 +335,12 @@ class Question:
     items: Items
     prompt: str
     truth: str
+
+
+def one_for_all_seeds(asked: Iterable[Question]) -> bool:
+    """Whether there are several seeds, and at each length they all ask the same question."""
+    seeds, lengths, items = zip(*((q.seed, q.length, q.items) for q in asked), strict=True)
+    return len(set(seeds)) > 1 and len(set(items)) == len(set(lengths))
 
 
 PER_SLIP = 4  # one symbol in 4 may be none of the sequence's

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
-from itertools import pairwise
+from itertools import count, pairwise
 from random import Random
 from typing import Any
 
@@ -262,6 +262,8 @@ def test_a_template_has_one_place(template: str) -> None:
     [
         *(({"draw": lambda n, rng, drawn=drawn: drawn}, "for 3 items") for drawn in ([], ["a"], ["a", ""], [1] * 3)),
         *(({"answer": lambda items, said=said: said}, "as the right answer") for said in ("", "\n", 7, None)),
+        ({"draw": lambda n, rng, calls=count(): [str(next(calls))] * n}, r"draw= .* gave \('0', .* then \('1', .* rng"),
+        ({"answer": lambda items, calls=count(): str(next(calls))}, "answer= .* gave '0', and then '1' .* same arg"),
     ],
 )
 def test_a_draw_gives_that_many_texts_and_a_right_answer_is_text(others: dict[str, Any], message: str) -> None:
@@ -363,6 +365,7 @@ def test_what_is_no_number_is_no_answer_where_numbers_are() -> None:
     for said, value, why in (*told, ("", "", "none")):
         assert task.understood(question, said, True) == reading.Reading(value, why)
     assert task.understood(question, "2", False).why == "cut"
+    assert find("count_bernoulli").understood(task.about("00"), "**", True).why == "none"  # and no echo of zeros
     assert replace(task, numeric=False).understood(question, "2 of them", True).value == "2 of them"
 
 

@@ -102,6 +102,21 @@ def test_a_first_token_that_nobody_sees(family: str, bridge_of: Any, plain_of: A
         assert np.abs(plainly[name] - dropped[name]).max() > far, name
 
 
+def test_the_answers_are_those_of_the_sequence(tiny: Any) -> None:
+    """Not of other digits, unless they are asked for; and the figure says which, and whether the task can be done."""
+    ones = sl.prompts.repeated(tiny, "1", 52, prefix=COUNT, suffix="=")
+    how: dict[str, Any] = {"answer": lambda items: str(len(items)), "lengths": [6, 48, 52]}
+    changes = {"window": sl.hooks.sliding_window(4)}
+    own, drawn = (sl.compare(tiny, ones, changes, **how, n_samples=n) for n in (0, 3))
+    assert own["accuracy"].values.tolist() == [[1, 1, 0], [0, 0, 0]]
+    assert own["able"].values.tolist() == ["yes", "no"]
+    assert drawn["accuracy"].sel(change=AS_IT_IS, length=6) < 1
+    for found, asked, able in ((own, "the sequence itself", "yes"), (drawn, "3 sequences drawn", "no")):
+        figure = sl.figures.changes(found)
+        assert f"share of right answers to {asked}" in str(figure.layout.meta)
+        assert ("cannot be judged" in str(figure.layout.meta)) == (able == "no")
+
+
 def test_without_an_answer_nothing_is_asked(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models without a tokenizer can be compared; and the longest prompt asked for is the one the bound is of."""
     model = bridge_of("mistral")
