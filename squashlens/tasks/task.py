@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
 
 from squashlens._typing import Mode, Modes, Template, distinct, one_of, positive, several, short_repr
 from squashlens.checks.arguments import validated
@@ -119,8 +118,8 @@ class Task:
         """The question about `length` items drawn with `seed`, which are the same in every mode and with every joiner.
 
         Raises:
-            InputError: if `draw` returns another number of items, `draw` or `answer` gives two results for the same
-                arguments, the right answer cannot be read by `read`, or the task does not have this mode.
+            InputError: if `draw` returns another number of items, the right answer cannot be read by `read`, or the
+                task does not have this mode.
 
         >>> import squashlens as sl
         >>> question = sl.tasks.find("sum").ask(3)
@@ -128,8 +127,7 @@ class Task:
         ('Please perform the following sum: 1 + 1 + 1. ', '3')
         """
         positive(length, "length", "a number of items")
-        items, again = (tuple(self.draw(length, Random(f"{length} {seed}"))) for _ in range(2))
-        self._require_same("draw", items, again)
+        items = tuple(self.draw(length, Random(f"{length} {seed}")))
         if len(items) != length or not all(isinstance(item, str) and item for item in items):
             raise InputError(
                 f"draw= of {self.name!r} returned {items!r} for {length} items.",
@@ -140,8 +138,7 @@ class Task:
     def about(self, items: Sequence[str], *, seed: int = 0, mode: Mode = "answer_only") -> "Question":
         """The question about given items, whose `seed` is a label; raises as `ask` does."""
         one_of(mode, Mode, "mode")
-        truth, again = (self.answer(tuple(items)) for _ in range(2))
-        self._require_same("answer", truth, again)
+        truth = self.answer(tuple(items))
         if not isinstance(truth, str) or not truth.strip():
             raise InputError(
                 f"answer= of {self.name!r} returned {truth!r} as the right answer.", "It must return non-empty text."
@@ -211,12 +208,22 @@ class Task:
         """One question for each mode, then length in ascending order, then seed.
 
         Raises:
-            InputError: if lengths, seeds or mode are empty or repeat a value.
+            InputError: if lengths, seeds or mode are empty or repeat a value, or if the task asks something else when
+                it is asked a second time.
         """
         lengths, seeds, modes = list(lengths), list(seeds), several(mode)
         for name, values in (("lengths", lengths), ("seeds", seeds), ("mode", modes)):
             distinct(values, name)
-        return [self.ask(n, seed=seed, mode=each) for each in modes for n in sorted(lengths) for seed in seeds]
+        chosen = [(n, seed, each) for each in modes for n in sorted(lengths) for seed in seeds]
+        questions, again = ([self.ask(n, seed=seed, mode=each) for n, seed, each in chosen] for _ in range(2))
+        for first, second in zip(questions, again, strict=True):
+            if first != second:
+                function = "answer= or show=" if first.items == second.items else "draw="
+                raise InputError(
+                    f"{function} of {self.name!r} gives something else if it is called again for the same arguments.",
+                    "Let draw= use only the generator that it is handed, as in rng.choices, and others only the items.",
+                )
+        return questions
 
     def understood(self, question: "Question", text: str, ended: bool) -> Reading:
         """Read an answer to `question`: the result of `read`, unless it cannot be an answer to this question.
@@ -274,15 +281,6 @@ class Task:
             )
         return replace(self, show=joiner.join, name=f"{self.name}, joined by {joiner!r}")
 
-    def _require_same(self, function: str, first: Any, second: Any) -> None:
-        """Raise if a function gave two different results for the same arguments."""
-        if first != second:
-            raise InputError(
-                f"{function}= of {self.name!r} gave {short_repr(first)}, and then {short_repr(second)} for the same "
-                "arguments.",
-                "Let draw= use only the generator that it is handed, as in rng.choices, and answer= only the items.",
-            )
-
     def _readable(self, question: "Question") -> "Question":
         """The question; an error if its right answer is not read back unchanged, or is no number in a numeric task."""
         truth = question.truth
@@ -299,13 +297,11 @@ class Task:
     def _echoed(self, question: "Question", said: str, number: bool) -> bool:
         """Whether an answer is an echo by the rules of `understood`; what is not a number is compared by symbols."""
         n, truth = len(question.items), question.truth
-        if n < 2 or not is_number(truth):
+        if n < 2 or not is_number(truth) or not symbols(said):
             return False
         sequences = ("".join(question.items), self.show(question.items))
         most = FAR * max(n, abs(int(truth)))
         again = symbols(said).lstrip("0") in {symbols(each).lstrip("0") for each in sequences}
-        if not symbols(said):
-            return False
         if not number:
             return again or (len(symbols(said)) > len(str(most)) and is_echo(said, sequences))
         if again and truth.isdecimal() and int(truth) <= n < int(said):

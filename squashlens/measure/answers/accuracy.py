@@ -108,11 +108,7 @@ def _short_answers(
     kinds = [replace(one, alphabet=tuple(sorted(set(one.content)))) for one in given]
     drawn = [kinds[number % len(kinds)].unrelated(Random(f"short {number}")) for number in range(SHORT)]
     lengths = range(1, min(SHORT, len(given[0])) + 1)
-    different: dict[Ids, tuple[GrowingSequence, int]] = {}
-    for one in drawn:
-        for n in lengths:
-            different.setdefault(one.plain(n).ids(one.trunk), (one, n))
-    asked = list(different.values())[:most]
+    asked = list({one.plain(n).ids(one.trunk): (one, n) for one in drawn for n in lengths}.values())[:most]
     right = _are_right(model, asked, answer).tolist()
     return [(each, right_answer(model, one, n, answer)) for each, (one, n) in zip(right, asked, strict=True)]
 

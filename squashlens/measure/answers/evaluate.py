@@ -44,11 +44,10 @@ class Questions:
     def ids(self, model: Bridge, question: Question) -> Ids:
         """The token ids of the prompt of a question, with the first words of the answer if `prefill`."""
         opening = self.task.opening if self.form.prefill else ""
-        if self.form.template == "none":
-            text = f"{question.prompt} {opening}" if opening else question.prompt
-            return tuple(tokenize(model, text)[0].tolist())
-        ids = encode(model, as_chat(model, question.prompt) + opening)
-        return tuple(tokenize(model, torch.tensor(ids))[0].tolist())
+        asked: Any = f"{question.prompt} {opening}" if opening else question.prompt
+        if self.form.template != "none":
+            asked = torch.tensor(encode(model, as_chat(model, question.prompt) + opening))
+        return tuple(tokenize(model, asked)[0].tolist())
 
 
 def prepare_questions(

@@ -20,7 +20,7 @@ from squashlens.engine.capturing.pairs import Pairs, SequenceOrCapture, capture_
 from squashlens.measure.answers.accuracy import Answer, accuracy
 from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.registration import measurement
-from squashlens.measure.remedies.named_interventions import Changes, by_name, form_under, hooks_of, stated
+from squashlens.measure.remedies.named_interventions import Changes, by_name, form_under, hooks_of
 from squashlens.measure.squashing.bound import path_bound
 from squashlens.records.joining import joined, restated
 from squashlens.records.results import as_variable, attributes
@@ -106,7 +106,7 @@ def compare(
                 right = accuracy(model, drawn or form, answer, lengths=chosen)
                 right.attrs["long_name"] = f"share of right answers to {asked}"
                 found["accuracy"] = as_variable(right, "accuracy")
-        return restated(found, {"form": stated(whole)})
+        return restated(found, {"asked": {"n_samples": n_samples, "seed": seed}})
 
     found = {name: measured(parts) for name, parts in bar(every.items(), desc="interventions")}
     native = np.array([np.nan if window is None else window for window in windows(model)], dtype=float)

@@ -8,7 +8,7 @@ from typing_extensions import TypeAliasType
 from squashlens.engine.hooking.hook import Hook, HookPair, Recipe, is_pair, one_or_several
 from squashlens.errors import InputError
 from squashlens.records.results import AS_IT_IS
-from squashlens.sequences import GrowingSequence, Scattered
+from squashlens.sequences import GrowingSequence
 
 Change = Hook | Recipe | HookPair | GrowingSequence | Callable[[GrowingSequence], GrowingSequence]
 Changes = TypeAliasType("Changes", Mapping[str, Change | Iterable[Change]])
@@ -58,17 +58,3 @@ def form_under(parts: Iterable[Any], sequence: GrowingSequence) -> GrowingSequen
 
 def _hooks(part: object) -> bool:
     return is_pair(part) or isinstance(part, Hook | Recipe)
-
-
-def stated(sequence: GrowingSequence) -> dict[str, Any] | None:
-    """The token ids of a sequence by their part.
-
-    None for a sequence whose separators differ between lengths, of which no single form can be stated.
-    """
-    if isinstance(sequence, Scattered):
-        return None
-    return {
-        "prefix": list(sequence.prefix), "suffix": list(sequence.suffix), "breaks": list(sequence.breaks),
-        "separators": list(sequence.separators), "ending": sequence.ending, "content_tokens": len(sequence),
-        "content": list(sequence.content),
-    }  # fmt: skip

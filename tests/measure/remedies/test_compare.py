@@ -10,7 +10,6 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import BusyModelError, InputError
-from squashlens.measure.remedies.named_interventions import stated
 from squashlens.records.results import AS_IT_IS
 from squashlens.sequences import GrowingSequence
 from tests.measurements import counted, together
@@ -151,11 +150,6 @@ def test_refused_changes(changes: Any, message: str, tiny: Any, digits: Any) -> 
     with pytest.raises(InputError, match=message):
         raw(sl.compare)(tiny, digits, changes, lengths=[3])
     assert fingerprint(tiny)["hook_counts"] == before
-
-
-def test_separators_that_differ_between_lengths_have_no_form() -> None:
-    scattered = GrowingSequence("any", (1, 2, 3), (1, 2), breaks=(1,), separators=(9,)).scattered("seed")
-    assert stated(scattered) is None
 
 
 def test_what_an_intervention_writes_to_is_refused(digits: Any) -> None:
