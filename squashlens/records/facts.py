@@ -12,7 +12,7 @@ from squashlens._typing import short_repr
 from squashlens.saving.stored import SIGNED
 
 Facts = dict[str, Any]
-BOOKS = (SIGNED, "joined")  # stored with the facts, and no facts themselves
+BOOKS = (SIGNED, "sizes", "joined")  # stored with the facts, and no facts themselves
 WIDTH = 80  # characters of a line
 
 

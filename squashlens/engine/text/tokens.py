@@ -44,8 +44,8 @@ WIDEST = 2**63  # larger ids do not fit into a tensor
 def each_of(prompts: Any) -> list[str] | list[list[int]]:
     """The prompts as a list, all of them texts or all of them lists of ids; a single prompt gives a list of one.
 
-    >>> each_of("110"), each_of([2, 5]), each_of([[2, 5], (2, 5, 7)]), each_of(np.array([[2], [5]]))
-    (['110'], [[2, 5]], [[2, 5], [2, 5, 7]], [[2], [5]])
+    >>> each_of("110"), each_of(["1", "2"]), each_of([2, 5]), each_of([[2, 5], (2, 5)]), each_of(np.array([[2], [5]]))
+    (['110'], ['1', '2'], [[2, 5]], [[2, 5], [2, 5]], [[2], [5]])
     """
     if isinstance(prompts, str):
         return [prompts]
@@ -343,8 +343,8 @@ def _display(tokenizer: Any, token_id: int) -> str:
 def escape(text: str) -> str:
     r"""The text with control, format, separator and surrogate characters escaped.
 
-    >>> escape("a\n\x00b")
-    'a\\n\\x00b'
+    >>> escape("a\n\x00\u200b\u2028é 🙂")
+    'a\\n\\x00\\u200b\\u2028é 🙂'
     """
     hidden = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
     return "".join(c.encode("unicode_escape").decode("ascii") if unicodedata.category(c) in hidden else c for c in text)

@@ -216,7 +216,7 @@ def needle(
     counts = [len(prompts), len(places), len(groups)]
     if len(set(counts)) != 1:
         raise InputError(
-            f"There are {counts[0]} prompts, {counts[1]} positions and {counts[2]} groups.",
+            f"The numbers of prompts, positions and groups are {counts[0]}, {counts[1]} and {counts[2]}.",
             "Give one of each for every prompt.",
         )
     measured: dict[str, np.ndarray] = {}
