@@ -64,8 +64,8 @@ def prepare_questions(
     asked = task.asked(list(lengths), numbers, modes)
     if one_for_all_seeds(asked) and not sampled:
         raise InputError(
-            f"The task {task.name!r} asks the same question for all {len(numbers)} seeds at each length, and decoding is "
-            "greedy, so that they would count one answer several times.",
+            f"The task {task.name!r} asks the same question for all {len(numbers)} seeds at each length, and decoding "
+            "is greedy, so that they would count one answer several times.",
             "Give seeds=1, a task whose draw= uses its generator, or temperature= to sample answers.",
         )
     questions = tuple(task.after_examples(question, form.n_examples) for question in asked)
