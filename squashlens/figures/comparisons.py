@@ -43,7 +43,7 @@ def changes(compared: xr.Dataset) -> go.Figure:
     name_rows(figure, names)
     if "accuracy" in compared and AS_IT_IS in names and len(names) > 1:
         right = compared["accuracy"].mean([dim for dim in compared["accuracy"].dims if dim != "change"]).values
-        notes = cannot_be_judged([compared.sel(change=AS_IT_IS)])
+        notes = cannot_be_judged({"": compared.sel(change=AS_IT_IS)})
         before, least = right[names.index(AS_IT_IS)], percent(right.min())
         fewer = int((right < before).sum())
         worst = [f"“{name}”" for name, share in zip(names, right, strict=True) if percent(share) == least]

@@ -192,7 +192,7 @@ def plain(values: xr.DataArray) -> go.Figure | None:
         return None
     values, figure, notes = moved_probability(values), go.Figure(), list[str]()
     says, (title, axis) = extremes(values), titles_of(values)
-    unable = cannot_be_judged([values.to_dataset(name="values")])
+    unable = cannot_be_judged({"": values.to_dataset(name="values")})
     for dim in (dim for dim in values.dims if values[dim].dtype.kind in "OUT"):
         texts = [str(one).replace("_", " ") for one in values[dim].values]
         values = values.assign_coords({dim: [escape(f"{text[:LONG]}{'…' * (len(text) > LONG)}") for text in texts]})
