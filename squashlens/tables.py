@@ -10,6 +10,7 @@ import xarray as xr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.facts import joints, read_facts, subjects
+from squashlens.records.joining import restored
 from squashlens.records.results import is_measured, labels_of, stored_facts
 from squashlens.saving.stored import Result, as_dataset, rows_of
 
@@ -62,8 +63,8 @@ def _below(frames: list[pd.DataFrame]) -> pd.DataFrame:
 
 def _long(result: Result) -> pd.DataFrame:
     """One row for each number of a result."""
-    whole = as_dataset(result)
-    origin = "" if is_measured(result) else "derived from: "
+    whole = as_dataset(restored(result))
+    origin = "" if is_measured(restored(result)) else "derived from: "
     frames = [
         _rows(part, stored, str(name), origin)
         for name, values in whole.data_vars.items()
@@ -80,7 +81,7 @@ def _parts(values: xr.DataArray, stored: dict[str, Any]) -> Iterator[xr.DataArra
     """The values of each part of a joined result, whose models and prompts may differ, as far as they have parts."""
     dims = [dim for dim in joints(stored) if dim in values.dims]
     for places in itertools.product(*(range(values.sizes[dim]) for dim in dims)):
-        yield values.isel({dim: [place] for dim, place in zip(dims, places, strict=True)})
+        yield restored(values.isel(dict(zip(dims, places, strict=True)))).expand_dims(dims)
 
 
 def _rows(values: xr.DataArray, stored: dict[str, Any], name: str, origin: str) -> pd.DataFrame:

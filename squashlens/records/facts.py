@@ -12,7 +12,8 @@ from squashlens._typing import short_repr
 from squashlens.saving.stored import SIGNED
 
 Facts = dict[str, Any]
-BOOKS = (SIGNED, "joined")  # stored with the facts, and no facts themselves
+PADDED = ("labels", "types")  # of a part, where it was padded
+BOOKS = (SIGNED, "joined", *PADDED)  # stored with the facts, and no facts themselves
 WIDTH = 80  # characters of a line
 
 
@@ -81,7 +82,9 @@ def part_facts(stored: Facts, labels_of: Callable[[str], list[Any] | None], dims
         return stored
     own = joined["parts"][joined["labels"].index(here[0])]
     part = joined["shared"] | own if own is not None else {}
-    return part_facts(part, labels_of, dims) | {name: value for name, value in stored.items() if name not in BOOKS}
+    inner = part_facts(part, labels_of, dims)
+    changed = {name: stored[name] | inner[name] for name in PADDED if name in stored and name in inner}
+    return inner | changed | {name: value for name, value in stored.items() if name not in BOOKS}
 
 
 def _merge(facts: Sequence[Any]) -> Any:

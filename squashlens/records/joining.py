@@ -11,7 +11,7 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.facts import Facts, part_facts, read_facts, together
 from squashlens.records.results import R, is_measured, labels_of, sealed, stored_facts
-from squashlens.saving.stored import Result
+from squashlens.saving.stored import Result, texts_of
 
 ARRAY = "values of the array"  # the name of an array in the Dataset that it is joined as
 TOKENS = {"token": "", "token_id": -1}  # after the last token of a prompt that is shorter than others
@@ -72,20 +72,21 @@ def concat(result: Mapping[str | int | float, Result], dim: str) -> xr.DataArray
             f"These results already have {dim!r}.", "Give another dim=, or select one label along it in each result."
         )
     try:
-        return joined(aligned(parts), dim, facts, measured=all(map(is_measured, result.values())))
+        return joined(parts, dim, facts, measured=all(map(is_measured, result.values())))
     except (ValueError, TypeError, KeyError, NotImplementedError) as error:  # labels that occur twice, or stacked ones
         raise InputError(f"These results cannot be aligned: {error}", "Give results that are not reshaped.") from error
 
 
 def joined(results: Mapping[Any, R], dim: str, facts: Sequence[Facts] | None = None, *, measured: bool = True) -> R:
-    """Results of equal form joined along a new leading `dim`, labelled by the keys; each keeps its provenance."""
-    stored = list(map(stored_facts, results.values())) if facts is None else facts
-    return sealed(stacked(results, dim), together(dim, np.array(list(results)).tolist(), stored), measured=measured)
+    """Results joined along a new leading `dim`, labelled by the keys; each keeps its provenance."""
+    whole, stored = stacked(results, dim, list(map(stored_facts, results.values())) if facts is None else facts)
+    return sealed(whole, together(dim, np.array(list(results)).tolist(), stored), measured=measured)
 
 
-def stacked(results: Mapping[Any, R], dim: str) -> R:
-    """Results of equal form along a new leading `dim`, without a provenance of the whole."""
-    parts = list(results.values())
+def stacked(results: Mapping[Any, R], dim: str, facts: Sequence[Facts]) -> tuple[R, list[Facts]]:
+    """Results along a new leading `dim`, without a provenance of the whole, and the facts of each for `together`."""
+    parts = list(aligned(results).values())
+    stored = [each | _own(part, padded) for each, part, padded in zip(facts, results.values(), parts, strict=True)]
     sets = [part if isinstance(part, xr.Dataset) else part.to_dataset(name=ARRAY) for part in parts]
     labels = xr.Variable(dim, np.array(list(results)))
     whole: Any = xr.concat(
@@ -93,10 +94,52 @@ def stacked(results: Mapping[Any, R], dim: str) -> R:
     )
     arrays = [part for part in parts if isinstance(part, xr.DataArray)]
     if not arrays:
-        return whole.assign_attrs(parts[0].attrs)
+        return whole.assign_attrs(parts[0].attrs), stored
     whole = whole[ARRAY].rename(arrays[0].name)
     whole.attrs = _join_certificates([part.attrs for part in arrays])
-    return whole
+    return whole, stored
+
+
+def restored(result: R) -> R:
+    """One part that was selected from a joined result, as it was before; any other result as it is.
+
+    The part loses the labels that only other parts have, and gets back its own types and attributes.
+    """
+    texts = texts_of(result)
+    own = part_facts(stored_facts(result), labels_of(result), list(map(str, result.dims))) if len(texts) == 1 else {}
+    whole: Any = result if isinstance(result, xr.Dataset) else result.to_dataset(name=ARRAY)
+    for dim, labels in own.get("labels", {}).items():
+        there = whole[dim].values.tolist() if dim in whole.dims else []
+        others = [place for place, label in enumerate(there) if label not in labels]
+        if others and not _has_numbers(whole.isel({dim: others}), dim):
+            whole = whole.isel({dim: [there.index(label) for label in labels if label in there]})
+    kinds = own.get("types", {})
+    for name, values in whole.variables.items():
+        if values.dtype.kind == "f" and str(name) in kinds:
+            whole = whole.assign({name: values.copy(data=_of_type(values.values, kinds[str(name)]))})
+    return whole if isinstance(result, xr.Dataset) else whole[ARRAY].rename(result.name)
+
+
+def _own(part: Result, padded: Result) -> Facts:
+    """What padding changes in a part, and `restored` needs."""
+    every = part.variables if isinstance(part, xr.Dataset) else {**part.coords.variables, ARRAY: part.variable}
+    return {
+        "labels": {dim: part[dim].values.tolist() for dim in part.dims if part.sizes[dim] != padded.sizes[dim]},
+        "types": {str(name): values.dtype.str for name, values in every.items() if values.dtype.kind in "biu"},
+    }
+
+
+def _has_numbers(part: xr.Dataset, dim: str) -> bool:
+    """Whether a variable over a dimension has a number: then its labels are no padding, but were changed."""
+    over = [values for values in part.data_vars.values() if dim in values.dims and values.dtype.kind == "f"]
+    return any(bool(values.notnull().any()) for values in over)
+
+
+def _of_type(numbers: np.ndarray, kind: str) -> np.ndarray:
+    """Numbers in another type, if that does not change one."""
+    with np.errstate(invalid="ignore"):
+        other = numbers.astype(kind)
+    return other if (other == numbers).all() else numbers
 
 
 def restated(result: R, facts: Mapping[str, Any]) -> R:
@@ -114,10 +157,8 @@ def aligned(parts: Mapping[Any, R]) -> dict[Any, R]:
             every = np.concatenate(labels)
             values, places = np.unique(every, return_index=True)
             wanted[dim] = values if every.dtype.kind in "iuf" else every[np.sort(places)]  # texts as they first occur
-    turned = {label: part.transpose(*first.dims) for label, part in parts.items()}
-    if "position" in wanted:
-        turned = {label: _with_size(part) for label, part in turned.items()}
-    return {label: padded(part, wanted) for label, part in turned.items()} if wanted else turned
+    sized = {label: _with_size(part) if "position" in wanted else part for label, part in parts.items()}
+    return {label: padded(part, wanted) for label, part in sized.items()} if wanted else sized
 
 
 def padded(part: R, wanted: Mapping[Any, Any]) -> R:

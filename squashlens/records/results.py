@@ -184,8 +184,8 @@ def is_measured(result: Result) -> bool:
     stored, present = _read(texts[0]), digests(result)
     part = part_facts(stored, labels_of(result), [str(name) for name in result.dims])
     # Labels of the part, which it did not have before it was joined.
-    chosen = {label_of(name) for name in joints(stored) if name not in result.dims}
-    own = {name: digest for name, digest in present.items() if name not in chosen}
+    added = {*map(label_of, joints(stored)), *stored.get(SIGNED, {})} - {*part.get(SIGNED, {})}
+    own = {name: digest for name, digest in present.items() if name not in added}
     return _signs(stored, present) or (part is not stored and _signs(part, own))
 
 

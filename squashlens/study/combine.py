@@ -11,7 +11,7 @@ import xarray as xr
 
 from squashlens.errors import InputError
 from squashlens.records.facts import Facts, together
-from squashlens.records.joining import aligned, padded, stacked
+from squashlens.records.joining import padded, stacked
 from squashlens.records.results import sealed
 from squashlens.saving.stored import OF_ALL, PROVENANCE
 from squashlens.study.cells import Cell
@@ -72,8 +72,9 @@ def _along(axes: Mapping[str, list[Any]], cells: Mapping[tuple[Any, ...], xr.Dat
     for place, cell in cells.items():
         groups.setdefault(place[0], {})[place[1:]] = cell
     parts = {label: _along(dict(inner), groups[label]) for label in labels if label in groups}
-    whole = stacked(aligned({label: part for label, (part, _) in parts.items()}), dim)
-    facts = together(dim, labels, [parts[label][1] if label in parts else None for label in labels])
+    here = {label: part for label, (part, _) in parts.items()}
+    whole, stored = stacked(here, dim, [own for _, own in parts.values()])
+    facts = together(dim, labels, [dict(zip(here, stored, strict=True)).get(label) for label in labels])
     return whole if len(parts) == len(labels) else padded(whole, {dim: np.array(labels)}), facts
 
 

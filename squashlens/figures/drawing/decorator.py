@@ -18,6 +18,7 @@ from squashlens.figures.drawing.page_blocks import Page
 from squashlens.figures.drawing.panels import DOT, compose
 from squashlens.figures.drawing.style import dress
 from squashlens.figures.drawing.text import escape
+from squashlens.records.joining import restored
 from squashlens.records.results import origin_of, require_done
 
 DERIVED = "derived values"  # in the line under the title
@@ -48,6 +49,7 @@ def draws(
         @functools.wraps(function)
         def draw(found: Any, *args: Any, **kwargs: Any) -> go.Figure:
             several: dict[str, Any] = {"": found} if isinstance(found, xr.Dataset | xr.DataArray) else dict(found)
+            several = {label: restored(one) for label, one in several.items()}
             if not several:
                 raise InputError(f"{first.name} contains no result.", f"Give the result of {maker}.")
             ready = {label: in_order(with_modes(one, dims_of)) for label, one in several.items()}

@@ -20,6 +20,7 @@ from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import dims_by_name, require
 from squashlens.errors import InputError
+from squashlens.records.joining import restored
 from squashlens.records.results import Variable, provenance, signed
 from squashlens.remarks import remark
 from squashlens.tasks import Question, Reading, Task
@@ -212,6 +213,7 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
     >>> float(shares["said"].sum() + shares["unread"].sum())
     1.0
     """
+    result = restored(result)
     require(result, "result", "squashlens.evaluate", dims_by_name(["value truth: mode length seed", "mode: mode"]))
     facts = provenance(result)
     values = sorted({*result["value"].values.flat, *result["truth"].values.flat} - {""}, key=_by_size)
