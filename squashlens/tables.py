@@ -1,6 +1,5 @@
 """Results as tables with a row for each number."""
 
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -79,9 +78,11 @@ def _long(result: Result) -> pd.DataFrame:
 
 def _parts(values: xr.DataArray, stored: dict[str, Any]) -> Iterator[xr.DataArray]:
     """The values of each part of a joined result, whose models and prompts may differ, as far as they have parts."""
-    dims = [dim for dim in joints(stored) if dim in values.dims]
-    for places in itertools.product(*(range(values.sizes[dim]) for dim in dims)):
-        yield restored(values.isel(dict(zip(dims, places, strict=True)))).expand_dims(dims)
+    dim = next((dim for dim in joints(stored) if dim in values.dims), None)
+    if dim is None:
+        yield values
+    for place in range(values.sizes[dim] if dim else 0):
+        yield from (part.expand_dims(dim) for part in _parts(restored(values.isel({dim: place})), stored))
 
 
 def _rows(values: xr.DataArray, stored: dict[str, Any], name: str, origin: str) -> pd.DataFrame:

@@ -148,11 +148,10 @@ def _apart(result: Any, dims: Sequence[str]) -> dict[str, Result]:
     """The result for each label along some dimensions, by a label for its panel."""
     parts = {"": result}
     for dim in dims:
-        names = [f"{dim.replace('_', ' ')} {value}" for value in result[dim].values]
         parts = {
-            ", ".join(filter(None, (label, name))): selected(part, {dim: place})
+            ", ".join(filter(None, (label, f"{dim.replace('_', ' ')} {value}"))): restored(selected(part, {dim: place}))
             for label, part in parts.items()
-            for place, name in enumerate(names)
+            for place, value in enumerate(part[dim].values)
         }
     return {label: part for label, part in parts.items() if is_done(part)}
 

@@ -12,8 +12,8 @@ from squashlens._typing import short_repr
 from squashlens.saving.stored import SIGNED
 
 Facts = dict[str, Any]
-PADDED = ("labels", "types")  # of a part, where it was padded
-BOOKS = (SIGNED, "joined", *PADDED)  # stored with the facts, and no facts themselves
+CHANGED = ("labels", "types", "attributes")  # of a part, where joining changed them
+BOOKS = (SIGNED, "joined", *CHANGED)  # stored with the facts, and no facts themselves
 WIDTH = 80  # characters of a line
 
 
@@ -83,7 +83,7 @@ def part_facts(stored: Facts, labels_of: Callable[[str], list[Any] | None], dims
     own = joined["parts"][joined["labels"].index(here[0])]
     part = joined["shared"] | own if own is not None else {}
     inner = part_facts(part, labels_of, dims)
-    changed = {name: stored[name] | inner[name] for name in PADDED if name in stored and name in inner}
+    changed = {name: stored.get(name, {}) | inner.get(name, {}) for name in CHANGED}
     return inner | changed | {name: value for name, value in stored.items() if name not in BOOKS}
 
 

@@ -11,7 +11,7 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.facts import Facts, part_facts, read_facts, together
 from squashlens.records.results import R, is_measured, labels_of, sealed, stored_facts
-from squashlens.saving.stored import Result, texts_of
+from squashlens.saving.stored import OF_ALL, Result, as_dataset, texts_of
 
 ARRAY = "values of the array"  # the name of an array in the Dataset that it is joined as
 TOKENS = {"token": "", "token_id": -1}  # after the last token of a prompt that is shorter than others
@@ -86,7 +86,6 @@ def joined(results: Mapping[Any, R], dim: str, facts: Sequence[Facts] | None = N
 def stacked(results: Mapping[Any, R], dim: str, facts: Sequence[Facts]) -> tuple[R, list[Facts]]:
     """Results along a new leading `dim`, without a provenance of the whole, and the facts of each for `together`."""
     parts = list(aligned(results).values())
-    stored = [each | _own(part, padded) for each, part, padded in zip(facts, results.values(), parts, strict=True)]
     sets = [part if isinstance(part, xr.Dataset) else part.to_dataset(name=ARRAY) for part in parts]
     labels = xr.Variable(dim, np.array(list(results)))
     whole: Any = xr.concat(
@@ -94,39 +93,54 @@ def stacked(results: Mapping[Any, R], dim: str, facts: Sequence[Facts]) -> tuple
     )
     arrays = [part for part in parts if isinstance(part, xr.DataArray)]
     if not arrays:
-        return whole.assign_attrs(parts[0].attrs), stored
-    whole = whole[ARRAY].rename(arrays[0].name)
-    whole.attrs = _join_certificates([part.attrs for part in arrays])
-    return whole, stored
+        whole = whole.assign_attrs(parts[0].attrs)
+    else:
+        whole = whole[ARRAY].rename(arrays[0].name)
+        whole.attrs = _join_certificates([part.attrs for part in arrays])
+    return whole, [each | _own(part, whole) for each, part in zip(facts, results.values(), strict=True)]
 
 
 def restored(result: R) -> R:
     """One part that was selected from a joined result, as it was before; any other result as it is.
 
-    The part loses the labels that only other parts have, and gets back its own types and attributes.
+    The part loses the labels that only other parts have, and gets back its own types and attributes. A number that is
+    NaN in the part itself stays.
     """
     texts = texts_of(result)
     own = part_facts(stored_facts(result), labels_of(result), list(map(str, result.dims))) if len(texts) == 1 else {}
-    whole: Any = result if isinstance(result, xr.Dataset) else result.to_dataset(name=ARRAY)
+    whole: Any = as_dataset(result)
     for dim, labels in own.get("labels", {}).items():
         there = whole[dim].values.tolist() if dim in whole.dims else []
         others = [place for place, label in enumerate(there) if label not in labels]
         if others and not _has_numbers(whole.isel({dim: others}), dim):
             whole = whole.isel({dim: [there.index(label) for label in labels if label in there]})
-    kinds = own.get("types", {})
-    for name, values in whole.variables.items():
-        if values.dtype.kind == "f" and str(name) in kinds:
-            whole = whole.assign({name: values.copy(data=_of_type(values.values, kinds[str(name)]))})
-    return whole if isinstance(result, xr.Dataset) else whole[ARRAY].rename(result.name)
+    for name, kind in own.get("types", {}).items():
+        if name in whole.variables and whole[name].dtype.kind == "f":
+            whole = whole.assign({name: whole[name].copy(data=_of_type(whole[name].values, kind))})
+    whole = whole.copy(deep=False)
+    for name, attrs in own.get("attributes", {}).items():
+        if name in whole.data_vars:
+            whole[name].attrs = {key: value for key, value in whole[name].attrs.items() if key in OF_ALL} | attrs
+    return whole if isinstance(result, xr.Dataset) else next(iter(whole.data_vars.values())).rename(result.name)
 
 
-def _own(part: Result, padded: Result) -> Facts:
-    """What padding changes in a part, and `restored` needs."""
-    every = part.variables if isinstance(part, xr.Dataset) else {**part.coords.variables, ARRAY: part.variable}
+def _own(part: Result, whole: Result) -> Facts:
+    """What joining changes in a part, and `restored` needs."""
+    ours, theirs = as_dataset(part), as_dataset(whole)
     return {
-        "labels": {dim: part[dim].values.tolist() for dim in part.dims if part.sizes[dim] != padded.sizes[dim]},
-        "types": {str(name): values.dtype.str for name, values in every.items() if values.dtype.kind in "biu"},
+        "labels": {dim: part[dim].values.tolist() for dim in part.dims if part.sizes[dim] != whole.sizes[dim]},
+        "types": {name: values.dtype.str for name, values in ours.variables.items() if values.dtype.kind in "biu"},
+        "attributes": other_attributes(ours, {name: values.attrs for name, values in theirs.data_vars.items()}),
     }
+
+
+def other_attributes(part: xr.Dataset, attributes: Mapping[Any, Mapping[Any, Any]]) -> Facts:
+    """The attributes of variables of a part, where they are not these."""
+    ours, theirs = (
+        {name: {key: value for key, value in each[name].items() if key not in OF_ALL} for name in part.data_vars}
+        for each in ({name: values.attrs for name, values in part.data_vars.items()}, attributes)
+    )
+    return {name: attrs for name, attrs in ours.items() if attrs != theirs[name]}
 
 
 def _has_numbers(part: xr.Dataset, dim: str) -> bool:

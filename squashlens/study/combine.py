@@ -11,7 +11,7 @@ import xarray as xr
 
 from squashlens.errors import InputError
 from squashlens.records.facts import Facts, together
-from squashlens.records.joining import padded, stacked
+from squashlens.records.joining import other_attributes, padded, stacked
 from squashlens.records.results import sealed
 from squashlens.saving.stored import OF_ALL, PROVENANCE
 from squashlens.study.cells import Cell
@@ -37,13 +37,12 @@ def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
         )
     taken = {*map(str, first.variables), *map(str, first.dims)}
     axes = {axis_name(name, taken): list(labels) for name, labels in grid.axes.items()}
-    whole, facts = _along(axes, parts)
+    merged = {name: _merge_attributes([part[name].attrs for part in parts.values()]) for name in first.data_vars}
+    whole, facts = _along(axes, {place: _with_attributes(part, merged) for place, part in parts.items()})
     whole = whole.set_coords("cell")
     if "n_tokens" in whole.coords and not whole["n_tokens"].ndim:
         whole = whole.drop_vars("n_tokens")
     whole.attrs = {"study": str(store.root), "grid": grid.name}
-    for name, values in whole.data_vars.items():
-        values.attrs = _merge_attributes([part[name].attrs for part in parts.values()])
     return sealed(whole, facts) if any(PROVENANCE in part.attrs for part in parts.values()) else whole
 
 
@@ -59,16 +58,27 @@ def _part(part: xr.Dataset, key: str) -> xr.Dataset:
     return part.assign({"cell": key})  # among the variables, so that it gets all dimensions
 
 
+def _with_attributes(part: xr.Dataset, attributes: Mapping[Any, dict[str, Any]]) -> tuple[xr.Dataset, Facts]:
+    """A cell whose variables have these attributes, and what it states, with its own where they differ."""
+    stated = json.loads(part.attrs.get(PROVENANCE, "{}")) | {"attributes": other_attributes(part, attributes)}
+    same = part.copy(deep=False)
+    for name, values in same.data_vars.items():
+        values.attrs = attributes[name]
+    return same, stated
+
+
 def _form(part: xr.Dataset) -> set[Any]:
     return {(name, frozenset(values.dims)) for name, values in part.data_vars.items()} | {*part.coords}
 
 
-def _along(axes: Mapping[str, list[Any]], cells: Mapping[tuple[Any, ...], xr.Dataset]) -> tuple[xr.Dataset, Facts]:
+def _along(
+    axes: Mapping[str, list[Any]], cells: Mapping[tuple[Any, ...], tuple[xr.Dataset, Facts]]
+) -> tuple[xr.Dataset, Facts]:
     """The cells joined along all axes, and what each states; cells that are missing are NaN, and state nothing."""
     if not axes:
-        return cells[()], json.loads(cells[()].attrs.get(PROVENANCE, "{}"))
+        return cells[()]
     (dim, labels), *inner = axes.items()
-    groups: dict[Any, dict[tuple[Any, ...], xr.Dataset]] = {}
+    groups: dict[Any, dict[tuple[Any, ...], tuple[xr.Dataset, Facts]]] = {}
     for place, cell in cells.items():
         groups.setdefault(place[0], {})[place[1:]] = cell
     parts = {label: _along(dict(inner), groups[label]) for label in labels if label in groups}
