@@ -24,8 +24,11 @@ def dims_by_name(needed: Iterable[str]) -> dict[str, str]:
     return {name: dims for text in needed for names, dims in [text.split(":")] for name in names.split()}
 
 
-def require(result: xr.Dataset | xr.DataArray, argument: str, maker: str, needed: Mapping[str, str]) -> None:
-    """Raise an error if a result lacks a variable, or a dimension of a variable."""
+def require(
+    result: xr.Dataset | xr.DataArray, argument: str, maker: str, needed: Mapping[str, str], joined: Iterable[str] = ()
+) -> None:
+    """Raise an error if a result lacks a variable, or a dimension of a variable; it may be `joined` along others."""
+    each = (*EACH, *joined)
     unchanged = f"Give the unchanged result of {maker}."
     for name, dims in needed.items():
         itself = isinstance(result, xr.DataArray) and name in ("values", result.name)
@@ -37,8 +40,8 @@ def require(result: xr.Dataset | xr.DataArray, argument: str, maker: str, needed
             if 0 in here.sizes.values():
                 raise InputError(f"{argument} has no values in {name!r}.", unchanged)
             continue
-        if here is not None and wanted == there - {*EACH}:
-            more = {dim: "prompts" if dim == "prompt" else f"values of {dim}" for dim in EACH if dim in there}
+        if here is not None and wanted == there - {*each}:
+            more = {dim: "prompts" if dim == "prompt" else f"values of {dim}" for dim in each if dim in there}
             several = " and ".join(f"{here.sizes[dim]} {what}" for dim, what in more.items())
             one = ", ".join(f"{dim}=0" for dim in more)
             raise InputError(

@@ -9,7 +9,7 @@ import xarray as xr
 from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.records.facts import Facts, part_facts, read_facts, together
+from squashlens.records.facts import CHANGED, Facts, part_facts, read_facts, together
 from squashlens.records.results import R, is_measured, labels_of, sealed, stored_facts
 from squashlens.saving.stored import OF_ALL, Result, as_dataset, texts_of
 
@@ -57,6 +57,7 @@ def concat(result: Mapping[str | int | float, Result], dim: str) -> xr.DataArray
         raise InputError("result= is empty.", "Give at least one result, by its label.")
     if len({isinstance(label, str) for label in result}) > 1:
         raise InputError("Some labels of result= are text and some are numbers.", "Give labels of one kind.")
+    result = {label: restored(part) for label, part in result.items()}
     facts = [part_facts(stored_facts(part), labels_of(part), list(map(str, part.dims))) for part in result.values()]
     # A part may have a label along `dim` from a selection.
     parts: Any = {
@@ -106,19 +107,20 @@ def restored(result: R) -> R:
     The part loses the labels that only other parts have, and gets back its own types and attributes. A number that is
     NaN in the part itself stays.
     """
-    texts = texts_of(result)
-    own = part_facts(stored_facts(result), labels_of(result), list(map(str, result.dims))) if len(texts) == 1 else {}
-    whole: Any = as_dataset(result)
-    for dim, labels in own.get("labels", {}).items():
+    stored = stored_facts(result) if len(texts_of(result)) == 1 else {}
+    own = part_facts(stored, labels_of(result), list(map(str, result.dims)))
+    if not own.keys() & {*CHANGED}:
+        return result
+    whole: Any = as_dataset(result).copy(deep=False)
+    for dim, labels in own["labels"].items():
         there = whole[dim].values.tolist() if dim in whole.dims else []
         others = [place for place, label in enumerate(there) if label not in labels]
         if others and not _has_numbers(whole.isel({dim: others}), dim):
             whole = whole.isel({dim: [there.index(label) for label in labels if label in there]})
-    for name, kind in own.get("types", {}).items():
+    for name, kind in own["types"].items():
         if name in whole.variables and whole[name].dtype.kind == "f":
             whole = whole.assign({name: whole[name].copy(data=_of_type(whole[name].values, kind))})
-    whole = whole.copy(deep=False)
-    for name, attrs in own.get("attributes", {}).items():
+    for name, attrs in own["attributes"].items():
         if name in whole.data_vars:
             whole[name].attrs = {key: value for key, value in whole[name].attrs.items() if key in OF_ALL} | attrs
     return whole if isinstance(result, xr.Dataset) else next(iter(whole.data_vars.values())).rename(result.name)
@@ -137,10 +139,10 @@ def _own(part: Result, whole: Result) -> Facts:
 def other_attributes(part: xr.Dataset, attributes: Mapping[Any, Mapping[Any, Any]]) -> Facts:
     """The attributes of variables of a part, where they are not these."""
     ours, theirs = (
-        {name: {key: value for key, value in each[name].items() if key not in OF_ALL} for name in part.data_vars}
+        {name: {key: value for key, value in attrs.items() if key not in OF_ALL} for name, attrs in each.items()}
         for each in ({name: values.attrs for name, values in part.data_vars.items()}, attributes)
     )
-    return {name: attrs for name, attrs in ours.items() if attrs != theirs[name]}
+    return {str(name): attrs for name, attrs in ours.items() if attrs != theirs[name]}
 
 
 def _has_numbers(part: xr.Dataset, dim: str) -> bool:
@@ -212,7 +214,8 @@ def _require_alike(meanings: Mapping[Any, Mapping[str, str]]) -> None:
     (first, here), (second, there) = meanings.items()
     differ = [name for name in {**here, **there} if here.get(name) != there.get(name)]
     if differ:
-        kept = "" if len(differ) == len(here) else f", or leave out what differs: `result.drop_vars({differ!r})`"
+        left_out = f", or leave out what differs: `result.drop_vars({differ!r}, errors='ignore')`"
+        kept = left_out if {*here} - {*differ} else ""
         raise InputError(
             f"{differ[0]!r} is not the same quantity in {short_repr(first)} and {short_repr(second)}: "
             f"{here.get(differ[0], 'missing')}; and {there.get(differ[0], 'missing')}.",

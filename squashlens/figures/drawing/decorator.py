@@ -19,7 +19,7 @@ from squashlens.figures.drawing.panels import DOT, compose
 from squashlens.figures.drawing.style import dress
 from squashlens.figures.drawing.text import escape
 from squashlens.records.joining import restored
-from squashlens.records.results import origin_of, require_done
+from squashlens.records.results import joined_along, origin_of, require_done
 
 DERIVED = "derived values"  # in the line under the title
 R = TypeVar("R")
@@ -55,7 +55,8 @@ def draws(
             ready = {label: in_order(with_modes(one, dims_of)) for label, one in several.items()}
             for label, one in ready.items():
                 require_done(one)
-                require(one, f"{first.name}[{label!r}]" if label else first.name, maker, dims_of)
+                argument = f"{first.name}[{label!r}]" if label else first.name
+                require(one, argument, maker, dims_of, joined_along(one))
             draw_one: Any = function
             if takes_several:
                 escaped = {escape(label): one for label, one in ready.items()}

@@ -21,7 +21,7 @@ from squashlens.checks.arguments import validated
 from squashlens.checks.results import dims_by_name, require
 from squashlens.errors import InputError
 from squashlens.records.joining import restored
-from squashlens.records.results import Variable, provenance, signed
+from squashlens.records.results import Variable, joined_along, provenance, signed
 from squashlens.remarks import remark
 from squashlens.tasks import Question, Reading, Task
 from squashlens.tasks.reading import WHY, Reader, is_number
@@ -214,12 +214,17 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
     1.0
     """
     result = restored(result)
-    require(result, "result", "squashlens.evaluate", dims_by_name(["value truth: mode length seed", "mode: mode"]))
+    needed = dims_by_name(["value truth: mode length seed", "mode: mode"])
+    require(result, "result", "squashlens.evaluate", needed, joined_along(result))
     facts = provenance(result)
     values = sorted({*result["value"].values.flat, *result["truth"].values.flat} - {""}, key=_by_size)
     flat = [result[name].values.reshape(len(result["mode"]), -1, 1) for name in ("value", "truth")]
-    said, truth = ((each == np.array(values)).mean(axis=1) for each in flat)
-    text, silent = "share of all questions of a mode", (flat[0] == "").mean(axis=(1, 2))
+    asked = flat[1] != ""  # lengths that were joined may have different numbers of seeds
+    said, truth = ((each == np.array(values)).sum(axis=1) / asked.sum(axis=1) for each in flat)
+    text, silent = (
+        "share of all questions of a mode",
+        (asked & (flat[0] == "")).sum(axis=(1, 2)) / asked.sum(axis=(1, 2)),
+    )
     return signed(
         "frequencies of answers",
         {"mode": result["mode"].values, "value": np.array(values)},
