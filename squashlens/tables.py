@@ -47,7 +47,7 @@ def table(result: xr.DataArray | xr.Dataset | Mapping[str | int | float, Result]
     several = {"": result} if isinstance(result, Result) else result
     if not several:
         raise InputError("result= is empty.", "Give a result, or a dict of results by label.")
-    frames = {label: _long(part) for label, part in several.items()}
+    frames = {label: _long(restored(part)) for label, part in several.items()}
     labelled = [frame.assign(label=label) for label, frame in frames.items()]
     return frames[""] if isinstance(result, Result) else _below(labelled)
 
@@ -62,8 +62,8 @@ def _below(frames: list[pd.DataFrame]) -> pd.DataFrame:
 
 def _long(result: Result) -> pd.DataFrame:
     """One row for each number of a result."""
-    whole = as_dataset(restored(result))
-    origin = "" if is_measured(restored(result)) else "derived from: "
+    whole = as_dataset(result)
+    origin = "" if is_measured(result) else "derived from: "
     frames = [
         _rows(part, stored, str(name), origin)
         for name, values in whole.data_vars.items()

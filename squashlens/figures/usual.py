@@ -58,9 +58,10 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
     >>> figure.layout.title.text
     'Where the paths to the query start, by layer'
     """
-    several: dict[str, Any] = {"": restored(result)} if isinstance(result, Result) else dict(result)
+    several: dict[str, Any] = {"": result} if isinstance(result, Result) else dict(result)
     if not several:
         raise InputError("result contains no result.", "Give a result of squashlens, or several by label.")
+    several = {label: restored(part) for label, part in several.items()}
     figure = _figure_of(several)
     if figure is None and "" in several and len(several) == 1:
         figure = _of_values(several[""])

@@ -13,7 +13,6 @@ from squashlens.records.facts import CHANGED, Facts, part_facts, read_facts, tog
 from squashlens.records.results import R, is_measured, labels_of, sealed, stored_facts
 from squashlens.saving.stored import OF_ALL, Result, as_dataset, texts_of
 
-ARRAY = "values of the array"  # the name of an array in the Dataset that it is joined as
 TOKENS = {"token": "", "token_id": -1}  # after the last token of a prompt that is shorter than others
 
 
@@ -86,76 +85,58 @@ def joined(results: Mapping[Any, R], dim: str, facts: Sequence[Facts] | None = N
 
 def stacked(results: Mapping[Any, R], dim: str, facts: Sequence[Facts]) -> tuple[R, list[Facts]]:
     """Results along a new leading `dim`, without a provenance of the whole, and the facts of each for `together`."""
-    parts = list(aligned(results).values())
-    sets = [part if isinstance(part, xr.Dataset) else part.to_dataset(name=ARRAY) for part in parts]
+    parts = list(map(as_dataset, aligned(results).values()))
     labels = xr.Variable(dim, np.array(list(results)))
     whole: Any = xr.concat(
-        sets, dim=labels, data_vars="all", coords="different", compat="equals", join="exact", combine_attrs="override"
+        parts, dim=labels, data_vars="all", coords="different", compat="equals", join="exact", combine_attrs="override"
     )
-    arrays = [part for part in parts if isinstance(part, xr.DataArray)]
-    if not arrays:
-        whole = whole.assign_attrs(parts[0].attrs)
-    else:
-        whole = whole[ARRAY].rename(arrays[0].name)
-        whole.attrs = _join_certificates([part.attrs for part in arrays])
-    return whole, [each | _own(part, whole) for each, part in zip(facts, results.values(), strict=True)]
+    for name, values in whole.data_vars.items():
+        values.attrs = _joined_attributes([part[name].attrs for part in parts])
+    own = [_own(as_dataset(part), whole) for part in results.values()]
+    return _in_kind(whole, next(iter(results.values()))), [each | mine for each, mine in zip(facts, own, strict=True)]
 
 
-def restored(result: R) -> R:
+def _own(part: xr.Dataset, whole: xr.Dataset) -> Facts:
+    """What joining changes in a part: the labels of its dimensions, types of variables, and attributes."""
+    attributes = {
+        str(name): {k: v for k, v in values.attrs.items() if k not in OF_ALL and whole[name].attrs.get(k) != v}
+        for name, values in part.data_vars.items()
+    }
+    return {
+        "labels": {dim: part[dim].values.tolist() for dim in part.dims if part.sizes[dim] != whole.sizes[dim]},
+        "types": {name: values.dtype.str for name, values in part.variables.items() if values.dtype.kind in "biu"},
+        "attributes": {name: changed for name, changed in attributes.items() if changed},
+    }
+
+
+def restored(result: Any) -> Any:
     """One part that was selected from a joined result, as it was before; any other result as it is.
 
-    The part loses the labels that only other parts have, and gets back its own types and attributes. A number that is
-    NaN in the part itself stays.
+    The part loses the labels that only other parts have, and gets back its own types and attributes. What is NaN in the
+    part itself stays.
     """
     stored = stored_facts(result) if len(texts_of(result)) == 1 else {}
     own = part_facts(stored, labels_of(result), list(map(str, result.dims)))
     if not own.keys() & {*CHANGED}:
         return result
-    whole: Any = as_dataset(result).copy(deep=False)
+    whole = as_dataset(result).copy(deep=False)
     for dim, labels in own["labels"].items():
         there = whole[dim].values.tolist() if dim in whole.dims else []
         others = [place for place, label in enumerate(there) if label not in labels]
-        if others and not _has_numbers(whole.isel({dim: others}), dim):
+        over = [values for values in whole.data_vars.values() if dim in values.dims and values.dtype.kind == "f"]
+        if others and not any(values[{dim: others}].notnull().any() for values in over):  # or the labels were changed
             whole = whole.isel({dim: [there.index(label) for label in labels if label in there]})
-    for name, kind in own["types"].items():
-        if name in whole.variables and whole[name].dtype.kind == "f":
-            whole = whole.assign({name: whole[name].copy(data=_of_type(whole[name].values, kind))})
-    for name, attrs in own["attributes"].items():
-        if name in whole.data_vars:
-            whole[name].attrs = {key: value for key, value in whole[name].attrs.items() if key in OF_ALL} | attrs
-    return whole if isinstance(result, xr.Dataset) else next(iter(whole.data_vars.values())).rename(result.name)
-
-
-def _own(part: Result, whole: Result) -> Facts:
-    """What joining changes in a part, and `restored` needs."""
-    ours, theirs = as_dataset(part), as_dataset(whole)
-    return {
-        "labels": {dim: part[dim].values.tolist() for dim in part.dims if part.sizes[dim] != whole.sizes[dim]},
-        "types": {name: values.dtype.str for name, values in ours.variables.items() if values.dtype.kind in "biu"},
-        "attributes": other_attributes(ours, {name: values.attrs for name, values in theirs.data_vars.items()}),
-    }
-
-
-def other_attributes(part: xr.Dataset, attributes: Mapping[Any, Mapping[Any, Any]]) -> Facts:
-    """The attributes of variables of a part, where they are not these."""
-    ours, theirs = (
-        {name: {key: value for key, value in attrs.items() if key not in OF_ALL} for name, attrs in each.items()}
-        for each in ({name: values.attrs for name, values in part.data_vars.items()}, attributes)
-    )
-    return {str(name): attrs for name, attrs in ours.items() if attrs != theirs[name]}
-
-
-def _has_numbers(part: xr.Dataset, dim: str) -> bool:
-    """Whether a variable over a dimension has a number: then its labels are no padding, but were changed."""
-    over = [values for values in part.data_vars.values() if dim in values.dims and values.dtype.kind == "f"]
-    return any(bool(values.notnull().any()) for values in over)
-
-
-def _of_type(numbers: np.ndarray, kind: str) -> np.ndarray:
-    """Numbers in another type, if that does not change one."""
     with np.errstate(invalid="ignore"):
-        other = numbers.astype(kind)
-    return other if (other == numbers).all() else numbers
+        typed = {name: whole[name].astype(kind) for name, kind in own["types"].items() if name in whole.variables}
+    whole = whole.assign({name: values for name, values in typed.items() if (values == whole[name]).all()})
+    for name in whole.data_vars:
+        whole[name].attrs.update(own["attributes"].get(name, {}))
+    return _in_kind(whole, result)
+
+
+def _in_kind(whole: xr.Dataset, like: R) -> R:
+    """The array in a Dataset that was made of one; otherwise the Dataset."""
+    return whole if isinstance(like, xr.Dataset) else next(iter(whole.data_vars.values())).rename(like.name)
 
 
 def restated(result: R, facts: Mapping[str, Any]) -> R:
@@ -180,13 +161,12 @@ def aligned(parts: Mapping[Any, R]) -> dict[Any, R]:
 def padded(part: R, wanted: Mapping[Any, Any]) -> R:
     """A result over these labels, with what stands for a missing value of each variable and coordinate."""
     fill: dict[Any, Any] = {}
-    whole: Any = part if isinstance(part, xr.Dataset) else part.to_dataset(name=ARRAY)
+    whole: Any = as_dataset(part)
     for name, values in whole.variables.items():
         if values.dtype.kind == "b" and wanted.keys() & {*values.dims}:  # xarray would make an array of objects of it
             whole = whole.assign({name: whole[name].astype(float)})
         fill[name] = TOKENS.get(str(name), "" if values.dtype.kind in "OU" else np.nan)
-    filled = whole.reindex(wanted, fill_value=fill)
-    return filled if isinstance(part, xr.Dataset) else filled[ARRAY].rename(part.name)
+    return _in_kind(whole.reindex(wanted, fill_value=fill), part)
 
 
 def _with_size(part: R) -> R:
@@ -223,14 +203,14 @@ def _require_alike(meanings: Mapping[Any, Mapping[str, str]]) -> None:
         )
 
 
-def _join_certificates(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The attributes that all joined arrays have in common, with the certificate of all."""
-    first, stated = each[0], {"rounding": max, "failure_probability": sum}
-    common = {
-        name: value
-        for name, value in first.items()
-        if name not in stated and all(name in attrs and attrs[name] == value for attrs in each)
+def _joined_attributes(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The attributes that all joined variables have in common, with the certificate of all, and "or" between others."""
+    certificate: dict[str, Any] = {"rounding": max, "failure_probability": sum, "estimated_tightness": max}
+    alternatives = dict.fromkeys(("long_name", "units"), lambda texts: " or ".join(dict.fromkeys(texts)))
+    of = certificate | alternatives
+    values = {name: [attrs[name] for attrs in each] for name in each[0] if all(name in attrs for attrs in each)}
+    return {
+        name: of[name](several) if name in of else several[0]
+        for name, several in values.items()
+        if name in of or all(value == several[0] for value in several)
     }
-    if all("estimated_tightness" in attrs for attrs in each):
-        stated["estimated_tightness"] = max
-    return common | {name: of([attrs[name] for attrs in each]) for name, of in stated.items() if name in first}

@@ -11,9 +11,9 @@ import xarray as xr
 
 from squashlens.errors import InputError
 from squashlens.records.facts import Facts, together
-from squashlens.records.joining import other_attributes, padded, stacked
+from squashlens.records.joining import padded, stacked
 from squashlens.records.results import sealed
-from squashlens.saving.stored import OF_ALL, PROVENANCE
+from squashlens.saving.stored import PROVENANCE
 from squashlens.study.cells import Cell
 from squashlens.study.describing.description import Grid
 from squashlens.study.store import Store, extra
@@ -37,8 +37,7 @@ def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
         )
     taken = {*map(str, first.variables), *map(str, first.dims)}
     axes = {axis_name(name, taken): list(labels) for name, labels in grid.axes.items()}
-    merged = {name: _merge_attributes([part[name].attrs for part in parts.values()]) for name in first.data_vars}
-    whole, facts = _along(axes, {place: _with_attributes(part, merged) for place, part in parts.items()})
+    whole, facts = _along(axes, parts)
     whole = whole.set_coords("cell")
     if "n_tokens" in whole.coords and not whole["n_tokens"].ndim:
         whole = whole.drop_vars("n_tokens")
@@ -58,41 +57,22 @@ def _part(part: xr.Dataset, key: str) -> xr.Dataset:
     return part.assign({"cell": key})  # among the variables, so that it gets all dimensions
 
 
-def _with_attributes(part: xr.Dataset, attributes: Mapping[Any, dict[str, Any]]) -> tuple[xr.Dataset, Facts]:
-    """A cell whose variables have these attributes, and what it states, with its own where they differ."""
-    stated = json.loads(part.attrs.get(PROVENANCE, "{}")) | {"attributes": other_attributes(part, attributes)}
-    same = part.copy(deep=False)
-    for name, values in same.data_vars.items():
-        values.attrs = attributes[name]
-    return same, stated
-
-
 def _form(part: xr.Dataset) -> set[Any]:
     return {(name, frozenset(values.dims)) for name, values in part.data_vars.items()} | {*part.coords}
 
 
-def _along(
-    axes: Mapping[str, list[Any]], cells: Mapping[tuple[Any, ...], tuple[xr.Dataset, Facts]]
-) -> tuple[xr.Dataset, Facts]:
+def _along(axes: Mapping[str, list[Any]], cells: Mapping[tuple[Any, ...], xr.Dataset]) -> tuple[xr.Dataset, Facts]:
     """The cells joined along all axes, and what each states; cells that are missing are NaN, and state nothing."""
     if not axes:
-        return cells[()]
+        return cells[()], json.loads(cells[()].attrs.get(PROVENANCE, "{}"))
     (dim, labels), *inner = axes.items()
-    groups: dict[Any, dict[tuple[Any, ...], tuple[xr.Dataset, Facts]]] = {}
+    groups: dict[Any, dict[tuple[Any, ...], xr.Dataset]] = {}
     for place, cell in cells.items():
         groups.setdefault(place[0], {})[place[1:]] = cell
     parts = {label: _along(dict(inner), groups[label]) for label in labels if label in groups}
-    here = {label: part for label, (part, _) in parts.items()}
-    whole, stored = stacked(here, dim, [own for _, own in parts.values()])
-    facts = together(dim, labels, [dict(zip(here, stored, strict=True)).get(label) for label in labels])
+    whole, stored = stacked({at: part for at, (part, _) in parts.items()}, dim, [own for _, own in parts.values()])
+    facts = together(dim, labels, [*map(dict(zip(parts, stored, strict=True)).get, labels)])
     return whole if len(parts) == len(labels) else padded(whole, {dim: np.array(labels)}), facts
-
-
-def _merge_attributes(each: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
-    """The attributes of a variable; those that differ between cells, such as the units of two scales, with "or"."""
-    names = dict.fromkeys(name for attrs in each for name in attrs if name not in OF_ALL)
-    values = {name: list({str(attrs[name]): attrs[name] for attrs in each if name in attrs}.values()) for name in names}
-    return {str(name): " or ".join(map(str, texts)) if texts[1:] else texts[0] for name, texts in values.items()}
 
 
 def rows(grid: Grid, cells: Sequence[Cell], store: Store) -> pd.DataFrame:
