@@ -89,8 +89,6 @@ def _rows(values: xr.DataArray, stored: dict[str, Any], name: str, origin: str) 
     """The numbers of one variable, with what they belong to; `origin` stands before the long name."""
     facts = read_facts(stored, labels_of(values))
     frame = rows_of(values, (*FIRST, *LAST))
-    if "token_id" in frame:
-        frame = frame[frame["token_id"] != -1].copy()  # after the last token of a shorter prompt
     subject = next(iter(subjects(facts).values()), None)
     texts = subject if isinstance(subject, list) and not all(isinstance(part, int) for part in subject) else None
     prompt: Any = _as_text(subject)

@@ -5,7 +5,7 @@ that the function needs, because it was selected or averaged away.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import xarray as xr
 
@@ -29,10 +29,11 @@ def require(
 ) -> None:
     """Raise an error if a result lacks a variable, or a dimension of a variable; it may be `joined` along others."""
     each = (*EACH, *joined)
+    names = result.variables if isinstance(result, xr.Dataset) else result.coords
     unchanged = f"Give the unchanged result of {maker}."
     for name, dims in needed.items():
         itself = isinstance(result, xr.DataArray) and name in ("values", result.name)
-        here = cast(xr.DataArray, result) if itself else _variable(result, name)
+        here: Any = result if itself else result[name] if name in names else None
         wanted, there = set(dims.split()) - {"...", "?"}, set() if here is None else set(here.dims)
         if here is None and "?" in dims:
             continue
@@ -54,11 +55,6 @@ def require(
             f"{argument} is the result of another measurement, or was computed from one: it has no {what}{over}.",
             unchanged,
         )
-
-
-def _variable(result: xr.Dataset | xr.DataArray, name: str) -> xr.DataArray | None:
-    names = result.variables if isinstance(result, xr.Dataset) else result.coords
-    return cast(xr.DataArray, result[name]) if name in names else None
 
 
 def chosen(result: xr.Dataset, dim: str, value: int | None, *, last: bool = True) -> int:

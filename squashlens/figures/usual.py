@@ -61,7 +61,6 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
     several: dict[str, Any] = {"": result} if isinstance(result, Result) else dict(result)
     if not several:
         raise InputError("result contains no result.", "Give a result of squashlens, or several by label.")
-    several = {label: restored(part) for label, part in several.items()}
     figure = _figure_of(several)
     if figure is None and "" in several and len(several) == 1:
         figure = _of_values(several[""])
@@ -185,7 +184,7 @@ def plain(values: xr.DataArray) -> go.Figure | None:
     """
     if values.ndim not in (1, 2) or values.dtype.kind not in "biuf" or not values.size:
         return None
-    values, figure, notes = moved_probability(values), go.Figure(), list[str]()
+    values, figure, notes = moved_probability(restored(values)), go.Figure(), list[str]()
     says, (title, axis) = extremes(values), titles_of(values)
     for dim in (dim for dim in values.dims if values[dim].dtype.kind in "OUT"):
         texts = [str(one).replace("_", " ") for one in values[dim].values]

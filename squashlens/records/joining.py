@@ -134,7 +134,7 @@ def restored(result: Any) -> Any:
     return _in_kind(whole, result)
 
 
-def _in_kind(whole: xr.Dataset, like: R) -> R:
+def _in_kind(whole: Any, like: R) -> R:
     """The array in a Dataset that was made of one; otherwise the Dataset."""
     return whole if isinstance(like, xr.Dataset) else next(iter(whole.data_vars.values())).rename(like.name)
 
@@ -205,12 +205,8 @@ def _require_alike(meanings: Mapping[Any, Mapping[str, str]]) -> None:
 
 def _joined_attributes(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The attributes that all joined variables have in common, with the certificate of all, and "or" between others."""
-    certificate: dict[str, Any] = {"rounding": max, "failure_probability": sum, "estimated_tightness": max}
-    alternatives = dict.fromkeys(("long_name", "units"), lambda texts: " or ".join(dict.fromkeys(texts)))
-    of = certificate | alternatives
+    of: dict[str, Any] = {"rounding": max, "failure_probability": sum, "estimated_tightness": max}
+    of |= dict.fromkeys(("long_name", "units"), lambda texts: " or ".join(dict.fromkeys(map(str, texts))))
     values = {name: [attrs[name] for attrs in each] for name in each[0] if all(name in attrs for attrs in each)}
-    return {
-        name: of[name](several) if name in of else several[0]
-        for name, several in values.items()
-        if name in of or all(value == several[0] for value in several)
-    }
+    alike = {name: several[0] for name, several in values.items() if all(value == several[0] for value in several)}
+    return alike | {name: of[name](several) for name, several in values.items() if name in of}

@@ -153,6 +153,7 @@ def assert_drawn_with_provenance(both: xr.Dataset, made: sl.Study) -> None:
     line: Any = sl.figures.of(one)
     assert line.layout.title.text == page.layout.title.text
     assert len(line.data[0].x) == 4
+    assert "derived" not in Page.of(line).notes
     assert "derived values" in str(sl.figures.of(2 * one["path_bound"]).layout.title.subtitle.text)  # pyright: ignore
 
 

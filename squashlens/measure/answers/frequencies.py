@@ -219,12 +219,9 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
     facts = provenance(result)
     values = sorted({*result["value"].values.flat, *result["truth"].values.flat} - {""}, key=_by_size)
     flat = [result[name].values.reshape(len(result["mode"]), -1, 1) for name in ("value", "truth")]
-    asked = flat[1] != ""  # lengths that were joined may have different numbers of seeds
-    said, truth = ((each == np.array(values)).sum(axis=1) / asked.sum(axis=1) for each in flat)
-    text, silent = (
-        "share of all questions of a mode",
-        (asked & (flat[0] == "")).sum(axis=(1, 2)) / asked.sum(axis=(1, 2)),
-    )
+    asked = (flat[1] != "").sum(axis=1)  # lengths that were joined may have different numbers of seeds
+    said, truth = ((each == np.array(values)).sum(axis=1) / asked for each in flat)
+    text, silent = "share of all questions of a mode", ((asked - (flat[0] != "").sum(axis=1)) / asked)[:, 0]
     return signed(
         "frequencies of answers",
         {"mode": result["mode"].values, "value": np.array(values)},
