@@ -8,6 +8,7 @@ depths, with and without a sliding window.
 
 import argparse
 
+import numpy as np
 import pandas as pd
 
 import squashlens as sl
@@ -23,7 +24,7 @@ parser.add_argument("--heads", type=int, default=4, help="attention heads (%(def
 parser.add_argument("--seeds", type=int, default=5, help="random draws (%(default)s)")
 args = parser.parse_args()
 
-lengths = sl.synthetic.lengths_up_to(args.longest, args.lengths)
+lengths = np.geomspace(10, args.longest, args.lengths).round().astype(int)
 rows = []
 for encoding in args.encodings:
     for depth in args.depth:

@@ -11,6 +11,8 @@ that the paper follows.
 import argparse
 from pathlib import Path
 
+import numpy as np
+
 import squashlens as sl
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -21,7 +23,7 @@ parser.add_argument("--out", type=Path, default=Path("fig8"), help="folder for d
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
-lengths = sl.synthetic.lengths_up_to(args.longest, args.lengths)
+lengths = np.geomspace(10, args.longest, args.lengths).round().astype(int)
 paper, Stack = sl.synthetic.PAPER, sl.synthetic.Stack
 stacks = {
     "no positions": Stack(projections="direct"),

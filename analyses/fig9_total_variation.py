@@ -9,6 +9,8 @@ factor 1 − k/n before that. The figure also has the mean that can be derived.
 import argparse
 from pathlib import Path
 
+import numpy as np
+
 import squashlens as sl
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -21,7 +23,7 @@ parser.add_argument("--out", type=Path, default=Path("fig9"), help="folder for d
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
-lengths = sl.synthetic.lengths_up_to(args.longest, args.lengths)
+lengths = np.geomspace(10, args.longest, args.lengths).round().astype(int)
 found = sl.synthetic.softmax_total_variation(lengths, k=args.k, noise=args.noise, seeds=args.seeds)
 
 sl.results.save(found, args.out / "total_variation.nc")

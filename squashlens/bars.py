@@ -14,14 +14,11 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # in a notebook without ipywidgets, bars are text
     from tqdm.auto import tqdm
-
-T = TypeVar("T")
-P = ParamSpec("P")
 
 LONG = 10.0  # seconds from which a call says what it will take
 FIRST = 1.0  # seconds of work from which its time is estimated: the first passes are slower

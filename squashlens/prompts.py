@@ -20,7 +20,8 @@ from typing_extensions import TypeAliasType
 from squashlens._typing import Bridge, Template, positive, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.engine.locks import exclusive
-from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, start_ids, tokenize, vocabulary_of
+from squashlens.engine.text.start import start_of
+from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, tokenize, vocabulary_of
 from squashlens.errors import InputError
 from squashlens.remarks import remark
 from squashlens.sequences import GrowingSequence, Ids, Pair
@@ -317,7 +318,7 @@ def _prefix_and_suffix(
     trailing = tokenize_after(model, token, suffix) if isinstance(suffix, str) else tuple(suffix)
     if not isinstance(prefix, str):
         return tuple(int(token_id) for token_id in prefix), trailing
-    return (*start_ids(model, "family"), *(encode(model, prefix) if prefix.strip() else ())), trailing
+    return (*start_of(model).ids, *(encode(model, prefix) if prefix.strip() else ())), trailing
 
 
 def tokenize_after(model: Bridge, token: int, text: str) -> Ids:

@@ -121,7 +121,7 @@ class GrowingSequence:
             raise InputError("The sequence has no content.", "Ask for a length of at least 1.")
         if len(self.breaks) != len(self.separators):
             raise InputError(
-                f"There are {len(self.breaks)} breaks and {len(self.separators)} separators.",
+                f"The numbers of breaks and separators are {len(self.breaks)} and {len(self.separators)}.",
                 "Give one separator for each break.",
             )
         if sorted({b for b in self.breaks if 0 < b <= len(self.content)}) != list(self.breaks):

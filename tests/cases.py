@@ -1,6 +1,7 @@
 """Tiny random models of several families, built from seeded configurations, and where they are kept."""
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,15 @@ def save_random(config: Any, folder: Path, seed: int = 0) -> Path:
     """A random model as a Hugging Face folder, without a tokenizer."""
     random_model(config, seed).save_pretrained(folder)
     return folder
+
+
+def foreign(inner: Any) -> Any:
+    """A bridge booted by TransformerLens, not by us."""
+    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return build_bridge_from_module(inner, type(inner).__name__, hf_config=inner.config, tokenizer=None)
 
 
 def sequence_for(model: Any, family: str, content: Any = CONTENT, **form: Any) -> Any:

@@ -327,7 +327,6 @@ FROZEN, SKETCHED, BOUNDED = {"freeze": ["attention"]}, {"method": "sketch"}, {"m
 L1, L2, FROBENIUS, UNTRAINED = {"norm": "l1"}, {"norm": "l2"}, {"norm": "frobenius"}, {"n_random_models": 0}
 RELATIVE, NORM_SCALE = {"scale": "relative"}, (L2, {"scale": "absolute"})
 ROUNDED, FEW = {"round_to": torch.bfloat16}, {"n_train": 16, "n_random_models": 1}
-RANDOMLY: dict[str, Any] = {"seeds": 2, "tail": 0.9}
 MASKED = {"interventions": {"a": sl.hooks.mask_tokens([1])}}
 STACK = sl.synthetic.Stack(depth=2, heads=2, width=16, encoding="rope", mlp=2)
 
@@ -524,12 +523,12 @@ ROWS: dict[str, Row] = {
     ),
     "convergence": Row(
         without_model(sl.synthetic.convergence),
-        {"stack": sl.synthetic.Stack(width=8), "lengths": [4, 8, 16, 32], **RANDOMLY},
+        {"stack": sl.synthetic.Stack(width=8), "lengths": [4, 8, 16, 24, 32], "seeds": 2},
         of=lambda s: {"stack": STACK, "seeds": 2}, group="synthetic", speaks=True,
         recorded=lambda s: {"convergence": {"lengths": [8, 12, 16, 24, 32, 48, 64]}},
     ),
     "softmax_total_variation": Row(
-        without_model(sl.synthetic.softmax_total_variation), {"lengths": [10, 40, 80, 160], "k": 2, **RANDOMLY},
+        without_model(sl.synthetic.softmax_total_variation), {"lengths": [10, 40, 80, 160], "k": 2, "seeds": 2},
         of=lambda s: {"k": 4, "seeds": 2}, group="synthetic", speaks=True,
         recorded=lambda s: {"softmax_total_variation": {"lengths": [16, 32, 64, 128, 256]}},
     ),

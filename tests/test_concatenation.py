@@ -123,7 +123,7 @@ def test_answers_to_other_numbers_of_questions_are_counted_alone() -> None:
     )
     both = sl.results.concat({"few": few, "many": many}, dim="run")
     assert sl.results.answer_frequencies(both.sel(run="few")).equals(sl.results.answer_frequencies(few))
-    with pytest.raises(InputError, match="2 values of run, and this function takes one"):
+    with pytest.raises(InputError, match="over run, and this function takes one of each"):
         sl.results.answer_frequencies(both)
     lengths = sl.results.concat({2: few.sel(length=2), 3: many.sel(length=3)}, dim="length")
     shares = sl.results.answer_frequencies(lengths)

@@ -12,10 +12,7 @@ from squashlens.errors import InputError
 from tests import measurements
 from tests.references import fingerprint, process_state
 
-PROMPT, OTHER = (
-    "How many ones are in the following sequence? 1101 =",
-    "How many ones are in the following sequence? 1001 =",
-)
+PROMPT = "How many ones are in the following sequence? 1101 ="
 
 
 def nudge(z: torch.Tensor) -> torch.Tensor:

@@ -138,7 +138,7 @@ def test_draws_are_what_they_say(tiny: Any) -> None:
             lambda m: GrowingSequence("x", (3, 4), (3,), breaks=(3,), separators=(5,)),
             "not increasing numbers from 1 to 2",
         ),
-        (lambda m: GrowingSequence("x", (3, 4), (3,), breaks=(1,)), "1 breaks and 0 separators"),
+        (lambda m: GrowingSequence("x", (3, 4), (3,), breaks=(1,)), "breaks and separators are 1 and 0"),
         *(
             (lambda m, n=n: raw(GrowingSequence.pair)(sl.prompts.repeated(m, "1", 6), n), "Lengths run from 1 to 6")
             for n in (0, 7, -1, True)

@@ -12,12 +12,6 @@ from squashlens.records.results import signed
 from tests import measurements
 from tests.test_concatenation import measured
 
-HOSTILE = [
-    "a_b", "&", "$x$", "a|b", "\n", "\\", "\\\\end{tabular}", "{", "}", "%", "#", "~", "^", "--", "---", "<bos>", "<b>",
-    "`x`", "''", '"', " 1", "1 ", "  ", "*a*", "[x](y)", "!", "1e3", "01", "-1", "nan", "\t", "⟨<0xF0>⟩", "⟨▁⟩", "é",
-    "", "?`", "<<", "a\n\nb",
-]  # fmt: skip
-
 
 def test_a_row_has_a_number_and_what_it_belongs_to(tiny: Any) -> None:
     found = sl.path_bound(tiny, "110 =")

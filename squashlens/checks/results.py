@@ -9,7 +9,7 @@ from typing import Any
 
 import xarray as xr
 
-from squashlens._typing import short_repr
+from squashlens._typing import listed, short_repr
 from squashlens.errors import InputError
 
 EACH = ("prompt", "to_layer")  # dimensions of results with one value for each token, which a figure shows one at a time
@@ -42,11 +42,10 @@ def require(
                 raise InputError(f"{argument} has no values in {name!r}.", unchanged)
             continue
         if here is not None and wanted == there - {*each}:
-            more = {dim: "prompts" if dim == "prompt" else f"values of {dim}" for dim in each if dim in there}
-            several = " and ".join(f"{here.sizes[dim]} {what}" for dim, what in more.items())
+            more = [dim for dim in each if dim in there]
             one = ", ".join(f"{dim}=0" for dim in more)
             raise InputError(
-                f"{argument} has {several}, and this function takes one.",
+                f"{argument} is over {' and '.join(more)}, and this function takes one of each.",
                 f"Select one, for instance with `isel({one})`. `squashlens.figures.of` draws a panel for each.",
             )
         what = "values" if name == "values" else repr(name)
@@ -63,7 +62,7 @@ def chosen(result: xr.Dataset, dim: str, value: int | None, *, last: bool = True
     if value is None:
         return measured[-1 if last else 0]
     if value not in measured:
-        raise InputError(f"{dim}={value} was not measured.", f"Use one of the measured values: {listed(measured)}.")
+        raise InputError(f"{dim}={value} was not measured.", f"Use a measured value: {listed([*map(str, measured)])}.")
     return value
 
 
@@ -73,12 +72,6 @@ def labelled(result: xr.Dataset, **labels: Any) -> xr.Dataset:
         if value not in result[dim].values:
             raise InputError(f"This result has no {dim} {short_repr(value)}.", "Give the unchanged result.")
     return result.sel(labels)
-
-
-def listed(values: Iterable[Any]) -> str:
-    """The values as text; the middle of a long list is left out."""
-    texts = [short_repr(value) for value in values]
-    return ", ".join(texts if len(texts) <= 8 else [*texts[:4], "…", *texts[-2:]])
 
 
 def is_relative(values: xr.DataArray) -> bool:

@@ -121,6 +121,14 @@ def windows(model: Bridge, positions: int | None = None) -> list[int | None]:
     return [window if kind == SLIDING else None for kind in kinds]
 
 
+def known_windows(model: Bridge, positions: int | None = None) -> list[int | None]:
+    """The same without an error: other kinds of blocks count as full attention."""
+    try:
+        return windows(model, positions)
+    except UnsoundModelError:
+        return [None] * n_blocks(model)
+
+
 def check_layer(layer: object, model: Bridge, argument: str) -> int:
     """The layer, after a check that it is from 0 to L; layer ℓ is the residual stream v⁽ℓ⁾ that enters block ℓ."""
     top = n_blocks(model)

@@ -11,6 +11,7 @@ from squashlens.figures.drawing.notes import distance_of
 from squashlens.figures.drawing.shapes import MARKS, extremes, name_rows, spread
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.themes import COLOURS
+from squashlens.records.sentences import plural
 
 SHOWN = [-0.65, 1.65]  # of the effect that is retained
 MIXED = 0.1  # share of lengths with the other sign up to which medians over lengths are named
@@ -65,7 +66,7 @@ def retained_by_kind(ablation: xr.Dataset, *, layer: int | None = None, from_blo
         own = values.values[np.isfinite(values)]
         spread(figure, row, NAMES[kind], own, COLOURS["path_bound"])
     beyond = sum(int(((values < SHOWN[0]) | (values > SHOWN[1])).sum()) for values in rows.values())
-    notes += [f"{beyond} dots are beyond the axis"] * bool(beyond)
+    notes += [f"beyond the axis: {plural(beyond, 'dot')}"] * bool(beyond)
     for place in (0, 1):
         figure.add_vline(x=place, line={"color": COLOURS["null"], "dash": "dot", "width": 1})
     figure.update_xaxes(title="retained effect (0: as if deleted; 1: nothing changed)", range=SHOWN)
@@ -73,7 +74,7 @@ def retained_by_kind(ablation: xr.Dataset, *, layer: int | None = None, from_blo
     ends = here.reindex(edit=["none", "separators"])
     effect = ends["distance"].diff("edit").where(ends["retained"].notnull())[0]
     raised, lowered = int((effect > 0).sum()), int((effect < 0).sum())
-    says = f"The separators raise D at {raised} of {effect.size} lengths and lower it at {lowered}."
+    says = f"The separators raise D at {raised} of {plural(effect.size, 'length')} and lower it at {lowered}."
     middles = xr.DataArray([float(values.median()) for values in rows.values()], {"ablation": names})
     if min(raised, lowered) <= MIXED * effect.size:  # an effect of two signs has no part that remains
         says = f"{says} {extremes(middles, 'median of the effect that remains')}".rstrip()

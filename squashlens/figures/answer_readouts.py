@@ -12,7 +12,7 @@ from squashlens.figures.drawing.shapes import LAYERS, curve, guide, interval
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import series
-from squashlens.records.sentences import listed, percent
+from squashlens.records.sentences import listed, percent, plural
 
 NAMES = {"attention": "attention", "mlp": "MLP"}
 
@@ -63,9 +63,11 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
     figure.update_yaxes(title="share of answers", range=[-0.04, 1.04])
     block, sublayer = found["selected_block"].item(), found["selected_sublayer"].item()
     chosen = labelled(one, block=block, sublayer=sublayer)
-    shares = [f"{percent(float(chosen[name]))} of {int(one[kind])} {kind} answers are {name}"
-              for kind, name in (("wrong", "repaired"), ("right", "broken")) if one[kind] > 0]  # fmt: skip
+    told = [f"{verb} {percent(float(chosen[name]))} of {plural(int(one[kind]), f'{kind} answer')}"
+            for kind, name, verb in (("wrong", "repaired", "repairs"), ("right", "broken", "breaks"))
+            if one[kind] > 0]  # fmt: skip
     part = f"{NAMES[sublayer]} {block}" if sublayer in NAMES else f"{sublayer} of block {block}"
-    without = f"Without {part}, which repairs most less what it breaks on other prompts"
-    says = f"{without}, {listed(shares or ['there is nothing to repair or break'])}."
+    wrong = labelled(found, half="select")["wrong"]
+    why = "it repairs most, less what it breaks" if wrong else "no answer is wrong, and it breaks least"
+    says = f"Leaving out {part} {listed(told or ['changes nothing'])}. On the other half of the prompts, {why}."
     return finish(figure, "What is repaired or broken without a sublayer?", 280, found, says=says)

@@ -12,12 +12,13 @@ import xarray as xr
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import text_axis
 from squashlens.figures.drawing.decorator import draws
+from squashlens.figures.drawing.notes import whole_size
 from squashlens.figures.drawing.shapes import curve, grid, interval
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label
 from squashlens.figures.drawing.themes import BROWN, COLOURS, pale, series
 from squashlens.records.results import facts_of
-from squashlens.records.sentences import listed, number, percent
+from squashlens.records.sentences import listed, number, percent, plural
 from squashlens.tasks.reading import WHY
 from squashlens.theory.statistics.ranks import wilson
 
@@ -56,7 +57,7 @@ def accuracy_by_length(found: Found) -> go.Figure:
         mode_text, style = _style_of_mode(mode)
         name = ", ".join([text] * bool(text) + [mode_text] * (len(together) > 1))
         style: Any = series(at) if len(several) > 1 else style
-        here, many = several[text].sel(mode=mode), several[text].sizes.get("seed", 1)
+        here, many = several[text].sel(mode=mode), whole_size(several[text], "seed")
         lengths, ends = here["length"].values, ("", "_low", "_high")
         share, low, high = (here[f"accuracy{end}"].values for end in ends)
         texts = _rights(name, here, many)
@@ -103,7 +104,7 @@ def error_by_length(found: xr.Dataset) -> go.Figure:
     Raises:
         InputError: if the answers are not numbers.
     """
-    there, lengths, modes = bool(np.isfinite(found["error"]).any()), found["length"].values, _modes_of([found])
+    there, modes = bool(np.isfinite(found["error"]).any()), _modes_of([found])
     if bool((found["reading"] == "read").any()) and not there:
         raise InputError("These answers are not numbers and have no error.", "Draw accuracy_by_length.")
     figure = go.Figure()
@@ -114,15 +115,14 @@ def error_by_length(found: xr.Dataset) -> go.Figure:
     figure.update_yaxes(title="median error (items)", rangemode="tozero")
     if not there:
         figure.update_yaxes(range=[0, 1], showticklabels=False)
-        figure.add_annotation(text="no answer was read", showarrow=False, x=float(lengths.mean()), y=0.5)
     notes = (*_only(modes), "dots: single answers", "bars: quartiles", *cannot_be_judged([found]))
     ends = [
         f"from {number(error[0])} to {number(error[-1])} items{f' ({_style_of_mode(mode)[0]})' * (len(modes) > 1)}"
         for mode, error in ((mode, found["median_error"].sel(mode=mode).dropna("length").values) for mode in modes)
         if len(error)
     ]
-    says = f"From the shortest to the longest length, the median error goes {listed(ends)}; " if ends else ""
-    says += f"{percent(1 - float(found['unread'].sum('why').mean()))} of the answers were read."
+    goes = f"From the shortest to the longest length, the median error goes {listed(ends)}" if ends else ""
+    says = f"{goes or 'There is no error to draw'}; {_unread(found[['unread']].mean(['mode', 'length']))}."
     return finish(figure, "Error of the answers", 260, found, *notes, says=says)
 
 
@@ -202,14 +202,12 @@ def _rights(name: str, here: xr.Dataset, many: int) -> list[str]:
     texts = []
     for length in here["length"].values:
         at = here.sel(length=length)
-        share, low, high = (percent(float(at[f"accuracy{end}"])) for end in ("", "_low", "_high"))
+        share, low, high, strict = (percent(float(at[f"accuracy{end}"])) for end in ("", "_low", "_high", "_strict"))
         prompts = int(at["prompts"]) if "prompts" in at else many
-        to = f" to {prompts} prompt{'s' * (prompts > 1)}" if prompts < many else ""
+        to = f" to {plural(prompts, 'prompt')}" if prompts < many else ""
         of = f"{many} answers{to} (95 % interval {low} to {high})" if many > 1 else "1 answer"
-        strict = percent(float(at["accuracy_strict"]))
-        texts.append(
-            f"{name}, {length} items<br>{share} right of {of}<br>{strict} in the requested form<br>{_unread(at)}"
-        )
+        lines = (f"{name}, {plural(length, 'item')}", f"{share} right of {of}", f"{strict} in the requested form")
+        texts.append("<br>".join((*lines, _unread(at))))
     return texts
 
 
@@ -228,12 +226,12 @@ def _errors(here: xr.Dataset, name: str, look: dict[str, str]) -> list[go.Scatte
     for length, seed in error["answer"].values:
         at = here.sel(length=length, seed=seed)
         said, right = (label(str(at[part].item())) for part in ("value", "truth"))
-        single.append(f"{name}, {length} items, seed {seed}<br>answer {said}, right answer {right}")
+        single.append(f"{name}, {plural(length, 'item')}, seed {seed}<br>answer {said}, right answer {right}")
     lengths = here["length"].values
     median, low, high = (here[name].values for name in QUARTILES)
     bars = interval(median, low, high, look["colour"], 4) | {"thickness": 1.2}
     over = [
-        f"{length} items<br>median error {half:.4g}, mean {mean:.4g}<br>{_unread(here.sel(length=length))}"
+        f"{plural(length, 'item')}<br>median error {half:.4g}, mean {mean:.4g}<br>{_unread(here.sel(length=length))}"
         for length, half, mean in zip(lengths, median, here["mean_error"].values, strict=True)
     ]
     style: Any = look | {"hover": "%{text}", "cliponaxis": False}

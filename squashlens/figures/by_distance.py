@@ -16,7 +16,7 @@ from squashlens.figures.drawing.shapes import LAYERS, curve, extremes, grid, int
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label, number_token
 from squashlens.figures.drawing.themes import BROWN, COLOURS, DRAWN, pale, series, shades_of
-from squashlens.records.sentences import listed, number, open_order, percent, with_interval
+from squashlens.records.sentences import listed, number, open_order, percent, plural, with_interval
 
 # The quantities of each panel, with their names and colours. Only those of the model have points and the fitted law.
 QUANTITIES = {
@@ -70,7 +70,7 @@ def influence_by_distance(found: xr.Dataset, *, layer: int | None = None) -> go.
         marks.append("bars: middle 95 % of resampled queries")
     without = int(found["exponent_at_end"].sum())
     if without:
-        marks.append(f"{without} exponents at an end of those tried are no power law, and left out")
+        marks.append(f"left out as no power law: {plural(without, 'exponent')} at an end of those tried")
     notes = [*(norm_note(found) if "jacobian" in found["quantity"].values else ()), *marks]
     asked = option_of(found, "queries")
     many = len(asked) if isinstance(asked, list) else 0

@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from squashlens.records.results import facts_of
-from squashlens.records.sentences import listed, number, percent
+from squashlens.records.sentences import listed, number, percent, plural
 from squashlens.theory.statistics.laws import log_slope
 
 FLAT = 0.1  # slope below which a curve neither falls nor rises
@@ -19,7 +19,7 @@ def falls(collapse: xr.Dataset, layer: int | None = None) -> str:
     """How D at a layer, the last by default, changes with length: the log-log slope, and the level at the end."""
     drawn, lengths = _at(collapse["distance"], layer), collapse["length"].values
     groups, where = _compared(collapse)
-    curves, over = [drawn.values[group] for group in groups], f"over {_lengths(len(lengths))}{where}"
+    curves, over = [drawn.values[group] for group in groups], f"over {plural(len(lengths), 'length')}{where}"
     subject = f"D at layer {drawn['layer'].item()}"
     if min(map(len, curves)) < FEWEST or not (drawn > 0).all():
         return f"{subject} is {listed([number(np.median(curve)) for curve in curves])} (median {over})."
@@ -35,10 +35,6 @@ def falls(collapse: xr.Dataset, layer: int | None = None) -> str:
 
 def _at(values: xr.DataArray, layer: int | None) -> xr.DataArray:
     return values.isel(layer=-1) if layer is None else values.sel(layer=layer)
-
-
-def _lengths(count: int) -> str:
-    return f"{count} length{'s' * (count > 1)}"
 
 
 def _compared(collapse: xr.Dataset) -> tuple[list[np.ndarray], str]:
@@ -62,8 +58,8 @@ def against_contrast(collapse: xr.Dataset, layer: int | None = None) -> str:
     after = int(np.flatnonzero(np.append(True, ratio >= 1))[-1])  # the last length at which it is not
     onset = f", at all from n = {collapse['length'].values[after]} on" if 0 < after <= len(ratio) - FEWEST else ""
     return (
-        f"D is below the contrast, another last token, at {int((ratio < 1).sum())} of {_lengths(len(ratio))}{onset} "
-        f"(median ratio {middle})."
+        f"D is below the contrast, another last token, at {int((ratio < 1).sum())} of {plural(len(ratio), 'length')}"
+        f"{onset} (median ratio {middle})."
     )
 
 
@@ -78,7 +74,7 @@ def recovers(separation: xr.Dataset) -> str:
     random = separation["recovery_random_y"].mean() if "recovery_random_y" in separation else None
     beside = "" if random is None else f" (random weights {percent(float(random))})"
     return (
-        f"{share} of {separation.sizes['length']} lengths are recovered from y{beside}; one more token moves y by "
-        f"{number(separation['step_y'].median())} times what rounding does "
+        f"{share} of {plural(separation.sizes['length'], 'length')} can be recovered from y{beside}; one more token "
+        f"moves y by {number(separation['step_y'].median())} times what rounding does "
         f"(median; a step that is rounded too is hardly below 1). By chance {chance} would be."
     )

@@ -13,7 +13,7 @@ from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import COLOURS
 from squashlens.records.results import AS_IT_IS
-from squashlens.records.sentences import percent
+from squashlens.records.sentences import percent, plural
 
 AXES: dict[str, dict[str, Any]] = {"size": {"type": "log"}, "answers": {"range": [-0.05, 1.05]}, "share": {}}
 
@@ -48,8 +48,7 @@ def changes(compared: xr.Dataset) -> go.Figure:
         which = f"{len(worst)} of them" if len(worst) > 1 else worst[0]
         without = f"; it is {least} without any" if before == 0 else ""
         most = f", most of all {which}: from {percent(before)} to {least}" if fewer else without
-        lower = f"changes lower{'s' * (fewer == 1)} the median share of right answers"
-        says = f"{fewer or 'None'} of {len(names) - 1} {lower}{most}. "
+        says = f"The median share of right answers falls under {fewer} of {plural(len(names) - 1, 'change')}{most}. "
     says += extremes(rows.median("length") if "length" in rows.dims else rows, "median D")
     title = "Effect of each change on collapse and on the answers"
     return finish(figure, title, 34 * len(names), compared, *MARKS, says=says)

@@ -13,7 +13,7 @@ from squashlens.figures.drawing.notes import distance_of, norm_note
 from squashlens.figures.drawing.shapes import LAYERS, band, curve, extremes, grid, layer_map, shade_range, tint
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.themes import COLOURS, DRAWN, shades_of
-from squashlens.records.sentences import number, percent
+from squashlens.records.sentences import number, percent, plural
 
 LENGTH = "length (content tokens)"
 NAMES = {
@@ -33,7 +33,7 @@ STEPS = {
 }
 
 
-@draws("squashlens.collapse", "distance: layer length")
+@draws("squashlens.collapse", "distance: layer length", "noise_floor unrelated: ? ...")
 def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: int | None = None) -> go.Figure:
     """Draw the distance D of v and v* by length at one layer, with logarithmic scales (figure 5).
 
@@ -180,7 +180,7 @@ def collapse_mechanism(mechanism: xr.Dataset, *, length: int | None = None) -> g
     most = last.isel(part=last.values.argmax())
     held, part = int((mechanism["observed"] <= mechanism["bound"]).sum()), PARTS[most["part"].item()]
     says = f"At length {at}, {percent(float(most))} of D after block {blocks[-1]} comes from the {part}. "
-    says += f"In block 0, what is observed is within its bound at {held} of {len(lengths)} lengths."
+    says += f"In block 0, what is observed is within its bound at {held} of {plural(len(lengths), 'length')}."
     title = "The quantities in the proof of Theorem B.3"
     notes = [*norm_note(mechanism), *["blocks: largest, smallest and two other α*"] * (len(blocks) > DRAWN)]
     return finish(figure, title, 440, mechanism, *notes, says=says)

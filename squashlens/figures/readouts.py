@@ -11,7 +11,7 @@ from squashlens.figures.drawing.shapes import band, curve, extremes, grid, inter
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import BROWN, COLOURS
-from squashlens.records.sentences import beside_random, listed, sentence
+from squashlens.records.sentences import beside_random, listed, plural, sentence
 
 # For each panel, the name and colour of its curves from 0 to 1 over length.
 PANELS = {
@@ -73,7 +73,7 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     figure.update_xaxes(title=LENGTH)
     notes = (*_notes(found), *cannot_be_judged([found]))
     counts = [f"“{escape(name)}” at {(verdicts == name).sum()}" for name in rows]
-    says = f"Of {len(lengths)} lengths, the verdict is {listed(counts)}."
+    says = f"Of {plural(len(lengths), 'length')}, the verdict is {listed(counts)}."
     return finish(figure, "Collapsed, or not read out?", sum(heights), found, *notes, says=says)
 
 
@@ -111,7 +111,7 @@ def _notes(found: xr.Dataset) -> list[str]:
     """Notes for the line under the title, on values that cannot be drawn at their place."""
     notes = ["no probe at these lengths"] if "r2_y" not in found else []
     same = int((found["distance"].median("seed") == 0).sum())
-    return notes + [f"median D is 0, and not drawn, at {same} length{'s' * (same > 1)}"] * bool(same)
+    return notes + [f"median D is 0, and not drawn, at {plural(same, 'length')}"] * bool(same)
 
 
 def _with_y(found: xr.Dataset, name: str) -> xr.DataArray:
@@ -128,6 +128,6 @@ def _share(found: xr.Dataset, name: str, text: str, colour: str) -> go.Scatter:
     if all(end in found for end in ends) and found.sizes["seed"] > 1:
         low, high = (np.maximum(found[end].values, 0) for end in ends)
         bars = interval(np.maximum(values, 0), low, high, colour, 4)
-    hover = [f"{text}, {n} items: {value:.3g}" for n, value in zip(lengths, values, strict=True)]
+    hover = [f"{text}, {plural(n, 'item')}: {value:.3g}" for n, value in zip(lengths, values, strict=True)]
     shown = np.where(values < 0, 0, values)
     return curve(lengths, shown, text, colour=colour, error_y=bars, text=hover, hover="%{text}")

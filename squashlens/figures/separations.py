@@ -12,7 +12,7 @@ from squashlens.figures.drawing.shapes import LAYERS, curve, guide
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import BROWN, COLOURS, series
-from squashlens.records.sentences import listed, percent
+from squashlens.records.sentences import listed, percent, plural
 
 VERDICTS = {  # symbol and colour
     "used": ("circle", "#009E73"),
@@ -88,7 +88,7 @@ def verdict_odds(found: xr.Dataset) -> go.Figure:
     figure.update_xaxes(tickvals=x, ticktext=texts, title=axis)
     figure.update_yaxes(title="log-odds of first and second answer (nats)")
     counts = [f"“{name}” for {(verdicts == name).sum()}" for name in VERDICTS if (verdicts == name).any()]
-    says = f"The verdict on {len(labels)} change{'s' * (len(labels) > 1)} of the answer is {listed(counts)}."
+    says = f"The verdict on {plural(len(labels), 'change')} of the answer is {listed(counts)}."
     return finish(figure, "Which of the two answers is preferred", 280, found, says=says)
 
 
@@ -106,6 +106,6 @@ def verdict_margins(found: xr.Dataset) -> go.Figure:
     figure.update_xaxes(LAYERS | {"title": f"layer ℓ ({int(found['layer'][-1]) + 1}: y, after the final norm)"})
     figure.update_yaxes(type="log", title="distance ÷ rounding")
     apart = int((found["margin_y"] > 1).sum())
-    says = f"At y, {apart} of {len(verdicts)} pairs of prompts are further apart than rounding."
+    says = f"At y, the prompts are further apart than rounding in {apart} of {plural(len(verdicts), 'pair')}."
     title = "Can the two prompts be told apart?"
     return finish(figure, title, 260, found, "lines: pairs, by verdict", "dotted line: as far as rounding", says=says)

@@ -10,7 +10,7 @@ from squashlens.figures.drawing.shapes import curve, grid
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label
 from squashlens.figures.drawing.themes import COLOURS
-from squashlens.records.sentences import listed
+from squashlens.records.sentences import listed, plural
 
 
 @draws(
@@ -29,7 +29,9 @@ def repeat_tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go
         layer: the layer to draw; the last one by default.
     """
     at = chosen(measured, "layer", layer)
-    figure, places = grid(_titles(measured), min(2, measured.sizes["form"]), shared_yaxes="all")
+    texts = measured["text"].isel(repeats=min(2, measured.sizes["repeats"] - 1)).transpose("form").values
+    titles = [f"{form}: “{label(str(text))} …”" for form, text in zip(measured["form"].values, texts, strict=True)]
+    figure, places = grid(titles, min(2, measured.sizes["form"]), shared_yaxes="all")
     lines = (("distance", "true pair", "distance", 4.0, "solid"), ("naive", "two texts", "contrast", 1.6, "dot"))
     for form, place in zip(measured["form"].values, places, strict=True):
         here = measured.sel(form=form, layer=at)
@@ -40,16 +42,7 @@ def repeat_tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go
             figure.add_trace(line, **place)
     figure.update_yaxes(type="log", title=distance_of(measured)).update_xaxes(title="repeats")
     title = f"Distance of two texts, one repeat apart, and of the true pair: layer {at}"
-    return finish(figure, title, 190 * places[-1]["row"], measured, says=_pairs(measured))
-
-
-def _pairs(found: xr.Dataset) -> str:
-    """At how many numbers of repeats each form gives a pair."""
-    counts = [f"{int(one.sum())} ({escape(str(one['form'].values))})" for one in found["pair"].transpose("form", ...)]
-    return f"Of {found.sizes['repeats']} numbers of repeats, one more repeat gives the true pair at {listed(counts)}."
-
-
-def _titles(found: xr.Dataset) -> list[str]:
-    """The name of each form, with the text of a few repeats."""
-    texts = found["text"].isel(repeats=min(2, found.sizes["repeats"] - 1)).transpose("form").values
-    return [f"{form}: “{label(str(text))} …”" for form, text in zip(found["form"].values, texts, strict=True)]
+    counts = [f"{int(many)} ({escape(str(many['form'].values))})" for many in measured["pair"].sum("repeats")]
+    numbers = plural(measured.sizes["repeats"], "number")
+    says = f"Of {numbers} of repeats, one more repeat gives the true pair at {listed(counts)}."
+    return finish(figure, title, 190 * places[-1]["row"], measured, says=says)

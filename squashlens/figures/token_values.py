@@ -26,7 +26,7 @@ from squashlens.figures.drawing.shapes import (
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label, number_token
 from squashlens.figures.drawing.themes import COLOURS
-from squashlens.records.sentences import ends_of, percent, with_interval
+from squashlens.records.sentences import ends_of, percent, plural, with_interval
 
 EDGE = 0.08  # how far a scale goes beyond the tokens other than sinks, as a share of their range
 # Of each curve of `attribution`: its name.
@@ -93,7 +93,7 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     notes = [*norm_note(sensitivity), *interval_note(norms), *_set_sinks_apart(figure, sensitivity)]
     figure.update_xaxes(token_axis(tokens_of(sensitivity)))
     more = int((sensitivity["bound_over_null"] > 1).sum())
-    says = f"The path bound is above uniform attention's at {more} of {len(norms)} tokens. "
+    says = f"The path bound is above uniform attention's at {more} of {plural(len(norms), 'token')}. "
     title = "Influence of each token on the last representation"
     return finish(figure, title, 480, sensitivity, *notes, says=says + extremes(norms, "norm of the whole model"))
 

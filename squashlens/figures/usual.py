@@ -14,6 +14,7 @@ from squashlens.checks.arguments import validated
 from squashlens.checks.results import EACH, moved_probability, require
 from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import mark_derived, with_modes
+from squashlens.figures.drawing.notes import selections
 from squashlens.figures.drawing.panels import compose
 from squashlens.figures.drawing.shapes import bars_of, curve, extremes, interval_note, is_wide, layer_map, titles_of
 from squashlens.figures.drawing.style import finish
@@ -103,15 +104,14 @@ def _of_values(result: Any) -> go.Figure | None:
 def _no_figure(several: Mapping[str, Any]) -> InputError:
     """An error for a result that no figure can draw."""
     one = next(iter(several.values()))
-    if not one.dims:
-        return InputError(
-            "There is no figure for scalars: these are single numbers, without a dimension to draw them over.",
-            "Print them, or take the mean over some of the dimensions only, as in `result.mean('layer')`.",
-        )
-    return InputError(
-        f"There is no figure for these values, over {', '.join(map(str, one.dims))}.",
-        "Give the unchanged result of a measurement, or one of its variables, or draw it with xarray: `result.plot()`.",
-    )
+    what = f"these values, over {', '.join(map(str, one.dims))}" if one.dims else "scalars: these are single numbers"
+    select = ", ".join(f"{dim}=0" for dim in sorted(map(str, one.dims), key=lambda dim: one.sizes[dim])[:-2])
+    remedy = "Print them: a figure has numbers over a dimension."
+    if select and isinstance(one, xr.DataArray) and one.dtype.kind in "biuf":
+        remedy = f"Select one label along all dimensions but two, as in `result.isel({select})`."
+    elif one.dims and isinstance(one, xr.Dataset):
+        remedy = "Give the unchanged result of a measurement, or one of its variables."
+    return InputError(f"There is no figure for {what}.", remedy)
 
 
 @validated
@@ -206,4 +206,4 @@ def plain(values: xr.DataArray) -> go.Figure | None:
         figure.update_yaxes(title=axis)
         notes = interval_note(values)
     figure.update_xaxes(title=escape(str(values.dims[-1]).replace("_", " ")))
-    return mark_derived(finish(figure, title, 260, values, *notes, says=says), [values])
+    return mark_derived(finish(figure, title, 260, values, *notes, says=says), [values], *selections(values, ()))

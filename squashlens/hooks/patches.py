@@ -307,7 +307,7 @@ def _patched(
             raise InputError(f"{factory}: positions={here!r} names a position twice.", "Give each position once.")
         if len(here) != len(there):
             raise InputError(
-                f"{factory}: there are {len(here)} positions and {len(there)} from_positions.",
+                f"{factory}: the numbers of positions and from_positions are {len(here)} and {len(there)}.",
                 "Give one from_position for each position.",
             )
         what += f" at {listed(here)}{'' if here == there else f' from {listed(there)}'}"

@@ -141,11 +141,6 @@ def _of_tokens(groups: Spans, n: int) -> dict[str, Any]:
     return {"span": ("position", number), "span_name": ("position", name)}
 
 
-def with_ratio(result: xr.Dataset) -> xr.Dataset:
-    """A result of `influence` with the ratio of path bound and null, under the same provenance."""
-    return sealed(result.assign(arrays_of({"bound_over_null": ratio(result)})), provenance(result))
-
-
 def ratio(result: xr.Dataset) -> Variable:
     """Path bound ÷ null; NaN where the null is zero, as after the query."""
     values = result["path_bound"] / result["null"].where(result["null"] > 0)

@@ -6,8 +6,8 @@ import xarray as xr
 
 from squashlens._typing import short_repr
 from squashlens.errors import InputError
-from squashlens.maps.cells import FEWER, with_ratio
-from squashlens.records.results import provenance
+from squashlens.maps.cells import FEWER, ratio
+from squashlens.records.results import arrays_of, provenance, sealed
 
 # In an order in which every variable of a map has its dimensions; that of a joined result is another.
 DIMS = ("query", "traced", "path", "block", "head", "layer", "position", "rank")
@@ -58,7 +58,9 @@ def of_result(result: xr.Dataset) -> xr.Dataset:
                 "Give the whole result; a selection may choose among query and layer.",
             )
     ordered = result.transpose(*DIMS, missing_dims="ignore")
-    return with_ratio(ordered) if function == "influence" else ordered
+    if function == "squash_map":
+        return ordered
+    return sealed(ordered.assign(arrays_of({"bound_over_null": ratio(ordered)})), provenance(ordered))
 
 
 def find_query(result: xr.Dataset, query: int) -> int:

@@ -36,7 +36,6 @@ const UNITS = [
   ["word", "words"],
   ["line", "lines"],
   ["span", "named spans"],
-  ["size", "spans of equal length"],
 ];
 /** @type {Record<string, string>} */
 const TERMS = {
@@ -192,11 +191,11 @@ export function cut(text, most) {
 }
 
 /**
- * The prompt in groups: tokens, words, lines, spans by the number that each token has (-1 for none), or spans of `size`
- * tokens. A span with a gap is in several groups.
- * @param {string[]} tokens @param {string} unit @param {number} [size] @param {number[]} [spans] @returns {Unit[]}
+ * The prompt in groups: tokens, words, lines, or spans by the number that each token has (-1 for none). A span with a
+ * gap is in several groups.
+ * @param {string[]} tokens @param {string} unit @param {number[]} [spans] @returns {Unit[]}
  */
-export function grouped(tokens, unit, size = 1, spans = []) {
+export function grouped(tokens, unit, spans = []) {
   /** @type {Unit[]} */
   const found = [];
   const spaced = tokens.some((token) => /\s/.test(token));
@@ -212,9 +211,7 @@ export function grouped(tokens, unit, size = 1, spans = []) {
           !spaced
         : unit === "line"
           ? !at || endsLine(before)
-          : unit === "span"
-            ? !at || spans[at] < 0 || spans[at] !== spans[at - 1]
-            : unit === "token" || at % size === 0;
+          : unit !== "span" || !at || spans[at] < 0 || spans[at] !== spans[at - 1];
     if (starts) found.push({ start: at, end: at + 1 });
     else found[found.length - 1].end = at + 1;
   });
@@ -290,28 +287,6 @@ function rgb(hex) {
 /** @param {number[]} channels */
 function css(channels) {
   return `rgb(${channels.join(" ")})`;
-}
-
-/**
- * All numbers of a query as CSV, one row for each layer and token. Text that a spreadsheet would execute is quoted.
- * @param {Data} data @param {number} query
- */
-export function csv(data, query) {
-  const { layers, tokens, quantities } = data.payload;
-  const rows = [["query", "layer", "position", "token", ...quantities.map((one) => one.name)].join(",")];
-  layers.forEach((layer, row) => {
-    for (let position = 0; position <= query; position++) {
-      const values = quantities.map((one) => data.value(one.name, query, row, position) ?? "");
-      rows.push([query, layer, position, cell(tokens[position]), ...values].join(","));
-    }
-  });
-  return rows.join("\n") + "\n";
-}
-
-/** Text as a cell of CSV; what a spreadsheet would execute gets an apostrophe. @param {string} text */
-function cell(text) {
-  const safe = /^[=+\-@\t\r\n']/.test(text) ? `'${text}` : text;
-  return `"${safe.replaceAll('"', '""')}"`;
 }
 
 /**
@@ -395,14 +370,12 @@ class View {
     this.row = 0; // place of the layer
     this.cell = { row: 0, position: Math.min(payload.opened, payload.tokens.length - 1) };
     this.unit = "token";
-    this.size = 8; // tokens of a span, where all have the same number
     this.from = 0; // first token of the window
     this.wanted = this.name = this.measuredName();
     this.path = -1; // the path that is shown alone
     this.groups = grouped(payload.tokens, this.unit);
     this.redraw = () => this.drawAll();
     this.layout();
-    this.readState();
     this.show();
   }
 
@@ -418,47 +391,6 @@ class View {
   /** What the cells show: the chosen quantity, or in place of one that is not by layer the first that is. */
   get cellName() {
     return this.data.quantity(this.name).by_layer ? this.name : this.measuredName();
-  }
-
-  /** Only a map with a page of its own keeps its state in the address; one of several would overwrite others. */
-  get addressed() {
-    return !this.live && this.root.dataset.level === "1" && document.querySelectorAll(".sl-map").length === 1;
-  }
-
-  readState() {
-    if (!this.addressed) return;
-    const state = new URLSearchParams(location.hash.slice(1));
-    const whole = (/** @type {string} */ key) => (/^\d+$/.test(state.get(key) ?? "") ? Number(state.get(key)) : NaN);
-    const [query, layer] = [whole("query"), whole("layer")];
-    if (query < this.tokens.length) {
-      this.query = query;
-      this.cell = { row: 0, position: query };
-      this.setWindow(query);
-    }
-    const row = this.data.payload.layers.indexOf(layer);
-    if (row >= 0) this.row = row;
-    const colour = state.get("colour");
-    if (this.data.payload.quantities.some((one) => one.name === colour)) this.wanted = colour ?? this.wanted;
-    const units = state.get("units") ?? "";
-    if ([...this.units.options].some((/** @type {any} */ one) => one.value === units)) {
-      this.unit = units;
-      this.groups = grouped(this.tokens, units, this.size, this.data.payload.spans?.of);
-    }
-  }
-
-  writeState() {
-    if (!this.addressed) return;
-    const state = {
-      query: this.query,
-      layer: this.data.payload.layers[this.row],
-      colour: this.wanted,
-      units: this.unit,
-    };
-    try {
-      history.replaceState(null, "", `#${new URLSearchParams(Object.entries(state).map(([k, v]) => [k, String(v)]))}`);
-    } catch {
-      // a page in a frame of a notebook has no address
-    }
   }
 
   get tokens() {
@@ -497,20 +429,9 @@ class View {
       (/** @type {string} */ row) => this.setRow(Number(row)),
     );
     const units = UNITS.filter(([name]) => payload.spans || name !== "span");
-    const [unit, unitsOf] = choice("Units", units, (/** @type {string} */ name) => this.setUnit(name, this.size));
-    const length = make("input", {
-      type: "number",
-      min: 1,
-      max: this.tokens.length,
-      value: this.size,
-      onchange: () => {
-        this.setUnit(this.unit, Number(length.value));
-        length.value = String(this.size);
-      },
-    });
+    const [unit, unitsOf] = choice("Units", units, (/** @type {string} */ name) => this.setUnit(name));
     this.units = unitsOf;
     this.colours = quantities;
-    this.length = make("label", {}, "Tokens of a span", length);
     const [theme, themes] = choice(
       "Theme",
       [
@@ -538,7 +459,7 @@ class View {
     this.layers = layers;
     this.jump = jump;
     const searched = make("label", {}, "Search (Enter; Shift + Enter: backwards)", search);
-    const more = [searched, make("label", {}, "Go to position", jump), unit, this.length, theme];
+    const more = [searched, make("label", {}, "Go to position", jump), unit, theme];
     this.more = make("details", { class: "sl-more" }, make("summary", {}, "Search, units and theme"));
     this.more.append(make("div", { class: "sl-controls" }, ...more));
     this.status = make("p", { class: "sl-status", role: "status" });
@@ -624,11 +545,7 @@ class View {
       make(
         "p",
         {},
-        button("Copy this query as CSV", () => this.copy(csv(this.data, this.query))),
-        " ",
         button("Copy the code", () => this.copy(payload.code)),
-        " ",
-        ...(this.addressed ? [button("Copy a link to this view", () => this.copy(location.href)), " "] : []),
       ),
       make("details", {}, make("summary", {}, "Terms"), make("dl", {}, ...definitions)),
       make("details", {}, make("summary", {}, "Code that made this"), this.code),
@@ -655,7 +572,7 @@ class View {
     this.cell = { row: this.row, position: Math.min(before.cell.position, this.query) };
     this.table.open = before.table.open;
     this.more.open = before.more.open;
-    this.setUnit(before.unit, before.size);
+    this.setUnit(before.unit);
   }
 
   /** Show everything for the present choice. What had the focus may be gone: then the query gets it. */
@@ -665,7 +582,6 @@ class View {
     if (!this.data.trace(this.query)?.paths[this.path]) this.path = -1;
     this.colours.value = this.name;
     this.units.value = this.unit;
-    this.length.hidden = this.unit !== "size";
     this.jump.value = String(this.query);
     this.layers.value = String(this.row);
     this.showRibbon();
@@ -674,7 +590,6 @@ class View {
     this.showCell();
     this.showPaths();
     this.showReadout();
-    this.writeState();
     this.showTable();
     this.showBelow();
     this.drawAll();
@@ -686,11 +601,10 @@ class View {
     this.ribbon.querySelector('[aria-selected="true"]')?.focus();
   }
 
-  /** @param {string} name @param {number} size tokens of a span */
-  setUnit(name, size) {
+  /** @param {string} name */
+  setUnit(name) {
     this.unit = name;
-    if (Number.isInteger(size) && size > 0) this.size = size;
-    this.groups = grouped(this.tokens, name, this.size, this.data.payload.spans?.of);
+    this.groups = grouped(this.tokens, name, this.data.payload.spans?.of);
     this.show();
   }
 

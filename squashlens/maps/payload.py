@@ -210,7 +210,7 @@ def _notes(result: xr.Dataset, page: xr.Dataset) -> list[str]:
     """What is missing, in sentences."""
     notes, queries = list[str](), result.sizes["query"]
     if queries < (n := result.sizes["position"]):
-        notes.append(f"{queries:,} of {n:,} queries were measured.")
+        notes.append(f"Measured: {queries:,} of {n:,} queries.")
     for name, text in {"jacobian": "Jacobian", "log_odds_change": "Knockout", "way_share": "Strongest paths"}.items():
         if name not in result:
             notes.append(f"{text}: not measured.")

@@ -95,15 +95,11 @@ class Traces:
             sink[at] = first_share(starts) if first_has_nearly_all(starts) else 0.0
             first = [0] if sink[at] else []
             own = without([each[seen, seen] for each in down], first)
-            best = strongest(own, [each[seen, seen] for each in uniform], query, PATHS + 1)
-            others = (best.places != query).any(dim=1).nonzero()[:PATHS, 0]  # without the path that stays at the query
-            k, weights = len(others), best.weights[others]
-            places[at, :k], weight[at, :k], over_null[at, :k] = (
-                best.places[others],
-                weights,
-                weights / best.null[others],
-            )
-            share[at, :k] = weights * 2.0**top / starts[len(first) : query].sum()
+            weights, paths, null = strongest(own, [each[seen, seen] for each in uniform], query, PATHS + 1)
+            others = (paths != query).any(dim=1).nonzero()[:PATHS, 0]  # without the path that stays at the query
+            k = len(others)
+            places[at, :k], weight[at, :k], over_null[at, :k] = paths[others], weights[others], (weights / null)[others]
+            share[at, :k] = weights[others] * 2.0**top / starts[len(first) : query].sum()
         below, above = places[..., :-1], places[..., 1:]
         moved = torch.stack([self.largest[block][above[..., block], below[..., block]] for block in range(top)], dim=-1)
         by_path, by_cell = ("traced", "path"), ("traced", "block", "position", "rank")

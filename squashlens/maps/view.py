@@ -184,7 +184,7 @@ class SquashMap:
 
     def __repr__(self) -> str:
         sizes = self.result.sizes
-        return f"<squash map of {sizes['position']} tokens: {sizes['query']} queries, {sizes['layer']} layers>"
+        return f"<squash map: tokens {sizes['position']}, queries {sizes['query']}, layers {sizes['layer']}>"
 
 
 @measurement(cheaper="Fewer n_probes= takes less, and method='none' least.")

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import xarray as xr
@@ -28,9 +29,6 @@ from squashlens.errors import InputError
 from squashlens.records.joining import restated
 from squashlens.records.results import Variable, attributes, is_measured, position_coords, sealed, signed, versions
 from squashlens.saving.journal import Journal
-
-T = TypeVar("T")
-P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class Session:
         held = ids if isinstance(ids, Capture) else None
         ids = ids.ids if isinstance(ids, Capture) else ids
         ids = tokens.checked_ids(sound, ids if ids.ndim == 2 else ids[None])
-        config = getattr(sound.original_model, "config", None)
+        config, start = getattr(sound.original_model, "config", None), start_of(sound)
         facts = {
             "model": model_name(sound),
             "call": {"function": function} | arguments,
@@ -82,8 +80,9 @@ class Session:
             "weights_origin": getattr(config, ORIGIN, None),
             "device": str(device_of(sound)),
             "attention_implementation": implementation(sound, n=ids.shape[1]),
-            "bos_count": tokens.count_bos(sound, ids),
-            "bos_rule": start_of(sound).rule,
+            # Leading tokens of the first prompt that the tokenizer adds, such as BOS.
+            "bos_count": len([*takewhile({*start.ids, start.bos}.__contains__, ids[0].tolist())]),
+            "bos_rule": start.rule,
             "ambient_hooks": ambient(sound),
             "versions": versions(),
         }

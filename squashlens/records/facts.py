@@ -13,7 +13,7 @@ from squashlens.saving.stored import SIGNED
 
 Facts = dict[str, Any]
 CHANGED = ("labels", "types", "attributes")  # of a part, where joining changed them
-BOOKS = (SIGNED, "joined", *CHANGED)  # stored with the facts, and no facts themselves
+BOOKS = (SIGNED, "sizes", "joined", *CHANGED)  # stored with the facts, and no facts themselves
 WIDTH = 80  # characters of a line
 
 

@@ -32,6 +32,7 @@ from squashlens.saving.stored import (
     SOURCE,
     Result,
     as_bytes,
+    as_dataset,
     digests,
     is_ours,
     label_of,
@@ -88,7 +89,8 @@ def sealed(result: R, facts: Mapping[str, Any], *, measured: bool = True) -> R:
     short = headline(read_facts(dict(facts), labels_of(copy)))
     plain = {name: value for name, value in copy.attrs.items() if name not in OF_ALL}
     kept = {name: value for name, value in facts.items() if name != "values"}  # that is seen, and not stored
-    text = written({**kept, SIGNED: digests(copy) if measured else {}})
+    sizes = {str(name): dict(values.sizes) for name, values in as_dataset(copy).data_vars.items()}
+    text = written(kept | ({SIGNED: digests(copy), "sizes": sizes} if measured else {SIGNED: {}}))
     copy.attrs = {**plain, **short, SOURCE: OURS, PROVENANCE: text}
     for values in copy.data_vars.values() if isinstance(copy, xr.Dataset) else ():
         values.attrs = {**values.attrs, SOURCE: OURS, PROVENANCE: text}
@@ -206,10 +208,17 @@ def stored_facts(result: Result) -> dict[str, Any]:
         return {}
     if len(texts) != 1:
         raise InputError(
-            f"These values have {len(texts) or 'no'} provenance{'s' * (len(texts) > 1)}.",
+            f"These values have {len(texts) or 'no'} provenances.",
             "Give a result of one call of squashlens, or what xarray makes of one.",
         )
     return _read(texts[0])
+
+
+def measured_sizes(result: Result) -> dict[str, dict[str, int]]:
+    """The sizes of each variable by dimension, before anything was selected, as far as they are recorded."""
+    dims = list(map(str, result.dims))
+    each = [part_facts(_read(text), labels_of(result), dims) for text in texts_of(result)]
+    return {name: sizes for facts in each for name, sizes in facts.get("sizes", {}).items()}
 
 
 def _read(text: object) -> dict[str, Any]:

@@ -22,6 +22,11 @@ def number(value: object) -> str:
     return plain.replace("-", "−")
 
 
+def plural(count: int, noun: str) -> str:
+    """A number of things, as "1 length" and "2 lengths"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def with_interval(found: xr.Dataset, name: str) -> xr.DataArray:
     """A variable with the ends of its intervals, if there are any, as the coordinates `low` and `high`."""
     ends = {end: f"{name.removesuffix('_mean')}_{end}" for end in ("low", "high")}

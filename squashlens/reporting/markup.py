@@ -2,7 +2,6 @@
 
 import re
 import unicodedata
-from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
@@ -29,12 +28,9 @@ def template(name: str, **syntax: Any) -> Any:
     text = files("squashlens.reporting").joinpath(name).read_text(encoding="utf-8")
     options: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
     environment = Environment(**options | syntax)  # noqa: S701 (escaping is an option)
-    environment.filters |= {one.__name__: _on_one_line(one) for one in (latex, markdown)}
+    for escaped in (latex, markdown):  # on one line
+        environment.filters[escaped.__name__] = lambda value, by=escaped: by(" ".join(str(value).split()))
     return environment.from_string(text)
-
-
-def _on_one_line(escape_text: Callable[[str], str]) -> Callable[[object], str]:
-    return lambda value: escape_text(" ".join(str(value).split()))
 
 
 def latex(text: str) -> str:

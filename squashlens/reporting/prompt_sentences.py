@@ -32,7 +32,8 @@ def sinks(measured: xr.Dataset) -> str:
     values = (measured[name].values for name in ("path_bound", "null", "jacobian"))
     bound, null, norm = (100 * each[places].sum() / each.sum() if each.sum() > 0 else np.nan for each in values)
     names = ", ".join(name_at(measured, int(place)) for place in places)
+    norms = f"{norm:.3g}" if "jacobian_low" not in measured else f"about {norm:.0f}"  # estimated
     return (
-        f"Attention sinks: {names}, with {bound:.4g} % of the path bound, {null:.3g} % of the null and {norm:.3g} % of "
+        f"Attention sinks: {names}, with {bound:.4g} % of the path bound, {null:.3g} % of the null and {norms} % of "
         "the Jacobian norms."
     )

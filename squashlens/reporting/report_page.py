@@ -235,7 +235,7 @@ def _counting(model: Bridge) -> Section:
 
     before, after = COUNT.split("{}")
     ones = prompts.repeated(model, "1", COUNTED[-1] + 1, prefix=before.strip(), suffix=after.strip())
-    found = _count(model, ones, sorted({m for n in COUNTED for m in (n, n + 1)}))
+    found = _count(model, ones, _lengths_counted())
     found = found.isel(pair=[at for at, n in enumerate(found["length"].values) if n in COUNTED])
     used = [n for n, said in zip(COUNTED, found["verdict"].values, strict=True) if said == USED]
     first = next(n for n in COUNTED if n > max(used))  # of the bundled model, which cannot do all
@@ -246,6 +246,10 @@ def _counting(model: Bridge) -> Section:
     lead = Answer("How many ones can it count?", verdict, (says,))
     title = "Counts that it can do, and counts that it cannot"
     return Section(title, figures.verdict_odds(found), (f"{verdict} {why}",), note, lead)
+
+
+def _lengths_counted() -> list[int]:
+    return sorted({m for n in COUNTED for m in (n, n + 1)})
 
 
 def _growing(model: Bridge, source: object, n: int, tick: Callable[[], object]) -> list[Section]:
@@ -322,7 +326,7 @@ def render(
         model=named_models(facts)[0],
         parts=drawn(parts),
         folded=drawn(_of_the_prompt(evidence)),
-        code=_code(facts, source, asked, n, knockout=evidence.knockout is not None),
+        code=_code(facts, source, asked, n, knockout=evidence.knockout is not None, helped=bool(evidence.helped)),
         facts=[(escape(name.replace("_", " ")), escape(fact_text(value))) for name, value in facts.items()],
     )
 
@@ -356,12 +360,15 @@ def _source(model: Bridge) -> str:
     return next((name for name in zoo.bundled() if given == str(zoo.folder(name))), given)
 
 
-def _code(facts: dict[str, Any], source: str, asked: Asked, n: int | None, *, knockout: bool = True) -> str:
-    """The lines that make the figures of the page again."""
+def _code(
+    facts: dict[str, Any], source: str, asked: Asked, n: int | None, *, knockout: bool = True, helped: bool = False
+) -> str:
+    """The lines that measure again what is on the page."""
     loaded, coarse = load_of(facts, source), load_of(facts | {"dtype": "bfloat16"}, source)
     stated = {"prompt": repr(asked.prompt), "norm": repr(facts["call"]["norm"]), "dtype": repr(facts["dtype"])}
-    stated |= {"loaded": loaded, "coarse": coarse}
-    return template("code.py.jinja").render(stated, asked=asked, n=n, knockout=knockout).strip()
+    stated |= {"loaded": loaded, "coarse": coarse, "probes": facts["call"]["n_probes"], "asked": asked, "n": n}
+    counted = _lengths_counted() if asked == _demonstration(True) else []
+    return template("code.py.jinja").render(stated, knockout=knockout, helped=helped, counted=counted).strip()
 
 
 def _embed(figure: "go.Figure", *, with_library: bool) -> str:

@@ -58,12 +58,12 @@ class Source:
 
     def prompts(self, start: int, stop: int) -> Iterator[tuple[int, Any]]:
         """The rows of a span by number, each with its prompt, or with the error why it has none."""
-        column = self.given.column
-        for row, value in enumerate(_of_lines(self.given.path, column, start, stop), start):
-            ids = isinstance(value, list) and all(type(part) is int for part in value)
-            if not (ids or isinstance(value, str | InputError)):
-                value = InputError(f"{column!r} of the row is {short_repr(value)}.", WANTED)
-            yield row, value
+        with self.given.path.open("rb") as file:
+            for row, line in enumerate(islice(file, start, stop), start):
+                try:
+                    yield row, _prompt(line, self.given.column)
+                except InputError as error:
+                    yield row, error
 
     def is_current(self) -> bool:
         """Whether the file is the one that was described."""
@@ -111,23 +111,20 @@ def _index(path: Path, size: int, changed: int) -> tuple[str, int]:
     return whole.hexdigest(), rows
 
 
-def _of_lines(path: Path, column: str, start: int, stop: int) -> Iterator[Any]:
-    """The values of a column in some lines, or the errors why a line has none."""
-    with path.open("rb") as file:
-        for row in map(_object, islice(file, start, stop)):
-            if isinstance(row, dict) and column not in row:
-                yield InputError(f"The row has no {column!r}.", f"It has: {', '.join(sorted(row))}.")
-            else:
-                yield row if isinstance(row, InputError) else row[column]
-
-
-def _object(line: bytes) -> dict[str, Any] | InputError:
-    """The JSON object of a line, or the error that it is none."""
+def _prompt(line: bytes, column: str) -> str | list[int]:
+    """The prompt in a column of a line; raises an error if there is none."""
     try:
         row = json.loads(line.rstrip())
     except (ValueError, RecursionError) as error:
-        return InputError(f"The line is not JSON: {error}.", "Correct the line.")
-    return row if isinstance(row, dict) else InputError(f"The line is {short_repr(row)}, no JSON object.", WANTED)
+        raise InputError(f"The line is not JSON: {error}.", "Correct the line.") from error
+    if not isinstance(row, dict):
+        raise InputError(f"The line is {short_repr(row)}, no JSON object.", WANTED)
+    if column not in row:
+        raise InputError(f"The row has no {column!r}.", f"It has: {', '.join(sorted(row))}.")
+    value = row[column]
+    if isinstance(value, str) or (isinstance(value, list) and all(type(part) is int for part in value)):
+        return value
+    raise InputError(f"{column!r} of the row is {short_repr(value)}.", WANTED)
 
 
 def shard(rows: Iterator[tuple[int, Any]], measure: Callable[[Any], Result]) -> bytes:

@@ -124,7 +124,9 @@ class Study:
             "grids": list(map(asdict, self.grids)), "store": str(self.store.root), "cells": digest(self.cells),
             "workers": workers, "threads": threads, "device": device,
         }  # fmt: skip
-        drive(_engine(engine, resources, threads, device), task, workers, self.store, self.cells)
+        others = {"ray": Ray, "slurm": Slurm}
+        chosen = others[engine](resources or {}, threads) if engine in others else Local(device)
+        drive(chosen, task, workers, self.store, self.cells)
         return self.status()
 
     def status(self) -> pd.DataFrame:
@@ -221,9 +223,3 @@ class Study:
         if name is not None and name not in names:
             raise InputError(f"The study has no grid {name!r}.", f"It has: {', '.join(names)}.")
         return next(grid for grid in self.grids if name in (None, grid.name))
-
-
-def _engine(name: EngineName, resources: Mapping[str, Any] | None, threads: int, device: str | None) -> Any:
-    if name == "ray":
-        return Ray(resources or {}, threads)
-    return Slurm(resources or {}, threads) if name == "slurm" else Local(device)

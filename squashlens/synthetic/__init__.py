@@ -1,12 +1,12 @@
 """Random attention stacks in plain tensors, to test which parts of a decoder lead to collapse.
 
 `Stack` describes a stack, and `PAPER` has two readings of the stack of figure 8. `convergence` (figure 8) measures D
-and δ by length, `softmax_total_variation` is figure 9, `last_tokens` returns the
-representations, and `lengths_up_to` makes lengths to measure at. No model is loaded and nothing is trained.
+and δ by length, `softmax_total_variation` is figure 9, and `last_tokens` returns
+the representations. No model is loaded and nothing is trained.
 """
 
 from squashlens.synthetic.convergence import convergence
-from squashlens.synthetic.stack import PAPER, Stack, lengths_up_to
+from squashlens.synthetic.stack import PAPER, Stack
 from squashlens.synthetic.stack_passes import LastTokens, last_tokens
 from squashlens.synthetic.variation import softmax_total_variation
 
@@ -16,7 +16,6 @@ __all__ = [
     "Stack",
     "convergence",
     "last_tokens",
-    "lengths_up_to",
     "softmax_total_variation",
 ]
 

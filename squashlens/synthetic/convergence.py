@@ -30,18 +30,18 @@ NORMS: dict[Distance, str] = {"linf": "L∞", "l1": "L1", "l2": "L2"}
 
 @validated
 def convergence(
-    stack: Stack, lengths: Iterable[int], *, seeds: int | Iterable[int] = 5, norm: Distance = "l1", tail: float = 0.5,
+    stack: Stack, lengths: Iterable[int], *, seeds: int | Iterable[int] = 5, norm: Distance = "l1",
     dtype: torch.dtype = torch.float64, device: str | torch.device = "cpu",
 ) -> xr.Dataset:  # fmt: skip
     """The distance D of the last tokens of v and v*, δ of their attention rows, and how fast both decrease with length.
 
     Args:
         stack: the stack to run; `PAPER` has two readings of the stack of figure 8.
-        lengths: n, the numbers of tokens of v; at least three of them in the tail. Every length has a different last
-            token, so curves are rough, and many lengths make a fit more stable.
+        lengths: n, the numbers of tokens of v. Exponents are fitted on the tail, the upper half of the range of log n,
+            with at least three of them. Every length has a different last token, so curves are rough, and many lengths
+            make a fit more stable.
         seeds: number of random draws, or their seeds. With fewer than five there are no intervals.
         norm: norm of D. Theorem B.3 uses L1.
-        tail: the upper share of the range of log n that exponents are fitted on.
         dtype: dtype of the computation; everything is drawn in float64 and then rounded.
         device: device of the computation.
 
@@ -68,7 +68,7 @@ def convergence(
     (-1.0, True)
     """
     chosen, numbers = chosen_lengths(lengths), chosen_seeds(seeds)
-    among = tail_of(chosen, tail)
+    among = tail_of(chosen)
     found = last_tokens(stack, chosen, seeds=numbers, dtype=dtype, device=device)
     apart = distance(found.v, found.star, norm)
     variation, own = found.total_variation.mean(dim=-1), found.self_weight.mean(dim=-1)
@@ -91,7 +91,7 @@ def convergence(
             "premise": (by_layer, premise, "whether positional information was observed to decay", "1"),
             "rate": ((), rate(stack), "order of D that can be derived, as an exponent", "1"),
         },
-        facts("convergence", stack, numbers, dtype, device, lengths=chosen, norm=norm, tail=tail),
+        facts("convergence", stack, numbers, dtype, device, lengths=chosen, norm=norm),
     )
 
 
@@ -116,7 +116,7 @@ def never_decays(stack: Stack) -> bool:
 
     δ ≥ α*_{n+1,n+1}, its last summand, which in both cases depends on nearby tokens and not on n. With ALiBi in a head
     of slope m and equal scores, weights are geometric in the distance and δ → 2 (1 − e^−m); with scores between −S and
-    S, δ ≥ e^−2S (1 − e^−m). At lengths beyond a window a row has `window` + `sinks` weights. In all other cases decay
+    S, δ ≥ e^−2S (1 − e^−m). At lengths beyond a window a row has `window` weights. In all other cases decay
     has to be measured: scores that stop depending on distance lead to 0, others (RoPE, sines) need not.
     """
     return stack.encoding == "alibi" or stack.window is not None
@@ -126,16 +126,14 @@ FEWEST = 3  # points for a fit
 DRAWS = 5  # with fewer draws, Student's interval relies on normally distributed draws, which cannot be checked
 
 
-def tail_of(lengths: list[int], tail: float) -> Bool[Tensor, " length"]:
-    """A mask of the lengths in the upper share `tail` of the range of log n; an error if there are fewer than three."""
-    if not 0 < tail <= 1:
-        raise InputError(f"tail={tail!r} is not a share.", "Give a number above 0 and at most 1.")
+def tail_of(lengths: list[int]) -> Bool[Tensor, " length"]:
+    """A mask of the lengths in the upper half of the range of log n; an error if there are fewer than three."""
     logs = torch.tensor(lengths, dtype=torch.float64).log()
-    chosen = logs >= logs[-1] - tail * (logs[-1] - logs[0]) - 1e-12  # the range includes its end
+    chosen = logs >= (logs[-1] + logs[0]) / 2 - 1e-12  # the range includes its end
     if int(chosen.sum()) < FEWEST:
         raise InputError(
             f"Only {int(chosen.sum())} of the lengths are in the tail that is fitted.",
-            f"Give at least {FEWEST} lengths there, or a larger tail=.",
+            f"Give at least {FEWEST} lengths there.",
         )
     return chosen
 

@@ -37,7 +37,6 @@ class Stack:
             same in all layers.
         base: base of the wavelengths of sines and rotations.
         window: number of last tokens that each token attends to, itself included; all by default.
-        sinks: number of first tokens that are visible beyond the window.
         residual: whether there are residual connections.
         norm: ``"none"``, ``"rms"`` or ``"layer"``.
         mlp: number of hidden units of the MLP as a multiple of `width`; 0 for no MLP.
@@ -48,7 +47,7 @@ class Stack:
             the values; this has one layer of attention and nothing else.
 
     Raises:
-        InputError: if options contradict each other, such as sinks without a window.
+        InputError: if options contradict each other, such as a width that `heads` does not divide.
 
     >>> Stack(encoding="rope", heads=4).per_head
     16
@@ -60,7 +59,6 @@ class Stack:
     encoding: Encoding = "none"
     base: float = 10000.0
     window: int | None = None
-    sinks: int = 0
     residual: bool = False
     norm: StackNorm = "none"
     mlp: int = 0
@@ -71,8 +69,7 @@ class Stack:
         for name, what in (("depth", "layers"), ("heads", "heads"), ("width", "coordinates"), ("window", "tokens")):
             if getattr(self, name) is not None:
                 positive(getattr(self, name), name, f"a number of {what}")
-        for name in ("sinks", "mlp"):
-            positive(getattr(self, name), name, "a count", or_zero=True)
+        positive(self.mlp, "mlp", "a count", or_zero=True)
         for wrong, cause, remedy in _contradictions(self):
             if wrong:
                 raise InputError(cause, remedy)
@@ -96,7 +93,6 @@ def _contradictions(stack: Stack) -> Iterator[tuple[object, str, str]]:
         f"Sines and cosines come in pairs, and width={s.width}.",
         "Make the width even.",
     )
-    yield s.window is None and s.sinks, f"sinks={s.sinks} has no effect without a window.", "Give window= with it."
     more = [name for name in ("residual", "mlp") if getattr(s, name)]
     more += [f"depth={s.depth}"] * (s.depth > 1) + [f"norm={s.norm!r}"] * (s.norm != "none")
     more += [f"encoding={s.encoding!r}"] * (s.encoding in ("sinusoidal", "learned"))
@@ -160,8 +156,6 @@ def t5_bucket(distance: Int[Tensor, "row key"]) -> Int[Tensor, "row key"]:
 # shorter one, and a deeper stack begins with the shallower one.
 STREAMS = ("tokens", "query", "key", "value", "output", "up", "down", "table", "biases")
 Many = Float[Tensor, "seed ..."]
-FIRST = 10  # the shortest length of `lengths_up_to`, in tokens
-FEWEST_MANY, FEWEST_LENGTHS = 6, 5  # minima of `lengths_up_to`: they put 3 lengths in the upper half of log n
 
 
 @dataclass(frozen=True)
@@ -231,31 +225,4 @@ def chosen_lengths(lengths: Iterable[int]) -> list[int]:
     chosen = sorted(set(lengths))
     if not chosen or chosen[0] < 1:
         raise InputError(f"lengths={short_repr(chosen)} are not numbers of tokens.", "Give positive whole numbers.")
-    return chosen
-
-
-@validated
-def lengths_up_to(longest: int, many: int = 40) -> list[int]:
-    """Lengths from 10 to `longest` tokens, evenly spaced on a logarithmic scale, for fitting exponents.
-
-    Args:
-        longest: the longest length, in tokens.
-        many: number of lengths, at least 6. There may be fewer, because lengths that round to the same number count
-            once.
-
-    Raises:
-        InputError: if there are fewer than 5 different lengths. With 5, at least 3 are in the upper half of the range
-            of log n, as a fit with the default ``tail`` of `convergence` requires.
-
-    >>> lengths_up_to(1000, 7)
-    [10, 22, 46, 100, 215, 464, 1000]
-    """
-    positive(many, "many", "a number of lengths")
-    steps = range(many) if many >= FEWEST_MANY and longest >= FIRST else ()
-    chosen = sorted({round(FIRST * (longest / FIRST) ** (step / (many - 1))) for step in steps})
-    if len(chosen) < FEWEST_LENGTHS:
-        raise InputError(
-            f"longest={longest} and many={many} give too few lengths to fit an exponent on their upper half.",
-            f"Give a longest length of 20 or more, and many= of at least {FEWEST_MANY}.",
-        )
     return chosen

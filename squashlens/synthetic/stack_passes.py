@@ -96,7 +96,7 @@ class Attention:
             scores = scores + self.drawn.biases[:, :, t5_bucket(distance)]
         seen = (distance > 0) & ~branch
         if stack.window is not None:
-            seen &= (distance < stack.window) | (position < stack.sinks)
+            seen &= distance < stack.window
         own = rows[:, None] == torch.arange(reach, device=rows.device)
         pattern = scores.masked_fill(~(own | seen), -torch.inf).softmax(dim=-1)
         mixed = rearrange(pattern @ self.value[:, :, :reach], "seed head row dot -> seed row (head dot)")

@@ -23,7 +23,7 @@ LARGEST = math.log(sys.float_info.max)  # the largest noise whose exponential is
 
 @validated
 def softmax_total_variation(
-    lengths: Iterable[int], *, k: int = 200, noise: float = 0.1, seeds: int | Iterable[int] = 5, tail: float = 0.5
+    lengths: Iterable[int], *, k: int = 200, noise: float = 0.1, seeds: int | Iterable[int] = 5
 ) -> xr.Dataset:
     """Total variation δ of two softmaxes by length: x is uniform on [0, 1], and x* has noise on its first k entries.
 
@@ -33,12 +33,12 @@ def softmax_total_variation(
     makes the slope less steep.
 
     Args:
-        lengths: n, the numbers of entries; at least three of them in the tail.
+        lengths: n, the numbers of entries. Exponents are fitted on the tail, the upper half of the range of log n, with
+            at least three of them. Lengths below 10 k, or below 10 k ((e^a − 1)/a − 1) if that is larger, are left out,
+            because δ does not yet fall as 1/n there.
         k: number of perturbed entries.
         noise: a, the largest noise on an entry.
         seeds: number of random draws, or their seeds.
-        tail: the upper share of the range of log n that exponents are fitted on. Lengths below 10 k, or below
-            10 k ((e^a − 1)/a − 1) if that is larger, are left out, because δ does not yet fall as 1/n there.
 
     Returns:
         Dataset with `total_variation` over (seed, length), δ without the factor ½; `exponent` and `fit` (R²) over
@@ -65,7 +65,7 @@ def softmax_total_variation(
     chosen, numbers = chosen_lengths(lengths), chosen_seeds(seeds)
     n = torch.tensor(chosen, dtype=torch.float64)
     settled = 10 * k * max(1.0, _gain(noise))  # at this n and above, k/n and g are below a tenth
-    among = tail_of(chosen, tail) & (n >= settled)
+    among = tail_of(chosen) & (n >= settled)
     if int(among.sum()) < FEWEST:
         raise InputError(
             f"Fewer than {FEWEST} lengths of the tail are at least {settled:.6g}; δ falls as 1/n from there on.",
@@ -90,7 +90,7 @@ def softmax_total_variation(
             "expected": (("length",), expected, "derived mean of δ over draws, for n beyond k", "1"),
             "perturbed": ((), k, "entries that are perturbed", "entries"),
         },
-        facts("softmax_total_variation", None, numbers, lengths=chosen, k=k, noise=noise, tail=tail),
+        facts("softmax_total_variation", None, numbers, lengths=chosen, k=k, noise=noise),
     )
 
 

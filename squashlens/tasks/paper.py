@@ -14,7 +14,7 @@ from random import Random
 
 from squashlens.tasks import reading
 from squashlens.tasks.reading import counted, digit
-from squashlens.tasks.task import PLACE, Items, Task, joined
+from squashlens.tasks.task import PLACE, Items, Task
 from squashlens.zoo.curriculum import END, PATTERNS, TASKS, spell
 
 # Figure 5.
@@ -163,7 +163,7 @@ def taught(name: str, pattern: str, *, commas: bool = False) -> Task:
     def grouped(items: Sequence[str]) -> str:
         return spell(list(map(int, items)), commas=True)
 
-    show = grouped if commas else joined
+    show = grouped if commas else "".join
 
     def right(items: Items) -> str:
         return show(items) if name == "copy" else TASKS[name].answer(list(map(int, items)))

@@ -130,7 +130,7 @@ def digit(text: str, opening: str, ended: bool) -> Reading:
 
 def digits(text: str, opening: str, ended: bool) -> Reading:
     """Read a sequence of digits and commas, in the same places as `number`; spaces are ignored."""
-    return _read(text, opening, ended, _strict_digits, _lenient_digits)
+    return _read(text, opening, ended, lambda line: _as_digits(_strict_core("".join(line.split()))), _lenient_digits)
 
 
 def words(text: str, opening: str, ended: bool) -> Reading:
@@ -319,16 +319,12 @@ def _as_words(line: str) -> Reading:
     return Reading(said, "read") if said else Reading("", "none")
 
 
-def _strict_digits(line: str) -> Reading:
-    return _digits_and_commas(_strict_core("".join(line.split())))
-
-
 def _lenient_digits(line: str) -> Reading:
     core = _core(re.sub(r"^.{0,60}?\b(?:answer|result|sequence|number)\s*(?:is|:|=)[\s:=]*", "", _core(line), count=1))
-    return _digits_and_commas("".join(core.removeprefix("=").split()))
+    return _as_digits("".join(core.removeprefix("=").split()))
 
 
-def _digits_and_commas(core: str) -> Reading:
+def _as_digits(core: str) -> Reading:
     if re.fullmatch(r"[0-9,]*[0-9]", core):
         return Reading(core, "read")
     return Reading("", "form" if re.search(r"\d", core) else "none")

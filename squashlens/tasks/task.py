@@ -33,11 +33,6 @@ DRAWN_SEEDS = 16  # default number of questions at each length, for tasks that d
 Items = tuple[str, ...]
 
 
-def joined(items: Sequence[str]) -> str:
-    """The items joined without a separator."""
-    return "".join(items)
-
-
 def seeds_of(seeds: int | Iterable[int] | None, default: int) -> list[int]:
     """Random seeds as a list, given as their number or as the seeds themselves."""
     seeds = default if seeds is None else seeds
@@ -93,7 +88,7 @@ class Task:
     template: str
     draw: Callable[[int, Random], Sequence[str]]
     answer: Callable[[Items], str]
-    show: Callable[[Sequence[str]], str] = joined
+    show: Callable[[Sequence[str]], str] = "".join
     read: Reader = number
     opening: str = ""
     examples: str = ""
@@ -245,13 +240,14 @@ class Task:
         """The text up to a new question of this task, and whether the answer `ended`, with that question or before.
 
         It begins on a new line with the template's first words; with two or fewer before the sequence, after a blank
-        line, as among solved examples, or with the words after the sequence too. Without examples a model may repeat
-        its question first, so that only what follows the opening words is a new one.
+        line, as among solved examples, with the words after the sequence too, or as a line of their own. Without
+        examples a model may repeat its question first, so that only what follows the opening words is a new one.
         """
         head, _, after = self.template.partition(PLACE)
         alone = question.prompt.startswith(head + self.show(question.items) + after[:1])
         begun, ends = (r"\s+".join(map(re.escape, re.split(r"\s+", x.lstrip())[:FIRST])) for x in (head, after))
         whole = rf"|{begun}[^\n]*?\s*{ends}" if head.strip() and re.search(r"\w", after) else ""
+        whole += rf"|{re.escape(head.strip())}[ \t]*\n" * bool(re.search(r"\S[ \t]*\n\s*$", head))
         first = begun if len(head.split()) > FEW else rf"(?:\n\s*{begun}{whole})"
         rest = text.partition(self.opening or "\0")[2] if alone else text
         new = re.search(rf"\S(\s*\n\s*{first})", rest)
@@ -264,7 +260,7 @@ class Task:
             InputError: if the task does more than join its items, as `count_numbered` and `taught_…_commas` do.
         """
         of_text = isinstance(getattr(self.show, "__self__", None), str)
-        if self.show is not joined and not (of_text and self.show.__name__ == "join"):
+        if not (of_text and self.show.__name__ == "join"):
             raise InputError(
                 f"{self.name!r} does more than join its items: joined by {joiner!r} it would be another task.",
                 f"Leave the joiner out, or make that task: dataclasses.replace(task, name=…, show={joiner!r}.join).",

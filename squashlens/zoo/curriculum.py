@@ -41,16 +41,12 @@ def any_bernoulli(n: int, rng: Random) -> list[int]:
     return bernoulli(n, rng, rng.random())
 
 
-def random_digits(n: int, rng: Random) -> list[int]:
-    return [rng.randint(0, 9) for _ in range(n)]
-
-
 PATTERNS: dict[str, Callable[[int, Random], list[int]]] = {
     "repeated": repeated,
     "alternating": alternating,
     "bernoulli": bernoulli,
     "any_bernoulli": any_bernoulli,
-    "random": random_digits,
+    "random": lambda n, rng: [rng.randint(0, 9) for _ in range(n)],
     "odd_last": odd_last,
     "odd_first": odd_first,
 }

@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 
 import squashlens as sl
 from squashlens.engine.loading.sources import source_of
+from tests.cuda.works import obvious
 
 PAGE = Path("docs/gemma.md")
 HEAD, AIMS = "| call | seconds | forward passes |", "| what | ratio, or seconds | aim |"
@@ -80,9 +81,9 @@ def compared(model: Any, plain: Any) -> dict[str, tuple[Work, Work | None, float
     whole = {"baselines": ["contrast"]}
     return {
         "`path_bound` ÷ product of plain patterns, 20 tokens": (
-            partial(sl.path_bound, model, ids), partial(product, plain, ids), 1.3,
+            partial(sl.path_bound, model, ids), partial(obvious, plain, ids), 1.3,
         ),
-        "… 200 tokens": (partial(sl.path_bound, model, many), partial(product, plain, many), 1.3),
+        "… 200 tokens": (partial(sl.path_bound, model, many), partial(obvious, plain, many), 1.3),
         "… tiny-gemma, ÷ a pass": (partial(sl.path_bound, tiny, short), partial(passed, tiny, short), 1.7),
         "`collapse` of 64 lengths without noise ÷ a pass": (
             partial(sl.collapse, model, ones, noise_lengths=0), partial(passed, plain, trunk), 2,
@@ -97,13 +98,6 @@ def compared(model: Any, plain: Any) -> dict[str, tuple[Work, Work | None, float
 @torch.no_grad()
 def passed(model: Any, ids: torch.Tensor) -> None:
     model(ids, use_cache=False)
-
-
-@torch.no_grad()
-def product(plain: Any, ids: torch.Tensor) -> None:
-    row = torch.eye(ids.shape[1])[-1]
-    for pattern in reversed(plain(ids, use_cache=False, output_attentions=True, logits_to_keep=1).attentions):
-        row = 2 * (row + row @ pattern[0].mean(dim=0))
 
 
 def pulled(plain: Any, ids: torch.Tensor, n: int = 64) -> None:

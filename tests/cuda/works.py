@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, G
 import squashlens as sl
 from squashlens.engine import budget
 from squashlens.engine.anatomy import dtype_of, n_blocks, width, windows
+from squashlens.engine.live import bridge_around
 from squashlens.engine.verify import shared_copy
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.attention import LONGEST
@@ -110,6 +111,16 @@ def ids_of(n: int) -> torch.Tensor:
     return ids
 
 
+@torch.no_grad()
+def obvious(plain: Any, ids: torch.Tensor) -> torch.Tensor:
+    """The path bound as a user writes it: all patterns, and products of their means over heads."""
+    patterns = plain(ids, use_cache=False, logits_to_keep=1, output_attentions=True).attentions
+    row = torch.eye(ids.shape[1], dtype=torch.float32, device=ids.device)[-1]
+    for pattern in reversed(patterns):
+        row = row @ pattern[0].mean(dim=0).float() + row
+    return row.cpu()
+
+
 def constant_collapse(model: Any, n: int) -> Any:
     """The collapse of n equal tokens, at all lengths."""
     sequence = GrowingSequence("constant", (7,) * n, (7, 8), prefix=(2,))
@@ -123,8 +134,6 @@ class Subject:
     """
 
     def __init__(self, name: str, small: bool, device: str, dtype: torch.dtype) -> None:
-        from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
-
         torch.manual_seed(0)
         with torch.device(device):
             inner = AutoModelForCausalLM.from_config(config(name, small), dtype=dtype, attn_implementation="eager")
@@ -133,10 +142,7 @@ class Subject:
         self.plain, self.eager = cast(Any, (shared_copy(inner), shared_copy(inner)))
         if name != "gemma-2-2b":
             self.plain.set_attn_implementation("sdpa")
-        self.model = build_bridge_from_module(
-            inner, type(inner).__name__, hf_config=inner.config, tokenizer=None, model_name=name
-        )
-        self.model.eval().requires_grad_(False)
+        self.model: Any = bridge_around(inner, None, name)
 
     @property
     def weights(self) -> int:
@@ -157,7 +163,7 @@ class Subject:
         calls: dict[str, Callable[[], Any]] = {
             "forward": lambda: self._forward(ids[None].to(self.device)),
             "bound": lambda: sl.path_bound(self.model, ids),
-            "obvious": lambda: self._obvious(ids[None].to(self.device)),
+            "obvious": lambda: obvious(self.eager, ids[None].to(self.device)),
             "call": lambda: sl.path_bound(self.model, ids, attention="uniform"),  # which runs nothing
             "sensitivity": lambda: sl.sensitivity(self.model, ids, **products),
             "sketch": lambda: sl.jacobian_norms(
@@ -172,15 +178,6 @@ class Subject:
     def _forward(self, ids: torch.Tensor) -> None:
         with torch.no_grad():
             self.plain(ids, use_cache=False, logits_to_keep=1)
-
-    @torch.no_grad()
-    def _obvious(self, ids: torch.Tensor) -> torch.Tensor:
-        """The path bound as a user writes it: all patterns, and products of their means over heads."""
-        patterns = self.eager(ids, use_cache=False, logits_to_keep=1, output_attentions=True).attentions
-        row = torch.eye(ids.shape[1], dtype=torch.float32, device=ids.device)[-1]
-        for pattern in reversed(patterns):
-            row = row @ pattern[0].mean(dim=0).float() + row
-        return row.cpu()
 
     def estimate(self, work: Work) -> int | None:
         """Bytes beyond the weights that squashlens expects of a work, `None` where it makes no estimate."""

@@ -16,6 +16,8 @@ import squashlens as sl
 from squashlens.engine.live import delegating
 from squashlens.errors import InputError, UnsoundModelError
 from tests import families
+from tests.cases import foreign
+from tests.references import block_jacobian
 
 IDS = torch.tensor([[2, 5, 6, 9, 11, 5, 8, 7, 20, 30]])
 DELEGATED = ["gemma4_text", "llama4_text", "opt", "gptj", "gpt_neo"]
@@ -107,16 +109,8 @@ def test_frozen_patterns_of_gemma_4_drop_the_derivative_of_the_softmax(saved: Ca
 def test_blocks_that_share_keys_and_values_are_differentiated_together(saved: Callable[[str], Path]) -> None:
     """A block of the shared ones has the derivative by an earlier stream, which a product of blocks would miss."""
     model, own = sl.load(saved("gemma4"), device="cpu"), plain(saved("gemma4")).model.language_model
-    streams: dict[str, Tensor] = {}
-
-    def plant(module: Any, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        streams["v"] = given[0].detach().requires_grad_()
-        return (streams["v"], *given[1:])
-
-    own.layers[0].register_forward_pre_hook(plant)
-    y = own(IDS, use_cache=False).last_hidden_state[0, -1]
-    rows = torch.stack([torch.autograd.grad(one, streams["v"], retain_graph=True)[0][0] for one in y])
-    truth = torch.stack([torch.linalg.matrix_norm(rows[:, place], ord=2) for place in range(IDS.shape[1])]).double()
+    rows = block_jacobian(own, IDS, 0, "y", [-1])[0]
+    truth = torch.linalg.matrix_norm(rows.transpose(0, 1), ord=2).double()
     found = torch.tensor(sl.jacobian_norms(model, IDS[0]).values)
     torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-5)
     assert (sl.certified_bound(model, IDS[0], n_composed=4).values >= (1 - 1e-5) * truth.numpy()).all()
@@ -133,10 +127,7 @@ def test_norms_without_hook_points_or_weights_are_not_frozen_in_part(kind: str, 
 
 
 def test_a_hook_without_effect_on_a_bridge_made_elsewhere_is_refused(saved: Callable[[str], Path]) -> None:
-    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
-
-    inner = plain(saved("opt"))
-    bridge: Any = build_bridge_from_module(inner, "OPTForCausalLM", hf_config=inner.config, tokenizer=None)
+    bridge = foreign(plain(saved("opt")))
     assert (sl.path_bound(bridge, IDS[0]) > 0).all()
     bridge.add_hook("blocks.1.attn.hook_pattern", lambda pattern, hook: pattern * 0)
     with pytest.raises(UnsoundModelError, match="has no effect.*load"):
@@ -196,10 +187,7 @@ def test_what_needs_values_works(saved: Callable[[str], Path]) -> None:
 
 
 def test_a_bridge_made_elsewhere_shows_heads_before_positions(saved: Callable[[str], Path]) -> None:
-    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
-
-    inner = plain(saved("deepseek_v3"))
-    bridge: Any = build_bridge_from_module(inner, "DeepseekV3ForCausalLM", hf_config=inner.config, tokenizer=None)
+    bridge = foreign(plain(saved("deepseek_v3")))
     assert (sl.path_bound(bridge, LATENT_IDS[0]) > 0).all()
     with (
         pytest.raises(InputError, match="heads before positions.*load"),

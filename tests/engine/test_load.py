@@ -18,7 +18,7 @@ from squashlens.engine.agreement import dtype_to_run_in
 from squashlens.engine.verify import status
 from squashlens.errors import CapacityError, InputError, ModelAccessError, UnsoundModelError
 from tests.cases import CONFIGS, EXPERTS, save_random
-from tests.references import raw
+from tests.references import block_jacobian, raw
 
 REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ("tiny-gema", {}, ModelAccessError, "'tiny-gemma'"),
@@ -98,10 +98,7 @@ def test_mixtures_of_experts_in_float64(family: str, tmp_path: Path) -> None:
     plain = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
     ).eval()
-    embeddings = plain.get_input_embeddings()(ids[None]).detach().requires_grad_()
-    y = plain.model(inputs_embeds=embeddings, use_cache=False).last_hidden_state[0, -1]
-    rows = [torch.autograd.grad(entry, embeddings, retain_graph=True)[0][0] for entry in y]
-    truth = torch.linalg.matrix_norm(torch.stack(rows, dim=1), ord=2)
+    truth = torch.linalg.matrix_norm(block_jacobian(plain, ids[None], 0, "y", [-1])[0].transpose(0, 1), ord=2)
     found = torch.from_numpy(sl.jacobian_norms(model, ids).values)
     assert torch.allclose(found, truth, rtol=1e-5)  # both run routers and norms in float32
     bound = torch.from_numpy(sl.certified_bound(model, ids).values)

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
 
 import squashlens as sl
 from squashlens.engine.state import fingerprint_of as fingerprint
-from tests.cases import CONFIGS, MORE, random_model
+from tests.cases import CONFIGS, MORE, foreign, random_model
 from tests.references import jacobian_by_jacrev, path_sum, plain_outputs
 
 quantization = pytest.importorskip("torchao.quantization", reason="torchao is missing")
@@ -27,10 +26,7 @@ def quantized(name: str, config: str = "Int8WeightOnlyConfig") -> tuple[Any, Any
     for ours, theirs in zip(inner.modules(), twin.modules(), strict=True):
         if isinstance(ours, nn.Linear) and type(ours.weight) is not nn.Parameter:
             theirs.weight.data = ours.weight.dequantize()
-    model = build_bridge_from_module(
-        inner, type(inner).__name__, hf_config=inner.config, tokenizer=None, model_name="x"
-    )
-    return model.eval(), twin
+    return foreign(inner).eval(), twin
 
 
 @pytest.mark.parametrize(("config", "name"), [("Int8WeightOnlyConfig", "int8"), ("Float8WeightOnlyConfig", "float8")])

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
 from transformers import AutoModelForCausalLM, GemmaConfig, GptOssConfig
 
 import squashlens as sl
@@ -22,7 +21,7 @@ from squashlens.errors import UnsoundModelError
 from squashlens.theory import attention as module
 from squashlens.theory import fused_attention
 from squashlens.theory.fused_attention import attend_with_lse, pulled_back
-from tests.cases import COMMON, CONFIGS, MORE, few, save_random
+from tests.cases import COMMON, CONFIGS, MORE, few, foreign, save_random
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3, 5, 5, 41]])
 
@@ -110,8 +109,7 @@ def test_rounding_of_a_deep_model_is_not_taken_for_another_attention(monkeypatch
     torch.manual_seed(0)
     config = GemmaConfig(**sizes | {"num_key_value_heads": 4, "initializer_range": 0.3})
     inner: Any = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="eager").eval()
-    model = build_bridge_from_module(inner, "GemmaForCausalLM", hf_config=config, tokenizer=None, model_name="deep")
-    model.eval().requires_grad_(False)
+    model = foreign(inner).eval().requires_grad_(False)
     assert streamed._prove(model).reason is None
     with monkeypatch.context() as patch:
         patch.setattr(streamed, "SHAKEN", 0.0)

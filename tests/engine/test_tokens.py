@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, BatchEncoding, GraniteConfig, Phi3Config
 import squashlens as sl
 from squashlens import zoo
 from squashlens.engine.text.start import start_of
-from squashlens.engine.text.tokens import each_of, escape
+from squashlens.engine.text.tokens import each_of
 from squashlens.errors import InputError
 from tests.cases import CONFIGS, MORE, NO_HEAD_DIM, few, save_random
 from tests.references import raw
@@ -115,11 +115,6 @@ def test_a_pad_token_that_is_used_otherwise_is_text(tmp_path: Path) -> None:
     assert sl.path_bound(model, [2, 5, 1])["token_id"].values.tolist() == [2, 5, 1]
 
 
-def test_strings_of_digits_are_texts() -> None:
-    assert each_of(["1", "2"]) == ["1", "2"]
-    assert each_of(np.array([[2, 4], [3, 5]])) == [[2, 4], [3, 5]]
-
-
 def test_ids_without_an_embedding_are_answered_with_what_to_give(tiny: Any, bridge_of: Callable[..., Any]) -> None:
     with pytest.raises(InputError, match="from 2 to 99, the vocabulary from 0 to 98. Tokenize with this model's"):
         sl.path_bound(tiny, [2, 99])
@@ -178,14 +173,6 @@ def test_a_second_bos_gives_a_warning_in_every_form(tiny: Any) -> None:
             measure(text)
         assert sum("begins with the ids [2, 2]" in str(one.message) for one in said) == warned
         assert all("bos='none'" in str(one.message) for one in said)
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [("a\nb", "a\\nb"), ("\x00", "\\x00"), ("\u200b", "\\u200b"), ("\u2028", "\\u2028"), ("é 1", "é 1"), ("🙂", "🙂")],
-)
-def test_escape(text: str, shown: str) -> None:
-    assert escape(text) == shown
 
 
 SPECIAL = ("<pad>", "<eos>", "<bos>", "<other>")  # ids 0 to 3, digits from 4 on

@@ -1,7 +1,6 @@
 """`load` hands out what it has proved, and refuses families that fail; what passes beside attention is found."""
 
 import re
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, FalconH1Config, Gemma3TextConfig, GptOssConfig, StableLmConfig
+from transformers import FalconH1Config, Gemma3TextConfig, GptOssConfig, StableLmConfig
 
 import squashlens as sl
 from squashlens.engine import live, premises, verify
@@ -28,6 +27,7 @@ from tests.cases import (
     SLIDING,
     draw,
     few,
+    foreign,
     loaded,
     random_model,
     save_random,
@@ -47,16 +47,6 @@ FAULTY: dict[str, tuple[Any, str]] = {
 }
 
 
-def foreign(config: Any, folder: Path) -> Any:
-    """A bridge booted by TransformerLens, not by us."""
-    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
-
-    inner = AutoModelForCausalLM.from_pretrained(save_random(config, folder), attn_implementation="eager").eval()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return build_bridge_from_module(inner, type(inner).__name__, hf_config=inner.config, tokenizer=None)
-
-
 @pytest.mark.few(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("family", few(FAMILIES))
@@ -70,8 +60,8 @@ def test_good_families_are_verified(family: str, dtype: torch.dtype, bridge_of: 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", few(FAMILIES))
-def test_foreign_bridges_are_proved_at_first_use(family: str, tmp_path: Path) -> None:
-    bridge = foreign(CONFIGS[family], tmp_path)
+def test_foreign_bridges_are_proved_at_first_use(family: str) -> None:
+    bridge = foreign(random_model(CONFIGS[family]))
     assert verify.status(bridge) == "unverified"
     sl.path_bound(bridge, torch.tensor([2, 5, 6]))
     assert verify.status(bridge) == "verified as it stands", "its weights were not compared with a checkpoint"
@@ -84,7 +74,7 @@ def test_faulty_families_are_refused(family: str, tmp_path: Path) -> None:
     with pytest.raises(UnsoundModelError, match=complaint):
         sl.load(save_random(config, tmp_path / "own"))
     with pytest.raises(UnsoundModelError, match=complaint):
-        sl.path_bound(foreign(config, tmp_path / "foreign"), torch.tensor([2, 5, 6]))
+        sl.path_bound(foreign(random_model(config)), torch.tensor([2, 5, 6]))
     unverified = sl.load(tmp_path / "own", verify=False)
     assert verify.status(unverified) == "unverified"
 
@@ -107,7 +97,7 @@ def test_rounding_that_weights_magnify_does_not_part_a_bridge_from_its_model(tmp
 @pytest.mark.parametrize("own", [True, False])
 def test_a_mixer_beside_attention_rules_out_paths_and_nothing_else(own: bool, tmp_path: Path) -> None:
     config, ids = FalconH1Config(**COMMON, **MAMBA), torch.tensor([2, 5, 6, 9])
-    model = sl.load(save_random(config, tmp_path)) if own else foreign(config, tmp_path)
+    model = sl.load(save_random(config, tmp_path)) if own else foreign(random_model(config))
     refused = r"In FalconH1ForCausalLM, something besides attention.*Use `collapse`, `jacobian_norms`"
     for attention in ("model", "uniform"):
         with pytest.raises(UnsoundModelError, match=refused):
@@ -182,8 +172,8 @@ def test_the_proof_sees_small_faults(spoil: str, folder_of: Callable[[str], Path
             verify.prove(model, plain)
 
 
-def test_ambient_hooks_do_not_disturb_the_proof_and_stay(tmp_path: Path) -> None:
-    bridge = foreign(CONFIGS["llama"], tmp_path)
+def test_ambient_hooks_do_not_disturb_the_proof_and_stay() -> None:
+    bridge = foreign(random_model(CONFIGS["llama"]))
     bridge.add_hook("blocks.1.attn.hook_pattern", lambda p, hook: p * 0)
 
     def torch_hook(module: Any, given: Any, out: torch.Tensor) -> torch.Tensor:

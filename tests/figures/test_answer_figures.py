@@ -111,9 +111,10 @@ def test_single_answers_at_many_lengths_are_rates() -> None:
 def test_answers_that_were_not_read_are_seen(mute: xr.Dataset, asked: xr.Dataset) -> None:
     assert bool((mute["unread"].sum("why") == 1).all())
     figure = sl.figures.error_by_length({"mute": mute, "hosted": asked})
-    assert "no answer was read" in [note.text for note in figure.layout.annotations]
+    assert "There is no error to draw; 100 % not read" in Page.of(figure).panels[0].notes
     assert "100 % not read" in figure.data[1].text[0]
-    assert Page.of(sl.figures.error_by_length(mute)).says == "0 % of the answers were read."
+    said = Page.of(sl.figures.error_by_length(mute)).says
+    assert said == "There is no error to draw; 100 % not read: no number 100 %."
     accuracy = sl.figures.accuracy_by_length(mute)
     assert values(accuracy.data[0].y).tolist() == [0, 0]
     assert "0 % right of 1 answer<br>0 % in the requested form<br>100 % not read" in accuracy.data[0].text[0]

@@ -9,7 +9,7 @@ import xarray as xr
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.figures.drawing.page_blocks import Page
-from squashlens.figures.drawing.shapes import extremes
+from squashlens.figures.drawing.shapes import extremes, interval
 from squashlens.figures.drawing.text import label
 from squashlens.records.joining import restated
 from squashlens.records.results import sealed
@@ -55,13 +55,19 @@ def test_a_sentence_has_the_ends_of_what_is_drawn_if_they_are_apart(
     assert "interval is in the whole result" in extremes(found.assign_attrs(long_name="sketched norm"))
 
 
-def test_a_sentence_names_labels() -> None:
+def test_a_sentence_names_labels_and_why_a_sublayer_was_selected() -> None:
     same = specimens.bound(8).copy(data=[2.0] * 8)
     assert Page.of(sl.figures.by_token(restated(same, {}))).says == "The value is 2 everywhere."
     assert extremes(same.isel(position=[3]) * 0) == "The value is 0."
     rates = xr.DataArray([[0.1, 0.7], [0.3, 0.2]], {"block": [4, 5], "head": [0, 1]}, name="rate")
     said = Page.of(sl.figures.of(sealed(rates, {"model": "m"}))).says
     assert said == "The largest value is 0.7 (block 4, head 1); the smallest is 0.1 (block 4, head 0)."
+    with np.errstate(all="raise"):  # an infinite value has no bar
+        assert not np.any(interval(np.array([np.inf, 1]), np.array([np.inf, 1]), np.array([np.inf, 1]), "")["array"])
+    found = specimens.MEASUREMENTS["sublayer_effect"]().assign(wrong=("half", [0, 1]), right=("half", [3, 0]))
+    says = " of 1 wrong answer. On the other half of the prompts, no answer is wrong, and it breaks least."
+    assert says in Page.of(sl.figures.of(restated(found, {}))).says
+    assert "it repairs most, less what" in Page.of(sl.figures.of(restated(found + 1, {}))).says
 
 
 def test_separators_of_both_signs_have_no_effect_that_remains() -> None:
@@ -82,7 +88,7 @@ def test_zeros_and_rows_without_values_are_left_out() -> None:
     figure: Any = sl.figures.changes(restated(compared, {}))
     np.testing.assert_array_equal(numbers(figure.data[3].x), compared["distance"][1, -1, 1:])
     assert len(figure.data[6].x) == 0
-    assert "share of right answers, most of all 2 of them: from " in Page.of(figure).says
+    assert "falls under 9 of 12 changes, most of all 2 of them: from " in Page.of(figure).says
     unclear = specimens.ablation()
     unclear["retained"][:] = np.nan
     rows: Any = sl.figures.retained_by_kind(restated(unclear, {}))
@@ -148,12 +154,9 @@ def test_shares_of_paths_beside_a_sink_have_their_own_scale(query_has_most: bool
     assert (", with over 99.9 % of the paths" in figure.layout.title.subtitle.text) != query_has_most
 
 
-def test_a_range_of_queries_is_not_called_all(tiny: Any) -> None:
-    few = sl.influence_by_distance(tiny, "1101 =", queries=range(-2, 0), method="none", n_random_models=0)
-    assert sl.figures.of(few).layout.title.text.startswith("Influence on 2 queries of a prompt")
-
-
 def test_one_query_or_layer_of_a_profile_is_a_map(tiny: Any) -> None:
+    few = sl.influence_by_distance(tiny, "1101 =", queries=range(-2, 0), method="none", n_random_models=0)
+    assert sl.figures.of(few).layout.title.text.startswith("Influence on 2 queries of a prompt")  # and not on all
     every = sl.influence(tiny, "1101 =", queries=[1, 3, 4], method="none")
     found = every["path_bound"]
     by_layer: Any = sl.figures.of(found.sel(query=4))
@@ -172,6 +175,10 @@ def test_one_query_or_layer_of_a_profile_is_a_map(tiny: Any) -> None:
 
 
 def test_what_has_no_lines_is_refused() -> None:
-    for values in (xr.DataArray(1.0), xr.DataArray(["a"]), xr.DataArray(np.zeros((2, 2, 2))), xr.DataArray([])):
-        with pytest.raises(InputError, match="There is no figure for"):
+    cube = xr.DataArray(np.ones((3, 2, 4)))
+    for values in (xr.DataArray(1.0), xr.DataArray(["a"]), xr.DataArray([])):
+        with pytest.raises(InputError, match="There is no figure for .* Print them"):
             sl.figures.of(values)
+    with pytest.raises(InputError, match=r"dim_0, dim_1, dim_2\. Select one .* as in `result\.isel\(dim_1=0\)`"):
+        sl.figures.of(cube)
+    assert len(sl.figures.of(cube.isel(dim_1=0)).data) == 3

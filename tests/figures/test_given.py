@@ -1,6 +1,7 @@
 """Every figure and table given every kind of result: it is drawn, or refused with the name of the right measurement."""
 
 import inspect
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests import measurements
 from tests.figures import specimens
 
 NOT_OF_ONE = ("of", "panels", "save", "styled")
+PLURAL_OF_ONE = re.compile(r"(?<![\d.,−])\b1 (?:\w+ )?(?:length|prompt|pair|token|item|change|number|answer)s\b")
 TABLES = {"answer_frequencies": sl.results.answer_frequencies}
 
 
@@ -58,34 +60,28 @@ def test_a_dimension_that_was_selected_away_is_missed(results: dict[str, Any]) -
     assert len(Page.of(sl.figures.collapse_curve(results["collapse"].isel(block=[0]))).panels) == 1  # no heads
     assert len(Page.of(sl.figures.of(results["influence_by_distance"])).panels) == 2  # three tokens have no law
     assert "head 1" in Page.of(sl.figures.of(results["attention_heads"]["sink_rate"].isel(head=1))).notes
+    part = sl.figures.of(results["evaluate"].isel(mode=0, seed=0))  # a summary over all seeds
+    assert Page.of(part).notes.endswith(" · of the whole result, not only of seed 0 · derived values")
+    assert part.data[0].text == sl.figures.of(results["evaluate"]).data[0].text
     with pytest.raises(InputError, match="has no values"):
         sl.figures.collapse_curve(results["collapse"].isel(length=slice(0)))
-    with pytest.raises(InputError, match="layer=99 was not measured. Use one of the measured values: 0, 1"):
+    with pytest.raises(InputError, match="layer=99 was not measured. Use a measured value: 0, 1"):
         sl.figures.collapse_curve(results["collapse"], layer=99)
     with pytest.raises(InputError, match="contains no result"):
         sl.figures.collapse_curve({})
-
-
-def test_units_that_arithmetic_dropped_are_not_missed(results: dict[str, Any]) -> None:
-    with xr.set_options(keep_attrs=False):
-        doubled = results["collapse"][["distance"]] * 2
-    assert isinstance(sl.figures.collapse_curve(doubled), go.Figure)
-
-
-def test_a_dataset_of_one_variable_is_drawn_as_this_variable(tiny: Any) -> None:
-    found = sl.sensitivity(tiny, "110 =")
-    one: Any = sl.figures.of(found[["jacobian"]])
-    assert one.data == sl.figures.by_token(found["jacobian"]).data
-    several: Any = sl.figures.of({"a": found[["jacobian"]], "b": found["jacobian"]})
-    assert len(several.data) == 2
 
 
 def block_titles(figure: Any) -> list[str]:
     return [block[0].head for block in Page.of(figure).blocks]
 
 
-def test_some_variables_and_means_of_all_have_a_panel_each(results: dict[str, Any]) -> None:
-    found, pairs = results["sensitivity"], results["collapse"]
+def test_one_variable_is_drawn_as_itself_and_several_or_their_means_in_panels(results: dict[str, Any]) -> None:
+    found = results["sensitivity"]
+    one: Any = sl.figures.of(found[["jacobian"]])
+    assert one.data == sl.figures.by_token(found["jacobian"]).data
+    several: Any = sl.figures.of({"a": found[["jacobian"]], "b": found["jacobian"]})
+    assert len(several.data) == 2
+    pairs = results["collapse"]
     two: Any = sl.figures.of(found[["jacobian", "null"]])
     assert block_titles(two) == ["jacobian", "null"]
     np.testing.assert_array_equal(two.data[1].y, found["null"])
@@ -107,6 +103,9 @@ def test_merged_results_have_the_figure_of_one_and_are_derived(results: dict[str
     figure: Any = sl.figures.of(merged)
     assert "derived values" in figure.layout.title.subtitle.text
     np.testing.assert_array_equal(figure.data[0].y, results["sensitivity"]["path_bound"])
+    with xr.set_options(keep_attrs=False):
+        doubled = results["collapse"][["distance"]] * 2
+    assert isinstance(sl.figures.collapse_curve(doubled), go.Figure)  # without units
 
 
 def test_a_mean_over_what_a_figure_needs_is_refused(results: dict[str, Any]) -> None:
@@ -142,8 +141,8 @@ def test_a_part_is_drawn_or_refused_and_another_order_is_drawn_alike(name: str, 
     result = results[name]
     for dim in result.dims:
         for part in (result.isel({dim: 0}), result.isel({dim: [0]})):
-            with suppress(InputError):
-                assert isinstance(sl.figures.of(part), go.Figure)
+            with suppress(InputError), np.errstate(all="raise"):
+                assert not PLURAL_OF_ONE.search(sl.figures.of(part).to_json())
     numbers = [dim for dim, index in result.indexes.items() if index.dtype.kind in "iuf"]
     if name not in specimens.NO_FIGURE:
         backwards = result.isel(dict.fromkeys(numbers, slice(None, None, -1)))
@@ -157,5 +156,5 @@ def test_several_layers_have_a_panel_each(tiny: Any) -> None:
     titles = block_titles(figure)
     wanted = [f"prompt {prompt}, to layer {layer}" for prompt in (0, 1) for layer in (3, "y")]
     assert [title for title in titles if title.startswith("prompt ")] == wanted
-    with pytest.raises(InputError, match="values has 2 prompts and 2 values of to_layer, and this function takes one"):
+    with pytest.raises(InputError, match="values is over prompt and to_layer, and this function takes one of each"):
         sl.figures.by_token(bound)

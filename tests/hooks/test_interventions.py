@@ -170,7 +170,7 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda _: change.scale_attention(-1.0, [2]), "factor=-1.0 is not a factor"),
     (lambda _: change.log_scaling(1), "trained_length=1 has no scale"),
     (lambda _: change.patch_residual([2, 2], OTHER), "names a position twice"),
-    (lambda _: change.patch_residual([2], OTHER, from_positions=[1, 2]), "1 positions and 2 from_positions"),
+    (lambda _: change.patch_residual([2], OTHER, from_positions=[1, 2]), "positions and from_positions are 1 and 2"),
     (lambda _: change.patch_heads([2], OTHER, from_positions=[1]), "from_positions= is given without"),
     (lambda _: change.rounding(-1), "round_to="),
     (lambda _: raw(change.rounding)("int8"), "round_to="),

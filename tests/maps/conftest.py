@@ -17,11 +17,11 @@ class Watched:
         self.asked: list[str] = []
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("request", lambda request: self.asked.append(request.url) if request.url[:5] != "data:" else None)
         self.page.add_init_script("navigator.clipboard.writeText = async text => { window.copied = text; }")
 
-    def open(self, path: Path, state: str = "") -> Any:
-        self.page.goto(path.as_uri() + state)
+    def open(self, path: Path) -> Any:
+        self.page.goto(path.as_uri())
         self.page.wait_for_selector(".sl-ribbon [role=option]")
         self.page.locator(".sl-more summary").first.click()
         return self.page

@@ -22,6 +22,11 @@ def shown(tiny: Any) -> Any:
 
 @pytest.fixture
 def live(shown: Any) -> Any:
+    return told(shown)
+
+
+def told(shown: Any) -> Any:
+    """A widget that keeps what it says."""
     pytest.importorskip("anywidget", reason="anywidget is not installed")
     made = shown.live()
     made.said = []
@@ -83,11 +88,8 @@ def test_errors_are_shown(live: Any) -> None:
 
 @pytest.mark.slow
 def test_a_model_that_was_changed_since_is_not_joined() -> None:
-    pytest.importorskip("anywidget", reason="anywidget is not installed")
     model = sl.load("tiny-gemma", device="cpu")
-    live = sl.squash_map(model, PROMPT).live()
-    live.said = []
-    live.send = lambda message, *_: live.said.append(message)
+    live = told(sl.squash_map(model, PROMPT))
     with torch.no_grad():
         next(model.original_model.parameters()).mul_(1.01)
     ask(live, {"kind": "measure", "query": 1})
@@ -113,12 +115,10 @@ def test_a_map_of_a_result_is_not_live(tiny: Any) -> None:
 
 
 @pytest.mark.browser
-def test_the_pages_side(browser: Any, shown: Any) -> None:
+def test_the_pages_side(watched: Any, shown: Any) -> None:
     """With an object in place of the notebook's model, which keeps what is sent and tells what the kernel would."""
-    context = browser.new_context(viewport={"width": 900, "height": 900})
-    page, said = context.new_page(), []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
+    one = watched()
+    page = one.page
     page.set_content(
         f"<title>x</title><body data-jp-theme-light='false'><style>{styles()}</style><div id='here'></div>"
     )
@@ -149,13 +149,10 @@ def test_the_pages_side(browser: Any, shown: Any) -> None:
     assert page.evaluate("document.activeElement.dataset.start") == "2"
     page.get_by_label("Colour").select_option("path_bound")
     page.click(".sl-more summary")
-    page.get_by_label("Units").select_option("size")
-    page.get_by_label("Tokens of a span").fill("3")
-    page.keyboard.press("Enter")
+    page.get_by_label("Units").select_option("line")
     page.evaluate("window.stub.data = {...window.stub.data, opened: 1}; window.stub.tell('change:data')")
-    assert page.locator("[aria-selected=true]").get_attribute("data-start") == "0"  # of the span with the query, 1
+    assert page.locator("[aria-selected=true]").get_attribute("data-start") == "0"  # of the line with the query, 1
     assert "Query 1" in page.locator(".sl-status").inner_text()
     assert page.get_by_label("Colour").input_value() == "path_bound"
-    assert page.locator(".sl-ribbon [role=option]").count() == 2
-    assert said == []
-    context.close()
+    assert page.locator(".sl-ribbon [role=option]").count() == 1
+    assert one.said == []

@@ -62,7 +62,7 @@ def test_a_profile_becomes_a_map_with_what_it_has(tiny: Any) -> None:
     profile = sl.influence(tiny, "110 =", queries=[1, 4], layers=[0, 3], norm="frobenius")
     data = payload(sl.squash_map(profile).result)
     assert (data["queries"], data["layers"], data["opened"], data["traces"]) == ([1, 4], [0, 3], 4, None)
-    assert "2 of 5 queries were measured." in data["notes"]
+    assert "Measured: 2 of 5 queries." in data["notes"]
     assert {one["name"]: one["norm"] for one in data["quantities"]}["jacobian"] == "frobenius"
 
 

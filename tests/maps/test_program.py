@@ -22,7 +22,7 @@ def test_the_programs_own_tests(tmp_path: Path) -> None:
         env=os.environ | {"MAP_PROGRAM": module.as_uri()},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
-    assert "# pass 11" in done.stdout
+    assert "# pass 10" in done.stdout
 
 
 def test_the_program_needs_nothing_and_makes_no_markup_of_text() -> None:

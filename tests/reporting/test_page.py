@@ -14,6 +14,7 @@ from squashlens.records.results import sealed
 from squashlens.reporting import report_page
 from squashlens.reporting.first_screen import Evidence
 from squashlens.reporting.report_page import Asked, Section, render
+from tests.maps.conftest import Watched
 from tests.references import process_state
 
 PROMPT = sl.zoo.EXAMPLE_PROMPT
@@ -29,27 +30,21 @@ def written(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-class Opened:
-    """The page in a browser, with what it complained about and asked for."""
-
-    def __init__(self, browser: Any, written: Path, width: int) -> None:
-        self.page = browser.new_page(viewport={"width": width, "height": 900})
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None)
-        self.page.on("pageerror", lambda e: self.complaints.append(str(e)))
-        self.page.on("request", lambda r: self.requests.append(r.url) if not r.url.startswith("data:") else None)
-        self.page.goto(written.as_uri())
-        self.page.wait_for_selector(".sl-ribbon [role=option]", state="attached")
-        self.page.wait_for_function(
-            "[...document.querySelectorAll('.plotly-graph-div')].every(one => one.querySelector('.main-svg'))"
-        )
+def opened(browser: Any, written: Path, width: int) -> Watched:
+    """The page in a browser, with its figures drawn."""
+    one = Watched(browser, width)
+    one.page.goto(written.as_uri())
+    one.page.wait_for_selector(".sl-ribbon [role=option]", state="attached")
+    one.page.wait_for_function(
+        "[...document.querySelectorAll('.plotly-graph-div')].every(one => one.querySelector('.main-svg'))"
+    )
+    return one
 
 
 @pytest.fixture(scope="module")
 def desk(browser: Any, written: Path) -> Any:
     """The page on a desk, opened once; tests leave it as they found it."""
-    return Opened(browser, written, 1280)
+    return opened(browser, written, 1280)
 
 
 def test_without_an_answer_there_is_no_verdict(tiny: Any) -> None:
@@ -98,10 +93,11 @@ def test_refusals(asked: dict[str, Any], words: str) -> None:
 def test_the_code_loads_the_same_model(tiny: Any, bridge_of: Any) -> None:
     assert report_page._source(tiny) == "tiny-gemma"
     assert Path(report_page._source(bridge_of("llama"))).is_dir()
-    facts = {"dtype": "float32", "revision": None, "proof": "verified", "call": {"norm": "spectral"}}
+    facts = {"dtype": "float32", "revision": None, "proof": "verified", "call": {"norm": "spectral", "n_probes": 32}}
     other = facts | {"dtype": "bfloat16", "revision": "abc", "proof": "unverified"}
     code = report_page._code(other, "org/m", Asked("1"), 8)
     assert "sl.load('org/m', dtype='bfloat16', revision='abc', verify=False)" in code
+    assert "norm='spectral', n_probes=32" in code
     assert "sl.load('./gpt2')" in report_page._code(facts, "./gpt2", Asked("1"), 8)
 
 
@@ -112,7 +108,7 @@ def test_nothing_is_fetched(written: Path) -> None:
 
 
 @pytest.mark.browser
-def test_the_answers_are_on_the_first_screen(desk: Opened) -> None:
+def test_the_answers_are_on_the_first_screen(desk: Watched) -> None:
     desk.page.set_viewport_size({"width": 1200, "height": 900})
     ends = desk.page.eval_on_selector_all(".answers section", "all => all.map(e => e.getBoundingClientRect().bottom)")
     desk.page.set_viewport_size({"width": 1280, "height": 900})
@@ -133,7 +129,7 @@ def page_of(
 
 @pytest.mark.slow
 @pytest.mark.browser
-def test_the_page_can_be_read_by_everyone(desk: Opened) -> None:
+def test_the_page_can_be_read_by_everyone(desk: Watched) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     violations = axe.Axe().run(desk.page).response["violations"]
     assert not [one["id"] for one in violations]
@@ -170,10 +166,10 @@ def test_control_characters_are_shown_as_escapes(tiny: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1280, 390])
-def test_in_a_browser(browser: Any, desk: Opened, written: Path, width: int) -> None:
-    one = desk if width == 1280 else Opened(browser, written, width)
-    assert one.complaints == []
-    assert one.requests == [written.as_uri()]
+def test_in_a_browser(browser: Any, desk: Watched, written: Path, width: int) -> None:
+    one = desk if width == 1280 else opened(browser, written, width)
+    assert one.said == []
+    assert one.asked == [written.as_uri()]
     assert one.page.evaluate("document.documentElement.scrollWidth") <= width
     assert one.page.locator(".js-plotly-plot").count() == 10
     if one is not desk:
@@ -181,7 +177,7 @@ def test_in_a_browser(browser: Any, desk: Opened, written: Path, width: int) -> 
 
 
 @pytest.mark.browser
-def test_figures_fit_on_paper(desk: Opened) -> None:
+def test_figures_fit_on_paper(desk: Watched) -> None:
     """Figures keep the width of the screen that they were drawn for, and would be cut at the edge of the paper."""
     page = desk.page
     page.emulate_media(media="print")
@@ -200,7 +196,7 @@ def test_figures_fit_on_paper(desk: Opened) -> None:
 
 
 @pytest.mark.browser
-def test_hover_shows_the_datasets_value(desk: Opened, tiny: Any) -> None:
+def test_hover_shows_the_datasets_value(desk: Watched, tiny: Any) -> None:
     ds, page = sl.sensitivity(tiny, PROMPT), desk.page
     page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
     drawn = page.locator(".js-plotly-plot").last

@@ -136,8 +136,8 @@ SAID: list[tuple[Callable[[], str], str]] = [
     (lambda: collapse.falls(pairs([1.0, 2, 3, 4])), "grows with length: log-log slope 1 over 4 lengths"),
     (lambda: collapse.falls(pairs([2.0, 0, 0, 0])), "D at layer 2 is 0 (median over 4 lengths)"),
     (lambda: collapse.against_contrast(pairs([1.0] * 5)), ""),
-    (lambda: collapse.recovers(apart(0.44, 1.03)), "44 % of 5 lengths are recovered from y; one more token moves y by "
-     "1.03 times what rounding does (median; a step that is rounded too is hardly below 1). By chance 1 % would "),
+    (lambda: collapse.recovers(apart(0.44, 1.03)), "44 % of 5 lengths can be recovered from y; one more token moves "
+     "y by 1.03 times what rounding does (median; a step that is rounded too is hardly below 1). By chance 1 % would "),
     (lambda: say.ranks(measured()), "over 18 tokens is 0.8, 95 % interval 0.45 to 0.92; that of the null"),
     (lambda: say.sinks(measured(path_bound=[81] + [1] * 19).assign(sink=("position", [1] + [0] * 19))),
      "Attention sinks: “t0” at position 0, with 81 % of the path bound, 5 % of the null and 5 %"),

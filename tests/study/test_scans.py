@@ -15,7 +15,6 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.study.scans import source_of
 
-ROOT = Path(__file__).parents[2]
 LETTERS = "tests.study.fakes:letters"
 PROMPTS = [f"prompt {number}" for number in range(25)]
 

@@ -17,7 +17,7 @@ from tests.synthetic import twin
 
 CPU, F64 = torch.device("cpu"), torch.float64
 SMALL = {"width": 8, "base": 20.0}
-WINDOWS = [{}, {"window": 3}, {"window": 1}, {"window": 4, "sinks": 2}]
+WINDOWS = [{}, {"window": 3}, {"window": 1}]
 ENCODINGS = ["none", "sinusoidal", "sinusoidal_qk", "rope", "alibi", "t5", "learned"]
 
 
@@ -129,7 +129,6 @@ def test_t5_ranges_are_those_of_the_published_code() -> None:
     ("wrong", "words"),
     [
         ({"window": 0}, "window=0 is not a number of tokens"),
-        ({"sinks": 4}, "sinks=4 has no effect without a window"),
         ({"heads": 3}, "heads=3 does not divide width=64"),
         ({"encoding": "rope", "width": 12, "heads": 4}, "a head has 3"),
         ({"encoding": "sinusoidal", "width": 9}, "width=9"),

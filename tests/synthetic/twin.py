@@ -12,7 +12,7 @@ from squashlens.synthetic.stack import Drawn
 
 def seen(stack: Any, j: int, i: int) -> bool:
     """Whether query j attends to key i."""
-    return i <= j and (stack.window is None or j - i < stack.window or i < stack.sinks)
+    return i <= j and (stack.window is None or j - i < stack.window)
 
 
 def sines(p: int, d: int, base: float) -> np.ndarray:

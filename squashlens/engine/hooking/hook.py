@@ -101,7 +101,7 @@ class Hook:
         outside = [b for b in blocks if not 0 <= b < n_blocks]
         if outside:
             raise InputError(
-                f"{self.name} has block {outside[0]}, but the model has {n_blocks} blocks.",
+                f"{self.name} has block {outside[0]}, which the model does not have.",
                 f"Use blocks 0 to {n_blocks - 1}.",
             )
         return [self.site.replace("{block}", str(b)) for b in blocks]

@@ -101,7 +101,9 @@ def _tensors(file: Path) -> Iterator[tuple[str, Stored]]:
 def require_complete(model: Any, report: Mapping[str, Any], stored: Mapping[str, Stored], source: str) -> None:
     """Raise an error if tensors are missing, left over, of another shape, or integers without a quantization."""
     held = model.state_dict(keep_vars=True)
-    places = {name: _place(name, held, model.base_model_prefix) for name in stored}
+    prefix = f"{model.base_model_prefix}."  # which checkpoints may leave out or add
+    spellings = {name: (name, prefix + name, name.removeprefix(prefix)) for name in stored}
+    places = {name: next((one for one in each if one in held), None) for name, each in spellings.items()}
     # The model's class may exclude missing tensors from the loading report.
     unreported = model._keys_to_ignore_on_load_missing or ()
     absent = held.keys() - {*places.values()} - {*getattr(model, "all_tied_weights_keys", {})}
@@ -122,12 +124,6 @@ def require_complete(model: Any, report: Mapping[str, Any], stored: Mapping[str,
         )
     _refuse_integers(model, held, stored, places, source)
     _refuse_two_heads(model, source)
-
-
-def _place(name: str, held: Mapping[str, Any], prefix: str) -> str | None:
-    """The model's name for a stored tensor; checkpoints may leave out the prefix of the base model, or add it."""
-    spellings = (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}."))
-    return next((spelling for spelling in spellings if spelling in held), None)
 
 
 def _refuse_integers(

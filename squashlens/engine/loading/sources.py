@@ -46,7 +46,9 @@ def source_of(name: str | Path) -> Source:
     if os.path.isdir(path):  # which is false, and no error, for a name that no path can have
         if not os.path.isfile(path / "config.json"):
             refuse_adapter(str(path), None)
-            raise ModelAccessError(f"{path} has no config.json.", _remedy(path))
+            files = sorted(map(str, path.glob("*.gguf")))
+            other = f"the GGUF file: {files[0]!r}." if files else "the folder that `save_pretrained` wrote."
+            raise ModelAccessError(f"{path} has no config.json.", f"Give {other}")
         resolved = str(path.resolve())  # the same name for every way to write the path
         return Source(resolved, resolved)
     if text in PACKAGED:
@@ -111,13 +113,6 @@ def _converted(name: str, label: str, digest: str, make: Callable[[Path], None])
             make(folder)
 
     return str(kept_folders.kept(label, digest, told))
-
-
-def _remedy(folder: Path) -> str:
-    files = sorted(path.name for path in folder.glob("*.gguf"))
-    return (
-        f"Give the GGUF file: {str(folder / files[0])!r}." if files else "Give the folder that `save_pretrained` wrote."
-    )
 
 
 def access_error(source: str, error: Exception, near: str) -> ModelAccessError:

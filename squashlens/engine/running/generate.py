@@ -72,8 +72,7 @@ def generate(
     for prompt in prompts:
         if limit is not None and len(prompt.ids) + prompt.max_new_tokens > limit:
             raise InputError(
-                f"A prompt of {len(prompt.ids)} tokens and {prompt.max_new_tokens} new tokens do not fit into the "
-                f"model's context of {limit}.",
+                f"Prompt length {len(prompt.ids)} and max_new_tokens={prompt.max_new_tokens} exceed context {limit}.",
                 "Use shorter lengths or a smaller max_new_tokens.",
             )
     kinds = ((len(prompt.ids), prompt.max_new_tokens) for prompt in prompts)

@@ -162,7 +162,7 @@ def _why_wrong(plan: Plan, rows: dict[str, Tensor]) -> str | None:
         found = rows[site][chosen][..., : truth.shape[-1]]
         for branch, ours, theirs in zip(few.branches, found, truth, strict=True):
             if not same(ours, theirs, size=truth):
-                return f"its numbers depend on what it shares a pass with (at {len(branch)} tokens, {site})"
+                return f"its numbers depend on what it shares a pass with (at length {len(branch)}, {site})"
     known.add(key)
     return None
 

@@ -6,7 +6,6 @@ Padding changes positions and sums: what an attention mask leaves out is removed
 """
 
 import difflib
-import itertools
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -45,8 +44,8 @@ WIDEST = 2**63  # larger ids do not fit into a tensor
 def each_of(prompts: Any) -> list[str] | list[list[int]]:
     """The prompts as a list, all of them texts or all of them lists of ids; a single prompt gives a list of one.
 
-    >>> each_of("110"), each_of([2, 5]), each_of([[2, 5], (2, 5, 7)]), each_of(np.array([[2], [5]]))
-    (['110'], [[2, 5]], [[2, 5], [2, 5, 7]], [[2], [5]])
+    >>> each_of("110"), each_of(["1", "2"]), each_of([2, 5]), each_of([[2, 5], (2, 5)]), each_of(np.array([[2], [5]]))
+    (['110'], ['1', '2'], [[2, 5]], [[2, 5], [2, 5]], [[2], [5]])
     """
     if isinstance(prompts, str):
         return [prompts]
@@ -165,7 +164,7 @@ def _require_embedded(model: Bridge, least: int, largest: int) -> None:
     if least < 0 or largest > last:
         raise InputError(
             f"Token ids run from {least} to {largest}, the vocabulary from 0 to {last}.",
-            _instead_of(model.tokenizer, largest),
+            _instead_of(model.tokenizer, largest) if least >= 0 else "Leave out negative ids, such as padding.",
         )
 
 
@@ -177,22 +176,6 @@ def _instead_of(tokenizer: Any, token_id: int) -> str:
     if known is None:
         return "Tokenize with this model's tokenizer."
     return f"Leave out {known!r}: the tokenizer knows this token, and the model has no embedding for it."
-
-
-def start_ids(model: Bridge, bos: Bos) -> tuple[int, ...]:
-    """The ids that are put before a text: those of the checkpoint's tokenizer, or none."""
-    return start_of(model).ids if bos == "family" else ()
-
-
-def bos_id(model: Bridge) -> int | None:
-    """The id of the BOS token, from the checkpoint's tokenizer or else the configuration."""
-    return start_of(model).bos
-
-
-def count_bos(model: Bridge, ids: Int[Tensor, "prompt position"]) -> int:
-    """The number of leading tokens of the first prompt that the tokenizer adds, such as BOS."""
-    start = start_of(model)
-    return len([*itertools.takewhile({*start.ids, start.bos}.__contains__, ids[0].tolist())])
 
 
 def rows_of(model: Bridge, prompts: Prompts) -> list[list[int]]:
@@ -212,7 +195,7 @@ def _rows(model: Bridge, prompts: Any, bos: Bos) -> list[list[int]]:
             )
         return cast(list[list[int]], items)
     require_tokenizer(model)
-    lead = start_ids(model, bos)
+    lead = start_of(model).ids if bos == "family" else ()
     return [[*lead, *encode(model, cast(str, text))] for text in items]
 
 
@@ -310,7 +293,7 @@ def _refuse_padding(model: Bridge, rows: list[list[int]]) -> None:
 
 def _other_special(model: Bridge) -> set[int]:
     """The ids of tokens that begin or end a text, or stand for others, by tokenizer and configuration."""
-    special: set[Any] = {*start_of(model).ids, bos_id(model)}
+    special: set[Any] = {*start_of(model).ids, start_of(model).bos}
     names = [f"{name}_token_id" for name in ("bos", "eos", "unk", "sep", "cls", "mask")]
     configured = [getattr(model.original_model, name, None) for name in ("config", "generation_config")]
     for holder in (model.tokenizer, *configured):
@@ -360,8 +343,8 @@ def _display(tokenizer: Any, token_id: int) -> str:
 def escape(text: str) -> str:
     r"""The text with control, format, separator and surrogate characters escaped.
 
-    >>> escape("a\n\x00b")
-    'a\\n\\x00b'
+    >>> escape("a\n\x00\u200b\u2028é 🙂")
+    'a\\n\\x00\\u200b\\u2028é 🙂'
     """
     hidden = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
     return "".join(c.encode("unicode_escape").decode("ascii") if unicodedata.category(c) in hidden else c for c in text)

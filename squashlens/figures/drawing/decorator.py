@@ -4,6 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 from types import UnionType
 from typing import Any, Concatenate, ParamSpec, TypeVar, Union, cast, get_origin
 
@@ -14,6 +15,7 @@ import xarray as xr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import dims_by_name, require
 from squashlens.errors import InputError
+from squashlens.figures.drawing.notes import selections
 from squashlens.figures.drawing.page_blocks import Page
 from squashlens.figures.drawing.panels import DOT, compose
 from squashlens.figures.drawing.style import dress
@@ -58,10 +60,12 @@ def draws(
                 argument = f"{first.name}[{label!r}]" if label else first.name
                 require(one, argument, maker, dims_of, joined_along(one))
             draw_one: Any = function
+            selected = {at: [text for text in selections(one, dims_of) if text not in at] for at, one in ready.items()}
             if takes_several:
                 escaped = {escape(label): one for label, one in ready.items()}
-                return mark_derived(draw_one(escaped, *args, **kwargs), several.values())
-            drawn = {name: mark_derived(draw_one(ready[name], *args, **kwargs), [one]) for name, one in several.items()}
+                return mark_derived(draw_one(escaped, *args, **kwargs), several.values(), *chain(*selected.values()))
+            figures = {label: draw_one(one, *args, **kwargs) for label, one in ready.items()}
+            drawn = {at: mark_derived(figure, [several[at]], *selected[at]) for at, figure in figures.items()}
             return compose(drawn) if len(drawn) > 1 else drawn.popitem()[1]
 
         kinds = first.annotation if takes_several else first.annotation | Mapping[str, first.annotation]
@@ -81,10 +85,12 @@ def _documented(text: str, name: str, maker: str) -> str:
     return f"{about}\n\nArgs:\n{given}{others.rstrip()}\n\nReturns:\n    The figure.{raises}{errors}\n"
 
 
-def mark_derived(figure: go.Figure, drawn: Iterable[xr.Dataset | xr.DataArray]) -> go.Figure:
-    """The figure, whose line under the title says whether what was given is derived, not what it selects."""
-    page, derived = Page.of(figure), any(origin_of(one) == "derived" for one in drawn)
-    notes = DOT.join([note for note in page.notes.split(DOT) if note not in ("", DERIVED)] + [DERIVED] * derived)
+def mark_derived(figure: go.Figure, given: Iterable[xr.Dataset | xr.DataArray], *selected: str) -> go.Figure:
+    """The figure, whose line under the title says what was selected, and whether what was given is derived."""
+    page, derived = Page.of(figure), any(origin_of(one) == "derived" for one in given)
+    said = [note for note in page.notes.split(DOT) if note not in ("", DERIVED)]
+    new = [text for text in map(escape, selected) if not any(text.endswith(f" {note}") for note in said)]
+    notes = DOT.join(dict.fromkeys([*said, *new, *[DERIVED] * derived]))
     if notes == page.notes:
         return figure
     replace(page, title=page.title or DERIVED.capitalize(), notes=notes).keep(figure)

@@ -11,7 +11,8 @@ from squashlens.checks.arguments import frozen
 from squashlens.checks.results import is_relative
 from squashlens.figures.drawing.text import escape
 from squashlens.records.facts import named_models
-from squashlens.records.results import facts_of
+from squashlens.records.results import facts_of, measured_sizes
+from squashlens.records.sentences import plural
 
 Result = xr.Dataset | xr.DataArray
 NORMS = {"linf": "L∞", "l1": "L1", "l2": "L2", "kl": "KL", "cosine": "cosine", "frobenius": "Frobenius"}
@@ -28,22 +29,19 @@ OPTIONS: dict[str, tuple[Any, Callable[[Any], str]]] = {
     "prefix": (str, lambda text: f"after “{_short(text)}”" if text else ""),
     "attention": (str, lambda kind: ATTENTION.get(kind, "")),
     "method": (str, lambda way: f"Jacobian: {WAYS[way]}" if way in WAYS else ""),
-    "candidates": (list[int], lambda ids: f"replacements: {len(ids)} token{'s' * (len(ids) > 1)}"),
+    "candidates": (list[int], lambda ids: f"replacements: {plural(len(ids), 'token')}"),
     "freeze": (list[str], frozen),
     "missing": (str, lambda way: "in its place: the mean of other prompts" if way == "mean" else ""),
     "kind": (str, lambda kind: "embeddings set to 0" if kind == "embedding" else ""),
 }
 TITLED = ("path_bound", "jacobian_norms")  # whose long names, which are titles, have all options
-# Not prompts, seeds and draws: a summary over all of them keeps the label of one.
-SELECTED = ("layer", "block", "hop", "hook", "run", "sink", "window", "change", "head", "length", "edit",
-    "part", "quantity", "group", "form", "from_block", "scored", "sublayer", *PLACES)  # fmt: skip
 LONG = 40  # characters of a label
 FEW = 3  # names that the line under the title lists
 
 
 def notes_of(found: Result | Iterable[Result], *notes: str) -> str:
     """The line under the title: models, tasks, hooks on the model, layers and query if they are not the usual ones,
-    what was selected, then `notes`, which are markup already."""
+    then `notes`, which are markup already."""
     several = [found] if isinstance(found, xr.Dataset | xr.DataArray) else list(found)
     facts = [facts_of(one) for one in several]
     models = _few([name for one in facts for name in named_models(one)], "models")
@@ -122,10 +120,27 @@ def _places(found: Result, facts: dict[str, Any]) -> Iterator[str]:
         value = call.get(name)
         if call.get("function") not in TITLED and name not in found.coords and _is(value, kind):
             yield from filter(None, [tell(value)])
-    for name, values in found.coords.items():
-        if not values.ndim and name in SELECTED:
-            text = PLACES[str(name)][1] if name in PLACES else f"{name} ".replace("_", " ")
-            yield text + _short(str(values.values))
+
+
+def whole_size(found: Result, dim: str) -> int:
+    """The size along a dimension before anything was selected, if it is recorded; otherwise that of now."""
+    return max([found.sizes.get(dim, 1), *(own.get(dim, 1) for own in measured_sizes(found).values())])
+
+
+def selections(found: Result, names: Iterable[str]) -> Iterator[str]:
+    """The labels that were selected, for a figure that draws the variables of these names.
+
+    A variable may be a summary over the dimension that was selected from: that of the whole result is drawn then.
+    """
+    sizes, names = measured_sizes(found), names if isinstance(found, xr.Dataset) else [str(found.name)]
+    over = {dim for name in (sizes.keys() & names or sizes) for dim in sizes[name]}
+    for name, values in zip(map(str, found.coords), found.coords.values(), strict=True):
+        label = PLACES[name][1] if name in PLACES else f"{name} ".replace("_", " ")
+        part = plural(values.size, label.strip()) if values.ndim else label + _short(str(values.values))
+        if not values.ndim and (name in over or name in PLACES):
+            yield part
+        elif name not in over and values.size < whole_size(found, name):
+            yield f"of the whole result, not only of {part}"
 
 
 def _is(value: Any, kind: Any) -> bool:

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, OutputError
-from squashlens.figures.drawing.themes import ASSUMED, INCH
+from squashlens.figures.drawing.themes import ASSUMED, IN_BROWSER, INCH
 from squashlens.saving.files import require_output, write
 
 ENDINGS = (".pdf", ".svg", ".png", ".html", ".json")
@@ -66,7 +66,8 @@ def save(
         if not library.exists() or library.stat().st_size != len(get_plotlyjs().encode()):
             write(library, get_plotlyjs().encode())
     source: Any = {"inline": True, "file": LIBRARY, "cdn": "cdn"}[plotlyjs]
-    return write(path, figure.to_html(include_plotlyjs=source, config={"displaylogo": False}).encode())
+    page = figure.to_html(include_plotlyjs=source, config={"displaylogo": False}, default_width=IN_BROWSER)
+    return write(path, page.encode())
 
 
 def require_browser(path: Path) -> None:

@@ -40,6 +40,7 @@ def curve(
 
 def interval(middle: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str, width: int = 2) -> dict[str, Any]:
     """Error bars from `low` to `high` around `middle`, with caps of `width` pixels; none where an end is NaN."""
+    middle = np.where(np.isfinite(middle), middle, np.nan)  # infinity minus itself is no number
     up, down = np.nan_to_num(high - middle), np.nan_to_num(middle - low)
     return {"type": "data", "array": up, "arrayminus": down, "color": colour, "width": width}
 

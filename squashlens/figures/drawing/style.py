@@ -12,7 +12,7 @@ from squashlens.figures.drawing.layout import lay_out
 from squashlens.figures.drawing.notes import Result, notes_of
 from squashlens.figures.drawing.page_blocks import Page, Panel, traces_of
 from squashlens.figures.drawing.text import escape, unbreak
-from squashlens.figures.drawing.themes import WIDTHS, ThemeName
+from squashlens.figures.drawing.themes import IN_BROWSER, WIDTHS, ThemeName
 
 Width = Literal["column", "page"] | float
 # The least and the largest value of each size, and its unit.
@@ -106,7 +106,8 @@ class ShownFigure(go.Figure):
             return
         from IPython.display import display
 
-        display({"text/html": self.to_html(full_html=False, include_plotlyjs="cdn")} | bundle, raw=True)
+        page = self.to_html(full_html=False, include_plotlyjs="cdn", default_width=IN_BROWSER)
+        display({"text/html": page} | bundle, raw=True)
 
 
 def dress(figure: go.Figure) -> go.Figure:

@@ -93,3 +93,4 @@ WIDTHS = {"column": 3.25, "page": 6.75}  # inches
 DRAWN = 4  # of many ordered curves
 SMALL = 0.85  # size of tick labels and legends, in units of the font size
 ASSUMED = 700.0  # pixels: the width that a figure is laid out for if its page decides
+IN_BROWSER = f"max(100%, {ASSUMED:g}px)"  # a narrower screen scrolls, since text would be cut there

@@ -67,9 +67,7 @@ def of_choices(
         )
     different = list(dict.fromkeys(zip(texts, right, map(tuple, each), strict=True)))
     if len(different) < len(texts):
-        remark(
-            f"Only {len(different)} of {len(texts)} prompts are different. Equal ones are measured, and count, once."
-        )
+        remark(f"Equal prompts are measured, and count, once: of {len(texts)}, {len(different)} differ.")
     if len(different) < 2:
         raise InputError("All prompts are equal.", "Give different ones: others are the control.")
     ids = [tuple(tokenize(model, text)[0].tolist()) for text, _, _ in different]
@@ -84,7 +82,7 @@ def require_an_answer_each(prompts: Sequence[Any], answers: Sequence[str]) -> No
     """Raise unless there are at least two prompts, and one answer for each."""
     if len(prompts) < 2 or len(answers) != len(prompts):
         raise InputError(
-            f"There are {len(prompts)} prompts and {len(answers)} right answers.",
+            f"The numbers of prompts and right answers are {len(prompts)} and {len(answers)}.",
             "Give at least two prompts, and one answer for each.",
         )
 

@@ -27,6 +27,7 @@ from squashlens.measure.answers.probe import N_RANDOM_MODELS, N_SEEDS, probe_lay
 from squashlens.measure.collapse.metric import Dtype, Metric, find_dtype
 from squashlens.measure.registration import measurement
 from squashlens.records.results import Variable
+from squashlens.records.sentences import plural
 from squashlens.saving.journal import checked
 from squashlens.sequences import Ids
 from squashlens.tasks import Task
@@ -251,10 +252,7 @@ def _judge_length(e: Evidence) -> Judgement | None:
     if e.constant:
         if not e.random or e.samples >= e.n_train:
             return LENGTH, "All prompts of this length have the same right answer, so that a probe shows nothing."
-        return UNDECIDED, (
-            f"All {e.samples} samples have the same right answer. {e.n_train} samples would decide whether all prompts "
-            "have it."
-        )
+        return UNDECIDED, f"{plural(e.samples, 'sample')} with one right answer; {e.n_train} would show if all have it."
     low, high = e.probe("r2_length_low"), e.probe("r2_length_high")
     if low >= REPRESENTED_FROM:
         return LENGTH, f"The number of tokens alone predicts the answer (R² is {_range(low, high)})."
@@ -272,7 +270,7 @@ def _judge_probe(e: Evidence) -> Judgement:
     if np.isnan(e.probe("r2")):
         why = "Nearly all prompts have the same right answer, so that R² is undefined in at least half of the splits"
         if e.prompts < e.needed:
-            why = f"{e.samples} samples have {e.prompts} distinct prompts; a probe needs {e.needed}"
+            why = f"{plural(e.prompts, 'distinct prompt')} in {plural(e.samples, 'sample')}: a probe needs {e.needed}"
         return UNDECIDED, f"{why}. Use more samples, longer sequences or a smaller n_train=."
     r2 = f"R² is {_range(e.probe('r2_low'), e.probe('r2_high'))}"
     if high < MARGIN:
@@ -280,10 +278,7 @@ def _judge_probe(e: Evidence) -> Judgement:
         return BASELINE, f"{r2}; its gain over the best baseline is {ends}below {MARGIN}."
     if not low > MARGIN:
         if e.n_random_models < 2:
-            return UNDECIDED, (
-                f"{r2}, with {e.n_random_models} models with random weights; its gain over random weights needs at "
-                "least 2."
-            )
+            return UNDECIDED, f"{r2}; its gain over random weights needs two such models, not {e.n_random_models}."
         return UNDECIDED, (
             f"{r2}; its gain over the best baseline is {_range(low, high)}, which includes {MARGIN}. More samples or "
             "more random models would decide."

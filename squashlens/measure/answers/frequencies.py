@@ -24,7 +24,7 @@ from squashlens.records.joining import restored
 from squashlens.records.results import Variable, joined_along, provenance, signed
 from squashlens.remarks import remark
 from squashlens.tasks import Question, Reading, Task
-from squashlens.tasks.reading import WHY, Reader, is_number
+from squashlens.tasks.reading import WHY, is_number
 from squashlens.tasks.task import SHORT
 from squashlens.theory.statistics.ranks import LEVEL, share_interval, wilson
 from squashlens.theory.statistics.trends import with_ends
@@ -124,12 +124,9 @@ def score_answers(
 def describe(task: Task) -> dict[str, Any]:
     """The facts that the provenance states about a task."""
     own = {"name": task.name, "template": task.template, "opening": task.opening, "source": task.source}
-    return own | {"read_as": _reader_name(task.read), "examples": task.examples}
-
-
-def _reader_name(reader: Reader) -> str:
-    """The name of a function, or the repr of another reader without its memory address, which changes between runs."""
-    return getattr(reader, "__name__", None) or re.sub(r" at 0x[0-9a-fA-F]+", "", repr(reader))
+    # A reader that is no function has no name; the memory address in its repr changes between runs.
+    reader = getattr(task.read, "__name__", None) or re.sub(r" at 0x[0-9a-fA-F]+", "", repr(task.read))
+    return own | {"read_as": reader, "examples": task.examples}
 
 
 HALF = 1 / 2  # least share of right answers with which a model counts as able; our choice

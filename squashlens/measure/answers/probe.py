@@ -190,7 +190,7 @@ def _require_probed(data: Answers) -> None:
     if not data.probed:
         at = int(np.argmax(np.where(data.varied, data.prompts, -1)))
         raise InputError(
-            f"{data.prompts[at]} distinct prompts at length {data.lengths[at]} are too few: a probe needs "
+            f"The number of distinct prompts at length {data.lengths[at]} is {data.prompts[at]}, and a probe needs "
             f"n_train={data.n_train} for training and {data.needed - data.n_train} more for testing.",
             "Give more seeds, longer sequences or a smaller n_train=.",
         )

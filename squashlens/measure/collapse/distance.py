@@ -18,10 +18,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Baselines, Bridge, Distance, Heads, Passes, Scale, dtype_name
-from squashlens.engine.anatomy import device_of, dtype_of, windows
+from squashlens.engine.anatomy import device_of, dtype_of, known_windows
 from squashlens.engine.capturing.pairs import PairCapture, Pairs, SequenceOrCapture, head_site
 from squashlens.engine.running.forward import logits_of, rows_together
-from squashlens.errors import InputError, UnsoundModelError
+from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import (
     NOISE,
     Dtype,
@@ -169,7 +169,8 @@ def collapse(
         dims = ("draw", "layer", "length")
         text = metric.distance("distance of v and a sequence with other content")
         found |= with_y("unrelated", unrelated, text, metric.units, dims)
-    edges = _window_edges(session.model, pairs.sequence, pairs.lengths)
+    sizes = {window for window in known_windows(session.model) if window is not None}
+    edges = np.array([edge(pairs.sequence, length, sizes) for length in pairs.lengths], dtype=np.int64)
     over = coords(pairs) | {"window_edge": ("length", edges)}
     if pairs.replay is not None:
         over["replayed"] = [pairs.lengths[place] for place in pairs.replay.places]
@@ -266,17 +267,10 @@ def _by_head(metric: Metric, n_heads: int, heads: Heads, pairs: PairCapture) -> 
     }
 
 
-def _window_edges(model: Bridge, sequence: GrowingSequence, lengths: Iterable[int]) -> np.ndarray:
-    """For each length the first position that a block of the model sees in v and not in v*; −1 if there is none."""
-    try:
-        sizes = {window for window in windows(model) if window is not None}
-    except UnsoundModelError:  # other kinds of attention have no window
-        sizes = set()
-    return np.array([edge(sequence, length, sizes) for length in lengths], dtype=np.int64)
-
-
 def edge(sequence: GrowingSequence, length: int, sizes: Collection[int]) -> int:
-    """The same for one length and windows of these sizes, of which each includes the token itself.
+    """The first position that a block with one of these windows sees in v and not in v*; −1 if there is none.
+
+    A window includes the token itself.
 
     v's token at position p, the last content token or one of the suffix, sees the positions from p − w + 1 on. The same
     token of v*, at p + 1, sees those from p − w + 2 on, so the token at p − w + 1 has left for v* alone. In its place

@@ -125,8 +125,8 @@ def separator_ablation(
         )
     blocks, every = _blocks(run, from_blocks), run.layers[:-1]
     if by_default and (len(run.lengths) < len(run.sequence) or len(blocks) < len(every)):
-        taken = f"{len(run.lengths)} of {len(run.sequence)} lengths, hooks from {len(blocks)} of {len(every)} blocks on"
-        write(f"separator_ablation: {taken}. lengths= and from_blocks= choose others.")
+        taken = f"lengths: {len(run.lengths)} of {len(run.sequence)}; from_blocks: {len(blocks)} of {len(every)}"
+        write(f"separator_ablation: {taken}. The arguments of these names choose others.")
     found, over, ways, facts = _ablate(run, metric, kinds, blocks, substitute, source, seed, noise_lengths)
     session = sequence_session(
         run.model, run, "separator_ablation", kinds=list(kinds), **metric.said, seed=seed,

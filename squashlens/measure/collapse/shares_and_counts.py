@@ -8,7 +8,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge
+from squashlens._typing import Bridge, short_repr
 from squashlens.engine.anatomy import device_of, n_blocks, residual_sites, windows
 from squashlens.engine.running.forward import causal, context
 from squashlens.engine.state import measured
@@ -63,7 +63,7 @@ def shares_and_counts(model: Bridge, content: Sequence[Token] = ("1", "0"), *, t
     """
     if times < 2 or not content:
         raise InputError(
-            f"{len(content)} tokens, {times} times each, do not make a prompt with other counts.",
+            f"times={times} of content={short_repr(content)} makes no prompt with other counts.",
             "Give at least one token in content=, and times= of at least 2.",
         )
     sound = require_sound(model)

@@ -15,7 +15,8 @@ import xarray as xr
 
 from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.engine.capturing.pairs import PairRun
-from squashlens.engine.text.tokens import display_tokens, encode, escape, require_tokenizer, start_ids, tokenize
+from squashlens.engine.text.start import start_of
+from squashlens.engine.text.tokens import display_tokens, encode, escape, require_tokenizer, tokenize
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import Metric, with_passes, with_y
@@ -110,7 +111,7 @@ def repeat_tokenization(
     if alone:
         facts = {**about, "versions": versions(), "call": {"function": "repeat_tokenization", **asked}}
         return signed("tokenization of repeats", coords, found, facts)
-    lead = start_ids(held, "family")
+    lead = start_of(held).ids
     # In each form: the prompts with 1 … n repeats, the same with one more repeat, and v* of each of the first.
     whole = [[(*lead, *text.ids) for text in row] for row in texts.values()]
     compared = [[*row[:-1], *row[1:], *((*ids, ids[-1]) for ids in row[:-1])] for row in whole]

@@ -50,8 +50,8 @@ def form_under(parts: Iterable[Any], sequence: GrowingSequence) -> GrowingSequen
         )
     if len(found) > 1 or len(found[0]) != len(sequence):
         raise InputError(
-            f"An intervention has {len(found)} sequences, the first with {len(found[0])} content tokens.",
-            f"Give one sequence, with {len(sequence)} content tokens.",
+            f"The numbers of sequences, and of content tokens in the first, are {len(found)} and {len(found[0])}.",
+            f"Give one sequence, of length {len(sequence)}.",
         )
     return found[0]
 

@@ -85,7 +85,10 @@ def path_bound(
     >>> round(float(bound.sum())), 2**6 * 2**6   # row-stochastic attention: every block doubles twice
     (4096, 4096)
     """
-    betas = _constants(beta1=beta1, beta2=beta2, beta3=beta3, sigma_psi=sigma_psi)
+    betas = {"beta1": beta1, "beta2": beta2, "beta3": beta3, "sigma_psi": sigma_psi}
+    for name, value in betas.items():
+        if not (value > 0 or (name == "sigma_psi" and value == 0)):
+            raise InputError(f"{name}={value!r} is not a positive number.", "Give one; sigma_psi may also be 0.")
     session = Session.start(
         model, prompt, "path_bound",
         attention=attention, query=query, from_layer=from_layer, to_layer=to_layer, **betas, spans=spans,
@@ -120,9 +123,9 @@ def certified_bound(
     It is ``[ E⁽ᴸ⁻¹⁾ ⋯ E⁽⁰⁾ ]_{n,i}``, where every edge ``e_ji ≥ ‖∂v'_j/∂v_i‖₂`` is the norm of a block's Jacobian at
     this input, and the last block includes the final norm: Theorem 5.1 with nothing left out. It bounds the derivative
     of the model with its stored weights in exact arithmetic; all steps run in float64, and an allowance for rounding is
-    added, which random probes find. Probes, and Lanczos iteration for norms of large matrices, each fail with half of
-    one in a million at most, over all edges of the call. An edge takes d vector–Jacobian products for each token of
-    each block: ``jacobian_norms(method="sketch_upper")`` is certified too, tighter, and far cheaper.
+    added, which random probes find. They fail with half of one in a million at most, over all edges of the call. An
+    edge takes d vector–Jacobian products for each token of each block: ``jacobian_norms(method="sketch_upper")`` is
+    certified too, tighter, and far cheaper.
 
     Args:
         model, prompt, query, from_layer, to_layer: as in `path_bound`.
@@ -131,13 +134,13 @@ def certified_bound(
         freeze: parts of the model held constant, as in `jacobian_norms`.
         spans: as in `path_bound`; it is a certified bound on the norm of the span's blocks side by side.
         vjp_batch_size: number of cotangents per batch; chosen to fit into memory by default.
-        seed: random seed of the probes and of Lanczos iteration. By default it is drawn from the system's entropy,
-            since no model can be built to avoid such probes; the provenance has it (`call`).
+        seed: random seed of the probes. By default it is drawn from the system's entropy, since no model can be built
+            to avoid such probes; the provenance has it (`call`).
 
     Returns:
         DataArray as of `path_bound`. The attribute `rounding` is the relative allowance for rounding that the values
         include, and `failure_probability` the chance that any value is too low. The provenance has the whole
-        `certificate`: what is certified, and how norms were computed.
+        `certificate`, which also says what is certified.
 
     Raises:
         InputError: a query or layer that does not exist, or quantized weights.
@@ -172,14 +175,6 @@ def certified_bound(
         for to, row in rows.items()
     }
     return session.by_layer(to_layer, labelled)
-
-
-def _constants(**betas: float) -> dict[str, float]:
-    """The constants of the printed formula. Raises for an impossible value."""
-    for name, value in betas.items():
-        if not (value > 0 or (name == "sigma_psi" and value == 0)):
-            raise InputError(f"{name}={value!r} is not a positive number.", "Give one; sigma_psi may also be 0.")
-    return betas
 
 
 def printed(

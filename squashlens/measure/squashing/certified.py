@@ -27,39 +27,11 @@ from squashlens.errors import UnsoundModelError
 from squashlens.hooks.freeze import freezing
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import require_causal
-from squashlens.theory.lanczos import certified_spectral_norms
 from squashlens.theory.norms import missing_sizes, spectral_norms, with_rounding
 from squashlens.theory.probes import PROBES, normals
 
-SMALL = 512  # matrices up to this size get an exact norm; for larger ones Lanczos is several times faster
-INFLATION = 0.10  # most that Lanczos may add to a bound, over all steps of a path
-FAILURE = 5e-7  # failure probability of Lanczos, and of the probes for what rounding did; 1e-6 together
+FAILURE = 5e-7  # probability that the probes miss what rounding did
 Stretch = tuple[int, Target]  # consecutive blocks: the layer at which they start, and the one at which they end
-
-
-@dataclass
-class Norms:
-    """Spectral norms of stacks of matrices: exact for small ones, certified upper bounds by Lanczos for large ones.
-
-    `total` is the number of norms that must all hold. `steps` is the number of norms along a path, whose inflations
-    multiply.
-    """
-
-    total: int
-    steps: int
-    seed: int
-    failure: float = 0.0
-
-    def __call__(self, blocks: Float[Tensor, "many out in"]) -> Float[Tensor, " many"]:
-        if min(blocks.shape[-2:]) <= SMALL:
-            return spectral_norms(blocks)
-        wide = blocks.double()
-        bounds = certified_spectral_norms(
-            lambda x: (wide.mT @ (wide @ x[..., None]))[..., 0], len(wide), wide.shape[-1], seed=self.seed,
-            inflation=(1 + INFLATION) ** (1 / self.steps) - 1, failure=FAILURE, norms=self.total, device=wide.device,
-        )  # fmt: skip
-        self.failure = max(self.failure, bounds.failure_probability)
-        return bounds.upper
 
 
 def certified_rows(
@@ -80,9 +52,7 @@ def certified_rows(
     wanted = {chain[-1]: range(query, query + 1) for chain in chains.values()}
     wanted |= {stretch: range(query + 1) for chain in chains.values() for stretch in chain[:-1]}
     wanted = dict(sorted(wanted.items(), key=lambda item: item[0][0], reverse=True))
-    total = len(session.ids) * sum(len(queries) for queries in wanted.values()) * (query + 1)
-    norms = Norms(total, max(map(len, chains.values())), seed)
-    work = _Work(session, wanted, freeze, norms, vjp_batch_size)
+    work = _Work(session, wanted, freeze, max(map(len, chains.values())), seed, vjp_batch_size)
     start = torch.nn.functional.one_hot(torch.tensor(query), session.positions).double()
     rows: dict[Target, list[Tensor]] = {to: [] for to in targets}
     require_one_device(session.model)
@@ -107,12 +77,16 @@ def _stretches(from_layer: int, top: int, to: Target, group: int) -> list[Stretc
 
 @dataclass
 class _Work:
-    """The stretches, from the top down, with the queries of their edges, and what rounding did in any of them."""
+    """The stretches, from the top down, with the queries of their edges, and what rounding did in any of them.
+
+    A path has up to `steps` edges, whose allowances for rounding multiply.
+    """
 
     session: Session
     wanted: Mapping[Stretch, range]
     freeze: Sequence[str]
-    norms: Norms
+    steps: int
+    seed: int
     batch_size: int | None
     rounding: float = 0.0
 
@@ -132,9 +106,9 @@ class _Work:
         for (bottom, to), queries in bar(self.wanted.items(), desc="path bound", unit="stretch"):
             plain, jittered = (
                 open_spans(model, ids, hooks, [bottom], tops[to], within=within)[bottom]
-                for within in (None, Jittered(device_of(model), self.norms.seed))
+                for within in (None, Jittered(device_of(model), self.seed))
             )
-            edges = _edges(model, plain, to, queries, self.norms, batch)
+            edges = _edges(model, plain, to, queries, batch)
             crossed = range(bottom, tops[to])
             rounding = visibility.derivative_rounding(model, seen, crossed, n)
             rounding += self._rounded_away(plain, jittered, to, edges[queries.start : queries.stop], queries, batch)
@@ -152,7 +126,7 @@ class _Work:
         difference is at least ``‖Δ_i‖₂ ≥ ‖Δ_ji‖₂/r_j``. Raises if it leaves no digit.
         """
         largest = edges.amax(dim=-1).clamp(min=torch.finfo(edges.dtype).tiny)
-        directions = normals(self.norms.seed)(PROBES, len(queries), width(self.session.model)).to(largest)
+        directions = normals(self.seed)(PROBES, len(queries), width(self.session.model)).to(largest)
         pulled = []
         for span in (plain, jittered):
             output = span.outputs[to]
@@ -170,15 +144,12 @@ class _Work:
         return {
             "certifies": CERTIFIES,
             "rounding_per_step": self.rounding,
-            "rounding": (1 + self.rounding) ** self.norms.steps - 1,
-            "failure_probability": self.norms.failure + FAILURE,
-            "norms": "exact" if not self.norms.failure else f"Lanczos, inflated by at most {INFLATION:.0%} in all",
+            "rounding": (1 + self.rounding) ** self.steps - 1,
+            "failure_probability": FAILURE,
         }
 
 
-def _edges(
-    model: Bridge, span: Span, to: Target, queries: range, norms: Norms, batch: int
-) -> Float[Tensor, "query key"]:
+def _edges(model: Bridge, span: Span, to: Target, queries: range, batch: int) -> Float[Tensor, "query key"]:
     """The norms ‖∂v'_j/∂v_i‖ of a stretch of blocks, from d vector–Jacobian products for each query j."""
     output, leaf = span.outputs[to], span.leaf
     every = torch.eye(output.shape[-1], dtype=output.dtype, device=output.device)[:, None]
@@ -188,5 +159,5 @@ def _edges(
             alone = output[:, j]
         products = (require_causal(model, part, j) for (part,) in vjps(model, alone, [leaf], every, batch))
         rows = torch.cat([*products])[:, 0]
-        edges[j, : j + 1] = torch.cat([norms(rows[None, :, i]) for i in range(j + 1)])
+        edges[j, : j + 1] = torch.cat([spectral_norms(rows[None, :, i]) for i in range(j + 1)])
     return edges

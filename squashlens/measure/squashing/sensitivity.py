@@ -15,7 +15,8 @@ from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.running.passes import batches
 from squashlens.engine.text.pieces import texts_of
-from squashlens.engine.text.tokens import Prompts, bos_id, display_tokens, each_of, require_tokenizer, rows_of
+from squashlens.engine.text.start import start_of
+from squashlens.engine.text.tokens import Prompts, display_tokens, each_of, require_tokenizer, rows_of
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.registration import measurement
@@ -215,7 +216,7 @@ def needle(
     counts = [len(prompts), len(places), len(groups)]
     if len(set(counts)) != 1:
         raise InputError(
-            f"There are {counts[0]} prompts, {counts[1]} positions and {counts[2]} groups.",
+            f"The numbers of prompts, positions and groups are {counts[0]}, {counts[1]} and {counts[2]}.",
             "Give one of each for every prompt.",
         )
     measured: dict[str, np.ndarray] = {}
@@ -235,7 +236,7 @@ def needle(
             if own[0] < session.facts["bos_count"]:
                 raise InputError(f"positions[{k}]={own[0]} is a BOS token.", "Give the position of another token.")
             tokens[k] = text[own[0]] if len(own) == 1 else str(find).strip()
-        present = {token for ids in prompts if len(ids) == length for token in ids} - {bos_id(session.model)}
+        present = {token for ids in prompts if len(ids) == length for token in ids} - {start_of(session.model).bos}
         swaps = {"candidates": sorted(present) if candidates is None else candidates, "n_replacements": n_replacements}
         for name, values in _by_place(session, inside, {"norm": norm, "method": way, "seed": seed}, swaps).items():
             measured.setdefault(name, np.full(len(prompts), np.nan))[rows] = values

@@ -15,7 +15,7 @@ from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
 from squashlens.engine.running.forward import log_probabilities
 from squashlens.engine.running.passes import read
-from squashlens.engine.text.tokens import bos_id
+from squashlens.engine.text.start import start_of
 from squashlens.errors import InputError
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session, require_places, streams_at
@@ -95,8 +95,11 @@ def substitution_effect(
     n, natural = session.query(query), isinstance(candidates, str)
     first = max(session.facts["bos_count"], 1 if natural else 0)  # a prediction needs a token before it
     session, groups = Spans.of(session, spans)
-    if groups is None:
-        require_replaceable(first, n)
+    if groups is None and n < first:
+        raise InputError(
+            f"The query is at position {n}, and no token up to it can be replaced.",
+            "Give a longer prompt, or a later query=.",
+        )
     together = choose_places(positions, groups, first, n)
     places = [*chain(*together.values())]
     choices = require_choices(session, None if isinstance(candidates, str) else candidates, [] if natural else places)
@@ -172,21 +175,12 @@ def choose_places(
     return found
 
 
-def require_replaceable(first: int, query: int) -> None:
-    """An error for a query that stands before the first token that can be replaced."""
-    if query < first:
-        raise InputError(
-            f"The query is at position {query}, and no token up to it can be replaced.",
-            "Give a longer prompt, or a later query=.",
-        )
-
-
 def require_choices(session: Session, candidates: Sequence[int] | None, places: Sequence[int]) -> list[int]:
     """The candidates given, or the prompts' tokens without BOS. Raises if one of `places` has no other token."""
     vocabulary = int(session.model.cfg.d_vocab)
     if candidates is None:
         present = session.ids[:, session.facts["bos_count"] :]
-        choices = sorted({*present.flatten().tolist()} - {bos_id(session.model)})
+        choices = sorted({*present.flatten().tolist()} - {start_of(session.model).bos})
     elif not candidates or not 0 <= min(candidates) <= max(candidates) < vocabulary:
         raise InputError(
             f"candidates={list(candidates)!r} are not token ids.", f"Give at least one, from 0 to {vocabulary - 1}."
@@ -239,7 +233,7 @@ def _draw_expected(
 
     The largest of ``log p + g``, with g from Gumbel's distribution, are such a draw (Vieira 2014).
     """
-    site, bos = residual_site("y", model), bos_id(model)
+    site, bos = residual_site("y", model), start_of(model).bos
     y = streams_at(model, ids[None].to(device_of(model)), [site], at=torch.tensor(places) - 1)[site][0]
     found: list[Tensor] = []
     for logs in log_probabilities(model, y):

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -183,31 +182,22 @@ def strongest_paths(
         for kind in (attention, "uniform")
     )
     *_, everything = one_hot(session, query), *sweep(one_hot(session, query), down)
-    best = strongest(without(down, avoided), null, session.query(query), k)
+    weights, places, of_null = strongest(without(down, avoided), null, session.query(query), k)
     _, coords = session.coords()
-    weights = of_attention(attention)
-    weights += f", without positions {', '.join(map(str, avoid))}" if len(avoid) else ""
+    said = of_attention(attention)
+    said += f", without positions {', '.join(map(str, avoid))}" if len(avoid) else ""
     over_null = "weight over that of the same walk under uniform attention"
-    coords |= {"path": np.arange(len(best.weights)), "layer": np.arange(from_layer, top + 1)}
+    coords |= {"path": np.arange(len(weights)), "layer": np.arange(from_layer, top + 1)}
     return session.dataset(
         "strongest attention paths into the query",
         coords,
         {
-            "position_at": (("path", "layer"), best.places, f"position of the path in each layer{weights}", "position"),
-            "weight": (("path",), best.weights, f"product of attention and residual weights{weights}", "1"),
-            "share": (("path",), best.weights / everything.sum(), f"share of all paths' weight{weights}", "1"),
-            "over_null": (("path",), best.weights / best.null, f"{over_null}{weights}", "1"),
+            "position_at": (("path", "layer"), places, f"position of the path in each layer{said}", "position"),
+            "weight": (("path",), weights, f"product of attention and residual weights{said}", "1"),
+            "share": (("path",), weights / everything.sum(), f"share of all paths' weight{said}", "1"),
+            "over_null": (("path",), weights / of_null, f"{over_null}{said}", "1"),
         },
     )
-
-
-@dataclass(frozen=True)
-class Strongest:
-    """Paths of largest weight: their weights, their positions in each layer, and their weights under the null."""
-
-    weights: Float[Tensor, " path"]
-    places: Int[Tensor, "path layer"]
-    null: Float[Tensor, " path"]
 
 
 def without(patterns: Sequence[Float[Tensor, "query key"]], positions: Sequence[int]) -> list[Tensor]:
@@ -220,17 +210,20 @@ def without(patterns: Sequence[Float[Tensor, "query key"]], positions: Sequence[
 
 def strongest(
     down: Sequence[Float[Tensor, "query key"]], uniform: Sequence[Float[Tensor, "query key"]], query: int, k: int
-) -> Strongest:
-    """The k strongest paths into the query; both patterns from the top block down."""
+) -> tuple[Float[Tensor, " path"], Int[Tensor, "path layer"], Float[Tensor, " path"]]:
+    """The weights of the k strongest paths into the query, their positions, and their weights under the null.
+
+    Both patterns are from the top block down.
+    """
     if not down:
         one = torch.ones(1, dtype=torch.float64)
-        return Strongest(one, torch.tensor([[query]]), one)
+        return one, torch.tensor([[query]]), one
     weights, places = heaviest_paths(down, query, k)
     null = torch.ones(len(weights), dtype=torch.float64)
     for step, pattern in enumerate(reversed(uniform)):
         below, above = places[:, step], places[:, step + 1]
         null *= pattern[above, below] + (above == below).double()
-    return Strongest(weights, places, null)
+    return weights, places, null
 
 
 @measurement("depth_limit")

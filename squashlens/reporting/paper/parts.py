@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from squashlens import prompts, tasks, zoo
@@ -21,7 +22,7 @@ NUMBERS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 PATHS = 25  # how many single paths are drawn
 REPLAYED = 8  # lengths at which D is measured again for the noise floor
 TEMPERATURE = 1.0  # of the sampled answers
-LONGEST, LENGTHS, DRAWS = 100_000, 30, 5  # figures 8 and 9: tokens, number of lengths, random draws
+GROWING, DRAWS = np.geomspace(10, 100_000, 30).round().astype(int).tolist(), 5  # figures 8 and 9: tokens, random draws
 
 COPYING = ("copy_last", "copy_first", "copy_last_hint", "copy_first_hint")
 COPYING += ("copy_last_alternating", "copy_first_alternating")
@@ -139,21 +140,19 @@ def _collapse(model: Bridge, chosen: Settings) -> list[Part]:
 
 def _convergence(_: Bridge, chosen: Settings) -> list[Part]:
     """Random attention layers: both readings of the paper's, and one without positions. No model is involved."""
-    from squashlens.synthetic import PAPER, Stack, convergence, lengths_up_to
+    from squashlens.synthetic import PAPER, Stack, convergence
 
-    lengths = lengths_up_to(LONGEST, LENGTHS)
     stacks = {"no_positions": Stack(projections="direct")} | PAPER
 
     def measure(stack: Stack) -> Callable[[Path], xr.Dataset]:
-        return lambda _: convergence(stack, lengths, seeds=DRAWS)
+        return lambda _: convergence(stack, GROWING, seeds=DRAWS)
 
-    about = {"lengths": list(lengths), "seeds": DRAWS}
+    about = {"lengths": GROWING, "seeds": DRAWS}
     return [Part(f"stack_{name}", about, measure(one), of_model=False) for name, one in stacks.items()]
 
 
 def _variation(_: Bridge, __: Settings) -> list[Part]:
-    from squashlens.synthetic import lengths_up_to, softmax_total_variation
+    from squashlens.synthetic import softmax_total_variation
 
-    lengths = lengths_up_to(LONGEST, LENGTHS)
-    about = {"lengths": list(lengths), "seeds": DRAWS}
-    return [Part("total_variation", about, lambda _: softmax_total_variation(lengths, seeds=DRAWS), of_model=False)]
+    about = {"lengths": GROWING, "seeds": DRAWS}
+    return [Part("total_variation", about, lambda _: softmax_total_variation(GROWING, seeds=DRAWS), of_model=False)]

@@ -7,7 +7,6 @@ error and is not changed. A file that cannot be read, or whose checksum does not
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,18 +38,6 @@ Outcome = Path | SquashlensError
 LENGTHS = tuple(range(4, 97, 4))
 TEX, PAGE = "figures.tex", "README.md"
 STATED = "squashlens_paper"  # attribute of a result: what it depends on, as JSON
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A figure in the folder: its file, caption, tables, and width in inches."""
-
-    number: int
-    file: Path
-    caption: str
-    tables: tuple[Path, ...]
-    wide: bool
-    inches: float
 
 
 @measurement(cheaper="Fewer figures= or lengths= takes less.")
@@ -135,7 +122,7 @@ def paper(
         if number not in failed and (drawn := _find_figure(folder, number, kept, parts))
     }
     write_index(folder, present, failed, kept.facts)
-    return {number: failed.get(number) or present[number].file for number in wanted}
+    return {number: failed.get(number) or present[number]["file"] for number in wanted}
 
 
 def _check(model: Bridge, wanted: Sequence[int], chosen: Settings) -> None:
@@ -173,21 +160,22 @@ def _draw(folder: Path, number: int, results: Mapping[str, Any], ending: str) ->
         (folder / f"fig{number}.html").unlink(missing_ok=True)
 
 
-def _find_figure(folder: Path, number: int, kept: "Kept", parts: Sequence[Part]) -> Drawn | None:
-    """A figure that is in the folder, also from an earlier call; None if there is none of the present results."""
+def _find_figure(folder: Path, number: int, kept: "Kept", parts: Sequence[Part]) -> dict[str, Any]:
+    """A figure in the folder, also from an earlier call, as the pages state it; nothing if it is of other results."""
     from squashlens.figures.drawing.themes import WIDTHS
     from squashlens.reporting.paper.pictures import caption_of, data_of, width_of
 
     results = {part.name: kept.found[part.name] for part in parts}
     if any(one is None or isinstance(one, SquashlensError) for one in results.values()):
-        return None
+        return {}
     since = max(kept.path(part).stat().st_mtime_ns for part in parts)
     files = [folder / f"fig{number}{ending}" for ending in (".pdf", ".html")]
     file = next((one for one in files if one.exists() and one.stat().st_mtime_ns >= since), None)
     if file is None:
-        return None
-    tables, width = tuple(_table(folder, number, name) for name in data_of(number, results)), width_of(number)
-    return Drawn(number, file, caption_of(number, results), tables, width == "page", WIDTHS[width])
+        return {}
+    tables, width = [_table(folder, number, name) for name in data_of(number, results)], width_of(number)
+    stated = {"number": number, "file": file, "caption": caption_of(number, results), "tables": tables}
+    return stated | {"wide": width == "page", "inches": WIDTHS[width]}
 
 
 def _table(folder: Path, number: int, name: str) -> Path:
@@ -268,7 +256,10 @@ class Kept:
 
 
 def write_index(
-    folder: Path, drawn: Mapping[int, Drawn], failed: Mapping[int, SquashlensError], facts: Mapping[str, Any]
+    folder: Path,
+    drawn: Mapping[int, dict[str, Any]],
+    failed: Mapping[int, SquashlensError],
+    facts: Mapping[str, Any],
 ) -> None:
     """Write the LaTeX file that includes the figures, and the page that lists them with captions and provenance."""
     syntax = {

@@ -10,7 +10,6 @@ proof supports the matrix product.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 from einops import einsum
@@ -20,14 +19,45 @@ from torch import Tensor
 from squashlens.theory.attention import Attention, by_rows, nonzero_range
 
 
-@runtime_checkable
-class Flow(Protocol):
-    """A pattern A, averaged over heads, that is given only by its products with rows: ``pushed(r) = r A``."""
+@dataclass(frozen=True)
+class Uniform:
+    """The uniform baseline, without its matrix: every query attends equally to all keys that it may see.
 
-    def pushed(self, rows: Float[Tensor, "... query"]) -> Float[Tensor, "... key"]: ...
+    ``α_ji = 1 / (min(j + 1, w) + s)`` for ``j − w < i ≤ j`` (0-based), else 0. The window w includes the query itself.
+    With a learned sink, a key without a value, s is 1; without one it is 0.
+    """
+
+    window: int | None = None
+    sink: bool = False
+
+    def pushed(self, rows: Float[Tensor, "... query"]) -> Float[Tensor, "... key"]:
+        n = rows.shape[-1]
+        seen = torch.arange(1, n + 1, dtype=rows.dtype, device=rows.device)
+        seen = seen if self.window is None else seen.clamp(max=self.window)
+        return Visible(self.window).pushed(rows / (seen + self.sink))
 
 
-Pattern = Float[Tensor, "*#prompt query key"] | Flow
+@dataclass(frozen=True)
+class Visible:
+    """The pattern of ones for every visible key, without its matrix, to count paths; a product takes O(n)."""
+
+    window: int | None = None
+
+    def pushed(self, rows: Float[Tensor, "... query"]) -> Float[Tensor, "... key"]:
+        # Σ_{i ≤ j < i + w} r_j, summed in blocks of length w: a difference of two cumulative sums would lose digits.
+        if self.window is None or self.window >= rows.shape[-1]:
+            return rows.flip(-1).cumsum(-1).flip(-1)
+        n, w = rows.shape[-1], self.window
+        padded = torch.nn.functional.pad(rows, (0, (-n) % w + w))
+        parts = padded.unflatten(-1, (-1, w))
+        behind = parts.flip(-1).cumsum(-1).flip(-1)[..., :-1, :]  # from i to the end of its part
+        ahead = parts.cumsum(-1)[..., 1:, :].roll(1, -1)  # from the start of the next part to before i + w
+        ahead[..., 0] = 0
+        return (behind + ahead).flatten(-2)[..., :n]
+
+
+# A pattern A averaged over heads, or what gives its products with rows: ``pushed(r) = r A``.
+Pattern = Float[Tensor, "*#prompt query key"] | Attention | Uniform | Visible
 
 
 def pushed(rows: Float[Tensor, "... query"], pattern: Pattern, within: slice | None = None) -> Float[Tensor, "... key"]:
@@ -148,40 +178,3 @@ def heaviest_paths(
         place, rank = above[place, rank], above_rank[place, rank]
         walk.append(place)
     return flat.values[flat.values > 0], torch.stack(walk, dim=1)
-
-
-@dataclass(frozen=True)
-class Uniform:
-    """The uniform baseline, without its matrix: every query attends equally to all keys that it may see.
-
-    ``α_ji = 1 / (min(j + 1, w) + s)`` for ``j − w < i ≤ j`` (0-based), else 0. The window w includes the query itself.
-    With a learned sink, a key without a value, s is 1; without one it is 0.
-    """
-
-    window: int | None = None
-    sink: bool = False
-
-    def pushed(self, rows: Float[Tensor, "... query"]) -> Float[Tensor, "... key"]:
-        n = rows.shape[-1]
-        seen = torch.arange(1, n + 1, dtype=rows.dtype, device=rows.device)
-        seen = seen if self.window is None else seen.clamp(max=self.window)
-        return Visible(self.window).pushed(rows / (seen + self.sink))
-
-
-@dataclass(frozen=True)
-class Visible:
-    """The pattern of ones for every visible key, without its matrix, to count paths; a product takes O(n)."""
-
-    window: int | None = None
-
-    def pushed(self, rows: Float[Tensor, "... query"]) -> Float[Tensor, "... key"]:
-        # Σ_{i ≤ j < i + w} r_j, summed in blocks of length w: a difference of two cumulative sums would lose digits.
-        if self.window is None or self.window >= rows.shape[-1]:
-            return rows.flip(-1).cumsum(-1).flip(-1)
-        n, w = rows.shape[-1], self.window
-        padded = torch.nn.functional.pad(rows, (0, (-n) % w + w))
-        parts = padded.unflatten(-1, (-1, w))
-        behind = parts.flip(-1).cumsum(-1).flip(-1)[..., :-1, :]  # from i to the end of its part
-        ahead = parts.cumsum(-1)[..., 1:, :].roll(1, -1)  # from the start of the next part to before i + w
-        ahead[..., 0] = 0
-        return (behind + ahead).flatten(-2)[..., :n]

@@ -54,7 +54,7 @@ def theorem_51(
     'holds'
     """
     if not tokens.numel() or not attention:
-        given = f"There are {len(attention)} blocks, and tokens of shape {tuple(tokens.shape)}."
+        given = f"The number of blocks is {len(attention)}, and tokens have shape {tuple(tokens.shape)}."
         raise InputError(given, "Give at least one block, and tokens of shape (position, d).")
     if min(betas) <= 0 or sigma < 0:
         raise InputError(f"betas={betas!r} or sigma={sigma!r} is not allowed.", "Give positive betas, and sigma >= 0.")
@@ -197,7 +197,7 @@ def proposition_b8(pattern: Float[Tensor, "query key"], *, depth: int = 1000) ->
     a = _square(pattern)
     positive(depth, "depth", "a number of layers")
     if depth < 2 or len(a) < 2:
-        raise InputError(f"{len(a)} tokens and depth={depth} show no rate.", "Give at least two tokens and two layers.")
+        raise InputError(f"size {len(a)} and depth={depth} show no rate.", "Give at least two tokens and two layers.")
     stays = torch.log1p(-_off_diagonal(a)[1:] / 2)  # log of (1 + α_ii)/2, accurate for α_ii near 1
     below = a[1:, 1:].tril(-1) / 2
     log_mass, factor = _log_mass(below + stays.exp().diag(), depth)

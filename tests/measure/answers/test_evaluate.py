@@ -196,6 +196,7 @@ def test_generation_stops_at_a_new_question(monkeypatch: pytest.MonkeyPatch) -> 
     model, task = sl.load("tiny-prose"), sl.tasks.find("count_ones")
     text = f" {task.opening} 4\n\n{task.ask(2).prompt} {task.opening} 2\n\n"
     logits = iter(torch.eye(model.cfg.d_vocab)[model.tokenizer(text, add_special_tokens=False)["input_ids"]])
+    monkeypatch.setattr(generating, "empty_cache", lambda _: None)  # which would ask the model
     monkeypatch.setattr(generating, "run", lambda *_: next(logits)[None])
     found = sl.evaluate(model, task, lengths=[4], n_examples=1, n_baseline=0)
     assert (found["ended"].item(), found["right"].item(), found["able"].item()) == (True, True, "undecided")

@@ -231,13 +231,13 @@ def test_halves_count_what_the_prompts_say(tiny: Any) -> None:
 def test_equal_prompts_count_once(tiny: Any) -> None:
     digits = [*"0123456789"]
     once = sl.sublayer_effect(tiny, DIGITS, digits)
-    with pytest.warns(UserWarning, match="Only 10 of 12 prompts are different"):
+    with pytest.warns(UserWarning, match="count, once: of 12, 10 differ"):
         twice = sl.sublayer_effect(tiny, [*DIGITS, *DIGITS[:2]], [*digits, *"01"])
     np.testing.assert_array_equal(twice["broken_high"], once["broken_high"])
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "one answer": ({"answers": ["7"]}, "5 prompts and 1 right answers"),
+    "one answer": ({"answers": ["7"]}, "prompts and right answers are 5 and 1"),
     "no choice": ({"choices": ["7", "1"]}, "'3', is not one of its choices: 7, 1"),
     "unequal": ({"choices": [["7", "1"]] * 2 + [["3", "7", "1"]] * 3}, "equally many"),
     "beginning": ({"choices": ["7", "1", "3", "30"]}, "'3' is the same as '30', empty, or its beginning"),

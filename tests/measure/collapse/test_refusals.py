@@ -48,9 +48,9 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda m: ablated(m, substitute="zebra"), "not in this model's vocabulary"),
     (lambda m: ablated(m, lengths=[1, 2, 3]), "no separators to ablate"),
     (lambda m: ablated(m, kinds=["mean_residual"], source=[]), "Stack at least one sequence"),
-    (lambda m: counts(m, ["1"], times=1), "1 times each, do not make"),
-    (lambda m: counts(m, ["1"], times=0), "0 times each, do not make"),
-    (lambda m: counts(m, [], times=2), "0 tokens, 2 times each"),
+    (lambda m: counts(m, ["1"], times=1), "times=1 of content=\\[.1.\\] makes no"),
+    (lambda m: counts(m, ["1"], times=0), "times=0 of content="),
+    (lambda m: counts(m, [], times=2), "times=2 of content="),
     *((lambda m, given=given: repeat_tokenization(m, **given), words) for given, words in OF_TEXTS),
     *((lambda m, given=given: repeat_tokenization(m.tokenizer, **given), words) for given, words in OF_TEXTS),
     (

@@ -126,9 +126,9 @@ def test_without_an_answer_nothing_is_asked(bridge_of: Any, monkeypatch: pytest.
         ({"own": lambda z, hook: z / 2}, r"failed for a growing sequence: TypeError: .* needs its hook point"),
         (
             {"short": GrowingSequence("short", (3,), (3,))},
-            "has 1 sequences, the first with 1 content tokens. Give one sequence, with 12",
+            "content tokens in the first, are 1 and 1. Give one sequence, of length 12",
         ),
-        ({"two": [lambda one: one, lambda one: one]}, "An intervention has 2 sequences"),
+        ({"two": [lambda one: one, lambda one: one]}, "content tokens in the first, are 2 and"),
     ],
 )
 def test_refused_changes(changes: Any, message: str, tiny: Any, digits: Any) -> None:

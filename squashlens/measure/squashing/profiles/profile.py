@@ -200,10 +200,6 @@ class _Work:
         work.require_fits()
         return work
 
-    @property
-    def method(self) -> str:
-        return self.way.method
-
     def on(self, other: Bridge) -> "_Work":
         """The same on the same tokens of another model."""
         return replace(self, session=Session(other, self.session.ids, self.session.facts), sums={}, facts={})
@@ -214,7 +210,7 @@ class _Work:
 
     def require_fits(self) -> None:
         """State the size of the result and the number of products, and raise if they do not fit."""
-        series = {"none": 3, "exact": 4, "sketch": 6, "sketch_upper": 5}[self.method]
+        series = {"none": 3, "exact": 4, "sketch": 6, "sketch_upper": 5}[self.way.method]
         whole = 0 if self.models else series * len(self.queries) * len(self.layers) * self.n * 8
         size = whole + 8 * min(len(self.queries) * self.n, max(CHUNK, self.n)) * 4
         name = self.session.facts["call"]["function"]
@@ -226,9 +222,9 @@ class _Work:
     @cached_property
     def _rows(self) -> tuple[int, Way | None]:
         """The number of rows of a block that are computed, and where they are kept for a spectral norm."""
-        if self.method == "none":
+        if self.way.method == "none":
             return 0, None
-        count = width(self.session.model) if self.method == "exact" else self.way.n_probes
+        count = width(self.session.model) if self.way.method == "exact" else self.way.n_probes
         if self.norm == "frobenius":
             return count, None
         return count, storage_for(self.session.model, len(self.layers), int(self.queries[-1]) + 1, count)
@@ -237,13 +233,13 @@ class _Work:
         """Path bound, null and norms of the model."""
         paths = (("path_bound", "model"), ("null", "uniform"))[: 2 if null else 1]
         if reason := why_no_paths(self.session.model):
-            if self.method == "none":
+            if self.way.method == "none":
                 require_paths(self.session.model)
             remark(f"No path bound: {reason}")
             paths = ()
         for name, attention in paths:
             self._bounds(name, attention)
-        if self.method != "none":
+        if self.way.method != "none":
             self._jacobians()
         return self
 
@@ -279,10 +275,10 @@ class _Work:
 
     def _jacobians(self) -> None:
         """Norms of the Jacobian of every query at every layer; the ends of all intervals hold together."""
-        kept_ends = () if self.models else ENDS[self.method]
+        kept_ends = () if self.models else ENDS[self.way.method]
         for name in ("jacobian", *(f"jacobian_{end}" for end in kept_ends)):
             self._new(name)
-        certifies, model, (count, kept) = self.method == "sketch_upper", self.session.model, self._rows
+        certifies, model, (count, kept) = self.way.method == "sketch_upper", self.session.model, self._rows
         numbers = len(self.queries) * len(self.layers) * self.n
         chance = sketch.FAILURE / sketch.EVENTS / (self.models or 1) if certifies else sketch.MISSED / 2
         # A model of its own, such as a random one, has not been read by the call: it is read here, before it is moved.
@@ -306,12 +302,13 @@ class _Work:
         if certifies:
             said = {"kind": "upper bound", "certifies": CERTIFIES, "rounding": rounding}
             said["failure_probability"] = sketch.FAILURE
-        if self.method != "exact":
+        if self.way.method != "exact":
             self.facts["sketch"] = said | {"n_probes": count, "seed": sketch.seed_in(self.way)}
 
     @property
     def _norm(self) -> str:
-        return {"sketch": "sketched ", "sketch_upper": "upper bound on the "}.get(self.method, "") + f"{self.norm} norm"
+        kinds = {"sketch": "sketched ", "sketch_upper": "upper bound on the "}
+        return f"{kinds.get(self.way.method, '')}{self.norm} norm"
 
     def by_position(self) -> xr.Dataset:
         """Values of every query, layer and position, and the representations."""
@@ -336,7 +333,7 @@ class _Work:
                 sums[f"{name}_random"] = others[0].joined(others[1:])
         over, of = (
             ("quantity", "layer", "distance"),
-            f", of the Jacobian the {self._norm}" if self.method != "none" else "",
+            f", of the Jacobian the {self._norm}" if self.way.method != "none" else "",
         )
         pairs = torch.stack([s.pairs.sum(dim=0) for s in sums.values()])
         means = torch.stack([s.means() for s in sums.values()])

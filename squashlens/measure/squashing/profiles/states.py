@@ -16,7 +16,6 @@ from squashlens.engine.memory import to_cpu
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import why_not_streamed
 from squashlens.engine.verify import require_sound
-from squashlens.errors import UnsoundModelError
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session, streams_at, streams_of
 from squashlens.records.results import MODEL_UNITS, Variable
@@ -52,9 +51,10 @@ def attention_heads(model: Bridge, prompt: PromptOrCapture) -> xr.Dataset:
     session = Session.start(require_sound(model), prompt, "attention_heads")
     session.require_one(tokens=2)
     heads, values = (_stack(by_block.values()) for by_block in _seen(session))
-    n, native, over = session.positions, _windows(session), ("block", "head")
+    n, native, over = session.positions, anatomy.known_windows(session.model, session.positions), ("block", "head")
     blocks = range(anatomy.n_blocks(session.model))
-    keys = [torch.arange(2, n + 1).clamp(max=native[b] or n) + _has_sink(session.model, b) for b in blocks]
+    sinks = [anatomy.learned_sink(session.model, b) is not None for b in blocks]
+    keys = [torch.arange(2, n + 1).clamp(max=native[b] or n) + sinks[b] for b in blocks]
     uniform = [each.double().log().mean().item() for each in keys]
     variables: dict[str, Variable] = {
         "sink_rate": (over, heads[..., 0], "mean attention of later tokens to the first token", "1"),
@@ -83,18 +83,6 @@ def representations(session: Session, layers: list[int]) -> dict[str, Variable]:
     }
 
 
-def _has_sink(model: Bridge, block: int) -> bool:
-    return anatomy.learned_sink(model, block) is not None
-
-
-def _windows(session: Session) -> list[int | None]:
-    """The attention window of each block; full attention where the configuration has other kinds of blocks."""
-    try:
-        return anatomy.windows(session.model, session.positions)
-    except UnsoundModelError:
-        return [None] * anatomy.n_blocks(session.model)
-
-
 def _stack(parts: Iterable[Tensor]) -> Tensor:
     """Tensors of several layers or blocks, which may be on several devices, as one on the CPU."""
     return torch.stack(to_cpu(list(parts)))
@@ -113,7 +101,7 @@ def _seen(session: Session) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
             values[block] = torch.stack([sizes[0], sizes[1:].mean(dim=0)], dim=-1)
 
     def attention(block: int, pattern: Any) -> None:
-        heads[block] = heads_of(pattern, _has_sink(model, block))
+        heads[block] = heads_of(pattern, anatomy.learned_sink(model, block) is not None)
 
     named = [(b, f"blocks.{b}.attn.hook_v") for b in blocks]
     watch = [(name, partial(value, b)) for b, name in named if name in hooks]
