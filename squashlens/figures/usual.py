@@ -63,10 +63,8 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
     if not several:
         raise InputError("result contains no result.", "Give a result of squashlens, or several by label.")
     figure = _figure_of(several)
-    if figure is None and "" in several and len(several) == 1:
-        figure = _of_values(several[""])
-    elif figure is None:
-        figure = panels(several)
+    if figure is None:
+        figure = _of_values(several[""]) if [*several] == [""] else panels(several)
     if figure is None:
         raise _no_figure(several)
     return figure

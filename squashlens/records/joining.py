@@ -24,7 +24,7 @@ def concat(result: Mapping[str | int | float, Result], dim: str) -> xr.DataArray
     a longer prompt, has NaN there, so that whole numbers and truth values become floating-point numbers. Positions are
     aligned by number and not by token: where the parts have different tokens, `token` and `token_id` are those of each
     part, over (`dim`, position); after a part's own tokens, whose number is the coordinate `n_tokens`, `token` is ""
-    and `token_id` is −1.
+    and `token_id` is −1. Figures, tables and `answer_frequencies` leave the padding of a selected part out.
 
     Args:
         result: results of one measurement, by the labels that they get along `dim`.
@@ -194,8 +194,7 @@ def _require_alike(meanings: Mapping[Any, Mapping[str, str]]) -> None:
     (first, here), (second, there) = meanings.items()
     differ = [name for name in {**here, **there} if here.get(name) != there.get(name)]
     if differ:
-        left_out = f", or leave out what differs: `result.drop_vars({differ!r}, errors='ignore')`"
-        kept = left_out if {*here} - {*differ} else ""
+        kept = f", or give `result.drop_vars({differ!r}, errors='ignore')` of each" if {*here} - {*differ} else ""
         raise InputError(
             f"{differ[0]!r} is not the same quantity in {short_repr(first)} and {short_repr(second)}: "
             f"{here.get(differ[0], 'missing')}; and {there.get(differ[0], 'missing')}.",

@@ -216,8 +216,7 @@ def stored_facts(result: Result) -> dict[str, Any]:
 
 def measured_sizes(result: Result) -> dict[str, dict[str, int]]:
     """The sizes of each variable by dimension, before anything was selected, as far as they are recorded."""
-    dims = list(map(str, result.dims))
-    each = [part_facts(_read(text), labels_of(result), dims) for text in texts_of(result)]
+    each = [part_facts(_read(text), labels_of(result), [*map(str, result.dims)]) for text in texts_of(result)]
     return {name: sizes for facts in each for name, sizes in facts.get("sizes", {}).items()}
 
 

@@ -57,8 +57,7 @@ def draws(
             ready = {label: in_order(with_modes(one, dims_of)) for label, one in several.items()}
             for label, one in ready.items():
                 require_done(one)
-                argument = f"{first.name}[{label!r}]" if label else first.name
-                require(one, argument, maker, dims_of, joined_along(one))
+                require(one, f"{first.name}[{label!r}]" if label else first.name, maker, dims_of, joined_along(one))
             draw_one: Any = function
             selected = {at: [text for text in selections(one, dims_of) if text not in at] for at, one in ready.items()}
             if takes_several:
