@@ -126,9 +126,7 @@ def test_answers_to_other_numbers_of_questions_are_counted_alone() -> None:
     with pytest.raises(InputError, match="over run, and this function takes one of each"):
         sl.results.answer_frequencies(both)
     lengths = sl.results.concat({2: few.sel(length=2), 3: many.sel(length=3)}, dim="length")
-    shares = sl.results.answer_frequencies(lengths)
-    assert float(shares["truth"].sum()) == pytest.approx(1)
-    assert float(shares["said"].sum() + shares["unread"].sum()) == pytest.approx(1)
+    assert float(sl.results.answer_frequencies(lengths)["truth"].sum()) == pytest.approx(1)
 
 
 def test_a_selected_part_can_be_joined_again() -> None:
