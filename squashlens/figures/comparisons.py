@@ -6,6 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
+from squashlens.figures.answers import cannot_be_judged
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of
 from squashlens.figures.drawing.shapes import MARKS, extremes, grid, name_rows, spread
@@ -26,7 +27,7 @@ def changes(compared: xr.Dataset) -> go.Figure:
     path bound shows the share of the first token. The row "as it is" is the model without a change.
     """
     names = [escape(str(name)) for name in compared["change"].values]
-    rows, says = compared["distance"].isel(layer=-1), ""
+    rows, says, notes = compared["distance"].isel(layer=-1), "", list[str]()
     panels = [(f"{distance_of(compared)}, layer {rows['layer'].item()}", rows, "size")]
     if "accuracy" in compared:
         panels.append(("share answered correctly", compared["accuracy"], "answers"))
@@ -41,14 +42,16 @@ def changes(compared: xr.Dataset) -> go.Figure:
         figure.update_xaxes(AXES[kind], col=column)
     name_rows(figure, names)
     if "accuracy" in compared and AS_IT_IS in names and len(names) > 1:
-        right = compared["accuracy"].median([dim for dim in compared["accuracy"].dims if dim != "change"]).values
+        right = compared["accuracy"].mean([dim for dim in compared["accuracy"].dims if dim != "change"]).values
+        notes = cannot_be_judged([compared.sel(change=AS_IT_IS)])
         before, least = right[names.index(AS_IT_IS)], percent(right.min())
         fewer = int((right < before).sum())
         worst = [f"“{name}”" for name, share in zip(names, right, strict=True) if percent(share) == least]
         which = f"{len(worst)} of them" if len(worst) > 1 else worst[0]
         without = f"; it is {least} without any" if before == 0 else ""
         most = f", most of all {which}: from {percent(before)} to {least}" if fewer else without
-        says = f"The median share of right answers falls under {fewer} of {plural(len(names) - 1, 'change')}{most}. "
+        what = compared["accuracy"].attrs.get("long_name", "share of right answers")
+        says = f"The mean {what} falls under {fewer} of {plural(len(names) - 1, 'change')}{most}. "
     says += extremes(rows.median("length") if "length" in rows.dims else rows, "median D")
     title = "Effect of each change on collapse and on the answers"
-    return finish(figure, title, 34 * len(names), compared, *MARKS, says=says)
+    return finish(figure, title, 34 * len(names), compared, *MARKS, *notes, says=says)

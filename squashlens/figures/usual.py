@@ -13,6 +13,7 @@ import xarray as xr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import EACH, moved_probability, require
 from squashlens.errors import InputError
+from squashlens.figures.answers import cannot_be_judged
 from squashlens.figures.drawing.decorator import mark_derived, with_modes
 from squashlens.figures.drawing.notes import selections
 from squashlens.figures.drawing.panels import compose
@@ -184,6 +185,7 @@ def plain(values: xr.DataArray) -> go.Figure | None:
         return None
     values, figure, notes = moved_probability(restored(values)), go.Figure(), list[str]()
     says, (title, axis) = extremes(values), titles_of(values)
+    unable = cannot_be_judged([values.to_dataset(name="values")])
     for dim in (dim for dim in values.dims if values[dim].dtype.kind in "OUT"):
         texts = [str(one).replace("_", " ") for one in values[dim].values]
         values = values.assign_coords({dim: [escape(f"{text[:LONG]}{'…' * (len(text) > LONG)}") for text in texts]})
@@ -201,7 +203,8 @@ def plain(values: xr.DataArray) -> go.Figure | None:
             name = f"{values.dims[0]} {values[values.dims[0]].values[number]}" if values.ndim == 2 else ""
             style: Any = series(number) | bars_of(part, series(number)["colour"]) | {"hover": "%{x}: %{y:.4g}"}
             figure.add_trace(curve(part[part.dims[0]].values, part.values, escape(name.replace("_", " ")), **style))
-        figure.update_yaxes(title=axis)
+        figure.update_yaxes(title=axis).update_traces(mode="markers" if unable else "lines+markers")
         notes = interval_note(values)
     figure.update_xaxes(title=escape(str(values.dims[-1]).replace("_", " ")))
+    notes += unable
     return mark_derived(finish(figure, title, 260, values, *notes, says=says), [values], *selections(values, ()))

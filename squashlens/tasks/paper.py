@@ -47,7 +47,7 @@ HINT = "*Hint* It's not necessarily a 1, check carefully"
 
 SHARE = 0.7  # probability of 'car' in a sentence, as of a one in a random sequence
 ONE = counted("ones", "1s", "1's", "'1's")  # "7 ones" is 7
-Draw = Callable[[int, Random], list[str]]
+Draw = Callable[[int, Random], Sequence[str]]
 CAR, OTHERS = "car", ("tree", "house", "dog", "river", "road", "stone")
 
 
@@ -82,14 +82,7 @@ def _draw(pattern: str) -> Draw:
     return lambda n, rng: list(map(str, PATTERNS[pattern](n, rng)))
 
 
-def _fixed(text: Callable[[int], str]) -> Draw:
-    """A draw of the characters of a text, which depends on their number alone."""
-    return lambda n, rng: list(text(n))
-
-
 ALL_ONES, LAST_ODD, FIRST_ODD, BERNOULLI = map(_draw, ("repeated", "odd_last", "odd_first", "bernoulli"))
-ALTERNATING = _fixed(lambda n: ("10" * n)[:n])
-TO_ZERO, FROM_ZERO = _fixed(lambda n: ("10" * n)[-n:]), _fixed(lambda n: ("01" * n)[:n])
 
 
 def _sentence(n: int, rng: Random) -> list[str]:
@@ -131,7 +124,7 @@ def _both(
 PAPER = (
     *_both("", (LAST_ODD, FIRST_ODD), "figure 2 (a)"),
     *_both("_hint", (LAST_ODD, FIRST_ODD), "figure 2 (b)", hint=HINT),
-    *_both("_alternating", (TO_ZERO, FROM_ZERO), "figure 2 (c)"),
+    *_both("_alternating", (lambda n, _: ("10" * n)[-n:], lambda n, _: ("01" * n)[:n]), "figure 2 (c)"),
     *_both("_random", (_even_odds, _even_odds), "", random=True),
     Task(
         "sum", SUM, ALL_ONES, _how_many("1"), " + ".join, ONE, opening=COUNT_ANSWER, examples=SUM_EXAMPLES,
@@ -144,7 +137,7 @@ PAPER = (
         counted("times", "car", "cars", "occurrences", "occurrences of car"), opening=COUNT_ANSWER,
         examples=WORD_EXAMPLES, source="section 3.2 (iv)",
     ),
-    _ones("count_alternating", ALTERNATING),
+    _ones("count_alternating", lambda n, _: ("10" * n)[:n]),
     _ones("count_numbered", BERNOULLI, show=_number, examples="", random=True),
 )  # fmt: skip
 

@@ -203,12 +203,22 @@ class Task:
         """One question for each mode, then length in ascending order, then seed.
 
         Raises:
-            InputError: if lengths, seeds or mode are empty or repeat a value.
+            InputError: if lengths, seeds or mode are empty or repeat a value, or if the task asks something else when
+                it is asked a second time.
         """
         lengths, seeds, modes = list(lengths), list(seeds), several(mode)
         for name, values in (("lengths", lengths), ("seeds", seeds), ("mode", modes)):
             distinct(values, name)
-        return [self.ask(n, seed=seed, mode=each) for each in modes for n in sorted(lengths) for seed in seeds]
+        chosen = [(n, seed, each) for each in modes for n in sorted(lengths) for seed in seeds]
+        questions, again = ([self.ask(n, seed=seed, mode=each) for n, seed, each in chosen] for _ in range(2))
+        for first, second in zip(questions, again, strict=True):
+            if first != second:
+                function = "answer= or show=" if first.items == second.items else "draw="
+                raise InputError(
+                    f"{function} of {self.name!r} gives something else if it is called again for the same arguments.",
+                    "Let draw= use only the generator that it is handed, as in rng.choices, and others only the items.",
+                )
+        return questions
 
     def understood(self, question: "Question", text: str, ended: bool) -> Reading:
         """Read an answer to `question`: the result of `read`, unless it cannot be an answer to this question.
@@ -283,7 +293,7 @@ class Task:
     def _echoed(self, question: "Question", said: str, number: bool) -> bool:
         """Whether an answer is an echo by the rules of `understood`; what is not a number is compared by symbols."""
         n, truth = len(question.items), question.truth
-        if n < 2 or not is_number(truth):
+        if n < 2 or not is_number(truth) or not symbols(said):
             return False
         sequences = ("".join(question.items), self.show(question.items))
         most = FAR * max(n, abs(int(truth)))
@@ -317,6 +327,12 @@ class Question:
     items: Items
     prompt: str
     truth: str
+
+
+def one_for_all_seeds(asked: Iterable[Question]) -> bool:
+    """Whether there are several seeds, and at each length they all ask the same question."""
+    seeds, lengths, items = zip(*((q.seed, q.length, q.items) for q in asked), strict=True)
+    return len(set(seeds)) > 1 and len(set(items)) == len(set(lengths))
 
 
 PER_SLIP = 4  # one symbol in 4 may be none of the sequence's

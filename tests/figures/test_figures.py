@@ -88,7 +88,7 @@ def test_zeros_and_rows_without_values_are_left_out() -> None:
     figure: Any = sl.figures.changes(restated(compared, {}))
     np.testing.assert_array_equal(numbers(figure.data[3].x), compared["distance"][1, -1, 1:])
     assert len(figure.data[6].x) == 0
-    assert "falls under 9 of 12 changes, most of all 2 of them: from " in Page.of(figure).says
+    assert "falls under 7 of 12 changes, most of all 2 of them: from " in Page.of(figure).says
     unclear = specimens.ablation()
     unclear["retained"][:] = np.nan
     rows: Any = sl.figures.retained_by_kind(restated(unclear, {}))

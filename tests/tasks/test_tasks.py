@@ -261,11 +261,16 @@ def test_a_template_has_one_place(template: str) -> None:
     [
         *(({"draw": lambda n, rng, drawn=drawn: drawn}, "for 3 items") for drawn in ([], ["a"], ["a", ""], [1] * 3)),
         *(({"answer": lambda items, said=said: said}, "as the right answer") for said in ("", "\n", 7, None)),
+        (
+            {"draw": lambda n, rng: [str(Random().random())] * n},
+            "draw= of 'vowels' gives something else .* only the generator",
+        ),
+        ({"answer": lambda items: str(Random().randrange(10**9))}, "answer= or show= of 'vowels' gives something else"),
     ],
 )
 def test_a_draw_gives_that_many_texts_and_a_right_answer_is_text(others: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        raw(Task.ask)(vowels(**others), 3)
+        raw(Task.asked)(vowels(**others), [3])
 
 
 PLAIN = [name for name in sl.tasks.names() if name != "count_numbered" and not name.endswith("_commas")]
@@ -362,6 +367,7 @@ def test_what_is_no_number_is_no_answer_where_numbers_are() -> None:
     for said, value, why in (*told, ("", "", "none")):
         assert task.understood(question, said, True) == reading.Reading(value, why)
     assert task.understood(question, "2", False).why == "cut"
+    assert find("count_bernoulli").understood(task.about("00"), "**", True).why == "none"  # and no echo of zeros
     assert replace(task, numeric=False).understood(question, "2 of them", True).value == "2 of them"
 
 

@@ -259,6 +259,8 @@ def _language_model_of(whole: Any) -> Any:
 
 def _on_no_device(config: Any, source: str) -> Any:
     """Build the model without weights; raise an error if transformers builds another class than config.json names."""
+    import torch._dynamo  # which the model's code may need, and PyTorch 2.8 cannot import where a device is set
+
     try:
         with torch.device("meta"):
             empty = _auto_class(config).from_config(config)

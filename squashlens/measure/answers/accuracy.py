@@ -1,6 +1,7 @@
 """Next tokens: accuracy on growing sequences by greedy decoding, and the most likely tokens after a prompt."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -51,14 +52,15 @@ def accuracy(
         answer: function from the texts of the content tokens to the text of the right answer.
         lengths: numbers of content tokens; all from 1 by default.
         n_baseline: largest number of different short questions, with 1 to 8 content tokens, that show whether the model
-            can do the task at all; 16 by default, 0 for none. Their content is drawn from the sequences' alphabet.
-            Solved examples for all questions can be given as the sequence's prefix.
+            can do the task at all; 16 by default, 0 for none. The content of each is drawn from the tokens that occur
+            in one of the sequences, so that those of repeated tokens are its own short lengths. Solved examples for
+            all questions can be given as the sequence's prefix.
 
     Returns:
         DataArray (length), dimensionless: the share of correct answers, with its exact 95 % interval (Clopper–Pearson)
-        as the coordinates `low` and `high`. Coordinates without a dimension say whether the model can do the task at
-        short lengths: `able`, `able_reason`, `baseline`, `chance` and so on, as in `evaluate`. Unless `able` is
-        ``"yes"``, longer lengths cannot be judged.
+        as the coordinates `low` and `high`, NaN where all prompts are equal: that is one answer. Coordinates without a
+        dimension say whether the model can do the task at short lengths: `able`, `able_reason`, `baseline`, `chance`
+        and so on, as in `evaluate`. Unless `able` is ``"yes"``, longer lengths cannot be judged.
 
     Raises:
         InputError: no sequences or sequences of different lengths, an `answer` that does not give text, or a model
@@ -86,6 +88,8 @@ def accuracy(
     right = _are_right(run.model, asked, answer).reshape(len(given), len(run.lengths))
     facts = {"prompts": len(given), "sequences": [one.name for one in given][:8]}
     _, low, high = share_interval(torch.from_numpy(right.T).double())
+    alone = torch.tensor([len({one.plain(n).ids(one.trunk) for one in given}) == 1 for n in run.lengths])
+    low[alone] = high[alone] = torch.nan
     able = judge_ability(_short_answers(run.model, given, answer, n_baseline))
     coords = {"length": np.array(run.lengths), "low": ("length", low.numpy()), "high": ("length", high.numpy())}
     coords |= able._asdict()
@@ -96,17 +100,15 @@ def accuracy(
 def _short_answers(
     model: Bridge, given: Sequence[GrowingSequence], answer: Answer, most: int
 ) -> list[tuple[bool, str]]:
-    """Whether different short questions of the sequences' form are answered correctly, and their right answers."""
+    """Whether different short questions of the sequences' form and tokens are answered correctly, and their answers."""
     positive(most, "n_baseline", "a number of questions", or_zero=True)
     if not most:
         return []
-    drawn = [given[number % len(given)].unrelated(Random(f"short {number}")) for number in range(SHORT)]
+    # Not of the whole alphabet: ones are counted, and other digits may be another task, or have another right answer.
+    kinds = [replace(one, alphabet=tuple(sorted(set(one.content)))) for one in given]
+    drawn = [kinds[number % len(kinds)].unrelated(Random(f"short {number}")) for number in range(SHORT)]
     lengths = range(1, min(SHORT, len(given[0])) + 1)
-    different: dict[Ids, tuple[GrowingSequence, int]] = {}
-    for one in drawn:
-        for n in lengths:
-            different.setdefault(one.plain(n).ids(one.trunk), (one, n))
-    asked = list(different.values())[:most]
+    asked = list({one.plain(n).ids(one.trunk): (one, n) for one in drawn for n in lengths}.values())[:most]
     right = _are_right(model, asked, answer).tolist()
     return [(each, right_answer(model, one, n, answer)) for each, (one, n) in zip(right, asked, strict=True)]
 

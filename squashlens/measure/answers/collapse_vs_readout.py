@@ -22,7 +22,7 @@ from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.errors import InputError
 from squashlens.measure.answers._scores import N_TRAIN, Answers
 from squashlens.measure.answers.evaluate import answer_questions, answers_file, prepare_questions
-from squashlens.measure.answers.frequencies import Ability, score_answers
+from squashlens.measure.answers.frequencies import HALF, Ability, score_answers
 from squashlens.measure.answers.probe import N_RANDOM_MODELS, N_SEEDS, probe_layers, require_probing, streams
 from squashlens.measure.collapse.metric import Dtype, Metric, find_dtype
 from squashlens.measure.registration import measurement
@@ -198,7 +198,6 @@ READ, COLLAPSED, LENGTH, REPRESENTED, PARTLY, BASELINE, UNDECIDED = VERDICTS = (
     "undecided",
 )
 MARGIN = 0.05  # least gain in R² over the best baseline that counts; our choice
-HALF = 1 / 2
 REPRESENTED_FROM = 0.9  # least R² at which the right answer counts as represented; our choice
 Judgement = tuple[str, str]  # verdict and reason
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from squashlens.measure.session import Session
 from squashlens.saving.journal import Journal, checked
 from squashlens.sequences import Ids
 from squashlens.tasks import DRAWN_SEEDS, Question, Task, find
-from squashlens.tasks.task import Prompting, seeds_of
+from squashlens.tasks.task import Prompting, one_for_all_seeds, seeds_of
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Questions:
     each: tuple[Question, ...]
     form: Prompting
 
-    @property
+    @cached_property
     def baseline(self) -> tuple[Question, ...]:
         """The short questions, in each mode, that show whether the model can do the task at all."""
         few = self.task.short()[: self.form.n_baseline] if self.form.n_baseline else []
@@ -44,11 +44,10 @@ class Questions:
     def ids(self, model: Bridge, question: Question) -> Ids:
         """The token ids of the prompt of a question, with the first words of the answer if `prefill`."""
         opening = self.task.opening if self.form.prefill else ""
-        if self.form.template == "none":
-            text = f"{question.prompt} {opening}" if opening else question.prompt
-            return tuple(tokenize(model, text)[0].tolist())
-        ids = encode(model, as_chat(model, question.prompt) + opening)
-        return tuple(tokenize(model, torch.tensor(ids))[0].tolist())
+        asked: Any = f"{question.prompt} {opening}" if opening else question.prompt
+        if self.form.template != "none":
+            asked = torch.tensor(encode(model, as_chat(model, question.prompt) + opening))
+        return tuple(tokenize(model, asked)[0].tolist())
 
 
 def prepare_questions(
@@ -60,15 +59,15 @@ def prepare_questions(
     `sampled`: answers to one question differ between seeds. `n_seeds`: the default if questions or answers differ.
     """
     task = find(task)
-    modes, differ = several(form.mode), task.random or sampled
-    numbers = seeds_of(seeds, n_seeds if differ else 1)
-    if len(numbers) > 1 and not differ:
-        raise InputError(
-            f"The task {task.name!r} has the same question for every seed, and decoding is greedy, so that "
-            f"{len(numbers)} seeds would count one answer several times.",
-            "Give seeds=1, a task with random items, or temperature= to sample answers.",
-        )
+    modes = several(form.mode)
+    numbers = seeds_of(seeds, n_seeds if task.random or sampled else 1)
     asked = task.asked(list(lengths), numbers, modes)
+    if one_for_all_seeds(asked) and not sampled:
+        raise InputError(
+            f"The task {task.name!r} asks the same question for all {len(numbers)} seeds at each length, and decoding "
+            "is greedy, so that they would count one answer several times.",
+            "Give seeds=1, a task whose draw= uses its generator, or temperature= to sample answers.",
+        )
     questions = tuple(task.after_examples(question, form.n_examples) for question in asked)
     chosen = {f"{part}s": list(dict.fromkeys(getattr(q, part) for q in questions)) for part in ("length", "seed")}
     sound = require_sound(model)

@@ -75,7 +75,7 @@ def score_answers(
         return np.array(list(values), dtype=kind).reshape(shape)
 
     said, questions = answers.values(), answers.keys()
-    ended = (task.answer_in(q, lead + answer.text, answer.ended)[1] for q, answer in answers.items())
+    ended = table((task.answer_in(q, lead + answer.text, answer.ended)[1] for q, answer in answers.items()), bool)
     prompts = table(question.prompt for question in questions)
     truth, value = table(question.truth for question in questions), table(reading.value for reading in readings)
     why = table(reading.why for reading in readings)
@@ -93,7 +93,7 @@ def score_answers(
         "value": (OVER, value, "value parsed from the answer; empty if none", "text"),
         "truth": (OVER, truth, "right answer", "text"),
         "reading": (OVER, why, "'read', or the reason why no value was parsed", "text"),
-        "ended": (OVER, table(ended, bool), "whether the answer ended, by itself or at a new question", "1"),
+        "ended": (OVER, ended, "whether the answer ended, by itself or at a new question", "1"),
         "as_asked": (OVER, as_asked, "whether a value was parsed and given in the requested form", "1"),
         "right": (OVER, right, "whether the parsed value is the right answer", "1"),
         "error": (OVER, error, "|parsed value − right answer|", "items"),
@@ -111,10 +111,12 @@ def score_answers(
     }
     if not (why == "read").any():
         asked, told = next(iter(answers.items()))
+        longer = "" if ended.all() else "a larger max_new_tokens= (not all answers ended), "
         remark(
             f"No answer to the task {task.name!r} could be read. After {short_repr(asked.prompt)} the model said "
-            f"{short_repr(told.text)}, which is read as: {WHY[readings[0].why]}. Use n_examples=, prefill=True, or "
-            "a task in the words that this model was trained on, of `squashlens.tasks.names()` or a `Task` of your own."
+            f"{short_repr(told.text)}, which is read as: {WHY[readings[0].why]}. Use {longer}n_examples=, "
+            "prefill=True, or a task in the words that this model was trained on, of `squashlens.tasks.names()` or a "
+            "`Task` of your own."
         )
     coords: dict[str, Any] = {"mode": modes, "length": lengths, "seed": seeds, "why": list(UNREAD)}
     coords["able"] = ("mode", [one.able for one in able])

@@ -20,7 +20,7 @@ from squashlens.engine.capturing.pairs import Pairs, SequenceOrCapture, capture_
 from squashlens.measure.answers.accuracy import Answer, accuracy
 from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.registration import measurement
-from squashlens.measure.remedies.named_interventions import Changes, by_name, form_under, hooks_of, stated
+from squashlens.measure.remedies.named_interventions import Changes, are_hooks, by_name, form_under
 from squashlens.measure.squashing.bound import path_bound
 from squashlens.records.joining import joined, restated
 from squashlens.records.results import as_variable, attributes
@@ -37,7 +37,7 @@ def compare(
     lengths: Iterable[int] | None = None,
     norm: Distance = "linf",
     scale: Scale = "relative",
-    n_samples: int = 16,
+    n_samples: int = 0,
     noise_lengths: int = 0,
     seed: int = 0,
 ) -> xr.Dataset:
@@ -52,12 +52,11 @@ def compare(
         interventions: interventions by name. Each is one or several hooks as `applied` takes them; or another sequence
             with the same number of content tokens (for example without BOS), or a function that makes it of the given
             sequence, as ``lambda sequence: sequence.every(3, comma)``; or both.
-        answer: function from the texts of the content tokens to the text of the right answer; accuracy is not measured
-            by default.
+        answer: as in `accuracy`; the sequence itself is asked, one prompt at each length. None by default.
         lengths: numbers of content tokens. By default those of the capture, or all from 1.
         scale: as in `collapse`; ``"relative"`` by default.
-        n_samples: number of sequences of the same form on which accuracy is measured, with content drawn uniformly from
-            the sequence's alphabet; 16 by default.
+        n_samples: number of other sequences of the same form that are asked instead, with content drawn uniformly from
+            the alphabet: by default ten digits, also where the sequence is of ones. 0, the sequence itself, by default.
         noise_lengths: number of lengths at which D is measured a second time, for the noise floor; 0, no noise floor,
             by default.
         seed: random seed of all that is drawn; 0 by default.
@@ -66,10 +65,10 @@ def compare(
         Dataset, whose first `change` is the unchanged model, named ``"as it is"``. Over (change, layer, length):
         `distance`, and over (change, length) `distance_y`, as `collapse` gives them; with `noise_lengths` also
         `noise_floor`. Over (change, length): `same_argmax` and `total_variation` of the next token; with `answer` also
-        `accuracy`. Over (change, content): `bound`, the path bound of each content token on the longest prompt, from
-        its last token, with the paper's constants. Over (block): `native_window`, the window of the model's own
-        attention in tokens, NaN for a block without one; where `hooks.sliding_window` and the block both have a window,
-        the narrower one applies.
+        `accuracy`, its ends `accuracy_low` and `accuracy_high`, and `able` and so on, as in `accuracy`. Over (change,
+        content): `bound`, the path bound of each content token on the longest prompt, from its last token, with the
+        paper's constants. Over (block): `native_window`, the window of the model's own attention in tokens, NaN for a
+        block without one; where `hooks.sliding_window` and the block both have a window, the narrower one applies.
 
     Raises:
         InputError: an intervention named ``"as it is"``, one that is neither hooks nor a sequence, or a sequence with
@@ -86,14 +85,15 @@ def compare(
     >>> ds["change"].values.tolist(), ds["accuracy"].dims
     (['as it is', 'window of 4'], ('change', 'length'))
     """
-    positive(n_samples, "n_samples", "a number of sequences")
+    positive(n_samples, "n_samples", "a number of sequences", or_zero=True)
     every, whole = by_name(interventions), sequence_of(sequence)
     chosen = list(prepare_run(model, sequence, lengths, "auto").lengths)
+    asked = f"{n_samples} sequences drawn from the alphabet" if n_samples else "the sequence itself"
 
     def measured(parts: tuple[Any, ...]) -> xr.Dataset:
         """All quantities under one intervention: with its hooks, and with its sequence if it has one."""
         form = form_under(parts, whole)
-        with applied(model, *hooks_of(parts)):
+        with applied(model, *filter(are_hooks, parts)):
             captured = capture_pairs(model, form, Pairs(lengths=chosen, noise_lengths=noise_lengths), patterns=False)
             found = collapse(model, captured, norm=norm, scale=scale)
             found = found[[name for name in KEPT if name in found]].drop_vars("before_separator")
@@ -101,9 +101,11 @@ def compare(
             if answer is not None:
                 # Their content does not depend on the form's separators.
                 drawn = [form.unrelated(Random(f"asked {seed} {number}")) for number in range(n_samples)]
-                right = accuracy(model, drawn, answer, lengths=chosen, n_baseline=0)
+                right = accuracy(model, drawn or form, answer, lengths=chosen)
+                right = right.rename(low="accuracy_low", high="accuracy_high")  # D has no such ends
+                right.attrs["long_name"] = f"share of right answers to {asked}"
                 found["accuracy"] = as_variable(right, "accuracy")
-        return restated(found, {"form": stated(whole)})
+        return restated(found, {"asked": {"n_samples": n_samples, "seed": seed}})
 
     found = {name: measured(parts) for name, parts in bar(every.items(), desc="interventions")}
     native = np.array([np.nan if window is None else window for window in windows(model)], dtype=float)
@@ -113,8 +115,7 @@ def compare(
 
 def _bound(model: Bridge, form: GrowingSequence, longest: int) -> xr.DataArray:
     """The path bound of each content token of the longest prompt."""
-    ids = torch.tensor(form.plain(longest).ids(form.trunk))
-    bound = path_bound(model, ids)
+    bound = path_bound(model, torch.tensor(form.plain(longest).ids(form.trunk)))
     places = [form.position(number) for number in range(1, longest + 1)]
     here = bound[places].drop_vars(["position", "token", "token_id"]).rename(position="content")
     return here.assign_coords(content=range(1, longest + 1))

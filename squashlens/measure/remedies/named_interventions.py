@@ -8,7 +8,7 @@ from typing_extensions import TypeAliasType
 from squashlens.engine.hooking.hook import Hook, HookPair, Recipe, is_pair, one_or_several
 from squashlens.errors import InputError
 from squashlens.records.results import AS_IT_IS
-from squashlens.sequences import GrowingSequence, Scattered
+from squashlens.sequences import GrowingSequence
 
 Change = Hook | Recipe | HookPair | GrowingSequence | Callable[[GrowingSequence], GrowingSequence]
 Changes = TypeAliasType("Changes", Mapping[str, Change | Iterable[Change]])
@@ -27,14 +27,9 @@ def by_name(interventions: Changes) -> dict[str, tuple[Any, ...]]:
     return every
 
 
-def hooks_of(parts: Iterable[Any]) -> list[Any]:
-    """The hooks among the parts of an intervention."""
-    return [part for part in parts if _hooks(part)]
-
-
 def form_under(parts: Iterable[Any], sequence: GrowingSequence) -> GrowingSequence:
     """The form of a sequence under an intervention: another sequence, or what its function returns for this one."""
-    forms = [part for part in parts if not _hooks(part)] or [sequence]
+    forms = [part for part in parts if not are_hooks(part)] or [sequence]
     try:
         found = [form if isinstance(form, GrowingSequence) else form(sequence) for form in forms]
     except Exception as error:  # of a function that users write
@@ -56,19 +51,6 @@ def form_under(parts: Iterable[Any], sequence: GrowingSequence) -> GrowingSequen
     return found[0]
 
 
-def _hooks(part: object) -> bool:
+def are_hooks(part: object) -> bool:
+    """Whether a part of an intervention is one or several hooks, and not a sequence or a function that makes one."""
     return is_pair(part) or isinstance(part, Hook | Recipe)
-
-
-def stated(sequence: GrowingSequence) -> dict[str, Any] | None:
-    """The token ids of a sequence by their part.
-
-    None for a sequence whose separators differ between lengths, of which no single form can be stated.
-    """
-    if isinstance(sequence, Scattered):
-        return None
-    return {
-        "prefix": list(sequence.prefix), "suffix": list(sequence.suffix), "breaks": list(sequence.breaks),
-        "separators": list(sequence.separators), "ending": sequence.ending, "content_tokens": len(sequence),
-        "content": list(sequence.content),
-    }  # fmt: skip

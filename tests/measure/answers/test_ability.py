@@ -136,6 +136,13 @@ def test_accuracy_on_sequences_has_a_baseline(tiny: Any, untrained: Any) -> None
         assert (found["able"].item(), found["baseline"].item(), found["baseline_questions"].item()) == (able, share, 16)
         exact = binomtest(round(3 * found.item()), 3).proportion_ci(method="exact")
         np.testing.assert_allclose([found["low"].item(), found["high"].item()], exact)
+        ones = sl.prompts.repeated(model, "1", 12, **form)  # their alphabet is ten digits, and nobody asks about these
+        alone = sl.accuracy(model, [ones] * 3, lambda items: str(len(items)), lengths=[4, 12])
+        assert (alone["able"].item(), alone["baseline"].item(), alone["baseline_questions"].item()) == (able, share, 8)
+        assert alone.values.tolist() == [share, share]
+        assert np.isnan([alone["low"], alone["high"]]).all()  # one answer, however often it is given
+        figure = sl.figures.of(alone)
+        assert (figure.data[0].mode == "markers") == ("cannot be judged" in str(figure.layout)) == (able == "no")
     none = sl.accuracy(tiny, drawn, counted, lengths=[20], n_baseline=0)
     assert (none["able"].item(), none["baseline_questions"].item()) == ("undecided", 0)
     assert np.isnan(none["baseline_low"])

@@ -126,9 +126,3 @@ def test_every_prompt_is_checked(worded: Any) -> None:
     sl.accuracy(model, [full], lambda _: "1", lengths=[60])
     with pytest.raises(InputError, match="65 tokens, the model's context 64"):
         sl.accuracy(model, [full], lambda _: "12", lengths=[60])
-
-
-def test_the_provenance_has_what_was_asked(tiny: Any) -> None:
-    sequence = sl.prompts.bernoulli(tiny, 6, seed=0, **FORM)
-    found = sl.accuracy(tiny, sequence, counted, lengths=[2, 6], n_baseline=3)
-    assert sl.results.provenance(found)["call"] == {"function": "accuracy", "lengths": [2, 6], "n_baseline": 3}

@@ -172,8 +172,9 @@ def test_hooks_are_honoured_and_named(tiny: Any) -> None:
 def test_one_answer_is_never_counted_as_many(tiny: Any) -> None:
     same = sl.tasks.find("taught_count_repeated")
     assert sl.evaluate(tiny, same, lengths=[4]).sizes["seed"] == 1
-    with pytest.raises(InputError, match="would count one answer several times"):
-        sl.evaluate(tiny, same, lengths=[4], seeds=5)
+    for task in (same, replace(COUNT, draw=same.draw)):  # the second says that it is random
+        with pytest.raises(InputError, match="would count one answer several times"):
+            sl.evaluate(tiny, task, lengths=[4, 9], seeds=5)
     drawn = sl.evaluate(tiny, same, lengths=[60], seeds=12, temperature=3.0)
     assert len(set(drawn["answer"].values.flat)) > 2
     assert sl.evaluate(tiny, COUNT, lengths=[4]).sizes["seed"] == 16
@@ -184,6 +185,8 @@ def test_modes_and_the_opening_words_reach_the_model(tiny: Any) -> None:
     how: dict[str, Any] = {"lengths": [3], "max_new_tokens": 5}
     with pytest.warns(UserWarning, match="No answer to the task 'sum' could be read. After .* the model said"):
         ds = sl.evaluate(tiny, task, mode=["answer_only", "cot_few_shot"], **how)
+    with pytest.warns(UserWarning, match="said '1', which is read as: cut off. Use a larger max_new_tokens="):
+        sl.evaluate(tiny, COUNT, lengths=[30], seeds=1, max_new_tokens=1)
     for mode in ("answer_only", "cot_few_shot"):
         assert ds["prompt"].sel(mode=mode).item() == task.ask(3, mode=mode).prompt
     opened = sl.evaluate(tiny, task, prefill=True, **how)

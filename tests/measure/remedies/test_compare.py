@@ -10,7 +10,6 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import BusyModelError, InputError
-from squashlens.measure.remedies.named_interventions import stated
 from squashlens.records.results import AS_IT_IS
 from squashlens.sequences import GrowingSequence
 from tests.measurements import counted, together
@@ -102,6 +101,18 @@ def test_a_first_token_that_nobody_sees(family: str, bridge_of: Any, plain_of: A
         assert np.abs(plainly[name] - dropped[name]).max() > far, name
 
 
+def test_the_answers_are_those_of_the_sequence(tiny: Any) -> None:
+    """Not of other digits, unless they are asked for; and the figure says which, and whether the task can be done."""
+    ones, count = sl.prompts.repeated(tiny, "1", 52, prefix=COUNT, suffix="="), lambda items: str(len(items))
+    changes = {"window": sl.hooks.sliding_window(4)}
+    for n, asked, right in ((0, "the sequence itself", [1, 1, 0]), (3, "3 sequences drawn", [0, 0, 0])):
+        found = sl.compare(tiny, ones, changes, answer=count, lengths=[6, 48, 52], n_samples=n)
+        assert found["accuracy"].values.tolist() == [right, [0, 0, 0]]
+        figure = str(sl.figures.changes(found).layout.meta)
+        assert f"share of right answers to {asked}" in figure
+        assert ("cannot be judged" in figure) == (n > 0)
+
+
 def test_without_an_answer_nothing_is_asked(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models without a tokenizer can be compared; and the longest prompt asked for is the one the bound is of."""
     model = bridge_of("mistral")
@@ -136,11 +147,6 @@ def test_refused_changes(changes: Any, message: str, tiny: Any, digits: Any) -> 
     with pytest.raises(InputError, match=message):
         raw(sl.compare)(tiny, digits, changes, lengths=[3])
     assert fingerprint(tiny)["hook_counts"] == before
-
-
-def test_separators_that_differ_between_lengths_have_no_form() -> None:
-    scattered = GrowingSequence("any", (1, 2, 3), (1, 2), breaks=(1,), separators=(9,)).scattered("seed")
-    assert stated(scattered) is None
 
 
 def test_what_an_intervention_writes_to_is_refused(digits: Any) -> None:
