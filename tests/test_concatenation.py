@@ -89,7 +89,7 @@ def test_models_of_other_depth_and_lengths(tmp_path: Path) -> None:
         xr.testing.assert_equal(back.drop_vars("model"), part)
         moved = both.sel(model=label).assign_coords(layer=[10, 11, 12, 13])
         assert restored(moved).sizes["layer"] == 4  # labels that were changed are no padding
-    fewer = parts | {"b": parts["b"].drop_vars("why")}
+    fewer: Any = parts | {"b": parts["b"].drop_vars("why")}
     with pytest.raises(InputError, match=r"drop_vars\(\['why'\], errors='ignore'\)"):
         sl.results.concat(fewer, dim="model")
     sl.results.concat({name: part.drop_vars(["why"], errors="ignore") for name, part in fewer.items()}, dim="model")
@@ -121,11 +121,11 @@ def test_answers_to_other_numbers_of_questions_are_counted_alone() -> None:
     few, many = (
         measurements.ROWS["evaluate"].called(lengths=lengths, seeds=n) for lengths, n in (([2], 2), ([2, 3], 3))
     )
-    both = sl.results.concat({"few": few, "many": many}, dim="run")
+    both: Any = sl.results.concat({"few": few, "many": many}, dim="run")
     assert sl.results.answer_frequencies(both.sel(run="few")).equals(sl.results.answer_frequencies(few))
     with pytest.raises(InputError, match="over run, and this function takes one of each"):
         sl.results.answer_frequencies(both)
-    lengths = sl.results.concat({2: few.sel(length=2), 3: many.sel(length=3)}, dim="length")
+    lengths: Any = sl.results.concat({2: few.sel(length=2), 3: many.sel(length=3)}, dim="length")
     assert float(sl.results.answer_frequencies(lengths)["truth"].sum()) == pytest.approx(1)
 
 
