@@ -125,7 +125,7 @@ def test_answers_to_other_numbers_of_questions_are_counted_alone() -> None:
     assert sl.results.answer_frequencies(both.sel(run="few")).equals(sl.results.answer_frequencies(few))
     with pytest.raises(InputError, match="over run, and this function takes one of each"):
         sl.results.answer_frequencies(both)
-    lengths: Any = sl.results.concat({2: few.sel(length=2), 3: many.sel(length=3)}, dim="length")
+    lengths: Any = sl.results.concat({6: few.sel(length=6), 7: many.sel(length=7)}, dim="length")
     assert float(sl.results.answer_frequencies(lengths)["truth"].sum()) == pytest.approx(1)
 
 
