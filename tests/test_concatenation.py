@@ -119,7 +119,7 @@ def test_joined_of_joined_and_one_part(tmp_path: Path) -> None:
 
 def test_answers_to_other_numbers_of_questions_are_counted_alone() -> None:
     few, many = (
-        measurements.ROWS["evaluate"].called(lengths=lengths, seeds=n) for lengths, n in (([2], 2), ([2, 3], 3))
+        measurements.ROWS["evaluate"].called(lengths=lengths, seeds=n) for lengths, n in (([6], 2), ([6, 7], 3))
     )
     both: Any = sl.results.concat({"few": few, "many": many}, dim="run")
     assert sl.results.answer_frequencies(both.sel(run="few")).equals(sl.results.answer_frequencies(few))
