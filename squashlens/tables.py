@@ -1,6 +1,5 @@
 """Results as tables with a row for each number."""
 
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ import xarray as xr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.facts import joints, read_facts, subjects
+from squashlens.records.joining import restored
 from squashlens.records.results import is_measured, labels_of, stored_facts
 from squashlens.saving.stored import Result, as_dataset, rows_of
 
@@ -47,7 +47,7 @@ def table(result: xr.DataArray | xr.Dataset | Mapping[str | int | float, Result]
     several = {"": result} if isinstance(result, Result) else result
     if not several:
         raise InputError("result= is empty.", "Give a result, or a dict of results by label.")
-    frames = {label: _long(part) for label, part in several.items()}
+    frames = {label: _long(restored(part)) for label, part in several.items()}
     labelled = [frame.assign(label=label) for label, frame in frames.items()]
     return frames[""] if isinstance(result, Result) else _below(labelled)
 
@@ -78,17 +78,17 @@ def _long(result: Result) -> pd.DataFrame:
 
 def _parts(values: xr.DataArray, stored: dict[str, Any]) -> Iterator[xr.DataArray]:
     """The values of each part of a joined result, whose models and prompts may differ, as far as they have parts."""
-    dims = [dim for dim in joints(stored) if dim in values.dims]
-    for places in itertools.product(*(range(values.sizes[dim]) for dim in dims)):
-        yield values.isel({dim: [place] for dim, place in zip(dims, places, strict=True)})
+    dim = next((dim for dim in joints(stored) if dim in values.dims), None)
+    if dim is None:
+        yield values
+    for place in range(values.sizes[dim] if dim else 0):
+        yield from (part.expand_dims(dim) for part in _parts(restored(values.isel({dim: place})), stored))
 
 
 def _rows(values: xr.DataArray, stored: dict[str, Any], name: str, origin: str) -> pd.DataFrame:
     """The numbers of one variable, with what they belong to; `origin` stands before the long name."""
     facts = read_facts(stored, labels_of(values))
     frame = rows_of(values, (*FIRST, *LAST))
-    if "token_id" in frame:
-        frame = frame[frame["token_id"] != -1].copy()  # after the last token of a shorter prompt
     subject = next(iter(subjects(facts).values()), None)
     texts = subject if isinstance(subject, list) and not all(isinstance(part, int) for part in subject) else None
     prompt: Any = _as_text(subject)

@@ -20,6 +20,7 @@ import torch
 
 import squashlens as sl
 from squashlens.checks.arguments import converted
+from squashlens.records.results import sealed, stored_facts
 from tests import cases as families
 
 FAMILIES = ("gemma2", "gpt2", "qwen3", "neox", "bloom", "mixtral")
@@ -163,6 +164,16 @@ def results() -> list[str]:
     return [name for name, row in ROWS.items() if row.small is not None] + [
         name for name in others() if name not in ROWS and not hasattr(sl.hooks, name)
     ]
+
+
+def longer(result: Any) -> Any:
+    """A result with one label more along each dimension, with the numbers of the last."""
+    whole = result
+    for dim, index in result.indexes.items():
+        last = index.tolist()[-1]
+        labels = [*index, f"{last} too" if isinstance(last, str) else last + 1]
+        whole = whole.isel({dim: [*range(len(index)), -1]}).assign_coords({dim: labels})
+    return sealed(whole, stored_facts(result))
 
 
 def together(name: str, make: Callable[[], T]) -> T:

@@ -9,6 +9,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.records.joining import restored
 from squashlens.records.results import sealed, signed
 from tests import measurements
 
@@ -65,6 +66,7 @@ def test_models_of_other_depth_and_lengths(tmp_path: Path) -> None:
 
     def one(layers: list[int], kinds: list[str], model: str) -> xr.Dataset:
         values = np.add.outer(10.0 * np.array(layers), np.arange(len(kinds)))
+        values[0] = np.nan  # of the result itself
         coords = {"layer": layers, "kind": kinds, "even": ("layer", np.array(layers) % 2 == 0)}
         variables: dict[str, Any] = {
             "d": (("layer", "kind"), values, "D", "model units"),
@@ -78,13 +80,19 @@ def test_models_of_other_depth_and_lengths(tmp_path: Path) -> None:
     assert both["layer"].values.tolist() == [0, 1, 2, 3]
     assert both["kind"].values.tolist() == ["z", "b", "c"]
     assert both["d"].dims == ("model", "layer", "kind")
-    np.testing.assert_array_equal(both["d"].sel(model="a", kind="b"), [1, np.nan, 21, np.nan])
+    np.testing.assert_array_equal(both["d"].sel(model="a", kind="b"), [np.nan, np.nan, 21, np.nan])
     np.testing.assert_array_equal(both["same"], [[0, np.nan, 1, np.nan], [0, 0, np.nan, 1]])
     assert both["why"].values.tolist() == [["a0", "", "a2", ""], ["b0", "b1", "", "b3"]]
     for label, part in parts.items():
-        back = both.sel(model=label, layer=part["layer"], kind=part["kind"])
-        np.testing.assert_array_equal(back["d"], part["d"])
-        assert origin(back) == origin(part)
+        back = restored(both.sel(model=label))
+        assert sl.results.provenance(back) == sl.results.provenance(part)
+        xr.testing.assert_equal(back.drop_vars("model"), part)
+        moved = both.sel(model=label).assign_coords(layer=[10, 11, 12, 13])
+        assert restored(moved).sizes["layer"] == 4  # labels that were changed are no padding
+    fewer: Any = parts | {"b": parts["b"].drop_vars("why")}
+    with pytest.raises(InputError, match=r"drop_vars\(\['why'\], errors='ignore'\)"):
+        sl.results.concat(fewer, dim="model")
+    sl.results.concat({name: part.drop_vars(["why"], errors="ignore") for name, part in fewer.items()}, dim="model")
     for ending in ("nc", "json"):
         xr.testing.assert_identical(sl.results.open(sl.results.save(both, tmp_path / f"x.{ending}")), both)
 
@@ -107,6 +115,18 @@ def test_joined_of_joined_and_one_part(tmp_path: Path) -> None:
     assert origin(alone) == origin(alone.squeeze()) == origin(measured())
     assert sl.results.provenance(alone.squeeze())["values"] == "measured"
     np.testing.assert_array_equal(alone.squeeze(), measured())
+
+
+def test_answers_to_other_numbers_of_questions_are_counted_alone() -> None:
+    few, many = (
+        measurements.ROWS["evaluate"].called(lengths=lengths, seeds=n) for lengths, n in (([6], 2), ([6, 7], 3))
+    )
+    both: Any = sl.results.concat({"few": few, "many": many}, dim="run")
+    assert sl.results.answer_frequencies(both.sel(run="few")).equals(sl.results.answer_frequencies(few))
+    with pytest.raises(InputError, match="over run, and this function takes one of each"):
+        sl.results.answer_frequencies(both)
+    lengths: Any = sl.results.concat({6: few.sel(length=6), 7: many.sel(length=7)}, dim="length")
+    assert float(sl.results.answer_frequencies(lengths)["truth"].sum()) == pytest.approx(1)
 
 
 def test_a_selected_part_can_be_joined_again() -> None:
@@ -133,7 +153,7 @@ def test_a_selected_part_can_be_joined_again() -> None:
         (lambda: {"a": measured(), "b": measured()}, "position", "already have 'position'"),
         (lambda: {"a": measured(), "b": measured().drop_attrs()}, "model", "These values have no"),
         (lambda: {"a": measured(), "b": measured("xyz").isel(position=[0, 0])}, "model", "cannot be aligned"),
-        (lambda: {"a": measured(rounding=1.0), "b": measured()}, "model", "cannot be aligned: 'rounding'"),
+        (lambda: {"a": measured(), "b": measured(name="g")}, "model", r"of f; and missing. .* same options\. `squash"),
     ],
 )  # fmt: skip
 def test_what_is_not_one_measurement_is_refused(results: Any, dim: str, message: str) -> None:

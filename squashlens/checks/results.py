@@ -5,7 +5,7 @@ that the function needs, because it was selected or averaged away.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import xarray as xr
 
@@ -24,12 +24,16 @@ def dims_by_name(needed: Iterable[str]) -> dict[str, str]:
     return {name: dims for text in needed for names, dims in [text.split(":")] for name in names.split()}
 
 
-def require(result: xr.Dataset | xr.DataArray, argument: str, maker: str, needed: Mapping[str, str]) -> None:
-    """Raise an error if a result lacks a variable, or a dimension of a variable."""
+def require(
+    result: xr.Dataset | xr.DataArray, argument: str, maker: str, needed: Mapping[str, str], joined: Iterable[str] = ()
+) -> None:
+    """Raise an error if a result lacks a variable, or a dimension of a variable; it may be `joined` along others."""
+    each = (*EACH, *joined)
+    names = result.variables if isinstance(result, xr.Dataset) else result.coords
     unchanged = f"Give the unchanged result of {maker}."
     for name, dims in needed.items():
         itself = isinstance(result, xr.DataArray) and name in ("values", result.name)
-        here = cast(xr.DataArray, result) if itself else _variable(result, name)
+        here: Any = result if itself else result[name] if name in names else None
         wanted, there = set(dims.split()) - {"...", "?"}, set() if here is None else set(here.dims)
         if here is None and "?" in dims:
             continue
@@ -37,8 +41,8 @@ def require(result: xr.Dataset | xr.DataArray, argument: str, maker: str, needed
             if 0 in here.sizes.values():
                 raise InputError(f"{argument} has no values in {name!r}.", unchanged)
             continue
-        if here is not None and wanted == there - {*EACH}:
-            more = [dim for dim in EACH if dim in there]
+        if here is not None and wanted == there - {*each}:
+            more = [dim for dim in each if dim in there]
             one = ", ".join(f"{dim}=0" for dim in more)
             raise InputError(
                 f"{argument} is over {' and '.join(more)}, and this function takes one of each.",
@@ -50,11 +54,6 @@ def require(result: xr.Dataset | xr.DataArray, argument: str, maker: str, needed
             f"{argument} is the result of another measurement, or was computed from one: it has no {what}{over}.",
             unchanged,
         )
-
-
-def _variable(result: xr.Dataset | xr.DataArray, name: str) -> xr.DataArray | None:
-    names = result.variables if isinstance(result, xr.Dataset) else result.coords
-    return cast(xr.DataArray, result[name]) if name in names else None
 
 
 def chosen(result: xr.Dataset, dim: str, value: int | None, *, last: bool = True) -> int:

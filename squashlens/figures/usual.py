@@ -21,6 +21,7 @@ from squashlens.figures.drawing.shapes import bars_of, curve, extremes, interval
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import series
+from squashlens.records.joining import restored
 from squashlens.records.results import is_done, joined_along, selected
 
 Result = xr.Dataset | xr.DataArray
@@ -63,10 +64,8 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
     if not several:
         raise InputError("result contains no result.", "Give a result of squashlens, or several by label.")
     figure = _figure_of(several)
-    if figure is None and "" in several and len(several) == 1:
-        figure = _of_values(several[""])
-    elif figure is None:
-        figure = _figure_of({label: _variable(one) for label, one in several.items()})
+    if figure is None:
+        figure = _of_values(several[""]) if [*several] == [""] else panels(several)
     if figure is None:
         raise _no_figure(several)
     return figure
@@ -78,7 +77,7 @@ def _figure_of(several: Mapping[str, Any]) -> go.Figure | None:
     single = "" in several and len(several) == 1
     joined = [dim for dim in joined_along(one) if dim in one.dims]
     for figure in usual_figures():
-        if _fits(one, figure) and not _leaves_open(one, figure, joined):
+        if all(_fits(part, figure) for part in several.values()) and not _leaves_open(one, figure, joined):
             return figure(one if single else several)
     apart = [dim for dim in (*(dim for dim in joined if dim not in EACH), *EACH) if dim in one.dims]
     for many in range(1, 1 + len(apart)) if single else ():
@@ -99,11 +98,6 @@ def _of_values(result: Any) -> go.Figure | None:
         return next(iter(drawn.values()), None)
     title = f"{MOST} of {len(drawn)} variables" if len(drawn) > MOST else None
     return compose(dict(islice(drawn.items(), MOST)), title=title)
-
-
-def _variable(result: Any) -> Any:
-    """The variable of a Dataset that has only one; otherwise the result."""
-    return next(iter(result.data_vars.values())) if isinstance(result, xr.Dataset) and len(result) == 1 else result
 
 
 def _no_figure(several: Mapping[str, Any]) -> InputError:
@@ -153,11 +147,10 @@ def _apart(result: Any, dims: Sequence[str]) -> dict[str, Result]:
     """The result for each label along some dimensions, by a label for its panel."""
     parts = {"": result}
     for dim in dims:
-        names = [f"{dim.replace('_', ' ')} {value}" for value in result[dim].values]
         parts = {
-            ", ".join(filter(None, (label, name))): selected(part, {dim: place})
+            ", ".join(filter(None, (label, f"{dim.replace('_', ' ')} {value}"))): restored(selected(part, {dim: place}))
             for label, part in parts.items()
-            for place, name in enumerate(names)
+            for place, value in enumerate(part[dim].values)
         }
     return {label: part for label, part in parts.items() if is_done(part)}
 
@@ -190,7 +183,7 @@ def plain(values: xr.DataArray) -> go.Figure | None:
     """
     if values.ndim not in (1, 2) or values.dtype.kind not in "biuf" or not values.size:
         return None
-    values, figure, notes = moved_probability(values), go.Figure(), list[str]()
+    values, figure, notes = moved_probability(restored(values)), go.Figure(), list[str]()
     says, (title, axis) = extremes(values), titles_of(values)
     unable = cannot_be_judged({"": values.to_dataset(name="values")})
     for dim in (dim for dim in values.dims if values[dim].dtype.kind in "OUT"):

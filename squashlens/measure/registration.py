@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from inspect import BoundArguments
 from typing import Any, Literal, ParamSpec, TypeVar
 
-import numpy as np
 import xarray as xr
 
 from squashlens.bars import bar
@@ -20,7 +19,7 @@ from squashlens.engine.state import measured
 from squashlens.engine.text import tokens
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError, SquashlensError
-from squashlens.records.joining import joined, padded, restated
+from squashlens.records.joining import joined, restated
 from squashlens.records.results import provenance
 
 T = TypeVar("T")
@@ -102,9 +101,8 @@ def _single(given: Any) -> bool:
 
 def _side_by_side(results: list[Any], lengths: list[int]) -> xr.DataArray | xr.Dataset:
     """The results of single prompts along a new dimension `prompt`, padded to the longest, and their `n_tokens`."""
-    sizes = [one.sizes["position"] for one in results if "position" in one.dims]
-    longest = {"position": np.arange(max(sizes))} if sizes else {}
-    together: Any = joined({number: padded(one, longest) for number, one in enumerate(results)}, "prompt")
+    together: Any = joined(dict(enumerate(results)), "prompt")
     order = [name for name in ("to_layer", "prompt") if name in together.dims]
     together = together.transpose(*order, ...).assign_coords(n_tokens=("prompt", lengths))
-    return restated(together, {"unequal_lengths": NOTE if sizes else ALONE} if len(set(lengths)) > 1 else {})
+    note = NOTE if "position" in together.dims else ALONE
+    return restated(together, {"unequal_lengths": note} if len(set(lengths)) > 1 else {})

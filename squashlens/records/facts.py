@@ -12,7 +12,8 @@ from squashlens._typing import short_repr
 from squashlens.saving.stored import SIGNED
 
 Facts = dict[str, Any]
-BOOKS = (SIGNED, "sizes", "joined")  # stored with the facts, and no facts themselves
+CHANGED = ("labels", "types", "attributes")  # of a part, where joining changed them
+BOOKS = (SIGNED, "sizes", "joined", *CHANGED)  # stored with the facts, and no facts themselves
 WIDTH = 80  # characters of a line
 
 
@@ -81,7 +82,9 @@ def part_facts(stored: Facts, labels_of: Callable[[str], list[Any] | None], dims
         return stored
     own = joined["parts"][joined["labels"].index(here[0])]
     part = joined["shared"] | own if own is not None else {}
-    return part_facts(part, labels_of, dims) | {name: value for name, value in stored.items() if name not in BOOKS}
+    inner = part_facts(part, labels_of, dims)
+    changed = {name: stored.get(name, {}) | inner.get(name, {}) for name in CHANGED}
+    return inner | changed | {name: value for name, value in stored.items() if name not in BOOKS}
 
 
 def _merge(facts: Sequence[Any]) -> Any:

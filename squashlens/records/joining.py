@@ -9,11 +9,10 @@ import xarray as xr
 from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.records.facts import Facts, part_facts, read_facts, together
+from squashlens.records.facts import CHANGED, Facts, part_facts, read_facts, together
 from squashlens.records.results import R, is_measured, labels_of, sealed, stored_facts
-from squashlens.saving.stored import Result
+from squashlens.saving.stored import OF_ALL, Result, as_dataset, texts_of
 
-ARRAY = "values of the array"  # the name of an array in the Dataset that it is joined as
 TOKENS = {"token": "", "token_id": -1}  # after the last token of a prompt that is shorter than others
 
 
@@ -25,7 +24,7 @@ def concat(result: Mapping[str | int | float, Result], dim: str) -> xr.DataArray
     a longer prompt, has NaN there, so that whole numbers and truth values become floating-point numbers. Positions are
     aligned by number and not by token: where the parts have different tokens, `token` and `token_id` are those of each
     part, over (`dim`, position); after a part's own tokens, whose number is the coordinate `n_tokens`, `token` is ""
-    and `token_id` is −1.
+    and `token_id` is −1. Figures, tables and `answer_frequencies` leave the padding of a selected part out.
 
     Args:
         result: results of one measurement, by the labels that they get along `dim`.
@@ -57,6 +56,7 @@ def concat(result: Mapping[str | int | float, Result], dim: str) -> xr.DataArray
         raise InputError("result= is empty.", "Give at least one result, by its label.")
     if len({isinstance(label, str) for label in result}) > 1:
         raise InputError("Some labels of result= are text and some are numbers.", "Give labels of one kind.")
+    result = {label: restored(part) for label, part in result.items()}
     facts = [part_facts(stored_facts(part), labels_of(part), list(map(str, part.dims))) for part in result.values()]
     # A part may have a label along `dim` from a selection.
     parts: Any = {
@@ -72,31 +72,71 @@ def concat(result: Mapping[str | int | float, Result], dim: str) -> xr.DataArray
             f"These results already have {dim!r}.", "Give another dim=, or select one label along it in each result."
         )
     try:
-        return joined(aligned(parts), dim, facts, measured=all(map(is_measured, result.values())))
+        return joined(parts, dim, facts, measured=all(map(is_measured, result.values())))
     except (ValueError, TypeError, KeyError, NotImplementedError) as error:  # labels that occur twice, or stacked ones
         raise InputError(f"These results cannot be aligned: {error}", "Give results that are not reshaped.") from error
 
 
 def joined(results: Mapping[Any, R], dim: str, facts: Sequence[Facts] | None = None, *, measured: bool = True) -> R:
-    """Results of equal form joined along a new leading `dim`, labelled by the keys; each keeps its provenance."""
-    stored = list(map(stored_facts, results.values())) if facts is None else facts
-    return sealed(stacked(results, dim), together(dim, np.array(list(results)).tolist(), stored), measured=measured)
+    """Results joined along a new leading `dim`, labelled by the keys; each keeps its provenance."""
+    whole, stored = stacked(results, dim, list(map(stored_facts, results.values())) if facts is None else facts)
+    return sealed(whole, together(dim, np.array(list(results)).tolist(), stored), measured=measured)
 
 
-def stacked(results: Mapping[Any, R], dim: str) -> R:
-    """Results of equal form along a new leading `dim`, without a provenance of the whole."""
-    parts = list(results.values())
-    sets = [part if isinstance(part, xr.Dataset) else part.to_dataset(name=ARRAY) for part in parts]
+def stacked(results: Mapping[Any, R], dim: str, facts: Sequence[Facts]) -> tuple[R, list[Facts]]:
+    """Results along a new leading `dim`, without a provenance of the whole, and the facts of each for `together`."""
+    parts = list(map(as_dataset, aligned(results).values()))
     labels = xr.Variable(dim, np.array(list(results)))
     whole: Any = xr.concat(
-        sets, dim=labels, data_vars="all", coords="different", compat="equals", join="exact", combine_attrs="override"
+        parts, dim=labels, data_vars="all", coords="different", compat="equals", join="exact", combine_attrs="override"
     )
-    arrays = [part for part in parts if isinstance(part, xr.DataArray)]
-    if not arrays:
-        return whole.assign_attrs(parts[0].attrs)
-    whole = whole[ARRAY].rename(arrays[0].name)
-    whole.attrs = _join_certificates([part.attrs for part in arrays])
-    return whole
+    for name, values in whole.data_vars.items():
+        values.attrs = _joined_attributes([part[name].attrs for part in parts])
+    own = [_own(as_dataset(part), whole) for part in results.values()]
+    return _in_kind(whole, next(iter(results.values()))), [each | mine for each, mine in zip(facts, own, strict=True)]
+
+
+def _own(part: xr.Dataset, whole: xr.Dataset) -> Facts:
+    """What joining changes in a part: the labels of its dimensions, types of variables, and attributes."""
+    attributes = {
+        str(name): {k: v for k, v in values.attrs.items() if k not in OF_ALL and whole[name].attrs.get(k) != v}
+        for name, values in part.data_vars.items()
+    }
+    return {
+        "labels": {dim: part[dim].values.tolist() for dim in part.dims if part.sizes[dim] != whole.sizes[dim]},
+        "types": {name: values.dtype.str for name, values in part.variables.items() if values.dtype.kind in "biu"},
+        "attributes": {name: changed for name, changed in attributes.items() if changed},
+    }
+
+
+def restored(result: Any) -> Any:
+    """One part that was selected from a joined result, as it was before; any other result as it is.
+
+    The part loses the labels that only other parts have, and gets back its own types and attributes. What is NaN in the
+    part itself stays.
+    """
+    stored = stored_facts(result) if len(texts_of(result)) == 1 else {}
+    own = part_facts(stored, labels_of(result), list(map(str, result.dims)))
+    if not own.keys() & {*CHANGED}:
+        return result
+    whole = as_dataset(result).copy(deep=False)
+    for dim, labels in own["labels"].items():
+        there = whole[dim].values.tolist() if dim in whole.dims else []
+        others = [place for place, label in enumerate(there) if label not in labels]
+        over = [values for values in whole.data_vars.values() if dim in values.dims and values.dtype.kind == "f"]
+        if others and not any(values[{dim: others}].notnull().any() for values in over):  # or the labels were changed
+            whole = whole.isel({dim: [there.index(label) for label in labels if label in there]})
+    with np.errstate(invalid="ignore"):
+        typed = {name: whole[name].astype(kind) for name, kind in own["types"].items() if name in whole.variables}
+    whole = whole.assign({name: values for name, values in typed.items() if (values == whole[name]).all()})
+    for name in whole.data_vars:
+        whole[name].attrs.update(own["attributes"].get(name, {}))
+    return _in_kind(whole, result)
+
+
+def _in_kind(whole: Any, like: R) -> R:
+    """The array in a Dataset that was made of one; otherwise the Dataset."""
+    return whole if isinstance(like, xr.Dataset) else next(iter(whole.data_vars.values())).rename(like.name)
 
 
 def restated(result: R, facts: Mapping[str, Any]) -> R:
@@ -114,22 +154,19 @@ def aligned(parts: Mapping[Any, R]) -> dict[Any, R]:
             every = np.concatenate(labels)
             values, places = np.unique(every, return_index=True)
             wanted[dim] = values if every.dtype.kind in "iuf" else every[np.sort(places)]  # texts as they first occur
-    turned = {label: part.transpose(*first.dims) for label, part in parts.items()}
-    if "position" in wanted:
-        turned = {label: _with_size(part) for label, part in turned.items()}
-    return {label: padded(part, wanted) for label, part in turned.items()} if wanted else turned
+    sized = {label: _with_size(part) if "position" in wanted else part for label, part in parts.items()}
+    return {label: padded(part, wanted) for label, part in sized.items()} if wanted else sized
 
 
 def padded(part: R, wanted: Mapping[Any, Any]) -> R:
     """A result over these labels, with what stands for a missing value of each variable and coordinate."""
     fill: dict[Any, Any] = {}
-    whole: Any = part if isinstance(part, xr.Dataset) else part.to_dataset(name=ARRAY)
+    whole: Any = as_dataset(part)
     for name, values in whole.variables.items():
         if values.dtype.kind == "b" and wanted.keys() & {*values.dims}:  # xarray would make an array of objects of it
             whole = whole.assign({name: whole[name].astype(float)})
         fill[name] = TOKENS.get(str(name), "" if values.dtype.kind in "OU" else np.nan)
-    filled = whole.reindex(wanted, fill_value=fill)
-    return filled if isinstance(part, xr.Dataset) else filled[ARRAY].rename(part.name)
+    return _in_kind(whole.reindex(wanted, fill_value=fill), part)
 
 
 def _with_size(part: R) -> R:
@@ -157,7 +194,7 @@ def _require_alike(meanings: Mapping[Any, Mapping[str, str]]) -> None:
     (first, here), (second, there) = meanings.items()
     differ = [name for name in {**here, **there} if here.get(name) != there.get(name)]
     if differ:
-        kept = "" if len(differ) == len(here) else f", or leave out what differs: `result.drop_vars({differ!r})`"
+        kept = f", or give `result.drop_vars({differ!r}, errors='ignore')` of each" if {*here} - {*differ} else ""
         raise InputError(
             f"{differ[0]!r} is not the same quantity in {short_repr(first)} and {short_repr(second)}: "
             f"{here.get(differ[0], 'missing')}; and {there.get(differ[0], 'missing')}.",
@@ -165,14 +202,10 @@ def _require_alike(meanings: Mapping[Any, Mapping[str, str]]) -> None:
         )
 
 
-def _join_certificates(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The attributes that all joined arrays have in common, with the certificate of all."""
-    first, stated = each[0], {"rounding": max, "failure_probability": sum}
-    common = {
-        name: value
-        for name, value in first.items()
-        if name not in stated and all(name in attrs and attrs[name] == value for attrs in each)
-    }
-    if all("estimated_tightness" in attrs for attrs in each):
-        stated["estimated_tightness"] = max
-    return common | {name: of([attrs[name] for attrs in each]) for name, of in stated.items() if name in first}
+def _joined_attributes(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The attributes that all joined variables have in common, with the certificate of all, and "or" between others."""
+    of: dict[str, Any] = {"rounding": max, "failure_probability": sum, "estimated_tightness": max}
+    of |= dict.fromkeys(("long_name", "units"), lambda texts: " or ".join(dict.fromkeys(map(str, texts))))
+    values = {name: [attrs[name] for attrs in each] for name in each[0] if all(name in attrs for attrs in each)}
+    alike = {name: several[0] for name, several in values.items() if all(value == several[0] for value in several)}
+    return alike | {name: of[name](several) for name, several in values.items() if name in of}

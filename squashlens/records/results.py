@@ -186,8 +186,8 @@ def is_measured(result: Result) -> bool:
     stored, present = _read(texts[0]), digests(result)
     part = part_facts(stored, labels_of(result), [str(name) for name in result.dims])
     # Labels of the part, which it did not have before it was joined.
-    chosen = {label_of(name) for name in joints(stored) if name not in result.dims}
-    own = {name: digest for name, digest in present.items() if name not in chosen}
+    added = {*map(label_of, joints(stored)), *stored.get(SIGNED, {})} - {*part.get(SIGNED, {})}
+    own = {name: digest for name, digest in present.items() if name not in added}
     return _signs(stored, present) or (part is not stored and _signs(part, own))
 
 
@@ -216,7 +216,8 @@ def stored_facts(result: Result) -> dict[str, Any]:
 
 def measured_sizes(result: Result) -> dict[str, dict[str, int]]:
     """The sizes of each variable by dimension, before anything was selected, as far as they are recorded."""
-    return {name: sizes for text in texts_of(result) for name, sizes in _read(text).get("sizes", {}).items()}
+    each = [part_facts(_read(text), labels_of(result), [*map(str, result.dims)]) for text in texts_of(result)]
+    return {name: sizes for facts in each for name, sizes in facts.get("sizes", {}).items()}
 
 
 def _read(text: object) -> dict[str, Any]:

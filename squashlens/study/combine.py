@@ -11,9 +11,9 @@ import xarray as xr
 
 from squashlens.errors import InputError
 from squashlens.records.facts import Facts, together
-from squashlens.records.joining import aligned, padded, stacked
+from squashlens.records.joining import padded, stacked
 from squashlens.records.results import sealed
-from squashlens.saving.stored import OF_ALL, PROVENANCE
+from squashlens.saving.stored import PROVENANCE
 from squashlens.study.cells import Cell
 from squashlens.study.describing.description import Grid
 from squashlens.study.store import Store, extra
@@ -42,8 +42,6 @@ def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
     if "n_tokens" in whole.coords and not whole["n_tokens"].ndim:
         whole = whole.drop_vars("n_tokens")
     whole.attrs = {"study": str(store.root), "grid": grid.name}
-    for name, values in whole.data_vars.items():
-        values.attrs = _merge_attributes([part[name].attrs for part in parts.values()])
     return sealed(whole, facts) if any(PROVENANCE in part.attrs for part in parts.values()) else whole
 
 
@@ -72,16 +70,9 @@ def _along(axes: Mapping[str, list[Any]], cells: Mapping[tuple[Any, ...], xr.Dat
     for place, cell in cells.items():
         groups.setdefault(place[0], {})[place[1:]] = cell
     parts = {label: _along(dict(inner), groups[label]) for label in labels if label in groups}
-    whole = stacked(aligned({label: part for label, (part, _) in parts.items()}), dim)
-    facts = together(dim, labels, [parts[label][1] if label in parts else None for label in labels])
+    whole, stored = stacked({at: part for at, (part, _) in parts.items()}, dim, [own for _, own in parts.values()])
+    facts = together(dim, labels, [*map(dict(zip(parts, stored, strict=True)).get, labels)])
     return whole if len(parts) == len(labels) else padded(whole, {dim: np.array(labels)}), facts
-
-
-def _merge_attributes(each: Sequence[Mapping[Any, Any]]) -> dict[str, Any]:
-    """The attributes of a variable; those that differ between cells, such as the units of two scales, with "or"."""
-    names = dict.fromkeys(name for attrs in each for name in attrs if name not in OF_ALL)
-    values = {name: list({str(attrs[name]): attrs[name] for attrs in each if name in attrs}.values()) for name in names}
-    return {str(name): " or ".join(map(str, texts)) if texts[1:] else texts[0] for name, texts in values.items()}
 
 
 def rows(grid: Grid, cells: Sequence[Cell], store: Store) -> pd.DataFrame:

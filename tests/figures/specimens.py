@@ -318,9 +318,9 @@ def drawn(kind: str) -> tuple[dict[str, go.Figure], set[str]]:
     asking = {id(drawer.__draws__[1]): name for name, drawer in drawers.items() if hasattr(drawer, "__draws__")}
     called, require = set[str](), decorator.require
 
-    def note(result: Any, name: str, maker: str, dims: Any) -> None:
+    def note(result: Any, name: str, maker: str, dims: Any, joined: Any) -> None:
         called.add(asking[id(dims)])
-        require(result, name, maker, dims)
+        require(result, name, maker, dims, joined)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decorator, "require", note)

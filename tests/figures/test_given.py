@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 import pytest
 import xarray as xr
@@ -90,6 +91,13 @@ def test_one_variable_is_drawn_as_itself_and_several_or_their_means_in_panels(re
     np.testing.assert_array_equal(with_attributes.data[0].y, pairs["distance"].mean("layer"))
 
 
+def test_arrays_that_xarray_joined_are_drawn(results: dict[str, Any]) -> None:
+    bound = results["path_bound"]
+    shorter = bound.isel(position=slice(1, None)).assign_coords(position=bound["position"][:-1]) / 9
+    says = Page.of(sl.figures.of(xr.concat([bound, shorter], "w", join="outer"))).says
+    assert "(w 1, “1” at position 10)" in says
+
+
 def test_merged_results_have_the_figure_of_one_and_are_derived(results: dict[str, Any]) -> None:
     merged = xr.merge([results["sensitivity"], results["collapse"]], compat="override")
     figure: Any = sl.figures.of(merged)
@@ -112,6 +120,19 @@ def test_a_mean_over_what_a_figure_needs_is_refused(results: dict[str, Any]) -> 
     ):
         with pytest.raises(InputError, match="is the result of another measurement"):
             draw(one)
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize("name", measurements.results())
+def test_a_part_of_joined_results_is_drawn_and_listed_as_it_was(name: str, results: dict[str, Any]) -> None:
+    """Beside a longer part: of its labels nothing is drawn, counted or listed."""
+    result = results[name]
+    both = sl.results.concat({"longer": measurements.longer(result), "this": result}, dim="joined")
+    this, table = both.sel(joined="this"), sl.results.table(result)
+    for listed in (sl.results.table(this), sl.results.table(both).query("joined == 'this'")):
+        pd.testing.assert_frame_equal(listed[[*table]].reset_index(drop=True), table, check_dtype=False)
+    if name not in specimens.NO_FIGURE:
+        assert sl.figures.of(this).to_json() == sl.figures.of(result).to_json()
 
 
 @pytest.mark.few(2)

@@ -9,6 +9,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.records.joining import restored
 
 PROMPTS = ["110 =", "How many ones are 0 =", "0 ="]
 LENGTHS = [5, 7, 3]
@@ -34,15 +35,9 @@ def test_each_prompt_has_the_numbers_of_its_own_call(
     failures, fingerprints = [], set()
     for number, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True)):
         one = verb(tiny, prompt, **options)
-        ours, behind = (found.isel(prompt=number, position=part) for part in (slice(length), slice(length, None)))
-        names: list[Any] = list(one.data_vars) if isinstance(one, xr.Dataset) else [...]
-        for name in names:
-            theirs, here, padding = ((x if name is ... else x[name]) for x in (one, ours, behind))
-            np.testing.assert_array_equal(here.transpose(*theirs.dims).values, theirs.values)
-            assert "position" not in padding.dims or padding.isnull().all()
-            assert here.attrs["units"] == theirs.attrs["units"]
-        for name in ("token", "token_id"):
-            assert ours[name].values.tolist() == one[name].values.tolist()
+        here = restored(found.isel(prompt=number)).drop_vars(["prompt", "n_tokens"])
+        xr.testing.assert_equal(here.transpose(*one.dims), one)
+        behind = found.isel(prompt=number, position=slice(length, None))
         assert set(behind["token"].values.tolist()) <= {""}
         assert set(behind["token_id"].values.tolist()) <= {-1}
         failures.append(one.attrs.get("failure_probability", 0))

@@ -20,7 +20,8 @@ from squashlens.figures.drawing.page_blocks import Page
 from squashlens.figures.drawing.panels import DOT, compose
 from squashlens.figures.drawing.style import dress
 from squashlens.figures.drawing.text import escape
-from squashlens.records.results import origin_of, require_done
+from squashlens.records.joining import restored
+from squashlens.records.results import joined_along, origin_of, require_done
 
 DERIVED = "derived values"  # in the line under the title
 R = TypeVar("R")
@@ -50,12 +51,13 @@ def draws(
         @functools.wraps(function)
         def draw(found: Any, *args: Any, **kwargs: Any) -> go.Figure:
             several: dict[str, Any] = {"": found} if isinstance(found, xr.Dataset | xr.DataArray) else dict(found)
+            several = {label: restored(one) for label, one in several.items()}
             if not several:
                 raise InputError(f"{first.name} contains no result.", f"Give the result of {maker}.")
             ready = {label: in_order(with_modes(one, dims_of)) for label, one in several.items()}
             for label, one in ready.items():
                 require_done(one)
-                require(one, f"{first.name}[{label!r}]" if label else first.name, maker, dims_of)
+                require(one, f"{first.name}[{label!r}]" if label else first.name, maker, dims_of, joined_along(one))
             draw_one: Any = function
             selected = {at: [text for text in selections(one, dims_of) if text not in at] for at, one in ready.items()}
             if takes_several:

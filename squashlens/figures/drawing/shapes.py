@@ -209,10 +209,11 @@ def extremes(values: xr.DataArray, of: str = "value") -> str:
             places.append(f"{level} ({overlap})")
             continue
         index, where = np.unravel_index(may.argmax(), may.shape), list[str]()
+        here = values.isel(dict(zip(values.dims, index, strict=True)))
         for dim, at in zip(map(str, values.dims), index, strict=True):
             text, token = str(values[dim].values[at]), dim == "position" and "token" in values.coords
             name = f"{dim.replace('_', ' ')} {escape(text)}"
-            where.append(f"“{label(str(values['token'].values[at]))}” at position {text}" if token else name)
+            where.append(f"“{label(str(here['token'].item()))}” at position {text}" if token else name)
         places.append(f"{number(numbers[index])} ({', '.join(where)})")
     return f"The largest {of} is {places[0]}; the smallest is {places[1]}{besides}."
 

@@ -20,7 +20,8 @@ from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import dims_by_name, require
 from squashlens.errors import InputError
-from squashlens.records.results import Variable, provenance, signed
+from squashlens.records.joining import restored
+from squashlens.records.results import Variable, joined_along, provenance, signed
 from squashlens.remarks import remark
 from squashlens.tasks import Question, Reading, Task
 from squashlens.tasks.reading import WHY, is_number
@@ -211,12 +212,15 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
     >>> float(shares["said"].sum() + shares["unread"].sum())
     1.0
     """
-    require(result, "result", "squashlens.evaluate", dims_by_name(["value truth: mode length seed", "mode: mode"]))
+    result = restored(result)
+    needed = dims_by_name(["value truth: mode length seed", "mode: mode"])
+    require(result, "result", "squashlens.evaluate", needed, joined_along(result))
     facts = provenance(result)
     values = sorted({*result["value"].values.flat, *result["truth"].values.flat} - {""}, key=_by_size)
     flat = [result[name].values.reshape(len(result["mode"]), -1, 1) for name in ("value", "truth")]
-    said, truth = ((each == np.array(values)).mean(axis=1) for each in flat)
-    text, silent = "share of all questions of a mode", (flat[0] == "").mean(axis=(1, 2))
+    asked = (flat[1] != "").sum(axis=1)  # lengths that were joined may have different numbers of seeds
+    said, truth = ((each == np.array(values)).sum(axis=1) / asked for each in flat)
+    text, silent = "share of all questions of a mode", ((asked - (flat[0] != "").sum(axis=1)) / asked)[:, 0]
     return signed(
         "frequencies of answers",
         {"mode": result["mode"].values, "value": np.array(values)},
