@@ -27,7 +27,7 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.records.results import versions
 from squashlens.tasks import DRAWN_SEEDS, Question, Task, find, names
-from squashlens.tasks.task import one_for_all_seeds, seeds_of
+from squashlens.tasks.task import seeds_of
 
 try:
     from inspect_ai import Task as InspectTask
@@ -119,7 +119,8 @@ def from_log(log: str | Path | EvalLog, *, task: Task | None = None) -> xr.Datas
     known = task or find(name)
     outputs = {_question(known, sample): sample.output for sample in samples}
     facts = _facts(found, outputs)
-    if facts["generate"].get("temperature") == 0 and one_for_all_seeds(outputs):
+    several_seeds = len({question.seed for question in outputs}) > 1
+    if facts["generate"].get("temperature") == 0 and several_seeds and not known.varies(max(q.length for q in outputs)):
         raise InputError(
             "The log has several seeds of one prompt at temperature 0, which count one answer several times.",
             "Run the task with seeds=1.",

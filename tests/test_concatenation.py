@@ -125,6 +125,10 @@ def test_answers_to_other_numbers_of_questions_are_counted_alone() -> None:
     assert sl.results.answer_frequencies(both.sel(run="few")).equals(sl.results.answer_frequencies(few))
     with pytest.raises(InputError, match="over run, and this function takes one of each"):
         sl.results.answer_frequencies(both)
+    apart: Any = [sl.results.concat({label: one}, dim="run") for label, one in (("few", few), ("many", many))]
+    nested: Any = sl.results.concat(dict(zip("xy", apart, strict=True)), dim="half")
+    with pytest.raises(InputError, match="no joined part has them"):
+        sl.figures.of(nested.sel(half="x", run="many"))
     lengths: Any = sl.results.concat({6: few.sel(length=6), 7: many.sel(length=7)}, dim="length")
     assert float(sl.results.answer_frequencies(lengths)["truth"].sum()) == pytest.approx(1)
 

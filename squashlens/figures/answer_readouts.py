@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
@@ -67,7 +68,10 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
             for kind, name, verb in (("wrong", "repaired", "repairs"), ("right", "broken", "breaks"))
             if one[kind] > 0]  # fmt: skip
     part = f"{NAMES[sublayer]} {block}" if sublayer in NAMES else f"{sublayer} of block {block}"
-    wrong = labelled(found, half="select")["wrong"]
-    why = "it repairs most, less what it breaks" if wrong else "no answer is wrong, and it breaks least"
+    other = labelled(found, half="select")
+    gains = other["repaired"].fillna(0) * other["wrong"] - other["broken"].fillna(0) * other["right"]
+    best, alike = float(gains.max()), int(np.isclose(gains, gains.max()).sum())
+    others = "" if alike == 1 else f", as do {plural(alike - 1, 'other')}"
+    why = f"it repairs most, less what it breaks{others}" if best > 0 else "none repairs more than it breaks"
     says = f"Leaving out {part} {listed(told or ['changes nothing'])}. On the other half of the prompts, {why}."
     return finish(figure, "What is repaired or broken without a sublayer?", 280, found, says=says)

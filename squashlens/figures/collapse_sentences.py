@@ -38,7 +38,7 @@ def _change(lengths: np.ndarray, curve: np.ndarray) -> tuple[str, str, str]:
     ends, half = log_slope(lengths.tolist(), curve.tolist()), len(curve) // 2
     ratio = float(np.median(curve[half:]) / np.median(curve[:half]))
     rank = float(association(torch.from_numpy(curve), torch.from_numpy(lengths)).rho)
-    down, up = (min(sign * of for of in (*ends, rank)) > 0 and sign * (ratio - 1) >= 0 for sign in (-1, 1))
+    down, up = (np.min(sign * np.array([*ends, rank])) > 0 and sign * (ratio - 1) >= 0 for sign in (-1, 1))
     verb = "falls" if down else "grows" if up else "has no clear trend"
     return verb, "{} [{}, {}]".format(*map(number, ends)), number(ratio)
 

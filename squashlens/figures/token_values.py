@@ -165,7 +165,10 @@ def token_map(values: xr.DataArray) -> go.Figure:
     return finish(figure, f"{title or 'Values'}, by {rows[0]}", 280, values, *notes, says=extremes(values))
 
 
-@draws("squashlens.influence", "query: query", "effective_rank: layer", "token: position")
+@draws(
+    "squashlens.influence", "query: query", "effective_rank: layer", "token: position",
+    "jacobian path_bound: ? query layer position",
+)  # fmt: skip
 def influence(found: xr.Dataset, *, query: int | None = None) -> go.Figure:
     """Draw the influence of each token on one query from each layer: Jacobian norms if there are any, or path bounds.
 

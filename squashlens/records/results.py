@@ -163,15 +163,26 @@ def origin_of(result: Result) -> str:
 
 
 def is_done(result: Result) -> bool:
-    """Whether a result is no cell of a study that is not done yet."""
+    """Whether a result has numbers: not a cell of a study that is not done yet, or labels that no joined part has."""
     facts = _facts(result)
-    return any(facts) or not facts
+    if facts and not any(facts):
+        return False
+    own = [part_facts(_read(text), labels_of(result), [*map(str, result.dims)]) for text in texts_of(result)]
+    selected = {name: values.item() for name, values in result.coords.items() if not values.ndim}
+    foreign = [
+        dim for facts in own for dim, labels in facts.get("labels", {}).items()
+        if dim in selected and selected[dim] not in labels
+    ]  # fmt: skip
+    return not foreign or any(bool(one.notnull().any()) for one in as_dataset(result).values() if one.dtype.kind == "f")
 
 
 def require_done(result: Result) -> None:
-    """Raise an error for a cell of a study that is not done yet."""
+    """Raise an error for a result without numbers."""
     if not is_done(result):
-        raise InputError("This cell of a study is not done.", "Run the study, and combine its results again.")
+        raise InputError(
+            "Nothing was measured at these labels: this cell of a study is not done, or no joined part has them.",
+            "Select others, or run the study and combine its results again.",
+        )
 
 
 def _facts(result: Result) -> list[dict[str, Any]]:

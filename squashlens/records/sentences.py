@@ -23,8 +23,9 @@ def number(value: object) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """A number of things, as "1 length" and "2 lengths"."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    """A number of things, as "1 length", "2 lengths" and "2 queries"."""
+    several = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{count} {noun if count == 1 else several}"
 
 
 def with_interval(found: xr.Dataset, name: str) -> xr.DataArray:

@@ -29,6 +29,7 @@ EXAMPLES = "Here are a few examples:"
 SHORT = 8  # most items in a short question
 FIRST = 5  # as many words of a template begin a question
 FEW = 2  # as few do not tell it from an answer
+DRAWS = 64  # seeds that show whether a task draws at random
 DRAWN_SEEDS = 16  # default number of questions at each length, for tasks that draw random items
 Items = tuple[str, ...]
 
@@ -129,6 +130,11 @@ class Task:
                 "It must return exactly that many non-empty texts.",
             )
         return self.about(items, seed=seed, mode=mode)
+
+    def varies(self, length: int) -> bool:
+        """Whether any of `DRAWS` random seeds asks another question of this length than the first."""
+        first, *others = (self.ask(length, seed=seed).items for seed in range(DRAWS))
+        return any(other != first for other in others)
 
     def about(self, items: Sequence[str], *, seed: int = 0, mode: Mode = "answer_only") -> "Question":
         """The question about given items, whose `seed` is a label; raises as `ask` does."""
@@ -327,12 +333,6 @@ class Question:
     items: Items
     prompt: str
     truth: str
-
-
-def one_for_all_seeds(asked: Iterable[Question]) -> bool:
-    """Whether there are several seeds, and at each length they all ask the same question."""
-    seeds, lengths, items = zip(*((q.seed, q.length, q.items) for q in asked), strict=True)
-    return len(set(seeds)) > 1 and len(set(items)) == len(set(lengths))
 
 
 PER_SLIP = 4  # one symbol in 4 may be none of the sequence's

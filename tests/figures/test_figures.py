@@ -66,9 +66,10 @@ def test_a_sentence_names_labels_and_why_a_sublayer_was_selected() -> None:
     with np.errstate(all="raise"):  # an infinite value has no bar
         assert not np.any(interval(np.array([np.inf, 1]), np.array([np.inf, 1]), np.array([np.inf, 1]), "")["array"])
     found = specimens.MEASUREMENTS["sublayer_effect"]().assign(wrong=("half", [0, 1]), right=("half", [3, 0]))
-    says = " of 1 wrong answer. On the other half of the prompts, no answer is wrong, and it breaks least."
+    says = " of 1 wrong answer. On the other half of the prompts, none repairs more than it breaks."
     assert says in Page.of(sl.figures.of(restated(found, {}))).says
-    assert "it repairs most, less what" in Page.of(sl.figures.of(restated(found + 1, {}))).says
+    alike = found.assign(wrong=("half", [2, 1]), repaired=found["repaired"] * 0 + 1, broken=found["broken"] * 0)
+    assert "it repairs most, less what it breaks, as do " in Page.of(sl.figures.of(restated(alike, {}))).says
 
 
 def test_separators_of_both_signs_have_no_effect_that_remains() -> None:

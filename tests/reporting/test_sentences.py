@@ -135,6 +135,7 @@ SAID: list[tuple[Callable[[], str], str]] = [
      "over 64 lengths (95 % interval)"),
     (lambda: collapse.collapses(pairs(PLATEAU, [50.0] * 64)), "lengths, at all from n = 2 on (median ratio 0.06)"),
     (lambda: collapse.falls(pairs([1, 2, 3, 4, 4, 3, 2, 1])), "has no clear trend with length"),
+    (lambda: collapse.falls(pairs([0.001] * 24)), "has no clear trend with length"),
     (lambda: collapse.falls(pairs([1.0] * 11 + [100])), "has no clear trend with length: log-log slope 0.6 ["),
     (lambda: collapse.falls(pairs([1.0, 2, 3, 4])), "grows with length: log-log slope 1 [1, 1] over 4 lengths"),
     (lambda: collapse.falls(pairs([2.0, 0, 0, 0])), "D at layer 2 is 0 (median over 4 lengths)"),

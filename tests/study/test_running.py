@@ -166,7 +166,7 @@ def test_a_cell_that_is_missing_has_no_provenance(tmp_path: Path) -> None:
     axis = next(name for name in map(str, found["path_bound"].dims) if name == "to_layer")
     assert sl.results.provenance(found.isel({axis: 0, "prompt": 0}))["call"]["prompt"] == "11 ="
     for use in (sl.results.provenance, sl.figures.of):
-        with pytest.raises(InputError, match="This cell of a study is not done"):
+        with pytest.raises(InputError, match="this cell of a study is not done"):
             use(found.isel({axis: 1, "prompt": 0}))
     assert len([line for line in sl.figures.of(found).data if len(line.x)]) == 2  # pyright: ignore
 

@@ -85,7 +85,7 @@ class Hook:
     def __call__(self, tensor: Tensor, *, hook: object) -> Tensor | None:
         if isinstance(self.positional, tuple):
             self._lengths.append(tensor.shape[-1 if self.site.endswith(AXIS_OF_KEYS) else 1])
-        written = [writes(tensor)]
+        written = [_history(tensor)]
         result = self.edit(tensor, hook=hook) if self._with_point else self.edit(tensor)
         site = getattr(hook, "name", None) if "{block}" in self.site else self.site
         return _checked(self.name, str(site), written, hook, (tensor,), result)
@@ -269,8 +269,8 @@ def checking_results(model: Bridge) -> Iterator[None]:
                 torch_hook(stack, point, lambda _, entering: (entering[0].clone(), *entering[1:]), before=True)
             theirs = [h.user_hook for h in point.fwd_hooks if not isinstance(h.user_hook, Hook)]
             if theirs:
-                written: list[int] = []
-                torch_hook(stack, point, lambda _, t, written=written: written.append(writes(t[0])), before=True)
+                written: list[Any] = []
+                torch_hook(stack, point, lambda _, t, written=written: written.append(_history(t[0])), before=True)
                 check = partial(_checked, " or ".join(map(function_name, theirs)), site, written)
                 torch_hook(stack, point, check, before=False)
         yield
@@ -305,19 +305,28 @@ def without_partials(function: object) -> Any:
     return function
 
 
-def _checked(name: str, site: str, written: list[int], _point: object, entered: tuple[Any, ...], after: object) -> Any:
+def _history(value: object) -> tuple[int, object]:
+    """How often a tensor was written to, and what its derivative follows."""
+    return writes(value), getattr(value, "grad_fn", None)
+
+
+def _checked(name: str, site: str, written: list[Any], _point: object, entered: tuple[Any, ...], after: object) -> Any:
     """What the model goes on with after a hook: its result, or a copy of what entered if the hook only wrote to that.
 
-    Raises an error if that is not a tensor like the one that entered, which before had been `written` to so many times;
-    if it has new NaN entries, or a backward hook.
+    Raises an error if that is not a tensor like the one that entered, whose `written` history was another; if it has
+    new NaN entries; or if its derivative is not that of the edit.
     """
-    before = entered[0]
-    if any(getattr(tensor, "_backward_hooks", None) for tensor in (before, after)):
+    before, (writes_before, origin) = entered[0], written.pop()
+    same, wrote = after is None or after is before, writes(before) != writes_before
+    unseen = wrote and origin is not None and torch.is_grad_enabled() and before.grad_fn is origin
+    if unseen or any(getattr(tensor, "_backward_hooks", None) for tensor in (before, after)):
+        does = "calls `register_hook`, which changes derivatives but not the model's output"
+        if unseen:
+            does = "writes to its tensor unrecorded, which changes the model's output but not its derivatives"
         raise InputError(
-            f"The hook {name} at {site} calls `register_hook`, which changes derivatives but not the model's output.",
+            f"The hook {name} at {site} {does}.",
             "Return an edited tensor instead: the derivative then follows.",
         )
-    same, wrote = after is None or after is before, writes(before) != written.pop()
     if not isinstance(before, Tensor) or (same and not wrote):
         return after
     after = before.clone() if same else after  # the bridge's norms take the same tensor as one without an edit

@@ -136,7 +136,7 @@ def selections(found: Result, names: Iterable[str]) -> Iterator[str]:
     over = {dim for name in (sizes.keys() & names or sizes) for dim in sizes[name]}
     for name, values in zip(map(str, found.coords), found.coords.values(), strict=True):
         label = PLACES[name][1] if name in PLACES else f"{name} ".replace("_", " ")
-        part = plural(values.size, label.strip()) if values.ndim else label + _short(str(values.values))
+        part = plural(values.size, name.replace("_", " ")) if values.ndim else label + _short(str(values.values))
         if not values.ndim and (name in over or name in PLACES):
             yield part
         elif name not in over and values.size < whole_size(found, name):

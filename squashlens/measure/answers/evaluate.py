@@ -23,7 +23,7 @@ from squashlens.measure.session import Session
 from squashlens.saving.journal import Journal, checked
 from squashlens.sequences import Ids
 from squashlens.tasks import DRAWN_SEEDS, Question, Task, find
-from squashlens.tasks.task import Prompting, one_for_all_seeds, seeds_of
+from squashlens.tasks.task import Prompting, seeds_of
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,11 @@ def prepare_questions(
     modes = several(form.mode)
     numbers = seeds_of(seeds, n_seeds if task.random or sampled else 1)
     asked = task.asked(list(lengths), numbers, modes)
-    if one_for_all_seeds(asked) and not sampled:
+    longest = max(question.length for question in asked)
+    if len(numbers) > 1 and not sampled and not task.varies(longest):
         raise InputError(
-            f"The task {task.name!r} asks the same question for all {len(numbers)} seeds at each length, and decoding "
-            "is greedy, so that they would count one answer several times.",
+            f"The task {task.name!r} asks one question of length {longest}, whatever the seed, and decoding is greedy, "
+            f"so that {len(numbers)} seeds would count one answer several times.",
             "Give seeds=1, a task whose draw= uses its generator, or temperature= to sample answers.",
         )
     questions = tuple(task.after_examples(question, form.n_examples) for question in asked)
