@@ -60,7 +60,8 @@ def by_token(values: xr.DataArray) -> go.Figure:
     """
     values = of_one_prompt(moved_probability(values))
     if "query" in values.coords and not values["query"].ndim:
-        values = values.isel(position=values["position"].values <= values["query"].item())
+        last, places = values["query"].item(), values["position"].values
+        values = values.isel(position=places <= last + (last < 0) * len(places))  # a study may count from the end
     (title, axis), data, notes = titles_of(values), values.values, interval_note(values)
     figure = go.Figure(_line(values, colour=COLOURS["path_bound"]))
     if (data[np.isfinite(data)] > 0).all():

@@ -133,8 +133,9 @@ class Task:
 
     def varies(self, length: int) -> bool:
         """Whether any of `DRAWS` random seeds asks another question of this length than the first."""
-        first, *others = (self.ask(length, seed=seed).items for seed in range(DRAWS))
-        return any(other != first for other in others)
+        asked = (self.ask(length, seed=seed).items for seed in range(DRAWS))
+        first = next(asked)
+        return any(other != first for other in asked)
 
     def about(self, items: Sequence[str], *, seed: int = 0, mode: Mode = "answer_only") -> "Question":
         """The question about given items, whose `seed` is a label; raises as `ask` does."""

@@ -60,6 +60,8 @@ def test_a_sentence_names_labels_and_why_a_sublayer_was_selected() -> None:
     same = specimens.bound(8).copy(data=[2.0] * 8)
     assert Page.of(sl.figures.by_token(restated(same, {}))).says == "The value is 2 everywhere."
     assert extremes(same.isel(position=[3]) * 0) == "The value is 0."
+    from_the_end = sl.figures.by_token(restated(specimens.bound(8).assign_coords(query=-1), {}))
+    assert len(from_the_end.data[0].y) == 8, "no token is after the last one"
     rates = xr.DataArray([[0.1, 0.7], [0.3, 0.2]], {"block": [4, 5], "head": [0, 1]}, name="rate")
     said = Page.of(sl.figures.of(sealed(rates, {"model": "m"}))).says
     assert said == "The largest value is 0.7 (block 4, head 1); the smallest is 0.1 (block 4, head 0)."
