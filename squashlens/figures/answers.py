@@ -12,7 +12,7 @@ import xarray as xr
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import text_axis
 from squashlens.figures.drawing.decorator import draws
-from squashlens.figures.drawing.notes import whole_size
+from squashlens.figures.drawing.notes import whole_sizes
 from squashlens.figures.drawing.shapes import curve, grid, interval
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label
@@ -57,7 +57,7 @@ def accuracy_by_length(found: Found) -> go.Figure:
         mode_text, style = _style_of_mode(mode)
         name = ", ".join([text] * bool(text) + [mode_text] * (len(together) > 1))
         style: Any = series(at) if len(several) > 1 else style
-        here, many = several[text].sel(mode=mode), whole_size(several[text], "seed")
+        here, many = several[text].sel(mode=mode), whole_sizes(several[text]).get("seed", 1)
         lengths, ends = here["length"].values, ("", "_low", "_high")
         share, low, high = (here[f"accuracy{end}"].values for end in ends)
         texts = _rights(name, here, many)

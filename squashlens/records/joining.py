@@ -9,8 +9,8 @@ import xarray as xr
 from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.records.facts import CHANGED, Facts, part_facts, read_facts, together
-from squashlens.records.results import R, is_measured, labels_of, sealed, stored_facts
+from squashlens.records.facts import CHANGED, Facts, read_facts, together
+from squashlens.records.results import R, is_measured, own_facts, sealed, stored_facts
 from squashlens.saving.stored import OF_ALL, Result, as_dataset, texts_of
 
 TOKENS = {"token": "", "token_id": -1}  # after the last token of a prompt that is shorter than others
@@ -57,7 +57,7 @@ def concat(result: Mapping[str | int | float, Result], dim: str) -> xr.DataArray
     if len({isinstance(label, str) for label in result}) > 1:
         raise InputError("Some labels of result= are text and some are numbers.", "Give labels of one kind.")
     result = {label: restored(part) for label, part in result.items()}
-    facts = [part_facts(stored_facts(part), labels_of(part), list(map(str, part.dims))) for part in result.values()]
+    facts = [own_facts(part, stored_facts(part)) for part in result.values()]
     # A part may have a label along `dim` from a selection.
     parts: Any = {
         n: part.drop_vars(dim) if dim in part.coords and not part[dim].ndim else part for n, part in result.items()
@@ -116,7 +116,7 @@ def restored(result: Any) -> Any:
     part itself stays.
     """
     stored = stored_facts(result) if len(texts_of(result)) == 1 else {}
-    own = part_facts(stored, labels_of(result), list(map(str, result.dims)))
+    own = own_facts(result, stored)
     if not own.keys() & {*CHANGED}:
         return result
     whole = as_dataset(result).copy(deep=False)

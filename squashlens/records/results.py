@@ -167,7 +167,7 @@ def is_done(result: Result) -> bool:
     facts = _facts(result)
     if facts and not any(facts):
         return False
-    own = [part_facts(_read(text), labels_of(result), [*map(str, result.dims)]) for text in texts_of(result)]
+    own = [own_facts(result, _read(text)) for text in texts_of(result)]
     selected = {name: values.item() for name, values in result.coords.items() if not values.ndim}
     foreign = [
         dim for facts in own for dim, labels in facts.get("labels", {}).items()
@@ -195,7 +195,7 @@ def is_measured(result: Result) -> bool:
     if len(texts) != 1:
         return False
     stored, present = _read(texts[0]), digests(result)
-    part = part_facts(stored, labels_of(result), [str(name) for name in result.dims])
+    part = own_facts(result, stored)
     # Labels of the part, which it did not have before it was joined.
     added = {*map(label_of, joints(stored)), *stored.get(SIGNED, {})} - {*part.get(SIGNED, {})}
     own = {name: digest for name, digest in present.items() if name not in added}
@@ -225,9 +225,14 @@ def stored_facts(result: Result) -> dict[str, Any]:
     return _read(texts[0])
 
 
+def own_facts(result: Result, stored: dict[str, Any]) -> dict[str, Any]:
+    """What a result stores; for one part that was selected from a joined result, what that part stored."""
+    return part_facts(stored, labels_of(result), [*map(str, result.dims)])
+
+
 def measured_sizes(result: Result) -> dict[str, dict[str, int]]:
     """The sizes of each variable by dimension, before anything was selected, as far as they are recorded."""
-    each = [part_facts(_read(text), labels_of(result), [*map(str, result.dims)]) for text in texts_of(result)]
+    each = [own_facts(result, _read(text)) for text in texts_of(result)]
     return {name: sizes for facts in each for name, sizes in facts.get("sizes", {}).items()}
 
 

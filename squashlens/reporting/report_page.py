@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 WIDTHS = {"phone": 3.7, "desk": 6.75}  # inches that screens of 390 and 680 pixels leave for a figure
 COUNT = "How many ones are in the following sequence? {} ="
+AROUND: dict[str, Any] = dict(zip(("prefix", "suffix"), map(str.strip, COUNT.split("{}")), strict=True))
 COUNTED = (1, 4, 8, 16, 32, 47, 48, 64, 80, 90, 104, 120)  # numbers of ones; the next number is compared with each
 COPIED = 192  # ones, of which a trained model in bfloat16 confuses many lengths
 PARTS, PARTS_OF_LENGTHS = 3, 3  # of a page that are measured one after the other, for the time that it will take
@@ -233,8 +234,7 @@ def _counting(model: Bridge) -> Section:
     """Which counts of ones the model can do, and from which on n and n + 1 get one answer."""
     from squashlens import figures, prompts
 
-    before, after = COUNT.split("{}")
-    ones = prompts.repeated(model, "1", COUNTED[-1] + 1, prefix=before.strip(), suffix=after.strip())
+    ones = prompts.repeated(model, "1", COUNTED[-1] + 1, **AROUND)
     found = _count(model, ones, _lengths_counted())
     found = found.isel(pair=[at for at, n in enumerate(found["length"].values) if n in COUNTED])
     used = [n for n, said in zip(COUNTED, found["verdict"].values, strict=True) if said == USED]
@@ -367,8 +367,8 @@ def _code(
     loaded, coarse = load_of(facts, source), load_of(facts | {"dtype": "bfloat16"}, source)
     stated = {"prompt": repr(asked.prompt), "norm": repr(facts["call"]["norm"]), "dtype": repr(facts["dtype"])}
     stated |= {"loaded": loaded, "coarse": coarse, "probes": facts["call"]["n_probes"], "asked": asked, "n": n}
-    counted = _lengths_counted() if asked == _demonstration(True) else []
-    return template("code.py.jinja").render(stated, knockout=knockout, helped=helped, counted=counted).strip()
+    stated |= {"form": AROUND, "counted": _lengths_counted() if asked == _demonstration(True) else []}
+    return template("code.py.jinja").render(stated, knockout=knockout, helped=helped).strip()
 
 
 def _embed(figure: "go.Figure", *, with_library: bool) -> str:

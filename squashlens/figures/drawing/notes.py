@@ -122,9 +122,10 @@ def _places(found: Result, facts: dict[str, Any]) -> Iterator[str]:
             yield from filter(None, [tell(value)])
 
 
-def whole_size(found: Result, dim: str) -> int:
-    """The size along a dimension before anything was selected, if it is recorded; otherwise that of now."""
-    return max([found.sizes.get(dim, 1), *(own.get(dim, 1) for own in measured_sizes(found).values())])
+def whole_sizes(found: Result) -> dict[str, int]:
+    """The size along each dimension before anything was selected, if it is recorded; otherwise that of now."""
+    sizes: list[Any] = [found.sizes, *measured_sizes(found).values()]
+    return {dim: max(own.get(dim, 1) for own in sizes) for each in sizes for dim in each}
 
 
 def selections(found: Result, names: Iterable[str]) -> Iterator[str]:
@@ -133,13 +134,13 @@ def selections(found: Result, names: Iterable[str]) -> Iterator[str]:
     A variable may be a summary over the dimension that was selected from: that of the whole result is drawn then.
     """
     sizes, names = measured_sizes(found), names if isinstance(found, xr.Dataset) else [str(found.name)]
-    over = {dim for name in (sizes.keys() & names or sizes) for dim in sizes[name]}
+    over, whole = {dim for name in (sizes.keys() & names or sizes) for dim in sizes[name]}, whole_sizes(found)
     for name, values in zip(map(str, found.coords), found.coords.values(), strict=True):
         label = PLACES[name][1] if name in PLACES else f"{name} ".replace("_", " ")
         part = plural(values.size, name.replace("_", " ")) if values.ndim else label + _short(str(values.values))
         if not values.ndim and (name in over or name in PLACES):
             yield part
-        elif name not in over and values.size < whole_size(found, name):
+        elif name not in over and values.size < whole.get(name, 1):
             yield f"of the whole result, not only of {part}"
 
 
