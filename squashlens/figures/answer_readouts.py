@@ -71,7 +71,7 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
     other = labelled(found, half="select")
     gains = other["repaired"].fillna(0) * other["wrong"] - other["broken"].fillna(0) * other["right"]
     best, alike = float(gains.max()), int(np.isclose(gains, gains.max()).sum())
-    others = "" if alike == 1 else f", as do {plural(alike - 1, 'other')}"
+    others = "" if alike == 1 else f", as do{'es' * (alike == 2)} {plural(alike - 1, 'other')}"
     why = f"it repairs most, less what it breaks{others}" if best > 0 else "none repairs more than it breaks"
     says = f"Leaving out {part} {listed(told or ['changes nothing'])}. On the other half of the prompts, {why}."
     return finish(figure, "What is repaired or broken without a sublayer?", 280, found, says=says)

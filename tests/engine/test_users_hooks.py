@@ -135,7 +135,7 @@ def test_random_functions_are_found_wherever_they_are(where: str, bridge_of: Any
         sl.top_tokens(model, IDS)
 
 
-@pytest.mark.parametrize("hang", ["point", "module", "every", "tensor", "applied", "unrecorded"])
+@pytest.mark.parametrize("hang", ["point", "module", "every", "tensor", "applied", "unrecorded", "view"])
 def test_hooks_whose_derivatives_are_not_those_of_the_output_are_refused(hang: str, bridge_of: Any) -> None:
     model = bridge_of("llama")
 
@@ -157,6 +157,7 @@ def test_hooks_whose_derivatives_are_not_those_of_the_output_are_refused(hang: s
         "tensor": lambda: model.hooks(fwd_hooks=[(site, within)]),
         "applied": lambda: sl.applied(model, (site, within)),
         "unrecorded": lambda: sl.applied(model, (site, unrecorded)),
+        "view": lambda: sl.applied(model, ("blocks.1.attn.hook_z", unrecorded)),
     }
     with hooks[hang]():
         for measure in (sl.certified_bound, sl.jacobian_norms):

@@ -306,8 +306,9 @@ def without_partials(function: object) -> Any:
 
 
 def _history(value: object) -> tuple[int, object]:
-    """How often a tensor was written to, and what its derivative follows."""
-    return writes(value), getattr(value, "grad_fn", None)
+    """How often a tensor was written to, and what its derivative follows; a view has that of its base."""
+    base = getattr(value, "_base", None)
+    return writes(value), getattr(value if base is None else base, "grad_fn", None)
 
 
 def _checked(name: str, site: str, written: list[Any], _point: object, entered: tuple[Any, ...], after: object) -> Any:
@@ -316,9 +317,10 @@ def _checked(name: str, site: str, written: list[Any], _point: object, entered: 
     Raises an error if that is not a tensor like the one that entered, whose `written` history was another; if it has
     new NaN entries; or if its derivative is not that of the edit.
     """
-    before, (writes_before, origin) = entered[0], written.pop()
-    same, wrote = after is None or after is before, writes(before) != writes_before
-    unseen = wrote and origin is not None and torch.is_grad_enabled() and before.grad_fn is origin
+    before = entered[0]
+    (writes_before, origin), (writes_now, follows) = written.pop(), _history(before)
+    same, wrote = after is None or after is before, writes_now != writes_before
+    unseen = wrote and origin is not None and torch.is_grad_enabled() and follows is origin
     if unseen or any(getattr(tensor, "_backward_hooks", None) for tensor in (before, after)):
         does = "calls `register_hook`, which changes derivatives but not the model's output"
         if unseen:
