@@ -119,8 +119,8 @@ def from_log(log: str | Path | EvalLog, *, task: Task | None = None) -> xr.Datas
     known = task or find(name)
     outputs = {_question(known, sample): sample.output for sample in samples}
     facts = _facts(found, outputs)
-    several_seeds = len({question.seed for question in outputs}) > 1
-    if facts["generate"].get("temperature") == 0 and several_seeds and not known.varies(max(q.length for q in outputs)):
+    seeds, lengths = ({getattr(question, part) for question in outputs} for part in ("seed", "length"))
+    if facts["generate"].get("temperature") == 0 and len(seeds) > 1 and not any(map(known.varies, lengths)):
         raise InputError(
             "The log has several seeds of one prompt at temperature 0, which count one answer several times.",
             "Run the task with seeds=1.",

@@ -62,11 +62,10 @@ def prepare_questions(
     modes = several(form.mode)
     numbers = seeds_of(seeds, n_seeds if task.random or sampled else 1)
     asked = task.asked(list(lengths), numbers, modes)
-    longest = max(question.length for question in asked)
-    if len(numbers) > 1 and not sampled and not task.varies(longest):
+    if len(numbers) > 1 and not sampled and not any(map(task.varies, {question.length for question in asked})):
         raise InputError(
-            f"The task {task.name!r} asks one question of length {longest}, whatever the seed, and decoding is greedy, "
-            f"so that {len(numbers)} seeds would count one answer several times.",
+            f"The task {task.name!r} asks one question at each length, whatever the seed, and decoding is greedy, so "
+            f"that {len(numbers)} seeds would count one answer several times.",
             "Give seeds=1, a task whose draw= uses its generator, or temperature= to sample answers.",
         )
     questions = tuple(task.after_examples(question, form.n_examples) for question in asked)

@@ -176,6 +176,8 @@ def test_one_answer_is_never_counted_as_many(tiny: Any) -> None:
         with pytest.raises(InputError, match="would count one answer several times"):
             sl.evaluate(tiny, task, lengths=[4, 9], seeds=5)
     assert sl.evaluate(tiny, COUNT, lengths=[2], seeds=2)["prompts"] == 1, "drawn twice by chance"
+    mixed = replace(COUNT, draw=lambda n, rng: COUNT.draw(n, rng) if n < 5 else same.draw(n, rng))
+    assert sl.evaluate(tiny, mixed, lengths=[4, 9], seeds=5).sizes["seed"] == 5
     drawn = sl.evaluate(tiny, same, lengths=[60], seeds=12, temperature=3.0)
     assert len(set(drawn["answer"].values.flat)) > 2
     assert sl.evaluate(tiny, COUNT, lengths=[4]).sizes["seed"] == 16
