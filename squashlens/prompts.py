@@ -20,6 +20,7 @@ from typing_extensions import TypeAliasType
 from squashlens._typing import Bridge, Template, positive, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.engine.locks import exclusive
+from squashlens.engine.text.context import decoded, end_of, tokenize_after, tokenize_inside
 from squashlens.engine.text.start import start_of
 from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, tokenize, vocabulary_of
 from squashlens.errors import InputError
@@ -206,7 +207,7 @@ def build(
         The sequence.
 
     Raises:
-        InputError: if a content text is not one token, or the tokenizer merges the content with the text after it.
+        InputError: if a content text is not one token, or the tokenizer cannot write the suffix after the content.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
@@ -274,8 +275,8 @@ def stacked(sequence: Sequence[GrowingSequence]) -> Int[Tensor, "prompt position
 def one_token(model: Bridge, token: Token) -> int:
     """The id of a token that is given as text or as an id.
 
-    Text is encoded as it is in a prompt, and never looked up in the vocabulary: some entries, such as the bytes of a
-    character, have names that look like other texts.
+    Text is encoded as it stands inside a prompt, with its own space or without one (``" one"`` or ``"one"``), and never
+    looked up in the vocabulary: some entries, such as the bytes of a character, have names that look like other texts.
 
     Args:
         model, token: as in `repeated`.
@@ -285,14 +286,11 @@ def one_token(model: Bridge, token: Token) -> int:
     """
     if not isinstance(token, str):
         return int(token)
-    ids = encode(model, token)
-    if len(ids) > 1:  # a tokenizer may put a space before a text; a second time there is none
-        twice = encode(model, token + token)
-        ids = twice[len(ids) :] if twice[: len(ids)] == ids else ids
+    ids = tokenize_inside(model, token)
     if len(ids) != 1:
         raise InputError(
             f"{short_repr(token)} is {len(ids)} tokens for this tokenizer.",
-            "Give text that is one token, or a token id.",
+            "Give text that is one token, such as a word with the space before it, or a token id.",
         )
     return ids[0]
 
@@ -314,34 +312,22 @@ def _prefix_and_suffix(
                 "Use template='none', with prefix= and suffix= as token ids.",
             )
         before, after = text.split(MARK)
-        return tuple(encode(model, before)), tokenize_after(model, token, after)
-    trailing = tokenize_after(model, token, suffix) if isinstance(suffix, str) else tuple(suffix)
-    if not isinstance(prefix, str):
-        return tuple(int(token_id) for token_id in prefix), trailing
-    return (*start_of(model).ids, *(encode(model, prefix) if prefix.strip() else ())), trailing
+        lead = tuple(encode(model, before))
+        return lead, tokenize_after(model, (*lead, token), after)
+    if isinstance(prefix, str):
+        lead = (*start_of(model).ids, *(encode(model, prefix) if prefix.strip() else ()))
+    else:
+        lead = tuple(int(token_id) for token_id in prefix)
+    return lead, tokenize_after(model, (*lead, token), suffix) if isinstance(suffix, str) else tuple(suffix)
 
 
-def tokenize_after(model: Bridge, token: int, text: str) -> Ids:
-    """Token ids of `text` as it follows a token; on its own, some tokenizers would insert a leading space."""
-    if not text:
-        return ()
-    content = require_tokenizer(model).decode([token])
-    alone, joint = encode(model, content), encode(model, content + text)
-    if joint[: len(alone)] != alone or alone[-1] != token:
-        raise InputError(
-            f"The tokenizer merges {content!r} with {text!r} after it.",
-            "Begin that text with a space, leave out white space at the end of what is before it, or give token ids.",
-        )
-    return tuple(joint[len(alone) :])
-
-
-def answers_after(model: Bridge, token: int, texts: Sequence[str]) -> list[Ids]:
-    """Token ids of different answers as they follow a prompt's last token, for all measurements of one spelling.
+def answers_after(model: Bridge, ids: Sequence[int], texts: Sequence[str]) -> list[Ids]:
+    """Token ids of different answers as they follow a prompt, for all measurements of one spelling.
 
     Raises if an answer is empty, or begins another one, than which it could then never be less likely. Warns of one
     that continues the last word of the prompt, if it has no fewer tokens than with a space before it.
     """
-    tokens = [tokenize_after(model, token, text) for text in texts]
+    tokens = [tokenize_after(model, ids, text) for text in texts]
     pairs = [(a, b) for a, b in permutations(range(len(tokens)), 2) if tokens[b][: len(tokens[a])] == tokens[a]]
     if pairs:
         (a, b), *_ = pairs
@@ -352,10 +338,15 @@ def answers_after(model: Bridge, token: int, texts: Sequence[str]) -> list[Ids]:
     if not all(tokens):
         raise InputError("The answer is empty.", "Give its text.")
     for text, own in zip(texts, tokens, strict=True):
-        before = require_tokenizer(model).decode([token])[-1:]
-        if text[0].isalnum() and (before.isalnum() or before in ".,:;?!"):
-            spaced = tokenize_after(model, token, f" {text}")
+        if text[0].isalnum() and _ends_in_a_word(model, ids):
+            spaced = tokenize_after(model, ids, f" {text}")
             if spaced != own and len(spaced) <= len(own):
                 remark(f"{text!r} is measured without a space before it. For an answer that is a word, give ' {text}'.")
                 break
     return tokens
+
+
+def _ends_in_a_word(model: Bridge, ids: Sequence[int]) -> bool:
+    """Whether a prompt ends in a letter, a digit, or a mark with a space after it."""
+    last = decoded(require_tokenizer(model), end_of(model, ids))[-1:]
+    return last.isalnum() or last in {*".,:;?!"}

@@ -23,7 +23,8 @@ from squashlens.engine.anatomy import text_config, windows
 from squashlens.engine.digests import digest
 from squashlens.engine.hooking.hook import Hook, RowHook
 from squashlens.engine.locks import exclusive, locked, require_bridge
-from squashlens.engine.text.tokens import Prompts, display_tokens, require_tokenizer, tokenize
+from squashlens.engine.text.context import display_tokens
+from squashlens.engine.text.tokens import Prompts, require_tokenizer, tokenize
 from squashlens.errors import InputError
 from squashlens.theory.attention import unmasked
 

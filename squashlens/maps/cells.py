@@ -17,7 +17,7 @@ from squashlens.engine.memory import to_cpu
 from squashlens.engine.native import outputs_are_tokens
 from squashlens.engine.running.forward import forward, log_probabilities
 from squashlens.engine.state import measured
-from squashlens.engine.text.tokens import display_tokens
+from squashlens.engine.text.context import display_tokens
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.maps.traces import LONGEST, RANKS, Traces

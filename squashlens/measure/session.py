@@ -23,6 +23,7 @@ from squashlens.engine.running.forward import forward
 from squashlens.engine.running.streamed import implementation
 from squashlens.engine.state import fingerprint_of, proved
 from squashlens.engine.text import tokens
+from squashlens.engine.text.context import display_tokens
 from squashlens.engine.text.start import start_of
 from squashlens.engine.verify import require_sound, status
 from squashlens.errors import InputError
@@ -182,7 +183,7 @@ class Session:
         if self.labels is not None:
             return ("position",), dict(self.labels)
         ids = self.ids.cpu().numpy().astype(np.int64)
-        return position_coords(ids, tokens.display_tokens(self.model, self.ids))
+        return position_coords(ids, display_tokens(self.model, self.ids))
 
 
 def streams_of(session: Session, layers: Sequence[Target], at: Any = slice(None)) -> list[Tensor]:

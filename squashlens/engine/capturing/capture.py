@@ -32,7 +32,8 @@ from squashlens.engine.capturing.pairs import PairCapture, Pairs, capture_pairs
 from squashlens.engine.memory import human, require_room
 from squashlens.engine.running.forward import forward
 from squashlens.engine.state import measured
-from squashlens.engine.text.tokens import Prompts, display_tokens, each_of, tokenize
+from squashlens.engine.text.context import display_tokens
+from squashlens.engine.text.tokens import Prompts, each_of, tokenize
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.records.results import MODEL_UNITS, signed

@@ -6,7 +6,6 @@ to the piece in which it is, or else to the one that follows it. Tokens of the b
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from squashlens._typing import Pieces
 
@@ -45,16 +44,3 @@ def positions_in(texts: Sequence[str], pieces: Sequence[Piece]) -> list[list[int
         for i in inside[:1]:
             positions[i].append(token)
     return positions
-
-
-def texts_of(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """The text that each token adds to the text of those before it; "" for the first parts of a character."""
-    texts: list[str] = []
-    before = ""
-    for end in range(1, len(ids) + 1):
-        now = tokenizer.decode(ids[:end], clean_up_tokenization_spaces=False)
-        complete = now.rstrip("\ufffd") if end < len(ids) else now
-        complete = complete if complete.startswith(before) else before
-        texts.append(complete[len(before) :])
-        before = complete
-    return texts

@@ -326,20 +326,6 @@ def require_same_vocabulary(model: Bridge, sequence: GrowingSequence) -> None:
         )
 
 
-def display_tokens(model: Bridge, ids: Int[Tensor, "prompt position"]) -> list[list[str]]:
-    """Each token as printable text, with control characters escaped and parts of a character in raw form."""
-    return [[_display(model.tokenizer, i) for i in row] for row in ids.tolist()]
-
-
-def _display(tokenizer: Any, token_id: int) -> str:
-    if tokenizer is None:
-        return f"#{token_id}"
-    text = tokenizer.decode([token_id])
-    if "\ufffd" in text or not text:
-        text = f"⟨{tokenizer.convert_ids_to_tokens(token_id)}⟩"
-    return escape(text)
-
-
 def escape(text: str) -> str:
     r"""The text with control, format, separator and surrogate characters escaped.
 

@@ -15,7 +15,8 @@ from squashlens.engine.capturing.pairs import prepare_run
 from squashlens.engine.native import n_outcomes, outputs_are_tokens
 from squashlens.engine.running.forward import next_logits
 from squashlens.engine.running.last_tokens import at_last_tokens
-from squashlens.engine.text.tokens import display_tokens, require_same_vocabulary, require_tokenizer, tokenize
+from squashlens.engine.text.context import display_tokens, end_of, text_after
+from squashlens.engine.text.tokens import require_same_vocabulary, require_tokenizer, tokenize
 from squashlens.errors import InputError
 from squashlens.measure.answers.frequencies import judge_ability
 from squashlens.measure.collapse.metric import sequence_session
@@ -122,14 +123,14 @@ def _are_right(model: Bridge, asked: Sequence[tuple[GrowingSequence, int]], answ
         )
     special = set(tokenizer.all_special_ids)
 
-    def ends_answer(token: int) -> bool:
-        return token in special or not tokenizer.decode([token])[:1].isalnum()
+    def ends_answer(answered: Ids, token: int) -> bool:
+        return token in special or not text_after(tokenizer, end_of(model, answered), [token])[:1].isalnum()
 
     questions = [(row, *each) for row, of in enumerate(asked) for each in _questions(model, *of, answer)]
     predicted = at_last_tokens(model, [ids for _, ids, _ in questions], label="answers").next.tolist()
     right = np.ones(len(asked), dtype=bool)
-    for (row, _, token), said in zip(questions, predicted, strict=True):
-        right[row] &= ends_answer(said) if token is None else said == token
+    for (row, ids, token), said in zip(questions, predicted, strict=True):
+        right[row] &= ends_answer(ids, said) if token is None else said == token
     return right
 
 
@@ -148,7 +149,7 @@ def right_answer(model: Bridge, sequence: GrowingSequence, length: int, answer: 
 def _questions(model: Bridge, sequence: GrowingSequence, length: int, answer: Answer) -> list[tuple[Ids, int | None]]:
     """A prompt for each token of the right answer, and one for the token after it, where any that ends it is right."""
     prompt = sequence.plain(length).ids(sequence.trunk)
-    (ids,) = answers_after(model, prompt[-1], [right_answer(model, sequence, length, answer)])
+    (ids,) = answers_after(model, prompt, [right_answer(model, sequence, length, answer)])
     tokenize(model, torch.tensor((*prompt, *ids)))  # checks the context
     return [((*prompt, *ids[:step]), token) for step, token in enumerate((*ids, None))]
 

@@ -71,7 +71,7 @@ def of_choices(
     if len(different) < 2:
         raise InputError("All prompts are equal.", "Give different ones: others are the control.")
     ids = [tuple(tokenize(model, text)[0].tolist()) for text, _, _ in different]
-    tokens = [tuple(answers_after(model, row[-1], own)) for row, (_, _, own) in zip(ids, different, strict=True)]
+    tokens = [tuple(answers_after(model, row, own)) for row, (_, _, own) in zip(ids, different, strict=True)]
     facts = {"answers": right, "choices": choices, "token_ids": [list(row) for row in ids], **arguments}
     session = Session.without_prompt(model, torch.tensor(max(ids, key=len)), function, **facts)
     places = np.array([own.index(answer) for _, answer, own in different])

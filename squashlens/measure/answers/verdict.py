@@ -107,7 +107,7 @@ def verdict(
     near = [right[max(0, at - 1) : at + 2] for at in range(len(asked))]
     before = ("",) if any(text != text.lstrip() for text in right) else ("", " ")  # as written, if one has a space
     forms = [
-        {t: list(dict.fromkeys(tokenize_after(model, ids[-1], f"{space}{t}") for space in before)) for t in texts}
+        {t: list(dict.fromkeys(tokenize_after(model, ids, f"{space}{t}") for space in before)) for t in texts}
         for ids, texts in zip(asked, near, strict=True)
     ]
     models = bar([None, *range(n_random_models)], desc="models", unit="model")  # so that one says what all will take

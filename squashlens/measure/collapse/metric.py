@@ -12,7 +12,7 @@ from typing_extensions import TypeAliasType
 from squashlens._typing import Bridge, Distance, DtypeName, Scale, dtype_name, full_name
 from squashlens.engine.capturing.pairs import PairCapture, PairRun, Pairs, Replay, SequenceOrCapture, Streams, pairs_of
 from squashlens.engine.running.forward import require_understood
-from squashlens.engine.text.tokens import display_tokens
+from squashlens.engine.text.context import display_tokens
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.rounding import stored
 from squashlens.measure.session import Session

@@ -29,7 +29,8 @@ from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.running.forward import causal, context, next_logits
 from squashlens.engine.running.streamed import patterns_written
 from squashlens.engine.state import proved
-from squashlens.engine.text.tokens import checked_prompts, display_tokens, require_same_vocabulary
+from squashlens.engine.text.context import display_tokens
+from squashlens.engine.text.tokens import checked_prompts, require_same_vocabulary
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
 from squashlens.hooks.activations import mean_activations
 from squashlens.hooks.interventions import STREAMS, mask_tokens, zero_pattern, zero_residual, zero_values

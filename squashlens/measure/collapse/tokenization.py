@@ -15,8 +15,9 @@ import xarray as xr
 
 from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.engine.capturing.pairs import PairRun
+from squashlens.engine.text.context import display_tokens
 from squashlens.engine.text.start import start_of
-from squashlens.engine.text.tokens import display_tokens, encode, escape, require_tokenizer, tokenize
+from squashlens.engine.text.tokens import encode, escape, require_tokenizer, tokenize
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import Metric, with_passes, with_y

@@ -18,7 +18,7 @@ from squashlens.engine.premises import require_attention_alone
 from squashlens.engine.running.forced import edited_copies, log_p
 from squashlens.engine.running.forward import next_logits
 from squashlens.engine.state import proved
-from squashlens.engine.text.tokens import display_tokens
+from squashlens.engine.text.context import display_tokens
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.interventions import SCORES, grid
 from squashlens.measure.registration import measurement
@@ -110,7 +110,7 @@ def knockout_effect(
         y = _knock_out(session.model, prompt_ids, hidden, kind)[:, 0]
         found["effect"][row, [*together]] = distance(y[1:], y[:1].expand_as(y[1:]), "l2").cpu()
         answers = [target] if isinstance(target, str) else [*(target or ())]
-        tokens = answers_after(session.model, int(prompt_ids[-1]), answers)
+        tokens = answers_after(session.model, prompt_ids.tolist(), answers)
         parts = []
         for own, logs in beside_the_first(session.model, y):
             if not tokens:

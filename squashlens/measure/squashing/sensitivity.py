@@ -14,9 +14,9 @@ from squashlens.bars import bar
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.running.passes import batches
-from squashlens.engine.text.pieces import texts_of
+from squashlens.engine.text.context import display_tokens, texts_in_context
 from squashlens.engine.text.start import start_of
-from squashlens.engine.text.tokens import Prompts, display_tokens, each_of, require_tokenizer, rows_of
+from squashlens.engine.text.tokens import Prompts, each_of, require_tokenizer, rows_of
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.registration import measurement
@@ -254,7 +254,7 @@ def _places(model: Bridge, prompts: Sequence[Sequence[int]], find: str | None) -
     """The tokens that have the text `find` in each prompt; white space may stand before or after it."""
     wanted, places = (find or "").strip(), []
     for number, ids in enumerate(prompts):
-        texts = texts_of(require_tokenizer(model), ids)
+        texts = texts_in_context(require_tokenizer(model), ids)
         whole, ends = "".join(texts), [*accumulate(map(len, texts))]
         starts = [at for at in range(len(whole)) if wanted and whole.startswith(wanted, at)]
         if len(starts) != 1:

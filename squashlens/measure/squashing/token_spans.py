@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import SpansOfTokens, short_repr
-from squashlens.engine.text.pieces import pieces_of, positions_in, texts_of
+from squashlens.engine.text.context import texts_in_context
+from squashlens.engine.text.pieces import pieces_of, positions_in
 from squashlens.engine.text.tokens import escape, require_tokenizer
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
@@ -45,7 +46,7 @@ class Spans:
             names, positions = list(named), list(named.values())
         else:
             first = session.facts["bos_count"]
-            texts = texts_of(require_tokenizer(session.model), session.ids[0, first:].tolist())
+            texts = texts_in_context(require_tokenizer(session.model), session.ids[0, first:].tolist())
             pieces = pieces_of("".join(texts), wanted)
             together = [
                 (name, [first + i for i in inside])

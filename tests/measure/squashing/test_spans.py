@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.engine.text.pieces import pieces_of, positions_in, texts_of
+from squashlens.engine.text.context import texts_in_context
+from squashlens.engine.text.pieces import pieces_of, positions_in
 from squashlens.measure.squashing.jacobians.sketch import Ends
 from squashlens.measure.squashing.token_spans import Spans
 from tests.cases import CONFIGS, random_model
@@ -128,7 +129,7 @@ def test_a_character_of_several_tokens_is_in_the_span_that_it_ends_in() -> None:
             return bytes(ids).decode("utf-8", errors="replace")
 
     text = "aé→ 漢 z"
-    texts = texts_of(Bytes(), list(text.encode()))
+    texts = texts_in_context(Bytes(), list(text.encode()))
     assert "".join(texts) == text
     assert positions_in(texts, pieces_of(text, "words")) == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9], [10, 11]]
 

@@ -16,7 +16,7 @@ from squashlens.engine.anatomy import residual_site, width
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room
 from squashlens.engine.running.forward import logits_of, require_understood
-from squashlens.engine.text.tokens import display_tokens
+from squashlens.engine.text.context import display_tokens
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.freeze import freezing, frozen_parts
 from squashlens.measure.registration import measurement
