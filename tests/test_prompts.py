@@ -177,7 +177,7 @@ def test_an_answer_that_continues_a_word_is_remarked() -> None:
     prose = sl.load("tiny-prose", device="cpu")
     for before, answer, words in ((" unto", "Aaron", "give ' Aaron'"), (" unto", " Aaron", ""), ("(", "Aaron", "")):
         with warnings.catch_warnings(record=True) as remarks:
-            (ids,) = answers_after(prose, sl.prompts.one_token(prose, before), [answer])
+            (ids,) = answers_after(prose, sl.prompts.tokenize(prose, f"He said{before}")[0].tolist(), [answer])
         assert prose.tokenizer.decode(ids) == answer
         assert len(remarks) == bool(words)
         assert all(words in str(remark.message) for remark in remarks)

@@ -21,10 +21,12 @@ from tests.splitters import LLAMA3
 
 KINDS = ("always", "normalized", "first", "never", "bytes", "threes", "words", "letters", "pieces")
 EXACT = KINDS[:6]  # those that can write every text
-SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>"]
+UNKNOWN = "<unk>"
+SPECIAL = ["<pad>", "<eos>", "<bos>", UNKNOWN]
 TEXT = [
     "The capital of France is Paris, and one more: the sum of 12 and 345 is = 357.",
     "Is it true? Yes (or no): copy 1 1 1 and and and, Paris Paris paris. ) ? : = ,",
+    "(and,and:and=and(one:one,one=one",
     "0 1 2 3 4 5 6 7 8 9 a b c d e f g h i j k l m n o p q r s t u v w x y z",
 ] * 8
 
@@ -67,13 +69,13 @@ def _merging(kind: str) -> Tokenizer:
     state = json.loads(core.to_str())
     vocab = state["model"]["vocab"]
     vocab |= {f"<0x{byte:02X}>": len(vocab) + byte for byte in range(256)}
-    state["model"] |= {"byte_fallback": True, "unk_token": "<unk>", "fuse_unk": True}
+    state["model"] |= {"byte_fallback": True, "unk_token": UNKNOWN, "fuse_unk": True}
     return Tokenizer.from_str(json.dumps(state))
 
 
 def _words() -> Tokenizer:
     marks = pre_tokenizers.Split(Regex(r"[\d\p{P}\p{S}]"), "isolated")
-    core = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    core = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
     core.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), marks])
     core.train_from_iterator(TEXT, trainers.WordLevelTrainer(special_tokens=SPECIAL, show_progress=False))
     return core
@@ -81,14 +83,14 @@ def _words() -> Tokenizer:
 
 def _letters() -> Tokenizer:
     known = sorted({*"".join(TEXT), *"é€…日本🙂\n"})
-    core = Tokenizer(models.WordLevel({c: i for i, c in enumerate([*SPECIAL, *known])}, unk_token="<unk>"))
+    core = Tokenizer(models.WordLevel({c: i for i, c in enumerate([*SPECIAL, *known])}, unk_token=UNKNOWN))
     core.pre_tokenizer, core.decoder = pre_tokenizers.Split("", "isolated"), decoders.Fuse()
     core.add_special_tokens(SPECIAL)
     return core
 
 
 def _pieces() -> Tokenizer:
-    core = Tokenizer(models.WordPiece(unk_token="<unk>"))
+    core = Tokenizer(models.WordPiece(unk_token=UNKNOWN))
     core.pre_tokenizer, core.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(cleanup=False)
     trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=SPECIAL, show_progress=False)
     core.train_from_iterator(TEXT, trainer)

@@ -12,27 +12,12 @@ from tests.references import raw
 from tests.tokenizers import EXACT, KINDS, tokenizer_of
 
 ENDS = (
-    ":", "?", "=", ")", "é", "€", "…", "日本", "العربية", "🙂", " ", "\n", ",", " 12", " the", " and\n\n", "\ufffd", "\ufffd ",
-    " Paris", "",
+    ":", "?", "=", ")", "é", "€", "…", "日本", "العربية", "🙂", " ", "\n", ",", " 12", " the", " and\n\n", "\ufffd",
+    "\ufffd ", " Paris", "",
 )  # fmt: skip
 ANSWERS = (
-    " Paris",
-    "Paris",
-    ",",
-    " one",
-    "one",
-    "1",
-    "345",
-    " 12",
-    "é",
-    " é",
-    "日本",
-    "🙂",
-    "\n",
-    ": yes",
-    "…",
-    "  two",
-)
+    " Paris", "Paris", ",", " one", "one", "1", "345", " 12", "é", " é", "日本", "🙂", "\n", ": yes", "…", "  two"
+)  # fmt: skip
 
 
 def model_of(kind: str) -> Any:
