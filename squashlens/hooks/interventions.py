@@ -24,7 +24,7 @@ from squashlens.engine.digests import digest
 from squashlens.engine.hooking.hook import Hook, RowHook
 from squashlens.engine.locks import exclusive, locked, require_bridge
 from squashlens.engine.text.context import display_tokens
-from squashlens.engine.text.tokens import Prompts, require_tokenizer, tokenize
+from squashlens.engine.text.tokens import Prompts, escape, require_tokenizer, tokenize
 from squashlens.errors import InputError
 from squashlens.theory.attention import unmasked
 
@@ -342,7 +342,7 @@ def find_positions(model: Bridge, prompt: Prompts, token: str | Callable[[str], 
     if len(ids) != 1:
         raise InputError(f"find_positions takes one prompt, and there are {len(ids)}.", "Call it once for each prompt.")
     texts = display_tokens(model, ids)[0]
-    wanted = token if callable(token) else lambda text: text.strip() == token.strip()
+    wanted = token if callable(token) else lambda text: text.strip() == escape(token).strip()
     found = tuple(place for place, text in enumerate(texts) if wanted(text))
     if not found:
         wanted_text = "one for which token= is true" if callable(token) else repr(token)

@@ -15,7 +15,7 @@ from squashlens.engine.capturing.pairs import prepare_run
 from squashlens.engine.native import n_outcomes, outputs_are_tokens
 from squashlens.engine.running.forward import next_logits
 from squashlens.engine.running.last_tokens import at_last_tokens
-from squashlens.engine.text.context import display_tokens, end_of, text_after
+from squashlens.engine.text.context import display_tokens, end_of, neutral, text_after
 from squashlens.engine.text.tokens import require_same_vocabulary, require_tokenizer, tokenize
 from squashlens.errors import InputError
 from squashlens.measure.answers.frequencies import judge_ability
@@ -50,7 +50,8 @@ def accuracy(
         model: the model to measure, a `TransformerBridge` from `load` or your own.
         sequence: a growing sequence from `squashlens.prompts`, or several with equal numbers of content tokens;
             `GrowingSequence.unrelated` draws others of the same form.
-        answer: function from the texts of the content tokens to the text of the right answer.
+        answer: function from the texts of the content tokens, each with its own space as in ``" one"``, to the text of
+            the right answer.
         lengths: numbers of content tokens; all from 1 by default.
         n_baseline: largest number of different short questions, with 1 to 8 content tokens, that show whether the model
             can do the task at all; 16 by default, 0 for none. The content of each is drawn from the tokens that occur
@@ -137,8 +138,9 @@ def _are_right(model: Bridge, asked: Sequence[tuple[GrowingSequence, int]], answ
 def right_answer(model: Bridge, sequence: GrowingSequence, length: int, answer: Answer) -> str:
     """The text of the right answer that `answer` gives for the content at one length."""
     last = sequence.stem(length).ids(sequence.trunk)[-1]  # which may be the sequence's `ending`
-    content = display_tokens(model, torch.tensor([[*sequence.content[: length - 1], last]]))[0]
-    text = answer(tuple(token.strip() for token in content))
+    content = (*sequence.content[: length - 1], last)
+    texts = {token: text_after(require_tokenizer(model), neutral(model), [token]) for token in {*content}}
+    text = answer(tuple(texts[token] for token in content))
     if not isinstance(text, str) or not text.strip():
         raise InputError(
             f"answer= gave {text!r} for {length} content tokens.", "Return the text of the right answer, not empty."

@@ -15,9 +15,9 @@ import xarray as xr
 
 from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.engine.capturing.pairs import PairRun
-from squashlens.engine.text.context import display_tokens
+from squashlens.engine.text.context import decoded, display_tokens
 from squashlens.engine.text.start import start_of
-from squashlens.engine.text.tokens import encode, escape, require_tokenizer, tokenize
+from squashlens.engine.text.tokens import encode, require_tokenizer, tokenize
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import Metric, with_passes, with_y
@@ -203,7 +203,8 @@ def table_of(held: Bridge, texts: dict[str, list[Text]], repeat: str) -> dict[st
     """All variables that follow from the token ids, over (form, repeats) and (form, repeats, place)."""
     steps = [list(pairwise(row)) for row in texts.values()]
     every = {token for row in steps for text, _ in row for token in text.content}
-    text_of = {token: _piece(held, token) for token in every}
+    pieces = display_tokens(held, torch.tensor([[*every]]))[0]
+    text_of = {token: piece.replace(" ", SPACE) for token, piece in zip(every, pieces, strict=True)}
     width = max(len(text.content) for row in steps for text, _ in row)
     once = _bare(held, encode(held, repeat))
     repeats = {token for token in every if _bare(held, [token]) == once}
@@ -250,12 +251,4 @@ def _repeats(held: Bridge, text: Text, token: int) -> bool:
 
 def _bare(held: Bridge, ids: Iterable[int]) -> str:
     """Token ids as text without leading and trailing spaces."""
-    return held.tokenizer.decode(list(ids)).strip()
-
-
-def _piece(held: Bridge, token: int) -> str:
-    """A token as text with visible spaces, including those that the tokenizer drops from a single token."""
-    raw = held.tokenizer.convert_ids_to_tokens(token)
-    if "▁" in raw:  # SentencePiece's sign for a space
-        return escape(raw.replace("▁", SPACE))
-    return display_tokens(held, torch.tensor([[token]]))[0][0].replace(" ", SPACE)
+    return decoded(held.tokenizer, [*ids]).strip()
