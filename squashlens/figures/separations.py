@@ -15,11 +15,11 @@ from squashlens.figures.drawing.themes import BROWN, COLOURS, series
 from squashlens.records.sentences import listed, percent, plural
 
 VERDICTS = {  # symbol and colour
-    "used": ("circle", "#009E73"),
-    "present, not used": ("square", "#D55E00"),
+    "answered": ("circle", "#009E73"),
+    "preferred, not answered": ("square", "#0072B2"),
+    "reaches the last token, not used": ("diamond", "#D55E00"),
     "lost": ("x", BROWN),
-    "not resolved": ("diamond", "#7F7F7F"),
-    "undecided": ("triangle-up", "#CC79A7"),
+    "undecided": ("triangle-up", "#7F7F7F"),
 }
 RANDOM = "random weights"
 GREY: dict[str, Any] = {"colour": COLOURS["null"], "width": 1.2, "size": 4}
@@ -64,7 +64,8 @@ def _by_layer(one: xr.Dataset, name: str, text: str, **style: Any) -> list[go.Sc
 def verdict_odds(found: xr.Dataset) -> go.Figure:
     """Draw the log-odds of each two answers after both prompts, and the verdict on each pair.
 
-    A model that uses the change has the first above 0 and the second below. The symbol says what became of it.
+    A model that prefers each prompt's own answer has the first above 0 and the second below. The symbol says what
+    became of the change.
     """
     kind, axis = ("length", "lengths of the two prompts") if "length" in found.coords else ("answer", "right answers")
     labels, after = ([str(n) for n in found[f"{kind}{end}"].values] for end in ("", "_after"))
@@ -98,8 +99,6 @@ def verdict_margins(found: xr.Dataset) -> go.Figure:
     figure, verdicts = go.Figure(), found["verdict"].values.astype(str)
     for pair, verdict in enumerate(verdicts):
         one = found.isel(pair=pair)
-        if "margin_random" in found:
-            figure.add_traces(_by_layer(one, "margin_random", RANDOM, log=True, **GREY))
         _, colour = VERDICTS.get(verdict, VERDICTS["undecided"])
         figure.add_traces(_by_layer(one, "margin", verdict, colour=colour, width=1.2, size=4, log=True))
     guide(figure, 1)

@@ -84,6 +84,11 @@ def sentence(clause: str) -> str:
     return clause[:1].upper() + clause[1:]
 
 
+def quoted(token: object) -> str:
+    """A token or an answer in quotation marks, with its spaces visible."""
+    return f"“{str(token).replace(' ', '␣')}”"
+
+
 def certainty_of_norms(measured: xr.Dataset) -> str:
     """A clause on how far the Jacobian norms may be off: exact, estimated with intervals, or in half precision."""
     dtype = facts_of(measured).get("dtype")

@@ -11,28 +11,19 @@ import numpy as np
 import xarray as xr
 
 from squashlens.checks.results import moved_probability
-from squashlens.measure.answers.verdict import (
-    LOST,
-    POSSIBLE,
-    PREFERRED,
-    PRESENT,
-    UNDECIDED,
-    UNRESOLVED,
-    USED,
-    exceeds_random,
-)
-from squashlens.records.results import facts_of
-from squashlens.records.sentences import listed, number, open_order, percent, sentence, times, with_interval
+from squashlens.measure.answers.verdict_evidence import ANSWERED, LOST, PREFERRED, REACHES, UNDECIDED
+from squashlens.records.sentences import listed, number, open_order, percent, quoted, sentence, with_interval
 from squashlens.theory.distances import NOISE_FLOORS
 
 MATTERS = 0.01  # share of the probability: below it, no single token is said to matter
 SHOWN = 3  # tokens that are named
 PROBABILITIES = ("probability", "probability_after")
 WORDS = {
-    USED: "used: of the two answers, each prompt prefers its own",
-    PRESENT: "present, not used: the two prompts can be told apart, and not both get their own answer",
-    LOST: "lost before the last token: nothing tells the two prompts apart",
-    UNRESOLVED: "not resolved: rounding does as much as the change of the prompt",
+    ANSWERED: "answered: greedy decoding writes each prompt's own right answer",
+    PREFERRED: "preferred, not answered: of the two answers each prompt prefers its own, and greedy decoding does not "
+    "write both",
+    REACHES: "the change reaches the last token and is not used: not each prompt prefers its own answer",
+    LOST: "lost before the last token: nothing tells the two prompts apart there",
     UNDECIDED: "undecided",
 }
 
@@ -95,9 +86,8 @@ def _predicted(given: Evidence) -> tuple[str, tuple[str, ...]]:
     details = [f"Next: {others}."] if others else []
     if given.judged is not None:
         own = given.judged.isel(pair=0)
-        share, rank = percent(float(own["probability"])), int(own["rank"])
-        written = "begins with it" if rank == 1 else f"does not write it: a token of it has rank {rank}"
-        details.append(f"The right answer {quoted(own['answer'].item())} has {share}. Greedy decoding {written}.")
+        share, said = percent(float(own["probability"])), quoted(own["written"].item())
+        details.append(f"The right answer {quoted(own['answer'].item())} has {share}. Greedy decoding writes {said}.")
         other = f"{quoted(own['answer_after'].item())} has {percent(float(own['probability_after']))}"
         details.append(f"After the other prompt, its right answer {other}.")
     return verdict, tuple(details)
@@ -110,50 +100,7 @@ def _became(judged: xr.Dataset | None) -> tuple[str, tuple[str, ...]]:
             'answer="…", instead=("another prompt", "its answer"); in a shell, --answer … --instead "another prompt" …',
         )
     own = judged.isel(pair=0)
-    return f"{sentence(WORDS[str(own['verdict'].item())])}.", (decided_by(own),)
-
-
-def decided_by(own: xr.Dataset) -> str:
-    """The numbers that decided the verdict on one pair."""
-    name, other = (quoted(own[label].item()) for label in ("answer", "answer_after"))
-    before, after, noise = (float(own[v]) for v in ("log_odds", "log_odds_after", "log_odds_noise"))
-    said, dtype, moved = str(own["verdict"].item()), facts_of(own).get("dtype", ""), abs(before - after)
-    odds = (
-        f"The log-odds of {name} and {other} are {number(before)} nats after the prompt whose right answer is {name}, "
-        f"and {number(after)} after that of {other}; rounding in {dtype} moves them by {number(noise)}."
-    )
-    beside = ""
-    if "log_odds_random" in own:
-        random = np.stack([own["log_odds_random"], own["log_odds_after_random"]], axis=1)
-        first, second = (number(float(value)) for value in random[np.argmax(random[:, 0] - random[:, 1])])
-        beside = f" In random weights of the same shape they are {first} and {second} nats"
-        clear = min(before, -after) >= PREFERRED
-        if said == UNDECIDED and clear and not exceeds_random(np.array([before, after]), random):
-            both = (np.minimum(random[:, 0], -random[:, 1]) >= PREFERRED).any()
-            needed = number(PREFERRED + 2 * np.abs(random[:, 0] - random[:, 1]).max())
-            far = f"and each answer must lead by {needed}: log 2 more than twice what the change moves them by there"
-            return f"{odds}{beside}, {'so the architecture alone prefers both' if both else far}."
-    if before * after > 0:
-        odds += f" Of the two the model prefers {name if before > 0 else other} after both."
-        if before - after > NOISE_FLOORS * noise:
-            odds += f" The change moves the log-odds the right way, by {number(moved)} nats, and not far enough."
-    elif before < 0 < after:
-        odds += " After each prompt the model prefers the other one's answer: are they given the wrong way round?"
-    elif before > 0 > after and said not in (USED, UNRESOLVED):
-        far = f"the likeliest token is {times(float(np.exp(own['behind'])))} as likely as one of theirs"
-        why = far if float(own["behind"]) > POSSIBLE else "it is not twice as likely as the other one in all runs"
-        odds += f" Each prompt prefers its own answer of the two, but {why}."
-    if said in (USED, UNRESOLVED):
-        odds += f" They differ by {times(moved / noise)} the rounding." if noise else ""
-        return f"{odds}{beside}." if beside else odds
-    margins = np.append(own["margin"].values, own["margin_y"].values)
-    far, layers = times(float(margins[-1])), np.flatnonzero(margins > 1)
-    if "margin_random_y" in own:
-        far += f" (random weights: {times(float(own['margin_random_y'].mean()))})"
-    if margins[-1] > 1:
-        return f"{odds} Yet at y the two prompts are {far} as far apart as rounding moves them."
-    where = f"At layer {layers[-1]}, and at none after it," if len(layers) else "At no layer"
-    return f"{odds} {where} the two prompts are further apart than rounding; at y they are {far} as far."
+    return f"{sentence(WORDS[str(own['verdict'].item())])}.", (str(own["reason"].item()),)
 
 
 def _depended(given: Evidence) -> tuple[str, tuple[str, ...]]:
@@ -194,9 +141,9 @@ def _why(knockout: xr.Dataset, measured: xr.Dataset, inside: slice) -> tuple[str
 
 
 def _helps(given: Evidence) -> tuple[str, tuple[str, ...]]:
-    """Which of the remedies that were tried make the model use the change."""
+    """With which of the changes that were tried the model writes both right answers."""
     verdicts = {name: str(found["verdict"].values[0]) for name, found in given.helped.items()}
-    helping = next((name for name, said in verdicts.items() if said == USED), "None of the changes that were tried")
+    helping = next((name for name, said in verdicts.items() if said == ANSWERED), "None of the changes that were tried")
     each = "; ".join(
         f"{name}: {said} ({' and '.join(percent(float(given.helped[name][p].values[0])) for p in PROBABILITIES)})"
         for name, said in verdicts.items()
@@ -207,8 +154,3 @@ def _helps(given: Evidence) -> tuple[str, tuple[str, ...]]:
 def name_at(result: xr.Dataset | xr.DataArray, place: int) -> str:
     """A token with its position, for a sentence."""
     return f"{quoted(result['token'].values[place])} at position {int(result['position'].values[place])}"
-
-
-def quoted(token: object) -> str:
-    """A token in quotation marks, with its spaces visible."""
-    return f"“{str(token).replace(' ', '␣')}”"

@@ -17,13 +17,13 @@ from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError, SquashlensError
 from squashlens.figures import collapse_sentences
 from squashlens.maps.payload import fact_text, load_of
-from squashlens.measure.answers.verdict import PRESENT, UNRESOLVED, USED
+from squashlens.measure.answers.verdict_evidence import ANSWERED, LOST
 from squashlens.measure.registration import measurement
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
 from squashlens.records.sentences import certainty_of_norms, percent, sentence
 from squashlens.reporting import prompt_sentences
-from squashlens.reporting.first_screen import Answer, Evidence, compared, decided_by, dependence, first_answers
+from squashlens.reporting.first_screen import Answer, Evidence, compared, dependence, first_answers
 from squashlens.reporting.markup import template
 from squashlens.saving.files import PAGES, require_output, write
 
@@ -177,11 +177,11 @@ def _judge(model: Bridge, asked: Asked, n_random_models: int = 1) -> xr.Dataset 
 
 
 def _remedies(model: Bridge, asked: Asked, judged: xr.Dataset | None) -> dict[str, xr.Dataset]:
-    """The verdicts under changes of the attention, and with commas, for a change that the model did not use."""
+    """The verdicts under changes of the attention, and with commas, where not both right answers are written."""
     from squashlens import hooks
     from squashlens.engine.applied import applied
 
-    if judged is None or str(judged["verdict"].values[0]) not in (PRESENT, UNRESOLVED):
+    if judged is None or str(judged["verdict"].values[0]) in (ANSWERED, LOST):
         return {}
     tried = {}
     remedies = {
@@ -219,8 +219,8 @@ def _commas(model: Bridge, asked: Asked) -> dict[str, xr.Dataset]:
         _count(model, prompts.build(model, content, separator=separator, **form), lengths) for separator in (None, ",")
     )
     said = str(without["verdict"].values[0])
-    name = f"a comma after every third token, for {n} and {n + EVERY} (without commas {said})"
-    return {} if said == USED else {name: commas}
+    name = f"a comma after every third token, for {n} and {n + EVERY} (without commas: {said})"
+    return {} if said == ANSWERED else {name: commas}
 
 
 def _count(model: Bridge, sequence: "GrowingSequence", lengths: list[int]) -> xr.Dataset:
@@ -237,11 +237,11 @@ def _counting(model: Bridge) -> Section:
     ones = prompts.repeated(model, "1", COUNTED[-1] + 1, **AROUND)
     found = _count(model, ones, _lengths_counted())
     found = found.isel(pair=[at for at, n in enumerate(found["length"].values) if n in COUNTED])
-    used = [n for n, said in zip(COUNTED, found["verdict"].values, strict=True) if said == USED]
-    first = next(n for n in COUNTED if n > max(used))  # of the bundled model, which cannot do all
-    says = f"Of the pairs tried, n and n + 1 ones get their own answers for n = {', '.join(map(str, used))}."
-    verdict = f"Up to {max(used) + 1}, of the numbers tried: {first + 1} ones do not get their own answer."
-    why = decided_by(found.isel(pair=COUNTED.index(first)))
+    answered = [n for n, said in zip(COUNTED, found["verdict"].values, strict=True) if said == ANSWERED]
+    first = next(n for n in COUNTED if n > max(answered))  # of the bundled model, which cannot do all
+    says = f"Of the pairs tried, n and n + 1 ones get their own answers for n = {', '.join(map(str, answered))}."
+    verdict = f"Up to {max(answered) + 1}, of the numbers tried: {first + 1} ones do not get their own answer."
+    why = str(found["reason"].values[COUNTED.index(first)])
     note = "The right answer is the number of ones. Above each pair of lengths is the verdict on it."
     lead = Answer("How many ones can it count?", verdict, (says,))
     title = "Counts that it can do, and counts that it cannot"

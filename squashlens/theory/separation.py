@@ -71,3 +71,27 @@ def recovered(
     tied = gaps == nearest
     own = tied.diagonal(dim1=-2, dim2=-1).double() / tied.sum(dim=-1)
     return own.mean(dim=0), gaps[0].argmin(dim=-1)
+
+
+def distance_by_noise(
+    runs: Float[Tensor, "run layer d"], other_runs: Float[Tensor, "run layer d"]
+) -> Float[Tensor, " layer"]:
+    """‖v_0 − v′_0‖ ÷ (ν + ν′) of two prompts at each layer; 0 where they are equal in all runs."""
+    distance = (runs[0].double() - other_runs[0].double()).norm(dim=-1)
+    noise = noise_of_runs(runs) + noise_of_runs(other_runs)
+    return ratio(distance, noise).nan_to_num(nan=0.0, posinf=torch.inf)
+
+
+def nearer_to_own(
+    runs: Float[Tensor, "run layer d"], other_runs: Float[Tensor, "run layer d"]
+) -> Float[Tensor, " layer"]:
+    """How often a run of a prompt is nearer to another run of it than to that run of the other prompt, at each layer.
+
+    The share over both prompts and all ordered pairs r ≠ s of ‖v_r − v_s‖ < ‖v_r − v′_s‖. Equal prompts have 0 if they
+    round alike, and about ½ if they do not.
+    """
+    both = torch.stack([runs, other_runs]).double().transpose(1, 2)  # (prompt, layer, run, d)
+    to_own = torch.cdist(both, both, compute_mode="donot_use_mm_for_euclid_dist")
+    to_other = torch.cdist(both, both.flip(0), compute_mode="donot_use_mm_for_euclid_dist")
+    different = ~torch.eye(len(runs), dtype=torch.bool)
+    return (to_own < to_other)[:, :, different].double().mean(dim=(0, 2))

@@ -13,6 +13,7 @@ import xarray as xr
 import squashlens as sl
 from squashlens.checks.results import dims_by_name
 from squashlens.figures.drawing import decorator
+from squashlens.figures.separations import VERDICTS
 from squashlens.records.joining import restated
 from squashlens.records.results import sealed
 from tests import measurements
@@ -251,16 +252,9 @@ def readout() -> xr.Dataset:
 
 
 def judged() -> xr.Dataset:
-    axes = {"pair": range(12), "layer": range(27), "random_model": [0]}
-    names = "log_odds log_odds_after log_odds_noise margin_y: pair"
-    found = made(
-        axes,
-        names,
-        "margin: pair layer",
-        "margin_random: random_model pair layer",
-        "margin_random_y: random_model pair",
-    )
-    said = ["used", "present, not used", "lost", "not resolved", "undecided", "used"] * 2
+    axes = {"pair": range(12), "layer": range(27)}
+    found = made(axes, "log_odds log_odds_after log_odds_noise margin_y: pair", "margin: pair layer")
+    said = [*VERDICTS, "answered"] * 2
     labels = {"verdict": said, "answer": [str(n) for n in range(12)], "answer_after": [str(n) for n in range(1, 13)]}
     return restated(found.assign_coords({name: ("pair", values) for name, values in labels.items()}), {})
 

@@ -193,9 +193,7 @@ def verdict() -> Pairs:
     yield lines["after the first prompt"].y, found["log_odds"]
     yield lines["after the second"].y, found["log_odds_after"]
     yield named(sl.figures.verdict_odds(found), mode="markers")["lost"].x, np.flatnonzero(found["verdict"] == "lost")
-    random, own = sl.figures.verdict_margins(found).data[6:8]
-    yield random.y[:-1], found["margin_random"].squeeze("random_model").sel(pair=3)
-    yield own.y[:-1], found["margin"].sel(pair=3)
+    yield sl.figures.verdict_margins(found).data[3].y[:-1], found["margin"].sel(pair=3)
 
 
 def retained_by_kind() -> Pairs:

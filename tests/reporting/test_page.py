@@ -57,9 +57,10 @@ def test_without_an_answer_there_is_no_verdict(tiny: Any) -> None:
 def test_the_demonstration_shows_a_loss(tmp_path: Path) -> None:
     text = sl.report(out=tmp_path / "page.html").read_text(encoding="utf-8")
     for words in (
-        "“4”, with a probability of over 99.9 %", "Present, not used: the two", "No single token matters.",
+        "“4”, with a probability of over 99.9 %", "The change reaches the last token and is not used",
+        "No single token matters.",
         "for n = 1, 4, 8, 16, 32, 47.", "Up to 48, of the numbers tried: 49 ones do not get their own answer.",
-        "for 90 and 93 (without commas present, not used)",
+        "for 90 and 93 (without commas: reaches the last token, not used)",
     ):  # fmt: skip
         assert words in text
 
@@ -70,7 +71,7 @@ def test_commas_are_tried_where_both_prompts_count_equal_tokens(tiny: Any) -> No
     texts = [ask(",".join(["111"] * n + ["11"])) for n in (16, 17)]
     by_text = sl.verdict(tiny, texts, ["50", "53"], n_random_models=0)
     assert not others
-    assert "for 50 and 53 (without commas present, not used)" in name
+    assert "for 50 and 53 (without commas: reaches the last token, not used)" in name
     np.testing.assert_allclose(found["log_odds_after"], by_text["log_odds_after"], atol=1e-4)
     for answer, items in (("50", "1" * 50), ("50", "1" * 50 + "01"), ("50", "0" * 51), ("7", "1" * 51)):
         assert report_page._commas(tiny, Asked(ask("1" * 50), answer, (ask(items), "51"))) == {}

@@ -40,20 +40,11 @@ def moved(*shares: float) -> xr.Dataset:
     return xr.Dataset({"total_variation": ("position", values, text), **lead}, labels)
 
 
-def judged(verdict: str, **numbers: float) -> xr.Dataset:
+def judged(verdict: str, reason: str = "Why.", **numbers: float) -> xr.Dataset:
     """One pair of a result of `verdict`."""
-    base = {
-        "log_odds": 0.3,
-        "log_odds_after": 0.1,
-        "log_odds_noise": 1e-6,
-        "probability": 0.0004,
-        "rank": 7,
-        "probability_after": 0.02,
-    }
-    values = base | {"margin_y": 300.0, "margin_random_y": 4.0} | numbers
+    values = {"probability": 0.0004, "probability_after": 0.02} | numbers
     ds = xr.Dataset({name: ("pair", [value]) for name, value in values.items()})
-    ds["margin"] = (("pair", "layer"), [[0.0, 2.0, 0.5]])
-    labels = {"answer": "90", "answer_after": "91", "verdict": verdict}
+    labels = {"answer": "90", "answer_after": "91", "written": "4", "verdict": verdict, "reason": reason}
     return ds.assign_coords({name: ("pair", [text]) for name, text in labels.items()})
 
 
@@ -71,37 +62,21 @@ BECAME, DEPENDS, HELPS = (
 PREDICTED = "What did the model predict?"
 SCREEN: list[tuple[dict[str, Any], str, str]] = [
     ({}, PREDICTED, "“4”, with a probability of 70 %. Next: “␣5” 20 %."),
-    ({"judged": judged("used")}, PREDICTED, "“90” has under 0.1 %. Greedy decoding does not write it: a token of it"),
-    ({"judged": judged("used", rank=1)}, PREDICTED, "“90” has under 0.1 %. Greedy decoding begins with it. After the "
-     "other prompt, its right answer "),
+    ({"judged": judged("answered")}, PREDICTED, "“90” has under 0.1 %. Greedy decoding writes “4”. After the other "
+     "prompt, its right answer “91” has 2 %."),
     ({}, BECAME, "No verdict: no right answer was given."),
-    ({"judged": judged("used")}, BECAME, "Used: of the two answers, each prompt prefers its own."),
-    ({"judged": judged("present, not used")}, BECAME,
-     "not both get their own answer. The log-odds of “90” and “91” are 0.3 nats after the prompt whose right answer is "
-     "“90”, and 0.1 after that of “91”; rounding in  moves them by 1e−06. Of the two the model prefers “90” after "
-     "both. The change moves the log-odds the right way, by 0.2 nats, and not far enough. Yet at y the "
-     "two prompts are 300 times (random weights: 4 times) as far apart"),
-    ({"judged": judged("present, not used", log_odds=-4.0, log_odds_after=5.0)}, BECAME,
-     "After each prompt the model prefers the other one's answer: are they given the wrong way round?"),
-    ({"judged": judged("undecided", log_odds=3.0, log_odds_after=-2.0).assign(
-        log_odds_random=(("random_model", "pair"), [[4.7]]), log_odds_after_random=(("random_model", "pair"), [[-2.9]])
-     )}, BECAME, "4.7 and −2.9 nats, so the architecture alone prefers both."),
-    ({"judged": judged("present, not used", log_odds_after=-5.0, behind=np.log(3000))}, BECAME,
-     "prefers its own answer of the two, but the likeliest token is 3,000 times as likely as one of theirs."),
-    ({"judged": judged("present, not used", log_odds_after=-0.1, behind=2)}, BECAME, "but it is not twice as likely"),
-    ({"judged": judged("present, not used", margin_y=0.5)}, BECAME, "At layer 1, and at none after it, the two"),
-    ({"judged": judged("lost", margin_y=0.5).assign(margin=(("pair", "layer"), [[0.0, 0.2, 0.5]]))}, BECAME,
-     "At no layer the two prompts are further apart than rounding; at y they are 0.5 times"),
-    ({"judged": judged("not resolved", log_odds_noise=0.1)}, BECAME, "They differ by 2 times the rounding."),
+    ({"judged": judged("answered")}, BECAME, "Answered: greedy decoding writes each prompt's own right answer. Why."),
+    ({"judged": judged("reaches the last token, not used")}, BECAME, "The change reaches the last token and is not "),
+    ({"judged": judged("lost")}, BECAME, "Lost before the last token: nothing tells the two prompts apart there. Why."),
     ({}, DEPENDS, "Most on “t1” at position 1. Probability that moves if no later token can read it: 30 % without"),
     ({}, DEPENDS, "Why “␣Rome” and not “␣Berlin”: its lead of 2.5 nats changes by −5.4 without “t1” at position 1."),
     ({"knockout": moved(0.0003)}, DEPENDS, "No single token matters. Hiding one from all later tokens moves under "
      "0.1 % of the probability at most (“t1” at position 1)."),
     ({"knockout": None}, DEPENDS, "Most on one of 18 tokens whose norms may be equal, by the Jacobian norm."),
     ({"knockout": moved(0.3, 0.3001, 0.1)}, DEPENDS, "Most on “t2” at position 2 and “t1” at position 1."),
-    ({"helped": {"sharper": judged("used", probability=0.9)}}, HELPS,
-     "Sharper. Tried, with the probabilities of the two right answers: sharper: used (90 % and 2 %)."),
-    ({"helped": {"sharper": judged("present, not used")}}, HELPS, "None of the changes that were tried."),
+    ({"helped": {"sharper": judged("answered", probability=0.9)}}, HELPS,
+     "Sharper. Tried, with the probabilities of the two right answers: sharper: answered (90 % and 2 %)."),
+    ({"helped": {"sharper": judged("lost")}}, HELPS, "None of the changes that were tried."),
 ]  # fmt: skip
 
 

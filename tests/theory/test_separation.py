@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from squashlens.theory.separation import distances, margin, noise_of_runs, recovered, steps, to_first_run
+from squashlens.theory.separation import (
+    distance_by_noise,
+    distances,
+    margin,
+    nearer_to_own,
+    noise_of_runs,
+    recovered,
+    steps,
+    to_first_run,
+)
 
 
 def drawn(noise: float, prompts: int = 9, d: int = 6, runs: int = 3) -> torch.Tensor:
@@ -51,3 +60,25 @@ def test_equal_prompts_have_the_share_of_chance() -> None:
 def test_small_distances_keep_their_digits() -> None:
     far = 1e6 * torch.ones(1, 3, dtype=torch.float64)
     assert distances(far, far + 1e-6).item() == pytest.approx(1e-6 * 3**0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.4, 5.0])
+def test_two_prompts_equal_loops_over_runs(noise: float) -> None:
+    """The first two prompts, at "layers" that are further draws of both."""
+    first, second = torch.stack([drawn(noise * (1 + layer))[:, :2] for layer in range(4)], dim=1).unbind(dim=2)
+    for layer in range(4):
+        v, w = (runs[:, layer].double().numpy() for runs in (first, second))
+        nu = [max(np.linalg.norm(runs[r] - runs[0]) for r in (1, 2)) for runs in (v, w)]
+        nearer = [
+            np.linalg.norm(own[r] - own[s]) < np.linalg.norm(own[r] - other[s])
+            for own, other in ((v, w), (w, v))
+            for r, s in itertools.permutations(range(3), 2)
+        ]
+        assert distance_by_noise(first, second)[layer].item() == pytest.approx(np.linalg.norm(v[0] - w[0]) / sum(nu))
+        assert nearer_to_own(first, second)[layer].item() == pytest.approx(np.mean(nearer))
+
+
+def test_equal_prompts_are_at_no_distance() -> None:
+    runs = torch.ones(3, 2, 5)
+    assert distance_by_noise(runs, runs).tolist() == [0, 0]
+    assert nearer_to_own(runs, runs).tolist() == [0, 0]

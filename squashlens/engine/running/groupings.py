@@ -59,33 +59,58 @@ def grouped_streams(
 
 
 def continued_streams(
-    model: Bridge, ids: Ids, continuations: Sequence[Ids]
+    model: Bridge, ids: Ids, continuations: Sequence[Ids], sizes: Sequence[int | None] = (None, *PIECES)
 ) -> tuple[Float[Tensor, "run layer d"], list[Float[Tensor, "run token d"]]]:
     """A prompt's v⁽⁰⁾ … v⁽ᴸ⁾ and y, and y before each token of several continuations, in every grouping, on the CPU.
 
-    A piece of the prompt is run once, and continuations follow on copies of its cache.
+    `sizes` are the groupings: None for the whole prompt, or the number of tokens in a piece. A piece of the prompt is
+    run once, and continuations follow on copies of its cache. Where prompts cannot be cut, all groupings are run.
     """
     sites, last = residual_sites(model), len(ids) - 1
     if empty_cache(model) is None:
         rows = [(*ids, *tokens[:-1]) for tokens in continuations]
         places = [range(last, len(row)) for row in rows]
-        found = grouped_streams(model, rows, places, label="answers")
-        return found[:, :, 0], list(found[:, -1].split([len(tokens) for tokens in continuations], dim=1))
-    prompt, device = torch.tensor([ids], device=device_of(model)), device_of(model)
+        of_rows = grouped_streams(model, rows, places, label="answers")
+        return of_rows[:, :, 0], list(of_rows[:, -1].split([len(tokens) for tokens in continuations], dim=1))
+    device = device_of(model)
+    prompt = torch.tensor([ids], device=device)
     tails = list(dict.fromkeys(tokens[:-1] for tokens in continuations))  # none before all answers of one token
     parts = [torch.tensor([tail], dtype=torch.long, device=device) for tail in tails]
-    whole = [_read(model, [torch.cat([prompt, part], dim=1)], sites, None)[:, last:] for part in parts]
-    streams, answered = [whole[0][:, 0]], [[one[-1]] for one in whole]
+    streams: list[Tensor] = []
+    before_tokens: list[list[Tensor]] = [[] for _ in tails]
+    for size in sizes:
+        if size is None:
+            of_prompt, of_tails = _whole(model, prompt, parts, sites)
+        else:
+            of_prompt, of_tails = _in_pieces(model, prompt, parts, sites, size)
+        streams.append(of_prompt)
+        for kept, y in zip(before_tokens, of_tails, strict=True):
+            kept.append(y)
+    by_tail = {tail: _wide(torch.stack(kept).cpu()) for tail, kept in zip(tails, before_tokens, strict=True)}
+    return _wide(torch.stack(streams).cpu()), [by_tail[tokens[:-1]] for tokens in continuations]
+
+
+def _whole(
+    model: Bridge, prompt: Tensor, parts: Sequence[Tensor], sites: Sequence[str]
+) -> tuple[Float[Tensor, "layer d"], list[Float[Tensor, "token d"]]]:
+    """The streams at the prompt's last token, and y from there on, with each part after the prompt in one pass."""
+    last = prompt.shape[1] - 1
+    passes = [_read(model, [torch.cat([prompt, part], dim=1)], sites, None)[:, last:] for part in parts]
+    return passes[0][:, 0], [streams[-1] for streams in passes]
+
+
+def _in_pieces(
+    model: Bridge, prompt: Tensor, parts: Sequence[Tensor], sites: Sequence[str], size: int
+) -> tuple[Float[Tensor, "layer d"], list[Float[Tensor, "token d"]]]:
+    """The same with the prompt run in pieces of `size` tokens, and each part on a copy of its cache."""
     with patterns_written(REASON):
-        for size in PIECES:
-            cache = empty_cache(model)
-            start = _read(model, prompt.split(size, dim=1), sites, cache)[:, -1]
-            streams.append(start)
-            for kept, part in zip(answered, parts, strict=True):
-                after = [_read(model, [part], sites[-1:], copy.deepcopy(cache))[0]] if part.shape[1] else []
-                kept.append(torch.cat([start[-1:], *after]))
-    found = {tail: _wide(torch.stack(kept).cpu()) for tail, kept in zip(tails, answered, strict=True)}
-    return _wide(torch.stack(streams).cpu()), [found[tokens[:-1]] for tokens in continuations]
+        cache = empty_cache(model)
+        start = _read(model, prompt.split(size, dim=1), sites, cache)[:, -1]
+        of_tails = []
+        for part in parts:
+            after = [_read(model, [part], sites[-1:], copy.deepcopy(cache))[0]] if part.shape[1] else []
+            of_tails.append(torch.cat([start[-1:], *after]))
+    return start, of_tails
 
 
 def _wide(values: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """Verdicts on changes of the right answer: prompts whose truth is known, and log-odds by plain transformers."""
 
+import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,18 @@ import torch
 
 import squashlens as sl
 from squashlens.engine.loading.random_weights import with_random_weights
-from squashlens.measure.answers.verdict import exceeds_random
+from squashlens.measure.answers.forced_answers import answer_in
+from squashlens.measure.answers.placebos import placebos_of
+from squashlens.measure.answers.verdict_evidence import (
+    ANSWERED,
+    LOST,
+    PREFERRED,
+    REACHES,
+    UNDECIDED,
+    Evidence,
+    decide,
+)
+from tests.cases import CONFIGS, save_random
 
 COUNT, LAST = "How many ones are in the following sequence? {} =", "What is the last digit in this sequence? {} ="
 
@@ -33,7 +46,7 @@ def test_log_odds_of_answers_of_several_tokens_equal_plain_forward_passes(tiny: 
     ]
     given = np.stack([found["log_odds"], found["log_odds_after"]], axis=1)
     np.testing.assert_allclose(given, expected, atol=1e-4)
-    assert found["verdict"].values.tolist() == ["used", "present, not used", "present, not used"]
+    assert found["verdict"].values.tolist() == [ANSWERED, REACHES, REACHES]
     for rank, n in zip(found["rank"].values, (38, 40, 51), strict=True):
         order = plain_tiny(torch.tensor([[*ones.pair(n).v, *digits[n]]])).logits[0, -3:-1].argsort(descending=True)
         assert rank == 1 + max(row.index(digit) for row, digit in zip(order.tolist(), digits[n], strict=True))
@@ -48,52 +61,169 @@ def test_an_answer_that_begins_the_other_one_counts_without_its_continuation(tin
     assert float(found["log_odds"][0]) == pytest.approx(np.log((1 - goes_on) / goes_on), rel=1e-5)
 
 
+def truth(**changed: Any) -> Evidence:
+    """What is known of a pair of which each prompt prefers its own answer, beyond all doubt."""
+    known: dict[str, Any] = {
+        "answers": ("3", "4"), "said": ("a lot", "a lot"), "writes": (False, False), "odds": np.full(3, 4.0),
+        "odds_after": np.full(3, -5.0), "noise": 1e-3, "behind": 1.0, "margins": np.array([0.0, 50.0, 90.0]),
+        "recovered": np.array([0.0, 1.0, 1.0]), "dtype": "float32",
+    }  # fmt: skip
+    return Evidence(**known | changed)
+
+
+NEAR = np.array([0.0, 0.7, 0.9])
+EQUAL = {"margins": np.array([0.0, 2.0, 0.0]), "recovered": np.array([0.0, 1.0, 0.0])}
+SAME_ODDS = {"odds": np.full(3, 4.0), "odds_after": np.full(3, 4.001)}
+UNSURE = {"odds": np.array([4, 4, 0.1]), "odds_after": np.full(3, -5.0)}
+
+
+@pytest.mark.parametrize(
+    ("known", "expected", "reason"),
+    [
+        (truth(writes=(True, True), **EQUAL), ANSWERED, "writes “a lot” and “a lot”"),
+        (truth(writes=(True, None)), UNDECIDED, "depends on rounding in float32"),
+        (truth(writes=(None, False)), PREFERRED, "each prompt prefers its own. Greedy"),
+        (truth(**EQUAL, **SAME_ODDS), LOST, "told apart up to layer 1, and not"),
+        (truth(margins=NEAR, recovered=np.array([0.0, 0.5, 0.5]), **SAME_ODDS), LOST, "At no layer"),
+        (truth(margins=NEAR, recovered=np.ones(3), **SAME_ODDS), UNDECIDED, "Not all runs tell"),
+        (truth(**SAME_ODDS), REACHES, "prefers “3” after both prompts."),
+        (truth(odds=np.full(3, -4.0), odds_after=np.full(3, 5.0)), REACHES, "the wrong way round?"),
+        (truth(**EQUAL), PREFERRED, "the odds of equal streams cannot differ: the distance is of few coordinates"),
+        (truth(**UNSURE), UNDECIDED, "In not all runs"),
+        (truth(noise=4.0), UNDECIDED, "In not all runs"),
+        (truth(behind=7.0), UNDECIDED, "1,100 times as likely"),
+        (truth(placebos={("a", "b"): 3.2}), PREFERRED, "by more than placebos (3.2 nats)"),
+        (truth(placebos={("a", "b"): 3.5}), UNDECIDED, "“a” and “b”, which change too"),
+        (truth(only_mentioned=True), UNDECIDED, "0 of 0 other words"),
+        (truth(only_mentioned=True, all_placebos=np.zeros(18)), UNDECIDED, "0 of 18 other words"),
+        (truth(only_mentioned=True, all_placebos=np.zeros(19)), PREFERRED, "prefers its own"),
+        (truth(only_mentioned=True, all_placebos=np.array([9.0] * 2 + [0.0] * 36)), UNDECIDED, "2 of 38"),
+        (truth(random=np.array([[5.0, 4.0]])), PREFERRED, "random weights"),
+        (truth(random=np.array([[5.0, 3.0]])), UNDECIDED, "log-odds by 2 nats, too"),
+        (truth(random=np.array([[1.0, -1.0]])), UNDECIDED, "random weights"),
+        (truth(random=np.array([[-2.0, 2.0]])), UNDECIDED, "random weights"),
+    ],
+)  # fmt: skip
+def test_the_order_of_the_tests(known: Evidence, expected: str, reason: str) -> None:
+    said, why = decide(known)
+    assert said == expected
+    assert reason in why or known.margins[-1] == 0
+
+
+def begun(plain: Any, ids: list[int], short: list[int], long: list[int]) -> float:
+    """The log-odds of a text and a longer one that begins with it: the first one counts unless the other goes on."""
+    logits = plain(torch.tensor([[*ids, *long]])).logits[0].double().log_softmax(dim=-1)
+    steps = [logits[len(ids) - 1 + k, token].item() for k, token in enumerate(long)]
+    goes_on = np.exp(steps[len(short)])
+    return sum(steps[: len(short)]) + np.log1p(-goes_on) - sum(steps)
+
+
 @pytest.mark.parametrize(
     ("prompts", "answers", "expected"),
     [
-        ([COUNT.format("1101"), COUNT.format("11011")], ["3", "4"], "used"),
-        ([LAST.format("1101"), LAST.format("1107")], ["1", "7"], "used"),
-        ([LAST.format("1101"), LAST.format("1107")], ["7", "1"], "present, not used"),
-        ([COUNT.format("1" * 7), COUNT.format("1" * 8)], ["6", "9"], "present, not used"),
-        ([COUNT.format("1" * 90), COUNT.format("1" * 91)], ["90", "91"], "present, not used"),
+        ([COUNT.format("1101"), COUNT.format("11011")], ["3", "4"], ANSWERED),
+        ([LAST.format("1101"), LAST.format("1107")], ["1", "7"], ANSWERED),
+        ([LAST.format("1101"), LAST.format("1107")], ["7", "1"], REACHES),
+        ([COUNT.format("1" * 7), COUNT.format("1" * 8)], ["6", "9"], UNDECIDED),
+        ([COUNT.format("1" * 90), COUNT.format("1" * 91)], ["90", "91"], REACHES),
+        (
+            [(LAST.format("1107"), LAST.format("1108")), (LAST.format("17"), LAST.format("18"))],
+            [("7", "8")] * 2,
+            ANSWERED,
+        ),
     ],
-    ids=["count", "last digit", "answers exchanged", "answers of others", "ninety ones"],
+    ids=["count", "last digit", "answers exchanged", "answers of others", "ninety ones", "one answer at two depths"],
 )
 def test_the_truth_is_known(tiny: Any, prompts: list[str], answers: list[str], expected: str) -> None:
     found = sl.verdict(tiny, prompts, answers)
-    assert found["verdict"].values.tolist() == [expected]
-    assert found["margin_y"].values > 1
+    assert {*found["verdict"].values} == {expected}
+    assert (found["margin_y"].values > 1).all()
 
 
-def test_a_change_of_a_hidden_token_is_not_resolved(tiny: Any) -> None:
-    with sl.applied(tiny, sl.hooks.mask_tokens([12])):
-        found = sl.verdict(tiny, [COUNT.format("1101"), COUNT.format("1111")], ["3", "4"])
-    assert found["verdict"].values.tolist() == ["not resolved"]
-    assert found["margin_y"].values <= 1
-    assert (found["recovered_y"] < 1).all()
+@pytest.mark.parametrize(("name", "window"), [("llama", None), ("mistral", 1), ("gemma3", None), ("gemma3", 1)])
+def test_what_no_token_can_see_is_lost(tiny: Any, tmp_path: Path, name: str, window: int | None) -> None:
+    """The only token that differs is hidden from all later ones, or each token sees itself alone: equal streams."""
+    config = copy.deepcopy(CONFIGS[name])
+    config.vocab_size = 128
+    config.sliding_window = window or 64
+    if window and name == "gemma3":
+        config.layer_types = ["sliding_attention"] * config.num_hidden_layers
+    model = sl.load(save_random(config, tmp_path / name), device="cpu")
+    model.tokenizer = tiny.tokenizer
+    prompts = ["How many? 1101 =", "How many? 1111 ="]
+    place = int((sl.prompts.tokenize(model, prompts[0]) != sl.prompts.tokenize(model, prompts[1]))[0].nonzero()[0])
+    seen = sl.verdict(model, prompts, ["3", "4"])
+    with sl.applied(model, *([] if window else [sl.hooks.mask_tokens([place])])):
+        hidden = sl.verdict(model, prompts, ["3", "4"])
+    assert (seen["verdict"].item() == LOST) == bool(window)
+    assert (hidden["verdict"].item(), hidden["last_told_apart"].item()) == (LOST, -1)
+    assert hidden["margin_y"].item() == 0
+    assert hidden["log_odds"].item() == hidden["log_odds_after"].item()
+
+
+def test_what_is_hidden_from_a_block_on_is_lost_after_it(tiny: Any) -> None:
+    """Hidden from block 1 on, a token can still reach the last one in block 0."""
+    prompts = [COUNT.format("1101"), COUNT.format("1111")]
+    with sl.applied(tiny, sl.hooks.mask_tokens([12], blocks=range(1, 6))):
+        early = sl.verdict(tiny, prompts, ["3", "4"])
+    assert early["verdict"].item() != LOST
+    assert early["last_told_apart"].item() == 6
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_weights_never_use_an_answer(tiny: Any, seed: int) -> None:
-    """Tied embeddings make an untrained model repeat its last token: another one, also untrained, does so too."""
+def test_random_weights_never_prefer_an_answer(tiny: Any, seed: int) -> None:
+    """Tied embeddings make an untrained model repeat its last token, which it writes; it prefers no more."""
     untrained = with_random_weights(tiny, seed)
     untrained.tokenizer = tiny.tokenizer
     ones = sl.prompts.repeated(tiny, "1", 12, prefix="How many?", suffix="=")
     found = sl.verdict(untrained, ones, lambda items: str(7 * len(items) % 10))
-    assert not (found["verdict"] == "used").any()
-    prompts = ["7 7 7 7", "3 3 3 3"]
-    alone, beside = (sl.verdict(untrained, prompts, ["7", "3"], n_random_models=many) for many in (0, 1))
-    assert [*alone["verdict"].values, *beside["verdict"].values] == ["used", "undecided"]
-    ids, (one, other) = sl.prompts.tokenize(tiny, prompts[0])[0].tolist(), sl.prompts.tokenize(tiny, "7 3")[0, -2:]
-    by_hand = log_odds(with_random_weights(untrained, 0).original_model, ids, [int(one)], [int(other)])
-    assert float(beside["log_odds_random"][0, 0]) == pytest.approx(by_hand, abs=1e-4)
-    assert abs(by_hand - float(beside["log_odds"][0])) > 0.1, "a model is no baseline of itself"
+    assert not {ANSWERED, PREFERRED} & {*found["verdict"].values}
+    found = sl.verdict(untrained, ["7 7 7 7", "3 3 3 3"], ["7", "3"])
+    assert found["verdict"].item() in (ANSWERED, UNDECIDED)
+
+
+def test_log_odds_of_placebos_and_random_weights_equal_plain_forward_passes(tiny: Any, plain_tiny: Any) -> None:
+    """Without its last MLP the model prefers both answers and writes neither: placebos and random weights are asked."""
+    prompts, answers = [COUNT.format("10" * 3), COUNT.format("10" * 7)], ["3", "7"]
+    with sl.applied(tiny, sl.hooks.zero_mlp([5])):
+        found = sl.verdict(tiny, prompts, answers)
+    assert found["verdict"].item() == PREFERRED
+    assert found["written"].item().strip().startswith("30")
+    ids = [sl.prompts.tokenize(tiny, prompt)[0].tolist() for prompt in prompts]
+    three, seven = (sl.prompts.one_token(tiny, digit) for digit in "37")
+    untrained = with_random_weights(tiny, 0).original_model
+    expected = [log_odds(untrained, prompt, [three], [seven]) for prompt in ids]
+    np.testing.assert_allclose(
+        [found["log_odds_random"].item(), found["log_odds_after_random"].item()], expected, atol=1e-4
+    )
+    words = [sl.prompts.tokenize(tiny, "10" * n, bos="none")[0].tolist() for n in (3, 7)]
+    with torch.no_grad():
+        for layer in plain_tiny.model.layers[-1:]:
+            handle = layer.mlp.register_forward_hook(lambda module, given, output: 0 * output)
+        echoes = [begun(plain_tiny, prompt, *words) for prompt in ids]
+        handle.remove()
+    assert found["placebo"].item() == pytest.approx(min(echoes[0], -echoes[1]), abs=1e-3)
+
+
+def test_placebos_are_words_in_the_same_places() -> None:
+    texts = "Words: sun, cat, door. First:", "Words: moon, dog, gate. First:"
+    assert placebos_of(texts, (" sun", " moon")) == [("cat", "dog"), ("door", "gate")]
+    assert placebos_of(texts, (" cat", " dog")) == [("sun", "moon"), ("door", "gate")]
+    assert placebos_of(("one two", "one two three"), ("2", "3")) == []
 
 
 @pytest.mark.parametrize(
-    ("random", "expected"),
-    [((5, 4), True), ((5, 3), False), ((-6, -5), True), ((1, -1), False), ((0.5, -0.5), True), ((-2, 2), False)],
-)
-def test_a_preference_exceeds_that_of_random_weights(random: tuple[float, float], expected: bool) -> None:
-    """Of 3 nats each: random weights prefer both answers by log 2 themselves, or move by (3 − log 2) ÷ 2 = 1.15."""
-    assert bool(exceeds_random(np.array([[3.0], [-3.0]]), np.array(random)[None, :, None])[0]) == expected
+    ("text", "answers", "expected"),
+    [
+        (" Ann.", [" Ann", " Ann Lee"], " Ann"), (" Ann Lee.", [" Ann", " Ann Lee"], " Ann Lee"), ("\n90", ["9"], None),
+        ("3.14", ["3"], None), ("3.", ["3"], "3"), ("twenty-one", ["twenty"], None), ("", ["3"], None),
+    ],
+)  # fmt: skip
+def test_the_answer_that_a_text_begins_with(text: str, answers: list[str], expected: str | None) -> None:
+    assert answer_in(text, answers) == expected
+
+
+def test_an_answer_that_begins_the_other_one_can_be_answered(tiny: Any) -> None:
+    found = sl.verdict(tiny, [COUNT.format("1"), COUNT.format("1" * 10)], ["1", "10"])
+    assert found["verdict"].item() == ANSWERED
+    assert (found["written"].item(), found["written_after"].item()) == ("1", "10")

@@ -1,0 +1,151 @@
+"""Answers forced on a prompt, token by token, in every grouping of the prompt into passes, and what is written freely.
+
+An answer may be spelled in several ways, as with and without a space before it. Its probability is that of all its
+spellings together, by teacher forcing.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from squashlens._typing import Bridge
+from squashlens.bars import bar
+from squashlens.engine.anatomy import dtype_of
+from squashlens.engine.running.forward import logits_of
+from squashlens.engine.running.generate import Prompt, generate
+from squashlens.engine.running.groupings import PIECES, continued_streams
+from squashlens.engine.text.context import text_after
+from squashlens.sequences import Ids
+from squashlens.theory.distances import ulp
+
+Spellings = Mapping[str, Sequence[Ids]]  # the tokens of each way to write each text
+MORE = 4  # tokens that may be written beside an answer: a space or a line before it, and what shows that it ended
+GOES_ON = re.compile(r"\w|-\w|[.,]\d")  # a text after a word or number that makes it another one
+QUICK = (PIECES[-1],)  # one grouping alone, for odds whose rounding is not asked for
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """One way to write a text: its tokens, log p and the worst rank of a token in every run, ½ ulp of each logit, and
+    how far the likeliest token is at most ahead of one of its tokens, in nats."""
+
+    tokens: Ids
+    log_p: Float[Tensor, "run token"]
+    ranks: Int[Tensor, " run"]
+    rounding: Float[Tensor, " token"]
+    behind: float
+
+
+@dataclass(frozen=True)
+class ForcedAnswers:
+    """A prompt with texts forced on it: its last token's streams in every run, and the spellings of each text."""
+
+    streams: Float[Tensor, "run layer d"]
+    spellings: Mapping[str, list[Spelling]]
+
+    def log_odds(self, text: str, other: str) -> tuple[Float[Tensor, " run"], float]:
+        """log p(text) − log p(other) in every run, and its noise: between runs, at least that of rounded logits."""
+        log_p, rounding = self._log_p(text, other)
+        other_log_p, other_rounding = self._log_p(other, text)
+        odds = log_p - other_log_p
+        between_runs = float((odds - odds[0]).abs().max())
+        return odds, max(between_runs, rounding + other_rounding)
+
+    def probability(self, text: str) -> float:
+        """The probability of a text, or of a longer one that begins with it, in the first run."""
+        each = torch.stack([spelling.log_p[0].sum() for spelling in self.spellings[text]])
+        return float(each.logsumexp(dim=0).exp())
+
+    def rank(self, text: str) -> int:
+        """The worst rank of a token, in the first run and for the best spelling."""
+        return min(int(spelling.ranks[0]) for spelling in self.spellings[text])
+
+    def behind(self, text: str) -> float:
+        """How far the likeliest token is ahead of a token of the text at most, for the best spelling, in nats."""
+        return min(spelling.behind for spelling in self.spellings[text])
+
+    def writes(self, text: str) -> Bool[Tensor, " run"]:
+        """Whether greedy decoding writes a spelling of the text, in each run: no token is likelier than one of its."""
+        ranks = torch.stack([spelling.ranks for spelling in self.spellings[text]])
+        return (ranks == 1).any(dim=0)
+
+    def _log_p(self, text: str, other: str) -> tuple[Float[Tensor, " run"], float]:
+        """log p of a text in every run, over its spellings, and the least that rounding does to it.
+
+        A text that begins the other one, as 9 begins 90, counts unless the other one's next token follows.
+        """
+        log_p = []
+        for spelling in self.spellings[text]:
+            whole, length = spelling.log_p.sum(dim=-1), len(spelling.tokens)
+            for longer in self.spellings[other]:
+                if len(longer.tokens) > length and longer.tokens[:length] == spelling.tokens:
+                    whole = whole + torch.log1p(-longer.log_p[:, length].exp())
+                    break
+            log_p.append(whole)
+        together = torch.stack(log_p)
+        likeliest = self.spellings[text][int(together[:, 0].argmax())]
+        return together.logsumexp(dim=0), float(likeliest.rounding.sum())
+
+
+def force(
+    model: Bridge, ids: Ids, spellings: Spellings, sizes: Sequence[int | None] = (None, *PIECES)
+) -> ForcedAnswers:
+    """Run a prompt with every spelling of every text after it, in the groupings of `sizes`."""
+    every = list(dict.fromkeys(tokens for of_text in spellings.values() for tokens in of_text))
+    streams, before_tokens = continued_streams(model, ids, every, sizes)
+    read = {tokens: _read(model, tokens, y) for tokens, y in zip(every, before_tokens, strict=True)}
+    by_text = {text: [read[tokens] for tokens in of_text] for text, of_text in spellings.items()}
+    return ForcedAnswers(streams, by_text)
+
+
+def force_each(
+    model: Bridge, prompts: Sequence[Ids], spellings: Sequence[Spellings], sizes: Sequence[int | None] = (None, *PIECES)
+) -> list[ForcedAnswers]:
+    """`force` for several prompts, with a progress bar."""
+    both = list(zip(prompts, spellings, strict=True))
+    return [force(model, ids, of_prompt, sizes) for ids, of_prompt in bar(both, desc="answers", unit="prompt")]
+
+
+def write_freely(model: Bridge, prompts: Sequence[Ids], longest: int) -> list[Ids]:
+    """The tokens that greedy decoding writes after each prompt: `longest`, and a few more."""
+    questions = [Prompt(ids, longest + MORE) for ids in prompts]
+    written: list[Ids] = [()] * len(prompts)
+    with bar(total=len(prompts), desc="greedy decoding", unit="prompt") as progress_bar:
+        for batch in generate(model, questions):
+            for place, continuation in batch.items():
+                written[place] = continuation.ids
+            progress_bar.update(len(batch))
+    return written
+
+
+def answer_in(text: str, answers: Sequence[str]) -> str | None:
+    """The answer with which a text begins, white space aside; the longest of several, and None if there is none.
+
+    >>> answer_in(" Ann Lee, who", ["Ann", "Ann Lee"]), answer_in("90 ones", ["9"]), answer_in(" 9.\\n", ["9"])
+    ('Ann Lee', None, '9')
+    """
+    said = text.lstrip()
+    begun = [answer for answer in answers if said.startswith(answer.strip())]
+    ended = [answer for answer in begun if not GOES_ON.match(said[len(answer.strip()) :])]
+    return max(ended, key=lambda answer: len(answer.strip()), default=None)
+
+
+def tokens_up_to(model: Bridge, prompt: Ids, written: Ids, answer: str) -> Ids:
+    """The first tokens of what was written after a prompt, up to the end of the answer."""
+    for count in range(1, len(written) + 1):
+        if text_after(model.tokenizer, prompt, written[:count]).lstrip().startswith(answer.strip()):
+            return written[:count]
+    return written
+
+
+def _read(model: Bridge, tokens: Ids, y: Float[Tensor, "run token d"]) -> Spelling:
+    logits = torch.stack([logits_of(model, rows).double().cpu() for rows in y])
+    own = logits.gather(-1, torch.tensor(tokens).expand(len(y), -1)[..., None])
+    log_p = (own - logits.logsumexp(dim=-1, keepdim=True))[..., 0]
+    ranks = (logits > own).sum(dim=-1).amax(dim=-1) + 1
+    behind = float((logits[0].amax(dim=-1, keepdim=True) - own[0]).max())
+    return Spelling(tokens, log_p, ranks, ulp(own[0, :, 0], dtype_of(model)) / 2, behind)

@@ -1,0 +1,109 @@
+"""The prompts of a verdict, their right answers, and which two of them are compared."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from squashlens._typing import Bridge
+from squashlens.engine.text.context import tokenize_after
+from squashlens.engine.text.tokens import require_tokenizer, tokenize
+from squashlens.errors import InputError
+from squashlens.measure.answers.accuracy import right_answer
+from squashlens.measure.session import Session
+from squashlens.sequences import GrowingSequence, Ids
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The prompts of a verdict as ids and texts, their right answers, and the pairs that are compared.
+
+    `labels` are coordinates of the pairs.
+    """
+
+    session: Session
+    prompts: list[Ids]
+    texts: list[str]
+    right: list[str]
+    pairs: list[tuple[int, int]]
+    labels: dict[str, Any]
+
+    def answers_of(self, first: int, second: int) -> tuple[str, str]:
+        """The right answers of two prompts."""
+        return self.right[first], self.right[second]
+
+    def spellings(self, prompt: int, texts: Iterable[str]) -> dict[str, list[Ids]]:
+        """The tokens of each text after a prompt; with and without a space, if no answer is written with one."""
+        spaced = any(answer != answer.lstrip() for answer in self.right)
+        forms = ("",) if spaced else ("", " ")
+        spelled: dict[str, list[Ids]] = {}
+        for text in texts:
+            tokens = [tokenize_after(self.session.model, self.prompts[prompt], form + text) for form in forms]
+            spelled[text] = list(dict.fromkeys(tokens))
+        return spelled
+
+
+def prepare_pairs(model: Bridge, prompts: Any, answers: Any, lengths: Iterable[int] | None) -> Questions:
+    """The checked prompts, right answers and pairs."""
+    labels: dict[str, Any] = {}
+    if isinstance(prompts, GrowingSequence):
+        if not callable(answers):
+            raise InputError(
+                "answers= of a growing sequence is not a function.", "Give one, such as lambda items: str(len(items))."
+            )
+        chosen = list(range(1, len(prompts) + 1) if lengths is None else lengths)
+        ids = [prompts.plain(n).ids(prompts.trunk) for n in chosen]
+        texts = [require_tokenizer(model).decode(row, skip_special_tokens=True) for row in ids]
+        right = [right_answer(model, prompts, n, answers) for n in chosen]  # pyright: ignore[reportArgumentType]
+        pairs = list(pairwise(range(len(ids))))
+        labels = {"length": ("pair", chosen[:-1]), "length_after": ("pair", chosen[1:])}
+    else:
+        if lengths is not None:
+            raise InputError("lengths= is for a growing sequence, and prompts= is a list.", "Leave lengths= out.")
+        texts, right, pairs = _listed(prompts, answers)
+        ids = [tuple(tokenize(model, text)[0].tolist()) for text in texts]
+    if not pairs:
+        raise InputError("prompts= has no pair to compare.", "Give at least two prompts, and one answer for each.")
+    for first, second in pairs:
+        stripped = [text.strip() for text in right]
+        same = [name for name, of in (("right answer", stripped), ("token ids", ids)) if of[first] == of[second]]
+        if same:
+            raise InputError(
+                f"Prompts {first} and {second}, which are compared, have the same {same[0]}.",
+                "Compare prompts that differ and whose right answers do: only then can something be lost. To compare "
+                "each prompt with a counterpart of its own, give pairs: prompts=[(prompt, counterpart), …] and "
+                "answers=[(answer, its answer), …].",
+            )
+    facts = {"answers": answers if not callable(answers) else right, "token_ids": [list(row) for row in ids]}
+    session = Session.without_prompt(model, torch.tensor(max(ids, key=len)), "verdict", **facts)
+    labels |= {"answer": ("pair", [right[first] for first, _ in pairs])}
+    labels |= {"answer_after": ("pair", [right[second] for _, second in pairs])}
+    return Questions(session, ids, texts, right, pairs, labels)
+
+
+def _listed(prompts: Any, answers: Any) -> tuple[list[str], list[str], list[tuple[int, int]]]:
+    """The texts of prompts and right answers, and the pairs: successive prompts, or those that were given as pairs."""
+    given, right = list(prompts), [] if callable(answers) else list(answers)
+    if len(given) != len(right):
+        raise InputError(
+            f"The numbers of prompts and right answers are {len(given)} and {len(right)}.",
+            "Give one answer for each prompt, or a pair of answers for each pair of prompts.",
+        )
+    in_pairs = bool(given) and not isinstance(given[0], str)
+    if in_pairs:
+        if not all(isinstance(item, list | tuple) and len(item) == 2 for item in [*given, *right]):
+            raise InputError(
+                "prompts= and answers= are not both texts, or both pairs of texts.",
+                "Give prompts=[(prompt, counterpart), …] and answers=[(answer, its answer), …].",
+            )
+        pairs = [(2 * pair, 2 * pair + 1) for pair in range(len(given))]
+        given = [text for pair in given for text in pair]
+        right = [text for pair in right for text in pair]
+    else:
+        pairs = list(pairwise(range(len(given))))
+    for text in right:
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(f"answers= has {text!r} as a right answer.", "Give the texts of the answers, not empty.")
+    return given, right, pairs
