@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 import squashlens as sl
 from squashlens.engine.text.context import decoded
 from tests.cases import CONFIGS, random_model
-from tests.tokenizers import tokenizer_of
+from tests.tokenizer_kinds import tokenizer_of
 
 Models = Callable[[str, dict[str, str]], tuple[Any, Any]]
 
