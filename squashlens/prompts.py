@@ -61,7 +61,7 @@ def repeated(
 
     Args:
         model: the model whose tokenizer is used.
-        token: text that is one token, or a token id.
+        token: text that is one token, with its own space as in ``" one"`` or without one; or a token id.
         n: number of content tokens.
         prefix, suffix, separator, every, ending, alphabet, template: as in `build`.
 

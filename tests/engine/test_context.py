@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.engine.text.context import decoded, display_tokens, text_after, texts_in_context, tokenize_after
+from squashlens.engine.text.context import decoded, display_tokens, end_of, text_after, texts_in_context, tokenize_after
+from squashlens.errors import InputError
 from tests.references import raw
-from tests.tokenizers import EXACT, KINDS, tokenizer_of
+from tests.tokenizer_kinds import EXACT, KINDS, tokenizer_of
 
 ENDS = (
     ":", "?", "=", ")", "é", "€", "…", "日本", "العربية", "🙂", " ", "\n", ",", " 12", " the", " and\n\n", "\ufffd",
@@ -76,3 +77,28 @@ def test_one_token_is_its_text_in_context(kind: str) -> None:
         token = raw(sl.prompts.one_token)(model, text)
         assert text_after(model.tokenizer, before, [token]) == text
         assert display_tokens(model, torch.tensor([[token]])) == [[text]]
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_only_the_end_of_a_long_prompt_is_read(kind: str) -> None:
+    """Cut anywhere inside a character of several tokens, too."""
+    model = model_of(kind)
+    tokenizer = model.tokenizer
+    for end in ("", "日", "日本", "é", "🙂"):
+        prompt = "1" + 30 * "日本é🙂" + end
+        ids = tokenizer(prompt)["input_ids"]
+        assert prompt.endswith(decoded(tokenizer, end_of(model, ids)))
+        for answer in ("日", " one", "é, 🙂"):
+            tokens = tokenize_after(model, ids, answer)
+            assert decoded(tokenizer, [*ids, *tokens]) == decoded(tokenizer, ids) + answer
+            assert [*ids, *tokens] == tokenizer(prompt + answer)["input_ids"]
+
+
+@pytest.mark.parametrize("text", ["and", " and", ",", " ,", "1", "and one", " and one"])
+def test_words_are_tokens_with_and_without_a_space(text: str) -> None:
+    """A vocabulary of words has no spaces, so that the ids are the same; what it does not know is refused."""
+    model = model_of("words")
+    ids = model.tokenizer("The sum is one")["input_ids"]
+    assert tokenize_after(model, ids, text) == tuple(model.tokenizer(text, add_special_tokens=False)["input_ids"])
+    with pytest.raises(InputError, match="'berlin' is not in this model's vocabulary"):
+        tokenize_after(model, ids, f"{text} berlin")

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 import squashlens as sl
 from squashlens.engine.text.context import decoded
 from tests.cases import CONFIGS, random_model
-from tests.tokenizers import tokenizer_of
+from tests.tokenizer_kinds import tokenizer_of
 
 Models = Callable[[str, dict[str, str]], tuple[Any, Any]]
 
@@ -30,7 +30,8 @@ def chained(tmp_path_factory: pytest.TempPathFactory) -> Models:
         config.bos_token_id, config.eos_token_id, config.pad_token_id = 2, 1, 0
         plain = random_model(config, seed=1)
         with torch.no_grad():
-            embedding, head = (part.weight for part in (plain.get_input_embeddings(), plain.get_output_embeddings()))
+            embedding: Any = plain.get_input_embeddings().weight
+            head: Any = plain.get_output_embeddings().weight  # pyright: ignore[reportOptionalMemberAccess]
             embedding.copy_(torch.nn.functional.normalize(embedding, dim=-1))
             head.mul_(0.01)
             for last, then in chain:
