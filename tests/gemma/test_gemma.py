@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.engine.loading.gguf import PACKAGED, read_header
+from squashlens.engine.loading.gguf import read_header
+from squashlens.engine.loading.packaged import PACKAGED
 from squashlens.engine.running.forward import log_probabilities
 from squashlens.errors import ModelAccessError
 from tests.gemma.dequantized import FORMATS, first_values

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.engine.loading.gguf import PACKAGED
+from squashlens.engine.loading.packaged import PACKAGED
 from squashlens.errors import ModelAccessError
 from tests.gemma.dequantized import FORMATS, first_values
 
