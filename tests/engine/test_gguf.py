@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig
+from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, LlamaConfig
 
 import squashlens as sl
 from squashlens.engine.loading import sources
@@ -29,6 +29,7 @@ SCALED = WINDOWS | {"full_attention": {"rope_type": "linear", "factor": 2.0, "ro
 # The architecture that a file names, the configuration, and other entries.
 FAMILIES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "gemma2": ("gemma2", Gemma2Config(**GEMMA), {}),
+    "llama": ("llama", LlamaConfig(**COMMON, tie_word_embeddings=True, rms_norm_eps=1e-3), {}),
     "gemma3": ("gemma3", Gemma3TextConfig(**GEMMA | {"num_hidden_layers": 7}), {}),
     "gemma3 windows": (
         "gemma3", Gemma3TextConfig(**GEMMA | {"num_hidden_layers": 7}, rope_parameters=WINDOWS),
@@ -38,6 +39,15 @@ FAMILIES: dict[str, tuple[str, Any, dict[str, Any]]] = {
         "gemma3", Gemma3TextConfig(**GEMMA | {"num_hidden_layers": 7}, rope_parameters=SCALED),
         {"rope.freq_base_swa": 2e4, "rope.scaling.type": "linear", "rope.scaling.factor": 2.0},
     ),
+    "llama wide": (
+        "llama", LlamaConfig(**COMMON | {"head_dim": 8}, rope_parameters={"rope_type": "default", "rope_theta": 5e5}),
+        {"attention.key_length": 8, "attention.value_length": 8},
+    ),
+    "llama scaled": (
+        "llama",
+        LlamaConfig(**COMMON, rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}),
+        {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0},
+    ),
 }  # fmt: skip
 
 
@@ -46,7 +56,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SQUASHLENS_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_file_gives_the_model_that_it_was_written_from(family: str, tmp_path: Path) -> None:
     architecture, config, also = FAMILIES[family]
@@ -55,7 +65,7 @@ def test_a_file_gives_the_model_that_it_was_written_from(family: str, tmp_path: 
     model = sl.load(file, device="cpu")
     ids = torch.tensor([[2, *range(5, 45)]])
     torch.testing.assert_close(model(ids), plain(ids).logits, rtol=1e-5, atol=1e-5)
-    assert sl.prompts.tokenize(model, "1ab").tolist() == [[2, WORDS.index("1"), WORDS.index("ab")]]
+    assert sl.prompts.tokenize(model, "11ab").tolist() == [[2, WORDS.index("1"), WORDS.index("1"), WORDS.index("ab")]]
     facts = sl.results.provenance(sl.path_bound(model, "110"))
     assert facts["model"] == facts["weights_origin"]["file"] == "model.gguf"
     assert facts["weights_origin"]["note"] == "read from F32 in a GGUF file"
@@ -100,6 +110,13 @@ def _gemma(path: Path, edit: Callable[[bytes], bytes] = bytes, **how: Any) -> Pa
     return file
 
 
+def _llama(path: Path, edit: Callable[[bytes], bytes] = bytes, **how: Any) -> Path:
+    """The file of a tiny Llama, with an edit of its bytes."""
+    file = _other(path, LlamaConfig(**COMMON), "llama", **how)
+    file.write_bytes(edit(file.read_bytes()))
+    return file
+
+
 def _other(path: Path, config: Any, architecture: str, **how: Any) -> Path:
     return write_gguf(random_model(config), path / "model.gguf", architecture, **how)
 
@@ -108,7 +125,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "cut in the data": (lambda p: _gemma(p, lambda whole: whole[: len(whole) * 9 // 10]), "is damaged or truncated"),
     "mamba": (
         lambda p: _gemma(p, lambda whole: whole.replace(b"gemma2", b"mamba3")),
-        "architecture 'mamba3', whose GGUF files are not supported. Supported are gemma2",
+        "architecture 'mamba3', whose GGUF files are not supported. Supported are gemma2, gemma3, llama",
     ),
     "an entry that is not said": (
         lambda p: _gemma(p, lambda whole: whole.replace(b"gemma2.context_length", b"gemma2.context_lenght")),
@@ -130,6 +147,39 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a scale that is not said": (
         lambda p: _other(p, Gemma2Config(**GEMMA | {"head_dim": 128}, query_pre_attn_scalar=144), "gemma2"),
         "has heads of 128 instead of 256",
+    ),
+    "experts": (
+        lambda p: _llama(p, also={"expert_count": 4}),
+        r"says llama.expert_count = 4, which cannot be carried over to LlamaConfig",
+    ),
+    "latent attention": (
+        lambda p: _llama(p, also={"attention.key_length_mla": 4}), r"llama.attention.key_length_mla = 4"
+    ),
+    "a window": (lambda p: _llama(p, also={"attention.sliding_window": 8}), r"llama.attention.sliding_window = 8"),
+    "a part of each head": (lambda p: _llama(p, also={"rope.dimension_count": 2}), r"llama.rope.dimension_count = 2"),
+    "tokens without embeddings": (lambda p: _llama(p, also={"vocab_size": 64}), r"llama.vocab_size = 64"),
+    "Llama 3's frequencies": (
+        lambda p: _llama(p, tensors={"rope_freqs.weight": np.ones(2, np.float32)}),
+        r"does not match LlamaForCausalLM: .* The model has no place for rope_freqs.weight",
+    ),
+    "biases": (
+        lambda p: _llama(p, tensors={"blk.1.attn_q.bias": np.ones(16, np.float32)}),
+        r"no place for blk.1.attn_q.bias",
+    ),
+    "no keys": (
+        lambda p: _llama(p, lambda whole: whole.replace(b"blk.1.attn_k.weight", b"blk.1.attn_y.weight")),
+        r"lacks model.layers.1.self_attn.k_proj.weight. The model has no place for blk.1.attn_y.weight",
+    ),
+    "SentencePiece in a Llama": (
+        lambda p: _llama(p, lambda whole: whole.replace(b"gpt2", b"t5  ")),
+        r"says tokenizer.ggml.model = 't5  ', and only 'gpt2' is known",
+    ),
+    "other pieces of text": (
+        lambda p: _llama(p, lambda whole: whole.replace(b"smollm", b"llama3")),
+        r"says tokenizer.ggml.pre = 'llama3', and only 'smollm' is known",
+    ),
+    "a model named mistral": (
+        lambda p: _llama(p, general="mistral"), r"takes .*model.gguf for a model of the type 'mistral'"
     ),
 }  # fmt: skip
 

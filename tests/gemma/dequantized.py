@@ -1,4 +1,4 @@
-"""The block formats of a Q4_K_M file by their definitions, one value after the other: a slow twin of the libraries."""
+"""The block formats of Q4_K_M and Q4_1 files by their definitions, one value after the other: a slow twin."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -12,6 +12,12 @@ def q8_0(block: bytes) -> list[float]:
     """32 signed bytes and a scale."""
     scale = _half(block, 0)
     return [scale * value for value in struct.unpack_from("<32b", block, 2)]
+
+
+def q4_1(block: bytes) -> list[float]:
+    """32 numbers of four bits with a scale and a minimum; low and high halves of a byte are 16 apart."""
+    scale, minimum, packed = _half(block, 0), _half(block, 2), block[4:20]
+    return [scale * value + minimum for value in (*[byte & 15 for byte in packed], *[byte >> 4 for byte in packed])]
 
 
 def q5_0(block: bytes) -> list[float]:
@@ -53,7 +59,7 @@ def q6_k(block: bytes) -> list[float]:
 
 
 FORMATS: dict[str, tuple[int, Callable[[bytes], list[float]]]] = {
-    "Q8_0": (34, q8_0), "Q5_0": (22, q5_0), "Q4_K": (144, q4_k), "Q6_K": (210, q6_k),
+    "Q8_0": (34, q8_0), "Q4_1": (20, q4_1), "Q5_0": (22, q5_0), "Q4_K": (144, q4_k), "Q6_K": (210, q6_k),
 }  # fmt: skip
 
 

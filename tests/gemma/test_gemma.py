@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.engine.loading.gguf import PACKAGED, read_header
+from squashlens.engine.loading.gguf import read_header
+from squashlens.engine.loading.packaged import PACKAGED
 from squashlens.engine.running.forward import log_probabilities
 from squashlens.errors import ModelAccessError
 from tests.gemma.dequantized import FORMATS, first_values
@@ -71,7 +72,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return joined
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "Q4_1"])
 def test_weights_are_those_of_the_file(kind: str, plain: Any, file: Path) -> None:
     """One tensor of each number format, its first 40 blocks by the definition of the format."""
     tensor = next(one for one in read_header(file).tensors if one.tensor_type.name == kind)

