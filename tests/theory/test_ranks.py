@@ -95,7 +95,10 @@ def test_a_mean_over_clusters_has_students_interval() -> None:
     expected = stats.ttest_1samp(values.mean(dim=1).numpy(), 0).confidence_interval(0.95)
     assert [float(end) for end in found[1:]] == pytest.approx([expected.low, expected.high])
     each = torch.arange(24)
-    for interval, given_values in ((mean_interval, values.flatten()), (share_interval, (values.flatten() > 0).double())):
+    for interval, given_values in (
+        (mean_interval, values.flatten()),
+        (share_interval, (values.flatten() > 0).double()),
+    ):
         for own, plain in zip(interval(given_values, each), interval(given_values), strict=True):
             assert own.item() == pytest.approx(plain.item(), abs=1e-12)
     ragged = draw(4, 12).tolist()

@@ -8,7 +8,16 @@ import pytest
 import torch
 from scipy import stats
 
-from squashlens.theory.statistics.selection import Selection, halves, held_out, leads, one_more, rotated, select, shuffled
+from squashlens.theory.statistics.selection import (
+    Selection,
+    halves,
+    held_out,
+    leads,
+    one_more,
+    rotated,
+    select,
+    shuffled,
+)
 
 PARTS, CHOICES, DRAWS = 12, 6, 4
 Made = tuple[np.ndarray, list[np.ndarray], np.ndarray]
@@ -38,7 +47,9 @@ def made(
     return np.concatenate([base, base + without], axis=1), [base + changes() for _ in range(DRAWS)], right
 
 
-def verdicts(many: int, change: Callable[[int, np.ndarray], np.ndarray] = lambda _, right: right, **options: Any) -> list:
+def verdicts(
+    many: int, change: Callable[[int, np.ndarray], np.ndarray] = lambda _, right: right, **options: Any
+) -> list:
     found = []
     for seed in range(many):
         logits, random, right = made(seed, **options)

@@ -65,7 +65,8 @@ def answer_by_layer(
         mean over them) and ``"random weights 0"``, …: `rank`, the share of the other choices that are less likely, from
         0 to 1; `first`, 1 if none is likelier; and `log_odds` against the likeliest other choice, in nats. Over
         (scored, layer) their means over prompts, `mean_rank`, `mean_first` and `mean_log_odds`, each with the ends
-        `…_low` and `…_high` of a 95 % interval over clusters. Layer L is the model's answer. `chance` is 1 ÷ number of choices.
+        `…_low` and `…_high` of a 95 % interval over clusters. Layer L is the model's answer. `chance` is 1 ÷ number
+        of choices.
 
     Raises:
         InputError: not one answer for each prompt, an answer that is no choice, or a choice that begins another one.

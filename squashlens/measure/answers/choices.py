@@ -23,7 +23,7 @@ from squashlens.theory.statistics.trends import Labelled, with_ends
 
 @dataclass(frozen=True)
 class Choices:
-    """The token ids of prompts, those of each prompt's choices, the place of the right answer, and numbers of clusters."""
+    """The token ids of prompts and of each prompt's choices, the place of the right answer, and the number of a cluster."""
 
     prompts: tuple[Ids, ...]
     answers: list[str]
@@ -83,7 +83,13 @@ def of_choices(
         raise InputError("All prompts are equal.", "Give different ones: others are the control.")
     ids = [tuple(tokenize(model, text)[0].tolist()) for text, _, _ in different]
     tokens = [tuple(answers_after(model, row[-1], own)) for row, (_, _, own) in zip(ids, different, strict=True)]
-    facts = {"answers": right, "choices": choices, "clusters": clusters, "token_ids": [list(row) for row in ids], **arguments}
+    facts = {
+        "answers": right,
+        "choices": choices,
+        "clusters": clusters,
+        "token_ids": [list(row) for row in ids],
+        **arguments,
+    }
     session = Session.without_prompt(model, torch.tensor(max(ids, key=len)), function, **facts)
     places = np.array([own.index(answer) for _, answer, own in different])
     number = {label: k for k, label in enumerate(dict.fromkeys(cluster_of.values()))}

@@ -1,4 +1,4 @@
-"""A share that was selected among many: confirmed on other units, and against random directions and shuffled answers."""
+"""A share selected among many: confirmed on other units, against random directions and shuffled answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,6 @@ from scipy import special
 from torch import Tensor
 
 from squashlens.theory.statistics.ranks import mean_interval
-from squashlens.theory.statistics.trends import LEVEL
 
 SHUFFLES = 200  # enough for a 95 % quantile
 TAIL = 0.95  # of one-sided limits
