@@ -51,6 +51,7 @@ Target = int | Literal["y"]
 Targets = TypeAliasType("Targets", Target | Sequence[Target])
 Candidates = TypeAliasType("Candidates", Sequence[int] | Literal["predicted"] | None)  # token ids that replace a token
 ChoicesOfPrompts = TypeAliasType("ChoicesOfPrompts", Sequence[str] | Sequence[Sequence[str]] | None)
+Clusters = TypeAliasType("Clusters", Sequence[str] | Sequence[int] | None)  # one label for each prompt
 Missing = Literal["zero", "mean"]  # what stands in place of an output
 Parts = Literal["sublayers", "heads"]
 Bos = Literal["family", "none"]

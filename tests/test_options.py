@@ -25,13 +25,13 @@ from tests.measurements import usual as with_arguments
 SUBJECT = {
     "model", "prompt", "sequence", "task", "lengths", "positions", "groups", "spans", "interventions", "separator",
     "every", "n", "content", "layers", "queries", "answer", "kinds", "from_blocks", "blocks",
-    "prompts", "answers", "choices", "texts", "find",
+    "prompts", "answers", "choices", "clusters", "texts", "find",
 }  # fmt: skip
 # How numbers are estimated or computed: another value gives another estimate of the same quantity.
 ESTIMATE = {
     "seed", "seeds", "n_probes", "n_replacements", "n_samples", "n_placements", "n_train", "n_random_models", "rtol",
-    "n_composed", "method", "noise_lengths", "vjp_batch_size", "batch_size", "resume", "device", "source",
-    "max_new_tokens", "n_baseline", "n_examples", "passes",
+    "n_random_vectors", "n_composed", "method", "noise_lengths", "vjp_batch_size", "batch_size", "resume", "device",
+    "source", "max_new_tokens", "n_baseline", "n_examples", "passes",
 }  # fmt: skip
 # How much of a result is kept: its labels say it.
 EXTENT = {"k", "keep", "baselines"}

@@ -46,32 +46,65 @@ def answer_curve(answers: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
     return finish(figure, title, 280, results, "dotted line: chance", "bars: 95 % intervals", says=says)
 
 
-@draws("squashlens.sublayer_effect", "repaired broken: half block sublayer", "wrong right: half")
-def sublayer_repairs(found: xr.Dataset) -> go.Figure:
-    """Draw the shares of wrong answers that are right without a sublayer, and of right ones that are wrong, by block.
+NET = "net net_low net_high net_random repaired broken: half block sublayer"
+CHANCE = "selected_net selected_net_low selected_net_high selected_net_random_limit selected_net_shuffled_limit: ..."
 
-    Only prompts of the half that did not select, and no single heads.
+
+@draws("squashlens.sublayer_effect", NET, "wrong right: half", CHANCE)
+def sublayer_repairs(found: xr.Dataset) -> go.Figure:
+    """Draw the share of prompts that is repaired, less what is broken, without a sublayer, beside random vectors.
+
+    Only prompts of the half that did not select, and no single heads. The dotted line is what the same selection
+    reaches by chance.
     """
-    figure, one = go.Figure(), labelled(found, half="confirm")
-    drawn = [(name, sublayer) for sublayer in NAMES if sublayer in one["sublayer"] for name in ("repaired", "broken")]
-    for number, (name, sublayer) in enumerate(drawn):
-        values, text = one[name].sel(sublayer=sublayer).values, f"{name} without {NAMES[sublayer]}"
-        if not one["wrong" if name == "repaired" else "right"]:
-            continue
+    figure, confirming = go.Figure(), labelled(found, half="confirm")
+    drawn = [sublayer for sublayer in NAMES if sublayer in confirming["sublayer"]]
+    for number, sublayer in enumerate(drawn):
+        there = confirming.sel(sublayer=sublayer)
+        middle, low, high = (there[f"net{end}"].values for end in ("", "_low", "_high"))
+        text, style = f"without {NAMES[sublayer]}", series(number)
+        bars = interval(middle, low, high, style["colour"])
         hover = f"{text} %{{x}}: %{{y:.3f}}"
-        figure.add_trace(curve(one["block"].values, values, text, hover=hover, **series(number)))
+        figure.add_trace(curve(there["block"].values, middle, text, hover=hover, error_y=bars, **style))
+    for number, sublayer in enumerate(drawn):
+        there, text = confirming.sel(sublayer=sublayer), f"random vector in {NAMES[sublayer]}"
+        if np.isfinite(there["net_random"]).any():
+            style: dict[str, Any] = series(number) | {"dash": "dot", "size": 3, "hover": f"{text} %{{x}}: %{{y:.3f}}"}
+            figure.add_trace(curve(there["block"].values, there["net_random"].values, text, **style))
+    guide(figure, 0.0, float(found["selected_net_random_limit"].fillna(found["selected_net_shuffled_limit"])))
     figure.update_xaxes(title="block", dtick=1)
-    figure.update_yaxes(title="share of answers", range=[-0.04, 1.04])
-    block, sublayer = found["selected_block"].item(), found["selected_sublayer"].item()
-    chosen = labelled(one, block=block, sublayer=sublayer)
-    told = [f"{verb} {percent(float(chosen[name]))} of {plural(int(one[kind]), f'{kind} answer')}"
-            for kind, name, verb in (("wrong", "repaired", "repairs"), ("right", "broken", "breaks"))
-            if one[kind] > 0]  # fmt: skip
+    figure.update_yaxes(title="net share of prompts")
+    notes = "dotted lines: 0, and what selected random vectors reach", "bars: 95 % intervals"
+    title = "What is repaired, less what is broken, without a sublayer?"
+    return finish(figure, title, 280, found, *notes, says=_repaired(found, confirming))
+
+
+def _repaired(found: xr.Dataset, confirming: xr.Dataset) -> str:
+    """What leaving out the selected part does to answers of the other half, beside what chance does."""
+    block, sublayer, above = (found[name].item() for name in ("selected_block", "selected_sublayer", "above_null"))
     part = f"{NAMES[sublayer]} {block}" if sublayer in NAMES else f"{sublayer} of block {block}"
-    other = labelled(found, half="select")
-    gains = other["repaired"].fillna(0) * other["wrong"] - other["broken"].fillna(0) * other["right"]
-    best, alike = float(gains.max()), int(np.isclose(gains, gains.max()).sum())
-    others = "" if alike == 1 else f", as do{'es' * (alike == 2)} {plural(alike - 1, 'other')}"
-    why = f"it repairs most, less what it breaks{others}" if best > 0 else "none repairs more than it breaks"
-    says = f"Leaving out {part} {listed(told or ['changes nothing'])}. On the other half of the prompts, {why}."
-    return finish(figure, "What is repaired or broken without a sublayer?", 280, found, says=says)
+    gains = labelled(found, half="select")["net"]
+    if (alike := int(np.isclose(gains, gains.max()).sum()) - 1) > 0:
+        part += f" (or one of {plural(alike, 'other')} that do as much in the half that selects)"
+    chosen = labelled(confirming, block=block, sublayer=sublayer)
+    told = [
+        f"{verb} {percent(float(chosen[name]))} of {plural(int(confirming[kind]), f'{kind} answer')}"
+        for kind, name, verb in (("wrong", "repaired", "repairs"), ("right", "broken", "breaks"))
+        if confirming[kind] > 0
+    ]
+    net, low, high, random, shuffled = (
+        f"{100 * float(found[f'selected_net{end}']):z.0f}".replace("-", "−")
+        for end in ("", "_low", "_high", "_random_limit", "_shuffled_limit")
+    )
+    share = f"a net {net} % [{low}, {high}] of the other half of the prompts"
+    by_chance = [
+        f"{kind} {limit} %"
+        for kind, limit in (("random vectors of the same size", random), ("shuffled answers", shuffled))
+        if limit != "nan"
+    ]
+    reached = f"selected likewise, {listed(by_chance)} (95 % limits)" if by_chance else "nothing was measured beside it"
+    if above == "yes":
+        return f"Leaving out {part} {listed(told)}: {share}; {reached}."
+    if above == "no":
+        return f"Leaving out {part} repairs no more than chance does: {share}; {reached}."
+    return f"Whether leaving out {part} repairs more than chance does was not measured: {share}; {reached}."

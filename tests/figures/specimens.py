@@ -293,8 +293,10 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
     ),
     "sublayer_effect": lambda: made(
         {"half": ["select", "confirm"], "block": range(26), "sublayer": ["attention", "mlp"]},
-        "repaired broken: half block sublayer", "wrong right: half", share="repaired broken",
-    ).assign_coords(selected_block=7, selected_sublayer="mlp"),
+        f"{ends('net')} net_random repaired broken: half block sublayer", "wrong right: half",
+        f"{ends('selected_net')} selected_net_random_limit selected_net_shuffled_limit:",
+        share="repaired broken net selected",
+    ).assign_coords(selected_block=7, selected_sublayer="mlp", above_null="yes"),
     "separator_ablation": ablation,
     "repeat_tokenization": repeat_tokenization,
     "compare": compare,

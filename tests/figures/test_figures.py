@@ -67,11 +67,30 @@ def test_a_sentence_names_labels_and_why_a_sublayer_was_selected() -> None:
     assert said == "The largest value is 0.7 (block 4, head 1); the smallest is 0.1 (block 4, head 0)."
     with np.errstate(all="raise"):  # an infinite value has no bar
         assert not np.any(interval(np.array([np.inf, 1]), np.array([np.inf, 1]), np.array([np.inf, 1]), "")["array"])
-    found = specimens.MEASUREMENTS["sublayer_effect"]().assign(wrong=("half", [0, 1]), right=("half", [3, 0]))
-    says = " of 1 wrong answer. On the other half of the prompts, none repairs more than it breaks."
-    assert says in Page.of(sl.figures.of(restated(found, {}))).says
-    alike = found.assign(wrong=("half", [2, 1]), repaired=found["repaired"] * 0 + 1, broken=found["broken"] * 0)
-    assert "it repairs most, less what it breaks, as do " in Page.of(sl.figures.of(restated(alike, {}))).says
+
+
+def test_a_share_is_said_only_above_its_nulls() -> None:
+    """Of a selected sublayer, beside what the same selection reaches by chance; with others that did as much."""
+    numbers = dict.fromkeys(["selected_net_high", "net_random"], 0.5) | {
+        "selected_net": 0.31, "selected_net_low": -0.002, "selected_net_random_limit": 0.08,
+        "selected_net_shuffled_limit": 0.06,
+    }  # fmt: skip
+    made = specimens.MEASUREMENTS["sublayer_effect"]().assign(wrong=("half", [0, 1]), right=("half", [3, 0]))
+    found = made.assign({name: made[name] * 0 + value for name, value in numbers.items()})
+
+    def said(above: str, **others: Any) -> str:
+        return Page.of(sl.figures.of(restated(found.assign(others).assign_coords(above_null=above), {}))).says
+
+    share = "a net 31 % [0, 50] of the other half of the prompts"
+    chance = "selected likewise, random vectors of the same size 8 % and shuffled answers 6 % (95 % limits)."
+    repairs = f"repairs {percent(float(made['repaired'][1, 7, 1]))} of 1 wrong answer"
+    assert said("yes") == f"Leaving out MLP 7 {repairs}: {share}; {chance}"
+    assert said("no") == f"Leaving out MLP 7 repairs no more than chance does: {share}; {chance}"
+    unknown = said("not measured", selected_net_random_limit=np.nan)
+    assert unknown.startswith("Whether leaving out MLP 7 repairs more than chance does was not measured: ")
+    assert "random" not in unknown
+    alike = said("no", net=made["net"] * 0)
+    assert "MLP 7 (or one of 51 others that do as much in the half that selects) repairs no more" in alike
 
 
 def test_separators_of_both_signs_have_no_effect_that_remains() -> None:

@@ -1,4 +1,6 @@
-"""Intervals of means and shares against scipy's."""
+"""Intervals of means and shares against scipy's, also over clusters."""
+
+import math
 
 import numpy as np
 import pytest
@@ -50,3 +52,73 @@ def test_shares_have_clopper_and_pearsons_interval(n: int, data: st.DataObject) 
 def test_what_is_unknown_is_no_part_of_a_share() -> None:
     assert share_interval(torch.tensor([0.0] * 8 + [torch.nan])) == share_interval(torch.tensor([0.0] * 8))
     assert all(end.isnan() for end in share_interval(torch.tensor([torch.nan])))
+
+
+def grouped(values: list[float], clusters: list[int]) -> tuple[float, int, float]:
+    """The mean, the number of clusters and the variance of the mean, cluster by cluster; NaN left out."""
+    kept = [(value, cluster) for value, cluster in zip(values, clusters, strict=True) if not math.isnan(value)]
+    mean = sum(value for value, _ in kept) / len(kept)
+    names = sorted({cluster for _, cluster in kept})
+    squares = 0.0
+    for name in names:
+        total = sum(value for value, cluster in kept if cluster == name)
+        squares += (total - mean * sum(cluster == name for _, cluster in kept)) ** 2
+    return mean, len(names), squares / len(kept) ** 2 * len(names) / (len(names) - 1)
+
+
+CLUSTERS = [0, 0, 0, 1, 1, 2, 3, 3, 3, 3, 4, 4]
+
+
+@given(st.lists(st.sampled_from([0.0, 1.0, math.nan]), min_size=12, max_size=12))
+def test_shares_of_clusters_have_korn_and_graubards_interval(values: list[float]) -> None:
+    known = [value for value in values if not math.isnan(value)]
+    seen = {cluster for value, cluster in zip(values, CLUSTERS, strict=True) if not math.isnan(value)}
+    if len(seen) < 2:
+        return
+    share, many, variance = grouped(values, CLUSTERS)
+    n = len(known)
+    size: float = many
+    if 0 < share < 1:
+        size = share * (1 - share) / variance * n / (n - 1) if variance else math.inf
+        size = min(n, size * (stats.t.ppf(0.975, n - 1) / stats.t.ppf(0.975, many - 1)) ** 2)
+    ones = share * size
+    expected = [share, 0 if ones == 0 else stats.beta.ppf(0.025, ones, size - ones + 1)]
+    expected.append(1 if share == 1 else stats.beta.ppf(0.975, ones + 1, size - ones))
+    found = [end.item() for end in share_interval(torch.tensor(values), torch.tensor(CLUSTERS))]
+    assert found == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_mean_over_clusters_has_students_interval() -> None:
+    """For clusters of equal size that of their means; by default, and with a cluster for each value, that of values."""
+    values = draw(3, 8, 3)
+    found = mean_interval(values.flatten(), torch.arange(8).repeat_interleave(3))
+    expected = stats.ttest_1samp(values.mean(dim=1).numpy(), 0).confidence_interval(0.95)
+    assert [float(end) for end in found[1:]] == pytest.approx([expected.low, expected.high])
+    each = torch.arange(24)
+    for interval, given_values in (
+        (mean_interval, values.flatten()),
+        (share_interval, (values.flatten() > 0).double()),
+    ):
+        for own, plain in zip(interval(given_values, each), interval(given_values), strict=True):
+            assert own.item() == pytest.approx(plain.item(), abs=1e-12)
+    ragged = draw(4, 12).tolist()
+    mean, many, variance = grouped(ragged, CLUSTERS)
+    reach = stats.t.ppf(0.975, many - 1) * math.sqrt(variance)
+    found = mean_interval(torch.tensor(ragged, dtype=torch.float64), torch.tensor(CLUSTERS))
+    assert [float(end) for end in found] == pytest.approx([mean, mean - reach, mean + reach])
+
+
+@pytest.mark.parametrize("share", [0.5, 0.85])
+def test_intervals_over_clusters_cover_where_those_over_values_do_not(share: float) -> None:
+    """24 clusters of four values, of which each repeats its cluster's with probability 0.8."""
+    rng = np.random.default_rng(7)
+    common, own = (rng.random((2000, 24, size)) < share for size in (1, 4))
+    values = torch.from_numpy(np.where(rng.random((2000, 24, 4)) < 0.8, common, own).reshape(2000, -1)).double()
+    clusters = torch.arange(24).repeat_interleave(4)
+    for interval in (mean_interval, share_interval):
+        covered = []
+        for members in (clusters, None):
+            _, low, high = interval(values, members)
+            covered.append(float(((low <= share) & (share <= high)).double().mean()))
+        assert 0.92 <= covered[0] <= 0.985, (interval, covered)
+        assert covered[1] < 0.85, "values of a cluster are not independent"

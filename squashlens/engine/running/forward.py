@@ -255,9 +255,38 @@ def _understood(model: Bridge) -> bool:
 
 def logits_of(model: Bridge, y: Float[Tensor, "branch d"]) -> Float[Tensor, "branch outcome"]:
     """The logits of each row of y; `require_understood` tests that the model computes the same."""
-    config, plain = text_config(model), cast(Any, model.original_model)
+    plain = cast(Any, model.original_model)
     head = plain.head if is_native(model) else plain.get_output_embeddings()
-    logits = head(y[None].to(device_of(model), dtype_of(model)))[0]
+    return _scaled(model, head(y[None].to(device_of(model), dtype_of(model)))[0])
+
+
+def logits_among(
+    model: Bridge, y: Float[Tensor, "branch d"], tokens: Int[Tensor, " outcome"]
+) -> Float[Tensor, "branch outcome"]:
+    """The logits of some tokens for each row of y, from their columns of W_U; that saves most of a large vocabulary.
+
+    Where these columns do not give what the whole head gives, which is tested once for each model state, it is used.
+    """
+    if proved(model, "logits of some tokens", lambda: _columns_suffice(model)):
+        return _among(model, y, tokens)
+    return logits_of(model, y)[:, tokens.to(device_of(model))]
+
+
+def _columns_suffice(model: Bridge) -> bool:
+    tokens = torch.arange(min(64, int(model.cfg.d_vocab)))
+    y = torch.randn(4, int(model.cfg.d_model), generator=torch.Generator().manual_seed(0)).to(device_of(model))
+    return agree(_among(model, y, tokens), logits_of(model, y)[:, tokens.to(y.device)], dtype_of(model))
+
+
+def _among(model: Bridge, y: Float[Tensor, "branch d"], tokens: Int[Tensor, " outcome"]) -> Tensor:
+    weight, bias = model.W_U.detach(), model.b_U.detach()
+    chosen = tokens.to(weight.device)
+    return _scaled(model, y.to(weight) @ weight[:, chosen] + bias[chosen])
+
+
+def _scaled(model: Bridge, logits: Float[Tensor, "*many"]) -> Float[Tensor, "*many"]:
+    """Logits under the scale, divisor or soft cap of the model's head."""
+    config = text_config(model)
     # Of Cohere, Granite and Gemma 2. A factor of 1 would copy all logits.
     names = ("logit_scale", "logits_scaling", "final_logit_softcapping")
     scale, divisor, cap = (getattr(config, name, None) for name in names)

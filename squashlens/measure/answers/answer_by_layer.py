@@ -8,7 +8,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, ChoicesOfPrompts, positive
+from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters, positive
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, residual_sites
 from squashlens.engine.applied import probe_ids
@@ -36,6 +36,7 @@ def answer_by_layer(
     answers: Sequence[str],
     *,
     choices: ChoicesOfPrompts = None,
+    clusters: Clusters = None,
     n_random_models: int = 1,
 ) -> xr.Dataset:
     """How the right answer stands among the choices if the model is read out at each layer, with controls.
@@ -54,6 +55,9 @@ def answer_by_layer(
         answers: the right answer to each prompt, as the model would write it after the prompt, with its space.
         choices: texts among which an answer is ranked: a list for all prompts, by default all answers; or a list for
             each prompt, whose places then take the part of the answers in the control. None may begin another.
+        clusters: one label for each prompt, the same for prompts that are not independent, such as those that share
+            examples, a country or a template; by default each different prompt is a cluster of its own. Intervals are
+            over clusters; use 20 or more.
         n_random_models: number of models with random weights that are read out as well, without hooks; 1 by default.
 
     Returns:
@@ -61,7 +65,8 @@ def answer_by_layer(
         mean over them) and ``"random weights 0"``, …: `rank`, the share of the other choices that are less likely, from
         0 to 1; `first`, 1 if none is likelier; and `log_odds` against the likeliest other choice, in nats. Over
         (scored, layer) their means over prompts, `mean_rank`, `mean_first` and `mean_log_odds`, each with the ends
-        `…_low` and `…_high` of a 95 % interval. Layer L is the model's answer. `chance` is 1 ÷ number of choices.
+        `…_low` and `…_high` of a 95 % interval over clusters. Layer L is the model's answer. `chance` is 1 ÷ number
+        of choices.
 
     Raises:
         InputError: not one answer for each prompt, an answer that is no choice, or a choice that begins another one.
@@ -77,7 +82,9 @@ def answer_by_layer(
     [1.0, 0.0, 0.1]
     """
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
-    session, asked = of_choices(model, prompts, answers, choices, "answer_by_layer", n_random_models=n_random_models)
+    session, asked = of_choices(
+        model, prompts, answers, choices, clusters, "answer_by_layer", n_random_models=n_random_models
+    )
     rows = np.arange(len(asked.prompts))
     own = _standing(_scores(session.model, asked))
     weights = others_shares(asked.right, asked.many)
@@ -95,9 +102,10 @@ def answer_by_layer(
         each = np.stack([standing[name] for standing in scored.values()])
         variables[name] = (("scored", "prompt", "layer"), each, text, units)
         means = each.swapaxes(1, 2), f"mean over prompts: {text}", units
-        variables |= mean_of(f"mean_{name}", ("scored", "layer"), *means)
+        variables |= mean_of(f"mean_{name}", ("scored", "layer"), *means, clusters=asked.clusters)
     layers = np.arange(n_blocks(session.model) + 1)
-    over = {"scored": [*scored], "prompt": rows, "layer": layers, "answer": ("prompt", asked.answers)}
+    labels = {"answer": ("prompt", asked.answers), "cluster": ("prompt", asked.clusters)}
+    over = {"scored": [*scored], "prompt": rows, "layer": layers, **labels}
     return session.dataset("answer by layer", over, variables)
 
 

@@ -23,12 +23,13 @@ from squashlens.theory.statistics.trends import Labelled, with_ends
 
 @dataclass(frozen=True)
 class Choices:
-    """The token ids of prompts, those of each prompt's choices, and the place of the right answer among them."""
+    """The token ids of prompts and of each prompt's choices, the place of the right answer, and the number of a cluster."""
 
     prompts: tuple[Ids, ...]
     answers: list[str]
     tokens: tuple[tuple[Ids, ...], ...]
     right: Int[np.ndarray, " prompt"]
+    clusters: Int[np.ndarray, " prompt"]
 
     @property
     def many(self) -> int:
@@ -47,9 +48,13 @@ class Choices:
 
 
 def of_choices(
-    model: Bridge, prompts: Sequence[str], answers: Sequence[str], choices: Any, function: str, **arguments: Any
-) -> tuple[Session, Choices]:
-    """The session and the choices of a measurement, all checked; by default they are the answers of all prompts."""
+    model: Bridge, prompts: Sequence[str], answers: Sequence[str], choices: Any, clusters: Any, function: str,
+    **arguments: Any,
+) -> tuple[Session, Choices]:  # fmt: skip
+    """The session and the choices of a measurement, all checked; by default they are the answers of all prompts.
+
+    By default each different prompt is a cluster of its own.
+    """
     texts, right = list(prompts), list(answers)
     require_an_answer_each(texts, right)
     given = list(dict.fromkeys(right) if choices is None else choices)
@@ -65,17 +70,31 @@ def of_choices(
             f"The answer to prompt {missing}, {right[missing]!r}, is not one of its choices: {listed(each[missing])}.",
             "Write the answers as in choices=, with a space before them where the choices have one.",
         )
-    different = list(dict.fromkeys(zip(texts, right, map(tuple, each), strict=True)))
+    units = texts if clusters is None else list(clusters)
+    if len(units) != len(texts):
+        raise InputError(
+            f"The numbers of prompts and clusters are {len(texts)} and {len(units)}.", "Give one label for each prompt."
+        )
+    cluster_of = dict(zip(zip(texts, right, map(tuple, each), strict=True), units, strict=True))
+    different = list(cluster_of)
     if len(different) < len(texts):
         remark(f"Equal prompts are measured, and count, once: of {len(texts)}, {len(different)} differ.")
     if len(different) < 2:
         raise InputError("All prompts are equal.", "Give different ones: others are the control.")
     ids = [tuple(tokenize(model, text)[0].tolist()) for text, _, _ in different]
     tokens = [tuple(answers_after(model, row, own)) for row, (_, _, own) in zip(ids, different, strict=True)]
-    facts = {"answers": right, "choices": choices, "token_ids": [list(row) for row in ids], **arguments}
+    facts = {
+        "answers": right,
+        "choices": choices,
+        "clusters": clusters,
+        "token_ids": [list(row) for row in ids],
+        **arguments,
+    }
     session = Session.without_prompt(model, torch.tensor(max(ids, key=len)), function, **facts)
     places = np.array([own.index(answer) for _, answer, own in different])
-    return session, Choices(tuple(ids), [answer for _, answer, _ in different], tuple(tokens), places)
+    number = {label: k for k, label in enumerate(dict.fromkeys(cluster_of.values()))}
+    members = np.array([number[label] for label in cluster_of.values()])
+    return session, Choices(tuple(ids), [answer for _, answer, _ in different], tuple(tokens), places, members)
 
 
 def require_an_answer_each(prompts: Sequence[Any], answers: Sequence[str]) -> None:
@@ -94,12 +113,18 @@ def others_shares(right: Int[np.ndarray, " prompt"], many: int) -> np.ndarray:
     return (total - (right[:, None] == np.arange(many))) / (len(right) - 1)
 
 
-def mean_of(name: str, dims: Sequence[str], values: Float[np.ndarray, "..."], text: str, units: str = "1") -> Labelled:
-    """The mean over the last axis, prompts, with its 95 % interval: exact for shares, else Student's; without NaN.
+def mean_of(
+    name: str, dims: Sequence[str], values: Float[np.ndarray, "..."], text: str, units: str = "1", *,
+    clusters: Int[np.ndarray, " prompt"] | None = None, share: bool = True,
+) -> Labelled:  # fmt: skip
+    """The mean over the last axis, prompts without NaN, with its 95 % interval over clusters: of a share, or Student's.
 
-    Values are shares if all of an entry of the first axis are 0 or 1.
+    Values are shares if all of an entry of the first axis are 0 or 1, unless `share` is false.
     """
     given = torch.from_numpy(np.asarray(values, dtype=float))
-    share = ((given == 0) | (given == 1) | given.isnan()).flatten(1).all(dim=1).view(-1, *[1] * (given.ndim - 2))
-    ends = [torch.where(share, *both) for both in zip(share_interval(given), mean_interval(given), strict=True)]
+    members = None if clusters is None else torch.from_numpy(clusters)
+    counted = ((given == 0) | (given == 1) | given.isnan()).flatten(1).all(dim=1) & share
+    counted = counted.view(-1, *[1] * (given.ndim - 2))
+    both = zip(share_interval(given, members), mean_interval(given, members), strict=True)
+    ends = [torch.where(counted, *pair) for pair in both]
     return with_ends(name, dims, ends, text, units)

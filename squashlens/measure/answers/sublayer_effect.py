@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, ChoicesOfPrompts, Missing, Parts, dtype_name
+from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters, Missing, Parts, dtype_name, positive
 from squashlens.bars import bar
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site
 from squashlens.engine.hooking.hook import Hook
 from squashlens.engine.running.forced import edited_copies, log_p
-from squashlens.engine.running.forward import forward, logits_of, require_understood
+from squashlens.engine.running.forward import forward, logits_among, require_understood
 from squashlens.engine.running.generate import empty_cache
 from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.engine.running.streamed import patterns_written
@@ -36,6 +36,8 @@ from squashlens.records.results import Variable
 from squashlens.remarks import remark
 from squashlens.sequences import Ids
 from squashlens.theory.distances import ulp
+from squashlens.theory.statistics import selection
+from squashlens.theory.statistics.trends import with_ends
 
 HALVES = ("select", "confirm")
 WITHOUT = {"zero": "output 0", "mean": "the mean output of the other prompts"}
@@ -95,6 +97,8 @@ def sublayer_effect(
     choices: ChoicesOfPrompts = None,
     missing: Missing = "zero",
     parts: Parts = "sublayers",
+    clusters: Clusters = None,
+    n_random_vectors: int = 4,
     texts: Sequence[str] = (),
     seed: int = 0,
 ) -> xr.Dataset:
@@ -102,35 +106,55 @@ def sublayer_effect(
 
     The output is what the sublayer adds to the residual stream of the last token, after a norm of its own if it has
     one; that of a head is z, its weighted sum of values. It *repairs* an answer that was wrong to leave it out, if the
-    right choice then leads, and *breaks* one that was right if it no longer does. Of many sublayers one repairs
-    something by chance. So half of the prompts, drawn with `seed`, are there to select a sublayer, and the other half
-    to confirm it. Equal prompts are one, and are measured once.
+    right choice then leads, and *breaks* one that was right if it no longer does; `net` is the share of all prompts
+    that it repairs minus the share that it breaks. Equal prompts are one, and are measured once.
+
+    Of many sublayers one repairs something by chance. So half of the clusters of prompts, drawn with `seed`, select the
+    sublayer with the largest `net`, and the other half confirm it. That is not enough: an answer near the boundary
+    flips by any change. So what is selected is compared with what the same procedure selects
+
+    1. among *random vectors*: each replacement minus the output, rotated at random, so that for each sublayer and
+       prompt the stream changes by as much, in a random direction, and as alike from prompt to prompt as before. They
+       are drawn `n_random_vectors` times; the limit, below which one more draw is with 95 %, is Student's;
+    2. among the sublayers with *shuffled answers*: prompts are given the right answers of others, 200 times, which
+       takes no further runs; the limit is the 95 % quantile.
+
+    `above_null` is "yes" only if `selected_net` is above both limits and its interval above 0. Only then did leaving it
+    out repair more than another change would. Each random vector takes as many runs of the last token as the parts.
 
     Args:
-        model, prompts, answers, choices: as in `answer_by_layer`, but the first tokens of a prompt's choices must
-            differ, since only the last token of the prompt is changed. Use 48 prompts or more.
+        model, prompts, answers, choices, clusters: as in `answer_by_layer`, but the first tokens of a prompt's choices
+            must differ, since only the last token of the prompt is changed. Use 48 prompts or more.
         missing: what takes the place of the output: ``"zero"``, the default, or ``"mean"``, its mean over the last
             tokens of the other prompts.
         parts: ``"sublayers"``, the default, or ``"heads"``, each head of attention as well.
+        n_random_vectors: number of random vectors in the place of each output; 4 by default. With fewer than two there
+            is no limit, and nothing is above it.
         texts: other texts, whose loss is measured with the output replaced at all their tokens, by 0 or by its mean
             over all tokens of these texts; none by default.
-        seed: random seed of the two halves; 0 by default.
+        seed: random seed of the two halves, the random vectors and the shuffles; 0 by default.
 
     Returns:
-        Dataset. Over (prompt), with the coordinates `of_half` and `answer`: `log_odds`, the logit of the right choice
-        minus the largest other one, and `log_odds_noise`, how far it is from that of another batch. Over (prompt,
-        block, sublayer), with `sublayer` ``"attention"``, ``"mlp"`` or ``"head 0"``, …: `log_odds_without`; `written`,
-        what the output adds to this difference by itself, before a scale or soft cap of the logits (NaN if outputs do
-        not add up to the stream). The final norm has its scale held constant, and so does a norm that follows attention
-        where a head writes through it. Over (half, block, sublayer): `repaired`, the share of wrong answers that
-        become right; `broken`, the share of right ones that become wrong; `change`, the mean change of the difference;
-        each with the ends `…_low` and `…_high` of a 95 % interval. Over (half): `wrong` and `right`, numbers of
+        Dataset. Over (prompt), with the coordinates `of_half`, `answer` and `cluster`: `log_odds`, the logit of the
+        right choice minus the largest other one, and `log_odds_noise`, how far it is from that of another batch. Over
+        (prompt, block, sublayer), with `sublayer` ``"attention"``, ``"mlp"`` or ``"head 0"``, …: `log_odds_without`;
+        `log_odds_random`, the same with each random vector, over (random_vector) too; `written`, what the output adds
+        to this difference by itself, before a scale or soft cap of the logits (NaN if outputs do not add up to the
+        stream). The final norm has its scale held constant, and so does a norm that follows attention where a head
+        writes through it. Over (half, block, sublayer): `repaired`, the share of wrong answers that become right;
+        `broken`, the share of right ones that become wrong; `net`, repaired minus broken answers ÷ all prompts of the
+        half; `net_random`, its mean over random vectors; `change`, the mean change of the difference; each with the
+        ends `…_low` and `…_high` of a 95 % interval over clusters. Over (half): `wrong` and `right`, numbers of
         prompts. With `texts`, over (block, sublayer): `loss_change`, in nats per token, with an interval over texts.
-        The scalars `selected_block` and `selected_sublayer` name the one that repairs most, less what it breaks, in the
-        half that selects.
+
+        The coordinates `selected_block` and `selected_sublayer` name the one with the largest `net` in the half that
+        selects, and `above_null` is ``"yes"``, ``"no"`` or ``"not measured"``. Beside them: `selected_net`, its net
+        share in the half that confirms, with its interval; `selected_net_random` and `selected_net_shuffled`, the mean
+        of what the procedure reaches by chance, with the limits `…_limit`.
 
     Raises:
-        InputError: the cases of `answer_by_layer`; choices with equal first tokens; fewer than four prompts.
+        InputError: the cases of `answer_by_layer`; choices with equal first tokens; fewer than four
+            clusters.
         UnsoundModelError: the logits do not follow from y, or hooks at the outputs have no effect.
 
     >>> import squashlens as sl
@@ -140,50 +164,74 @@ def sublayer_effect(
     >>> float(found["broken"].sel(half="confirm", sublayer="attention").max())  # four of five
     0.8
     """
+    positive(n_random_vectors, "n_random_vectors", "a number of vectors", or_zero=True)
     session, asked = of_choices(
-        model, prompts, answers, choices, "sublayer_effect", missing=missing, parts=parts, texts=list(texts), seed=seed
-    )
-    if (many := len(asked.prompts)) < 4:
-        raise InputError(f"{many} different prompts are too few for two halves.", "Give at least 4, better 48 or more.")
+        model, prompts, answers, choices, clusters, "sublayer_effect", missing=missing, parts=parts,
+        n_random_vectors=n_random_vectors, texts=list(texts), seed=seed,
+    )  # fmt: skip
+    many, independent = len(asked.prompts), int(asked.clusters.max()) + 1
+    if independent < 4:
+        raise InputError(
+            f"{independent} different prompts or clusters are too few for two halves.",
+            "Give at least 4, better 48 or more.",
+        )
     first, sound, rows = asked.first_tokens(), session.model, np.arange(len(asked.prompts))
     require_understood(sound)
     every = _parts(sound, parts)
     values = at_last_tokens(sound, asked.prompts, _sites(sound, every)).values
     y = values[residual_site("y", sound)]
-    put = [part.of(values) for part in every]
-    put = [(own.sum(dim=0) - own) / (many - 1) if missing == "mean" else torch.zeros_like(own) for own in put]
-    runs = []
+    outputs = [part.of(values) for part in every]
+    put = [(own.sum(dim=0) - own) / (many - 1) if missing == "mean" else torch.zeros_like(own) for own in outputs]
+    seeds = np.random.default_rng([seed, 2]).integers(2**31, size=(n_random_vectors, len(every))).tolist()
+    put += [
+        own + selection.rotated(other - own, number).to(own)
+        for draw in seeds
+        for own, other, number in zip(outputs, put[: len(every)], draw, strict=True)
+    ]
+    replacing, runs = every * (1 + n_random_vectors), []
     for row, ids in enumerate(bar(asked.prompts, desc="prompts")):
-        edits = [(part, own[row]) for part, own in zip(every, put, strict=True)]
+        edits = [(part, vectors[row]) for part, vectors in zip(replacing, put, strict=True)]
         each = torch.cat([y[row, None], _without(sound, ids, y[row, None], edits).to(y.device)])
-        runs.append(logits_of(sound, each)[:, first[row].to(device_of(sound))].double().cpu())
+        runs.append(logits_among(sound, each, first[row]).double().cpu())
     logits = torch.stack(runs).numpy()  # (prompt, run, choice); the prompt as it is comes first, in two batches
     leads, noise, against = _leads(logits, asked.right, dtype_of(sound))
     pairs = first[rows[:, None], np.stack([asked.right, against], axis=1)]
-    odds, written = leads[:, 1:], _written(sound, values, every, pairs)
-    halves = np.where(np.isin(rows, np.random.default_rng(seed).permutation(many)[: many // 2]), *HALVES)
+    written = _written(sound, values, every, pairs)
+    own, without, *random = np.split(leads[:, 1:], 1 + len(every) * np.arange(1 + n_random_vectors), axis=1)
+    selecting = selection.halves(asked.clusters, seed)
+    here = np.stack([selecting, ~selecting])
     shape = (n_blocks(sound), len(every) // n_blocks(sound))
     text = f"with {WITHOUT[missing]} at the last token"
     variables: dict[str, Variable] = {
-        "log_odds": (("prompt",), odds[:, 0], "logit of the right choice minus the largest other one", "1"),
+        "log_odds": (("prompt",), own[:, 0], "logit of the right choice minus the largest other one", "1"),
         "log_odds_noise": (("prompt",), noise, "how far rounding moves this difference", "1"),
-        "log_odds_without": (("prompt", *OVER), odds[:, 1:].reshape(-1, *shape), f"the same {text}", "1"),
+        "log_odds_without": (("prompt", *OVER), without.reshape(-1, *shape), f"the same {text}", "1"),
         "written": (
             ("prompt", *OVER), written.reshape(-1, *shape), "what the output adds to the difference directly", "1"
         ),
     }  # fmt: skip
-    variables |= _by_half(odds, halves, shape, text)
+    if random:
+        label = f"the same with an equally large random change of the stream as {text}"
+        each = np.stack(random).reshape(n_random_vectors, -1, *shape)
+        variables["log_odds_random"] = (("random_vector", "prompt", *OVER), each, label, "1")
+    variables |= _by_half(np.hstack([own, without]), random, here, asked.clusters, shape, text)
     if texts:
         variables |= _losses(sound, [tokenize(sound, one) for one in texts], every, missing)
-    selecting = odds[halves == HALVES[0]]
-    if (selecting[:, 0] > 0).all():
+    if (own[selecting] > 0).all():
         remark("No answer of the half that selects is wrong, so that no sublayer can repair any.")
-    if unsure := int((np.abs(odds[:, 0]) <= noise).sum()):
+    if unsure := int((np.abs(own[:, 0]) <= noise).sum()):
         name = dtype_name(dtype_of(sound))
         remark(f"{unsure} of {many} answers are right or wrong by rounding in {name}: load a wider dtype to be sure.")
-    block, number = divmod(_selected(selecting), shape[1])
-    at = {"selected_block": block, "selected_sublayer": every[number].name}
-    labels = {"half": [*HALVES], "of_half": ("prompt", halves), "answer": ("prompt", asked.answers)}
+    beside = np.split(logits[:, 2 + len(every) :], n_random_vectors or 1, axis=1)[:n_random_vectors]
+    chosen = selection.select(logits[:, 1 : 2 + len(every)], beside, asked.right, asked.clusters, selecting, seed)
+    variables |= _of_selected(chosen, text)
+    block, number = divmod(chosen.part, shape[1])
+    at = {"selected_block": block, "selected_sublayer": every[number].name, "above_null": chosen.above_null}
+    of_half = np.where(selecting, *HALVES)
+    labels = {
+        "half": [*HALVES], "of_half": ("prompt", of_half), "answer": ("prompt", asked.answers),
+        "cluster": ("prompt", asked.clusters),
+    }  # fmt: skip
     over = {"prompt": rows, "block": np.arange(shape[0]), "sublayer": [part.name for part in every[: shape[1]]]}
     return session.dataset("sublayer effect", {**over, **labels, **at}, variables)
 
@@ -195,39 +243,52 @@ def _leads(
 
     The noise is the difference of the first two runs, but at least what rounding the two logits does.
     """
-    rows, others = np.arange(len(right)), logits.copy()
-    others[rows, :, right] = -np.inf
-    own, rest = logits[rows, :, right], others.max(axis=-1)
-    rounded = sum(ulp(torch.from_numpy(each[:, 0]), dtype).numpy() / 2 for each in (own, rest))
-    leads = own - rest
-    return leads, np.maximum(np.abs(leads[:, 0] - leads[:, 1]), rounded), others[:, 0].argmax(axis=-1)
+    rows, others = np.arange(len(right)), logits[:, 0].copy()
+    others[rows, right] = -np.inf
+    first = torch.from_numpy(np.stack([logits[rows, 0, right], others.max(axis=-1)]))
+    rounded = ulp(first, dtype).sum(dim=0).numpy() / 2
+    leads = selection.leads(logits, right)
+    return leads, np.maximum(np.abs(leads[:, 0] - leads[:, 1]), rounded), others.argmax(axis=-1)
 
 
 def _by_half(
-    odds: Float[np.ndarray, "prompt variant"], halves: np.ndarray, shape: tuple[int, int], text: str
-) -> dict[str, Variable]:
-    """Shares of repaired and broken answers, and the mean change, in each half."""
-    here, own, without = np.stack([halves == half for half in HALVES])[:, None], odds[:, 0], odds[:, 1:].T
+    odds: Float[np.ndarray, "prompt variant"], random: Sequence[Float[np.ndarray, "prompt part"]],
+    here: Bool[np.ndarray, "half prompt"], clusters: Int[np.ndarray, " prompt"], shape: tuple[int, int], text: str,
+) -> dict[str, Variable]:  # fmt: skip
+    """Shares of repaired and broken answers, their net share, and the mean change, in each half."""
+    own, without = odds[:, 0], odds[:, 1:].T
+    beside = [selection.gained(np.hstack([odds[:, :1], one])).T for one in random]
+    by_chance = np.mean(beside, axis=0) if beside else np.full(without.shape, np.nan)
     counts = {"wrong": own <= 0, "right": own > 0}
     parts = {
         "repaired": (without > 0, counts["wrong"], f"share of wrong answers that are right {text}"),
         "broken": (without <= 0, counts["right"], f"share of right answers that are wrong {text}"),
+        "net": (selection.gained(odds).T, True, f"repaired minus broken answers {text}, share of all prompts"),
+        "net_random": (by_chance, True, f"the same with equally large random changes of the stream as {text}"),
         "change": (without - own, True, f"mean change of the difference of logits {text}"),
     }
     found: dict[str, Variable] = {}
     for name, (values, counted, label) in parts.items():
-        each = np.where(here & counted, values, np.nan).reshape(len(HALVES), *shape, -1)
-        found |= mean_of(name, ("half", *OVER), each, label)
+        each = np.where(here[:, None] & counted, values, np.nan).reshape(len(HALVES), *shape, -1)
+        found |= mean_of(name, ("half", *OVER), each, label, clusters=clusters, share="net" not in name)
     for name, which in counts.items():
-        found[name] = (("half",), (here & which).sum(axis=(1, 2)), f"number of {name} answers", "prompts")
+        found[name] = (("half",), (here & which).sum(axis=1), f"number of {name} answers", "prompts")
     return found
 
 
-def _selected(odds: Float[np.ndarray, "prompt variant"]) -> int:
-    """The sublayer that repairs most answers, less those that it breaks; of equal ones that of the largest change."""
-    own, without = odds[:, :1], odds[:, 1:]
-    gained = ((without > 0).astype(int) - (own > 0)).sum(axis=0)
-    return int(np.lexsort((without.sum(axis=0), gained))[-1])
+def _of_selected(chosen: selection.Selection, text: str) -> dict[str, Variable]:
+    """The net share of the selected part in the half that confirms, and what the same selection reaches by chance."""
+    ends, label = (chosen.net, chosen.low, chosen.high), f"net share of prompts repaired {text}, selected, held out"
+    found = dict(with_ends("selected_net", (), ends, label))
+    kinds = {
+        "random": ("equally large random changes", chosen.random, chosen.random_limit),
+        "shuffled": ("shuffled answers", chosen.shuffled, chosen.shuffled_limit),
+    }
+    for name, (kind, draws, limit) in kinds.items():
+        mean = draws.mean() if len(draws) else np.nan
+        found[f"selected_net_{name}"] = ((), mean, f"{label}, with {kind}: mean", "1")
+        found[f"selected_net_{name}_limit"] = ((), limit, f"{label}, with {kind}: 95 % limit", "1")
+    return found
 
 
 def _sites(model: Bridge, parts: Sequence[Part]) -> list[str]:
@@ -316,4 +377,4 @@ def _losses(model: Bridge, texts: Sequence[Tensor], parts: Sequence[Part], missi
         changes.append(losses[1:] - losses[0])
     values = torch.stack(changes, dim=-1).reshape(n_blocks(model), -1, len(texts)).numpy()
     text = f"change of the loss on texts with {'output 0' if missing == 'zero' else 'the mean output'} at every token"
-    return mean_of("loss_change", OVER, values, text, "nats")
+    return mean_of("loss_change", OVER, values, text, "nats", share=False)

@@ -1,34 +1,73 @@
-"""How well ranks of noisy means can agree, and intervals of a mean and of a share."""
+"""How well ranks of noisy means can agree, and intervals of a mean and of a share, also of values in clusters."""
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy import special
 from torch import Tensor
+from torch.nn import functional
 
 from squashlens.theory.statistics.trends import LEVEL, association
 
 Z = 1.959964  # normal quantile of a 95 % interval
 
 
-def mean_interval(values: Float[Tensor, "*many seed"]) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean along the last axis, and the ends of Student's 95 % interval ``x̄ ± t s/√k``, with t of k − 1 degrees.
+class Clustered(NamedTuple):
+    """Means along the last axis without NaN: how many values and clusters they have, and the variance of the mean."""
 
-    Values of NaN are left out; with fewer than two others both ends are NaN. Of mean rank correlations over
+    mean: Float[Tensor, "*many"]
+    n: Int[Tensor, "*many"]
+    clusters: Int[Tensor, "*many"]
+    variance: Float[Tensor, "*many"]
+
+
+def clustered(values: Float[Tensor, "*many seed"], clusters: Int[Tensor, " seed"] | None = None) -> Clustered:
+    """The means along the last axis, with their variance between clusters; by default each value is one of its own.
+
+    The mean is a ratio, the sum of the n known values ÷ n. So cluster c counts by its linearised total
+    ``z_c = Σ_{i in c} (x_i − x̄)/n``, and with G clusters the variance of the mean is ``G/(G − 1) Σ_c z_c²``. It is NaN
+    for one cluster. With a cluster for each value it is s²/n.
+
+    Source: Cochran 1977, section 11; Korn and Graubard 1999, section 2.
+    """
+    values = values.detach().cpu().double()
+    known = ~values.isnan()
+    n, mean = known.sum(dim=-1), values.nanmean(dim=-1)
+    totals, counts = torch.where(known, values - mean[..., None], 0.0), known.double()
+    if clusters is not None:
+        members = functional.one_hot(clusters).double()  # (value, cluster)
+        totals, counts = totals @ members, counts @ members
+    many = (counts > 0).sum(dim=-1)
+    variance = many.double() / (many - 1) * totals.square().sum(dim=-1) / n**2
+    return Clustered(mean, n, many, torch.where(many > 1, variance, torch.nan))
+
+
+def mean_interval(
+    values: Float[Tensor, "*many seed"], clusters: Int[Tensor, " seed"] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The mean along the last axis, and the ends of Student's 95 % interval ``x̄ ± t √var``, with t of G − 1 degrees.
+
+    The variance is that between G `clusters`, numbers from 0 on; by default each value is one of its own, and the
+    interval is ``x̄ ± t s/√n``. With fewer than five clusters t is large, and with fewer than twenty it is an
+    approximation where they are of very unequal size.
+
+    Values of NaN are left out; with fewer than two clusters both ends are NaN. Of mean rank correlations over
     2, 3, 5, 8 and 20 prompts of 18 tokens, with ρ of 0, 0.5 and 0.9, the 95 % interval covers 92 to 95 % of the true
     ones, where percentiles of a bootstrap cover 48 to 50 %, 71 to 74 %, 82 to 84 %, 86 to 89 % and 91 to 92 %. At ρ = 0
     it is 3.5, 1.1, 0.57, 0.39 and 0.23 wide: two prompts say nothing about a correlation; use five or more.
     """
-    values = values.detach().cpu().double()
-    k = (~values.isnan()).sum(dim=-1)
-    mean = values.nanmean(dim=-1)
-    spread = ((values - mean[..., None]).square().nansum(dim=-1) / (k - 1) / k).sqrt()
-    reach = torch.from_numpy(np.asarray(special.stdtrit(k.numpy() - 1, (1 + LEVEL) / 2))) * spread
-    reach = torch.where(k > 1, reach, torch.nan)
-    return mean, mean - reach, mean + reach
+    found = clustered(values, clusters)
+    reach = _student(found.clusters) * found.variance.sqrt()
+    return found.mean, found.mean - reach, found.mean + reach
+
+
+def _student(many: Int[Tensor, "*many"]) -> Float[Tensor, "*many"]:
+    """Student's t of a 95 % interval, with one degree of freedom less than there are units; NaN for one unit."""
+    return torch.from_numpy(np.asarray(special.stdtrit(many.numpy() - 1, (1 + LEVEL) / 2)))
 
 
 def noise_ceiling(draws: Sequence[Float[Tensor, " draw"]], seed: int, splits: int = 64) -> float:
@@ -58,11 +97,24 @@ def wilson(share: np.ndarray | float, of: int) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(middle - half, 0, 1), np.clip(middle + half, 0, 1)
 
 
-def share_interval(right: Float[Tensor, "*many seed"]) -> tuple[Tensor, Tensor, Tensor]:
-    """The share of ones along the last axis, NaN left out, and its exact 95 % interval (Clopper and Pearson 1934)."""
-    n, tail = (~right.isnan()).sum(dim=-1).numpy(), (1 - LEVEL) / 2
-    k = right.double().nansum(dim=-1).numpy()
-    low = np.where(k > 0, special.betaincinv(np.maximum(k, 1), n - k + 1, tail), 0.0)
-    high = np.where(k < n, special.betaincinv(k + 1, np.maximum(n - k, 1), 1 - tail), 1.0)
-    share, low, high = (torch.from_numpy(np.where(n > 0, end, np.nan)) for end in (k / np.maximum(n, 1), low, high))
-    return share, low, high
+def share_interval(
+    right: Float[Tensor, "*many seed"], clusters: Int[Tensor, " seed"] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The share of ones along the last axis, NaN left out, and its exact 95 % interval (Clopper and Pearson 1934).
+
+    With `clusters`, numbers from 0 on, n becomes the number of independent values that have the same variance, and
+    the ones np. With the design effect ``deff = var ÷ (p (1 − p)/(n − 1))``, var that between G clusters, it is
+    ``n/deff · (t_{n−1}/t_{G−1})²``, and at most n. A share of 0 or 1 has no variance; n is then G.
+
+    Source: Korn and Graubard 1998, Survey Methodology 24.
+    """
+    share, n, many, variance = clustered(right, clusters)
+    certain = (share == 0) | (share == 1)
+    worth = share * (1 - share) / variance * n.double() / (n - 1) * (_student(n) / _student(many)).square()
+    size = torch.where(certain, many, torch.minimum(worth, n))
+    size, ones = size.numpy(), (share * size).numpy()
+    tail = (1 - LEVEL) / 2
+    low = special.betaincinv(np.where(ones > 0, ones, 1), size - ones + 1, tail)
+    high = special.betaincinv(ones + 1, np.where(ones < size, size - ones, 1), 1 - tail)
+    low, high = np.where(share == 0, 0.0, low), np.where(share == 1, 1.0, high)
+    return share, torch.from_numpy(low), torch.from_numpy(high)

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from transformers import AutoModelForCausalLM, OlmoConfig
 
 import squashlens as sl
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.errors import InputError
+from squashlens.theory.statistics import selection
+from squashlens.theory.statistics.ranks import mean_interval, share_interval
 from tests.cases import CONFIGS, MORE, NO_HEAD_DIM, save_random
 from tests.hooks.test_patches import outputs_of
 from tests.references import final_norm, frozen_model, last_streams, layers_of, passing
@@ -155,13 +158,17 @@ def added(plain: Any, number: int, part: Part, seen: tuple[torch.Tensor, torch.T
 @pytest.mark.few(2)
 @pytest.mark.parametrize("family", ["gemma3", "neox", "gpt2", "llama", "olmo"])
 def test_a_sublayer_is_left_out_as_by_plain_hooks(
-    family: str, missing: Any, speaking: Callable[[str], tuple[Any, Any]]
+    family: str, missing: Any, speaking: Callable[[str], tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Heads too: with grouped keys and a norm after attention (Gemma 3), beside an MLP (GPT-NeoX), no gains (OLMo)."""
+    """Heads too: with grouped keys and a norm after attention (Gemma 3), beside an MLP (GPT-NeoX), no gains (OLMo).
+
+    In the place of a random rotation, the entries of a change are reversed.
+    """
+    monkeypatch.setattr(selection, "rotated", lambda changes, seed: changes.flip(-1))
     model, plain = speaking(family)
     answers, choices = ["7", "1", "3", "7", "1"], ["7", "1", "3"]
     tokens = [sl.prompts.one_token(model, text) for text in choices]
-    options: Any = {"choices": choices, "missing": missing, "seed": 3, "parts": "heads"}
+    options: Any = {"choices": choices, "missing": missing, "seed": 3, "parts": "heads", "n_random_vectors": 1}
     found = sl.sublayer_effect(model, PROMPTS, answers, texts=PROMPTS[:2], **options)
     ids, parts = [ids_of(model, text) for text in PROMPTS], parts_of(plain)
     seen = [dict(zip(dict(parts), passing(plain, row, *dict(parts)), strict=True)) for row in ids]
@@ -170,7 +177,7 @@ def test_a_sublayer_is_left_out_as_by_plain_hooks(
         entered, left = seen[prompt][part[0]]
         return left if part[1] is None else entered[:, part[1]]
 
-    without, written = np.zeros((2, len(ids), len(parts)))
+    without, written, turned = np.zeros((3, len(ids), len(parts)))
     for k, row in enumerate(ids):
         right = choices.index(answers[k])
         rest = [token for place, token in enumerate(tokens) if place != right]
@@ -184,13 +191,16 @@ def test_a_sublayer_is_left_out_as_by_plain_hooks(
         (slope,) = torch.autograd.grad(logits[tokens[right]] - logits[rest[int(own[rest].argmax())]], start)
         for number, part in enumerate(parts):
             others = torch.stack([outputs(j, part)[-1] for j in range(len(ids)) if j != k]).mean(dim=0)
-            logits = plain_logits(plain, row, part, torch.zeros_like(others) if missing == "zero" else others)[-1]
-            without[k, number] = logits[tokens[right]] - logits[rest].max()
+            vector, output = torch.zeros_like(others) if missing == "zero" else others, outputs(k, part)[-1]
+            for values, put in ((without, vector), (turned, output + (vector - output).flip(-1))):
+                logits = plain_logits(plain, row, part, put)[-1]
+                values[k, number] = logits[tokens[right]] - logits[rest].max()
             written[k, number] = slope @ added(plain, number, part, seen[k][part[0]])
     shape = found["written"].shape
     assert shape[2] == 6
-    for name, truth in {"log_odds_without": without, "written": written}.items():
-        np.testing.assert_allclose(found[name], truth.reshape(shape), atol=2e-3 * np.abs(truth).max(), err_msg=name)
+    for name, truth in {"log_odds_without": without, "written": written, "log_odds_random": turned}.items():
+        given = found[name].values.reshape(shape)
+        np.testing.assert_allclose(given, truth.reshape(shape), atol=2e-3 * np.abs(truth).max(), err_msg=name)
     losses = np.zeros((2, len(parts) + 1))
     for k, row in enumerate(ids[:2]):
         for number, part in enumerate([None, *parts]):
@@ -221,8 +231,14 @@ def test_halves_count_what_the_prompts_say(tiny: Any) -> None:
         np.testing.assert_allclose(counted["repaired"], without[wrong].mean("prompt"))
         np.testing.assert_allclose(counted["broken"], 1 - without[right].mean("prompt"))
         gains.append(without[here].sum("prompt").values - right.sum())
+        np.testing.assert_allclose(counted["net"], gains[-1] / here.sum())
+        by_chance = (found["log_odds_random"] > 0)[:, here].mean(("random_vector", "prompt")) - right.sum() / here.sum()
+        np.testing.assert_allclose(counted["net_random"], by_chance)
     chosen = gains[0][int(found["selected_block"]), ["attention", "mlp"].index(found["selected_sublayer"].item())]
     assert chosen == gains[0].max()
+    named = found.sel(half="confirm", block=found["selected_block"], sublayer=found["selected_sublayer"].item())
+    for end in ("", "_low", "_high"):
+        assert float(named[f"net{end}"]) == float(found[f"selected_net{end}"])
     with sl.applied(tiny, ("blocks.0.hook_resid_pre", lambda stream, hook: stream)):
         whole = sl.sublayer_effect(tiny, DIGITS, answers, choices=[*"0123456789"], seed=5)
     np.testing.assert_allclose(whole["log_odds_without"], found["log_odds_without"], atol=1e-3)
@@ -236,10 +252,40 @@ def test_equal_prompts_count_once(tiny: Any) -> None:
     np.testing.assert_array_equal(twice["broken_high"], once["broken_high"])
 
 
+def test_clusters_are_drawn_whole_and_widen_intervals(tiny: Any) -> None:
+    """Pairs of prompts; as many labels as prompts give what no labels give."""
+    asked: Any = {"choices": [*"0123456789"], "seed": 5, "n_random_vectors": 2}
+    answers, pairs = [*"0123454321"], [*"aabbccddee"]
+    alone, own = (sl.sublayer_effect(tiny, DIGITS, answers, **asked, clusters=given) for given in (None, [*range(10)]))
+    xr.testing.assert_equal(alone, own)
+    found = sl.sublayer_effect(tiny, DIGITS, answers, **asked, clusters=pairs)
+    assert found["cluster"].values.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert (found["of_half"].values[::2] == found["of_half"].values[1::2]).all()
+    here = found["of_half"].values == "confirm"
+    without = found["log_odds_without"].values > 0
+    gained = torch.tensor(without.astype(float) - (found["log_odds"].values > 0)[:, None, None])[here].movedim(0, -1)
+    _, low, high = mean_interval(gained, torch.tensor(found["cluster"].values)[here])
+    np.testing.assert_allclose(found["net_low"].sel(half="confirm"), low)
+    np.testing.assert_allclose(found["net_high"].sel(half="confirm"), high)
+    read = sl.answer_by_layer(tiny, DIGITS, answers, choices=[*"0123456789"], clusters=pairs, n_random_models=0)
+    first = torch.tensor(read["first"].sel(scored="right answer").values.T)
+    _, low, _ = share_interval(first, torch.tensor(read["cluster"].values))
+    np.testing.assert_allclose(read["mean_first_low"].sel(scored="right answer"), low)
+    assert (low < share_interval(first)[1] - 0.01).any()
+
+
+def test_without_random_vectors_nothing_is_above_them(tiny: Any) -> None:
+    found = sl.sublayer_effect(tiny, DIGITS, [*"0123454321"], choices=[*"0123456789"], n_random_vectors=0)
+    assert found["net_random"].isnull().all()
+    assert found["above_null"].item() in ("no", "not measured")
+    assert "log_odds_random" not in found
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "one answer": ({"answers": ["7"]}, "prompts and right answers are 5 and 1"),
     "no choice": ({"choices": ["7", "1"]}, "'3', is not one of its choices: 7, 1"),
     "unequal": ({"choices": [["7", "1"]] * 2 + [["3", "7", "1"]] * 3}, "equally many"),
+    "one cluster": ({"clusters": ["a"]}, "prompts and clusters are 5 and 1"),
     "beginning": ({"choices": ["7", "1", "3", "30"]}, "'3' is the same as '30', empty, or its beginning"),
 }
 

@@ -1,0 +1,154 @@
+"""A share selected among many: confirmed on other units, against random directions and shuffled answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy import special
+from torch import Tensor
+
+from squashlens.theory.statistics.ranks import mean_interval
+
+SHUFFLES = 200  # enough for a 95 % quantile
+TAIL = 0.95  # of one-sided limits
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The part whose net share is largest in one half of the units, its net share in the other half, and its nulls.
+
+    Attributes:
+        part: the number of the selected part.
+        net, low, high: its net share in the half that confirms, with a 95 % interval over clusters.
+        random: the net share of the random directions that the same procedure selects, for each draw of them.
+        shuffled: the net share of the part that the same procedure selects, for each shuffle of the right answers.
+    """
+
+    part: int
+    net: float
+    low: float
+    high: float
+    random: Float[np.ndarray, " draw"]
+    shuffled: Float[np.ndarray, " shuffle"]
+
+    @property
+    def random_limit(self) -> float:
+        """What the procedure reaches with random directions in at most 5 % of further draws."""
+        return one_more(self.random)
+
+    @property
+    def shuffled_limit(self) -> float:
+        """What the procedure reaches with shuffled answers in at most 5 % of shuffles."""
+        return float(np.quantile(self.shuffled, TAIL, method="higher"))
+
+    @property
+    def above_null(self) -> str:
+        """``"yes"`` if the interval is above 0 and the net share above both limits, else ``"no"``.
+
+        ``"not measured"`` if the interval and the limits that are known say yes, and another limit is not known.
+        """
+        limits = np.array([self.random_limit, self.shuffled_limit])
+        if not self.low > 0 or (self.net <= limits).any():
+            return "no"
+        return "yes" if np.isfinite(limits).all() else "not measured"
+
+
+def halves(clusters: Int[np.ndarray, " place"], seed: int) -> Bool[np.ndarray, " place"]:
+    """Whether each unit belongs to the half that selects: that of half of the clusters, drawn at random."""
+    many = int(clusters.max()) + 1
+    return np.isin(clusters, np.random.default_rng(seed).permutation(many)[: many // 2])
+
+
+def leads(
+    logits: Float[np.ndarray, "place run outcome"], right: Int[np.ndarray, "*many place"]
+) -> Float[np.ndarray, "*many place run"]:
+    """How far the right choice is above the largest other one."""
+    own = logits[np.arange(len(logits)), :, right]
+    second, first = np.moveaxis(np.partition(logits, -2, axis=-1)[..., -2:], -1, 0)
+    return own - np.where(own == first, second, first)
+
+
+def gained(lead: Float[np.ndarray, "*many run"]) -> Int[np.ndarray, "*many part"]:
+    """For each part, 1 where its change makes a wrong answer right, −1 where a right one wrong, else 0.
+
+    The first run is that without a change; the others are those of the parts.
+    """
+    return (lead[..., 1:] > 0).astype(int) - (lead[..., :1] > 0)
+
+
+def best(lead: Float[np.ndarray, "place run"]) -> int:
+    """The part with the largest net share; of equal ones that with the largest mean lead."""
+    return int(np.lexsort((lead[:, 1:].sum(axis=0), gained(lead).sum(axis=0)))[-1])
+
+
+def held_out(lead: Float[np.ndarray, "place run"], selecting: Bool[np.ndarray, " place"]) -> float:
+    """The net share, in the half that confirms, of the part that is best in the half that selects."""
+    return float(gained(lead[~selecting])[:, best(lead[selecting])].mean())
+
+
+def select(
+    logits: Float[np.ndarray, "place run outcome"], random: Sequence[Float[np.ndarray, "place part outcome"]],
+    right: Int[np.ndarray, " place"], clusters: Int[np.ndarray, " place"], selecting: Bool[np.ndarray, " place"],
+    seed: int,
+) -> Selection:  # fmt: skip
+    """Select a part on one half of the units, and confirm it on the other, with two nulls.
+
+    The net share of a part is the mean of `gained`. Selected on other units, it is no longer too large by chance, but
+    two things still make it so, and each has a null that goes through the same selection:
+
+    1. *Any change of this size repairs as much.* If the direction in which a part writes has nothing to do with the
+       rest of the model, its changes and the same ones under a random rotation are exchangeable, jointly over units. So
+       are then the net share that is selected among the parts and the one that is selected among the rotated changes
+       of all parts, in each of R draws of rotations. One more draw is below ``x̄ + t_{0.95, R−1} s √(1 + 1/R)`` with
+       probability 0.95, if these net shares are normal. It is not enough to compare the selected part with random
+       directions in its own place: the best of many random directions exceeds those of its own place nearly always.
+    2. *The change makes an answer likelier that is often right.* Then it repairs as many if the right answers are
+       exchanged among the units, which tells nothing of what each asks. Clusters are put in two random orders, and the
+       units of the one get the right answers of the other, so that answers of a cluster stay together. Not known if all
+       units have the same right answer, which no shuffle changes.
+
+    Both must be exceeded, and 0 by the interval. Each of three tests has its level, so all together have at most the
+    largest of them if one of the nulls is true.
+    """
+    lead = leads(logits, right)
+    part = best(lead[selecting])
+    own = torch.from_numpy(clusters[~selecting])
+    net, low, high = map(float, mean_interval(torch.from_numpy(gained(lead[~selecting])[:, part]), own))
+    drawn = [held_out(np.hstack([lead[:, :1], leads(one, right)]), selecting) for one in random]
+    rng = np.random.default_rng([seed, 1])  # another stream than that of the halves
+    answers = np.stack([shuffled(right, clusters, rng) for _ in range(SHUFFLES)])
+    reached = [held_out(one, selecting) for one in leads(logits, answers)]
+    known = np.nan if (right == right[0]).all() else 1.0
+    return Selection(part, net, low, high, np.array(drawn), known * np.array(reached))
+
+
+def shuffled(
+    values: Int[np.ndarray, " place"], clusters: Int[np.ndarray, " place"], rng: np.random.Generator
+) -> Int[np.ndarray, " place"]:
+    """Values of other units: clusters in one random order get those of clusters in another, each in a random order."""
+    many, n = int(clusters.max()) + 1, len(clusters)
+    to, of = (np.lexsort((rng.permutation(n), rng.permutation(many)[clusters])) for _ in range(2))
+    exchanged = np.empty_like(values)
+    exchanged[to] = values[of]
+    return exchanged
+
+
+def one_more(draws: Float[np.ndarray, " draw"]) -> float:
+    """The one-sided 95 % limit of one more draw, ``x̄ + t s √(1 + 1/R)``; NaN for fewer than two draws."""
+    if (many := len(draws)) < 2:
+        return float("nan")
+    reach = special.stdtrit(many - 1, TAIL) * draws.std(ddof=1) * np.sqrt(1 + 1 / many)
+    return float(draws.mean() + reach)
+
+
+def rotated(changes: Float[Tensor, "place d"], seed: int) -> Float[Tensor, "place d"]:
+    """Vectors under one random rotation or reflection: lengths and angles between them stay, directions are random.
+
+    With ``changesᵀ = V R`` and orthonormal columns V, ``W R`` has columns W drawn uniformly (Stewart 1980).
+    """
+    _, inner = torch.linalg.qr(changes.double().T)
+    drawn = torch.randn(changes.shape[1], len(inner), generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+    columns, triangle = torch.linalg.qr(drawn)
+    return ((columns * triangle.diagonal().sign()) @ inner).T
