@@ -73,7 +73,7 @@ def record(name: str, root: Path, file: str | None = None) -> None:
 
 def moved(subject: measurements.Subject, folder: Path, seed: int) -> measurements.Subject:
     """The model with every weight moved a little."""
-    source = sl.zoo.folder(subject.name) if subject.speaks else subject.opened
+    source = subject.model.tokenizer.name_or_path if subject.speaks else subject.opened
     folder.mkdir()
     for file in Path(source).iterdir():
         (folder / file.name).write_bytes(file.read_bytes())

@@ -20,28 +20,40 @@ def recorded(measurement: str) -> list[str]:
 
 
 def by_default(model: str, measurement: str) -> bool:
-    """One random family for each measurement in turn, and the bundled model for what needs words; `slow` has all."""
+    """One random family for each measurement in turn, the bundled model for what needs words, and a measurement of each
+    real model; `slow` has all."""
+    if model in measurements.REAL:
+        return measurement == "path_bound"
     families = [name for name in recorded(measurement) if name in measurements.FAMILIES]
     place = list(measurements.MEASUREMENTS).index(measurement)
     return model == (families[place % len(families)] if families else recorded(measurement)[0])
 
 
+def marks(model: str, measurement: str) -> list[pytest.MarkDecorator]:
+    """Slow, and what a real model's package is needed for."""
+    needed = {"gemma-3-270m": [pytest.mark.gemma], "smollm2-135m": [pytest.mark.smollm]}.get(model, [])
+    return needed if by_default(model, measurement) else [*needed, pytest.mark.slow]
+
+
 CASES = [
-    pytest.param(model, measurement, marks=() if by_default(model, measurement) else pytest.mark.slow)
+    pytest.param(model, measurement, marks=marks(model, measurement))
     for measurement in measurements.MEASUREMENTS
     for model in recorded(measurement)
 ]
 
 
 @pytest.fixture(scope="module")
-def subject_of(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], measurements.Subject]:
+def subject_of(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], measurements.Subject]:
     root = tmp_path_factory.mktemp("golden")
+    fixtures = {"tiny-gemma": "tiny", "gemma-3-270m": "gemma", "smollm2-135m": "smollm"}
 
     @cache
     def subject(name: str) -> measurements.Subject:
-        return (
-            measurements.Subject(name, tiny, name) if name == "tiny-gemma" else measurements.subject(name, Path(root))
-        )
+        if name in fixtures:
+            return measurements.Subject(name, request.getfixturevalue(fixtures[name]), name)
+        return measurements.subject(name, Path(root))
 
     return subject
 
