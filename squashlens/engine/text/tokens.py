@@ -6,7 +6,6 @@ Padding changes positions and sums: what an attention mask leaves out is removed
 """
 
 import difflib
-import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -23,6 +22,7 @@ from squashlens.engine.digests import digest
 from squashlens.engine.locks import exclusive
 from squashlens.engine.text.start import start_of, warn_of_start
 from squashlens.errors import InputError, ModelAccessError
+from squashlens.records.sentences import escape
 from squashlens.remarks import remark
 from squashlens.sequences import GrowingSequence
 
@@ -338,16 +338,6 @@ def _display(tokenizer: Any, token_id: int) -> str:
     if "\ufffd" in text or not text:
         text = f"⟨{tokenizer.convert_ids_to_tokens(token_id)}⟩"
     return escape(text)
-
-
-def escape(text: str) -> str:
-    r"""The text with control, format, separator and surrogate characters escaped.
-
-    >>> escape("a\n\x00\u200b\u2028é 🙂")
-    'a\\n\\x00\\u200b\\u2028é 🙂'
-    """
-    hidden = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-    return "".join(c.encode("unicode_escape").decode("ascii") if unicodedata.category(c) in hidden else c for c in text)
 
 
 def refuse_unknown_words(core: Any, text: str, special: Iterable[str]) -> None:

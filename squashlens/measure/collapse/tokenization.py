@@ -16,13 +16,14 @@ import xarray as xr
 from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.engine.capturing.pairs import PairRun
 from squashlens.engine.text.start import start_of
-from squashlens.engine.text.tokens import display_tokens, encode, escape, require_tokenizer, tokenize
+from squashlens.engine.text.tokens import display_tokens, encode, require_tokenizer, tokenize
 from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import Metric, with_passes, with_y
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
 from squashlens.records.results import Variable, signed, versions
+from squashlens.records.sentences import escape
 from squashlens.sequences import Branch, GrowingSequence, Ids
 
 FORMS: Mapping[str, str] = MappingProxyType({"joined": "", "spaced": " ", "commas": ",", "commas spaced": ", "})
