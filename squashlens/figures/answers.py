@@ -53,7 +53,8 @@ def accuracy_by_length(found: Found) -> go.Figure:
     together = _modes_of(several.values())
     pairs = [(text, mode) for text in several for mode in _modes_of([several[text]])]
     figure, grouped, ends_of, drawn = go.Figure(), False, dict[str, list[str]](), dict[str, xr.Dataset]()
-    first_shares, last_shares = list[float](), list[float]()
+    first_shares: list[float] = []
+    last_shares: list[float] = []
     for at, (text, mode) in enumerate(pairs):
         mode_text, style = _style_of_mode(mode)
         name = ", ".join([text] * bool(text) + [mode_text] * (len(together) > 1))

@@ -144,7 +144,9 @@ def needle(
         figure.update_yaxes(range=_log_range(np.stack(cells), 2.0), **here)
     figure.update_yaxes(type="log")
     figure.update_xaxes(title=escape(xlabel))
-    ends = [f"the mean {PANELS[name][0].partition(',')[0]} {_ends(with_interval(found, f'{name}_mean'))}" for name in wanted]
+    ends = [
+        f"the mean {PANELS[name][0].partition(',')[0]} {_ends(with_interval(found, f'{name}_mean'))}" for name in wanted
+    ]
     notes = [*norm_note(found), *["bars: 95 % intervals"] * bool((found["prompts"] > 1).any())]
     first, last = found["at"].values[0], found["at"].values[-1]
     by = f"By {xlabel}, from {first} to {last}, of {len(groups)} lines" if len(groups) > 1 else f"By {xlabel}"
