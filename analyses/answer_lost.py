@@ -55,7 +55,7 @@ for make, n, many, texts in cases:
     one = found.sel(half="confirm", block=found["selected_block"], sublayer=found["selected_sublayer"])
     print(f"{name}, held-out half, without {one['sublayer'].item()} {one['block'].item()}:")
     print(one[["wrong", "right", "repaired", "repaired_low", "repaired_high", "broken"]].to_pandas().to_string())
-    print(one[[each for each in one if each.startswith("selected_net")]].to_pandas().to_string())
+    print(one[[each for each in one if str(each).startswith("selected_net")]].to_pandas().to_string())
     print(f"above random vectors of the same size, and above shuffled answers: {one['above_null'].item()}")
     title = f"What is repaired, less what is broken, without a sublayer, {name}"
     sl.figures.save(sl.figures.styled(sl.figures.of(found), title=title), file.with_suffix(".html"))

@@ -1,7 +1,7 @@
 """The paper's discussion: local attention is a way to avoid collapse.
 
-In exact arithmetic a window of w does the opposite to repeated tokens: after L (w − 1) equal tokens, v and v* cannot
-differ. The script measures collapse, the path bound and accuracy for each window.
+In exact arithmetic a window of w in all of L blocks does the opposite to repeated tokens: from L (w − 1) + 1 of them
+on, v and v* are equal at the last layer. The script measures collapse, the path bound and accuracy for each window.
 
     python analyses/sliding_window.py --model google/gemma-2b --n 96 --out windows
 """

@@ -53,6 +53,8 @@ def accuracy_by_length(found: Found) -> go.Figure:
     together = _modes_of(several.values())
     pairs = [(text, mode) for text in several for mode in _modes_of([several[text]])]
     figure, grouped, ends_of, drawn = go.Figure(), False, dict[str, list[str]](), dict[str, xr.Dataset]()
+    first_shares: list[float] = []
+    last_shares: list[float] = []
     for at, (text, mode) in enumerate(pairs):
         mode_text, style = _style_of_mode(mode)
         name = ", ".join([text] * bool(text) + [mode_text] * (len(together) > 1))
@@ -69,22 +71,29 @@ def accuracy_by_length(found: Found) -> go.Figure:
         line = curve(lengths, share, name, **style, size=7, error_y=shown, text=texts, hover="%{text}")
         figure.add_trace(_without_trend(line, here))
         drawn[name] = here
-        verb = "falls" if high[-1] < low[0] else "rises" if low[-1] > high[0] else "goes"
-        ends_of.setdefault(_course([*map(percent, share)], verb), []).append(name)
+        ends_of.setdefault(_course([*map(percent, share)]), []).append(name)
+        first_shares.append(share[0])
+        last_shares.append(share[-1])
     figure.update_xaxes(title=LENGTH).update_yaxes(title="share answered correctly", range=[-0.04, 1.04])
     notes = [*_only(together), *[f"rates of {GROUP} neighbouring lengths", "bars: 95 % intervals"] * grouped]
     notes += cannot_be_judged(drawn)
-    falling = sum(len(names) for way, names in ends_of.items() if way.startswith("falls"))
-    ends = _of_each(ends_of) if len(pairs) <= SAID else f"falls in {falling} of {len(pairs)} lines"
+    ends = _of_each(ends_of) if len(pairs) <= SAID else (
+        f"is {_span(first_shares)} at the shortest and {_span(last_shares)} at the longest length of {len(pairs)} lines"
+    )  # fmt: skip
     says = f"The share of right answers {ends}."
     return finish(figure, "How often the answer is right", 280, several.values(), *notes, says=says)
 
 
-def _course(values: list[str], verb: str = "goes") -> str:
-    """How values by length, as text, begin and end."""
+def _course(values: list[str]) -> str:
+    """What values by length, as text, are at both ends."""
     if values[0] == values[-1]:
         return f"is {values[0]}{' at the shortest and the longest length' * (len(values) > 1)}"
-    return f"{verb} from {values[0]} at the shortest to {values[-1]} at the longest length"
+    return f"is {values[0]} at the shortest and {values[-1]} at the longest length"
+
+
+def _span(shares: list[float]) -> str:
+    """The smallest and the largest of shares, or the one that all have."""
+    return " to ".join(dict.fromkeys((percent(min(shares)), percent(max(shares)))))
 
 
 def _rates(lengths: np.ndarray, right: np.ndarray) -> list[np.ndarray]:

@@ -76,13 +76,19 @@ def influence_by_distance(found: xr.Dataset, *, layer: int | None = None) -> go.
     many = len(asked) if isinstance(asked, list) else 0
     said = f"query {asked[0]}" if many == 1 else f"{many} queries" if many else "all queries"
     own = [(about[0], found.sel(quantity=name, layer=at)) for name, about in there.items() if about[1] == "model"]
-    told = [
-        f"the {kind} follows no power law" if one["exponent_at_end"] else f"the {kind} falls as distance to the power "
-        f"{number(-one['exponent'])}" for kind, one in own if np.isfinite(one["exponent"])
-    ]  # fmt: skip
+    told = [_law(kind, one) for kind, one in own if np.isfinite(one["exponent"])]
     says = f"From layer {at}, {listed(told or ['there are too few distances for a law'])}."
     title = f"Influence on {said} of a prompt, by distance"
     return finish(figure, title, 200 * places[-1]["row"], found, *notes, says=says)
+
+
+def _law(kind: str, one: xr.Dataset) -> str:
+    """The power of distance that was fitted, with the ends of its interval if there are some."""
+    if one["exponent_at_end"]:
+        return f"the {kind} follows no power law"
+    power, *ends = (number(-one[name]) for name in ("exponent", "exponent_high", "exponent_low"))
+    interval_of_it = f" [{', '.join(ends)}]" if np.isfinite(one["exponent_low"]) else ""
+    return f"the law fitted to the {kind} has distance to the power {power}{interval_of_it}"
 
 
 def _influence(one: xr.Dataset, text: str, colour: str) -> list[go.Scatter]:
@@ -138,9 +144,12 @@ def needle(
         figure.update_yaxes(range=_log_range(np.stack(cells), 2.0), **here)
     figure.update_yaxes(type="log")
     figure.update_xaxes(title=escape(xlabel))
-    ends = [f"the {PANELS[name][0].partition(',')[0]} {_ends(with_interval(found, f'{name}_mean'))}" for name in wanted]
+    ends = [
+        f"the mean {PANELS[name][0].partition(',')[0]} {_ends(with_interval(found, f'{name}_mean'))}" for name in wanted
+    ]
     notes = [*norm_note(found), *["bars: 95 % intervals"] * bool((found["prompts"] > 1).any())]
-    by = f"From {found['at'].values[0]} to {found['at'].values[-1]} ({xlabel})" if len(groups) > 1 else f"By {xlabel}"
+    first, last = found["at"].values[0], found["at"].values[-1]
+    by = f"By {xlabel}, from {first} to {last}, of {len(groups)} lines" if len(groups) > 1 else f"By {xlabel}"
     says = f"{escape(by)}, {listed(ends)}."
     return finish(figure, escape(title), 210 * places[-1]["row"], found, *notes, says=says)
 
@@ -156,15 +165,20 @@ def _log_range(values: np.ndarray, least: float) -> list[float] | None:
 
 
 def _ends(means: xr.DataArray) -> str:
-    """Where the means of one measure are largest and smallest, or that they hardly differ; of groups, how many fall."""
+    """Where the means of one measure are largest and smallest, or that they hardly differ; of groups, both ends."""
     if means.sizes["group"] > 1:
-        falling = int((means.isel(at=-1) < means.isel(at=0) / FLAT).sum())
-        return f"falls in {falling} of {means.sizes['group']} lines"
+        first, last = (_span(means.isel(at=end)) for end in (0, -1))
+        return f"is {first} at the first and {last} at the last place"
     if not float(means.max()) > FLAT * float(means.min()):
-        return f"is {' to '.join(dict.fromkeys((number(means.min()), number(means.max()))))} everywhere"
+        return f"is {_span(means)} everywhere"
     most, least = (means["at"].values[may[0]] for may, *_ in open_order(means))
     names = [escape(str(at[0])) if len(at) == 1 else f"one of {len(at)} with overlapping bars" for at in (most, least)]
     return f"is largest at {names[0]} and smallest at {names[1]}"
+
+
+def _span(means: xr.DataArray) -> str:
+    """The smallest and the largest of means, or the one that all have."""
+    return " to ".join(dict.fromkeys((number(means.min()), number(means.max()))))
 
 
 FLAT = 1.1  # factor between means of one measure that hardly differ

@@ -1,46 +1,40 @@
-"""Sentences on collapse, for report, captions and pages: a law first, then the contrast, and no pair of end points.
+"""Sentences on collapse, for report, captions and pages: both ends of D with the slope between them, then the contrast.
 
 One sequence is one observation: its lengths are nested. An interval over them is about this sequence, not about others.
-With a separator after every p-th token, lengths are compared at equal n mod p, since a repeated token has another place
-in each group.
+No sentence says that D falls or grows: of series without a trend whose neighbours are alike, too many have an interval
+without 0, and a step has one too. With a separator after every p-th token, lengths are compared at equal n mod p, since
+a repeated token has another place in each group.
 """
 
 import numpy as np
-import torch
 import xarray as xr
 
 from squashlens.records.results import facts_of
 from squashlens.records.sentences import listed, number, percent, plural
 from squashlens.theory.statistics.laws import log_slope
-from squashlens.theory.statistics.trends import FEWEST, association
+from squashlens.theory.statistics.trends import FEWEST
 
 
-def falls(collapse: xr.Dataset, layer: int | None = None) -> str:
-    """How D at a layer, the last by default, changes with length: the log-log slope, and the level at the end."""
-    drawn, lengths = _at(collapse["distance"], layer), collapse["length"].values
-    groups, where = _compared(collapse)
-    subject, over = f"D at layer {drawn['layer'].item()}", f"over {plural(len(lengths), 'length')}{where}"
-    if min(map(len, groups)) < FEWEST or not (drawn > 0).all():
-        return f"{subject} is {listed([number(np.median(drawn[group])) for group in groups])} (median {over})."
-    verbs, slopes, ratios = zip(*(_change(lengths[group], drawn.values[group]) for group in groups), strict=True)
-    verb = "does not change alike at all places of a group" if {"falls", "grows"} <= {*verbs} else max(verbs, key=len)
-    return (
-        f"{subject} {verb} with length: log-log slope {listed(slopes)} {over} (95 % interval); "
-        f"its median over the longer half is {listed(ratios)} times that over the shorter half."
-    )
+def by_length(collapse: xr.Dataset, layer: int | None = None) -> str:
+    """D at the shortest and the longest length of a layer, the last by default, and the log-log slope, if there is one.
 
-
-def _change(lengths: np.ndarray, curve: np.ndarray) -> tuple[str, str, str]:
-    """A verb, the slope with its interval, and the longer half divided by the shorter half.
-
-    A verb needs an interval without 0, a rank correlation of the same sign, and halves that do not say the opposite.
+    Each group of lengths with equal n mod p has its own.
     """
-    ends, half = log_slope(lengths.tolist(), curve.tolist()), len(curve) // 2
-    ratio = float(np.median(curve[half:]) / np.median(curve[:half]))
-    rank = float(association(torch.from_numpy(curve), torch.from_numpy(lengths)).rho)
-    down, up = (np.min(sign * np.array([*ends, rank])) > 0 and sign * (ratio - 1) >= 0 for sign in (-1, 1))
-    verb = "falls" if down else "grows" if up else "has no clear trend"
-    return verb, "{} [{}, {}]".format(*map(number, ends)), number(ratio)
+    drawn, lengths = _at(collapse["distance"], layer), collapse["length"].values
+    groups, _ = _compared(collapse)
+    sloped = min(map(len, groups)) >= FEWEST and bool((drawn > 0).all())
+    courses = [_course(lengths[group], drawn.values[group], sloped=sloped) for group in groups]
+    intervals = f", nominal 95 % interval{'s' * (len(groups) > 1)}" if sloped else ""
+    return f"D at layer {drawn['layer'].item()} is {'; '.join(courses)} ({plural(len(lengths), 'length')}{intervals})."
+
+
+def _course(lengths: np.ndarray, distances: np.ndarray, *, sloped: bool) -> str:
+    """D at both ends, and with `sloped` the slope of the line of least squares with its interval, without −0."""
+    ends = " and ".join(f"{number(distances[end])} at n = {lengths[end]}" for end in sorted({0, len(lengths) - 1}))
+    if not sloped:
+        return ends
+    slope, low, high = (number(round(end, 3) + 0.0) for end in log_slope(lengths.tolist(), distances.tolist()))
+    return f"{ends}, with a log-log slope of {slope} [{low}, {high}]"
 
 
 def _at(values: xr.DataArray, layer: int | None) -> xr.DataArray:
@@ -75,7 +69,7 @@ def against_contrast(collapse: xr.Dataset, layer: int | None = None) -> str:
 
 def collapses(collapse: xr.Dataset) -> str:
     """Both sentences."""
-    return f"{falls(collapse)} {against_contrast(collapse)}".rstrip()
+    return f"{by_length(collapse)} {against_contrast(collapse)}".rstrip()
 
 
 def recovers(separation: xr.Dataset) -> str:

@@ -44,14 +44,18 @@ def changes(compared: xr.Dataset) -> go.Figure:
     if "accuracy" in compared and AS_IT_IS in names and len(names) > 1:
         right = compared["accuracy"].mean([dim for dim in compared["accuracy"].dims if dim != "change"]).values
         notes = cannot_be_judged({"": compared.sel(change=AS_IT_IS)})
-        before, least = right[names.index(AS_IT_IS)], percent(right.min())
-        fewer = int((right < before).sum())
-        worst = [f"“{name}”" for name, share in zip(names, right, strict=True) if percent(share) == least]
-        which = f"{len(worst)} of them" if len(worst) > 1 else worst[0]
-        without = f"; it is {least} without any" if before == 0 else ""
-        most = f", most of all {which}: from {percent(before)} to {least}" if fewer else without
+        shares = dict(zip(names, right.tolist(), strict=True))
+        before = percent(shares.pop(AS_IT_IS))
+        least, most = (_with_name(shares, extreme) for extreme in (min(shares.values()), max(shares.values())))
+        between = least if least == most else f"{least} to {most}"
         what = compared["accuracy"].attrs.get("long_name", "share of right answers")
-        says = f"The mean {what} falls under {fewer} of {plural(len(names) - 1, 'change')}{most}. "
+        says = f"The mean {what} is {before} without a change, and {between} with one. "
     says += extremes(rows.median("length") if "length" in rows.dims else rows, "median D")
     title = "Effect of each change on collapse and on the answers"
     return finish(figure, title, 34 * len(names), compared, *MARKS, *notes, says=says)
+
+
+def _with_name(shares: dict[str, float], extreme: float) -> str:
+    """A share, and the change that has it, or how many have it."""
+    having = [f"“{name}”" for name, share in shares.items() if share == extreme]
+    return f"{percent(extreme)} ({having[0] if len(having) == 1 else plural(len(having), 'change')})"

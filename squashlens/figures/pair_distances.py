@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens.checks.results import chosen, relative_distance
-from squashlens.figures.collapse_sentences import against_contrast, falls
+from squashlens.figures.collapse_sentences import against_contrast, by_length
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of, norm_note
 from squashlens.figures.drawing.shapes import LAYERS, band, curve, extremes, grid, layer_map, shade_range, tint
@@ -85,7 +85,7 @@ def collapse_curve(collapse: xr.Dataset, *, layer: int | None = None, trained: i
     figure.update_yaxes(type="log", title=distance_of(collapse), **first)
     notes = [f"The noise floor, at most {number(here['noise_floor'].max())}, is below the axis"] if hidden else []
     notes += ["lines: medians of neighbouring lengths", "band: smallest to largest D"] * (len(lengths) > MANY)
-    says = against_contrast(collapse, at) or falls(collapse, at)
+    says = against_contrast(collapse, at) or by_length(collapse, at)
     title = f"Representational collapse, layer {at}"
     return finish(figure, title, 360 if by_head else 260, collapse, *notes, says=says)
 

@@ -40,7 +40,7 @@ def synthetic_convergence(found: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
         shown = f"{label}: " if label else ""
         top, bottom = one.isel(layer=-1), one.isel(layer=0)
         rate = float(top["rate"])
-        limit = f", by theory as n<sup>{_minus(rate, 1)}</sup> in the limit (dashed)," if np.isfinite(rate) else ""
+        limit = f" (by theory n<sup>{_minus(rate, 1)}</sup> in the limit, dashed)" if np.isfinite(rate) else ""
         says.append(f"{shown}D {_power(top, 'exponent')}{limit} and δ {_power(bottom, 'variation_exponent')}")
         name = label or "mean"
         for column, values in ((1, top["distance"]), (2, bottom["total_variation"])):
@@ -88,12 +88,11 @@ def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
 
 
 def _power(found: xr.Dataset, name: str) -> str:
-    """The exponent of n with its interval, as text: it falls or grows if the interval does not contain 0."""
+    """The exponent of n that was fitted, with its interval if there is one, as text."""
     mean, low, high = (float(found[f"{name}_{edge}"]) for edge in ("mean", "low", "high"))
     if np.isnan(low):
         return "has no fitted exponent" if np.isnan(mean) else f"is fitted by n<sup>{_minus(mean)}</sup>"
-    power = f"n<sup>{_minus(mean)}</sup> [{_minus(low)}, {_minus(high)}]"
-    return f"{'falls' if high < 0 else 'grows'} as {power}" if low * high > 0 else f"has no clear change ({power})"
+    return f"is fitted by n<sup>{_minus(mean)}</sup> [{_minus(low)}, {_minus(high)}]"
 
 
 def _minus(value: float, digits: int = 3) -> str:

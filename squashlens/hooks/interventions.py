@@ -24,8 +24,9 @@ from squashlens.engine.digests import digest
 from squashlens.engine.hooking.hook import Hook, RowHook
 from squashlens.engine.locks import exclusive, locked, require_bridge
 from squashlens.engine.text.context import display_tokens
-from squashlens.engine.text.tokens import Prompts, escape, require_tokenizer, tokenize
+from squashlens.engine.text.tokens import Prompts, require_tokenizer, tokenize
 from squashlens.errors import InputError
+from squashlens.records.sentences import escape
 from squashlens.theory.attention import unmasked
 
 Blocks = tuple[int, ...] | None

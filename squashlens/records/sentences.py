@@ -1,5 +1,6 @@
 """How numbers are said. Intervals are part of the results; nothing is estimated here."""
 
+import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
@@ -7,6 +8,8 @@ import xarray as xr
 
 from squashlens.records.results import facts_of
 
+HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # categories of characters that are not seen
+UNKNOWN = "\ufffd"  # stands for bytes that are no character
 HALF = ("float16", "bfloat16")
 LARGE = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
@@ -77,6 +80,21 @@ def listed(parts: Sequence[str]) -> str:
     """Parts of a sentence, as in "a, b and c"."""
     *others, final = parts
     return f"{', '.join(others)} and {final}" if others else final
+
+
+def escape(text: str) -> str:
+    r"""The text with what cannot be seen escaped: control, format (also of direction), separator and surrogate
+    characters, and U+FFFD. What was escaped stays as it is.
+
+    >>> escape("a\n\x00\u200b\u202e\u2028\ufffdé 🙂")
+    'a\\n\\x00\\u200b\\u202e\\u2028\\ufffdé 🙂'
+    """
+    return "".join(map(_seen, text))
+
+
+def _seen(character: str) -> str:
+    hidden = character == UNKNOWN or unicodedata.category(character) in HIDDEN
+    return character.encode("unicode_escape").decode("ascii") if hidden else character
 
 
 def sentence(clause: str) -> str:

@@ -5,7 +5,7 @@ import unicodedata
 from importlib.resources import files
 from typing import Any
 
-from squashlens.engine.text.tokens import escape
+from squashlens.records.sentences import escape
 
 LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",

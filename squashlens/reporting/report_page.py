@@ -13,7 +13,6 @@ from squashlens import zoo
 from squashlens._typing import Bridge, Norm, dtype_name
 from squashlens.bars import bar, quiet
 from squashlens.engine.anatomy import dtype_of
-from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError, SquashlensError
 from squashlens.figures import collapse_sentences
 from squashlens.maps.payload import fact_text, load_of
@@ -21,7 +20,7 @@ from squashlens.measure.answers.verdict_evidence import ANSWERED, LOST
 from squashlens.measure.registration import measurement
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
-from squashlens.records.sentences import certainty_of_norms, percent, sentence
+from squashlens.records.sentences import certainty_of_norms, escape, percent, sentence
 from squashlens.reporting import prompt_sentences
 from squashlens.reporting.first_screen import Answer, Evidence, compared, dependence, first_answers
 from squashlens.reporting.markup import template

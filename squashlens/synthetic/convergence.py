@@ -52,7 +52,7 @@ def convergence(
         of log D on log n in the tail, and
         `fit`, its R². Over (layer): `exponent_mean`, and its 95 % interval over seeds (Student's t) with the endings
         `_low` and `_high`. The same for δ as `variation_exponent…` and `variation_fit`. `variation_zero`: the share of
-        δ in the tail that is exactly 0 and therefore in no fit. `premise`: whether δ was observed to decay, see below.
+        δ in the tail that is exactly 0 and therefore in no fit. `premise`: whether δ decays by its fit, see below.
         `rate`: the order of D that can be derived, otherwise NaN (`squashlens.synthetic.convergence.rate`).
 
     `premise` is True if every exponent in the interval of δ means that δ at least halves when n grows tenfold, or if δ
@@ -88,7 +88,7 @@ def convergence(
             "self_weight": (each, own, "attention of the repeated token to itself", "1"),
             **slopes,
             "variation_zero": (by_layer, zero, "share of δ in the tail that is exactly 0", "1"),
-            "premise": (by_layer, premise, "whether positional information was observed to decay", "1"),
+            "premise": (by_layer, premise, "whether the fit of δ halves at least when n grows tenfold", "1"),
             "rate": ((), rate(stack), "order of D that can be derived, as an exponent", "1"),
         },
         facts("convergence", stack, numbers, dtype, device, lengths=chosen, norm=norm),

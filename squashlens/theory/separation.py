@@ -5,9 +5,11 @@ arithmetic they would be equal, so the noise of a prompt is how far the other ru
 
     ν(n) = max_r ‖v_r(n) − v_0(n)‖₂
 
-Different prompts have different representations in exact arithmetic (arXiv 2510.15511). Whether a reader with finite
-precision can tell them apart is another question: it can if their distance is above their noise. All distances are L2,
-in float64, from differences of coordinates; the expansion of the square would lose the digits that matter here.
+In exact arithmetic different prompts have different representations for almost all weights, if every token is visible
+to the last one (arXiv 2510.15511, under its conditions). Where all L blocks have windows of w tokens, prompts that
+differ further back than L(w − 1) tokens have the same one. Whether a reader with finite precision can tell prompts
+apart is another question: it can if their distance is above their noise. All distances are L2, in float64, from
+differences of coordinates; the expansion of the square would lose the digits that matter here.
 """
 
 import torch

@@ -88,6 +88,12 @@ def opened(browser: Any) -> Any:
     return page
 
 
+def texts_of(page: Any, figure: go.Figure) -> list[str]:
+    """All texts that are drawn."""
+    drawn = json.loads(page.evaluate(LOOK, f'{{"one": {figure.to_json()}}}'))
+    return [box["text"] for box in drawn["one"]["boxes"]]
+
+
 def faults(page: Any, figures: dict[str, go.Figure]) -> dict[str, list[str]]:
     """What is wrong with each figure that has something wrong."""
     given = ", ".join(f"{json.dumps(name)}: {figure.to_json()}" for name, figure in figures.items())

@@ -18,7 +18,7 @@ from squashlens.records.joining import restated
 from squashlens.records.results import sealed
 from tests import measurements
 
-WORDS = ("The", " quick", " brown", "<b>fox</b>", "\n", " incomprehensibilities", "110", "漢字", "=", "<bos>")
+WORDS = ("The", " $5 to $9", " brown", "<b>fox</b>", "\n", " incomprehensibilities", "110", "漢字", "=", "<bos>")
 LONG = "meta-llama/Llama-3.1-70B-Instruct, 4-bit"
 NO_FIGURE = ("accuracy", "shares_and_counts", "splits")
 LENGTHS = (1, 2, 3, 5, 8, 16, 32, 64, 100, 150, 200, 250)

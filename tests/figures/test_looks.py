@@ -61,6 +61,25 @@ def test_nothing_is_cut_or_covered(page: Any, kind: str, size: str) -> None:
 
 
 @pytest.mark.browser
+def test_text_is_drawn_as_it_is_where_mathematics_is_typeset(browser: Any) -> None:
+    """The stand-in for MathJax counts how often plotly asks for its version: once, and for all that it typesets."""
+    page = looks.opened(browser)
+    page.evaluate("window.asked = 0; window.MathJax = {get version() { window.asked += 1; return '0'; }}")
+    looks.texts_of(page, go.Figure(layout={"title": {"text": "plain"}}))
+    once = page.evaluate("asked")
+    hard = "$5 to $9 <b>%{x}</b>\u202e\ufffd"
+    bound = specimens.bound(4).assign_coords(token=("position", [hard, *"abc"]))
+    figure = sl.figures.styled(sl.figures.of({hard: bound, "b": 2 * bound}), title=hard)
+    texts = looks.texts_of(page, figure)
+    assert page.evaluate("asked") == once
+    assert sum("$5 to $9 <b>%{x}</b>\\u202e\\ufffd" in text for text in texts) >= 2
+    assert any("$5 to $9 <b>%…" in text for text in texts)  # a token
+    figure.update_layout(title={"text": "$5 to $9"})
+    page.evaluate(f"void Plotly.newPlot('figure', {figure.to_json()})")
+    page.wait_for_function(f"asked > {once}")
+
+
+@pytest.mark.browser
 def test_a_fault_is_seen(page: Any) -> None:
     """The instrument itself: a title that is too long, two texts at one place, and a panel of twenty pixels."""
     figure = go.Figure(go.Scatter(y=[1, 2]), {"title": {"text": "long " * 100}, "width": 300, "height": 300})

@@ -31,6 +31,13 @@ def test_every_figure_says_its_message(kind: str) -> None:
         assert all("." in one for one in told), (name, told)
 
 
+def test_no_text_of_a_token_can_be_read_as_mathematics() -> None:
+    """Plotly looks for two `$` in any text that it draws; the specimens' tokens have them."""
+    written = {name: figure.to_json() for name, figure in specimens.drawn("full")[0].items()}
+    assert [name for name, text in written.items() if "$" in text] == []
+    assert sum("&#36;" in text for text in written.values()) > 5
+
+
 @pytest.mark.parametrize("name", [name for name in measurements.results() if name not in specimens.NO_FIGURE])
 def test_every_measurement_has_a_specimen(name: str) -> None:
     """A measurement that is new has only its own result, and what its figure asks for."""

@@ -324,7 +324,7 @@ def test_a_figure_draws_its_values(case: Callable[[], Pairs]) -> None:
 
 
 def test_convergence_draws_d_and_delta_with_their_bands() -> None:
-    """ALiBi has floors, so that no verb may be said."""
+    """The sentence has the exponent and no verb, also of ALiBi, which has floors."""
     stacks = {"plain": sl.synthetic.Stack(projections="direct"), "<b>deep</b>": sl.synthetic.Stack(depth=2)}
     stacks |= {"alibi": sl.synthetic.Stack(encoding="alibi")}
     lengths = [10, 50, 200, 400, 800]
@@ -338,10 +338,9 @@ def test_convergence_draws_d_and_delta_with_their_bands() -> None:
                 assert trace.yaxis == axis
         assert trace.name == (shown := escape(name))
         exponent = f"{found['exponent_mean'].values[-1]:.3f}".replace("-", "−")
-        verb = "has no clear change (" if name == "alibi" else "falls as "
-        assert f"{shown}: D {verb}n<sup>{exponent}</sup>" in Page.of(figure).says
+        assert f"{shown}: D is fitted by n<sup>{exponent}</sup> [" in Page.of(figure).says
         if name == "plain":
             guide = next(traces)  # the derived exponent, through the middle of the curve
             np.testing.assert_allclose(np.asarray(guide.y) * lengths, guide.y[0] * lengths[0])
-            assert "by theory as n<sup>−1.0</sup> in the limit (dashed)" in Page.of(figure).says
+            assert "(by theory n<sup>−1.0</sup> in the limit, dashed)" in Page.of(figure).says
     assert next(traces, None) is None

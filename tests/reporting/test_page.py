@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import squashlens as sl
-from squashlens.engine.text.tokens import escape
 from squashlens.errors import InputError
 from squashlens.records.results import sealed
+from squashlens.records.sentences import escape
 from squashlens.reporting import report_page
 from squashlens.reporting.first_screen import Evidence
 from squashlens.reporting.report_page import Asked, Section, render

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, short_repr
 from squashlens.engine.text.start import start_of
-from squashlens.engine.text.tokens import encode, escape, require_tokenizer
+from squashlens.engine.text.tokens import encode, require_tokenizer
 from squashlens.errors import InputError
+from squashlens.records.sentences import escape
 from squashlens.sequences import Ids
 
 UNFINISHED = "\ufffd"  # a decoder's sign for a part of a character

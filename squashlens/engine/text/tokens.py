@@ -6,7 +6,6 @@ Padding changes positions and sums: what an attention mask leaves out is removed
 """
 
 import difflib
-import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -324,16 +323,6 @@ def require_same_vocabulary(model: Bridge, sequence: GrowingSequence) -> None:
             f"{sequence.texts[other[0]]!r} there, and {here.get(other[0], 'no token')!r} in this model.",
             "Make the sequence with this model, as in `squashlens.prompts.repeated(model, '1', 64)`.",
         )
-
-
-def escape(text: str) -> str:
-    r"""The text with control, format, separator and surrogate characters escaped.
-
-    >>> escape("a\n\x00\u200b\u2028é 🙂")
-    'a\\n\\x00\\u200b\\u2028é 🙂'
-    """
-    hidden = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-    return "".join(c.encode("unicode_escape").decode("ascii") if unicodedata.category(c) in hidden else c for c in text)
 
 
 def refuse_unknown_words(core: Any, text: str, special: Iterable[str]) -> None:

@@ -54,9 +54,7 @@ def save(
         raise InputError(f"dpi={dpi} is not usable.", "Use 10 to 2400 pixels per inch.")
     if path.suffix in PICTURES:
         require_browser(path)
-        layout, ending = cast(Any, figure.layout), path.suffix[1:]
-        size = {"width": layout.width or ASSUMED, "height": layout.height}
-        return write(path, figure.to_image(format=ending, **size, scale=dpi / INCH if ending == "png" else 1))
+        return write(path, _picture(figure, path.suffix[1:], dpi))
     if path.suffix == ".json":
         return write(path, str(figure.to_json()).encode())
     if plotlyjs == "file":
@@ -66,8 +64,22 @@ def save(
         if not library.exists() or library.stat().st_size != len(get_plotlyjs().encode()):
             write(library, get_plotlyjs().encode())
     source: Any = {"inline": True, "file": LIBRARY, "cdn": "cdn"}[plotlyjs]
-    page = figure.to_html(include_plotlyjs=source, config={"displaylogo": False}, default_width=IN_BROWSER)
+    config = {"displaylogo": False, "typesetMath": False}
+    page = figure.to_html(include_plotlyjs=source, config=config, default_width=IN_BROWSER)
     return write(path, page.encode())
+
+
+def _picture(figure: go.Figure, ending: str, dpi: int) -> bytes:
+    """A picture, drawn without MathJax: plotly's own `to_image` loads it from the network, and it typesets `$`."""
+    import kaleido
+    import plotly.io
+
+    layout = cast(Any, figure.layout)
+    options = {
+        "format": ending, "scale": dpi / INCH if ending == "png" else 1,
+        "width": layout.width or ASSUMED, "height": layout.height or plotly.io.defaults.default_height,
+    }  # fmt: skip
+    return cast(bytes, kaleido.calc_fig_sync(figure.to_dict(), opts=cast(Any, options), kopts={"mathjax": False}))
 
 
 def require_browser(path: Path) -> None:

@@ -9,6 +9,8 @@ import html
 import re
 import unicodedata
 
+from squashlens.records import sentences
+
 # Widths of the characters from space to ~ in hundredths of the font size: the larger of DejaVu Sans and DejaVu Serif.
 WIDTHS = bytes.fromhex(
     "20282e54405f591b2727325420242022404040404040404040402222545454366448494d504945505728284b42665852"
@@ -103,8 +105,7 @@ def label(token: str) -> str:
     >>> label(" the"), label("<b>"), label("a" * 30)
     ('␣the', '&lt;b&gt;', 'aaaaaaaaaaaaa…')
     """
-    shown = token.replace(" ", "␣") if token != token.strip(" ") else token
-    shown = shown.replace("\n", "⏎").replace("\t", "⇥")
+    shown = _visible(token.replace(" ", "␣") if token != token.strip(" ") else token)
     return escape(shown if len(shown) <= TOKEN else f"{shown[: TOKEN - 1]}…")
 
 
@@ -114,9 +115,17 @@ def number_token(position: int, token: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Text that plotly shows as it is. Quotation marks stay: plotly does not know `&quot;` and would show it.
+    r"""Any text, of tokens, prompts and users, so that plotly shows it unchanged; what is not seen is escaped.
 
-    >>> escape('<b> & "'), escape("&quot;")
-    ('&lt;b&gt; &amp; "', '&amp;quot;')
+    Where MathJax is loaded, plotly reads what is between two `$` as mathematics; in a template of hover text it reads
+    `%{`. Quotation marks stay: plotly does not know `&quot;` and would show it.
+
+    >>> escape('<b> & "'), escape("&quot;"), escape("$5 to $9"), escape("%{x}\n\u202e")
+    ('&lt;b&gt; &amp; "', '&amp;quot;', '&#36;5 to &#36;9', '&#37;{x}⏎\\u202e')
     """
-    return html.escape(text, quote=False)
+    return html.escape(_visible(text), quote=False).replace("$", "&#36;").replace("%{", "&#37;{")
+
+
+def _visible(text: str) -> str:
+    """The text with a sign for each line break and tab, and an escape for what else is not seen."""
+    return sentences.escape(text.replace("\n", "⏎").replace("\t", "⇥"))

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from squashlens.engine.text.tokens import escape
-from squashlens.records.sentences import number, quoted, times
+from squashlens.records.sentences import escape, number, quoted, times
 from squashlens.theory.distances import NOISE_FLOORS
 
 LEAD = math.log(2)  # least log-odds of a preferred answer, in nats, and least lead over placebos and random weights

@@ -48,9 +48,12 @@ def separation(
         margin    min over n ≠ m of ‖v_0(n) − v_0(m)‖ ÷ (ν(n) + ν(m))   above 2, every run recovers every length
         recovery  share of n such that v_r(n), r ≥ 1, is nearest to v_0(n) among all v_0(m)
 
-    In exact arithmetic all lengths are distinct, and every recovery is 1. With N lengths, a representation that says
-    nothing of n has a recovery of 1/N. Rounding a *stored* result is another thing: it leaves nearly all lengths
-    distinct, since no computation follows.
+    In exact arithmetic all lengths are distinct for almost all weights, and every recovery is 1, if the last token sees
+    every token. Where all L blocks have windows of w tokens, lengths of one repeated token beyond L(w − 1) are equal;
+    runs that round alike at each position may then still be recovered, by their rounding. With N lengths, a
+    representation that says nothing of n has a recovery of 1/N. In half precision the numbers depend on the repeated
+    token and on the kernels of the processor. Rounding a *stored* result is another thing: it leaves nearly all
+    lengths distinct, since no computation follows.
 
     Args:
         model: the model to measure, a `TransformerBridge` from `load` or your own. Results of several dtypes join:
@@ -74,7 +77,8 @@ def separation(
     Raises:
         InputError: fewer than two lengths.
 
-    Source: Barbero et al. 2024, section 4; that distinct prompts stay distinct in exact arithmetic: arXiv 2510.15511.
+    Source: Barbero et al. 2024, section 4; that distinct prompts almost surely stay distinct in exact arithmetic, under
+    its conditions: arXiv 2510.15511.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")

@@ -123,7 +123,8 @@ def certified_bound(
     It is ``[ E⁽ᴸ⁻¹⁾ ⋯ E⁽⁰⁾ ]_{n,i}``, where every edge ``e_ji ≥ ‖∂v'_j/∂v_i‖₂`` is the norm of a block's Jacobian at
     this input, and the last block includes the final norm: Theorem 5.1 with nothing left out. It bounds the derivative
     of the model with its stored weights in exact arithmetic; all steps run in float64, and an allowance for rounding is
-    added, which random probes find. They fail with half of one in a million at most, over all edges of the call. An
+    added, which random probes find. They fail with half of one in a million at most, over all edges of the call. That
+    is of the norm of one draw of random changes; that true rounding does no more than this draw is an assumption. An
     edge takes d vector–Jacobian products for each token of each block: ``jacobian_norms(method="sketch_upper")`` is
     certified too, tighter, and far cheaper.
 
@@ -139,8 +140,8 @@ def certified_bound(
 
     Returns:
         DataArray as of `path_bound`. The attribute `rounding` is the relative allowance for rounding that the values
-        include, and `failure_probability` the chance that any value is too low. The provenance has the whole
-        `certificate`, which also says what is certified.
+        include, and `failure_probability` the chance that any value is too low, under the assumption above. The
+        provenance has the whole `certificate`, which also says what is certified.
 
     Raises:
         InputError: a query or layer that does not exist, or quantized weights.

@@ -16,9 +16,10 @@ from torch import Tensor
 from squashlens._typing import SpansOfTokens, short_repr
 from squashlens.engine.text.context import texts_in_context
 from squashlens.engine.text.pieces import pieces_of, positions_in
-from squashlens.engine.text.tokens import escape, require_tokenizer
+from squashlens.engine.text.tokens import require_tokenizer
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
+from squashlens.records.sentences import escape
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens import figures, zoo
-from squashlens.engine.text.tokens import escape
 from squashlens.figures.collapse_sentences import collapses
 from squashlens.measure.answers.frequencies import answer_frequencies
 from squashlens.records import sentences
 from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
+from squashlens.records.sentences import escape
 from squashlens.reporting.markup import template
 from squashlens.reporting.paper.parts import COPYING
 

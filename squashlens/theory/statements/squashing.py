@@ -173,8 +173,10 @@ def lemma_b7(first: Float[Tensor, "query key"], second: Float[Tensor, "query key
 def proposition_b8(pattern: Float[Tensor, "query key"], *, depth: int = 1000) -> Statement:
     """Check Proposition B.8 (5.2): with depth, the path bound concentrates on the first token.
 
-    (½(Λ + I))^L tends to the first column. The mass elsewhere is at most Σ_{k<n−1} C(L, k) λ^{L−k} ν^k, and decreases
-    by a factor λ in each layer in the limit; λ = max_{i>1} (1 + α_ii)/2 is the second-largest eigenvalue.
+    The claim is shown for L-th roots of both sides, which are mean factors of one layer: (mass elsewhere)^{1/L} ≤ (Σ_k
+    C(L, k) λ^{L−k} ν^k)^{1/L}. (½(Λ + I))^L tends to the first column. The mass elsewhere is at most the sum, over
+    k < n − 1, and decreases by a factor λ in each layer in the limit; λ = max_{i>1} (1 + α_ii)/2 is the second-largest
+    eigenvalue.
 
     ½(Λ + I) is triangular and row-stochastic, and only the first token has eigenvalue 1 (Lemma B.6). Let B be the
     matrix without its first row and column, which moves the mass that is not on the first token, and N the part of B
