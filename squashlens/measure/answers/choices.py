@@ -23,7 +23,7 @@ from squashlens.theory.statistics.trends import Labelled, with_ends
 
 @dataclass(frozen=True)
 class Choices:
-    """The token ids of prompts and of each prompt's choices, the place of the right answer, and the number of a cluster."""
+    """The token ids of prompts and of each prompt's choices, the place of the right one, and the cluster's number."""
 
     prompts: tuple[Ids, ...]
     answers: list[str]
