@@ -77,10 +77,10 @@ def test_shares_of_clusters_have_korn_and_graubards_interval(values: list[float]
         return
     share, many, variance = grouped(values, CLUSTERS)
     n = len(known)
-    size: float = many
+    size = float(many)
     if 0 < share < 1:
         size = share * (1 - share) / variance * n / (n - 1) if variance else math.inf
-        size = min(n, size * (stats.t.ppf(0.975, n - 1) / stats.t.ppf(0.975, many - 1)) ** 2)
+        size = min(n, size * float(stats.t.ppf(0.975, n - 1) / stats.t.ppf(0.975, many - 1)) ** 2)
     ones = share * size
     expected = [share, 0 if ones == 0 else stats.beta.ppf(0.025, ones, size - ones + 1)]
     expected.append(1 if share == 1 else stats.beta.ppf(0.975, ones + 1, size - ones))

@@ -117,7 +117,8 @@ def sublayer_effect(
        prompt the stream changes by as much, in a random direction, and as alike from prompt to prompt as before. They
        are drawn `n_random_vectors` times; the limit, below which one more draw is with 95 %, is Student's;
     2. among the sublayers with *shuffled answers*: prompts are given the right answers of others, 200 times, which
-       takes no further runs; the limit is the 95 % quantile.
+       takes no further runs; the limit is the 95 % quantile. Of choices of each prompt the places are exchanged. If
+       all right answers, or places, are the same, no shuffle changes them, and the limit is NaN.
 
     `above_null` is "yes" only if `selected_net` is above both limits and its interval above 0. Only then did leaving it
     out repair more than another change would. Each random vector takes as many runs of the last token as the parts.
