@@ -72,7 +72,7 @@ def test_what_a_folder_has(folder: Path, tiny: Any) -> None:
     assert [float(row["value"]) for row in rows] == expected["distance"].values[-1].tolist()
     page = (folder / "README.md").read_text()
     slope = number(sl.collapse(tiny, sl.prompts.figure5(tiny, 6)["c"])["length_slope"][-1])
-    assert f"log-log slope {slope} " in page
+    assert f"log-log slope of {slope} " in page
     assert "Model: tiny-gemma in float32" in page
     assert sl.results.provenance(kept)["fingerprint"] in page
     tex = (folder / "figures.tex").read_text()
@@ -178,7 +178,7 @@ def test_other_figures_of_the_folder_stay_in_it(folder: Path, tiny: Any) -> None
         "## Figure 1", "## Figure 5", "## Figure 9"
     ]  # fmt: skip
     assert "for up to 4 ones" in page
-    assert "over 6 lengths" in page
+    assert "(6 lengths, nominal 95 % interval" in page
 
 
 @pytest.mark.parametrize(
