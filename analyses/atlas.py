@@ -14,10 +14,21 @@ import yaml
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--models", type=Path, help="YAML file of models; by default tiny-gemma alone")
-parser.add_argument("--workers", type=int, default=1, help="number of processes (%(default)s)")
-parser.add_argument("--out", type=Path, default=Path("atlas"), help="folder of store and table (%(default)s)")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--models", type=Path, help="YAML file of models; by default tiny-gemma alone"
+)
+parser.add_argument(
+    "--workers", type=int, default=1, help="number of processes (%(default)s)"
+)
+parser.add_argument(
+    "--out",
+    type=Path,
+    default=Path("atlas"),
+    help="folder of store and table (%(default)s)",
+)
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
@@ -26,18 +37,32 @@ TEXTS = {
     "water": "Water boils at a lower temperature on a mountain, because the air presses less on it there.",
 }
 ONES = {"token": "1", "n": 64}
-SEQUENCES = {"ones": {"repeated": ONES}, "with commas": {"repeated": {**ONES, "separator": ",", "every": 3}}}
+SEQUENCES = {
+    "ones": {"repeated": ONES},
+    "with commas": {"repeated": {**ONES, "separator": ",", "every": 3}},
+}
 STUDY = {
     "collapse": ({"scale": "relative"}, {"sequence": SEQUENCES}),
     "attention_heads": ({"prompt": sl.zoo.EXAMPLE_PROMPT}, {}),
     "sensitivity": ({}, {"prompt": TEXTS}),
 }
 WEIGHTS = {"untrained": {"trained": None, "random": 0}}
-models = yaml.safe_load(args.models.read_text())["models"] if args.models else {"tiny-gemma": {"model": "tiny-gemma"}}
+models = (
+    yaml.safe_load(args.models.read_text())["models"]
+    if args.models
+    else {"tiny-gemma": {"model": "tiny-gemma"}}
+)
 table = {}
 for label, given in models.items():
-    load = {name: value for name, value in given.items() if name in ("model", "dtype", "revision")}
-    grids = [{"measurement": n, "arguments": a | load, "each": WEIGHTS | each} for n, (a, each) in STUDY.items()]
+    load = {
+        name: value
+        for name, value in given.items()
+        if name in ("model", "dtype", "revision")
+    }
+    grids = [
+        {"measurement": n, "arguments": a | load, "each": WEIGHTS | each}
+        for n, (a, each) in STUDY.items()
+    ]
     try:
         study = sl.Study(grids, args.out / "store")
         done = study.run(workers=args.workers).set_index("grid")["done"].to_dict()
@@ -45,13 +70,25 @@ for label, given in models.items():
         print(f"{label}: {error}")
         continue
     found = {name: study.combine(name) for name in STUDY if done[name]}
-    numbers = {f"distance of y, {one}": found["collapse"]["distance_y"].sel(sequence=one)[:, -1] for one in SEQUENCES}
-    numbers["attention to the first token"] = found["attention_heads"]["sink_rate"].max("head")
+    numbers = {
+        f"distance of y, {one}": found["collapse"]["distance_y"].sel(sequence=one)[
+            :, -1
+        ]
+        for one in SEQUENCES
+    }
+    numbers["attention to the first token"] = found["attention_heads"]["sink_rate"].max(
+        "head"
+    )
     if "sensitivity" in found:  # tiny-gemma does not know the words
         agreement = found["sensitivity"]["rank_agreement"].drop_sel(estimate="jacobian")
-        numbers |= {f"{one.item()} as the Jacobian": agreement.sel(estimate=one) for one in agreement["estimate"]}
+        numbers |= {
+            f"{one.item()} as the Jacobian": agreement.sel(estimate=one)
+            for one in agreement["estimate"]
+        }
     for name, values in numbers.items():
-        each = values.mean([dim for dim in values.dims if dim != "untrained"]).to_series()
+        each = values.mean(
+            [dim for dim in values.dims if dim != "untrained"]
+        ).to_series()
         table |= {(label, name, weights): value for weights, value in each.items()}
 made = pd.Series(table).rename_axis(["model", "quantity", "weights"]).unstack("model")
 made.to_csv(args.out / "atlas.csv")

@@ -11,10 +11,27 @@ from pathlib import Path
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--lengths", type=int, nargs="+", default=[8, 24, 48, 96], help="digits (%(default)s)")
-parser.add_argument("--out", type=Path, default=Path("copying"), help="folder for data and figure (%(default)s)")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--model",
+    default="tiny-gemma",
+    help="bundled name, folder or Hugging Face name (%(default)s)",
+)
+parser.add_argument(
+    "--lengths",
+    type=int,
+    nargs="+",
+    default=[8, 24, 48, 96],
+    help="digits (%(default)s)",
+)
+parser.add_argument(
+    "--out",
+    type=Path,
+    default=Path("copying"),
+    help="folder for data and figure (%(default)s)",
+)
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
@@ -27,8 +44,10 @@ for n in args.lengths:
         ones, mixed = ["1"] * n, ["01"[(k + zero) % 2] for k in range(1, n + 1)]
         ones[zero - 1] = "0"
         for kind, digits, prompt in (
-            ("plain", ones, question), ("hint", ones, f"{question} {hint}"), ("interleaved", mixed, question),
-        ):  # fmt: skip
+            ("plain", ones, question),
+            ("hint", ones, f"{question} {hint}"),
+            ("interleaved", mixed, question),
+        ):
             sequence = sl.prompts.build(model, digits, prefix=prompt, suffix="=")
             cases.append((f"{asked}, {kind}", n, sequence, sequence.position(zero)))
 
@@ -41,7 +60,8 @@ found = sl.needle(
 )
 sl.results.save(found, args.out / "copying.nc")
 sl.figures.save(
-    sl.figures.needle(found, title="Sensitivity to the asked digit", xlabel="digits"), args.out / "copying.html"
+    sl.figures.needle(found, title="Sensitivity to the asked digit", xlabel="digits"),
+    args.out / "copying.html",
 )
 means = [name for name in found.data_vars if str(name).endswith("_mean")]
 print(found[means].to_dataframe().to_string(float_format=lambda value: f"{value:.4g}"))

@@ -21,9 +21,22 @@ import squashlens as sl
 
 TEXTS = Path(__file__).with_name("texts.txt").read_text("utf-8").splitlines()
 EFFECTS = ["knockout", "zero embedding", "expected replacement"]
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--model", default="tiny-prose", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--texts", type=int, default=50, choices=range(2, 51), metavar="N", help="of 50 (%(default)s)")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--model",
+    default="tiny-prose",
+    help="bundled name, folder or Hugging Face name (%(default)s)",
+)
+parser.add_argument(
+    "--texts",
+    type=int,
+    default=50,
+    choices=range(2, 51),
+    metavar="N",
+    help="of 50 (%(default)s)",
+)
 args = parser.parse_args()
 model = sl.load(args.model)
 plain: Any = model.original_model
@@ -34,27 +47,48 @@ def agreement(ids):
     score = lambda embeddings: plain(inputs_embeds=embeddings).logits[:, -1, best]  # noqa: E731
     embeddings = plain.get_input_embeddings()(ids[None]).detach().requires_grad_()
     (gradient,) = torch.autograd.grad(score(embeddings), embeddings)
-    rows = [pattern[0, :, -1].mean(dim=0) for pattern in sl.capture(model, ids).patterns.values()]
+    rows = [
+        pattern[0, :, -1].mean(dim=0)
+        for pattern in sl.capture(model, ids).patterns.values()
+    ]
     values = {
         "path bound as printed": sl.path_bound(model, ids),
         "its null, uniform attention": sl.path_bound(model, ids, attention="uniform"),
         "mean attention row": torch.stack(rows).mean(dim=0),
         "top-logit gradient": gradient[0].norm(dim=-1),
         "Jacobian norm, sketched": sl.jacobian_norms(model, ids, method="sketch"),
-        "its Frobenius norm": sl.jacobian_norms(model, ids, method="sketch", norm="frobenius"),
+        "its Frobenius norm": sl.jacobian_norms(
+            model, ids, method="sketch", norm="frobenius"
+        ),
         "knockout": sl.knockout_effect(model, ids)["kl"],
         "zero embedding": sl.knockout_effect(model, ids, kind="embedding")["kl"],
-        "expected replacement": sl.substitution_effect(model, ids, candidates="predicted")["kl"],
+        "expected replacement": sl.substitution_effect(
+            model, ids, candidates="predicted"
+        )["kl"],
     }
     if find_spec("captum"):
         from captum.attr import IntegratedGradients
 
-        values["integrated gradients"] = IntegratedGradients(score).attribute(embeddings).detach()[0].norm(dim=-1)
-    kept = [k for k in range(1, len(ids) - 1) if not sl.attention_sinks(model, ids)["sink"][k]]
-    return pd.DataFrame({name: np.asarray(value)[kept] for name, value in values.items()}).corr("spearman")[EFFECTS]
+        values["integrated gradients"] = (
+            IntegratedGradients(score).attribute(embeddings).detach()[0].norm(dim=-1)
+        )
+    kept = [
+        k
+        for k in range(1, len(ids) - 1)
+        if not sl.attention_sinks(model, ids)["sink"][k]
+    ]
+    return pd.DataFrame(
+        {name: np.asarray(value)[kept] for name, value in values.items()}
+    ).corr("spearman")[EFFECTS]
 
 
-each = [agreement(sl.prompts.tokenize(model, text)[0, :20]) for text in TEXTS[: args.texts]]
+each = [
+    agreement(sl.prompts.tokenize(model, text)[0, :20]) for text in TEXTS[: args.texts]
+]
 by_estimate: Any = pd.concat(each).groupby(level=0, sort=False)
 reach = float(stats.t.ppf(0.975, len(each) - 1)) * by_estimate.sem()
-print(pd.concat([by_estimate.mean(), reach], axis=1, keys=["mean", "±"]).round(2).to_string())
+print(
+    pd.concat([by_estimate.mean(), reach], axis=1, keys=["mean", "±"])
+    .round(2)
+    .to_string()
+)

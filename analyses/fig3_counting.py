@@ -17,17 +17,59 @@ import squashlens as sl
 TAUGHT = ["taught_sum_repeated", "taught_count_repeated", "taught_count_bernoulli"]
 PAPER = ["sum", "count_ones", "count_bernoulli", "count_word"]
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--tasks", nargs="+", choices=sl.tasks.names(), metavar="T", help="names from `sl.tasks.names()`")
-parser.add_argument("--mode", nargs="+", help="answer_only, cot, cot_few_shot; by default all that the task has")
-parser.add_argument("--lengths", type=int, nargs="+", default=[*range(4, 97, 4)], help="numbers of items")
-parser.add_argument("--seeds", type=int, default=16, help="draws at each length, if items are random (%(default)s)")
-parser.add_argument("--template", default="none", help="none, or chat for instruct models (%(default)s)")
-parser.add_argument("--dtype", default="float32", help="dtype that the model runs in (%(default)s)")
-parser.add_argument("--device", help="device, such as cpu or cuda; by default CUDA if there is one")
-parser.add_argument("--resume", action="store_true", help="continue from the answers in the output folder")
-parser.add_argument("--out", type=Path, default=Path("fig3"), help="folder for data and figures (%(default)s)")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--model",
+    default="tiny-gemma",
+    help="bundled name, folder or Hugging Face name (%(default)s)",
+)
+parser.add_argument(
+    "--tasks",
+    nargs="+",
+    choices=sl.tasks.names(),
+    metavar="T",
+    help="names from `sl.tasks.names()`",
+)
+parser.add_argument(
+    "--mode",
+    nargs="+",
+    help="answer_only, cot, cot_few_shot; by default all that the task has",
+)
+parser.add_argument(
+    "--lengths",
+    type=int,
+    nargs="+",
+    default=[*range(4, 97, 4)],
+    help="numbers of items",
+)
+parser.add_argument(
+    "--seeds",
+    type=int,
+    default=16,
+    help="draws at each length, if items are random (%(default)s)",
+)
+parser.add_argument(
+    "--template", default="none", help="none, or chat for instruct models (%(default)s)"
+)
+parser.add_argument(
+    "--dtype", default="float32", help="dtype that the model runs in (%(default)s)"
+)
+parser.add_argument(
+    "--device", help="device, such as cpu or cuda; by default CUDA if there is one"
+)
+parser.add_argument(
+    "--resume",
+    action="store_true",
+    help="continue from the answers in the output folder",
+)
+parser.add_argument(
+    "--out",
+    type=Path,
+    default=Path("fig3"),
+    help="folder for data and figures (%(default)s)",
+)
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
@@ -35,12 +77,18 @@ model = sl.load(args.model, device=args.device, dtype=args.dtype)
 found = {}
 for name in args.tasks or (TAUGHT if sl.zoo.trained_length(args.model) else PAPER):
     task = sl.tasks.find(name)
-    modes = args.mode or (("answer_only", "cot", "cot_few_shot") if task.examples else "answer_only")
+    modes = args.mode or (
+        ("answer_only", "cot", "cot_few_shot") if task.examples else "answer_only"
+    )
     found[name] = sl.evaluate(
-        model, task, lengths=args.lengths, seeds=args.seeds if task.random else 1,
-        mode=modes, template=args.template,
+        model,
+        task,
+        lengths=args.lengths,
+        seeds=args.seeds if task.random else 1,
+        mode=modes,
+        template=args.template,
         resume=args.out / f"{name}.jsonl" if args.resume else None,
-    )  # fmt: skip
+    )
     sl.results.save(found[name], args.out / f"{name}.nc")
 sl.figures.save(sl.figures.error_by_length(found), args.out / "errors.html")
 sl.figures.save(sl.figures.accuracy_by_length(found), args.out / "accuracy.html")
@@ -48,6 +96,16 @@ sl.figures.save(sl.figures.accuracy_by_length(found), args.out / "accuracy.html"
 for name, answers in found.items():
     print(name, *answers["able_reason"].values, sep=": ")
     for mode, one in answers.groupby("mode"):
-        table = one[["accuracy", "mean_error"]].assign(unread=one["unread"].sum("why")).mean().to_array().values
-        print("{} ({}): right {:.1%}, mean error {:.1f}, not read {:.1%}".format(name, mode, *table))
+        table = (
+            one[["accuracy", "mean_error"]]
+            .assign(unread=one["unread"].sum("why"))
+            .mean()
+            .to_array()
+            .values
+        )
+        print(
+            "{} ({}): right {:.1%}, mean error {:.1f}, not read {:.1%}".format(
+                name, mode, *table
+            )
+        )
 print(f"data and figures in {args.out.resolve()}")

@@ -12,12 +12,34 @@ from pathlib import Path
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--n", type=int, default=512, help="digits in the longest sequence (%(default)s)")
-parser.add_argument("--heads", choices=("value", "slice"), default="value", help="reading of “each head” (%(default)s)")
-parser.add_argument("--ones", action="store_true", help="let the sequences of (b) end in ones, as in the paper")
-parser.add_argument("--out", type=Path, default=Path("fig5"), help="folder for data and figures (%(default)s)")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--model",
+    default="tiny-gemma",
+    help="bundled name, folder or Hugging Face name (%(default)s)",
+)
+parser.add_argument(
+    "--n", type=int, default=512, help="digits in the longest sequence (%(default)s)"
+)
+parser.add_argument(
+    "--heads",
+    choices=("value", "slice"),
+    default="value",
+    help="reading of “each head” (%(default)s)",
+)
+parser.add_argument(
+    "--ones",
+    action="store_true",
+    help="let the sequences of (b) end in ones, as in the paper",
+)
+parser.add_argument(
+    "--out",
+    type=Path,
+    default=Path("fig5"),
+    help="folder for data and figures (%(default)s)",
+)
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
@@ -25,24 +47,47 @@ model = sl.load(args.model)
 sequences = sl.prompts.figure5(model, args.n)
 if args.ones:
     sequences["b"] = sl.prompts.digits(
-        model, args.n, seed=0, prefix="How many ones are in the following sequences?", ending="1"
+        model,
+        args.n,
+        seed=0,
+        prefix="How many ones are in the following sequences?",
+        ending="1",
     )
 pairs = {
-    k: sl.capture(model, one, baselines=["contrast", "unrelated"], noise_lengths=8) for k, one in sequences.items()
+    k: sl.capture(model, one, baselines=["contrast", "unrelated"], noise_lengths=8)
+    for k, one in sequences.items()
 }
-panels = {letter: sl.collapse(model, captured, by_head=args.heads) for letter, captured in pairs.items()}
+panels = {
+    letter: sl.collapse(model, captured, by_head=args.heads)
+    for letter, captured in pairs.items()
+}
 for letter, panel in panels.items():
     sl.results.save(panel, args.out / f"fig5{letter}.nc")
 
 trained = sl.zoo.trained_length(args.model)
-about = {"a": "ones to count", "b": "random digits to count", "c": "ones to copy", "d": "ones and commas to copy"}
+about = {
+    "a": "ones to count",
+    "b": "random digits to count",
+    "c": "ones to copy",
+    "d": "ones and commas to copy",
+}
 named = {f"({letter}) {about[letter]}": ds for letter, ds in panels.items()}
-sl.figures.save(sl.figures.collapse_curve(named, trained=trained), args.out / "fig5.html")
-sl.figures.save(sl.figures.collapse_heatmap(panels["a"]), args.out / "fig5a_by_layer.html")
+sl.figures.save(
+    sl.figures.collapse_curve(named, trained=trained), args.out / "fig5.html"
+)
+sl.figures.save(
+    sl.figures.collapse_heatmap(panels["a"]), args.out / "fig5a_by_layer.html"
+)
 
 for letter, ds in panels.items():
     last = ds.isel(layer=-1)
     shown = last.sel(length=[n for n in (1, 11, 51, 101, 501) if n <= args.n])
-    table = shown[["distance", "contrast", "ulps", "total_variation"]].reset_coords(drop=True).to_dataframe()
-    print(f"({letter}) ρ(D, length) = {last['length_trend'].item():.2f}\n{table.round(4).to_string()}")
+    table = (
+        shown[["distance", "contrast", "ulps", "total_variation"]]
+        .reset_coords(drop=True)
+        .to_dataframe()
+    )
+    print(
+        f"({letter}) ρ(D, length) = {last['length_trend'].item():.2f}\n{table.round(4).to_string()}"
+    )
 print(f"data and figures in {args.out.resolve()}")

@@ -15,11 +15,28 @@ import numpy as np
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--longest", type=int, default=100_000, help="longest sequence, in tokens (%(default)s)")
-parser.add_argument("--lengths", type=int, default=40, help="how many lengths, evenly on a log scale (%(default)s)")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--longest",
+    type=int,
+    default=100_000,
+    help="longest sequence, in tokens (%(default)s)",
+)
+parser.add_argument(
+    "--lengths",
+    type=int,
+    default=40,
+    help="how many lengths, evenly on a log scale (%(default)s)",
+)
 parser.add_argument("--seeds", type=int, default=5, help="random draws (%(default)s)")
-parser.add_argument("--out", type=Path, default=Path("fig8"), help="folder for data and figure (%(default)s)")
+parser.add_argument(
+    "--out",
+    type=Path,
+    default=Path("fig8"),
+    help="folder for data and figure (%(default)s)",
+)
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
@@ -30,22 +47,33 @@ stacks = {
     "sines on queries and keys": paper["queries_keys"],
     "sines on the inputs": paper["inputs"],
 }
-found = {name: sl.synthetic.convergence(stack, lengths, seeds=args.seeds) for name, stack in stacks.items()}
+found = {
+    name: sl.synthetic.convergence(stack, lengths, seeds=args.seeds)
+    for name, stack in stacks.items()
+}
 
 for number, one in enumerate(found.values()):
     sl.results.save(one, args.out / f"stack_{number}.nc")
 sl.figures.save(sl.figures.synthetic_convergence(found), args.out / "convergence.html")
 
-print(f"exponents over the upper half of log n, 95 % intervals over {args.seeds} draws; D and δ at n = {lengths[-1]}")
+print(
+    f"exponents over the upper half of log n, 95 % intervals over {args.seeds} draws; D and δ at n = {lengths[-1]}"
+)
 for name, one in found.items():
     here = one.isel(layer=0)
     D, delta = (
-        "{:.3f} [{:.3f}, {:.3f}]".format(*(here[f"{of}_{edge}"].item() for edge in ("mean", "low", "high")))
+        "{:.3f} [{:.3f}, {:.3f}]".format(
+            *(here[f"{of}_{edge}"].item() for edge in ("mean", "low", "high"))
+        )
         for of in ("exponent", "variation_exponent")
     )
-    last, far = (here[of].isel(length=-1).mean().item() for of in ("distance", "total_variation"))
+    last, far = (
+        here[of].isel(length=-1).mean().item() for of in ("distance", "total_variation")
+    )
     print(f"{name}: D ∝ n^{D}, δ ∝ n^{delta}; D = {last:.4g}, δ = {far:.4g}")
-    print(f"  premise, positional information decays: {'seen' if here['premise'] else 'not seen'}")
+    print(
+        f"  premise, positional information decays: {'seen' if here['premise'] else 'not seen'}"
+    )
     if here["rate"].notnull():
         print(f"  derived, in the limit of long sequences: D ∝ n^{here['rate']:.1f}")
 print(f"data and figure in {args.out.resolve()}")

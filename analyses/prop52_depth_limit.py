@@ -11,11 +11,22 @@ from pathlib import Path
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--model",
+    default="tiny-gemma",
+    help="bundled name, folder or Hugging Face name (%(default)s)",
+)
 parser.add_argument("--prompt", default=sl.zoo.EXAMPLE_PROMPT)
 parser.add_argument("--depth", type=int, default=128, help="repetitions (%(default)s)")
-parser.add_argument("--out", type=Path, default=Path("depth"), help="folder for data and figure (%(default)s)")
+parser.add_argument(
+    "--out",
+    type=Path,
+    default=Path("depth"),
+    help="folder for data and figure (%(default)s)",
+)
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
@@ -25,6 +36,13 @@ sl.results.save(limit, args.out / "depth_limit.nc")
 sl.figures.save(sl.figures.depth_limit(limit), args.out / "depth_limit.html")
 
 shares = sl.paths.composition(model, args.prompt).sel(layer=0)
-print(limit[["predicted_rate", "observed_rate", "absorbing"]].to_dataframe().round(4).to_string())
-print(f"composed once through its own blocks, the model has {shares.values[0]:.2%} of its paths at the first token")
+print(
+    limit[["predicted_rate", "observed_rate", "absorbing"]]
+    .to_dataframe()
+    .round(4)
+    .to_string()
+)
+print(
+    f"composed once through its own blocks, the model has {shares.values[0]:.2%} of its paths at the first token"
+)
 print(f"data and figure in {args.out.resolve()}")

@@ -16,22 +16,53 @@ from scipy.stats import binomtest
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--n", type=int, default=24, help="digits of each sequence (%(default)s)")
-parser.add_argument("--trained", type=int, default=24, help="tokens where log n has a factor of 1 (%(default)s)")
-parser.add_argument("--window", type=int, default=16, help="tokens of the sliding window (%(default)s)")
-parser.add_argument("--n-samples", type=int, default=8, help="sequences of each family (%(default)s)")
-parser.add_argument("--out", type=Path, default=Path("remedies"), help="folder for the data (%(default)s)")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--model",
+    default="tiny-gemma",
+    help="bundled name, folder or Hugging Face name (%(default)s)",
+)
+parser.add_argument(
+    "--n", type=int, default=24, help="digits of each sequence (%(default)s)"
+)
+parser.add_argument(
+    "--trained",
+    type=int,
+    default=24,
+    help="tokens where log n has a factor of 1 (%(default)s)",
+)
+parser.add_argument(
+    "--window", type=int, default=16, help="tokens of the sliding window (%(default)s)"
+)
+parser.add_argument(
+    "--n-samples", type=int, default=8, help="sequences of each family (%(default)s)"
+)
+parser.add_argument(
+    "--out",
+    type=Path,
+    default=Path("remedies"),
+    help="folder for the data (%(default)s)",
+)
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)
 comma = sl.prompts.one_token(model, ",")
-count, first = "How many ones are in the following sequences?", "What is the first digit in this sequence?"
+count, first = (
+    "How many ones are in the following sequences?",
+    "What is the first digit in this sequence?",
+)
 families = {
-    "count ones": (sl.prompts.bernoulli(model, args.n, seed=0, prefix=count, suffix="="), lambda d: str(d.count("1"))),
-    "first digit": (sl.prompts.digits(model, args.n, seed=0, prefix=first, suffix="="), lambda d: d[0]),
+    "count ones": (
+        sl.prompts.bernoulli(model, args.n, seed=0, prefix=count, suffix="="),
+        lambda d: str(d.count("1")),
+    ),
+    "first digit": (
+        sl.prompts.digits(model, args.n, seed=0, prefix=first, suffix="="),
+        lambda d: d[0],
+    ),
 }
 remedies = {
     f"window of {args.window}": sl.hooks.sliding_window(args.window),
@@ -43,18 +74,44 @@ remedies = {
 }
 rows = []
 for family, (sequence, answer) in families.items():
-    right = sl.compare(model, sequence, remedies, answer=answer, lengths=[args.n], n_samples=args.n_samples)
+    right = sl.compare(
+        model,
+        sequence,
+        remedies,
+        answer=answer,
+        lengths=[args.n],
+        n_samples=args.n_samples,
+    )
     drawn = [sequence.unrelated(Random(seed)) for seed in range(args.n_samples)]
     found: dict[str | int | float, Any] = {
-        seed: sl.compare(model, one, remedies, lengths=[args.n]) for seed, one in enumerate(drawn)
+        seed: sl.compare(model, one, remedies, lengths=[args.n])
+        for seed, one in enumerate(drawn)
     }
-    sl.results.save(sl.results.concat(found, "sample"), args.out / f"{family.replace(' ', '_')}.nc")
+    sl.results.save(
+        sl.results.concat(found, "sample"), args.out / f"{family.replace(' ', '_')}.nc"
+    )
     for change in right["change"].values[1:]:
         last = [one["distance"].isel(layer=-1, length=0) for one in found.values()]
-        ratio = pd.Series([float(d.sel(change=change) / d.sel(change="as it is")) for d in last])
+        ratio = pd.Series(
+            [float(d.sel(change=change) / d.sel(change="as it is")) for d in last]
+        )
         p = binomtest(int((ratio > 1).sum()), max(1, int((ratio != 1).sum()))).pvalue
         accuracy = float(right["accuracy"].sel(change=change, length=args.n))
-        rows.append([family, change, ratio.median(), ratio.min(), ratio.max(), p, accuracy])
-columns = ["family", "change", "D ÷ unchanged", "least", "most", "p (sign test)", "right"]
-print(pd.DataFrame(rows, columns=columns).to_string(index=False, float_format=lambda value: f"{value:.3g}"))
+        rows.append(
+            [family, change, ratio.median(), ratio.min(), ratio.max(), p, accuracy]
+        )
+columns = [
+    "family",
+    "change",
+    "D ÷ unchanged",
+    "least",
+    "most",
+    "p (sign test)",
+    "right",
+]
+print(
+    pd.DataFrame(rows, columns=columns).to_string(
+        index=False, float_format=lambda value: f"{value:.3g}"
+    )
+)
 print(f"data in {args.out.resolve()}")

@@ -12,42 +12,108 @@ from pathlib import Path
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--prompts", type=Path, help="JSONL file; by default eight prompts are made")
-parser.add_argument("--column", default="prompt", help="name of the column with the prompts (%(default)s)")
-parser.add_argument("--windows", type=int, nargs="+", default=[4, 8], help="sliding windows to try (%(default)s)")
-parser.add_argument("--worst", type=int, default=100, help="prompts on the page (%(default)s)")
-parser.add_argument("--workers", type=int, default=1, help="number of processes (%(default)s)")
-parser.add_argument("--engine", default="local", help="local, ray or slurm (%(default)s)")
-parser.add_argument("--out", type=Path, default=Path("scan"), help="folder for the store, table and page (%(default)s)")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--model",
+    default="tiny-gemma",
+    help="bundled name, folder or Hugging Face name (%(default)s)",
+)
+parser.add_argument(
+    "--prompts", type=Path, help="JSONL file; by default eight prompts are made"
+)
+parser.add_argument(
+    "--column",
+    default="prompt",
+    help="name of the column with the prompts (%(default)s)",
+)
+parser.add_argument(
+    "--windows",
+    type=int,
+    nargs="+",
+    default=[4, 8],
+    help="sliding windows to try (%(default)s)",
+)
+parser.add_argument(
+    "--worst", type=int, default=100, help="prompts on the page (%(default)s)"
+)
+parser.add_argument(
+    "--workers", type=int, default=1, help="number of processes (%(default)s)"
+)
+parser.add_argument(
+    "--engine", default="local", help="local, ray or slurm (%(default)s)"
+)
+parser.add_argument(
+    "--out",
+    type=Path,
+    default=Path("scan"),
+    help="folder for the store, table and page (%(default)s)",
+)
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
 if args.prompts is None:
     args.prompts = args.out / "prompts.jsonl"
-    lines = [f'{{"{args.column}": "How many ones are in the following sequence? {n:b} ="}}\n' for n in range(9, 73, 8)]
+    lines = [
+        f'{{"{args.column}": "How many ones are in the following sequence? {n:b} ="}}\n'
+        for n in range(9, 73, 8)
+    ]
     args.prompts.write_text("".join(lines), encoding="utf-8")
 over = {"file": str(args.prompts), "column": args.column}
-remedies = {"none": [], "temperature 0.5": [{"attention_temperature": {"temperature": 0.5}}]}
+remedies = {
+    "none": [],
+    "temperature 0.5": [{"attention_temperature": {"temperature": 0.5}}],
+}
 remedies |= {f"window {n}": [{"sliding_window": {"window": n}}] for n in args.windows}
 shared = {"arguments": {"model": args.model}, "over": over}
-squashing = {"measurement": "jacobian_norms", "name": "squashing", **shared, "each": {"hooks": remedies}}
-collapse = {"measurement": "collapse", "name": "distances", "over": over,
-            "arguments": {"model": args.model, "scale": "relative"}}  # fmt: skip
+squashing = {
+    "measurement": "jacobian_norms",
+    "name": "squashing",
+    **shared,
+    "each": {"hooks": remedies},
+}
+collapse = {
+    "measurement": "collapse",
+    "name": "distances",
+    "over": over,
+    "arguments": {"model": args.model, "scale": "relative"},
+}
 study = sl.Study([squashing, collapse], store=args.out / "store")
 print(study.run(engine=args.engine, workers=args.workers).to_string(index=False))
 
 shares = study.rows("squashing")
 norms = shares["jacobian_norm"]
 shares["share"] = [None if row is None else min(row) / max(row) for row in norms]
-shares["least_token"] = [None if n is None else t[n.argmin()] for n, t in zip(norms, shares["token"], strict=True)]
-best = shares.sort_values("share").groupby("row").last()[["hooks", "share"]].add_prefix("best_")
-ends = study.rows("distances").set_index("row")["distance_y"].map(lambda row: row[-1], "ignore").to_frame("distance")
-found = shares[shares["hooks"] == "none"].set_index("row").join([best, ends]).sort_values("share")
-found = found[["prompt", "least_token", "share", "best_hooks", "best_share", "distance", "error"]]
+shares["least_token"] = [
+    None if n is None else t[n.argmin()]
+    for n, t in zip(norms, shares["token"], strict=True)
+]
+best = (
+    shares.sort_values("share")
+    .groupby("row")
+    .last()[["hooks", "share"]]
+    .add_prefix("best_")
+)
+ends = (
+    study.rows("distances")
+    .set_index("row")["distance_y"]
+    .map(lambda row: row[-1], "ignore")
+    .to_frame("distance")
+)
+found = (
+    shares[shares["hooks"] == "none"]
+    .set_index("row")
+    .join([best, ends])
+    .sort_values("share")
+)
+found = found[
+    ["prompt", "least_token", "share", "best_hooks", "best_share", "distance", "error"]
+]
 found.to_csv(args.out / "scan.csv", index=False)
 page = f"<meta charset='utf-8'><title>Scan</title><h1>{len(found)} prompts, most squashed first</h1>"
-(args.out / "worst.html").write_text(page + found.head(args.worst).to_html(index=False), encoding="utf-8")
+(args.out / "worst.html").write_text(
+    page + found.head(args.worst).to_html(index=False), encoding="utf-8"
+)
 print(found.head(10).to_string(index=False))
 print(f"table and page in {args.out.resolve()}")

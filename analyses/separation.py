@@ -16,13 +16,35 @@ PROSE = (
     "The old house stood at the end of a narrow road, and nobody had lived in it since the winter of the great flood. "
     "Children who passed on their way to school said that a light moved behind its windows. "
 )
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--word", default="1", help="text of one token that is repeated (%(default)s)")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--model",
+    default="tiny-gemma",
+    help="bundled name, folder or Hugging Face name (%(default)s)",
+)
+parser.add_argument(
+    "--word", default="1", help="text of one token that is repeated (%(default)s)"
+)
 parser.add_argument("--n", type=int, default=96, help="longest sequence (%(default)s)")
-parser.add_argument("--runs", nargs="+", default=["bfloat16", "float32"], help="dtypes to run in (%(default)s)")
-parser.add_argument("--prose", action="store_true", help="also measure prose, for a model that reads any text")
-parser.add_argument("--out", type=Path, default=Path("separation"), help="folder for data and figures (%(default)s)")
+parser.add_argument(
+    "--runs",
+    nargs="+",
+    default=["bfloat16", "float32"],
+    help="dtypes to run in (%(default)s)",
+)
+parser.add_argument(
+    "--prose",
+    action="store_true",
+    help="also measure prose, for a model that reads any text",
+)
+parser.add_argument(
+    "--out",
+    type=Path,
+    default=Path("separation"),
+    help="folder for data and figures (%(default)s)",
+)
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
@@ -37,7 +59,10 @@ if args.prose:
 
 models = {dtype: sl.load(args.model, dtype=dtype) for dtype in args.runs}
 found: dict[str, Any] = {
-    name: sl.results.concat({dtype: sl.separation(one, sequence) for dtype, one in models.items()}, dim="run")
+    name: sl.results.concat(
+        {dtype: sl.separation(one, sequence) for dtype, one in models.items()},
+        dim="run",
+    )
     for name, sequence in sequences.items()
 }
 for name, one in found.items():

@@ -12,30 +12,74 @@ from pathlib import Path
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--n", type=int, default=96, help="digits in the longest sequence (%(default)s)")
-parser.add_argument("--separators", nargs="+", default=[",", ".", "?"], help="separators to try (%(default)s)")
-parser.add_argument("--every", nargs="+", type=int, default=[2, 3, 6], help="digits between them (%(default)s)")
-parser.add_argument("--seed", type=int, default=0, help="random seed of places and substitute (%(default)s)")
-parser.add_argument("--out", type=Path, default=Path("separators"), help="folder for data and figures (%(default)s)")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--model",
+    default="tiny-gemma",
+    help="bundled name, folder or Hugging Face name (%(default)s)",
+)
+parser.add_argument(
+    "--n", type=int, default=96, help="digits in the longest sequence (%(default)s)"
+)
+parser.add_argument(
+    "--separators",
+    nargs="+",
+    default=[",", ".", "?"],
+    help="separators to try (%(default)s)",
+)
+parser.add_argument(
+    "--every",
+    nargs="+",
+    type=int,
+    default=[2, 3, 6],
+    help="digits between them (%(default)s)",
+)
+parser.add_argument(
+    "--seed",
+    type=int,
+    default=0,
+    help="random seed of places and substitute (%(default)s)",
+)
+parser.add_argument(
+    "--out",
+    type=Path,
+    default=Path("separators"),
+    help="folder for data and figures (%(default)s)",
+)
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 model = sl.load(args.model)
 commas = sl.prompts.figure5(model, args.n)["d"]
-ablate = partial(sl.separator_ablation, model, lengths=range(1, args.n + 1), scale="relative", seed=args.seed)
+ablate = partial(
+    sl.separator_ablation,
+    model,
+    lengths=range(1, args.n + 1),
+    scale="relative",
+    seed=args.seed,
+)
 measured = ablate(commas, from_blocks=range(model.cfg.n_layers))
-some = partial(ablate, kinds=["random_places", "mask", "mean_residual"], from_blocks=[0, 2])
+some = partial(
+    ablate, kinds=["random_places", "mask", "mean_residual"], from_blocks=[0, 2]
+)
 by_separator = {}
 for separator in args.separators:
     mark = sl.prompts.one_token(model, separator)
-    by_separator[separator] = sl.results.concat({k: some(commas.every(k, mark)) for k in args.every}, "every")
+    by_separator[separator] = sl.results.concat(
+        {k: some(commas.every(k, mark)) for k in args.every}, "every"
+    )
 others = sl.results.concat(by_separator, "separator")
 
 sl.results.save(measured, args.out / "separators.nc")
 sl.results.save(others, args.out / "other_separators.nc")
-pairs = {"without separators": sl.prompts.figure5(model, args.n)["c"], "a comma after every third": commas}
-curves = {name: sl.collapse(model, one, scale="relative") for name, one in pairs.items()}
+pairs = {
+    "without separators": sl.prompts.figure5(model, args.n)["c"],
+    "a comma after every third": commas,
+}
+curves = {
+    name: sl.collapse(model, one, scale="relative") for name, one in pairs.items()
+}
 sl.figures.save(sl.figures.collapse_curve(curves), args.out / "curves.html")
 sl.figures.save(sl.figures.retained_by_kind(measured), args.out / "by_kind.html")
 kept = measured["retained_from"].isel(from_block=0).median("length", keep_attrs=True)
@@ -45,15 +89,49 @@ for hook in ("mask", "zero_values"):
     sl.figures.save(sl.figures.of(kept), args.out / f"{hook}_from_block.html")
 last = measured.isel(layer=-1)
 print("D ÷ rms(v) at the last layer, median over lengths")
-print(last["distance"].median("length").reset_coords(drop=True).to_series().round(4).to_string())
-print("what gaps in positions, and attention beyond them, multiply D by: median by place in the group")
-parts = last[["gap_factor", "attention_factor"]].reset_coords(drop=True).assign_coords(place=last["place_in_group"])
+print(
+    last["distance"]
+    .median("length")
+    .reset_coords(drop=True)
+    .to_series()
+    .round(4)
+    .to_string()
+)
+print(
+    "what gaps in positions, and attention beyond them, multiply D by: median by place in the group"
+)
+parts = (
+    last[["gap_factor", "attention_factor"]]
+    .reset_coords(drop=True)
+    .assign_coords(place=last["place_in_group"])
+)
 print(parts.groupby("place").median().to_dataframe().round(3).to_string())
-print("share of the separators' effect that is left, by the block a hook acts from (median over lengths)")
-print(last["retained_from"].median("length").reset_coords(drop=True).to_pandas().round(3).to_string())
-apart = others.isel(layer=-1)["distance"].sel(edit=["none", "separators", "random_places"]).median("length")
-print("other separators and distances: D ÷ rms(v) at the last layer, median over lengths")
+print(
+    "share of the separators' effect that is left, by the block a hook acts from (median over lengths)"
+)
+print(
+    last["retained_from"]
+    .median("length")
+    .reset_coords(drop=True)
+    .to_pandas()
+    .round(3)
+    .to_string()
+)
+apart = (
+    others.isel(layer=-1)["distance"]
+    .sel(edit=["none", "separators", "random_places"])
+    .median("length")
+)
+print(
+    "other separators and distances: D ÷ rms(v) at the last layer, median over lengths"
+)
 print(apart.reset_coords(drop=True).to_series().unstack("edit").round(3).to_string())
 left = others.isel(layer=-1)["retained_from"].median("length").reset_coords(drop=True)
-print(left.rename("share of effect left").to_series().unstack(["hook", "from_block"]).round(3).to_string())
+print(
+    left.rename("share of effect left")
+    .to_series()
+    .unstack(["hook", "from_block"])
+    .round(3)
+    .to_string()
+)
 print(f"data and figures in {args.out.resolve()}")

@@ -11,40 +11,93 @@ from pathlib import Path
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--n", type=int, default=48, help="digits in the longest sequence (%(default)s)")
-parser.add_argument("--windows", nargs="+", type=int, default=[4, 8, 16, 24, 32], help="window sizes to try, in tokens")
-parser.add_argument("--sinks", nargs="+", type=int, default=[0, 1, 4], help="numbers of visible first tokens to try")
-parser.add_argument("--ending", default="=", help="text after the digits, where the answer is read (%(default)s)")
-parser.add_argument("--n-samples", type=int, default=16, help="random sequences for the accuracy (%(default)s)")
-parser.add_argument("--seed", type=int, default=0, help="random seed of their digits (%(default)s)")
-parser.add_argument("--out", type=Path, default=Path("windows"), help="folder for data and figures (%(default)s)")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--model",
+    default="tiny-gemma",
+    help="bundled name, folder or Hugging Face name (%(default)s)",
+)
+parser.add_argument(
+    "--n", type=int, default=48, help="digits in the longest sequence (%(default)s)"
+)
+parser.add_argument(
+    "--windows",
+    nargs="+",
+    type=int,
+    default=[4, 8, 16, 24, 32],
+    help="window sizes to try, in tokens",
+)
+parser.add_argument(
+    "--sinks",
+    nargs="+",
+    type=int,
+    default=[0, 1, 4],
+    help="numbers of visible first tokens to try",
+)
+parser.add_argument(
+    "--ending",
+    default="=",
+    help="text after the digits, where the answer is read (%(default)s)",
+)
+parser.add_argument(
+    "--n-samples",
+    type=int,
+    default=16,
+    help="random sequences for the accuracy (%(default)s)",
+)
+parser.add_argument(
+    "--seed", type=int, default=0, help="random seed of their digits (%(default)s)"
+)
+parser.add_argument(
+    "--out",
+    type=Path,
+    default=Path("windows"),
+    help="folder for data and figures (%(default)s)",
+)
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)
 question = "How many ones are in the following sequence?"
 ones = sl.prompts.repeated(model, "1", args.n, prefix=question, suffix=args.ending)
-windows = {(w, s): f"window of {w}, {s} sinks" for s in args.sinks for w in args.windows}
+windows = {
+    (w, s): f"window of {w}, {s} sinks" for s in args.sinks for w in args.windows
+}
 hooks = {name: sl.hooks.sliding_window(w, sink=s) for (w, s), name in windows.items()}
 found = sl.compare(
-    model, ones, hooks, answer=lambda digits: str(digits.count("1")), lengths=range(4, args.n + 1, 4),
-    n_samples=args.n_samples, seed=args.seed,
-)  # fmt: skip
+    model,
+    ones,
+    hooks,
+    answer=lambda digits: str(digits.count("1")),
+    lengths=range(4, args.n + 1, 4),
+    n_samples=args.n_samples,
+    seed=args.seed,
+)
 sl.results.save(found, args.out / "windows.nc")
 sl.figures.save(sl.figures.of(found), args.out / "windows.html")
 
 share = found["bound"].isel(content=0) / found["bound"].sum("content")
 quantities = {
-    "D ÷ rms(v) at the last layer, at the longest length": found["distance"].isel(layer=-1, length=-1),
-    "share of random digits counted correctly, mean over lengths": found["accuracy"].mean("length"),
+    "D ÷ rms(v) at the last layer, at the longest length": found["distance"].isel(
+        layer=-1, length=-1
+    ),
+    "share of random digits counted correctly, mean over lengths": found[
+        "accuracy"
+    ].mean("length"),
     "first digit's share of the path bound over digits": share,
 }
 for title, values in quantities.items():
-    print(f"{title}, by visible first tokens and window; the last column is without a window")
+    print(
+        f"{title}, by visible first tokens and window; the last column is without a window"
+    )
     for s in args.sinks:
-        shown = values.sel(change=[*(windows[w, s] for w in args.windows), "as it is"]).values
+        shown = values.sel(
+            change=[*(windows[w, s] for w in args.windows), "as it is"]
+        ).values
         print(f"{s:>4}", *(f"{value:9.3g}" for value in shown))
 native = [str(int(w)) if w > 0 else "none" for w in found["native_window"].values]
-print(f"native windows by block: {', '.join(native)}\ndata and figures in {args.out.resolve()}")
+print(
+    f"native windows by block: {', '.join(native)}\ndata and figures in {args.out.resolve()}"
+)

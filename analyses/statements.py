@@ -11,16 +11,27 @@ from pathlib import Path
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
 parser.add_argument("--seed", type=int, default=0, help="random seed (%(default)s)")
-parser.add_argument("--out", type=Path, default=Path("statements"), help="folder for the page (%(default)s)")
+parser.add_argument(
+    "--out",
+    type=Path,
+    default=Path("statements"),
+    help="folder for the page (%(default)s)",
+)
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
 exhibits = sl.statements.gallery(args.seed)
-(args.out / "theory.md").write_text(sl.statements.statements_page(exhibits), encoding="utf-8")
+(args.out / "theory.md").write_text(
+    sl.statements.statements_page(exhibits), encoding="utf-8"
+)
 for exhibit in exhibits:
     print(f"{exhibit.kept[-1]}  ({exhibit.axis} = {exhibit.at[-1]:,})")
-    print(f"  {exhibit.how}: {exhibit.broken.left:.4g} {exhibit.broken.relation} {exhibit.broken.right:.4g}, "
-          f"{exhibit.broken.verdict}")  # fmt: skip
+    print(
+        f"  {exhibit.how}: {exhibit.broken.left:.4g} {exhibit.broken.relation} {exhibit.broken.right:.4g}, "
+        f"{exhibit.broken.verdict}"
+    )
 print(f"page in {args.out.resolve()}")

@@ -11,11 +11,22 @@ from pathlib import Path
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--model",
+    default="tiny-gemma",
+    help="bundled name, folder or Hugging Face name (%(default)s)",
+)
 parser.add_argument("--prompt", default=sl.zoo.EXAMPLE_PROMPT)
 parser.add_argument("--k", type=int, default=25, help="how many paths (%(default)s)")
-parser.add_argument("--out", type=Path, default=Path("paths"), help="folder for data and figures (%(default)s)")
+parser.add_argument(
+    "--out",
+    type=Path,
+    default=Path("paths"),
+    help="folder for data and figures (%(default)s)",
+)
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
@@ -25,13 +36,21 @@ for attention in ("model", "uniform"):
     shares = sl.paths.hops(model, args.prompt, attention=attention)
     sl.results.save(best, args.out / f"strongest_{attention}.nc")
     sl.results.save(shares, args.out / f"hops_{attention}.nc")
-    sl.figures.save(sl.figures.strongest_paths(best), args.out / f"strongest_{attention}.html")
+    sl.figures.save(
+        sl.figures.strongest_paths(best), args.out / f"strongest_{attention}.html"
+    )
     sl.figures.save(sl.figures.hops(shares), args.out / f"hops_{attention}.html")
     first = [str(best["token"].values[p]) for p in best["position_at"].values[0]]
     carried = best["share"].sum().item()
-    print(f"{attention}: the {args.k} strongest paths carry {carried:.2%}, first: {' → '.join(first)}")
-    print(f"  its weight is {best['over_null'].values[0]:.3g} times that of the same path under uniform attention")
+    print(
+        f"{attention}: the {args.k} strongest paths carry {carried:.2%}, first: {' → '.join(first)}"
+    )
+    print(
+        f"  its weight is {best['over_null'].values[0]:.3g} times that of the same path under uniform attention"
+    )
 
 counted = sl.path_bound(model, args.prompt, attention="topological", sigma_psi=0)
-print(f"number of paths: {counted.sum().item():.4g}, from token 0: {counted.values[0] / counted.sum().item():.1%}")
+print(
+    f"number of paths: {counted.sum().item():.4g}, from token 0: {counted.values[0] / counted.sum().item():.1%}"
+)
 print(f"data and figures in {args.out.resolve()}")

@@ -11,10 +11,23 @@ from pathlib import Path
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--n", type=int, default=256, help="ones in the longest sequence (%(default)s)")
-parser.add_argument("--out", type=Path, default=Path("theorem42"), help="folder for data and figure (%(default)s)")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--model",
+    default="tiny-gemma",
+    help="bundled name, folder or Hugging Face name (%(default)s)",
+)
+parser.add_argument(
+    "--n", type=int, default=256, help="ones in the longest sequence (%(default)s)"
+)
+parser.add_argument(
+    "--out",
+    type=Path,
+    default=Path("theorem42"),
+    help="folder for data and figure (%(default)s)",
+)
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
@@ -25,9 +38,15 @@ sl.results.save(measured, args.out / "mechanism.nc")
 sl.figures.save(sl.figures.collapse_mechanism(measured), args.out / "mechanism.html")
 
 for name in ("attention_tv", "self_weight"):
-    by_block = measured[f"{name}_mean"].sel(length=[n for n in (1, 16, 64, 256) if n <= args.n])
-    print(f"{name}: ρ with length {measured[f'{name}_trend'].item():.2f}; by block, mean over heads")
+    by_block = measured[f"{name}_mean"].sel(
+        length=[n for n in (1, 16, 64, 256) if n <= args.n]
+    )
+    print(
+        f"{name}: ρ with length {measured[f'{name}_trend'].item():.2f}; by block, mean over heads"
+    )
     print(by_block.reset_coords(drop=True).to_pandas().round(4).to_string())
 ratio = measured["bound"] / measured["observed"]
-print(f"block 0: bound ÷ observed from {ratio.min().item():.3g} to {ratio.max().item():.3g}, never below 1")
+print(
+    f"block 0: bound ÷ observed from {ratio.min().item():.3g} to {ratio.max().item():.3g}, never below 1"
+)
 print(f"data and figure in {args.out.resolve()}")

@@ -11,10 +11,23 @@ from pathlib import Path
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--prompt", default="How many ones are in the following sequence? 110111011101 =")
-parser.add_argument("--out", type=Path, default=Path("theorem51"), help="folder for data and figure (%(default)s)")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--model",
+    default="tiny-gemma",
+    help="bundled name, folder or Hugging Face name (%(default)s)",
+)
+parser.add_argument(
+    "--prompt", default="How many ones are in the following sequence? 110111011101 ="
+)
+parser.add_argument(
+    "--out",
+    type=Path,
+    default=Path("theorem51"),
+    help="folder for data and figure (%(default)s)",
+)
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
@@ -24,5 +37,7 @@ measured = sl.sensitivity(model, args.prompt)
 sl.results.save(measured, args.out / "bound_vs_jacobian.nc")
 sl.figures.save(sl.figures.attribution(measured), args.out / "bound_vs_jacobian.html")
 
-print(measured[["rank_agreement", "position_trend"]].to_dataframe().round(3).to_string())
+print(
+    measured[["rank_agreement", "position_trend"]].to_dataframe().round(3).to_string()
+)
 print(f"data and figure in {args.out.resolve()}")

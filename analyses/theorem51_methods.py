@@ -13,11 +13,23 @@ import pandas as pd
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--question", default="How many ones are in the following sequence?")
-parser.add_argument("--n", type=int, default=12, help="digits in each prompt (%(default)s)")
-parser.add_argument("--prompts", type=int, default=20, help="number of prompts (%(default)s)")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--model",
+    default="tiny-gemma",
+    help="bundled name, folder or Hugging Face name (%(default)s)",
+)
+parser.add_argument(
+    "--question", default="How many ones are in the following sequence?"
+)
+parser.add_argument(
+    "--n", type=int, default=12, help="digits in each prompt (%(default)s)"
+)
+parser.add_argument(
+    "--prompts", type=int, default=20, help="number of prompts (%(default)s)"
+)
 args = parser.parse_args()
 
 METHODS = {
@@ -25,9 +37,15 @@ METHODS = {
     "path bound as printed": sl.path_bound,
     "its null": lambda model, ids: sl.path_bound(model, ids, attention="uniform"),
     "certified bound": sl.certified_bound,
-    "certified bound, two blocks composed": lambda model, ids: sl.certified_bound(model, ids, n_composed=2),
-    "certified sketch of 16": lambda model, ids: sl.jacobian_norms(model, ids, method="sketch_upper", n_probes=16),
-    "Frobenius norm": lambda model, ids: sl.jacobian_norms(model, ids, method="exact", norm="frobenius"),
+    "certified bound, two blocks composed": lambda model, ids: sl.certified_bound(
+        model, ids, n_composed=2
+    ),
+    "certified sketch of 16": lambda model, ids: sl.jacobian_norms(
+        model, ids, method="sketch_upper", n_probes=16
+    ),
+    "Frobenius norm": lambda model, ids: sl.jacobian_norms(
+        model, ids, method="exact", norm="frobenius"
+    ),
     "Jacobian, all frozen": lambda model, ids: sl.jacobian_norms(
         model, ids, method="exact", freeze=("attention", "norms", "gates")
     ),
@@ -35,10 +53,15 @@ METHODS = {
 }
 model = sl.load(args.model)
 sequences = [
-    sl.prompts.bernoulli(model, args.n, p=0.5, seed=seed, prefix=args.question, suffix="=")
+    sl.prompts.bernoulli(
+        model, args.n, p=0.5, seed=seed, prefix=args.question, suffix="="
+    )
     for seed in range(args.prompts)
 ]
-ids, content = sl.prompts.stacked(sequences), [sequences[0].position(k) for k in range(1, args.n + 1)]
+ids, content = (
+    sl.prompts.stacked(sequences),
+    [sequences[0].position(k) for k in range(1, args.n + 1)],
+)
 values, seconds = {}, {}
 for name, measure in METHODS.items():
     start = time.perf_counter()
@@ -47,8 +70,19 @@ for name, measure in METHODS.items():
 norm, rows = values["Jacobian"], {}
 for name, value in values.items():
     over = value / norm
-    agreement = pd.DataFrame(value.values.T).corrwith(pd.DataFrame(norm.values.T), method="spearman").mean()
-    rows[name] = {"÷ norm": over.median(), "least": over.min(), "ρ": agreement, "seconds": seconds[name]}
+    agreement = (
+        pd.DataFrame(value.values.T)
+        .corrwith(pd.DataFrame(norm.values.T), method="spearman")
+        .mean()
+    )
+    rows[name] = {
+        "÷ norm": over.median(),
+        "least": over.min(),
+        "ρ": agreement,
+        "seconds": seconds[name],
+    }
 table = pd.DataFrame(rows).T.astype(float)
-table.loc["replacement", ["÷ norm", "least"]] = float("nan")  # has the unit of the stream
+table.loc["replacement", ["÷ norm", "least"]] = float(
+    "nan"
+)  # has the unit of the stream
 print(table.to_string(float_format=lambda value: f"{value:.3g}", na_rep="–"))

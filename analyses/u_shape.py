@@ -11,13 +11,32 @@ from pathlib import Path
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--model", default="tiny-gemma", help="bundled name, folder or Hugging Face name (%(default)s)")
-parser.add_argument("--question", default="How many ones are in the following sequence?")
-parser.add_argument("--needle", default="1", help="token whose position varies (%(default)s)")
-parser.add_argument("--n", type=int, default=16, help="digits in each prompt (%(default)s)")
-parser.add_argument("--prompts", type=int, default=20, help="prompts for each position (%(default)s)")
-parser.add_argument("--out", type=Path, default=Path("u_shape"), help="folder for data and figure (%(default)s)")
+parser = argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+)
+parser.add_argument(
+    "--model",
+    default="tiny-gemma",
+    help="bundled name, folder or Hugging Face name (%(default)s)",
+)
+parser.add_argument(
+    "--question", default="How many ones are in the following sequence?"
+)
+parser.add_argument(
+    "--needle", default="1", help="token whose position varies (%(default)s)"
+)
+parser.add_argument(
+    "--n", type=int, default=16, help="digits in each prompt (%(default)s)"
+)
+parser.add_argument(
+    "--prompts", type=int, default=20, help="prompts for each position (%(default)s)"
+)
+parser.add_argument(
+    "--out",
+    type=Path,
+    default=Path("u_shape"),
+    help="folder for data and figure (%(default)s)",
+)
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
@@ -25,9 +44,12 @@ model = sl.load(args.model)
 needle, places = sl.prompts.one_token(model, args.needle), range(1, args.n + 1)
 hay = [d for d in "0123456789" if d != args.needle]
 grounds = [
-    sl.prompts.words(model, args.n, hay, seed=seed, prefix=args.question, suffix="=") for seed in range(args.prompts)
+    sl.prompts.words(model, args.n, hay, seed=seed, prefix=args.question, suffix="=")
+    for seed in range(args.prompts)
 ]
-cases = [(ground.replaced(place, needle), place) for place in places for ground in grounds]
+cases = [
+    (ground.replaced(place, needle), place) for place in places for ground in grounds
+]
 found = sl.needle(
     model,
     sl.prompts.stacked([sequence for sequence, _ in cases]).tolist(),
@@ -38,8 +60,18 @@ found = sl.needle(
 
 sl.results.save(found, args.out / "u_shape.nc")
 title = f"A {args.needle} among {args.n - 1} other digits, by its place ({args.prompts} prompts at each)"
-sl.figures.save(sl.figures.needle(found, title=title, xlabel="place of the needle"), args.out / "u_shape.html")
+sl.figures.save(
+    sl.figures.needle(found, title=title, xlabel="place of the needle"),
+    args.out / "u_shape.html",
+)
 
-sides = [name for name in found.data_vars if str(name).endswith(("_mean", "_low", "_high"))]
-print(found[sides].squeeze("group", drop=True).to_dataframe().to_string(float_format=lambda value: f"{value:.4g}"))
+sides = [
+    name for name in found.data_vars if str(name).endswith(("_mean", "_low", "_high"))
+]
+print(
+    found[sides]
+    .squeeze("group", drop=True)
+    .to_dataframe()
+    .to_string(float_format=lambda value: f"{value:.4g}")
+)
 print(f"data and figure in {args.out.resolve()}")

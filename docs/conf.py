@@ -16,8 +16,12 @@ profile = HERE / "_build" / "kernel" / "profile_default" / "startup"
 profile.mkdir(parents=True, exist_ok=True)
 shutil.copy(HERE / "_site" / "startup.py", profile)
 os.environ["IPYTHONDIR"] = str(HERE / "_build" / "kernel")
-os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-os.environ["OMP_NUM_THREADS"] = "1"  # more threads would take longer, since the bundled model is small
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+os.environ["OMP_NUM_THREADS"] = (
+    "1"  # more threads would take longer, since the bundled model is small
+)
 
 project = "squashlens"
 author = copyright = "The squashlens developers"
@@ -75,7 +79,10 @@ html_theme_options = {
         "color-brand-primary": "#0b5c94",
         "color-brand-content": "#0b5c94",
     },
-    "dark_css_variables": {"color-brand-primary": "#7cc4f4", "color-brand-content": "#7cc4f4"},
+    "dark_css_variables": {
+        "color-brand-primary": "#7cc4f4",
+        "color-brand-content": "#7cc4f4",
+    },
 }
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
@@ -83,11 +90,18 @@ pygments_dark_style = "a11y-high-contrast-dark"
 suppress_warnings = ["myst.strikethrough"]
 
 
-def escape_bars(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+def escape_bars(
+    app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]
+) -> None:
     """Keep absolute values such as |x| in docstrings from being read as substitutions."""
     for place, paragraph in enumerate(paragraphs := "\n".join(lines).split("\n\n")):
         if not paragraph.lstrip().startswith(">>>"):
-            paragraphs[place] = re.sub(r"(``.*?``|`.*?`)|\|", lambda m: m[1] or r"\|", paragraph, flags=re.DOTALL)
+            paragraphs[place] = re.sub(
+                r"(``.*?``|`.*?`)|\|",
+                lambda m: m[1] or r"\|",
+                paragraph,
+                flags=re.DOTALL,
+            )
     lines[:] = "\n\n".join(paragraphs).split("\n")
 
 

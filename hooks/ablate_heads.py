@@ -33,4 +33,7 @@ for b in range(L):
     }
     if b == 0:
         print(f"{'':>7}" + "".join(f"  {name:>17}" for name in ablations))
-    print(f"block {b}" + "".join(f"  {answer(prompt, hook):>17}" for hook in ablations.values()))
+    print(
+        f"block {b}"
+        + "".join(f"  {answer(prompt, hook):>17}" for hook in ablations.values())
+    )

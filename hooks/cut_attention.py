@@ -21,7 +21,10 @@ def answer(prompt: str, *hooks: sl.hooks.Hook) -> str:
 
 for asked, which in {"last": -1, "first": 0}.items():
     prompt = f"What is the {asked} digit in this sequence? 4071582 ="
-    digits, end = sl.hooks.find_positions(model, prompt, str.isdigit), sl.hooks.find_positions(model, prompt, "=")
+    digits, end = (
+        sl.hooks.find_positions(model, prompt, str.isdigit),
+        sl.hooks.find_positions(model, prompt, "="),
+    )
     question, wanted = range(1, digits[0]), digits[which]
     cuts = {
         "= from the question": (end, question),
@@ -29,12 +32,27 @@ for asked, which in {"last": -1, "first": 0}.items():
         f"= from the {asked} digit": (end, [wanted]),
         "digits from the question": (digits, question),
     }
-    print(f"\n{prompt}   {answer(prompt)}\n{'cut off':>24}" + "".join(f"  block {b}" for b in range(L)) + "  every")
+    print(
+        f"\n{prompt}   {answer(prompt)}\n{'cut off':>24}"
+        + "".join(f"  block {b}" for b in range(L))
+        + "  every"
+    )
     for name, (queries, keys) in cuts.items():
-        row = [answer(prompt, sl.hooks.mask_attention(queries, keys, b)) for b in [*((b,) for b in range(L)), None]]
+        row = [
+            answer(prompt, sl.hooks.mask_attention(queries, keys, b))
+            for b in [*((b,) for b in range(L)), None]
+        ]
         print(f"{name:>24}" + "".join(f"  {cell:>7}" for cell in row))
 
     print(f"{'= from it, block 1, head':>24}" + "".join(f"  {h:>7}" for h in heads))
-    for name, chosen in {"alone": lambda h: [h], "all but this": lambda h: [g for g in heads if g != h]}.items():
-        row = [answer(prompt, sl.hooks.mask_attention(end, [wanted], (1,), heads=chosen(h))) for h in heads]
+    for name, chosen in {
+        "alone": lambda h: [h],
+        "all but this": lambda h: [g for g in heads if g != h],
+    }.items():
+        row = [
+            answer(
+                prompt, sl.hooks.mask_attention(end, [wanted], (1,), heads=chosen(h))
+            )
+            for h in heads
+        ]
         print(f"{name:>24}" + "".join(f"  {cell:>7}" for cell in row))

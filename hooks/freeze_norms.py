@@ -9,13 +9,19 @@ model is a linear map at this prompt, up to its biases, so that its output is a 
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
-tokens = sl.prompts.tokenize(model, "How many ones are in the following sequence? 110111011101 =")
+tokens = sl.prompts.tokenize(
+    model, "How many ones are in the following sequence? 110111011101 ="
+)
 
 steps = {
     "nothing": (),
     "attention": (sl.hooks.freeze_attention(),),
     "+ norms": (sl.hooks.freeze_attention(), sl.hooks.freeze_norms()),
-    "+ gates": (sl.hooks.freeze_attention(), sl.hooks.freeze_norms(), sl.hooks.freeze_gates()),
+    "+ gates": (
+        sl.hooks.freeze_attention(),
+        sl.hooks.freeze_norms(),
+        sl.hooks.freeze_gates(),
+    ),
 }
 norms = {}
 for name, hooks in steps.items():
@@ -25,4 +31,7 @@ for name, hooks in steps.items():
 # The same by name: sl.jacobian_norms(model, tokens, freeze=("attention", "norms", "gates"))
 print(f"{'token':>10}" + "".join(f"{name:>11}" for name in steps))
 for place, token in enumerate(norms["nothing"]["token"].values):
-    print(f"{token:>10}" + "".join(f"{values.values[place]:11.3g}" for values in norms.values()))
+    print(
+        f"{token:>10}"
+        + "".join(f"{values.values[place]:11.3g}" for values in norms.values())
+    )

@@ -12,7 +12,10 @@ import squashlens as sl
 model = sl.load("tiny-gemma")
 digits = "11001101111111111110001011111011001111110111"  # 44, of which 33 are ones
 prompt = f"How many ones are in the following sequence? {digits} = 3"  # ends with the answer's first digit
-ids, shorter = sl.prompts.tokenize(model, prompt), sl.prompts.tokenize(model, prompt, bos="none")
+ids, shorter = (
+    sl.prompts.tokenize(model, prompt),
+    sl.prompts.tokenize(model, prompt, bos="none"),
+)
 right, L, n = "3", len(model.blocks), len(ids[0])
 
 
@@ -24,14 +27,20 @@ def chance(*hooks: sl.hooks.Hook, given=ids) -> float:
 
 
 run = sl.capture(model, prompt)
-print("attention on the first token, mean over later ones; and p(3) with it masked in that block")
-print(f"{'block':>13}  {'all heads':>9}  {'most, in head':>13}  {'by the last token':>17}  {'p(3)':>6}")
+print(
+    "attention on the first token, mean over later ones; and p(3) with it masked in that block"
+)
+print(
+    f"{'block':>13}  {'all heads':>9}  {'most, in head':>13}  {'by the last token':>17}  {'p(3)':>6}"
+)
 for b in range(L):
     sink = run.patterns[b][0, :, 1:, 0]  # head, query
     most = sink.mean(-1).max(0)
     cells = f"{sink.mean():9.3f}  {most.values:10.3f}, {most.indices}  {sink[:, -1].mean():17.3f}"
     print(f"{b:>13}  {cells}  {chance(sl.hooks.mask_tokens([0], blocks=(b,))):6.4f}")
-print(f"{'if uniform':>13}  {sum(1 / seen for seen in range(2, n + 1)) / (n - 1):9.3f}  {'':13}  {1 / n:17.3f}")
+print(
+    f"{'if uniform':>13}  {sum(1 / seen for seen in range(2, n + 1)) / (n - 1):9.3f}  {'':13}  {1 / n:17.3f}"
+)
 print(f"{'unchanged':>13}  {chance():51.4f}")
 print(f"{'masked in all':>13}  {chance(sl.hooks.mask_tokens([0])):51.4f}")
 print(f"{'left out':>13}  {chance(given=shorter):51.4f}")
@@ -43,6 +52,12 @@ with sl.applied(model, sl.hooks.mask_tokens([0])):
     masked = sl.capture(model, prompt).residuals[L][:, 1:]
 without = sl.capture(model, shorter).residuals[L]
 plain = run.residuals[L][:, 1:]
-print(f"\nlast layer's streams, all tokens but the first: largest coordinate {plain.abs().max():.0f}")
-print(f"  masked in all against left out: they differ by at most {(masked - without).abs().max():.1g}")
-print(f"  unchanged     against left out: they differ by at most {(plain - without).abs().max():.2g}")
+print(
+    f"\nlast layer's streams, all tokens but the first: largest coordinate {plain.abs().max():.0f}"
+)
+print(
+    f"  masked in all against left out: they differ by at most {(masked - without).abs().max():.1g}"
+)
+print(
+    f"  unchanged     against left out: they differ by at most {(plain - without).abs().max():.2g}"
+)

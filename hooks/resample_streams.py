@@ -26,9 +26,17 @@ for question, digit in {
 }.items():
     prompt = question.format(digit)
     place = sl.hooks.find_positions(model, prompt, str.isdigit)[-1:]
-    others = [question.format(other) for other in "0123456789" if other != digit]  # they differ in that digit only
+    others = [
+        question.format(other) for other in "0123456789" if other != digit
+    ]  # they differ in that digit only
     print(f"\n{prompt}   {answer(prompt)}\nlast digit's stream, from block")
-    print(f"{'':>5}" + "".join(f"  {name:>12}" for name in ("zero", "mean of nine", "one, seed 0", "one, seed 1")))
+    print(
+        f"{'':>5}"
+        + "".join(
+            f"  {name:>12}"
+            for name in ("zero", "mean of nine", "one, seed 0", "one, seed 1")
+        )
+    )
     for first in range(L):
         blocks = tuple(range(first, L))
         hooks = (
@@ -37,4 +45,6 @@ for question, digit in {
             sl.hooks.resample_residual(place, others, blocks, seed=0),
             sl.hooks.resample_residual(place, others, blocks, seed=1),
         )
-        print(f"{first:>5}" + "".join(f"  {answer(prompt, hook):>12}" for hook in hooks))
+        print(
+            f"{first:>5}" + "".join(f"  {answer(prompt, hook):>12}" for hook in hooks)
+        )

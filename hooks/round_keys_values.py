@@ -13,7 +13,8 @@ model = sl.load("tiny-gemma")
 question = "How many ones are in the following sequence? "
 prompts = {
     "sure": question + "110111011101 =",  # 9
-    "in doubt": question + "11001101111111111110001011111011001111110111 = 3",  # 33; the second 3 comes next
+    "in doubt": question
+    + "11001101111111111110001011111011001111110111 = 3",  # 33; the second 3 comes next
 }
 
 
@@ -26,13 +27,19 @@ def answer(prompt: str, *hooks: sl.hooks.Hook) -> str:
 
 for name, prompt in prompts.items():
     print(f"\n{name}: …{prompt[-16:]}   {answer(prompt)}")
-    print(f"{'':>13}" + "".join(f"  {what:>8}" for what in ("keys", "values", "both", "patterns")))
+    print(
+        f"{'':>13}"
+        + "".join(f"  {what:>8}" for what in ("keys", "values", "both", "patterns"))
+    )
     for to in ("bfloat16", 3, 1, 0):
         keys, values, patterns = (
             sl.hooks.rounding(to, "keys"),
             sl.hooks.rounding(to, "values"),
             sl.hooks.rounding(to, "patterns"),
         )
-        row = [answer(prompt, *hooks) for hooks in ((keys,), (values,), (keys, values), (patterns,))]
+        row = [
+            answer(prompt, *hooks)
+            for hooks in ((keys,), (values,), (keys, values), (patterns,))
+        ]
         label = f"bits: {to}" if isinstance(to, int) else to
         print(f"{label:>13}" + "".join(f"  {cell:>8}" for cell in row))

@@ -9,7 +9,9 @@ leading one, and rounds the stream, keys, values or patterns. Derivatives ignore
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
-tokens = sl.prompts.tokenize(model, "How many ones are in the following sequence? 110111011101 =")
+tokens = sl.prompts.tokenize(
+    model, "How many ones are in the following sequence? 110111011101 ="
+)
 L = len(model.blocks)
 
 print(f"{'bits':>4}" + "".join(f"   block {b}" for b in range(L)) + "       all")

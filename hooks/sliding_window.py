@@ -9,14 +9,20 @@ blocks, nothing reaches further than L (w − 1) tokens. `sink=1` keeps the firs
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
-tokens = sl.prompts.tokenize(model, "How many ones are in the following sequence? 110111011101 =")
+tokens = sl.prompts.tokenize(
+    model, "How many ones are in the following sequence? 110111011101 ="
+)
 first = 10  # the sequence's first digit
 
-print(f"{'window':>6}  {'sink':>4}  {'answer':>6}  {'p':>5}  {'bound at the first digit, of its sum':>36}")
+print(
+    f"{'window':>6}  {'sink':>4}  {'answer':>6}  {'p':>5}  {'bound at the first digit, of its sum':>36}"
+)
 for window in (len(tokens[0]), 16, 8, 4):
     for sink in (0, 1):
         with sl.applied(model, sl.hooks.sliding_window(window, sink=sink)):
             answer = sl.top_tokens(model, tokens, k=1)
             bound = sl.path_bound(model, tokens)
         share = float(bound[first] / bound.sum())
-        print(f"{window:>6}  {sink:>4}  {answer['token'].item():>6}  {answer.item():5.2f}  {share:36.4f}")
+        print(
+            f"{window:>6}  {sink:>4}  {answer['token'].item():>6}  {answer.item():5.2f}  {share:36.4f}"
+        )

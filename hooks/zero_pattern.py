@@ -17,7 +17,9 @@ def under(*hooks: sl.hooks.Hook) -> tuple[str, sl.Capture]:
     """The most likely next token with its probability, and the attention patterns, with some hooks."""
     with sl.applied(model, *hooks):
         best = sl.top_tokens(model, prompt, k=1)
-        return f"{best['token'].item()} {best.item():.3f}", sl.capture(model, prompt, keep="patterns")
+        return f"{best['token'].item()} {best.item():.3f}", sl.capture(
+            model, prompt, keep="patterns"
+        )
 
 
 print(f"{prompt}   {under()[0]}")
@@ -30,7 +32,10 @@ for name, positions in {
     print(f"{'block':>5}  {'masked':>6}  {'zeroed':>6}  {'masked':>8}  {'zeroed':>8}")
     for b in range(L):
         answers, sums = [], []
-        for hook in (sl.hooks.mask_tokens(positions, blocks=(b,)), sl.hooks.zero_pattern(positions, blocks=(b,))):
+        for hook in (
+            sl.hooks.mask_tokens(positions, blocks=(b,)),
+            sl.hooks.zero_pattern(positions, blocks=(b,)),
+        ):
             answer, run = under(hook)
             answers.append(f"{answer:>8}")
             sums.append(f"{run.patterns[b][0, :, later:].sum(-1).mean():6.3f}")

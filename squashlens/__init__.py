@@ -41,12 +41,16 @@ from typing import Any
 
 import lazy_loader
 
-_load, _names, __all__ = lazy_loader.attach_stub(__name__, __file__)  # __init__.pyi lists the public names
+_load, _names, __all__ = lazy_loader.attach_stub(
+    __name__, __file__
+)  # __init__.pyi lists the public names
 
 
 def __getattr__(name: str) -> Any:
     if not (name in __all__ or name.startswith("_") or find_spec(f"squashlens.{name}")):
-        raise AttributeError(f"module 'squashlens' has no attribute {name!r}{_meant(name)}")
+        raise AttributeError(
+            f"module 'squashlens' has no attribute {name!r}{_meant(name)}"
+        )
     value = version("squashlens") if name == "__version__" else _load(name)
     globals()[name] = value
     return value
@@ -55,8 +59,13 @@ def __getattr__(name: str) -> Any:
 def _meant(name: str) -> str:
     """The public names that are nearest to an unknown one, also those of the package's parts."""
     parts = ("hooks", "prompts", "results", "figures", "tasks", "paths", "synthetic")
-    public = {inner: f"{part}.{inner}" for part in parts for inner in dir(_load(part))} | {one: one for one in __all__}
-    near = [f"sl.{public[one]}" for one in difflib.get_close_matches(name, public, n=2, cutoff=0.75)]
+    public = {
+        inner: f"{part}.{inner}" for part in parts for inner in dir(_load(part))
+    } | {one: one for one in __all__}
+    near = [
+        f"sl.{public[one]}"
+        for one in difflib.get_close_matches(name, public, n=2, cutoff=0.75)
+    ]
     return f". Did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -1,4 +1,15 @@
-from . import errors, figures, hooks, paths, prompts, results, statements, synthetic, tasks, zoo
+from . import (
+    errors,
+    figures,
+    hooks,
+    paths,
+    prompts,
+    results,
+    statements,
+    synthetic,
+    tasks,
+    zoo,
+)
 from .bars import quiet
 from .engine.applied import applied
 from .engine.capturing.capture import Capture, capture

@@ -29,7 +29,9 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, TypeVar, get_args
 
-from typing_extensions import TypeAliasType  # which torch requires; typing has it from Python 3.12 on
+from typing_extensions import (
+    TypeAliasType,
+)  # which torch requires; typing has it from Python 3.12 on
 
 from squashlens.errors import InputError
 
@@ -43,15 +45,27 @@ S = TypeVar("S", bound=Sequence[Hashable])
 
 Freezable = Literal["attention", "norms", "gates"]
 Norm = Literal["spectral", "frobenius"]
-Method = TypeAliasType("Method", Literal["auto", "exact", "sketch", "sketch_upper", "none"])
+Method = TypeAliasType(
+    "Method", Literal["auto", "exact", "sketch", "sketch_upper", "none"]
+)
 Knockout = Literal["attention", "embedding"]
 AttentionKind = Literal["model", "uniform", "topological"]
-ATTENTION = {"model": "", "uniform": "uniform attention", "topological": "all attention weights 1"}  # in words
+ATTENTION = {
+    "model": "",
+    "uniform": "uniform attention",
+    "topological": "all attention weights 1",
+}  # in words
 Target = int | Literal["y"]
 Targets = TypeAliasType("Targets", Target | Sequence[Target])
-Candidates = TypeAliasType("Candidates", Sequence[int] | Literal["predicted"] | None)  # token ids that replace a token
-ChoicesOfPrompts = TypeAliasType("ChoicesOfPrompts", Sequence[str] | Sequence[Sequence[str]] | None)
-Clusters = TypeAliasType("Clusters", Sequence[str] | Sequence[int] | None)  # one label for each prompt
+Candidates = TypeAliasType(
+    "Candidates", Sequence[int] | Literal["predicted"] | None
+)  # token ids that replace a token
+ChoicesOfPrompts = TypeAliasType(
+    "ChoicesOfPrompts", Sequence[str] | Sequence[Sequence[str]] | None
+)
+Clusters = TypeAliasType(
+    "Clusters", Sequence[str] | Sequence[int] | None
+)  # one label for each prompt
 Missing = Literal["zero", "mean"]  # what stands in place of an output
 Parts = Literal["sublayers", "heads"]
 Bos = Literal["family", "none"]
@@ -64,21 +78,36 @@ Over = Literal["prompts", "positions"]
 Template = Literal["none", "chat"]
 Tensors = Literal["residuals", "patterns"]  # of a capture
 Passes = Literal["auto", "shared", "separate"]
-Edit = Literal["delete", "delete_keep_positions", "substitute", "extra_digits", "random_places"]
-Ablation = Literal["mask", "zero_pattern", "zero_values", "zero_residual", "mean_residual", "resample_residual"]
+Edit = Literal[
+    "delete", "delete_keep_positions", "substitute", "extra_digits", "random_places"
+]
+Ablation = Literal[
+    "mask",
+    "zero_pattern",
+    "zero_values",
+    "zero_residual",
+    "mean_residual",
+    "resample_residual",
+]
 Kind = Literal[Edit, Ablation]
 Kinds = TypeAliasType("Kinds", Collection[Kind])
 Pieces = Literal["words", "sentences", "lines"]
-SpansOfTokens = TypeAliasType("SpansOfTokens", Pieces | Mapping[str, Sequence[int]] | None)
+SpansOfTokens = TypeAliasType(
+    "SpansOfTokens", Pieces | Mapping[str, Sequence[int]] | None
+)
 FrozenParts = TypeAliasType("FrozenParts", Freezable | Collection[Freezable])
 EngineName = Literal["local", "ray", "slurm"]
 Direction = Literal["shared", "own"]
 Mode = Literal["answer_only", "cot", "cot_few_shot"]
 Modes = TypeAliasType("Modes", Mode | Sequence[Mode])
-Encoding = Literal["none", "sinusoidal", "sinusoidal_qk", "rope", "alibi", "t5", "learned"]
+Encoding = Literal[
+    "none", "sinusoidal", "sinusoidal_qk", "rope", "alibi", "t5", "learned"
+]
 StackNorm = Literal["none", "rms", "layer"]
 Projections = Literal["random", "direct"]
-DtypeName = Literal["float64", "float32", "float16", "bfloat16", "fp64", "fp32", "fp16", "bf16"]
+DtypeName = Literal[
+    "float64", "float32", "float16", "bfloat16", "fp64", "fp32", "fp16", "bf16"
+]
 
 SHORT = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
@@ -103,18 +132,27 @@ def one_of(value: object, choices: object, argument: str) -> None:
     allowed = choices_of(choices)
     if not isinstance(value, Hashable) or value not in allowed:
         raise InputError(
-            f"{argument}={short_repr(value)} is not a choice.", f"Use one of: {', '.join(map(repr, allowed))}."
+            f"{argument}={short_repr(value)} is not a choice.",
+            f"Use one of: {', '.join(map(repr, allowed))}.",
         )
 
 
 def several(given: Any) -> list[Any]:
     """The values of an argument that takes one or several, as a list; a text is one value."""
-    return [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    return (
+        [given]
+        if isinstance(given, str) or not isinstance(given, Iterable)
+        else list(given)
+    )
 
 
 def whole(value: Any) -> Any:
     """A whole number of any type, such as NumPy's, as an int; other values are returned unchanged."""
-    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+    return (
+        int(value)
+        if isinstance(value, Integral) and not isinstance(value, bool)
+        else value
+    )
 
 
 # A real number that may be infinite or NaN, for statements whose premises test it.
@@ -122,13 +160,25 @@ Extended = Annotated[float, "also infinite or NaN"]
 MOST = 1_000_000  # limit for every count: above any model's context, and below a typing error of some zeros
 
 
-def positive(value: object, argument: str, what: str, *, or_zero: bool = False, most: int = MOST) -> None:
+def positive(
+    value: object, argument: str, what: str, *, or_zero: bool = False, most: int = MOST
+) -> None:
     """Raise an error unless `value` is a whole number from 1 (or 0) to `most`; `what` describes the number."""
-    whole = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+    whole = (
+        int(value)
+        if isinstance(value, Integral) and not isinstance(value, bool)
+        else None
+    )
     if whole is not None and whole > most:
-        raise InputError(f"{argument}={short_repr(value)} is too large.", f"Give at most {most}.")
+        raise InputError(
+            f"{argument}={short_repr(value)} is too large.", f"Give at most {most}."
+        )
     if whole is None or whole < (0 if or_zero else 1):
-        wanted = "Give a whole number of at least 0." if or_zero else "Give a positive whole number."
+        wanted = (
+            "Give a whole number of at least 0."
+            if or_zero
+            else "Give a positive whole number."
+        )
         raise InputError(f"{argument}={short_repr(value)} is not {what}.", wanted)
 
 
@@ -142,7 +192,9 @@ def distinct(values: S, argument: str, given: object = None) -> S:
 
 def listed(names: Sequence[str]) -> str:
     """The first few names, and the number of the others."""
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return ", ".join(names[:4]) + (
+        f" and {len(names) - 4} more" if len(names) > 4 else ""
+    )
 
 
 def short_repr(value: object) -> str:
@@ -155,7 +207,13 @@ def short_repr(value: object) -> str:
     """
     try:
         held = getattr(value, "data_vars", None)
-        text = " ".join((repr(value) if held is None else f"<Dataset {', '.join(map(str, held))}>").split())
+        text = " ".join(
+            (
+                repr(value)
+                if held is None
+                else f"<Dataset {', '.join(map(str, held))}>"
+            ).split()
+        )
     except Exception:  # any error of its __repr__, or an integer too long for text
         text = object.__repr__(value)
     return text if len(text) <= 80 else f"{text[:50]} … {text[-20:]}"

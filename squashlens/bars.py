@@ -21,7 +21,9 @@ with warnings.catch_warnings():
     from tqdm.auto import tqdm
 
 LONG = 10.0  # seconds from which a call says what it will take
-FIRST = 1.0  # seconds of work from which its time is estimated: the first passes are slower
+FIRST = (
+    1.0  # seconds of work from which its time is estimated: the first passes are slower
+)
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
@@ -103,7 +105,9 @@ class Call:
         self.told, outermost = True, self.open[0]
         if share:
             work = f"{outermost.total} steps ({outermost.what})"
-            write(f"{self.name}: {work}, about {_rounded(taken / share)}. {self.cheaper}".strip())
+            write(
+                f"{self.name}: {work}, about {_rounded(taken / share)}. {self.cheaper}".strip()
+            )
 
 
 _call: ContextVar[Call | None] = ContextVar("call", default=None)
@@ -112,7 +116,9 @@ _call: ContextVar[Call | None] = ContextVar("call", default=None)
 def bar(given: Iterable[Any] | None = None, **options: Any) -> Any:
     """A tqdm bar over `given`; hidden if quiet, in the first second, and while another bar is open."""
     call = _call.get()
-    made = Bar(given, delay=1, disable=not shown() or bool(call and call.open), **options)
+    made = Bar(
+        given, delay=1, disable=not shown() or bool(call and call.open), **options
+    )
     made.what = options.get("desc") or options.get("unit")  # a hidden bar has neither
     if call is not None:
         call.start = call.start if call.open else time.monotonic()
@@ -137,7 +143,11 @@ def _rounded(seconds: float) -> str:
     """A time to one digit: it is an estimate."""
     if seconds < 90:
         return f"{float(f'{seconds:.1g}'):.0f} s"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+    return (
+        f"{seconds / 60:.0f} minutes"
+        if seconds < 5400
+        else f"{seconds / 3600:.1f} hours"
+    )
 
 
 def human(n_bytes: int | float) -> str:

@@ -32,11 +32,24 @@ File = Annotated[Path, arg(metavar="FILE")]
 Number = Annotated[int, arg(metavar="NUMBER")]
 Numbers = Annotated[tuple[T, ...], arg(metavar="NUMBERS")]
 Modes = Annotated[tuple[Mode, ...], arg(metavar="MODES")]
-NotGiven = Annotated[str, arg(metavar="NAME", help_behavior_hint="")]  # "" stands for the function's own default
+NotGiven = Annotated[
+    str, arg(metavar="NAME", help_behavior_hint="")
+]  # "" stands for the function's own default
 MayBeText = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")]
-TwoTexts = Annotated[tuple[str, str], arg(metavar="PROMPT ANSWER", help_behavior_hint="")]
-Described = Annotated[Positional[Path], arg(metavar="FILE", help="YAML file that describes the study.")]
-Store = Annotated[str, arg(metavar="FOLDER", help_behavior_hint="(default: as the file says)", help="store folder.")]
+TwoTexts = Annotated[
+    tuple[str, str], arg(metavar="PROMPT ANSWER", help_behavior_hint="")
+]
+Described = Annotated[
+    Positional[Path], arg(metavar="FILE", help="YAML file that describes the study.")
+]
+Store = Annotated[
+    str,
+    arg(
+        metavar="FOLDER",
+        help_behavior_hint="(default: as the file says)",
+        help="store folder.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -64,9 +77,15 @@ class Loading:
 
 
 def report(
-    *, prompt: MayBeText = None, answer: MayBeText = None, instead: TwoTexts = ("", ""),
-    out: File = Path("report.html"), norm: Norm = "spectral", n: Number = 0, loading: Loading = Loading(),
-) -> None:  # fmt: skip
+    *,
+    prompt: MayBeText = None,
+    answer: MayBeText = None,
+    instead: TwoTexts = ("", ""),
+    out: File = Path("report.html"),
+    norm: Norm = "spectral",
+    n: Number = 0,
+    loading: Loading = Loading(),
+) -> None:
     """Write a page: what the model predicts, what became of the right answer, and which tokens it depends on.
 
     Args:
@@ -80,18 +99,33 @@ def report(
     import squashlens as sl
 
     require_output(out, PAGES)  # before anything heavy is imported
-    default = loading == Loading(loading.model) and loading.model  # then runs in several dtypes can be loaded by name
-    asked: Any = {"prompt": prompt, "answer": answer, "instead": instead if any(instead) else None}
-    path = sl.report(default or loading.load(), **asked, out=out, norm=norm, n=n or None)
+    default = (
+        loading == Loading(loading.model) and loading.model
+    )  # then runs in several dtypes can be loaded by name
+    asked: Any = {
+        "prompt": prompt,
+        "answer": answer,
+        "instead": instead if any(instead) else None,
+    }
+    path = sl.report(
+        default or loading.load(), **asked, out=out, norm=norm, n=n or None
+    )
     print(f"report: {path.resolve()}")
 
 
 def paper(
-    *, figures: Numbers[Literal[1, 2, 3, 4, 5, 6, 7, 8, 9]] = (1, 2, 3, 4, 5, 6, 7, 8, 9), out: File = Path("paper"),
-    prompt: Text = EXAMPLE_PROMPT, n: Number = 96, lengths: Numbers[int] = tuple(range(4, 97, 4)), seeds: Number = 4,
-    mode: Modes = ("answer_only",), template: Template = "none", n_examples: Number = 0,
+    *,
+    figures: Numbers[Literal[1, 2, 3, 4, 5, 6, 7, 8, 9]] = (1, 2, 3, 4, 5, 6, 7, 8, 9),
+    out: File = Path("paper"),
+    prompt: Text = EXAMPLE_PROMPT,
+    n: Number = 96,
+    lengths: Numbers[int] = tuple(range(4, 97, 4)),
+    seeds: Number = 4,
+    mode: Modes = ("answer_only",),
+    template: Template = "none",
+    n_examples: Number = 0,
     loading: Loading = Loading(),
-) -> None:  # fmt: skip
+) -> None:
     """Write the paper's figures for a model, with captions and LaTeX that includes them.
 
     Args:
@@ -108,12 +142,26 @@ def paper(
     import squashlens as sl
 
     written = sl.paper(
-        loading.load(), out=out, figures=figures, prompt=prompt, n=n, lengths=lengths, seeds=seeds, mode=mode,
-        template=template, n_examples=n_examples,
-    )  # fmt: skip
+        loading.load(),
+        out=out,
+        figures=figures,
+        prompt=prompt,
+        n=n,
+        lengths=lengths,
+        seeds=seeds,
+        mode=mode,
+        template=template,
+        n_examples=n_examples,
+    )
     for number, outcome in written.items():
-        print(f"figure {number}: {outcome.resolve() if isinstance(outcome, Path) else f'not measured. {outcome}'}")
-    failed = [str(number) for number, outcome in written.items() if not isinstance(outcome, Path)]
+        print(
+            f"figure {number}: {outcome.resolve() if isinstance(outcome, Path) else f'not measured. {outcome}'}"
+        )
+    failed = [
+        str(number)
+        for number, outcome in written.items()
+        if not isinstance(outcome, Path)
+    ]
     if failed:
         raise InputError(
             f"{len(failed)} of {len(written)} figures could not be measured on this model: {', '.join(failed)}.",
@@ -122,9 +170,14 @@ def paper(
 
 
 def squash_map(
-    *, prompt: Text = EXAMPLE_PROMPT, out: File = Path("map.html"), query: Number = -1,
-    method: Literal["auto", "exact", "sketch", "none"] = "auto", norm: Norm = "spectral", loading: Loading = Loading(),
-) -> None:  # fmt: skip
+    *,
+    prompt: Text = EXAMPLE_PROMPT,
+    out: File = Path("map.html"),
+    query: Number = -1,
+    method: Literal["auto", "exact", "sketch", "none"] = "auto",
+    norm: Norm = "spectral",
+    loading: Loading = Loading(),
+) -> None:
     """Write an interactive map of a prompt: how much each token influences every later one.
 
     Args:
@@ -156,9 +209,16 @@ def families() -> None:
 
 
 def run(
-    file: Described, *, store: Store = "", engine: EngineName = "local", workers: Number = 1, threads: Number = 1,
-    device: NotGiven = "", resources: Annotated[str, arg(metavar="JSON")] = "{}", retry: bool = False,
-) -> None:  # fmt: skip
+    file: Described,
+    *,
+    store: Store = "",
+    engine: EngineName = "local",
+    workers: Number = 1,
+    threads: Number = 1,
+    device: NotGiven = "",
+    resources: Annotated[str, arg(metavar="JSON")] = "{}",
+    retry: bool = False,
+) -> None:
     """Compute all cells that are neither done nor failed.
 
     Args:
@@ -172,9 +232,17 @@ def run(
     try:
         asked = json.loads(resources)
     except ValueError:
-        raise InputError(f"--resources {resources} is not JSON.", "Write for example '{\"num_gpus\": 0.5}'.") from None
+        raise InputError(
+            f"--resources {resources} is not JSON.",
+            "Write for example '{\"num_gpus\": 0.5}'.",
+        ) from None
     done = _open(file, store).run(
-        engine=engine, workers=workers, threads=threads, device=device or None, resources=asked or None, retry=retry
+        engine=engine,
+        workers=workers,
+        threads=threads,
+        device=device or None,
+        resources=asked or None,
+        retry=retry,
     )
     _print(done)
 
@@ -189,14 +257,19 @@ def failures(file: Described, *, store: Store = "") -> None:
     _print(_open(file, store).failures())
 
 
-COMMANDS = {command.__name__: command for command in (report, paper, squash_map, study, families)}
+COMMANDS = {
+    command.__name__: command
+    for command in (report, paper, squash_map, study, families)
+}
 ACTIONS = {action.__name__: action for action in (run, status, failures)}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of `squashlens`: exit code 0, or 2 with a message on standard error."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a character that the terminal lacks is printed as an escape
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # a character that the terminal lacks is printed as an escape
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with warnings.catch_warnings():
@@ -207,7 +280,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    except BrokenPipeError:  # the program that reads the output, such as `head`, has ended
+    except (
+        BrokenPipeError
+    ):  # the program that reads the output, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
 
@@ -222,14 +297,18 @@ def _command(words: list[str]) -> None:
         _call(COMMANDS, words, "squashlens")
 
 
-def _call(commands: dict[str, Callable[..., None]], words: list[str], program: str) -> None:
+def _call(
+    commands: dict[str, Callable[..., None]], words: list[str], program: str
+) -> None:
     """Call one of several commands. Its name may have - in place of _."""
     name = words[0].replace("-", "_") if words else ""
     forms = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
     if name in commands:
         tyro.cli(commands[name], prog=f"{program} {name}", args=words[1:], config=forms)
     else:
-        tyro.extras.subcommand_cli_from_dict(commands, prog=program, args=words or ["--help"], config=forms)
+        tyro.extras.subcommand_cli_from_dict(
+            commands, prog=program, args=words or ["--help"], config=forms
+        )
 
 
 def _open(file: Path, store: str) -> Any:
@@ -237,7 +316,9 @@ def _open(file: Path, store: str) -> Any:
     import squashlens as sl
 
     if not file.is_file():
-        raise InputError(f"There is no file {str(file)!r}.", "Give the name of a YAML file.")
+        raise InputError(
+            f"There is no file {str(file)!r}.", "Give the name of a YAML file."
+        )
     if os.getcwd() not in sys.path:  # a program's path has only its own folder
         sys.path.append(os.getcwd())
     return sl.Study(file, store or None)
@@ -249,7 +330,9 @@ def _print(table: Any) -> None:
 
 def _say(message: Warning | SquashlensError | str) -> None:
     """Print a message in one line on standard error, control characters as escapes."""
-    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(str(message).split()))
+    line = "".join(
+        c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(str(message).split())
+    )
     print(f"squashlens: {line}", file=sys.stderr)
 
 

@@ -20,9 +20,20 @@ from typing_extensions import TypeAliasType
 from squashlens._typing import Bridge, Template, positive, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.engine.locks import exclusive
-from squashlens.engine.text.context import decoded, end_of, tokenize_after, tokenize_inside
+from squashlens.engine.text.context import (
+    decoded,
+    end_of,
+    tokenize_after,
+    tokenize_inside,
+)
 from squashlens.engine.text.start import start_of
-from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, tokenize, vocabulary_of
+from squashlens.engine.text.tokens import (
+    as_chat,
+    encode,
+    require_tokenizer,
+    tokenize,
+    vocabulary_of,
+)
 from squashlens.errors import InputError
 from squashlens.remarks import remark
 from squashlens.sequences import GrowingSequence, Ids, Pair
@@ -43,7 +54,9 @@ __all__ = [
 ]
 
 Token = str | int
-Lead = TypeAliasType("Lead", str | Sequence[int])  # what stands before or after the content
+Lead = TypeAliasType(
+    "Lead", str | Sequence[int]
+)  # what stands before or after the content
 DIGITS = tuple("0123456789")
 
 
@@ -53,10 +66,18 @@ def __dir__() -> list[str]:
 
 @exclusive
 def repeated(
-    model: Bridge, token: Token, n: int, *,
-    prefix: Lead = "", suffix: Lead = "", separator: Token | None = None, every: int = 3, ending: Token | None = None,
-    alphabet: Sequence[Token] | None = None, template: Template = "none",
-) -> GrowingSequence:  # fmt: skip
+    model: Bridge,
+    token: Token,
+    n: int,
+    *,
+    prefix: Lead = "",
+    suffix: Lead = "",
+    separator: Token | None = None,
+    every: int = 3,
+    ending: Token | None = None,
+    alphabet: Sequence[Token] | None = None,
+    template: Template = "none",
+) -> GrowingSequence:
     """A sequence of the same token n times: figure 5 (a) and (c).
 
     Args:
@@ -73,18 +94,34 @@ def repeated(
     """
     positive(n, "n", "a number of content tokens")
     whole = build(
-        model, [token] * n, alphabet=alphabet,
-        prefix=prefix, suffix=suffix, separator=separator, every=every, ending=ending, template=template,
-    )  # fmt: skip
+        model,
+        [token] * n,
+        alphabet=alphabet,
+        prefix=prefix,
+        suffix=suffix,
+        separator=separator,
+        every=every,
+        ending=ending,
+        template=template,
+    )
     return replace(whole, name=f"{token} repeated")
 
 
 @exclusive
 def bernoulli(
-    model: Bridge, n: int, *, seed: int, p: float = 0.7, alphabet: Sequence[Token] = ("0", "1"),
-    prefix: Lead = "", suffix: Lead = "", separator: Token | None = None, every: int = 3, ending: Token | None = None,
+    model: Bridge,
+    n: int,
+    *,
+    seed: int,
+    p: float = 0.7,
+    alphabet: Sequence[Token] = ("0", "1"),
+    prefix: Lead = "",
+    suffix: Lead = "",
+    separator: Token | None = None,
+    every: int = 3,
+    ending: Token | None = None,
     template: Template = "none",
-) -> GrowingSequence:  # fmt: skip
+) -> GrowingSequence:
     """A sequence of independent draws: the second token of `alphabet` with probability p, otherwise the first.
 
     Args:
@@ -101,17 +138,33 @@ def bernoulli(
         )
     rng = Random(seed)
     return _drawn(
-        f"Bernoulli({p:g}), seed {seed}", model, n, alphabet, lambda: alphabet[rng.random() < p],
-        prefix=prefix, suffix=suffix, separator=separator, every=every, ending=ending, template=template,
-    )  # fmt: skip
+        f"Bernoulli({p:g}), seed {seed}",
+        model,
+        n,
+        alphabet,
+        lambda: alphabet[rng.random() < p],
+        prefix=prefix,
+        suffix=suffix,
+        separator=separator,
+        every=every,
+        ending=ending,
+        template=template,
+    )
 
 
 @exclusive
 def digits(
-    model: Bridge, n: int, *, seed: int,
-    prefix: Lead = "", suffix: Lead = "", separator: Token | None = None, every: int = 3, ending: Token | None = None,
+    model: Bridge,
+    n: int,
+    *,
+    seed: int,
+    prefix: Lead = "",
+    suffix: Lead = "",
+    separator: Token | None = None,
+    every: int = 3,
+    ending: Token | None = None,
     template: Template = "none",
-) -> GrowingSequence:  # fmt: skip
+) -> GrowingSequence:
     """A sequence of independent draws from the ten digits, with equal probabilities: figure 5 (b).
 
     Args:
@@ -120,17 +173,33 @@ def digits(
         prefix, suffix, separator, every, ending, template: as in `build`.
     """
     return words(
-        model, n, DIGITS, seed=seed,
-        prefix=prefix, suffix=suffix, separator=separator, every=every, ending=ending, template=template,
-    )  # fmt: skip
+        model,
+        n,
+        DIGITS,
+        seed=seed,
+        prefix=prefix,
+        suffix=suffix,
+        separator=separator,
+        every=every,
+        ending=ending,
+        template=template,
+    )
 
 
 @exclusive
 def words(
-    model: Bridge, n: int, alphabet: Sequence[Token], *, seed: int,
-    prefix: Lead = "", suffix: Lead = "", separator: Token | None = None, every: int = 3, ending: Token | None = None,
+    model: Bridge,
+    n: int,
+    alphabet: Sequence[Token],
+    *,
+    seed: int,
+    prefix: Lead = "",
+    suffix: Lead = "",
+    separator: Token | None = None,
+    every: int = 3,
+    ending: Token | None = None,
     template: Template = "none",
-) -> GrowingSequence:  # fmt: skip
+) -> GrowingSequence:
     """A sequence of independent draws from a list of words, with equal probabilities.
 
     Args:
@@ -141,16 +210,30 @@ def words(
     """
     rng = Random(seed)
     return _drawn(
-        f"uniform draws, seed {seed}", model, n, alphabet, lambda: rng.choice(alphabet),
-        prefix=prefix, suffix=suffix, separator=separator, every=every, ending=ending, template=template,
-    )  # fmt: skip
+        f"uniform draws, seed {seed}",
+        model,
+        n,
+        alphabet,
+        lambda: rng.choice(alphabet),
+        prefix=prefix,
+        suffix=suffix,
+        separator=separator,
+        every=every,
+        ending=ending,
+        template=template,
+    )
 
 
 @exclusive
 def figure5(
-    model: Bridge, n: int, *, seed: int = 0, suffix: Lead = "", ending: Token | None = None,
+    model: Bridge,
+    n: int,
+    *,
+    seed: int = 0,
+    suffix: Lead = "",
+    ending: Token | None = None,
     template: Template = "none",
-) -> dict[str, GrowingSequence]:  # fmt: skip
+) -> dict[str, GrowingSequence]:
     """The four sequences of figure 5, by the letter of their panel.
 
     They are ones to count (a), random digits to count (b), ones to copy (c), and ones with commas to copy (d). In (b)
@@ -217,13 +300,22 @@ def build(
     True
     """
     if separator is None and every != 3:
-        raise InputError(f"every={every} has no effect without a separator.", "Leave it out, or give one.")
+        raise InputError(
+            f"every={every} has no effect without a separator.",
+            "Leave it out, or give one.",
+        )
     if not content:
-        raise InputError("content is empty: the sequence has no content.", "Give at least one token.")
-    known = {token: one_token(model, token) for token in dict.fromkeys(content)}  # each is encoded once
+        raise InputError(
+            "content is empty: the sequence has no content.", "Give at least one token."
+        )
+    known = {
+        token: one_token(model, token) for token in dict.fromkeys(content)
+    }  # each is encoded once
     ids = tuple(known[token] for token in content)
     if alphabet is None:
-        alphabet = DIGITS if set(content) <= set(DIGITS) else tuple(dict.fromkeys(content))
+        alphabet = (
+            DIGITS if set(content) <= set(DIGITS) else tuple(dict.fromkeys(content))
+        )
     lead, tail = _prefix_and_suffix(model, prefix, suffix, ids[0], template)
     plain = GrowingSequence(
         name="given content",
@@ -239,12 +331,20 @@ def build(
 
 
 def _drawn(
-    name: str, model: Bridge, n: int, alphabet: Sequence[Token], draw: Callable[[], Token], **form: Any
+    name: str,
+    model: Bridge,
+    n: int,
+    alphabet: Sequence[Token],
+    draw: Callable[[], Token],
+    **form: Any,
 ) -> GrowingSequence:
     """A sequence of n drawn tokens of an alphabet, under the name that results give it."""
     positive(n, "n", "a number of content tokens")
     if not alphabet:
-        raise InputError("alphabet is empty: there are no tokens to make a sequence of.", "Give at least one token.")
+        raise InputError(
+            "alphabet is empty: there are no tokens to make a sequence of.",
+            "Give at least one token.",
+        )
     content = [draw() for _ in range(n)]
     return replace(build(model, content, alphabet=alphabet, **form), name=name)
 
@@ -299,12 +399,19 @@ MARK = "\ue000"  # a private-use character that marks the place of the content w
 
 
 def _prefix_and_suffix(
-    model: Bridge, prefix: str | Sequence[int], suffix: str | Sequence[int], token: int, template: Template
+    model: Bridge,
+    prefix: str | Sequence[int],
+    suffix: str | Sequence[int],
+    token: int,
+    template: Template,
 ) -> tuple[Ids, Ids]:
     """Token ids of the prefix, with its BOS token, and of the suffix."""
     if template == "chat":
         if not (isinstance(prefix, str) and isinstance(suffix, str)):
-            raise InputError("A chat template wraps text, not token ids.", "Give prefix= and suffix= as text.")
+            raise InputError(
+                "A chat template wraps text, not token ids.",
+                "Give prefix= and suffix= as text.",
+            )
         text = as_chat(model, f"{prefix}{MARK}{suffix}")
         if text.count(MARK) != 1:
             raise InputError(
@@ -315,10 +422,15 @@ def _prefix_and_suffix(
         lead = tuple(encode(model, before))
         return lead, tokenize_after(model, (*lead, token), after)
     if isinstance(prefix, str):
-        lead = (*start_of(model).ids, *(encode(model, prefix) if prefix.strip() else ()))
+        lead = (
+            *start_of(model).ids,
+            *(encode(model, prefix) if prefix.strip() else ()),
+        )
     else:
         lead = tuple(int(token_id) for token_id in prefix)
-    return lead, tokenize_after(model, (*lead, token), suffix) if isinstance(suffix, str) else tuple(suffix)
+    return lead, tokenize_after(model, (*lead, token), suffix) if isinstance(
+        suffix, str
+    ) else tuple(suffix)
 
 
 def answers_after(model: Bridge, ids: Sequence[int], texts: Sequence[str]) -> list[Ids]:
@@ -328,7 +440,11 @@ def answers_after(model: Bridge, ids: Sequence[int], texts: Sequence[str]) -> li
     that continues the last word of the prompt, if it has no fewer tokens than with a space before it.
     """
     tokens = [tokenize_after(model, ids, text) for text in texts]
-    pairs = [(a, b) for a, b in permutations(range(len(tokens)), 2) if tokens[b][: len(tokens[a])] == tokens[a]]
+    pairs = [
+        (a, b)
+        for a, b in permutations(range(len(tokens)), 2)
+        if tokens[b][: len(tokens[a])] == tokens[a]
+    ]
     if pairs:
         (a, b), *_ = pairs
         raise InputError(
@@ -341,7 +457,9 @@ def answers_after(model: Bridge, ids: Sequence[int], texts: Sequence[str]) -> li
         if text[0].isalnum() and _ends_in_a_word(model, ids):
             spaced = tokenize_after(model, ids, f" {text}")
             if spaced != own and len(spaced) <= len(own):
-                remark(f"{text!r} is measured without a space before it. For an answer that is a word, give ' {text}'.")
+                remark(
+                    f"{text!r} is measured without a space before it. For an answer that is a word, give ' {text}'."
+                )
                 break
     return tokens
 

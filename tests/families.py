@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
+from transformer_lens.factories.architecture_adapter_factory import (
+    SUPPORTED_ARCHITECTURES,
+)
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -23,25 +25,96 @@ from tests.cases import MULTIMODAL, random_model
 
 # Small sizes under the names that configurations use. A configuration takes those that its class has.
 SIZES: dict[str, Any] = dict(
-    vocab_size=60, hidden_size=16, n_embd=16, d_model=16, intermediate_size=24, ffn_dim=24, d_ff=24, ffn_hidden_size=24,
-    n_inner=24, num_hidden_layers=3, num_layers=3, n_layer=3, n_layers=3, decoder_layers=3, num_attention_heads=4,
-    num_heads=4, n_head=4, n_heads=4, num_key_value_heads=2, head_dim=4, max_position_embeddings=64, n_positions=64,
-    max_seq_len=64, pad_token_id=0, eos_token_id=1, bos_token_id=2, num_experts=4, num_local_experts=4,
-    n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, shared_expert_intermediate_size=8,
-    n_shared_experts=1, first_k_dense_replace=1, n_group=1, topk_group=1, kv_lora_rank=8, q_lora_rank=8,
-    qk_rope_head_dim=4, qk_nope_head_dim=4, v_head_dim=6, sliding_window=5, rotary_dim=4, word_embed_proj_dim=16,
-    linear_num_key_heads=2, linear_num_value_heads=2, linear_key_head_dim=4, linear_value_head_dim=4,
-    mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=8, mamba_n_groups=1, mamba_chunk_size=8,
-    mamba_expand=2, mamba_num_heads=4, mamba_head_dim=8, ssm_state_size=8, n_groups=1, chunk_size=8, state_size=8,
-    query_pre_attn_scalar=4, global_head_dim=8, hidden_size_per_layer_input=8, vocab_size_per_layer_input=60,
-    decoder_attention_heads=4, decoder_ffn_dim=24, ffn_dim_multiplier=None, index_n_heads=2, index_head_dim=8,
-    index_topk=8, num_kv_shared_layers=0, intermediate_size_mlp=24, rope_theta=10000.0, kv_channels=4,
-)  # fmt: skip
+    vocab_size=60,
+    hidden_size=16,
+    n_embd=16,
+    d_model=16,
+    intermediate_size=24,
+    ffn_dim=24,
+    d_ff=24,
+    ffn_hidden_size=24,
+    n_inner=24,
+    num_hidden_layers=3,
+    num_layers=3,
+    n_layer=3,
+    n_layers=3,
+    decoder_layers=3,
+    num_attention_heads=4,
+    num_heads=4,
+    n_head=4,
+    n_heads=4,
+    num_key_value_heads=2,
+    head_dim=4,
+    max_position_embeddings=64,
+    n_positions=64,
+    max_seq_len=64,
+    pad_token_id=0,
+    eos_token_id=1,
+    bos_token_id=2,
+    num_experts=4,
+    num_local_experts=4,
+    n_routed_experts=4,
+    num_experts_per_tok=2,
+    moe_intermediate_size=8,
+    shared_expert_intermediate_size=8,
+    n_shared_experts=1,
+    first_k_dense_replace=1,
+    n_group=1,
+    topk_group=1,
+    kv_lora_rank=8,
+    q_lora_rank=8,
+    qk_rope_head_dim=4,
+    qk_nope_head_dim=4,
+    v_head_dim=6,
+    sliding_window=5,
+    rotary_dim=4,
+    word_embed_proj_dim=16,
+    linear_num_key_heads=2,
+    linear_num_value_heads=2,
+    linear_key_head_dim=4,
+    linear_value_head_dim=4,
+    mamba_d_ssm=32,
+    mamba_n_heads=4,
+    mamba_d_head=8,
+    mamba_d_state=8,
+    mamba_n_groups=1,
+    mamba_chunk_size=8,
+    mamba_expand=2,
+    mamba_num_heads=4,
+    mamba_head_dim=8,
+    ssm_state_size=8,
+    n_groups=1,
+    chunk_size=8,
+    state_size=8,
+    query_pre_attn_scalar=4,
+    global_head_dim=8,
+    hidden_size_per_layer_input=8,
+    vocab_size_per_layer_input=60,
+    decoder_attention_heads=4,
+    decoder_ffn_dim=24,
+    ffn_dim_multiplier=None,
+    index_n_heads=2,
+    index_head_dim=8,
+    index_topk=8,
+    num_kv_shared_layers=0,
+    intermediate_size_mlp=24,
+    rope_theta=10000.0,
+    kv_channels=4,
+)
 # What released models of a family have, and their configuration leaves out unless it is asked for.
 FEATURES: dict[str, Any] = dict(
-    use_qk_norm=True, clip_qkv=1.0, mup_enabled=True, norm_topk_prob=True, use_sliding_window=True, max_window_layers=1,
-    embedding_multiplier=2.0, logits_scaling=2.0, residual_multiplier=0.7, attention_multiplier=0.3, floor_scale=4,
-)  # fmt: skip
+    use_qk_norm=True,
+    clip_qkv=1.0,
+    mup_enabled=True,
+    norm_topk_prob=True,
+    use_sliding_window=True,
+    max_window_layers=1,
+    embedding_multiplier=2.0,
+    logits_scaling=2.0,
+    residual_multiplier=0.7,
+    attention_multiplier=0.3,
+    floor_scale=4,
+)
 ALTERNATING = ["sliding_attention", "full_attention", "sliding_attention"]
 
 
@@ -51,27 +124,48 @@ MIXED = {"layer_types": ["linear_attention", "full_attention", "linear_attention
 CONV = {"layer_types": ["conv", "full_attention", "conv"]}
 CAPS = {"attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0}
 LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 16,
-    "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-}  # fmt: skip
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "original_max_position_embeddings": 16,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
 OWN: dict[str, dict[str, Any]] = {
-    "deepseek_v2": MLA, "deepseek_v3": MLA, "glm4_moe_lite": MLA, "youtu": MLA,
-    "gpt_neo": {"attention_types": [[["global", "local"], 1], [["global"], 1]], "window_size": 5},
-    "cohere2": {"layer_types": ALTERNATING}, "exaone4": {"layer_types": ALTERNATING},
-    "afmoe": {"layer_types": ALTERNATING}, "olmo3": {"layer_types": ALTERNATING},
-    "gemma2": CAPS, "vaultgemma": CAPS, "gemma3_text": {"layer_types": ALTERNATING},
+    "deepseek_v2": MLA,
+    "deepseek_v3": MLA,
+    "glm4_moe_lite": MLA,
+    "youtu": MLA,
+    "gpt_neo": {
+        "attention_types": [[["global", "local"], 1], [["global"], 1]],
+        "window_size": 5,
+    },
+    "cohere2": {"layer_types": ALTERNATING},
+    "exaone4": {"layer_types": ALTERNATING},
+    "afmoe": {"layer_types": ALTERNATING},
+    "olmo3": {"layer_types": ALTERNATING},
+    "gemma2": CAPS,
+    "vaultgemma": CAPS,
+    "gemma3_text": {"layer_types": ALTERNATING},
     "gemma4_text": {
-        "attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0,
-        "enable_moe_block": True, "top_k_experts": 2, "final_logit_softcapping": 5.0,
+        "attention_k_eq_v": True,
+        "num_global_key_value_heads": 1,
+        "hidden_size_per_layer_input": 0,
+        "enable_moe_block": True,
+        "top_k_experts": 2,
+        "final_logit_softcapping": 5.0,
     },
     "llama": {"rope_parameters": LLAMA3},
     "smollm3": {"no_rope_layers": [1, 0, 1]},
     "glm_moe_dsa": MLA,
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
-    "lfm2": CONV, "lfm2_moe": CONV | {"num_dense_layers": 1},
+    "lfm2": CONV,
+    "lfm2_moe": CONV | {"num_dense_layers": 1},
     "mamba2": {"num_heads": 4, "head_dim": 8, "expand": 2, "state_size": 8},
-    "qwen3_next": MIXED, "qwen3_5_text": MIXED, "qwen3_5_moe_text": MIXED,
-}  # fmt: skip
+    "qwen3_next": MIXED,
+    "qwen3_5_text": MIXED,
+    "qwen3_5_moe_text": MIXED,
+}
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "squashlens/families.csv"
 IDS = torch.tensor([2, 5, 6, 9, 11, 5, 8, 7])
@@ -79,8 +173,10 @@ IDS = torch.tensor([2, 5, 6, 9, 11, 5, 8, 7])
 
 def classes() -> dict[str, str]:
     """The class of each type for which transformers has a causal language model, or one inside a multimodal model."""
-    towers = {name: f"{type(config).__name__.removesuffix('Config')}ForConditionalGeneration" for name, config in
-              MULTIMODAL.items()}  # fmt: skip
+    towers = {
+        name: f"{type(config).__name__.removesuffix('Config')}ForConditionalGeneration"
+        for name, config in MULTIMODAL.items()
+    }
     return dict(sorted((MODEL_FOR_CAUSAL_LM_MAPPING_NAMES | towers).items()))
 
 
@@ -89,9 +185,14 @@ def configuration(kind: str) -> Any:
     if kind in MULTIMODAL:
         return MULTIMODAL[kind]
     made = CONFIG_MAPPING[kind]
-    known = set(inspect.signature(made.__init__).parameters) | set(getattr(made, "__annotations__", {}))
+    known = set(inspect.signature(made.__init__).parameters) | set(
+        getattr(made, "__annotations__", {})
+    )
     known |= set(getattr(made, "attribute_map", {}))
-    return made(**{name: value for name, value in (SIZES | FEATURES).items() if name in known} | OWN.get(kind, {}))
+    return made(
+        **{name: value for name, value in (SIZES | FEATURES).items() if name in known}
+        | OWN.get(kind, {})
+    )
 
 
 def built(kind: str, seed: int = 0) -> Any:
@@ -99,7 +200,9 @@ def built(kind: str, seed: int = 0) -> Any:
     config = configuration(kind)
     if kind not in MULTIMODAL:
         with torch.device("meta"):
-            size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
+            size = sum(
+                p.numel() for p in AutoModelForCausalLM.from_config(config).parameters()
+            )
         if size > LARGEST:
             raise MemoryError(f"{size} parameters")
     return random_model(config, seed)
@@ -115,7 +218,9 @@ def _path_bound(model: Any) -> None:
     sl.path_bound(model, IDS)
     with sl.applied(model, sl.hooks.uniform_attention()):
         flat = sl.path_bound(model, IDS)
-    assert abs(flat / sl.path_bound(model, IDS, attention="uniform") - 1).max() < 1e-5, "the null is this model's own"
+    assert (
+        abs(flat / sl.path_bound(model, IDS, attention="uniform") - 1).max() < 1e-5
+    ), "the null is this model's own"
 
 
 TRIED: dict[str, Callable[[Any], object]] = {
@@ -123,7 +228,9 @@ TRIED: dict[str, Callable[[Any], object]] = {
     "certified": lambda model: sl.certified_bound(model, IDS),
     "jacobian_norms": lambda model: sl.jacobian_norms(model, IDS),
     "collapse": lambda model: sl.collapse(model, sl.prompts.repeated(model, 5, 4)),
-    "collapse_mechanism": lambda model: sl.collapse_mechanism(model, sl.prompts.repeated(model, 5, 4)),
+    "collapse_mechanism": lambda model: sl.collapse_mechanism(
+        model, sl.prompts.repeated(model, 5, 4)
+    ),
     "substitution_effect": lambda model: sl.substitution_effect(model, IDS),
     "influence": lambda model: sl.influence(model, IDS),
     "mask_tokens": _mask,
@@ -133,7 +240,12 @@ TRIED: dict[str, Callable[[Any], object]] = {
 
 def row(kind: str, folder: Path) -> dict[str, str]:
     """What works for a type, and why the rest is refused. An error that is not ours is raised."""
-    found = {"type": kind, "class": classes()[kind], **dict.fromkeys(TRIED, "no"), "why not": ""}
+    found = {
+        "type": kind,
+        "class": classes()[kind],
+        **dict.fromkeys(TRIED, "no"),
+        "why not": "",
+    }
     if found["class"] not in SUPPORTED_ARCHITECTURES:
         return found | {"why not": "load: TransformerLens has no bridge for it"}
     try:
@@ -141,7 +253,9 @@ def row(kind: str, folder: Path) -> dict[str, str]:
         with torch.no_grad():
             model(input_ids=IDS[None], use_cache=False)
     except Exception as error:  # the many errors of configurations
-        return found | {"why not": f"not tried: no small configuration ({type(error).__name__})"}
+        return found | {
+            "why not": f"not tried: no small configuration ({type(error).__name__})"
+        }
     model.save_pretrained(folder)
     reasons: dict[str, list[str]] = {}
     try:
@@ -154,13 +268,24 @@ def row(kind: str, folder: Path) -> dict[str, str]:
             found[name] = "yes"
         except SquashlensError as error:
             reasons.setdefault(_plainly(error, folder), []).append(name)
-    return found | {"why not": "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())}
+    return found | {
+        "why not": "; ".join(
+            f"{', '.join(names)}: {why}" for why, names in reasons.items()
+        )
+    }
 
 
 def _plainly(error: SquashlensError, folder: Path) -> str:
     """The first sentence of a cause, without the numbers of this machine."""
-    cause = error.cause.replace(str(folder), "it").partition(". ")[0].partition(" is tensor")[0].rstrip(".")
-    cause = re.sub(r"\(.*$", "", cause) if cause.startswith("it cannot be run") else cause  # words of a library
+    cause = (
+        error.cause.replace(str(folder), "it")
+        .partition(". ")[0]
+        .partition(" is tensor")[0]
+        .rstrip(".")
+    )
+    cause = (
+        re.sub(r"\(.*$", "", cause) if cause.startswith("it cannot be run") else cause
+    )  # words of a library
     return re.sub(r"(?<![\w.])\d[\d.e+-]*", "#", " ".join(cause.split()))
 
 
@@ -173,7 +298,9 @@ def main() -> None:
                 found.append(row(kind, Path(folder)))
             print(found[-1], flush=True)
     with FILE.open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["type", "class", *TRIED, "why not"], lineterminator="\n")
+        writer = csv.DictWriter(
+            file, ["type", "class", *TRIED, "why not"], lineterminator="\n"
+        )
         writer.writeheader()
         writer.writerows(found)
 

@@ -29,14 +29,26 @@ WITH_WORDS = ("tiny-gemma", "tiny-prose", *REAL)
 MODELS = (*WITH_WORDS, *FAMILIES)
 # What takes minutes with real weights, is of the bundled model's own tasks, or has no model.
 TOYS_ALONE = (
-    "certified_bound", "influence", "influence_by_distance", "needle", "answers", "represented", "synthetic",
-    "shares_and_counts", "sensitivity",
-)  # fmt: skip
-SKETCHES = ("sketch", "sketch_upper")  # of the Jacobian norms, those that take a few products
+    "certified_bound",
+    "influence",
+    "influence_by_distance",
+    "needle",
+    "answers",
+    "represented",
+    "synthetic",
+    "shares_and_counts",
+    "sensitivity",
+)
+SKETCHES = (
+    "sketch",
+    "sketch_upper",
+)  # of the Jacobian norms, those that take a few products
 CONFIGS = families.CONFIGS | families.MORE | families.OTHERS
 COUNT = "How many ones are in the following sequence?"
 LENGTHS = [2, 4, 6]
-TASK, LAST = (sl.tasks.find(name) for name in ("taught_count_bernoulli", "taught_last_random"))
+TASK, LAST = (
+    sl.tasks.find(name) for name in ("taught_count_bernoulli", "taught_last_random")
+)
 
 PROMPT = f"{COUNT} 11 ="
 
@@ -76,14 +88,19 @@ class Subject:
 
     @cached_property
     def among(self) -> list[int]:
-        return [sl.prompts.one_token(self.model, t) for t in ("0123" if self.speaks else (7, 8, 9, 11))]
+        return [
+            sl.prompts.one_token(self.model, t)
+            for t in ("0123" if self.speaks else (7, 8, 9, 11))
+        ]
 
     def sequence(self, n: int = 6, **form: Any) -> sl.prompts.GrowingSequence:
         """Content of two kinds of token."""
         if self.speaks:
             return sl.prompts.bernoulli(self.model, n, seed=1, prefix=COUNT, **form)
         content = ([7, 9, 7, 7, 9, 11] * n)[:n]
-        return sl.prompts.build(self.model, content, prefix=[2, 5, 14], alphabet=self.among, **form)
+        return sl.prompts.build(
+            self.model, content, prefix=[2, 5, 14], alphabet=self.among, **form
+        )
 
     @property
     def separator(self) -> Any:
@@ -100,7 +117,9 @@ class Subject:
 
 def subject(name: str, root: Path, device: str = "cpu") -> Subject:
     """A model by its name; a random one is written into a folder of `root`."""
-    opened = name if name in WITH_WORDS else families.save_random(CONFIGS[name], root / name)
+    opened = (
+        name if name in WITH_WORDS else families.save_random(CONFIGS[name], root / name)
+    )
     return Subject(name, sl.load(opened, device=device), opened)
 
 
@@ -109,10 +128,16 @@ class Row:
     """A measurement: its function, what is given to it beside the model, and what is asked of it."""
 
     function: Callable[..., Any]
-    small: Options | Callable[[], Options] | None = None  # what the small call is given, where there is one
+    small: Options | Callable[[], Options] | None = (
+        None  # what the small call is given, where there is one
+    )
     varied: tuple[Options, ...] = ()  # other values of its options
-    of: Callable[[Subject], Options] = lambda s: {"prompt": [s.prompt]}  # what each call on record is given
-    recorded: Callable[[Subject], Mapping[str, Any]] | None = None  # and its options, by its name
+    of: Callable[[Subject], Options] = lambda s: {
+        "prompt": [s.prompt]
+    }  # what each call on record is given
+    recorded: Callable[[Subject], Mapping[str, Any]] | None = (
+        None  # and its options, by its name
+    )
     kept: Callable[[Any], Any] = lambda found: found  # of its result
     group: str = ""  # the name on record, where it is not the row's
     speaks: bool = False  # whether only a model with a tokenizer is on record
@@ -125,7 +150,10 @@ class Row:
         """Those on record."""
         if self.recorded is None or (self.speaks and not s.speaks):
             return {}
-        return {name: lambda given=given: self.measured(s, given) for name, given in self.recorded(s).items()}
+        return {
+            name: lambda given=given: self.measured(s, given)
+            for name, given in self.recorded(s).items()
+        }
 
     def measured(self, s: Subject, options: Any) -> Any:
         return self.kept(self.function(s.model, **{**self.of(s), **stated(options)}))
@@ -164,7 +192,10 @@ def counted(items: tuple[str, ...]) -> str:
 @cache
 def result(name: str) -> Any:
     """The result of the small call of a row, or the usual one of a measurement without a row."""
-    return together(name, ROWS[name].called if name in ROWS else lambda: others()[name](bundled(model())))
+    return together(
+        name,
+        ROWS[name].called if name in ROWS else lambda: others()[name](bundled(model())),
+    )
 
 
 def results() -> list[str]:
@@ -204,14 +235,28 @@ def bundled(model: Any) -> Subject:
 
 def others() -> dict[str, Callable[[Subject], Any]]:
     """The usual call of each public measurement, and of each hook, that has no record of its own in this file."""
-    public = [getattr(module, name) for module in (sl, sl.paths) for name in module.__all__]
+    public = [
+        getattr(module, name) for module in (sl, sl.paths) for name in module.__all__
+    ]
     known = {row.function.__name__ for row in ROWS.values() if row.recorded}
-    measuring = {one.__name__: one for one in public if hasattr(one, "__measures__") and ".measure." in one.__module__}
+    measuring = {
+        one.__name__: one
+        for one in public
+        if hasattr(one, "__measures__") and ".measure." in one.__module__
+    }
     text = Path(__file__).read_text(encoding="utf-8")
-    made = {name: getattr(sl.hooks, name) for name in sl.hooks.__all__ if f"hooks.{name}(" not in text}
-    hooks = {name: one for name, one in made.items() if returns(one) in ("Hook", "Recipe")}
+    made = {
+        name: getattr(sl.hooks, name)
+        for name in sl.hooks.__all__
+        if f"hooks.{name}(" not in text
+    }
+    hooks = {
+        name: one for name, one in made.items() if returns(one) in ("Hook", "Recipe")
+    }
     return {
-        name: lambda s, name=name, one=one: usual(s, one) if name in measuring else seen(s, usual(s, one))
+        name: lambda s, name=name, one=one: (
+            usual(s, one) if name in measuring else seen(s, usual(s, one))
+        )
         for name, one in (measuring | hooks).items()
         if name not in known
     }
@@ -219,24 +264,37 @@ def others() -> dict[str, Callable[[Subject], Any]]:
 
 def returns(function: Any) -> str:
     """The name of the class of what a function returns."""
-    return getattr(inspect.signature(function, eval_str=True).return_annotation, "__name__", "")
+    return getattr(
+        inspect.signature(function, eval_str=True).return_annotation, "__name__", ""
+    )
 
 
 def usual(s: Subject, function: Callable[..., Any], **more: Any) -> Any:
     """The result of a function for the arguments that it needs, which are found by name and type, and others."""
     parameters = inspect.signature(function, eval_str=True).parameters.values()
-    return function(**{one.name: argument(s, one) for one in parameters if one.default is one.empty} | more)
+    return function(
+        **{one.name: argument(s, one) for one in parameters if one.default is one.empty}
+        | more
+    )
 
 
 def argument(s: Subject, parameter: inspect.Parameter) -> Any:
     """An argument: what is measured, or the first choice, number, list or text that the annotation allows."""
-    named = {"model": s.model, "prompt": [s.prompt], "sequence": s.sequence(), "prompts": s.pair, "task": TASK}
+    named = {
+        "model": s.model,
+        "prompt": [s.prompt],
+        "sequence": s.sequence(),
+        "prompts": s.pair,
+        "task": TASK,
+    }
     if parameter.name in named:
         return named[parameter.name]
     for value in (*get_args(parameter.annotation), 0.5, 2, [1, 2], "1"):
         with suppress(sl.errors.InputError):
             return converted(value, parameter.annotation, parameter.name)
-    raise TypeError(f"Add a case of {parameter.name} to {__file__}: no usual value is of its type.")
+    raise TypeError(
+        f"Add a case of {parameter.name} to {__file__}: no usual value is of its type."
+    )
 
 
 def seen(s: Subject, hook: Any) -> Any:
@@ -258,7 +316,9 @@ def is_recorded(name: str, measurement: str, call: str) -> bool:
         return True
     if measurement == "jacobian_norms":
         return call in SKETCHES
-    return measurement not in TOYS_ALONE and not (measurement == "under_hooks" and call == "jacobian_norms")
+    return measurement not in TOYS_ALONE and not (
+        measurement == "under_hooks" and call == "jacobian_norms"
+    )
 
 
 def one(s: Subject, measurement: str, call: str) -> Any:
@@ -289,14 +349,20 @@ def hooks_with(pair: Any) -> dict[str, Any]:
         "zero_heads": sl.hooks.zero_heads([1], positions=[3, 4]),
         "zero_residual": sl.hooks.zero_residual([2], (1,)),
         "mean_heads": sl.hooks.mean_heads([0], pair, (1,)),
-        "mean_heads over positions": sl.hooks.mean_heads([0, 1], pair, over="positions"),
+        "mean_heads over positions": sl.hooks.mean_heads(
+            [0, 1], pair, over="positions"
+        ),
         "mean_residual": sl.hooks.mean_residual([2, 5], pair, (1,)),
         "resample_residual": sl.hooks.resample_residual([5, 6], pair, seed=1),
-        "patch_heads": sl.hooks.patch_heads([0, 2], other, (1,), positions=[5, 6], from_positions=[6, 5]),
+        "patch_heads": sl.hooks.patch_heads(
+            [0, 2], other, (1,), positions=[5, 6], from_positions=[6, 5]
+        ),
         "patch_residual": sl.hooks.patch_residual([5, 6], other, (1,)),
         "zero_mlp": sl.hooks.zero_mlp((1,), positions=[3, 4]),
         "mean_mlp": sl.hooks.mean_mlp(pair, (1,)),
-        "patch_mlp": sl.hooks.patch_mlp(other, (2,), positions=[5, 6], from_positions=[6, 5]),
+        "patch_mlp": sl.hooks.patch_mlp(
+            other, (2,), positions=[5, 6], from_positions=[6, 5]
+        ),
         "rounding bits": sl.hooks.rounding(3),
         "a function": ("blocks.1.hook_resid_pre", lambda stream, hook: 0.5 * stream),
     }
@@ -306,15 +372,22 @@ def under_hooks(s: Subject) -> Calls:
     """Some measurements under two hooks."""
 
     def hooked(call: Callable[[], Any]) -> Any:
-        with sl.applied(s.model, sl.hooks.sliding_window(4, sink=1), sl.hooks.zero_values([2])):
+        with sl.applied(
+            s.model, sl.hooks.sliding_window(4, sink=1), sl.hooks.zero_values([2])
+        ):
             return call()
 
     options: dict[str, Options] = {
-        "path_bound": {}, "jacobian_norms": {}, "substitution_effect": {"n_replacements": 1},
-        "collapse": {"sequence": s.sequence(), "lengths": LENGTHS}, "top_tokens": {},
-    }  # fmt: skip
+        "path_bound": {},
+        "jacobian_norms": {},
+        "substitution_effect": {"n_replacements": 1},
+        "collapse": {"sequence": s.sequence(), "lengths": LENGTHS},
+        "top_tokens": {},
+    }
     return {
-        name: lambda name=name, given=given: hooked(lambda: ROWS[name].measured(s, given))
+        name: lambda name=name, given=given: hooked(
+            lambda: ROWS[name].measured(s, given)
+        )
         for name, given in options.items()
     }
 
@@ -336,13 +409,25 @@ def with_suffix(s: Subject) -> Options:
     return {"sequence": s.sequence(suffix=s.suffix)}
 
 
-ASKED_TWICE = {"prompts": [f"{COUNT} {text} =" for text in ("1", "11", "10", "0110")], "answers": [*"1212"]}
+ASKED_TWICE = {
+    "prompts": [f"{COUNT} {text} =" for text in ("1", "11", "10", "0110")],
+    "answers": [*"1212"],
+}
 ASKED, TOLD = {"prompt": PROMPT}, {"task": TASK.name}
 PRINTED: dict[str, Any] = {"beta1": 2, "beta2": 0.5, "beta3": 3, "sigma_psi": 0.7}
 UNIFORM, TOPOLOGICAL = {"attention": "uniform"}, {"attention": "topological"}
 QUERY, PLACES = {"query": 5}, ({"query": 5}, {"from_layer": 2}, {"to_layer": 3})
-FROZEN, SKETCHED, BOUNDED = {"freeze": ["attention"]}, {"method": "sketch"}, {"method": "sketch_upper"}
-L1, L2, FROBENIUS, UNTRAINED = {"norm": "l1"}, {"norm": "l2"}, {"norm": "frobenius"}, {"n_random_models": 0}
+FROZEN, SKETCHED, BOUNDED = (
+    {"freeze": ["attention"]},
+    {"method": "sketch"},
+    {"method": "sketch_upper"},
+)
+L1, L2, FROBENIUS, UNTRAINED = (
+    {"norm": "l1"},
+    {"norm": "l2"},
+    {"norm": "frobenius"},
+    {"n_random_models": 0},
+)
 RELATIVE, NORM_SCALE = {"scale": "relative"}, (L2, {"scale": "absolute"})
 ROUNDED, FEW = {"round_to": torch.bfloat16}, {"n_train": 16, "n_random_models": 1}
 MASKED = {"interventions": {"a": sl.hooks.mask_tokens([1])}}
@@ -355,40 +440,79 @@ def profiled(s: Subject) -> dict[str, Options]:
 
 
 ROWS: dict[str, Row] = {
-    "sensitivity": Row(sl.sensitivity, ASKED, (FROBENIUS, QUERY, SKETCHED), recorded=lambda s: {"one": {}}),
+    "sensitivity": Row(
+        sl.sensitivity,
+        ASKED,
+        (FROBENIUS, QUERY, SKETCHED),
+        recorded=lambda s: {"one": {}},
+    ),
     "composition": Row(
-        sl.paths.composition, ASKED, (UNIFORM, QUERY), group="paths",
-        recorded=lambda s: {"composition": {"prompt": s.pair}, "composition uniform": {"query": -3, **UNIFORM}},
+        sl.paths.composition,
+        ASKED,
+        (UNIFORM, QUERY),
+        group="paths",
+        recorded=lambda s: {
+            "composition": {"prompt": s.pair},
+            "composition uniform": {"query": -3, **UNIFORM},
+        },
     ),
     "hops": Row(
-        sl.paths.hops, ASKED, (UNIFORM, TOPOLOGICAL, *PLACES), group="paths",
-        recorded=lambda s: {"hops": {}, "hops topological": {"from_layer": 1, "to_layer": 2, **TOPOLOGICAL}},
+        sl.paths.hops,
+        ASKED,
+        (UNIFORM, TOPOLOGICAL, *PLACES),
+        group="paths",
+        recorded=lambda s: {
+            "hops": {},
+            "hops topological": {"from_layer": 1, "to_layer": 2, **TOPOLOGICAL},
+        },
     ),
     "strongest_paths": Row(
-        sl.paths.strongest_paths, {"k": 2, **ASKED}, (UNIFORM, {"avoid": [0]}, *PLACES), group="paths",
+        sl.paths.strongest_paths,
+        {"k": 2, **ASKED},
+        (UNIFORM, {"avoid": [0]}, *PLACES),
+        group="paths",
         recorded=lambda s: {"strongest_paths": {"k": 6}},
     ),
     "depth_limit": Row(
-        sl.paths.depth_limit, {"depth": 8, **ASKED}, ({"depth": 6}, QUERY), group="paths",
+        sl.paths.depth_limit,
+        {"depth": 8, **ASKED},
+        ({"depth": 6}, QUERY),
+        group="paths",
         recorded=lambda s: {"depth_limit": {"depth": 12}},
     ),
     "jacobian_norms": Row(
-        sl.jacobian_norms, ASKED, (FROBENIUS, FROZEN, SKETCHED, BOUNDED, *PLACES),
+        sl.jacobian_norms,
+        ASKED,
+        (FROBENIUS, FROZEN, SKETCHED, BOUNDED, *PLACES),
         recorded=lambda s: {
             "spectral": {"to_layer": [2, "y"]},
             "frobenius": {"prompt": s.pair, **FROBENIUS},
             "frozen attention": FROZEN,
-            "frozen": {"freeze": ["attention", "norms", "gates"], "from_layer": 1, "query": -2},
+            "frozen": {
+                "freeze": ["attention", "norms", "gates"],
+                "from_layer": 1,
+                "query": -2,
+            },
             "sketch": {"n_probes": 8, "seed": 3, **SKETCHED, **FROBENIUS},
             "sketch_upper": {"n_probes": 8, "seed": 3, **BOUNDED},
         },
     ),
     "jacobian": Row(
-        sl.jacobian, {"positions": [3], **ASKED}, (FROZEN, {"freeze": ["norms", "gates"]}, *PLACES[:2])
+        sl.jacobian,
+        {"positions": [3], **ASKED},
+        (FROZEN, {"freeze": ["norms", "gates"]}, *PLACES[:2]),
     ),
     "path_bound": Row(
-        sl.path_bound, ASKED,
-        ({"beta1": 2.0}, {"beta2": 2.0, "beta3": 0.5}, {"sigma_psi": 0.0}, UNIFORM, TOPOLOGICAL, *PLACES),
+        sl.path_bound,
+        ASKED,
+        (
+            {"beta1": 2.0},
+            {"beta2": 2.0, "beta3": 0.5},
+            {"sigma_psi": 0.0},
+            UNIFORM,
+            TOPOLOGICAL,
+            *PLACES,
+        ),
         recorded=lambda s: {
             "paper": {},
             "constants": {"to_layer": [2, "y"], **PRINTED},
@@ -400,119 +524,219 @@ ROWS: dict[str, Row] = {
         },
     ),
     "certified_bound": Row(
-        sl.certified_bound, {"prompt": "1 ="}, (FROZEN, {"n_composed": 2}, {"query": 1}, *PLACES[1:]),
+        sl.certified_bound,
+        {"prompt": "1 ="},
+        (FROZEN, {"n_composed": 2}, {"query": 1}, *PLACES[1:]),
         of=lambda s: {"prompt": [s.short]},
         recorded=lambda s: {"exact": {}, "grouped": {"n_composed": 2, **FROZEN}},
     ),
     "substitution_effect": Row(
-        sl.substitution_effect, {"n_replacements": 1, "positions": [3], **ASKED},
+        sl.substitution_effect,
+        {"n_replacements": 1, "positions": [3], **ASKED},
         ({"candidates": [5, 6, 7]}, *PLACES[::2]),
         recorded=lambda s: {
             "one": {"n_replacements": 2},
-            "two": {"prompt": s.pair, "candidates": s.among, "positions": [1, 2], "to_layer": 2, "seed": 1},
+            "two": {
+                "prompt": s.pair,
+                "candidates": s.among,
+                "positions": [1, 2],
+                "to_layer": 2,
+                "seed": 1,
+            },
         },
     ),
     "knockout_effect": Row(
-        sl.knockout_effect, {"positions": [3], **ASKED}, ({"kind": "embedding"}, {"target": "1"}, QUERY)
+        sl.knockout_effect,
+        {"positions": [3], **ASKED},
+        ({"kind": "embedding"}, {"target": "1"}, QUERY),
     ),
     "top_tokens": Row(sl.top_tokens, ASKED, recorded=lambda s: {"one": {"k": 5}}),
     "influence": Row(
-        sl.influence, {"prompt": "1 ="}, (FROBENIUS, BOUNDED), recorded=profiled,
+        sl.influence,
+        {"prompt": "1 ="},
+        (FROBENIUS, BOUNDED),
+        recorded=profiled,
     ),
     "influence_by_distance": Row(
-        sl.influence_by_distance, {"prompt": "1 =", **UNTRAINED}, (FROBENIUS, BOUNDED),
-        recorded=lambda s: {name: {**options, **UNTRAINED} for name, options in profiled(s).items()},
+        sl.influence_by_distance,
+        {"prompt": "1 =", **UNTRAINED},
+        (FROBENIUS, BOUNDED),
+        recorded=lambda s: {
+            name: {**options, **UNTRAINED} for name, options in profiled(s).items()
+        },
     ),
     "attention_heads": Row(
-        sl.attention_heads, ASKED, recorded=lambda s: {"bounds": {}, "norms": {"prompt": [s.short]}}
+        sl.attention_heads,
+        ASKED,
+        recorded=lambda s: {"bounds": {}, "norms": {"prompt": [s.short]}},
     ),
     "needle": Row(
         sl.needle,
-        lambda: {"prompt": [ids().tolist()], "positions": [2], "groups": [("a", 1)], "n_replacements": 5},
+        lambda: {
+            "prompt": [ids().tolist()],
+            "positions": [2],
+            "groups": [("a", 1)],
+            "n_replacements": 5,
+        },
         ({"norm": "spectral"}, {"candidates": [9, 10, 11]}),
         of=lambda s: {
-            "prompt": [*(ids[-6:] for ids in s.pair), s.prompt[-5:]], "positions": [2, 3, 2],
+            "prompt": [*(ids[-6:] for ids in s.pair), s.prompt[-5:]],
+            "positions": [2, 3, 2],
             "groups": [("a", 1), ("a", 1), ("b", 2)],
         },
-        recorded=lambda s: {"one": {"candidates": s.among, "n_replacements": 2, "seed": 0}},
+        recorded=lambda s: {
+            "one": {"candidates": s.among, "n_replacements": 2, "seed": 0}
+        },
     ),
     "collapse": Row(
-        sl.collapse, in_pairs(by_head="value"), ({"by_head": "slice"}, L2, RELATIVE, ROUNDED), of=with_suffix,
+        sl.collapse,
+        in_pairs(by_head="value"),
+        ({"by_head": "slice"}, L2, RELATIVE, ROUNDED),
+        of=with_suffix,
         recorded=lambda s: {
             "linf": {"sequence": s.sequence(), "noise_lengths": 2},
             "l1 value": {"by_head": "value", "lengths": LENGTHS, **L1},
-            "l2 slice": {"sequence": s.commas, "by_head": "slice", "lengths": LENGTHS, **L2, **RELATIVE},
-            "beside": {"baselines": ["contrast", "unrelated"], "n_samples": 2, "seed": 3},
+            "l2 slice": {
+                "sequence": s.commas,
+                "by_head": "slice",
+                "lengths": LENGTHS,
+                **L2,
+                **RELATIVE,
+            },
+            "beside": {
+                "baselines": ["contrast", "unrelated"],
+                "n_samples": 2,
+                "seed": 3,
+            },
             "rounded": {"sequence": s.sequence(), "lengths": LENGTHS, **ROUNDED},
         },
     ),
     "collapse relative": Row(sl.collapse, in_pairs(**RELATIVE)),
     "collapse_mechanism": Row(
-        sl.collapse_mechanism, in_pairs(), (L2,), of=lambda s: {"sequence": s.sequence()},
+        sl.collapse_mechanism,
+        in_pairs(),
+        (L2,),
+        of=lambda s: {"sequence": s.sequence()},
         recorded=lambda s: {
-            "linf": {}, "l1": {"sequence": s.commas, "lengths": LENGTHS, "noise_lengths": 2, **L1}
+            "linf": {},
+            "l1": {"sequence": s.commas, "lengths": LENGTHS, "noise_lengths": 2, **L1},
         },
     ),
     # Only distances in float32 of one run, since what rounding does is no number to keep.
     "separation": Row(
-        sl.separation, in_sequence(lengths=[2, 3], **UNTRAINED), of=lambda s: {"sequence": s.sequence()},
+        sl.separation,
+        in_sequence(lengths=[2, 3], **UNTRAINED),
+        of=lambda s: {"sequence": s.sequence()},
         recorded=lambda s: {"steps": {"lengths": [2, 4, 6], **UNTRAINED}},
         kept=lambda found: (found["step_y"] * found["noise_y"]).isel(length=slice(2)),
     ),
     "verdict": Row(
-        sl.verdict, {"prompts": [PROMPT, f"{PROMPT} {PROMPT}"], "answers": ["1", "2"], **UNTRAINED},
-        of=lambda s: {"prompts": [f"{COUNT} {text} =" for text in ("110", "1101", "11011")]},
+        sl.verdict,
+        {"prompts": [PROMPT, f"{PROMPT} {PROMPT}"], "answers": ["1", "2"], **UNTRAINED},
+        of=lambda s: {
+            "prompts": [f"{COUNT} {text} =" for text in ("110", "1101", "11011")]
+        },
         recorded=lambda s: {"odds": {"answers": ["2", "3", "4"], **UNTRAINED}},
-        kept=lambda found: found[["log_odds", "log_odds_after"]], speaks=True,
+        kept=lambda found: found[["log_odds", "log_odds_after"]],
+        speaks=True,
     ),
     "answer_by_layer": Row(
-        sl.answer_by_layer, {**ASKED_TWICE, **UNTRAINED}, of=lambda s: ASKED_TWICE,
-        recorded=lambda s: {"four": UNTRAINED}, speaks=True,
+        sl.answer_by_layer,
+        {**ASKED_TWICE, **UNTRAINED},
+        of=lambda s: ASKED_TWICE,
+        recorded=lambda s: {"four": UNTRAINED},
+        speaks=True,
     ),
     "sublayer_effect": Row(
-        sl.sublayer_effect, {**ASKED_TWICE, "texts": [PROMPT]}, ({"missing": "mean"}, {"parts": "heads"}),
-        of=lambda s: ASKED_TWICE, recorded=lambda s: {"zero": {}, "mean": {"missing": "mean", "texts": [PROMPT]}},
+        sl.sublayer_effect,
+        {**ASKED_TWICE, "texts": [PROMPT]},
+        ({"missing": "mean"}, {"parts": "heads"}),
+        of=lambda s: ASKED_TWICE,
+        recorded=lambda s: {"zero": {}, "mean": {"missing": "mean", "texts": [PROMPT]}},
         speaks=True,
     ),
     "separator_ablation": Row(
-        sl.separator_ablation, in_sequence(kinds=["substitute", "mask"], lengths=[3], noise_lengths=2),
-        (L2, RELATIVE, {"substitute": "0"}), of=lambda s: {"sequence": s.commas},
-        recorded=lambda s: {"all": {"lengths": [4, 6], "from_blocks": [0, 2], "seed": 2, "noise_lengths": 2}},
+        sl.separator_ablation,
+        in_sequence(kinds=["substitute", "mask"], lengths=[3], noise_lengths=2),
+        (L2, RELATIVE, {"substitute": "0"}),
+        of=lambda s: {"sequence": s.commas},
+        recorded=lambda s: {
+            "all": {
+                "lengths": [4, 6],
+                "from_blocks": [0, 2],
+                "seed": 2,
+                "noise_lengths": 2,
+            }
+        },
     ),
     "repeat_tokenization": Row(
-        sl.repeat_tokenization, {"n": 3}, (*NORM_SCALE, {"repeat": "0"}, {"prefix": "How"}), speaks=True,
+        sl.repeat_tokenization,
+        {"n": 3},
+        (*NORM_SCALE, {"repeat": "0"}, {"prefix": "How"}),
+        speaks=True,
         of=lambda s: {"n": 4, "prefix": COUNT},
         recorded=lambda s: {
             "repeat_tokenization": {},
-            "absolute": {"n": 3, "prefix": "", "repeat": "7", "norm": "l2", "scale": "absolute"}
+            "absolute": {
+                "n": 3,
+                "prefix": "",
+                "repeat": "7",
+                "norm": "l2",
+                "scale": "absolute",
+            },
         },
     ),
     "splits": Row(
-        lambda m, **options: sl.repeat_tokenization(m.tokenizer, **options), {"n": 3}, group="repeat_tokenization",
-        speaks=True, of=lambda s: {"n": 4, "prefix": COUNT}, recorded=lambda s: {"splits": {}},
+        lambda m, **options: sl.repeat_tokenization(m.tokenizer, **options),
+        {"n": 3},
+        group="repeat_tokenization",
+        speaks=True,
+        of=lambda s: {"n": 4, "prefix": COUNT},
+        recorded=lambda s: {"splits": {}},
     ),
     "compare": Row(
-        sl.compare, in_sequence(**MASKED, answer=counted, n_samples=1, lengths=[3]), NORM_SCALE,
+        sl.compare,
+        in_sequence(**MASKED, answer=counted, n_samples=1, lengths=[3]),
+        NORM_SCALE,
         of=lambda s: {"sequence": s.sequence(), "lengths": LENGTHS},
         recorded=lambda s: {
-            "compare": {"interventions": {
-                "masked": sl.hooks.mask_tokens([1]),
-                "cold": [sl.hooks.attention_temperature(0.5), sl.hooks.zero_values([2])],
-                "commas": s.commas,
-            }},
-            "windows": {"interventions": {
-                f"window of 4, {sink} sinks": sl.hooks.sliding_window(4, sink=sink) for sink in (0, 1)
-            }},
+            "compare": {
+                "interventions": {
+                    "masked": sl.hooks.mask_tokens([1]),
+                    "cold": [
+                        sl.hooks.attention_temperature(0.5),
+                        sl.hooks.zero_values([2]),
+                    ],
+                    "commas": s.commas,
+                }
+            },
+            "windows": {
+                "interventions": {
+                    f"window of 4, {sink} sinks": sl.hooks.sliding_window(4, sink=sink)
+                    for sink in (0, 1)
+                }
+            },
         },
     ),
     "compare with answers": Row(
-        sl.compare, of=with_suffix, group="answers", speaks=True,
-        recorded=lambda s: {"compare": {
-            "interventions": {"masked": sl.hooks.mask_tokens([9])}, "answer": counted, "n_samples": 3, "lengths": [4, 6]
-        }},
+        sl.compare,
+        of=with_suffix,
+        group="answers",
+        speaks=True,
+        recorded=lambda s: {
+            "compare": {
+                "interventions": {"masked": sl.hooks.mask_tokens([9])},
+                "answer": counted,
+                "n_samples": 3,
+                "lengths": [4, 6],
+            }
+        },
     ),
     "evaluate": Row(
-        sl.evaluate, {"lengths": [2, 3], "seeds": 2, "max_new_tokens": 2, **TOLD}, of=lambda s: TOLD, group="answers",
+        sl.evaluate,
+        {"lengths": [2, 3], "seeds": 2, "max_new_tokens": 2, **TOLD},
+        of=lambda s: TOLD,
+        group="answers",
         recorded=lambda s: {
             "evaluate": {"lengths": [4, 9], "seeds": 3},
             "drawn": {"lengths": [5], "seeds": 2, "temperature": 0.7, "prefill": True},
@@ -520,50 +744,86 @@ ROWS: dict[str, Row] = {
         speaks=True,
     ),
     "accuracy": Row(
-        sl.accuracy, lambda: {"sequence": [sequence()], "answer": counted, "lengths": [2]},
+        sl.accuracy,
+        lambda: {"sequence": [sequence()], "answer": counted, "lengths": [2]},
         of=lambda s: {
-            "sequence": [sl.prompts.bernoulli(s.model, 8, seed=k, prefix=COUNT, suffix="=") for k in range(3)]
+            "sequence": [
+                sl.prompts.bernoulli(s.model, 8, seed=k, prefix=COUNT, suffix="=")
+                for k in range(3)
+            ]
         },
-        recorded=lambda s: {"accuracy": {"answer": counted, "lengths": [4, 8]}}, group="answers", speaks=True,
+        recorded=lambda s: {"accuracy": {"answer": counted, "lengths": [4, 8]}},
+        group="answers",
+        speaks=True,
     ),
     "probe": Row(
-        sl.probe, {"task": LAST, "lengths": [8], "seeds": 32, **FEW},
-        of=lambda s: TOLD | FEW | UNTRAINED, group="represented", speaks=True,
-        recorded=lambda s: {"probe": {"lengths": [8], "seeds": 48, "direction": "shared"}},
+        sl.probe,
+        {"task": LAST, "lengths": [8], "seeds": 32, **FEW},
+        of=lambda s: TOLD | FEW | UNTRAINED,
+        group="represented",
+        speaks=True,
+        recorded=lambda s: {
+            "probe": {"lengths": [8], "seeds": 48, "direction": "shared"}
+        },
     ),
     "collapse_vs_readout": Row(
-        sl.collapse_vs_readout, {"task": TASK, "lengths": [8], "seeds": 32, **FEW}, (ROUNDED,),
-        of=lambda s: TOLD | FEW, group="represented", speaks=True,
+        sl.collapse_vs_readout,
+        {"task": TASK, "lengths": [8], "seeds": 32, **FEW},
+        (ROUNDED,),
+        of=lambda s: TOLD | FEW,
+        group="represented",
+        speaks=True,
         recorded=lambda s: {"collapse_vs_readout": {"lengths": [4, 8], "seeds": 40}},
     ),
     "shares_and_counts": Row(
-        sl.statements.shares_and_counts, {}, recorded=lambda s: {"two": {"content": s.among[:2]}}, of=lambda s: {}
+        sl.statements.shares_and_counts,
+        {},
+        recorded=lambda s: {"two": {"content": s.among[:2]}},
+        of=lambda s: {},
     ),
     "convergence": Row(
         without_model(sl.synthetic.convergence),
-        {"stack": sl.synthetic.Stack(width=8), "lengths": [4, 8, 16, 24, 32], "seeds": 2},
-        of=lambda s: {"stack": STACK, "seeds": 2}, group="synthetic", speaks=True,
+        {
+            "stack": sl.synthetic.Stack(width=8),
+            "lengths": [4, 8, 16, 24, 32],
+            "seeds": 2,
+        },
+        of=lambda s: {"stack": STACK, "seeds": 2},
+        group="synthetic",
+        speaks=True,
         recorded=lambda s: {"convergence": {"lengths": [8, 12, 16, 24, 32, 48, 64]}},
     ),
     "softmax_total_variation": Row(
-        without_model(sl.synthetic.softmax_total_variation), {"lengths": [10, 40, 80, 160], "k": 2, "seeds": 2},
-        of=lambda s: {"k": 4, "seeds": 2}, group="synthetic", speaks=True,
-        recorded=lambda s: {"softmax_total_variation": {"lengths": [16, 32, 64, 128, 256]}},
+        without_model(sl.synthetic.softmax_total_variation),
+        {"lengths": [10, 40, 80, 160], "k": 2, "seeds": 2},
+        of=lambda s: {"k": 4, "seeds": 2},
+        group="synthetic",
+        speaks=True,
+        recorded=lambda s: {
+            "softmax_total_variation": {"lengths": [16, 32, 64, 128, 256]}
+        },
     ),
     "answer_frequencies": Row(
         lambda m, **options: sl.results.answer_frequencies(sl.evaluate(m, **options)),
-        {"lengths": [2, 3], "seeds": 2, "max_new_tokens": 2, **TOLD}, of=lambda s: TOLD, group="answers", speaks=True,
+        {"lengths": [2, 3], "seeds": 2, "max_new_tokens": 2, **TOLD},
+        of=lambda s: TOLD,
+        group="answers",
+        speaks=True,
         recorded=lambda s: {"answer_frequencies": {"lengths": [4, 9], "seeds": 3}},
     ),
     "capture": Row(
         lambda m, **options: sl.capture(m, **options).to_xarray(),
-        recorded=lambda s: {"one": {}, "two": {"prompt": s.pair, "layers": [0, 2], "keep": "residuals"}},
+        recorded=lambda s: {
+            "one": {},
+            "two": {"prompt": s.pair, "layers": [0, 2], "keep": "residuals"},
+        },
     ),
     "tokens": Row(
-        lambda m, **options: sl.prompts.tokenize(m, **options).cpu().numpy(), group="capture",
+        lambda m, **options: sl.prompts.tokenize(m, **options).cpu().numpy(),
+        group="capture",
         recorded=lambda s: {"tokens": {"prompt": s.pair}},
     ),
-}  # fmt: skip
+}
 
 
 def measurements() -> dict[str, Callable[[Subject], Calls]]:
@@ -573,11 +833,16 @@ def measurements() -> dict[str, Callable[[Subject], Calls]]:
         if row.recorded is not None:
             groups.setdefault(row.group or name, []).append(row)
     found: dict[str, Callable[[Subject], Calls]] = {
-        group: lambda s, rows=rows: {name: call for row in rows for name, call in row.calls(s).items()}
+        group: lambda s, rows=rows: {
+            name: call for row in rows for name, call in row.calls(s).items()
+        }
         for group, rows in groups.items()
     }
     return found | {
-        "interventions": lambda s: {name: lambda hook=hook: seen(s, hook) for name, hook in hooks_with(s.pair).items()},
+        "interventions": lambda s: {
+            name: lambda hook=hook: seen(s, hook)
+            for name, hook in hooks_with(s.pair).items()
+        },
         "under_hooks": under_hooks,
     }
 

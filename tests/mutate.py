@@ -26,13 +26,35 @@ ROOT = Path(__file__).parent.parent
 WHERE = ("theory", "measure")  # folders of squashlens
 SECONDS = 600  # for the tests of one mutation
 OPERATORS: dict[type, type] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult,
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.And: ast.Or, ast.Or: ast.And,
-}  # fmt: skip
-NAMES = {"min": "max", "max": "min", "sum": "mean", "mean": "sum", "amax": "amin", "amin": "amax", "exp": "expm1",
-         "log": "log1p", "abs": "neg", "argmax": "argmin", "argmin": "argmax", "tril": "triu",
-         "sqrt": "square"}  # fmt: skip
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.Pow: ast.Mult,
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+}
+NAMES = {
+    "min": "max",
+    "max": "min",
+    "sum": "mean",
+    "mean": "sum",
+    "amax": "amin",
+    "amin": "amax",
+    "exp": "expm1",
+    "log": "log1p",
+    "abs": "neg",
+    "argmax": "argmin",
+    "argmin": "argmax",
+    "tril": "triu",
+    "sqrt": "square",
+}
 
 
 @dataclass(frozen=True)
@@ -47,30 +69,48 @@ class Mutation:
     def text(self) -> str:
         """The module with the change in it."""
         tree = ast.parse((ROOT / self.module).read_text(encoding="utf-8"))
-        _change(next(node for place, node in enumerate(ast.walk(tree)) if place == self.place))
+        _change(
+            next(
+                node for place, node in enumerate(ast.walk(tree)) if place == self.place
+            )
+        )
         return ast.unparse(tree)
 
 
 def mutations(path: Path) -> Iterator[Mutation]:
     """All mutations of a module."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    skipped = {id(one) for node in ast.walk(tree) for part in _stated(node) for one in ast.walk(part)}
+    skipped = {
+        id(one)
+        for node in ast.walk(tree)
+        for part in _stated(node)
+        for one in ast.walk(part)
+    }
     for place, node in enumerate(ast.walk(tree)):
         what = "" if id(node) in skipped else _change(copy(node))
         if what:
-            yield Mutation(path.relative_to(ROOT).as_posix(), place, getattr(node, "lineno", 0), what)
+            yield Mutation(
+                path.relative_to(ROOT).as_posix(),
+                place,
+                getattr(node, "lineno", 0),
+                what,
+            )
 
 
 def _stated(node: ast.AST) -> list[ast.AST]:
     """The parts of a node that compute nothing: annotations and imports."""
     found = [getattr(node, name, None) for name in ("annotation", "returns")]
-    return [one for one in found if isinstance(one, ast.AST)] + [node] * isinstance(node, ast.Import | ast.ImportFrom)
+    return [one for one in found if isinstance(one, ast.AST)] + [node] * isinstance(
+        node, ast.Import | ast.ImportFrom
+    )
 
 
 def _change(node: ast.AST) -> str:
     """Change a node; what was done, or an empty text."""
     match node:
-        case ast.BinOp(op=op) | ast.AugAssign(op=op) | ast.BoolOp(op=op) if type(op) in OPERATORS:
+        case ast.BinOp(op=op) | ast.AugAssign(op=op) | ast.BoolOp(op=op) if (
+            type(op) in OPERATORS
+        ):
             node.op = OPERATORS[type(op)]()
             return f"{type(op).__name__} is {type(node.op).__name__}"
         case ast.Compare(ops=[op]) if type(op) in OPERATORS:
@@ -105,14 +145,29 @@ def tried(mutation: Mutation, tree: Path) -> bool:
     """Whether a test fails under a mutation; also one that takes too long counts as failed."""
     target = tree / mutation.module
     target.write_text(mutation.text(), encoding="utf-8")
-    options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not slow and not cuda"]
-    settings = dict.fromkeys(("SQUASHLENS_MUTATED", "OMP_NUM_THREADS", "PYTHONDONTWRITEBYTECODE"), "1")
+    options = [
+        "-x",
+        "-q",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not slow and not cuda",
+    ]
+    settings = dict.fromkeys(
+        ("SQUASHLENS_MUTATED", "OMP_NUM_THREADS", "PYTHONDONTWRITEBYTECODE"), "1"
+    )
     settings["PYTHONPATH"] = str(tree)
     try:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *options, *files_for(mutation.module)],
-            cwd=tree, env=os.environ | settings, capture_output=True, text=True, timeout=SECONDS,
-        )  # fmt: skip
+            cwd=tree,
+            env=os.environ | settings,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
     except subprocess.TimeoutExpired:
         return True
     finally:
@@ -125,23 +180,52 @@ def tried(mutation: Mutation, tree: Path) -> bool:
 def main() -> None:
     """Try a sample of mutations, print each, and exit with 1 if tests noticed too few."""
     parser = argparse.ArgumentParser(description="See that mutations turn a test red.")
-    parser.add_argument("words", nargs="*", help="only modules whose path has one of these")
-    parser.add_argument("--n", type=int, default=40, help="mutations that are tried (40)")
-    parser.add_argument("--seed", type=int, default=int(time.time()) // 86400, help="of the sample (today's number)")
-    parser.add_argument("--least", type=float, default=0.8, help="the share that tests must notice (0.8)")
-    parser.add_argument("--workers", type=int, default=2, help="mutations tried side by side (2)")
+    parser.add_argument(
+        "words", nargs="*", help="only modules whose path has one of these"
+    )
+    parser.add_argument(
+        "--n", type=int, default=40, help="mutations that are tried (40)"
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=int(time.time()) // 86400,
+        help="of the sample (today's number)",
+    )
+    parser.add_argument(
+        "--least",
+        type=float,
+        default=0.8,
+        help="the share that tests must notice (0.8)",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=2, help="mutations tried side by side (2)"
+    )
     given = parser.parse_args()
-    modules = sorted(path for part in WHERE for path in (ROOT / "squashlens" / part).rglob("*.py"))
-    chosen = [path for path in modules if not given.words or any(word in str(path) for word in given.words)]
+    modules = sorted(
+        path for part in WHERE for path in (ROOT / "squashlens" / part).rglob("*.py")
+    )
+    chosen = [
+        path
+        for path in modules
+        if not given.words or any(word in str(path) for word in given.words)
+    ]
     every = [mutation for path in chosen for mutation in mutations(path)]
     sample = random.Random(given.seed).sample(every, min(given.n, len(every)))
     print(f"{len(sample)} of {len(every)} mutations, seed {given.seed}", flush=True)
     trees: Queue[Path] = Queue()
-    with tempfile.TemporaryDirectory(prefix="mutations-") as scratch, ThreadPoolExecutor(given.workers) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="mutations-") as scratch,
+        ThreadPoolExecutor(given.workers) as pool,
+    ):
         for number in range(given.workers):
             tree = Path(scratch, str(number))
             shutil.copytree(
-                ROOT, tree, ignore=shutil.ignore_patterns(".venv", ".git", "_build", "node_modules", "runs")
+                ROOT,
+                tree,
+                ignore=shutil.ignore_patterns(
+                    ".venv", ".git", "_build", "node_modules", "runs"
+                ),
             )
             trees.put(tree)
 
@@ -151,7 +235,12 @@ def main() -> None:
                 noticed = tried(mutation, tree)
             finally:
                 trees.put(tree)
-            print("noticed" if noticed else "MISSED", f"{mutation.module}:{mutation.line}", mutation.what, flush=True)
+            print(
+                "noticed" if noticed else "MISSED",
+                f"{mutation.module}:{mutation.line}",
+                mutation.what,
+                flush=True,
+            )
             return noticed
 
         count = sum(pool.map(notice, sample))

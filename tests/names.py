@@ -21,12 +21,17 @@ LISTS = {  # the file with a list, the folders whose functions are in it, and th
 
 def registered(folder: str, mark: str) -> dict[str, str]:
     """The module of each public function in a folder that has a mark."""
-    names = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in (ROOT / folder).rglob("[!_]*.py")]
+    names = [
+        ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        for file in (ROOT / folder).rglob("[!_]*.py")
+    ]
     return {
         name: module
         for module in sorted(names)
         for name, value in vars(import_module(module)).items()
-        if hasattr(value, mark) and value.__module__ == module and not name.startswith("_")
+        if hasattr(value, mark)
+        and value.__module__ == module
+        and not name.startswith("_")
     }
 
 
@@ -35,7 +40,11 @@ def missing(listing: str) -> dict[str, str]:
     folders, mark = LISTS[listing]
     public = sl if listing.endswith(".pyi") else getattr(sl, Path(listing).parent.name)
     listed = {*public.__all__, *(sl.paths.__all__ if public is sl else ())}
-    every = {name: at for folder in folders for name, at in registered(f"squashlens/{folder}", mark).items()}
+    every = {
+        name: at
+        for folder in folders
+        for name, at in registered(f"squashlens/{folder}", mark).items()
+    }
     return {name: module for name, module in every.items() if name not in listed}
 
 
@@ -43,7 +52,11 @@ def main() -> None:
     for listing in LISTS:
         text = (ROOT / listing).read_text(encoding="utf-8")
         for name, module in missing(listing).items():
-            here = module.removeprefix("squashlens") if listing.endswith(".pyi") else module
+            here = (
+                module.removeprefix("squashlens")
+                if listing.endswith(".pyi")
+                else module
+            )
             text = text.replace("\nfrom ", f"\nfrom {here} import {name}\nfrom ", 1)
             text = text.replace("__all__ = [\n", f'__all__ = [\n    "{name}",\n', 1)
         (ROOT / listing).write_text(text, encoding="utf-8")

@@ -11,26 +11,52 @@ from transformer_lens.config import TransformerBridgeConfig
 from transformer_lens.model_bridge import TransformerBridge
 
 BASE: dict[str, Any] = dict(
-    n_layers=3, d_model=16, d_head=4, n_heads=4, n_ctx=24, d_vocab=20, d_mlp=24, act_fn="gelu", normalization_type="LN",
-    attention_dir="causal", seed=0,
-)  # fmt: skip
+    n_layers=3,
+    d_model=16,
+    d_head=4,
+    n_heads=4,
+    n_ctx=24,
+    d_vocab=20,
+    d_mlp=24,
+    act_fn="gelu",
+    normalization_type="LN",
+    attention_dir="causal",
+    seed=0,
+)
 KINDS: dict[str, dict[str, Any]] = {
     "layer_norm": {},
     "no_norm": {"normalization_type": None, "act_fn": "relu"},
     "attention_only": {"normalization_type": None, "attn_only": True},
     "like_llama": {
-        "normalization_type": "RMS", "positional_embedding_type": "rotary", "gated_mlp": True, "act_fn": "silu",
+        "normalization_type": "RMS",
+        "positional_embedding_type": "rotary",
+        "gated_mlp": True,
+        "act_fn": "silu",
         "n_key_value_heads": 2,
     },
     "without_gains": {"normalization_type": "LNPre", "act_fn": "gelu_new"},
-    "capped": {"attn_scores_soft_cap": 3.0, "output_logits_soft_cap": 5.0, "attn_scale": 3.0},
-    "program": {"normalization_type": None, "act_fn": "relu", "n_ctx": 9, "d_vocab": 6, "d_vocab_out": 4},
-}  # fmt: skip
+    "capped": {
+        "attn_scores_soft_cap": 3.0,
+        "output_logits_soft_cap": 5.0,
+        "attn_scale": 3.0,
+    },
+    "program": {
+        "normalization_type": None,
+        "act_fn": "relu",
+        "n_ctx": 9,
+        "d_vocab": 6,
+        "d_vocab_out": 4,
+    },
+}
 
 
-def native(kind: str = "layer_norm", dtype: torch.dtype | None = None, **other: Any) -> Any:
+def native(
+    kind: str = "layer_norm", dtype: torch.dtype | None = None, **other: Any
+) -> Any:
     """A bridge as `boot_native` gives it, train mode and all, with weights and biases that do something."""
-    model = TransformerBridge.boot_native(TransformerBridgeConfig(**BASE | KINDS[kind] | other), dtype=dtype)
+    model = TransformerBridge.boot_native(
+        TransformerBridgeConfig(**BASE | KINDS[kind] | other), dtype=dtype
+    )
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.original_model.parameters():
@@ -47,14 +73,21 @@ class Plain:
 
     def __init__(self, model: Any, mask: Tensor | None = None) -> None:
         state = model.original_model.state_dict()
-        self.weights = {k.replace("._original_component", ""): v.detach().double() for k, v in state.items()}
+        self.weights = {
+            k.replace("._original_component", ""): v.detach().double()
+            for k, v in state.items()
+        }
         self.cfg, self.mask = model.cfg, mask
         self.patterns: list[Tensor] = []
 
     def embedded(self, ids: Tensor) -> Tensor:
         """v⁽⁰⁾ of one prompt, (position, d)."""
         stream = self.weights["tok_embed.weight"][ids]
-        return stream + self.weights["pos.weight"][: len(ids)] if "pos.weight" in self.weights else stream
+        return (
+            stream + self.weights["pos.weight"][: len(ids)]
+            if "pos.weight" in self.weights
+            else stream
+        )
 
     def block(self, number: int, stream: Tensor) -> Tensor:
         at = f"layers.{number}"
@@ -62,10 +95,17 @@ class Plain:
         if self.cfg.attn_only:
             return stream
         entering, w = self.norm(f"{at}.ln2", stream), self.weights
-        act: Any = {"gelu": F.gelu, "gelu_new": lambda x: F.gelu(x, approximate="tanh"), "relu": F.relu, "silu": F.silu}
+        act: Any = {
+            "gelu": F.gelu,
+            "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
+            "relu": F.relu,
+            "silu": F.silu,
+        }
         act = act[self.cfg.act_fn]
         if self.cfg.gated_mlp:
-            gate, inside = (entering @ w[f"{at}.mlp.{name}.weight"].T for name in ("gate", "in"))
+            gate, inside = (
+                entering @ w[f"{at}.mlp.{name}.weight"].T for name in ("gate", "in")
+            )
             return stream + (act(gate) * inside) @ w[f"{at}.mlp.out.weight"].T
         inside = act(self.linear(f"{at}.mlp.fc_in", entering))
         return stream + self.linear(f"{at}.mlp.fc_out", inside)
@@ -83,7 +123,9 @@ class Plain:
         return cap * torch.tanh(found / cap) if cap > 0 else found
 
     def linear(self, name: str, entering: Tensor) -> Tensor:
-        return entering @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
+        return (
+            entering @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
+        )
 
     def norm(self, name: str, stream: Tensor) -> Tensor:
         kind = self.cfg.normalization_type
@@ -91,7 +133,9 @@ class Plain:
             return stream
         if kind.startswith("LN"):
             stream = stream - stream.mean(dim=-1, keepdim=True)
-        found = stream / (stream.square().mean(dim=-1, keepdim=True) + self.cfg.eps).sqrt()
+        found = (
+            stream / (stream.square().mean(dim=-1, keepdim=True) + self.cfg.eps).sqrt()
+        )
         gain, bias = (self.weights.get(f"{name}.{part}") for part in ("weight", "bias"))
         found = found if gain is None else found * gain
         return found if bias is None else found + bias
@@ -100,14 +144,26 @@ class Plain:
         cfg, n = self.cfg, len(entering)
         each = cfg.n_heads // (cfg.n_key_value_heads or cfg.n_heads)
         queries, keys, values = (
-            self.linear(f"{name}.{part}", entering).view(n, -1, cfg.d_head).transpose(0, 1) for part in "qkv"
+            self.linear(f"{name}.{part}", entering)
+            .view(n, -1, cfg.d_head)
+            .transpose(0, 1)
+            for part in "qkv"
         )
         if cfg.positional_embedding_type == "rotary":
             queries, keys = self.rotated(queries), self.rotated(keys)
-        keys, values = keys.repeat_interleave(each, dim=0), values.repeat_interleave(each, dim=0)
-        scores = queries @ keys.mT / (cfg.attn_scale if cfg.attn_scale > 0 else cfg.d_head**0.5)
+        keys, values = (
+            keys.repeat_interleave(each, dim=0),
+            values.repeat_interleave(each, dim=0),
+        )
+        scores = (
+            queries
+            @ keys.mT
+            / (cfg.attn_scale if cfg.attn_scale > 0 else cfg.d_head**0.5)
+        )
         if cfg.attn_scores_soft_cap > 0:
-            scores = cfg.attn_scores_soft_cap * torch.tanh(scores / cfg.attn_scores_soft_cap)
+            scores = cfg.attn_scores_soft_cap * torch.tanh(
+                scores / cfg.attn_scores_soft_cap
+            )
         scores = scores if self.mask is None else scores + self.mask
         later = torch.ones(n, n, dtype=torch.bool).triu(1)
         pattern = scores.masked_fill(later, -torch.inf).softmax(dim=-1)
@@ -133,19 +189,30 @@ def previous_token(symbols: int, n: int, beta: float, *, causal: bool = True) ->
     """
     d = symbols + n + symbols
     width = max(symbols, n)
-    token, index, output = (slice(0, symbols), slice(symbols, symbols + n), slice(symbols + n, d))
+    token, index, output = (
+        slice(0, symbols),
+        slice(symbols, symbols + n),
+        slice(symbols + n, d),
+    )
     embed, positions = np.zeros((symbols, d)), np.zeros((n, d))
     embed[:, token], positions[:, index] = np.eye(symbols), np.eye(n)
-    query, key, value, out = (np.zeros(shape) for shape in ((d, width), (d, width), (d, width), (width, d)))
+    query, key, value, out = (
+        np.zeros(shape) for shape in ((d, width), (d, width), (d, width), (width, d))
+    )
     key[index, :n] = np.eye(n)
-    query[index, :n] = beta * width**0.5 * np.eye(n, k=-1)  # row j of the stream's index asks for j − 1
+    query[index, :n] = (
+        beta * width**0.5 * np.eye(n, k=-1)
+    )  # row j of the stream's index asks for j − 1
     value[token, :symbols], out[:symbols, output] = np.eye(symbols), np.eye(symbols)
     layer, bias = "transformer/layer_0", np.zeros(width)
     matrices = {"query": query, "key": key, "value": value}
     params = {
         "token_embed": {"embeddings": embed},
         "pos_embed": {"embeddings": positions},
-        **{f"{layer}/attn/{name}": {"w": matrix, "b": bias} for name, matrix in matrices.items()},
+        **{
+            f"{layer}/attn/{name}": {"w": matrix, "b": bias}
+            for name, matrix in matrices.items()
+        },
         f"{layer}/attn/linear": {"w": out, "b": np.zeros(d)},
         f"{layer}/mlp/linear_1": {"w": np.zeros((d, 1)), "b": np.zeros(1)},
         f"{layer}/mlp/linear_2": {"w": np.zeros((1, d)), "b": np.zeros(d)},
@@ -153,7 +220,12 @@ def previous_token(symbols: int, n: int, beta: float, *, causal: bool = True) ->
     return SimpleNamespace(
         params=params,
         model_config=SimpleNamespace(
-            num_layers=1, num_heads=1, key_size=width, mlp_hidden_size=1, causal=causal, layer_norm=False
+            num_layers=1,
+            num_heads=1,
+            key_size=width,
+            mlp_hidden_size=1,
+            causal=causal,
+            layer_norm=False,
         ),
         output_encoder=SimpleNamespace(encoding_map={s: s for s in range(symbols)}),
         residual_labels=[
@@ -168,6 +240,10 @@ def compiled(program: Any, label: str) -> Any:
     """The bridge of a compiled program, as the documentation of `transformer_lens.utilities.tracr` makes it."""
     from transformer_lens.utilities import tracr
 
-    model = TransformerBridge.boot_native(tracr.make_tracr_transformer_bridge_config(program))
-    model.load_state_dict(tracr.make_tracr_transformer_bridge_state_dict(program, label), strict=False)
+    model = TransformerBridge.boot_native(
+        tracr.make_tracr_transformer_bridge_config(program)
+    )
+    model.load_state_dict(
+        tracr.make_tracr_transformer_bridge_state_dict(program, label), strict=False
+    )
     return model

@@ -24,13 +24,53 @@ class Unprintable:
 
 
 ODD: tuple[Any, ...] = (
-    None, True, 0, -(10**30), 2**63, 1.5, math.nan, math.inf, 1e-320, 1j, "", "nonsense", "\ud800", "a\x00b", b"bytes",
-    [], {}, set(), {"a": 1}, [None], [math.nan], [10**30], [True], ["nonsense"], [[1]], np.int64(1), np.float32("nan"),
-    np.array([1, 2]), np.array([None, "a"], dtype=object), torch.tensor([1, 2]), torch.eye(3).to_sparse(),
-    torch.ones(3, 3, device="meta"), torch.ones(3, dtype=torch.complex64), torch.int8, Path("/nonexistent"),
-    lambda *_: None, Unprintable(), [Unprintable()], xr.Dataset(),
-)  # fmt: skip
-MADE_BY_US = {"Capture", "PairCapture", "synthetic.LastTokens", "tasks.Question", "tasks.Reading"} | {
+    None,
+    True,
+    0,
+    -(10**30),
+    2**63,
+    1.5,
+    math.nan,
+    math.inf,
+    1e-320,
+    1j,
+    "",
+    "nonsense",
+    "\ud800",
+    "a\x00b",
+    b"bytes",
+    [],
+    {},
+    set(),
+    {"a": 1},
+    [None],
+    [math.nan],
+    [10**30],
+    [True],
+    ["nonsense"],
+    [[1]],
+    np.int64(1),
+    np.float32("nan"),
+    np.array([1, 2]),
+    np.array([None, "a"], dtype=object),
+    torch.tensor([1, 2]),
+    torch.eye(3).to_sparse(),
+    torch.ones(3, 3, device="meta"),
+    torch.ones(3, dtype=torch.complex64),
+    torch.int8,
+    Path("/nonexistent"),
+    lambda *_: None,
+    Unprintable(),
+    [Unprintable()],
+    xr.Dataset(),
+)
+MADE_BY_US = {
+    "Capture",
+    "PairCapture",
+    "synthetic.LastTokens",
+    "tasks.Question",
+    "tasks.Reading",
+} | {
     f"statements.{name}" for name in ("Exhibit", "Statement", "Step")
 }  # results, that nobody makes by hand
 
@@ -38,12 +78,20 @@ MADE_BY_US = {"Capture", "PairCapture", "synthetic.LastTokens", "tasks.Question"
 def modules() -> list[ModuleType]:
     """The package and its public modules."""
     listed = [getattr(sl, name) for name in sl.__all__]
-    return [sl, *(one for one in listed if isinstance(one, ModuleType)), import_module("squashlens.hosted")]
+    return [
+        sl,
+        *(one for one in listed if isinstance(one, ModuleType)),
+        import_module("squashlens.hosted"),
+    ]
 
 
 def names(module: ModuleType) -> list[str]:
     """The names of `__all__`; where a module has none, those that it defines."""
-    own = [n for n, v in vars(module).items() if n[0] != "_" and getattr(v, "__module__", None) == module.__name__]
+    own = [
+        n
+        for n, v in vars(module).items()
+        if n[0] != "_" and getattr(v, "__module__", None) == module.__name__
+    ]
     return list(getattr(module, "__all__", own))
 
 
@@ -55,7 +103,9 @@ def public() -> dict[str, Callable[..., Any]]:
         prefix = "" if module is sl else module.__name__.split(".")[-1] + "."
         for name in names(module):
             value = getattr(module, name)
-            if callable(value) and not (isinstance(value, type) and issubclass(value, Exception)):
+            if callable(value) and not (
+                isinstance(value, type) and issubclass(value, Exception)
+            ):
                 found[prefix + name] = value
     return found
 
@@ -66,7 +116,9 @@ def loading_once(load: Any) -> Any:
     @functools.wraps(load)
     def loaded(name: str, **form: Any) -> Any:
         usual = {"dtype": "float32", "verify": True}
-        plain = name == "tiny-gemma" and all(value == usual.get(key) for key, value in form.items())
+        plain = name == "tiny-gemma" and all(
+            value == usual.get(key) for key, value in form.items()
+        )
         return _bundled(load) if plain else load(name, **form)
 
     return loaded

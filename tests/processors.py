@@ -22,7 +22,14 @@ VARIANTS: dict[str, dict[str, str]] = {
     "2 threads": {"SQUASHLENS_TEST_THREADS": "2"},
     "4 threads": {"SQUASHLENS_TEST_THREADS": "4"},
 }
-DEFAULT = ["-n", os.environ.get("WORKERS", "2"), "--dist", "worksteal", "-m", "not slow and not cuda and not browser"]
+DEFAULT = [
+    "-n",
+    os.environ.get("WORKERS", "2"),
+    "--dist",
+    "worksteal",
+    "-m",
+    "not slow and not cuda and not browser",
+]
 
 
 def main() -> None:
@@ -31,9 +38,28 @@ def main() -> None:
     red = []
     for name, variables in VARIANTS.items():
         start = time.monotonic()
-        command = [sys.executable, "-m", "pytest", "-q", "-rf", "--no-header", *DEFAULT, *chosen]
-        done = subprocess.run(command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True)
-        lines = done.stdout.strip().splitlines() or done.stderr.strip().splitlines() or ["no output"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-rf",
+            "--no-header",
+            *DEFAULT,
+            *chosen,
+        ]
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=os.environ | variables,
+            capture_output=True,
+            text=True,
+        )
+        lines = (
+            done.stdout.strip().splitlines()
+            or done.stderr.strip().splitlines()
+            or ["no output"]
+        )
         print(f"{name}: {lines[-1]} [{time.monotonic() - start:.0f} s]", flush=True)
         for line in lines if done.returncode else []:
             if line.startswith(("FAILED", "ERROR")):

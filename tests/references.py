@@ -21,16 +21,24 @@ def raw(function: Any) -> Any:
     return inspect.unwrap(function)
 
 
-def path_sum(patterns: Sequence[np.ndarray], query: int, *, beta1: float = 1.0, gain: float = 1.0) -> np.ndarray:
+def path_sum(
+    patterns: Sequence[np.ndarray], query: int, *, beta1: float = 1.0, gain: float = 1.0
+) -> np.ndarray:
     """Theorem 5.1 by writing out every path: all interior positions of all walks from token i to the query."""
     n, blocks = patterns[0].shape[0], len(patterns)
     total = np.zeros(n)
     for start in range(n):
         for interior in itertools.product(range(n), repeat=blocks - 1):
-            walk = (start, *interior, query)  # position before block 0, …, after the last block
+            walk = (
+                start,
+                *interior,
+                query,
+            )  # position before block 0, …, after the last block
             weight = 1.0
             for block, (key, position) in enumerate(itertools.pairwise(walk)):
-                weight *= gain * (patterns[block][position, key] / beta1 + (position == key))
+                weight *= gain * (
+                    patterns[block][position, key] / beta1 + (position == key)
+                )
             total[start] += weight
     return total
 
@@ -47,7 +55,10 @@ def plain_outputs(plain: Any, ids: Tensor, embeddings: Tensor | None = None) -> 
 
 def mean_patterns(plain: Any, ids: Tensor) -> list[np.ndarray]:
     """The plain model's attention of every block on one prompt, averaged over heads, in float64."""
-    return [a[0].detach().double().mean(dim=0).numpy() for a in plain_outputs(plain, ids).attentions]
+    return [
+        a[0].detach().double().mean(dim=0).numpy()
+        for a in plain_outputs(plain, ids).attentions
+    ]
 
 
 def first_residual(plain: Any, ids: Tensor) -> Tensor:
@@ -94,7 +105,12 @@ def float64_twin(plain: Any) -> Any:
 
 
 def exact_norms(
-    plain: Any, ids: Tensor, freeze: Sequence[str] = (), query: int = -1, source: int = 0, order: Any = 2
+    plain: Any,
+    ids: Tensor,
+    freeze: Sequence[str] = (),
+    query: int = -1,
+    source: int = 0,
+    order: Any = 2,
 ) -> np.ndarray:
     """The norms of ∂y_n/∂v_i of the model in float64 throughout, from the plain Hugging Face model."""
     with float64_throughout():
@@ -105,24 +121,38 @@ def exact_norms(
 
 
 def block_jacobian(
-    plain: Any, ids: Tensor, bottom: int, top: int | str, queries: Sequence[int] | None = None
+    plain: Any,
+    ids: Tensor,
+    bottom: int,
+    top: int | str,
+    queries: Sequence[int] | None = None,
 ) -> Tensor:
     """∂v⁽ᵗᵒᵖ⁾_j/∂v⁽ᵇᵒᵗᵗᵒᵐ⁾_i as (j, d, i, d), row by row, with PyTorch hooks on the plain model's own blocks."""
     inner, norm = plain.base_model, final_norm(plain)
-    layers = next(getattr(inner, n) for n in ("layers", "h", "blocks") if hasattr(inner, n))
+    layers = next(
+        getattr(inner, n) for n in ("layers", "h", "blocks") if hasattr(inner, n)
+    )
     found: dict[str, Tensor] = {}
 
     def plant(_module: Any, args: Any, options: Any) -> Any:
         entering = args[0] if args else options["hidden_states"]
         found["leaf"] = entering.detach().clone().requires_grad_()
-        return ((found["leaf"], *args[1:]), options) if args else (args, options | {"hidden_states": found["leaf"]})
+        return (
+            ((found["leaf"], *args[1:]), options)
+            if args
+            else (args, options | {"hidden_states": found["leaf"]})
+        )
 
     def read(_module: Any, args: Any, options: Any) -> None:
         found["output"] = args[0] if args else options["hidden_states"]
 
     handles = [layers[bottom].register_forward_pre_hook(plant, with_kwargs=True)]
     if top == "y":
-        handles.append(norm.register_forward_hook(lambda _module, _args, out: found.__setitem__("output", out)))
+        handles.append(
+            norm.register_forward_hook(
+                lambda _module, _args, out: found.__setitem__("output", out)
+            )
+        )
     else:
         above = norm if top == len(layers) else layers[int(top)]
         handles.append(above.register_forward_pre_hook(read, with_kwargs=True))
@@ -132,8 +162,13 @@ def block_jacobian(
     finally:
         for handle in handles:
             handle.remove()
-    output = found["output"][0] if queries is None else found["output"][0, list(queries)]
-    rows = [torch.autograd.grad(entry, found["leaf"], retain_graph=True)[0][0] for entry in output.flatten()]
+    output = (
+        found["output"][0] if queries is None else found["output"][0, list(queries)]
+    )
+    rows = [
+        torch.autograd.grad(entry, found["leaf"], retain_graph=True)[0][0]
+        for entry in output.flatten()
+    ]
     return torch.stack(rows).reshape(*output.shape, *rows[0].shape)
 
 
@@ -170,7 +205,9 @@ def frozen_attention_model(plain: Any, ids: Tensor) -> Any:
     """A copy of the plain model whose attention always uses the patterns it has on `ids`, as constants."""
     patterns = [a.detach() for a in plain_outputs(plain, ids).attentions]
 
-    def constant(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **_: Any) -> Any:
+    def constant(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **_: Any
+    ) -> Any:
         groups = query.shape[1] // value.shape[1]
         weights = patterns[module.layer_idx]
         mixed = weights @ value.repeat_interleave(groups, dim=1)
@@ -182,7 +219,11 @@ def frozen_attention_model(plain: Any, ids: Tensor) -> Any:
 def _kind(model: Any, name: str, module: Any, freeze: Sequence[str]) -> str | None:
     """What of a module is to be a number: a norm's factor, a gate, the ratio of an activation; or nothing."""
     if "norms" in freeze and "Norm" in type(module).__name__:
-        return "layer" if type(module).__name__ in ("LayerNorm", "OlmoLayerNorm") else "rms"
+        return (
+            "layer"
+            if type(module).__name__ in ("LayerNorm", "OlmoLayerNorm")
+            else "rms"
+        )
     parent, _, own = name.rpartition(".")
     if "gates" in freeze and own in ("act", "act_fn", "activation_fn"):
         return "gate" if hasattr(model.get_submodule(parent), "gate_proj") else "ratio"
@@ -195,8 +236,16 @@ def frozen_model(plain: Any, ids: Tensor, freeze: Sequence[str]) -> Any:
     A norm is x ⊙ m (RMS) or (x − mean) ⊙ m + bias, an un-gated activation x ⊙ m, with m what came out divided by
     what went in; a gate is what came out.
     """
-    frozen = frozen_attention_model(plain, ids) if "attention" in freeze else copy.deepcopy(plain)
-    kinds = {name: kind for name, module in frozen.named_modules() if (kind := _kind(frozen, name, module, freeze))}
+    frozen = (
+        frozen_attention_model(plain, ids)
+        if "attention" in freeze
+        else copy.deepcopy(plain)
+    )
+    kinds = {
+        name: kind
+        for name, module in frozen.named_modules()
+        if (kind := _kind(frozen, name, module, freeze))
+    }
 
     def centred(x: Tensor, kind: str) -> Tensor:
         return x - x.mean(dim=-1, keepdim=True) if kind == "layer" else x
@@ -209,9 +258,15 @@ def frozen_model(plain: Any, ids: Tensor, freeze: Sequence[str]) -> Any:
         def use(module: Any, args: Any, out: Tensor) -> Tensor | None:
             shift = getattr(module, "bias", 0) if kind == "layer" else 0
             if name not in constants:
-                constants[name] = (out if kind == "gate" else (out - shift) / centred(args[0], kind)).detach()
+                constants[name] = (
+                    out if kind == "gate" else (out - shift) / centred(args[0], kind)
+                ).detach()
                 return None
-            return constants[name] if kind == "gate" else centred(args[0], kind) * constants[name] + shift
+            return (
+                constants[name]
+                if kind == "gate"
+                else centred(args[0], kind) * constants[name] + shift
+            )
 
         return use
 
@@ -225,16 +280,22 @@ def frozen_model(plain: Any, ids: Tensor, freeze: Sequence[str]) -> Any:
 def last_streams(plain: Any, ids: Sequence[int]) -> Tensor:
     """v⁽⁰⁾ … v⁽ᴸ⁾ and y at the last token of one prompt, (layer, d), from a forward pass of its own."""
     seen: list[Tensor] = []
-    handle = final_norm(plain).register_forward_pre_hook(lambda _module, args: seen.append(args[0]))
+    handle = final_norm(plain).register_forward_pre_hook(
+        lambda _module, args: seen.append(args[0])
+    )
     try:
         with torch.no_grad():
-            states = plain(torch.tensor([list(ids)]), use_cache=False, output_hidden_states=True).hidden_states
+            states = plain(
+                torch.tensor([list(ids)]), use_cache=False, output_hidden_states=True
+            ).hidden_states
     finally:
         handle.remove()
     return torch.stack([state[0, -1] for state in (*states[:-1], seen[0], states[-1])])
 
 
-def passing(plain: Any, ids: Sequence[int], *modules: Any) -> list[tuple[Tensor, Tensor]]:
+def passing(
+    plain: Any, ids: Sequence[int], *modules: Any
+) -> list[tuple[Tensor, Tensor]]:
     """What enters and what leaves each of some modules, (position, d), in a forward pass of one prompt."""
     seen: dict[Any, tuple[Tensor, Tensor]] = {}
 
@@ -242,7 +303,9 @@ def passing(plain: Any, ids: Sequence[int], *modules: Any) -> list[tuple[Tensor,
         entering = args[0] if args else named["hidden_states"]
         seen[module] = entering[0], (out[0] if isinstance(out, tuple) else out)[0]
 
-    handles = [module.register_forward_hook(look, with_kwargs=True) for module in modules]
+    handles = [
+        module.register_forward_hook(look, with_kwargs=True) for module in modules
+    ]
     try:
         with torch.no_grad():
             plain(torch.tensor([list(ids)]), use_cache=False)
@@ -252,13 +315,20 @@ def passing(plain: Any, ids: Sequence[int], *modules: Any) -> list[tuple[Tensor,
     return [seen[module] for module in modules]
 
 
-def distances_equal(here: xr.Dataset, plain: Any, pair: Any, name: str = "distance", norm: str = "linf") -> np.ndarray:
+def distances_equal(
+    here: xr.Dataset, plain: Any, pair: Any, name: str = "distance", norm: str = "linf"
+) -> np.ndarray:
     """The distances of v and v* at each layer and of y, from two plain passes, which those of a result must equal."""
     order = {"linf": np.inf, "l1": 1, "l2": 2}[norm]
-    v, star = (last_streams(plain, ids).double().numpy() for ids in (pair.v, pair.v_star))
+    v, star = (
+        last_streams(plain, ids).double().numpy() for ids in (pair.v, pair.v_star)
+    )
     expected = np.linalg.norm(v - star, ord=order, axis=-1)
     off = np.abs(np.append(here[name], here[f"{name}_y"]) - expected)
-    assert (off <= 1e-5 * np.linalg.norm(v, ord=order, axis=-1)).all(), (here.coords, off)
+    assert (off <= 1e-5 * np.linalg.norm(v, ord=order, axis=-1)).all(), (
+        here.coords,
+        off,
+    )
     return expected
 
 
@@ -270,13 +340,23 @@ def model_without(plain: Any, places: Sequence[int], from_block: int, what: str)
     to them are set to 0 behind the softmax.
     """
 
-    def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any) -> Any:
+    def attend(
+        module: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Any,
+        **options: Any,
+    ) -> Any:
         groups = query.shape[1] // value.shape[1]
         key, value = (t.repeat_interleave(groups, dim=1).clone() for t in (key, value))
         acting = module.layer_idx >= from_block
         if acting and what == "values":
             value[:, :, [p for p in places if p < value.shape[2]]] = 0
-        cap, scale = options.get("softcap"), options.get("scaling") or query.shape[-1] ** -0.5
+        cap, scale = (
+            options.get("softcap"),
+            options.get("scaling") or query.shape[-1] ** -0.5,
+        )
         mixed = torch.zeros_like(query)
         for q in range(query.shape[2]):
             kept = [
@@ -289,14 +369,18 @@ def model_without(plain: Any, places: Sequence[int], from_block: int, what: str)
             logits = logits if cap is None else cap * torch.tanh(logits / cap)
             weights = logits.softmax(dim=-1)
             if acting and what == "weights":
-                weights = weights * torch.tensor([k == q or k not in places for k in kept])
+                weights = weights * torch.tensor(
+                    [k == q or k not in places for k in kept]
+                )
             mixed[:, :, q : q + 1] = weights @ value[:, :, kept]
         return mixed.transpose(1, 2).contiguous(), None
 
     return with_attention(plain, "squashlens_without", attend)
 
 
-def model_with_streams(plain: Any, places: Sequence[int], from_block: int, rows: Sequence[Tensor]) -> Any:
+def model_with_streams(
+    plain: Any, places: Sequence[int], from_block: int, rows: Sequence[Tensor]
+) -> Any:
     """A copy of the plain model in which, from a block on, `rows[b]` enter block b at `find_positions`: PyTorch hooks
     alone."""
     changed = copy.deepcopy(plain)
@@ -306,7 +390,9 @@ def model_with_streams(plain: Any, places: Sequence[int], from_block: int, rows:
             stream = (args[0] if args else kwargs["hidden_states"]).clone()
             here = [k for k, place in enumerate(places) if place < stream.shape[1]]
             stream[:, [places[k] for k in here]] = rows[block][here]
-            return (stream, *args[1:]), {k: v for k, v in kwargs.items() if k != "hidden_states"}
+            return (stream, *args[1:]), {
+                k: v for k, v in kwargs.items() if k != "hidden_states"
+            }
 
         return before
 
@@ -319,7 +405,11 @@ def model_with_streams(plain: Any, places: Sequence[int], from_block: int, rows:
 def final_norm(plain: Any) -> Any:
     """The norm after the last block of a plain model."""
     names = ("norm", "ln_f", "final_layernorm", "final_layer_norm", "norm_f")
-    return next(getattr(plain.base_model, name) for name in names if hasattr(plain.base_model, name))
+    return next(
+        getattr(plain.base_model, name)
+        for name in names
+        if hasattr(plain.base_model, name)
+    )
 
 
 def layers_of(plain: Any) -> Any:
@@ -334,18 +424,29 @@ def fingerprint(model: Any) -> dict[str, Any]:
 
     weights = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
-        weights.update(name.encode() + value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        weights.update(
+            name.encode()
+            + value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+        )
     hooks = {
-        name: [table for table in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks") if getattr(m, table)]
+        name: [
+            table
+            for table in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
+            if getattr(m, table)
+        ]
         for name, m in model.named_modules()
     }
     return {
         "weights": weights.hexdigest(),
         "dtypes": {n: str(p.dtype) for n, p in model.named_parameters()},
-        "grad": {n: (p.requires_grad, p.grad is None) for n, p in model.named_parameters()},
+        "grad": {
+            n: (p.requires_grad, p.grad is None) for n, p in model.named_parameters()
+        },
         "training": {n: m.training for n, m in model.named_modules()},
         "hooks": hooks,
-        "hook_counts": {n: len(p.fwd_hooks) + len(p.bwd_hooks) for n, p in model.hook_dict.items()},
+        "hook_counts": {
+            n: len(p.fwd_hooks) + len(p.bwd_hooks) for n, p in model.hook_dict.items()
+        },
         "decoding": model.original_model.generation_config.to_dict(),
         "devices": {n: str(p.device) for n, p in model.named_parameters()},
     }
@@ -358,7 +459,11 @@ def process_state() -> tuple[Any, ...]:
     """
     numpy_state: Any = np.random.get_state()
     return (
-        None if os.environ.get("SQUASHLENS_TYPED") else random.getstate(), numpy_state[1].tolist(),
-        torch.random.get_rng_state().tolist(), torch.is_grad_enabled(), torch.get_default_dtype(),
-        plotly.io.templates.default, torch.get_num_threads(),
-    )  # fmt: skip
+        None if os.environ.get("SQUASHLENS_TYPED") else random.getstate(),
+        numpy_state[1].tolist(),
+        torch.random.get_rng_state().tolist(),
+        torch.is_grad_enabled(),
+        torch.get_default_dtype(),
+        plotly.io.templates.default,
+        torch.get_num_threads(),
+    )

@@ -13,7 +13,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 
 from tests.cases import CONFIGS, save_random
@@ -34,23 +43,40 @@ def splitter(kind: str) -> PreTrainedTokenizerFast:
     core = Tokenizer(models.BPE())
     alphabet = []
     if kind in ("threes", "merging"):
-        whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind == "merging")
-        cut = [] if kind == "merging" else [pre_tokenizers.Split(Regex(LLAMA3), "isolated")]
-        core.pre_tokenizer, core.decoder = pre_tokenizers.Sequence([*cut, whole]), decoders.ByteLevel()
+        whole = pre_tokenizers.ByteLevel(
+            add_prefix_space=False, use_regex=kind == "merging"
+        )
+        cut = (
+            []
+            if kind == "merging"
+            else [pre_tokenizers.Split(Regex(LLAMA3), "isolated")]
+        )
+        core.pre_tokenizer, core.decoder = (
+            pre_tokenizers.Sequence([*cut, whole]),
+            decoders.ByteLevel(),
+        )
         alphabet = pre_tokenizers.ByteLevel.alphabet()
     elif kind == "prefixed":
-        core.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(prepend_scheme="first"), DIGITS])
+        core.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Metaspace(prepend_scheme="first"), DIGITS]
+        )
         core.decoder = decoders.Metaspace()
     else:
         core.normalizer = normalizers.Replace(" ", "▁")
         core.pre_tokenizer = DIGITS
         core.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
     trainer = trainers.BpeTrainer(
-        special_tokens=SPECIAL, initial_alphabet=alphabet, min_frequency=8, show_progress=False, vocab_size=300
+        special_tokens=SPECIAL,
+        initial_alphabet=alphabet,
+        min_frequency=8,
+        show_progress=False,
+        vocab_size=300,
     )
     core.train_from_iterator(CORPUS, trainer)
     pad, eos, bos = SPECIAL
-    return PreTrainedTokenizerFast(tokenizer_object=core, pad_token=pad, eos_token=eos, bos_token=bos)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, pad_token=pad, eos_token=eos, bos_token=bos
+    )
 
 
 def save_random_with(kind: str, family: str, folder: Path) -> Path:

@@ -31,13 +31,19 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("prompts", ["110 =", ["110 =", "0 ="]], ids=["one", "several"])
-def test_a_measurement_made_of_others_has_one_bar(prompts: Any, opened: list[Any], tiny: Any) -> None:
+def test_a_measurement_made_of_others_has_one_bar(
+    prompts: Any, opened: list[Any], tiny: Any
+) -> None:
     sl.sensitivity(tiny, prompts)
     assert len(opened) > 2
-    assert [one.desc for one in opened if one.was_shown] == ["sensitivity" if prompts == "110 =" else "prompts"]
+    assert [one.desc for one in opened if one.was_shown] == [
+        "sensitivity" if prompts == "110 =" else "prompts"
+    ]
 
 
-def test_no_bar_where_it_is_quiet(opened: list[Any], tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_bar_where_it_is_quiet(
+    opened: list[Any], tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with sl.quiet():
         sl.sensitivity(tiny, "110 =")
     monkeypatch.setenv("SQUASHLENS_PROGRESS", "0")
@@ -51,13 +57,24 @@ def test_a_long_call_says_what_it_takes_after_its_first_unit_of_work(
     now = 0.0
     monkeypatch.setattr(bars.time, "monotonic", lambda: now)
     monkeypatch.setenv("SQUASHLENS_PROGRESS", "1")
-    for each, hidden in ((3.0, False), (3.0, True), (0.4, False)):  # seconds for each of 20 units
-        with bars.quiet() if hidden else nullcontext(), bars.one_bar("call", "Do less."):
+    for each, hidden in (
+        (3.0, False),
+        (3.0, True),
+        (0.4, False),
+    ):  # seconds for each of 20 units
+        with (
+            bars.quiet() if hidden else nullcontext(),
+            bars.one_bar("call", "Do less."),
+        ):
             for _ in bars.bar(range(4), desc="parts"):
                 for _ in bars.bar(range(5)):
                     now += each
         printed = capsys.readouterr()
-        said = "call: 4 steps (parts), about 60 s. Do less.\n" if each == 3.0 and not hidden else ""
+        said = (
+            "call: 4 steps (parts), about 60 s. Do less.\n"
+            if each == 3.0 and not hidden
+            else ""
+        )
         assert (printed.out + printed.err).count("about") == bool(said)
         assert said in printed.out
 
@@ -82,7 +99,11 @@ def test_warnings_point_at_the_callers_line(tiny: Any, tmp_path: Path) -> None:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             call()
-        ours = [one for one in said if "half precision" in str(one.message) or "certificate" in str(one.message)]
+        ours = [
+            one
+            for one in said
+            if "half precision" in str(one.message) or "certificate" in str(one.message)
+        ]
         assert ours
         for one in ours:
             assert one.filename == __file__

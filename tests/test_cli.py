@@ -18,9 +18,12 @@ from squashlens.cli import ACTIONS, COMMANDS, main
 from tests import odd
 
 ROOT = Path(__file__).parent.parent
-SAME = {"report": sl.report, "paper": sl.paper, "squash_map": sl.squash_map, "Loading": sl.load} | {
-    name: getattr(sl.Study, name) for name in ACTIONS
-}
+SAME = {
+    "report": sl.report,
+    "paper": sl.paper,
+    "squash_map": sl.squash_map,
+    "Loading": sl.load,
+} | {name: getattr(sl.Study, name) for name in ACTIONS}
 
 
 @pytest.fixture(autouse=True)
@@ -39,20 +42,35 @@ def stopped(words: list[str]) -> int:
 @pytest.mark.parametrize("name", SAME)
 def test_an_option_has_the_default_of_the_parameter(name: str) -> None:
     """Texts and numbers in which "", 0 and none stand for Python's None."""
-    options = inspect.signature(cli.Loading if name == "Loading" else (COMMANDS | ACTIONS)[name]).parameters
+    options = inspect.signature(
+        cli.Loading if name == "Loading" else (COMMANDS | ACTIONS)[name]
+    ).parameters
     parameters = inspect.signature(SAME[name]).parameters
     for option in options.values():
         parameter = parameters.get(option.name)
         needed = parameter is None or parameter.default is parameter.empty
-        if needed or option.name == "model" or (name, option.name) == ("squash_map", "prompt"):
+        if (
+            needed
+            or option.name == "model"
+            or (name, option.name) == ("squash_map", "prompt")
+        ):
             continue
         default = str(parameter.default).removeprefix("torch.")
-        stands_for = {str(option.default), "None" if option.default in ("", 0, "none", "{}", ("", "")) else ""}
+        stands_for = {
+            str(option.default),
+            "None" if option.default in ("", 0, "none", "{}", ("", "")) else "",
+        }
         assert {default, f"('{default}',)"} & stands_for, option
 
 
-@pytest.mark.parametrize("words", [[name] for name in COMMANDS] + [["study", name] for name in ACTIONS], ids=" ".join)
-def test_help_says_in_words_what_an_option_takes(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [[name] for name in COMMANDS] + [["study", name] for name in ACTIONS],
+    ids=" ".join,
+)
+def test_help_says_in_words_what_an_option_takes(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert stopped([*words, "--help"]) == 0
     said = capsys.readouterr().out
     assert len(said) > 200
@@ -72,13 +90,20 @@ def test_help_says_in_words_what_an_option_takes(words: list[str], capsys: pytes
         ("squash_map --out x.nc", "Use one of .html, .htm"),
         ("report --model tiny-gema", "Did you mean 'tiny-gemma' or 'tiny-prose'?"),
         ("report --model 'x\x1b[2Jy'", "x\\x1b[2Jy"),
-        ("report --prompt 'How many onse are'", "The word 'onse' is not in this model's vocabulary."),
+        (
+            "report --prompt 'How many onse are'",
+            "The word 'onse' is not in this model's vocabulary.",
+        ),
         ("study run none.yaml", "There is no file"),
         ("study run none.yaml --resources num_gpus=1", "is not JSON"),
     ],
 )
 def test_what_is_wrong_is_said_on_standard_error(
-    words: str, complaint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    words: str,
+    complaint: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert stopped(shlex.split(words)) == 2
@@ -90,7 +115,9 @@ def test_what_is_wrong_is_said_on_standard_error(
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("words", [["report", "--out", "a.nc"], ["study", "run", "a"], ["families"]])
+@pytest.mark.parametrize(
+    "words", [["report", "--out", "a.nc"], ["study", "run", "a"], ["families"]]
+)
 def test_what_needs_no_model_is_light(words: list[str]) -> None:
     """It answers at once, because nothing heavy is imported."""
     probe = (
@@ -104,15 +131,27 @@ def test_what_needs_no_model_is_light(words: list[str]) -> None:
 
 
 def test_the_package_is_a_program() -> None:
-    done = subprocess.run([sys.executable, "-m", "squashlens", "--version"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "squashlens", "--version"],
+        capture_output=True,
+        text=True,
+    )
     assert done.stdout.startswith("squashlens "), done.stderr
 
 
-def test_commands_in_the_documents_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_in_the_documents_are_understood(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     read: list[Any] = []
-    monkeypatch.setattr(tyro, "cli", lambda command, args, **form: read.append((command, args, form)))
+    monkeypatch.setattr(
+        tyro, "cli", lambda command, args, **form: read.append((command, args, form))
+    )
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    code = [block for page in pages for block in re.findall(r"```sh\n(.*?)```", page.read_text("utf-8"), re.DOTALL)]
+    code = [
+        block
+        for page in pages
+        for block in re.findall(r"```sh\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    ]
     code.append((ROOT / "Makefile").read_text("utf-8").replace("\t$(BIN)/", ""))
     lines = re.findall(r"^squashlens (.*)$", "\n".join(code).replace("\\\n", " "), re.M)
     for line in lines:
@@ -123,7 +162,9 @@ def test_commands_in_the_documents_are_understood(monkeypatch: pytest.MonkeyPatc
     assert len(read) == len(lines) > 12
 
 
-def test_a_page_a_map_and_figures_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_a_map_and_figures_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     page, made, folder = tmp_path / "r.html", tmp_path / "m.html", tmp_path / "paper"
     main(["report", "--prompt", "110 =", "--out", str(page)])
     main(["squash-map", "--prompt", "110 =", "--method", "none", "--out", str(made)])
@@ -137,7 +178,9 @@ def test_a_page_a_map_and_figures_are_written(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_a_terminal_without_a_character_gets_an_escape(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_without_a_character_gets_an_escape(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding, errors="strict")
     monkeypatch.setattr(sys, "stdout", stream)
     assert stopped(["report", "--help"]) == 0

@@ -20,9 +20,15 @@ assert sl.figures.entropy_bars(found) == sl.figures.of(found)
 assert "attention_entropy" in measurements()
 """
 # The tests that find what is public: those of whole lists, and those that have the new names as parameters.
-GENERIC = ["tests/test_package.py", "tests/test_results.py", "tests/test_options.py", "tests/test_arguments.py",
-           "tests/figures/test_specimens.py", "tests/study/test_description.py",
-           "tests/device/test_pretended.py"]  # fmt: skip
+GENERIC = [
+    "tests/test_package.py",
+    "tests/test_results.py",
+    "tests/test_options.py",
+    "tests/test_arguments.py",
+    "tests/figures/test_specimens.py",
+    "tests/study/test_description.py",
+    "tests/device/test_pretended.py",
+]
 NAMED = "attention_entropy or entropy_bars or every_measurement or every_public or public_name or measurement_names"
 
 
@@ -30,20 +36,42 @@ NAMED = "attention_entropy or entropy_bars or every_measurement or every_public 
 @pytest.mark.timeout(3600)
 def test_its_steps_alone_add_a_measurement_a_figure_and_a_hook(tmp_path: Path) -> None:
     for part in ("squashlens", "tests", "docs", "hooks", "analyses"):
-        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("_build", "node_modules"))
-    for file in ("CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "README.md", "conftest.py", "pyproject.toml"):
+        shutil.copytree(
+            ROOT / part,
+            tmp_path / part,
+            ignore=shutil.ignore_patterns("_build", "node_modules"),
+        )
+    for file in (
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "README.md",
+        "conftest.py",
+        "pyproject.toml",
+    ):
         shutil.copy(ROOT / file, tmp_path / file)
 
     here = os.environ | {"PYTHONPATH": str(tmp_path)}
 
     def run(*words: str) -> str:
-        done = subprocess.run(words, cwd=tmp_path, env=here, capture_output=True, text=True)
-        assert done.returncode == 0, f"{words}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        done = subprocess.run(
+            words, cwd=tmp_path, env=here, capture_output=True, text=True
+        )
+        assert done.returncode == 0, (
+            f"{words}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        )
         return done.stdout
 
     python = ".venv/bin/python"
-    instead = {"make names": f"{python} -m tests.names", ".venv/bin/pytest": f"{python} -m pytest -q"}
-    _, _, steps = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Add a measurement")
+    instead = {
+        "make names": f"{python} -m tests.names",
+        ".venv/bin/pytest": f"{python} -m pytest -q",
+    }
+    _, _, steps = (
+        (ROOT / "CONTRIBUTING.md")
+        .read_text(encoding="utf-8")
+        .partition("## Add a measurement")
+    )
     new: list[str] = []
     for language, name, text in STEP.findall(steps):
         if language == "python":
@@ -56,7 +84,17 @@ def test_its_steps_alone_add_a_measurement_a_figure_and_a_hook(tmp_path: Path) -
         for line in text.replace(python, sys.executable).splitlines():
             run(*shlex.split(line))
     run(sys.executable, "-c", USED)
-    run(sys.executable, "-m", "pytest", "-q", "-m", "not slow and not cuda", *GENERIC, "-k", NAMED)
+    run(
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "not slow and not cuda",
+        *GENERIC,
+        "-k",
+        NAMED,
+    )
     run(sys.executable, "-m", "ruff", "check", "squashlens", "hooks")
     run(sys.executable, "-m", "ruff", "format", "--check", "squashlens", "hooks")
     run(sys.executable, "-m", "pyright", "--pythonpath", sys.executable, *new)

@@ -19,7 +19,9 @@ RESULT = xr.DataArray(np.arange(9000.0), dims="a", name="v", attrs={"provenance"
 
 
 @pytest.mark.parametrize("name", [errno.ENOSPC, errno.EFBIG, errno.EACCES])
-def test_every_failure_of_the_system_is_refused(name: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_failure_of_the_system_is_refused(
+    name: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path / "x.txt", b"old")
 
     def fail(handle: int) -> None:
@@ -36,12 +38,19 @@ def test_every_failure_of_the_system_is_refused(name: int, tmp_path: Path, monke
 def test_links_stay_links(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     target = sl.results.save(RESULT, tmp_path / "real" / "x.nc")
-    for link, to in (("x.nc", target), ("y.nc", Path("real/y.nc")), ("z.nc", Path("x.nc"))):
+    for link, to in (
+        ("x.nc", target),
+        ("y.nc", Path("real/y.nc")),
+        ("z.nc", Path("x.nc")),
+    ):
         (tmp_path / link).symlink_to(to)
         sl.results.save(RESULT * 2, tmp_path / link)
         assert (tmp_path / link).is_symlink()
         assert sl.results.open(tmp_path / link).identical(RESULT * 2)
-    assert sorted(path.name for path in (tmp_path / "real").iterdir()) == ["x.nc", "y.nc"]
+    assert sorted(path.name for path in (tmp_path / "real").iterdir()) == [
+        "x.nc",
+        "y.nc",
+    ]
     (tmp_path / "nowhere.nc").symlink_to("missing/x.nc")
     with pytest.raises(InputError, match="There is no folder"):
         sl.results.save(RESULT, tmp_path / "nowhere.nc")
@@ -80,10 +89,17 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Use one of .nc, .json"):
         require_output(tmp_path / "x.txt", (".nc", ".json"))
     assert require_output(tmp_path / "x.nc") == tmp_path / "x.nc"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["dangling.nc", "file", "null.nc", "pipe"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "dangling.nc",
+        "file",
+        "null.nc",
+        "pipe",
+    ]
 
 
-def test_outputs_are_checked_before_the_work(tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_are_checked_before_the_work(
+    tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of every public function that writes: not even the proof of the model is begun."""
 
     def work(*_: Any, **__: Any) -> None:
@@ -91,8 +107,10 @@ def test_outputs_are_checked_before_the_work(tmp_path: Path, tiny: Any, monkeypa
 
     assert all([sl.evaluate, sl.capture, sl.report])  # are imported
     for place in (
-        "measure.answers.evaluate.require_sound", "engine.capturing.capture.require_sound", "engine.loading.load.load",
-    ):  # fmt: skip
+        "measure.answers.evaluate.require_sound",
+        "engine.capturing.capture.require_sound",
+        "engine.loading.load.load",
+    ):
         monkeypatch.setattr(f"squashlens.{place}", work)
     (tmp_path / "locked").write_bytes(b"")
     (tmp_path / "locked").chmod(0o444)
@@ -105,5 +123,8 @@ def test_outputs_are_checked_before_the_work(tmp_path: Path, tiny: Any, monkeypa
     ]
     for write_to in writers:
         for path in (nowhere, tmp_path / "locked.html", tmp_path):
-            with pytest.raises((InputError, OutputError), match="no folder|read-only|is a folder|known ending"):
+            with pytest.raises(
+                (InputError, OutputError),
+                match="no folder|read-only|is a folder|known ending",
+            ):
                 write_to(path)

@@ -51,18 +51,29 @@ SAID: dict[int, tuple[str, StopReason, str]] = {
     2: (f"{SAYS} 11", "stop", "echo"),
     21: (f"{SAYS} 21", "unknown", "read"),
 }
-USAGE = ModelUsage(input_tokens=7, input_tokens_cache_read=30, input_tokens_cache_write=4, output_tokens=5)
+USAGE = ModelUsage(
+    input_tokens=7,
+    input_tokens_cache_read=30,
+    input_tokens_cache_write=4,
+    output_tokens=5,
+)
 Says = Callable[[str], ModelOutput]
 
 
-def output(text: str, why: StopReason = "stop", usage: ModelUsage = USAGE) -> ModelOutput:
+def output(
+    text: str, why: StopReason = "stop", usage: ModelUsage = USAGE
+) -> ModelOutput:
     """Usage is given: without it, mockllm counts tokens by a vocabulary that it would have to download."""
-    return ModelOutput.from_content("mock-1", text, stop_reason=why).model_copy(update={"usage": usage})
+    return ModelOutput.from_content("mock-1", text, stop_reason=why).model_copy(
+        update={"usage": usage}
+    )
 
 
 def right(prompt: str) -> ModelOutput:
     """Counts the ones that the prompt ends in."""
-    return output(f"{SAYS} {prompt.partition('sequence:')[2].partition('.')[0].count('1')}")
+    return output(
+        f"{SAYS} {prompt.partition('sequence:')[2].partition('.')[0].count('1')}"
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -77,8 +88,16 @@ def put(tmp_path: Path) -> Callable[..., EvalLog]:
     """Asks a mock model by Inspect, which logs below `tmp_path`."""
 
     def asked(task: Any, says: Says = right, **settings: Any) -> EvalLog:
-        model = get_model("mockllm/model", custom_outputs=lambda said, *_: says(said[-1].text), memoize=False)
-        chosen = {"log_dir": str(tmp_path / "logs"), "display": "none", "log_realtime": False} | settings
+        model = get_model(
+            "mockllm/model",
+            custom_outputs=lambda said, *_: says(said[-1].text),
+            memoize=False,
+        )
+        chosen = {
+            "log_dir": str(tmp_path / "logs"),
+            "display": "none",
+            "log_realtime": False,
+        } | settings
         (log,) = inspect_ai.eval(task, model=model, **chosen)
         return log
 
@@ -102,44 +121,79 @@ def scripted(prompt: str) -> ModelOutput:
     return output(text, why)
 
 
-def test_scores_in_inspect_are_those_of_both_readings(put: Callable[..., EvalLog]) -> None:
+def test_scores_in_inspect_are_those_of_both_readings(
+    put: Callable[..., EvalLog],
+) -> None:
     log = put(hosted.inspect_task(ONES, list(SAID)), scripted)
     assert log.status == "success", log.error
     found = hosted.from_log(log)
     questions = ONES.asked(list(SAID))
-    answers = {q: Answer(SAID[q.length][0], SAID[q.length][1] in ("stop", "unknown"), 41, 5) for q in questions}
+    answers = {
+        q: Answer(SAID[q.length][0], SAID[q.length][1] in ("stop", "unknown"), 41, 5)
+        for q in questions
+    }
     same(found, score_answers(ONES, answers, {}))
-    assert found["reading"].values[0, :, 0].tolist() == [SAID[length][2] for length in sorted(SAID)]
-    assert found["length"].values[found["right"].values[0, :, 0]].tolist() == [10, 17, 18, 21]
-    assert found["prompt_tokens"].values.flat[0] == 41  # 7 new, 30 and 4 that were cached
+    assert found["reading"].values[0, :, 0].tolist() == [
+        SAID[length][2] for length in sorted(SAID)
+    ]
+    assert found["length"].values[found["right"].values[0, :, 0]].tolist() == [
+        10,
+        17,
+        18,
+        21,
+    ]
+    assert (
+        found["prompt_tokens"].values.flat[0] == 41
+    )  # 7 new, 30 and 4 that were cached
     for sample in log.samples or []:
         score, asked = ((sample.scores or {})[name] for name in ("lenient", "strict"))
         here = found.sel(mode="answer_only", length=sample.metadata["length"], seed=0)
         told = (score.value, score.answer or "", score.explanation)
         assert told == ("C" if here["right"] else "I", here["value"], here["reading"])
         if sample.metadata["length"] == 18:
-            assert (asked.value, asked.answer, asked.explanation) == ("I", None, "not in the requested form")
+            assert (asked.value, asked.answer, asked.explanation) == (
+                "I",
+                None,
+                "not in the requested form",
+            )
         else:
             assert asked == score
     both = log.results.scores if log.results else []
-    metrics = {each.name: {name: metric.value for name, metric in each.metrics.items()} for each in both}
+    metrics = {
+        each.name: {name: metric.value for name, metric in each.metrics.items()}
+        for each in both
+    }
     for name, variable, accuracy, unread in (
-        ("lenient", "accuracy", 4, found["unread"].sum("why")), ("strict", "accuracy_strict", 3, 1 - found["as_asked"])
-    ):  # fmt: skip
+        ("lenient", "accuracy", 4, found["unread"].sum("why")),
+        ("strict", "accuracy_strict", 3, 1 - found["as_asked"]),
+    ):
         assert metrics[name].keys() == {"accuracy", "stderr", "unread"}
-        assert metrics[name]["accuracy"] == pytest.approx(accuracy / 13) == found[variable].mean().item()
-        assert metrics[name]["unread"] == pytest.approx((12 - accuracy) / 13) == unread.mean().item()
+        assert (
+            metrics[name]["accuracy"]
+            == pytest.approx(accuracy / 13)
+            == found[variable].mean().item()
+        )
+        assert (
+            metrics[name]["unread"]
+            == pytest.approx((12 - accuracy) / 13)
+            == unread.mean().item()
+        )
 
 
-def test_answers_come_back_in_the_order_of_the_questions(put: Callable[..., EvalLog]) -> None:
-    task = hosted.inspect_task(DRAWN, [12, 5], seeds=[3, 1], mode=["cot", "answer_only"])
+def test_answers_come_back_in_the_order_of_the_questions(
+    put: Callable[..., EvalLog],
+) -> None:
+    task = hosted.inspect_task(
+        DRAWN, [12, 5], seeds=[3, 1], mode=["cot", "answer_only"]
+    )
     log = put(task, sample_shuffle=7)
     placed = [sample.metadata["place"] for sample in log.samples or []]
     assert placed != sorted(placed)
     found = hosted.from_log(log)
     assert found["accuracy"].values.tolist() == [[1, 1], [1, 1]]
     answers = {
-        q: Answer(right(q.prompt).completion, True, 41, 5) for q in DRAWN.asked([12, 5], [3, 1], found["mode"].values)
+        q: Answer(right(q.prompt).completion, True, 41, 5)
+        for q in DRAWN.asked([12, 5], [3, 1], found["mode"].values)
     }
     same(found, score_answers(DRAWN, answers, {}))
     assert [*found["length"].values, *found["seed"].values] == [5, 12, 3, 1]
@@ -147,17 +201,34 @@ def test_answers_come_back_in_the_order_of_the_questions(put: Callable[..., Eval
     assert sl.results.provenance(found)["call"]["lengths"] == [5, 12]
 
 
-def test_the_provenance_says_who_was_asked_how(put: Callable[..., EvalLog], tmp_path: Path) -> None:
-    log = put(hosted.inspect_task(ONES, [4, 5], 2), temperature=0.7, max_tokens=99, extra_headers={"key": "secret"})
-    log.eval.model_args |= {"model_path": str(tmp_path / "my-model"), "api_key": "secret"}
+def test_the_provenance_says_who_was_asked_how(
+    put: Callable[..., EvalLog], tmp_path: Path
+) -> None:
+    log = put(
+        hosted.inspect_task(ONES, [4, 5], 2),
+        temperature=0.7,
+        max_tokens=99,
+        extra_headers={"key": "secret"},
+    )
+    log.eval.model_args |= {
+        "model_path": str(tmp_path / "my-model"),
+        "api_key": "secret",
+    }
     found = hosted.from_log(log)
     facts = sl.results.provenance(found)
     assert facts["task"]["name"] == "count_ones"
     said = {name: facts[name] for name in ("model", "answered_by", "generate", "call")}
     assert said == {
-        "model": "mockllm/model", "answered_by": ["mock-1"], "generate": {"temperature": 0.7, "max_tokens": 99},
-        "call": {"function": "hosted", "mode": ["answer_only"], "lengths": [4, 5], "seeds": [0, 1]},
-    }  # fmt: skip
+        "model": "mockllm/model",
+        "answered_by": ["mock-1"],
+        "generate": {"temperature": 0.7, "max_tokens": 99},
+        "call": {
+            "function": "hosted",
+            "mode": ["answer_only"],
+            "lengths": [4, 5],
+            "seeds": [0, 1],
+        },
+    }
     assert str(tmp_path) not in json.dumps(facts)
     assert "secret" not in json.dumps(facts)
 
@@ -168,18 +239,32 @@ def test_a_task_of_ones_own(put: Callable[..., EvalLog]) -> None:
     xr.testing.assert_identical(hosted.from_log(log.location, task=VOWELS), found)
     assert np.array_equal(found["right"], found["truth"] == "2")
     for given in (None, DRAWN):
-        with pytest.raises(InputError, match="This log has answers to another task, 'vowels of mine'.*task="):
+        with pytest.raises(
+            InputError,
+            match="This log has answers to another task, 'vowels of mine'.*task=",
+        ):
             hosted.from_log(log, task=given)
-    other = Task(VOWELS.name, "Vowels in '{sequence}'?", VOWELS.draw, VOWELS.answer, read=reading.number)
+    other = Task(
+        VOWELS.name,
+        "Vowels in '{sequence}'?",
+        VOWELS.draw,
+        VOWELS.answer,
+        read=reading.number,
+    )
     with pytest.raises(InputError, match="differ from those of the task"):
         hosted.from_log(log, task=other)
 
 
-def test_what_is_not_whole_is_refused(put: Callable[..., EvalLog], tmp_path: Path) -> None:
+def test_what_is_not_whole_is_refused(
+    put: Callable[..., EvalLog], tmp_path: Path
+) -> None:
     def fails(prompt: str) -> ModelOutput:
         raise ValueError("quota is used up")
 
-    drawn, ones = hosted.inspect_task(DRAWN, [4, 9], 2), hosted.inspect_task(ONES, [4, 9])
+    drawn, ones = (
+        hosted.inspect_task(DRAWN, [4, 9], 2),
+        hosted.inspect_task(ONES, [4, 9]),
+    )
     several = hosted.inspect_task(ONES, [4], 2)
     (tmp_path / "bad.eval").write_text("no log")
     for log, message in (
@@ -189,45 +274,74 @@ def test_what_is_not_whole_is_refused(put: Callable[..., EvalLog], tmp_path: Pat
         (lambda: tmp_path / "none.eval", "not a log that Inspect can read"),
         (lambda: tmp_path / "bad.eval", "not a log that Inspect can read"),
         (lambda: put(ones, fails), "status 'error'.*quota is used up"),
-        (lambda: put(ones, fails, fail_on_error=False), "'answer_only-4-0' was not answered.*quota is used up"),
-        (lambda: put(several, temperature=0), "temperature 0.*seeds=1"),  # one answer would be counted as two
+        (
+            lambda: put(ones, fails, fail_on_error=False),
+            "'answer_only-4-0' was not answered.*quota is used up",
+        ),
+        (
+            lambda: put(several, temperature=0),
+            "temperature 0.*seeds=1",
+        ),  # one answer would be counted as two
     ):
         found = log()
         with pytest.raises(InputError, match=message):
             hosted.from_log(found)
     assert hosted.from_log(put(drawn, limit=2)).sizes["length"] == 1  # whole in itself
     assert hosted.from_log(put(several)).sizes["seed"] == 2
-    assert hosted.from_log(put(hosted.inspect_task(DRAWN, [4], 2), temperature=0)).sizes["seed"] == 2
+    assert (
+        hosted.from_log(put(hosted.inspect_task(DRAWN, [4], 2), temperature=0)).sizes[
+            "seed"
+        ]
+        == 2
+    )
 
 
 def test_tasks_go_by_name(put: Callable[..., EvalLog]) -> None:
-    log = put("squashlens/ask", task_args={"name": "sum", "lengths": "4,5", "seeds": "3"})
+    log = put(
+        "squashlens/ask", task_args={"name": "sum", "lengths": "4,5", "seeds": "3"}
+    )
     assert log.eval.task_registry_name == "squashlens/ask"
     assert hosted.from_log(log)["length"].values.tolist() == [4, 5]
-    log = put("squashlens/ask", task_args={"name": "taught_copy_random", "lengths": 3, "seeds": 2})
-    assert sl.results.provenance(hosted.from_log(log))["task"]["name"] == "taught_copy_random"
+    log = put(
+        "squashlens/ask",
+        task_args={"name": "taught_copy_random", "lengths": 3, "seeds": 2},
+    )
+    assert (
+        sl.results.provenance(hosted.from_log(log))["task"]["name"]
+        == "taught_copy_random"
+    )
     with pytest.raises(InputError, match="no task 'count_twos'"):
         hosted.ask("count_twos")
 
 
 @pytest.mark.slow
-def test_a_local_folder_answers_inspect_as_it_answers_behave(tiny: Any, tmp_path: Path) -> None:
+def test_a_local_folder_answers_inspect_as_it_answers_behave(
+    tiny: Any, tmp_path: Path
+) -> None:
     """Word for word: the template here gives the prompt as it is, and the tokenizer puts its one <bos> in front.
 
     Inspect's provider counts the tokens of a padded batch, and the one that ends an answer, so those are other numbers.
     """
     task = sl.tasks.find("taught_count_bernoulli")
     model = get_model(
-        "hf/local", model_path=str(sl.zoo.folder("tiny-gemma")), device="cpu", do_sample=False, memoize=False,
+        "hf/local",
+        model_path=str(sl.zoo.folder("tiny-gemma")),
+        device="cpu",
+        do_sample=False,
+        memoize=False,
         chat_template="{{ messages[0].content }}",
-    )  # fmt: skip
+    )
     asked = hosted.inspect_task(task, [3, 8, 400], 2)
-    (log,) = inspect_ai.eval(asked, model=model, log_dir=str(tmp_path), display="none", max_tokens=16)
+    (log,) = inspect_ai.eval(
+        asked, model=model, log_dir=str(tmp_path), display="none", max_tokens=16
+    )
     assert log.status == "success", log.error
     found = hosted.from_log(log)
     how: dict[str, Any] = {"max_new_tokens": 16, "n_baseline": 0}
     ours = sl.evaluate(tiny, task, lengths=[3, 8, 400], seeds=2, **how)
-    same(found, ours, but={"prompt_tokens", "answer_tokens", *Ability._fields})  # a log's baseline is its own
+    same(
+        found, ours, but={"prompt_tokens", "answer_tokens", *Ability._fields}
+    )  # a log's baseline is its own
     assert found["right"].sel(length=8).all()
     assert (found["prompt_tokens"] == ours["prompt_tokens"].max()).all()
     facts = sl.results.provenance(found)
@@ -236,9 +350,16 @@ def test_a_local_folder_answers_inspect_as_it_answers_behave(tiny: Any, tmp_path
 
 
 def test_without_inspect_the_remedy_is_said(tmp_path: Path) -> None:
-    (tmp_path / "inspect_ai.py").write_text("raise ModuleNotFoundError('No module named inspect_ai')")
+    (tmp_path / "inspect_ai.py").write_text(
+        "raise ModuleNotFoundError('No module named inspect_ai')"
+    )
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", "import squashlens.hosted"], env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", "import squashlens.hosted"],
+        env=env,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 1
     assert "ModelAccessError: Hosted models need inspect-ai" in done.stderr
     assert 'pip install "squashlens[eval]"' in done.stderr

@@ -23,16 +23,24 @@ FACTS = {"model": "tiny", "call": {"norm": "linf", "every": [2, 3]}, "revision":
 TEXTS = st.text(st.characters(codec="utf-8"))
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
 
 def rows(path: Path) -> int:
-    return len(path.read_text().splitlines()) - 2  # the first line is empty, and the second has the facts
+    return (
+        len(path.read_text().splitlines()) - 2
+    )  # the first line is empty, and the second has the facts
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=40,
+    deadline=None,
+)
 @given(found=st.dictionaries(TEXTS, VALUES, max_size=4))
 def test_what_was_found_comes_back(found: dict[str, Any], tmp_path: Path) -> None:
     """Every float to the bit, every name and text; after each finding, by a journal of its own."""
@@ -53,15 +61,23 @@ def test_what_was_found_comes_back(found: dict[str, Any], tmp_path: Path) -> Non
     [
         ({"model": "other"}, "model"),
         ({"call": {"norm": "l1", "every": [2, 3]}}, "call: norm"),
-        ({"call": {"norm": "linf", "every": [3, 2]}, "revision": "main"}, "call: every, revision"),
+        (
+            {"call": {"norm": "linf", "every": [3, 2]}, "revision": "main"},
+            "call: every, revision",
+        ),
         ({"hooks": ["mask"]}, "hooks"),
     ],
 )
-def test_another_search_is_refused(facts: dict[str, Any], others: str, tmp_path: Path) -> None:
+def test_another_search_is_refused(
+    facts: dict[str, Any], others: str, tmp_path: Path
+) -> None:
     path = tmp_path / "search.json"
     Journal(path, FACTS).keep({"a": 1})
     before = path.read_bytes()
-    with pytest.raises(InputError, match=f"was saved for a different {others}. Give another name, or delete the file"):
+    with pytest.raises(
+        InputError,
+        match=f"was saved for a different {others}. Give another name, or delete the file",
+    ):
         Journal(path, {**FACTS, **facts})
     assert path.read_bytes() == before
 
@@ -70,15 +86,26 @@ def test_another_search_is_refused(facts: dict[str, Any], others: str, tmp_path:
 def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "search.json"
     path.write_bytes(content)
-    with pytest.raises(InputError, match="search.json is not a journal of a search.*Give another name, or delete it"):
+    with pytest.raises(
+        InputError,
+        match="search.json is not a journal of a search.*Give another name, or delete it",
+    ):
         Journal(path, {})
     assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize("change", [
-    lambda line: line.replace("1.5", "2.5"), lambda line: line[:-9], lambda line: "", lambda line: '["a", 3]',
-])  # fmt: skip
-def test_a_finding_that_was_changed_or_only_begun_is_found_again(change: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda line: line.replace("1.5", "2.5"),
+        lambda line: line[:-9],
+        lambda line: "",
+        lambda line: '["a", 3]',
+    ],
+)
+def test_a_finding_that_was_changed_or_only_begun_is_found_again(
+    change: Any, tmp_path: Path
+) -> None:
     path = tmp_path / "search"
     Journal(path, FACTS).keep({"a": [1.5, 2], "b": 1})
     empty, facts, a, b = path.read_text().split("\n")
@@ -102,7 +129,9 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
     fork = multiprocessing.get_context("fork")
     start = fork.Event()
     own = [[f"{who} {n}" for n in range(15)] for who in "ab"]
-    writers = [fork.Process(target=keeps, args=(path, [*names, *both], start)) for names in own]
+    writers = [
+        fork.Process(target=keeps, args=(path, [*names, *both], start)) for names in own
+    ]
     for writer in writers:
         writer.start()
     start.set()
@@ -135,8 +164,10 @@ def test_killed_writers_lose_nothing(kills: int, tmp_path: Path) -> None:
     for turn in range(kills):
         writer = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(WRITER), str(path)],
-            stdout=subprocess.PIPE, text=True, env=environment,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
         assert writer.stdout is not None
         # Now and then before anything was kept.
         first = writer.stdout.readline() if turn % 5 else ""

@@ -11,11 +11,16 @@ from tests.mutate import ROOT, files_for, mutations
 @pytest.mark.parametrize("module", ["theory/norms.py", "measure/collapse/mechanism.py"])
 def test_a_mutation_is_one_change_of_what_is_computed(module: str) -> None:
     path = ROOT / "squashlens" / module
-    before, found = ast.unparse(ast.parse(path.read_text(encoding="utf-8"))).splitlines(), [*mutations(path)]
+    before, found = (
+        ast.unparse(ast.parse(path.read_text(encoding="utf-8"))).splitlines(),
+        [*mutations(path)],
+    )
     assert len(found) > 10
     for mutation in found[::5]:
         after = mutation.text().splitlines()
-        changed = [one for one, other in zip(before, after, strict=True) if one != other]
+        changed = [
+            one for one, other in zip(before, after, strict=True) if one != other
+        ]
         assert len(changed) == 1, mutation
         assert not changed[0].lstrip().startswith(("import", "from"))
 

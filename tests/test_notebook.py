@@ -21,26 +21,47 @@ def nudge(z: torch.Tensor) -> torch.Tensor:
 
 def hooks_on(model: Any) -> dict[str, int]:
     """Hooks on every module, whoever hung them."""
-    tables = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    named = [*model.named_modules(), *model.original_model.named_modules(), *model.hook_dict.items()]
-    return {f"{name} {table}": len(getattr(module, table)) for name, module in named for table in tables}
+    tables = (
+        "_forward_hooks",
+        "_forward_pre_hooks",
+        "_backward_hooks",
+        "_backward_pre_hooks",
+    )
+    named = [
+        *model.named_modules(),
+        *model.original_model.named_modules(),
+        *model.hook_dict.items(),
+    ]
+    return {
+        f"{name} {table}": len(getattr(module, table))
+        for name, module in named
+        for table in tables
+    }
 
 
 def state(model: Any) -> tuple[Any, ...]:
-    return fingerprint(model), hooks_on(model), model.original_model.config._attn_implementation
+    return (
+        fingerprint(model),
+        hooks_on(model),
+        model.original_model.config._attn_implementation,
+    )
 
 
 @pytest.fixture(scope="module")
 def own() -> Any:
     """A bridge that squashlens has not loaded, after a user's first lines."""
-    model = TransformerBridge.boot_transformers(str(sl.zoo.folder("tiny-gemma")), device="cpu")
+    model = TransformerBridge.boot_transformers(
+        str(sl.zoo.folder("tiny-gemma")), device="cpu"
+    )
     model.eval()
     return model
 
 
 def test_a_proof_leaves_nothing_on_a_bridge() -> None:
     """The bridge's first pass, whoever runs it, has the libraries hang hooks of theirs; squashlens adds none."""
-    model = TransformerBridge.boot_transformers(str(sl.zoo.folder("tiny-gemma")), device="cpu").eval()
+    model = TransformerBridge.boot_transformers(
+        str(sl.zoo.folder("tiny-gemma")), device="cpu"
+    ).eval()
     model(torch.tensor([[2, 5, 6]]))
     before = state(model)
     result = sl.sensitivity(model, PROMPT)
@@ -53,7 +74,11 @@ DEFAULT = ("capture", "path_bound", "sensitivity", "substitution_effect")
 
 
 @pytest.mark.parametrize(
-    "measurement", [m if m in DEFAULT else pytest.param(m, marks=pytest.mark.slow) for m in measurements.MEASUREMENTS]
+    "measurement",
+    [
+        m if m in DEFAULT else pytest.param(m, marks=pytest.mark.slow)
+        for m in measurements.MEASUREMENTS
+    ],
 )
 def test_model_and_process_are_as_before(own: Any, measurement: str) -> None:
     """After `run_with_cache` and under an own hook, which the provenance names."""
@@ -65,8 +90,14 @@ def test_model_and_process_are_as_before(own: Any, measurement: str) -> None:
         for call, result in measurements.calls(subject, measurement):
             assert state(own) == before, call
             assert process_state() == process, call
-            of_a_model = isinstance(result, xr.Dataset | xr.DataArray) and measurement not in ("runs", "synthetic")
-            assert not of_a_model or call == "splits" or "nudge" in str(sl.results.provenance(result)), call
+            of_a_model = isinstance(
+                result, xr.Dataset | xr.DataArray
+            ) and measurement not in ("runs", "synthetic")
+            assert (
+                not of_a_model
+                or call == "splits"
+                or "nudge" in str(sl.results.provenance(result))
+            ), call
         assert torch.equal(own(ids), logits)
 
 
@@ -83,9 +114,15 @@ def test_hooks_come_off_after_an_exception(own: Any) -> None:
 
     with pytest.raises(RuntimeError, match="on purpose"):
         interrupted()
-    for place, complaint in (("blocks.0.nowhere", "no hook point"), ("blocks.6.hook_resid_pre", "no hook point")):
+    for place, complaint in (
+        ("blocks.0.nowhere", "no hook point"),
+        ("blocks.6.hook_resid_pre", "no hook point"),
+    ):
         lost = sl.hooks.Hook("lost", place, lambda t: t)
-        with pytest.raises(InputError, match=complaint), sl.applied(own, sl.hooks.freeze_attention(), lost):
+        with (
+            pytest.raises(InputError, match=complaint),
+            sl.applied(own, sl.hooks.freeze_attention(), lost),
+        ):
             pass
     with pytest.raises(InputError, match="query=99"):
         sl.path_bound(own, PROMPT, query=99)

@@ -37,11 +37,17 @@ def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "script",
-    [s if s.name in QUICK else pytest.param(s, marks=pytest.mark.slow) for s in SCRIPTS],
+    [
+        s if s.name in QUICK else pytest.param(s, marks=pytest.mark.slow)
+        for s in SCRIPTS
+    ],
     ids=lambda s: f"{s.parent.name}/{s.name}",
 )
 def test_scripts_run(
-    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    script: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """In this process, since importing takes most of the time. By default only two: `make docs` runs all of them."""
     monkeypatch.chdir(tmp_path)
@@ -59,29 +65,59 @@ def test_modules_stay_small_and_long_functions_say_why() -> None:
         text = module.read_text(encoding="utf-8")
         lines = text.splitlines()
         assert len(lines) <= 400, module
-        for function in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)):
-            start = min(node.lineno for node in (function, *function.decorator_list)) - 1
-            above = itertools.takewhile(lambda line: line.lstrip().startswith("#"), reversed(lines[:start]))
-            comment = " ".join(["".join(above), lines[function.lineno - 1].partition("#")[2]])
+        for function in (
+            node
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.FunctionDef)
+        ):
+            start = (
+                min(node.lineno for node in (function, *function.decorator_list)) - 1
+            )
+            above = itertools.takewhile(
+                lambda line: line.lstrip().startswith("#"), reversed(lines[:start])
+            )
+            comment = " ".join(
+                ["".join(above), lines[function.lineno - 1].partition("#")[2]]
+            )
             docstring = (ast.get_docstring(function, clean=False) or "").splitlines()
             n_lines = (function.end_lineno or 0) - function.lineno + 1 - len(docstring)
             where = f"{module.relative_to(ROOT)}: {function.name}"
-            assert n_lines <= 60 or re.search(r"long|lines", comment), f"{where} has {n_lines} lines"
+            assert n_lines <= 60 or re.search(r"long|lines", comment), (
+                f"{where} has {n_lines} lines"
+            )
 
 
 @pytest.mark.slow
 def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
     """pip's way: a wheel that holds only the package, installed elsewhere, reporting from another folder."""
     uv = Path(sys.executable).with_name("uv")
-    built = run(str(uv), "build", "--wheel", "--out-dir", str(tmp_path), str(ROOT), cwd=tmp_path)
+    built = run(
+        str(uv), "build", "--wheel", "--out-dir", str(tmp_path), str(ROOT), cwd=tmp_path
+    )
     assert built.returncode == 0, built.stderr
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {n.split("/")[0] for n in names} == {"squashlens", "squashlens-0.1.0.dist-info"}
-    wanted = ("reporting/template.html.jinja", "zoo/tiny-gemma/model.safetensors", "zoo/tiny-gemma/README.md")
+    assert {n.split("/")[0] for n in names} == {
+        "squashlens",
+        "squashlens-0.1.0.dist-info",
+    }
+    wanted = (
+        "reporting/template.html.jinja",
+        "zoo/tiny-gemma/model.safetensors",
+        "zoo/tiny-gemma/README.md",
+    )
     assert {f"squashlens/{n}" for n in wanted} <= set(names)
     site = tmp_path / "site"
-    placed = run(str(uv), "pip", "install", "--no-deps", "--target", str(site), str(wheel), cwd=tmp_path)
+    placed = run(
+        str(uv),
+        "pip",
+        "install",
+        "--no-deps",
+        "--target",
+        str(site),
+        str(wheel),
+        cwd=tmp_path,
+    )
     assert placed.returncode == 0, placed.stderr
     probe = f"import sys; sys.path.insert(0, {str(site)!r}); from squashlens.cli import main; main(['report'])"
     done = run(sys.executable, "-c", probe, cwd=tmp_path)
@@ -96,7 +132,9 @@ def python_of(page: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.gemma
-def test_the_readmes_python_runs(gemma: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readmes_python_runs(
+    gemma: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = python_of("README.md")
     assert "sl.sensitivity" in code
     (tmp_path / "readme.py").write_text(code, encoding="utf-8")
@@ -118,12 +156,17 @@ def test_links_in_the_documents_lead_somewhere_and_names_exist() -> None:
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         for target in re.findall(r"\]\(([^)#]+)\)", text):
-            assert target.startswith("http") or (page.parent / target).exists(), (page.name, target)
+            assert target.startswith("http") or (page.parent / target).exists(), (
+                page.name,
+                target,
+            )
         for names in re.findall(r"\bsl((?:\.\w+)+)", text):
             attrgetter(names[1:])(sl)
 
 
-@pytest.mark.parametrize("file", sorted(ROOT.glob("docs/notebooks/*.ipynb")), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", sorted(ROOT.glob("docs/notebooks/*.ipynb")), ids=lambda file: file.stem
+)
 def test_a_notebook_was_run_from_top_to_bottom_and_its_names_exist(file: Path) -> None:
     """`make notebooks` executes them again."""
     assert file.stat().st_size < 400_000
@@ -134,13 +177,21 @@ def test_a_notebook_was_run_from_top_to_bottom_and_its_names_exist(file: Path) -
     for output in (one for cell in run for one in cell["outputs"]):
         assert output["output_type"] != "error"
         assert output.get("name") != "stderr", output
-        text = json.dumps({**output, "data": {**output.get("data", {}), "image/png": ""}})
-        assert not re.search(r"/(home|root|tmp|usr|Users|opt|var|work)/|[A-Z]:\\\\|https?://", text), text
-    for names in re.findall(r"\bsl((?:\.\w+)+)", "\n".join("".join(cell["source"]) for cell in cells)):
+        text = json.dumps(
+            {**output, "data": {**output.get("data", {}), "image/png": ""}}
+        )
+        assert not re.search(
+            r"/(home|root|tmp|usr|Users|opt|var|work)/|[A-Z]:\\\\|https?://", text
+        ), text
+    for names in re.findall(
+        r"\bsl((?:\.\w+)+)", "\n".join("".join(cell["source"]) for cell in cells)
+    ):
         attrgetter(names[1:])(sl)
 
 
-@pytest.mark.parametrize("name", [name for name in sl.__all__ if isinstance(getattr(sl, name), ModuleType)])
+@pytest.mark.parametrize(
+    "name", [name for name in sl.__all__ if isinstance(getattr(sl, name), ModuleType)]
+)
 def test_public_modules_show_only_their_public_names(name: str) -> None:
     """Helpers and imported modules do not appear in tab completion."""
     module = getattr(sl, name)
@@ -149,10 +200,17 @@ def test_public_modules_show_only_their_public_names(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"), [("mask_tokens", "sl.hooks.mask_tokens"), ("open", "sl.results.open"), ("loads", "sl.load")]
+    ("name", "meant"),
+    [
+        ("mask_tokens", "sl.hooks.mask_tokens"),
+        ("open", "sl.results.open"),
+        ("loads", "sl.load"),
+    ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(name: str, meant: str) -> None:
-    with pytest.raises(AttributeError, match=f"no attribute {name!r}. Did you mean .*{meant}"):
+    with pytest.raises(
+        AttributeError, match=f"no attribute {name!r}. Did you mean .*{meant}"
+    ):
         getattr(sl, name)
 
 
@@ -161,7 +219,8 @@ def test_import_is_light_and_complete_and_help_shows_the_models_class() -> None:
     """In a process of its own, in which nothing has imported TransformerLens."""
     found = subprocess.run(
         [
-            sys.executable, "-c",
+            sys.executable,
+            "-c",
             "import inspect, sys, squashlens as sl\n"
             "sl.results.open, sl.results.save, sl.results.provenance, sl.results.concat\n"
             "assert 'torch' not in sys.modules and 'plotly' not in sys.modules\n"
@@ -174,8 +233,13 @@ def test_import_is_light_and_complete_and_help_shows_the_models_class() -> None:
             "assert all(getattr(sl, name) is not None for name in sl.__all__)\n"
             "assert callable(sl.report) and callable(sl.capture) and set(sl.__all__) <= set(dir(sl))\n",
         ],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     lines = found.stdout.splitlines()
     assert len(lines) == 6
-    assert all("transformer_lens.model_bridge.TransformerBridge" in line for line in lines), lines
+    assert all(
+        "transformer_lens.model_bridge.TransformerBridge" in line for line in lines
+    ), lines

@@ -32,26 +32,46 @@ QUESTION = "How many ones are in the following sequence?"
     ending=st.none() | st.integers(3, 6),
 )
 def test_pairs_by_hand(
-    content: list[int], every: int, prefix: list[int], suffix: list[int], ending: int | None
+    content: list[int],
+    every: int,
+    prefix: list[int],
+    suffix: list[int],
+    ending: int | None,
 ) -> None:
     """Every length of every form against a pair spelt out with lists."""
     breaks = tuple(range(every, len(content) + 1, every))
     sequence = GrowingSequence(
-        "any", tuple(content), (3, 4), tuple(prefix), tuple(suffix), breaks, (99,) * len(breaks), ending
+        "any",
+        tuple(content),
+        (3, 4),
+        tuple(prefix),
+        tuple(suffix),
+        breaks,
+        (99,) * len(breaks),
+        ending,
     )
     for length in range(1, len(content) + 1):
         stem = list(prefix)
         for number in range(1, length + 1):
-            stem.append(content[number - 1] if ending is None or number < length else ending)
+            stem.append(
+                content[number - 1] if ending is None or number < length else ending
+            )
             if number in breaks and number < length:
                 stem.append(99)
         pair = sequence.pair(length)
-        assert [ids.tolist() for ids in pair.tensors()] == [stem + suffix, [*stem, stem[-1], *suffix]]
+        assert [ids.tolist() for ids in pair.tensors()] == [
+            stem + suffix,
+            [*stem, stem[-1], *suffix],
+        ]
         assert sequence.before_separator(length) == (length % every == 0)
-        assert [p for p, token in enumerate(stem) if token == 99] == list(sequence.separator_places(length))
+        assert [p for p, token in enumerate(stem) if token == 99] == list(
+            sequence.separator_places(length)
+        )
         contrast = sequence.contrast(length).ids(sequence.trunk)
         assert list(contrast) == [*stem[:-1], 4 if stem[-1] == 3 else 3, *suffix]
-    assert [sequence.trunk[p] for p in sequence.separator_places()] == [99] * len(breaks)
+    assert [sequence.trunk[p] for p in sequence.separator_places()] == [99] * len(
+        breaks
+    )
     assert len(sequence.trunk) == len(prefix) + len(content) + len(breaks)
 
 
@@ -64,46 +84,74 @@ def test_lengths_may_be_numpy_numbers(tiny: Any) -> None:
 def test_a_sequence_belongs_to_a_vocabulary(tiny: Any) -> None:
     """Ids that are other words in another model are refused, wherever a sequence is taken."""
     prose = sl.load("tiny-prose", device="cpu")
-    own, other = (sl.prompts.repeated(model, "1", 6, separator=",") for model in (prose, tiny))
+    own, other = (
+        sl.prompts.repeated(model, "1", 6, separator=",") for model in (prose, tiny)
+    )
     digits = sl.prompts.digits(tiny, 6, seed=1)
     uses: list[Any] = [
         lambda: sl.collapse(prose, other),
         lambda: sl.capture(prose, other.every(2, own.separators[0])),
         lambda: sl.accuracy(prose, [own, other], len, n_baseline=0),
         lambda: sl.compare(prose, own, {"another sequence": lambda _: other}),
-        lambda: sl.separator_ablation(prose, own, kinds=["mean_residual"], source=[other] * 2),
-        lambda: sl.collapse(prose, dataclasses.replace(own, alphabet=digits.alphabet, texts=own.texts | digits.texts)),
+        lambda: sl.separator_ablation(
+            prose, own, kinds=["mean_residual"], source=[other] * 2
+        ),
+        lambda: sl.collapse(
+            prose,
+            dataclasses.replace(
+                own, alphabet=digits.alphabet, texts=own.texts | digits.texts
+            ),
+        ),
     ]
     for use in uses:
-        with pytest.raises(InputError, match=r"made with another tokenizer: its token \d+ is"):
+        with pytest.raises(
+            InputError, match=r"made with another tokenizer: its token \d+ is"
+        ):
             use()
 
 
-def test_a_vocabulary_is_that_of_the_tokens_used(tiny: Any, bridge_of: Any, tmp_path: Path) -> None:
+def test_a_vocabulary_is_that_of_the_tokens_used(
+    tiny: Any, bridge_of: Any, tmp_path: Path
+) -> None:
     """A model with the same words for these ids, ids that nobody named, and a model without words are accepted."""
     ones = sl.prompts.repeated(tiny, "1", 4)
     sister = shutil.copytree(zoo.folder("tiny-gemma"), tmp_path / "sister")
     words = sister / "tokenizer.json"
     words.write_text(words.read_text().replace('"tree"', '"bush"'))
     expected = sl.collapse(tiny, ones)["distance"]
-    xr.testing.assert_equal(sl.collapse(sl.load(sister, device="cpu"), ones)["distance"], expected)
+    xr.testing.assert_equal(
+        sl.collapse(sl.load(sister, device="cpu"), ones)["distance"], expected
+    )
     unnamed = GrowingSequence("by hand", ones.content, ones.alphabet, ones.prefix)
     xr.testing.assert_equal(sl.collapse(tiny, unnamed)["distance"], expected)
     assert sl.collapse(bridge_of("llama"), ones).sizes["length"] == 4
-    for kept in (copy.deepcopy(ones), ones.scattered("0"), ones.unrelated(Random(0)), ones.every(2, 5)):
+    for kept in (
+        copy.deepcopy(ones),
+        ones.scattered("0"),
+        ones.unrelated(Random(0)),
+        ones.every(2, 5),
+    ):
         assert kept.texts == ones.texts
         assert kept.texts[ones.content[0]] == "1"
 
 
 def test_text_and_token_space_agree(tiny: Any) -> None:
     cases = {
-        f"{QUESTION} 11111 =": sl.prompts.repeated(tiny, "1", 5, prefix=QUESTION, suffix="="),
-        f"{QUESTION} 111,11": sl.prompts.repeated(tiny, "1", 5, prefix=QUESTION, separator=","),
+        f"{QUESTION} 11111 =": sl.prompts.repeated(
+            tiny, "1", 5, prefix=QUESTION, suffix="="
+        ),
+        f"{QUESTION} 111,11": sl.prompts.repeated(
+            tiny, "1", 5, prefix=QUESTION, separator=","
+        ),
         f"{QUESTION} 10101": sl.prompts.build(tiny, "10101", prefix=QUESTION),
-        "car tree car tree car": sl.prompts.build(tiny, ["car", "tree", "car", "tree", "car"]),
+        "car tree car tree car": sl.prompts.build(
+            tiny, ["car", "tree", "car", "tree", "car"]
+        ),
     }
     for text, sequence in cases.items():
-        assert list(sequence.pair(5).v) == sl.prompts.tokenize(tiny, text)[0].tolist(), text
+        assert (
+            list(sequence.pair(5).v) == sl.prompts.tokenize(tiny, text)[0].tolist()
+        ), text
 
 
 def test_draws_are_what_they_say(tiny: Any) -> None:
@@ -115,9 +163,15 @@ def test_draws_are_what_they_say(tiny: Any) -> None:
     coin = sl.prompts.bernoulli(tiny, 4000, seed=0, p=0.7)
     assert abs(coin.content.count(vocabulary["1"]) / 4000 - 0.7) < 0.03
     for p, digit in ((0.0, "0"), (1.0, "1")):
-        assert set(sl.prompts.bernoulli(tiny, 9, seed=0, p=p).content) == {vocabulary[digit]}
+        assert set(sl.prompts.bernoulli(tiny, 9, seed=0, p=p).content) == {
+            vocabulary[digit]
+        }
     words = sl.prompts.words(tiny, 50, ["car", "tree"], seed=0)
-    assert set(words.content) == {vocabulary["car"], vocabulary["tree"]} == set(words.alphabet)
+    assert (
+        set(words.content)
+        == {vocabulary["car"], vocabulary["tree"]}
+        == set(words.alphabet)
+    )
     other = words.unrelated(Random(5))
     assert other.content != words.content
     assert set(other.content) <= set(words.alphabet)
@@ -127,20 +181,37 @@ def test_draws_are_what_they_say(tiny: Any) -> None:
     ("make", "message"),
     [
         (lambda m: sl.prompts.repeated(m, "1 1", 3), "is 2 tokens"),
-        (lambda m: sl.prompts.repeated(m, "zebra", 3), "'zebra' is not in this model's vocabulary"),
+        (
+            lambda m: sl.prompts.repeated(m, "zebra", 3),
+            "'zebra' is not in this model's vocabulary",
+        ),
         (lambda m: sl.prompts.build(m, ""), "no content"),
         (lambda m: sl.prompts.repeated(m, "1", 3, separator=",", every=0), "every=0"),
-        (lambda m: sl.prompts.repeated(m, "1", 3, every=4), "every=4 has no effect without a separator"),
+        (
+            lambda m: sl.prompts.repeated(m, "1", 3, every=4),
+            "every=4 has no effect without a separator",
+        ),
         (lambda m: sl.prompts.bernoulli(m, 3, seed=0, p=1.5), "no Bernoulli draw"),
         (lambda m: sl.prompts.words(m, 3, [], seed=0), "alphabet is empty"),
-        (lambda m: sl.prompts.repeated(m, "car", 3).contrast(2), "no other token for a contrast"),
+        (
+            lambda m: sl.prompts.repeated(m, "car", 3).contrast(2),
+            "no other token for a contrast",
+        ),
         (
             lambda m: GrowingSequence("x", (3, 4), (3,), breaks=(3,), separators=(5,)),
             "not increasing numbers from 1 to 2",
         ),
-        (lambda m: GrowingSequence("x", (3, 4), (3,), breaks=(1,)), "breaks and separators are 1 and 0"),
+        (
+            lambda m: GrowingSequence("x", (3, 4), (3,), breaks=(1,)),
+            "breaks and separators are 1 and 0",
+        ),
         *(
-            (lambda m, n=n: raw(GrowingSequence.pair)(sl.prompts.repeated(m, "1", 6), n), "Lengths run from 1 to 6")
+            (
+                lambda m, n=n: raw(GrowingSequence.pair)(
+                    sl.prompts.repeated(m, "1", 6), n
+                ),
+                "Lengths run from 1 to 6",
+            )
             for n in (0, 7, -1, True)
         ),
         (lambda m: Pair((2, 3, 3, 3), (2, 3, 3, 3, 9)), "are not a pair"),
@@ -154,18 +225,28 @@ def test_refusals(tiny: Any, make: Any, message: str) -> None:
 
 def test_without_a_tokenizer_ids_do(bridge_of: Any) -> None:
     model = bridge_of("llama")
-    sequence = sl.prompts.build(model, [7, 8, 7], prefix=[2, 5], suffix=[9], separator=11, every=2)
+    sequence = sl.prompts.build(
+        model, [7, 8, 7], prefix=[2, 5], suffix=[9], separator=11, every=2
+    )
     assert sequence.pair(3).v == (2, 5, 7, 8, 11, 7, 9)
     assert sequence.alphabet == (7, 8)
-    for text in ({"content": ["1"]}, {"content": [7], "prefix": "Hello"}, {"content": [7], "suffix": "="}):
+    for text in (
+        {"content": ["1"]},
+        {"content": [7], "prefix": "Hello"},
+        {"content": [7], "suffix": "="},
+    ):
         with pytest.raises(InputError, match="has no tokenizer"):
             sl.prompts.build(model, **text)
 
 
 @pytest.mark.slow
 def test_chat_templates_split_in_token_space(chatty: Any) -> None:
-    sequence = sl.prompts.repeated(chatty, "1", 4, prefix="How many ones?", suffix=" Please check", template="chat")
-    whole = chatty.tokenizer("question: How many ones? 1111 Please check answer :")["input_ids"]
+    sequence = sl.prompts.repeated(
+        chatty, "1", 4, prefix="How many ones?", suffix=" Please check", template="chat"
+    )
+    whole = chatty.tokenizer("question: How many ones? 1111 Please check answer :")[
+        "input_ids"
+    ]
     assert list(sequence.pair(4).v) == whole
     assert sequence.pair(4).suffix == 4
     assert Path(chatty.tokenizer.name_or_path).name == "model"
@@ -175,9 +256,17 @@ def test_chat_templates_split_in_token_space(chatty: Any) -> None:
 
 def test_an_answer_that_continues_a_word_is_remarked() -> None:
     prose = sl.load("tiny-prose", device="cpu")
-    for before, answer, words in ((" unto", "Aaron", "give ' Aaron'"), (" unto", " Aaron", ""), ("(", "Aaron", "")):
+    for before, answer, words in (
+        (" unto", "Aaron", "give ' Aaron'"),
+        (" unto", " Aaron", ""),
+        ("(", "Aaron", ""),
+    ):
         with warnings.catch_warnings(record=True) as remarks:
-            (ids,) = answers_after(prose, sl.prompts.tokenize(prose, f"He said{before}")[0].tolist(), [answer])
+            (ids,) = answers_after(
+                prose,
+                sl.prompts.tokenize(prose, f"He said{before}")[0].tolist(),
+                [answer],
+            )
         assert prose.tokenizer.decode(ids) == answer
         assert len(remarks) == bool(words)
         assert all(words in str(remark.message) for remark in remarks)
@@ -190,7 +279,16 @@ def test_text_is_encoded_and_never_looked_up() -> None:
     with pytest.raises(InputError, match="'é' is 2 tokens"):
         sl.prompts.repeated(prose, "é", 6)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(prose.tokenizer), "get_vocab", None)  # a copy of the vocabulary takes long where it is large
+        patch.setattr(
+            type(prose.tokenizer), "get_vocab", None
+        )  # a copy of the vocabulary takes long where it is large
         ones = sl.prompts.repeated(prose, "1", 64, prefix="Count:", separator=",")
-    assert list(ones.trunk[:8]) == [*prose.tokenizer("Count:")["input_ids"], *[ones.content[0]] * 3, ones.trunk[7]]
-    assert prose.tokenizer.decode(list(ones.trunk[:8]), skip_special_tokens=True) == "Count:111,"
+    assert list(ones.trunk[:8]) == [
+        *prose.tokenizer("Count:")["input_ids"],
+        *[ones.content[0]] * 3,
+        ones.trunk[7],
+    ]
+    assert (
+        prose.tokenizer.decode(list(ones.trunk[:8]), skip_special_tokens=True)
+        == "Count:111,"
+    )

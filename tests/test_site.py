@@ -14,7 +14,9 @@ import pytest
 
 SITE = os.environ.get("SQUASHLENS_SITE")
 if SITE is None:
-    pytest.skip("the site is checked by `make docs`, which builds it", allow_module_level=True)
+    pytest.skip(
+        "the site is checked by `make docs`, which builds it", allow_module_level=True
+    )
 
 HTML = Path(SITE).resolve()
 PAGES = sorted(str(page.relative_to(HTML)) for page in HTML.rglob("*.html"))
@@ -23,11 +25,27 @@ WAYS = {"wide": (1280, "light"), "narrow": (390, "dark")}
 DRAWN = """() => [...document.querySelectorAll('.sl-figure')].every(
     (one) => one.querySelector('.main-svg') && one.querySelector('.plot path, .hm image, .plot rect, .trace path'))"""
 READABLE = (
-    "index", "start", "errors", "limits", "glossary", "learn/squash", "learn/ablation", "gallery/index",
-    "fig5_collapse", "hooks", "reference/measurements", "notation",
-)  # fmt: skip
+    "index",
+    "start",
+    "errors",
+    "limits",
+    "glossary",
+    "learn/squash",
+    "learn/ablation",
+    "gallery/index",
+    "fig5_collapse",
+    "hooks",
+    "reference/measurements",
+    "notation",
+)
 # The theme opens its menus with labels of hidden checkboxes; pandas leaves cells of a table's head empty.
-NOT_OURS = {"label", "region", "landmark-unique", "landmark-no-duplicate-banner", "empty-table-header"}
+NOT_OURS = {
+    "label",
+    "region",
+    "landmark-unique",
+    "landmark-no-duplicate-banner",
+    "empty-table-header",
+}
 
 
 class Page(HTMLParser):
@@ -49,7 +67,9 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def parsed() -> dict[Path, Page]:
-    return {HTML / page: Page((HTML / page).read_text(encoding="utf-8")) for page in PAGES}
+    return {
+        HTML / page: Page((HTML / page).read_text(encoding="utf-8")) for page in PAGES
+    }
 
 
 def test_links_resolve_and_pages_name_no_other_host(parsed: dict[Path, Page]) -> None:
@@ -58,10 +78,15 @@ def test_links_resolve_and_pages_name_no_other_host(parsed: dict[Path, Page]) ->
             parts = urlsplit(link)
             if parts.scheme in ("http", "https", "mailto", "data"):
                 continue
-            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            target = (
+                (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            )
             assert target.exists(), (page.name, link)
             if parts.fragment and target in parsed and "search" not in page.name:
-                assert unquote(parts.fragment) in parsed[target].anchors, (page.name, link)
+                assert unquote(parts.fragment) in parsed[target].anchors, (
+                    page.name,
+                    link,
+                )
 
 
 def watched(context: Any, name: str, wrong: list[tuple[str, str]]) -> Any:
@@ -85,9 +110,13 @@ def watched(context: Any, name: str, wrong: list[tuple[str, str]]) -> Any:
 @pytest.mark.browser
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("way", WAYS)
-def test_pages_open_without_errors_requests_or_blank_figures(browser: Any, way: str) -> None:
+def test_pages_open_without_errors_requests_or_blank_figures(
+    browser: Any, way: str
+) -> None:
     width, scheme = WAYS[way]
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme
+    )
     wrong: list[tuple[str, str]] = []
     figures = 0
     for name in PAGES:
@@ -97,7 +126,9 @@ def test_pages_open_without_errors_requests_or_blank_figures(browser: Any, way: 
             box.scroll_into_view_if_needed()
             figures += 1
         page.wait_for_function(DRAWN, timeout=PATIENCE)
-        if page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
+        if page.evaluate(
+            "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+        ):
             wrong.append((name, "is wider than the screen"))
         broken = "[...document.images].filter((i) => i.complete && !i.naturalWidth).map((i) => i.src)"
         wrong += [(name, f"{source} shows nothing") for source in page.evaluate(broken)]
@@ -114,14 +145,22 @@ def test_pages_can_be_read_by_everyone(browser: Any, way: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     width, scheme = WAYS[way]
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme
+    )
     wrong = []
     for name in READABLE:
         page = context.new_page()
         page.goto((HTML / f"{name}.html").as_uri(), timeout=PATIENCE)
         for violation in Axe().run(page).response["violations"]:
             if violation["id"] not in NOT_OURS:
-                wrong.append((name, violation["id"], [node["target"] for node in violation["nodes"]][:3]))
+                wrong.append(
+                    (
+                        name,
+                        violation["id"],
+                        [node["target"] for node in violation["nodes"]][:3],
+                    )
+                )
         page.close()
     assert not wrong, "\n".join(map(str, wrong))
 

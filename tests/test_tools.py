@@ -29,13 +29,34 @@ def test_the_rehearsal_runs(tmp_path: Path) -> None:
     held = json.loads((tmp_path / "results.json").read_text())
     assert not wrong, lines
     timed = {part["kind"]: part for part in held["parts"] if "kind" in part}
-    kinds = {"forward", "bound", "obvious", "call", "sensitivity", "collapse", "sketch", "exact", "influence"}
+    kinds = {
+        "forward",
+        "bound",
+        "obvious",
+        "call",
+        "sensitivity",
+        "collapse",
+        "sketch",
+        "exact",
+        "influence",
+    }
     assert timed.keys() == kinds
-    assert all(part["seconds"] > 0 and part["peak"] > 0 and part["ratio"] > 0 for part in timed.values())
-    for kind in ("forward", "bound", "exact"):  # the estimate is that of the run, and not of the real shape
+    assert all(
+        part["seconds"] > 0 and part["peak"] > 0 and part["ratio"] > 0
+        for part in timed.values()
+    )
+    for kind in (
+        "forward",
+        "bound",
+        "exact",
+    ):  # the estimate is that of the run, and not of the real shape
         assert 0.6 < timed[kind]["factor"] < 1.6, timed[kind]
     assert "tests collected" in held["tests"]
-    aimed = [line for line in lines[lines.index(HEAD) :] if line.startswith("|") and "gemma-2b" in line][-10:]
+    aimed = [
+        line
+        for line in lines[lines.index(HEAD) :]
+        if line.startswith("|") and "gemma-2b" in line
+    ][-10:]
     assert len({*aimed}) == 10
     assert not any("not run" in line or "nan" in line for line in aimed)
     (begun,) = (part["estimates"] for part in held["parts"] if "estimates" in part)

@@ -14,12 +14,31 @@ pieces     WordPiece: the decoder writes a space before all that does not contin
 import json
 from functools import cache
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 
 from tests.splitters import LLAMA3
 
-KINDS = ("always", "normalized", "first", "never", "bytes", "threes", "words", "letters", "pieces")
+KINDS = (
+    "always",
+    "normalized",
+    "first",
+    "never",
+    "bytes",
+    "threes",
+    "words",
+    "letters",
+    "pieces",
+)
 EXACT = KINDS[:6]  # those that can write every text
 UNKNOWN = "<unk>"
 SPECIAL = ["<pad>", "<eos>", "<bos>", UNKNOWN]
@@ -34,10 +53,14 @@ TEXT = [
 @cache
 def tokenizer_of(kind: str) -> PreTrainedTokenizerFast:
     """A trained tokenizer that puts one BOS before a text; shared, so leave it as it was."""
-    core = {"words": _words, "letters": _letters, "pieces": _pieces}.get(kind, lambda: _merging(kind))()
+    core = {"words": _words, "letters": _letters, "pieces": _pieces}.get(
+        kind, lambda: _merging(kind)
+    )()
     pad, eos, bos, unk = SPECIAL
     bos_id = core.token_to_id(bos)
-    core.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, bos_id)])
+    core.post_processor = processors.TemplateProcessing(
+        single=f"{bos} $A", special_tokens=[(bos, bos_id)]
+    )
     names = {"pad_token": pad, "eos_token": eos, "bos_token": bos, "unk_token": unk}
     return PreTrainedTokenizerFast(tokenizer_object=core, **names)
 
@@ -47,21 +70,37 @@ def _merging(kind: str) -> Tokenizer:
     by_bytes = kind in ("bytes", "threes")
     core = Tokenizer(models.BPE())
     if by_bytes:
-        whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind == "bytes")
-        cut = [pre_tokenizers.Split(Regex(LLAMA3), "isolated")] if kind == "threes" else []
-        core.pre_tokenizer, core.decoder = pre_tokenizers.Sequence([*cut, whole]), decoders.ByteLevel()
+        whole = pre_tokenizers.ByteLevel(
+            add_prefix_space=False, use_regex=kind == "bytes"
+        )
+        cut = (
+            [pre_tokenizers.Split(Regex(LLAMA3), "isolated")]
+            if kind == "threes"
+            else []
+        )
+        core.pre_tokenizer, core.decoder = (
+            pre_tokenizers.Sequence([*cut, whole]),
+            decoders.ByteLevel(),
+        )
     else:
         read = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-        core.decoder = decoders.Sequence([*read, *([] if kind == "never" else [decoders.Strip(" ", 1, 0)])])
+        core.decoder = decoders.Sequence(
+            [*read, *([] if kind == "never" else [decoders.Strip(" ", 1, 0)])]
+        )
         if kind in ("never", "normalized"):
             space = normalizers.Replace(" ", "▁")
-            core.normalizer = normalizers.Sequence([*([] if kind == "never" else [normalizers.Prepend("▁")]), space])
+            core.normalizer = normalizers.Sequence(
+                [*([] if kind == "never" else [normalizers.Prepend("▁")]), space]
+            )
             core.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
         else:
             core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=kind)
     alphabet = pre_tokenizers.ByteLevel.alphabet() if by_bytes else []
     trainer = trainers.BpeTrainer(
-        vocab_size=420, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+        vocab_size=420,
+        special_tokens=SPECIAL,
+        initial_alphabet=alphabet,
+        show_progress=False,
     )
     core.train_from_iterator(TEXT, trainer)
     if by_bytes:
@@ -76,22 +115,38 @@ def _merging(kind: str) -> Tokenizer:
 def _words() -> Tokenizer:
     marks = pre_tokenizers.Split(Regex(r"[\d\p{P}\p{S}]"), "isolated")
     core = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-    core.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), marks])
-    core.train_from_iterator(TEXT, trainers.WordLevelTrainer(special_tokens=SPECIAL, show_progress=False))
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), marks]
+    )
+    core.train_from_iterator(
+        TEXT, trainers.WordLevelTrainer(special_tokens=SPECIAL, show_progress=False)
+    )
     return core
 
 
 def _letters() -> Tokenizer:
     known = sorted({*"".join(TEXT), *"é€…日本🙂\n"})
-    core = Tokenizer(models.WordLevel({c: i for i, c in enumerate([*SPECIAL, *known])}, unk_token=UNKNOWN))
-    core.pre_tokenizer, core.decoder = pre_tokenizers.Split("", "isolated"), decoders.Fuse()
+    core = Tokenizer(
+        models.WordLevel(
+            {c: i for i, c in enumerate([*SPECIAL, *known])}, unk_token=UNKNOWN
+        )
+    )
+    core.pre_tokenizer, core.decoder = (
+        pre_tokenizers.Split("", "isolated"),
+        decoders.Fuse(),
+    )
     core.add_special_tokens(SPECIAL)
     return core
 
 
 def _pieces() -> Tokenizer:
     core = Tokenizer(models.WordPiece(unk_token=UNKNOWN))
-    core.pre_tokenizer, core.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(cleanup=False)
-    trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=SPECIAL, show_progress=False)
+    core.pre_tokenizer, core.decoder = (
+        pre_tokenizers.BertPreTokenizer(),
+        decoders.WordPiece(cleanup=False),
+    )
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=200, special_tokens=SPECIAL, show_progress=False
+    )
     core.train_from_iterator(TEXT, trainer)
     return core

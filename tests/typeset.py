@@ -21,8 +21,21 @@ def pdf(folder: Path, body: str, *, preamble: str = "", options: str = "") -> Pa
     required("pdflatex")
     source = f"\\documentclass{options}{{article}}\n{preamble}\n\\begin{{document}}\n{body}\n\\end{{document}}\n"
     (folder / "main.tex").write_text(source, encoding="utf-8")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "main.tex"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+    command = [
+        "pdflatex",
+        "-interaction=nonstopmode",
+        "-halt-on-error",
+        "-no-shell-escape",
+        "main.tex",
+    ]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-3000:]
     assert "Missing character" not in (folder / "main.log").read_text(errors="replace")
     return folder / "main.pdf"
@@ -38,5 +51,9 @@ def text_of(path: Path) -> str:
 def fonts_of(path: Path) -> dict[str, bool]:
     """The fonts of a PDF, and whether they are in the file."""
     required("pdffonts")
-    listed = subprocess.run(["pdffonts", path], capture_output=True, text=True, check=True).stdout
-    return {line.split()[0]: line.split()[-5] == "yes" for line in listed.splitlines()[2:]}
+    listed = subprocess.run(
+        ["pdffonts", path], capture_output=True, text=True, check=True
+    ).stdout
+    return {
+        line.split()[0]: line.split()[-5] == "yes" for line in listed.splitlines()[2:]
+    }

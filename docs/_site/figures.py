@@ -13,7 +13,11 @@ from squashlens.figures import styled
 
 MARK = "sl-figure"
 SMALL = 3.7  # inches: the page on a small screen
-TAGS = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}  # JSON that cannot end its script element
+TAGS = {
+    ord("<"): "\\u003c",
+    ord(">"): "\\u003e",
+    ord("&"): "\\u0026",
+}  # JSON that cannot end its script element
 
 
 def embedded(figure: go.Figure) -> str:
@@ -22,10 +26,15 @@ def embedded(figure: go.Figure) -> str:
     drawn = [figure]
     if meta.get("theme") == "notebook":
         wide = [figure, styled(figure, theme="dark")]
-        drawn = wide + [styled(one, width=SMALL).update_layout(width=None, autosize=True) for one in wide]
+        drawn = wide + [
+            styled(one, width=SMALL).update_layout(width=None, autosize=True)
+            for one in wide
+        ]
     layout = figure.layout
     title = html.escape(meta.get("title") or "A figure")
-    size = f"height: {layout.height or 450}px" + (f"; width: {layout.width}px" if layout.width else "")
+    size = f"height: {layout.height or 450}px" + (
+        f"; width: {layout.width}px" if layout.width else ""
+    )
     data = ", ".join(str(one.to_json()) for one in drawn).translate(TAGS)
     return (
         f'<div class="{MARK}" role="group" aria-label="{title}" tabindex="0"><div style="{size}"></div>'
@@ -33,7 +42,9 @@ def embedded(figure: go.Figure) -> str:
     )
 
 
-def scripts(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+def scripts(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any
+) -> None:
     """Load plotly.js on the pages that have a figure, and on no others."""
     if MARK in context.get("body", ""):
         app.add_js_file("plotly.min.js", loading_method="defer")

@@ -54,7 +54,11 @@ Script = dict[str, str]
 def library() -> str:
     """A digest of the library and of what runs the scripts."""
     files = sorted(
-        [*(ROOT / "squashlens").rglob("*.py"), *(ROOT / "analyses" / "tables").glob("*.py"), HERE / "running.py"]
+        [
+            *(ROOT / "squashlens").rglob("*.py"),
+            *(ROOT / "analyses" / "tables").glob("*.py"),
+            HERE / "running.py",
+        ]
     )
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
@@ -62,8 +66,15 @@ def library() -> str:
 def results(scripts: Scripts) -> dict[tuple[str, str], dict[str, Any]]:
     """What each script printed and drew, in this build or in an earlier one of the same code."""
     BUILT.mkdir(parents=True, exist_ok=True)
-    jobs = {(folder, name): job(folder, name, about) for folder, name, about in each(scripts)}
-    if new := [one for one in jobs.values() if not (Path(one["file"]).exists() and read(one)["key"] == one["key"])]:
+    jobs = {
+        (folder, name): job(folder, name, about)
+        for folder, name, about in each(scripts)
+    }
+    if new := [
+        one
+        for one in jobs.values()
+        if not (Path(one["file"]).exists() and read(one)["key"] == one["key"])
+    ]:
         with ThreadPoolExecutor() as pool:
             list(pool.map(run, [new[::2], new[1::2]]))
     return {key: read(one) for key, one in jobs.items()}
@@ -71,15 +82,24 @@ def results(scripts: Scripts) -> dict[tuple[str, str], dict[str, Any]]:
 
 def run(jobs: list[dict[str, str]]) -> None:
     """Run some scripts in a process of their own."""
-    if subprocess.run(COMMAND, input=json.dumps(jobs), text=True, env=ENVIRONMENT, cwd=ROOT).returncode:
+    if subprocess.run(
+        COMMAND, input=json.dumps(jobs), text=True, env=ENVIRONMENT, cwd=ROOT
+    ).returncode:
         raise ExtensionError("A script of the gallery failed; its error is above.")
 
 
 def job(folder: str, name: str, about: Script) -> dict[str, str]:
     """What to run, the file for what it printed and drew, and a digest of all that this depends on."""
     script, options = ROOT / folder / f"{name}.py", about.get("options", "")
-    key = hashlib.sha256(f"{script.read_text(encoding='utf-8')}{options}{library()}".encode()).hexdigest()
-    return {"script": str(script), "options": options, "key": key, "file": str(BUILT / f"{folder}-{name}.json")}
+    key = hashlib.sha256(
+        f"{script.read_text(encoding='utf-8')}{options}{library()}".encode()
+    ).hexdigest()
+    return {
+        "script": str(script),
+        "options": options,
+        "key": key,
+        "file": str(BUILT / f"{folder}-{name}.json"),
+    }
 
 
 def each(scripts: Scripts) -> Iterator[tuple[str, str, Script]]:
@@ -95,15 +115,26 @@ def read(one: dict[str, str]) -> dict[str, Any]:
 
 def claim(folder: str, name: str) -> tuple[str, str]:
     """A script's docstring without its command: the first sentence, and the rest."""
-    text = ast.get_docstring(ast.parse((ROOT / folder / f"{name}.py").read_text(encoding="utf-8"))) or ""
+    text = (
+        ast.get_docstring(
+            ast.parse((ROOT / folder / f"{name}.py").read_text(encoding="utf-8"))
+        )
+        or ""
+    )
     first, *others = text.strip().strip('"').split("\n\n")
-    return " ".join(first.split()), "\n\n".join(part for part in others if not part.startswith("    "))
+    return " ".join(first.split()), "\n\n".join(
+        part for part in others if not part.startswith("    ")
+    )
 
 
 def measured(folder: str, name: str, about: Script) -> str:
     """What the numbers of a script are of: its entry `of`, or the bundled model that its code names."""
-    if "of" not in about and '"tiny-gemma"' not in (ROOT / folder / f"{name}.py").read_text(encoding="utf-8"):
-        raise ExtensionError(f"docs/_site/scripts.toml must say with `of` what {folder}/{name}.py measures.")
+    if "of" not in about and '"tiny-gemma"' not in (
+        ROOT / folder / f"{name}.py"
+    ).read_text(encoding="utf-8"):
+        raise ExtensionError(
+            f"docs/_site/scripts.toml must say with `of` what {folder}/{name}.py measures."
+        )
     return f"All numbers and figures of this run are of {about.get('of', 'the bundled toy model `tiny-gemma`')}."
 
 
@@ -112,13 +143,20 @@ def anchor(folder: str, name: str) -> str:
     return f"run-{folder}-{name}".replace("_", "-")
 
 
-def section(folder: str, name: str, about: Script, found: dict[str, Any], home: str) -> str:
+def section(
+    folder: str, name: str, about: Script, found: dict[str, Any], home: str
+) -> str:
     """A script and what it gave, at the end of the page `home`, which is a path from the root of the pages."""
     first, rest = claim(folder, name)
     up, options = "../" * (1 + home.count("/")), about.get("options", "")
     command = f"python {folder}/{name}.py {options}".strip()
-    size = " The run is small: without options the script takes longer." if options else ""
-    drawn = "\n\n".join(f"```{{raw}} html\n{embedded(from_json(one['figure']))}\n```" for one in found["figures"])
+    size = (
+        " The run is small: without options the script takes longer." if options else ""
+    )
+    drawn = "\n\n".join(
+        f"```{{raw}} html\n{embedded(from_json(one['figure']))}\n```"
+        for one in found["figures"]
+    )
     return f"""({anchor(folder, name)})=
 ### {about["title"]}
 
@@ -154,10 +192,16 @@ def card(folder: str, name: str, about: Script, found: dict[str, Any]) -> str:
     """The card of one script on the gallery's first page."""
     first, _ = claim(folder, name)
     if "picture" in about:
-        top, body = f":img-top: ../images/{about['picture']}.png\n:img-alt: The figure that the script draws\n", ""
+        top, body = (
+            f":img-top: ../images/{about['picture']}.png\n:img-alt: The figure that the script draws\n",
+            "",
+        )
     else:
         lines = html.escape("\n".join(found["printed"].splitlines()[:CARD_LINES]))
-        top, body = "", f'```{{raw}} html\n<pre class="sl-card" aria-hidden="true">{lines}</pre>\n```\n\n'
+        top, body = (
+            "",
+            f'```{{raw}} html\n<pre class="sl-card" aria-hidden="true">{lines}</pre>\n```\n\n',
+        )
     return (
         f"::::{{grid-item-card}} {about['title']}\n:link: {anchor(folder, name)}\n:link-type: ref\n"
         f"{top}\n{body}{re.sub(r'[{}]', '', first)}\n::::"
@@ -178,8 +222,13 @@ def index(scripts: Scripts, found: dict[tuple[str, str], dict[str, Any]]) -> str
         '```{raw} html\n<iframe class="sl-live-map" title="A squash map" src="../_static/map.html"></iframe>\n```',
     ]
     for folder, (heading, words) in FOLDERS.items():
-        cards = "\n\n".join(card(folder, name, about, found[folder, name]) for name, about in scripts[folder].items())
-        parts.append(f"## {heading}\n\n{words}\n\n:::::{{grid}} 1 2 3 3\n:gutter: 3\n\n{cards}\n\n:::::")
+        cards = "\n\n".join(
+            card(folder, name, about, found[folder, name])
+            for name, about in scripts[folder].items()
+        )
+        parts.append(
+            f"## {heading}\n\n{words}\n\n:::::{{grid}} 1 2 3 3\n:gutter: 3\n\n{cards}\n\n:::::"
+        )
     return "\n\n".join(parts) + "\n"
 
 
@@ -197,12 +246,20 @@ def build(app: Sphinx) -> None:
     write(HERE.parent / "gallery" / "index.md", index(scripts, found))
     sections: dict[str, list[str]] = {}
     for folder, name, about in each(scripts):
-        sections.setdefault(about["page"], []).append(section(folder, name, about, found[folder, name], about["page"]))
-    RUNS.update({page: "\n\n## Run it\n\n" + "\n\n".join(parts) for page, parts in sections.items()})
+        sections.setdefault(about["page"], []).append(
+            section(folder, name, about, found[folder, name], about["page"])
+        )
+    RUNS.update(
+        {
+            page: "\n\n## Run it\n\n" + "\n\n".join(parts)
+            for page, parts in sections.items()
+        }
+    )
     folder = Path(app.outdir) / "_static"
     folder.mkdir(parents=True, exist_ok=True)
     if subprocess.run(
-        [sys.executable, str(HERE / "live_map.py"), str(folder / "map.html")], env=ENVIRONMENT
+        [sys.executable, str(HERE / "live_map.py"), str(folder / "map.html")],
+        env=ENVIRONMENT,
     ).returncode:
         raise ExtensionError("The live map could not be made; the error is above.")
     for tutorial in TUTORIALS:
@@ -229,13 +286,17 @@ def complete(app: Sphinx, name: str, source: list[str]) -> None:
     folder, _, tutorial = name.rpartition("/")
     if folder == "notebooks":
         own = json.loads(source[0])
-        own["cells"][0]["source"] += [f"\n\n{{download}}`Download this notebook <{tutorial}.ipynb>`"]
+        own["cells"][0]["source"] += [
+            f"\n\n{{download}}`Download this notebook <{tutorial}.ipynb>`"
+        ]
         source[0] = json.dumps(own)
         return
     source[0] += RUNS.get(name, "")
     if folder == "learn" and tutorial in TUTORIALS:
         link = f'<a href="../_static/{tutorial}.ipynb" download>Download this tutorial as a notebook</a>'
-        source[0] = re.sub(r"^(# .*)$", rf"\1\n\n{link}", source[0], count=1, flags=re.MULTILINE)
+        source[0] = re.sub(
+            r"^(# .*)$", rf"\1\n\n{link}", source[0], count=1, flags=re.MULTILINE
+        )
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -21,10 +21,14 @@ def main(names: list[str]) -> None:
     for file in sorted(FOLDER.glob("*.ipynb")):
         if not names or file.stem in names:
             notebook = nbformat.read(file, as_version=4)
-            NotebookClient(notebook, timeout=600, record_timing=False, coalesce_streams=True).execute()
+            NotebookClient(
+                notebook, timeout=600, record_timing=False, coalesce_streams=True
+            ).execute()
             for cell in notebook.cells:
                 for output in cell.get("outputs", []):
-                    if "image/png" in output.get("data", {}):  # a browser would prefer plotly's HTML beside it
+                    if "image/png" in output.get(
+                        "data", {}
+                    ):  # a browser would prefer plotly's HTML beside it
                         output.data = {"image/png": output.data["image/png"]}
             nbformat.write(notebook, file)
             print(f"{file.name}: {file.stat().st_size / 1000:.0f} kB", flush=True)

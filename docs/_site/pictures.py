@@ -35,7 +35,10 @@ def main(names: list[str]) -> None:
 
 def keep(name: str, figure: go.Figure) -> None:
     """Write a picture and say so."""
-    print(sl.figures.save(figure, ROOT / "docs" / "images" / f"{name}.png", dpi=DPI), flush=True)
+    print(
+        sl.figures.save(figure, ROOT / "docs" / "images" / f"{name}.png", dpi=DPI),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

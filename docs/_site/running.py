@@ -36,7 +36,10 @@ def run(script: Path, options: str) -> dict[str, Any]:
         sys.path.insert(0, str(script.parent))
         library.save = note  # type: ignore[assignment]
         try:
-            with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):  # progress bars
+            with (
+                contextlib.redirect_stdout(printed),
+                contextlib.redirect_stderr(io.StringIO()),
+            ):  # progress bars
                 runpy.run_path(str(script), run_name="__main__")
         finally:
             library.save, sys.argv = save, arguments
@@ -56,7 +59,9 @@ def main() -> None:
         print(f"running {Path(job['script']).name} {job['options']}", flush=True)
         found = run(Path(job["script"]), job["options"])
         target = Path(job["file"])
-        target.with_suffix(".part").write_text(json.dumps({**found, "key": job["key"]}), encoding="utf-8")
+        target.with_suffix(".part").write_text(
+            json.dumps({**found, "key": job["key"]}), encoding="utf-8"
+        )
         os.replace(target.with_suffix(".part"), target)
 
 

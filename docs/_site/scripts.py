@@ -19,9 +19,12 @@ def listed() -> Scripts:
     for folder, page in PAGES.items():
         names = sorted(file.stem for file in (ROOT / folder).glob("*.py"))
         if gone := {*said[folder]} - {*names}:
-            raise FileNotFoundError(f"docs/_site/scripts.toml has scripts that are not in {folder}/: {gone}")
+            raise FileNotFoundError(
+                f"docs/_site/scripts.toml has scripts that are not in {folder}/: {gone}"
+            )
         found[folder] = {
-            name: {"title": name.replace("_", " ").capitalize(), "page": page} | said[folder].get(name, {})
+            name: {"title": name.replace("_", " ").capitalize(), "page": page}
+            | said[folder].get(name, {})
             for name in dict.fromkeys([*said[folder], *names])
         }
     return found

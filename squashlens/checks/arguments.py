@@ -45,7 +45,11 @@ def validated(function: F, *, tuples: bool = False) -> F:
     def call(*args: Any, **kwargs: Any) -> Any:
         bound = checked(function, args, kwargs)
         if tuples:
-            lists = {name: tuple(value) for name, value in bound.arguments.items() if isinstance(value, list)}
+            lists = {
+                name: tuple(value)
+                for name, value in bound.arguments.items()
+                if isinstance(value, list)
+            }
             bound.arguments.update(lists)
         return function(*bound.args, **bound.kwargs)
 
@@ -53,7 +57,9 @@ def validated(function: F, *, tuples: bool = False) -> F:
     return typing.cast(F, call)
 
 
-def checked(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+def checked(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> inspect.BoundArguments:
     """The arguments of a call by name, converted; an `InputError` names one of a wrong kind."""
     signature = _signature(function)
     try:
@@ -62,12 +68,18 @@ def checked(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
         name = function.__qualname__.removesuffix(".__init__")
         known = [name for name in signature.parameters if name != "self"]
         if unknown := [name for name in kwargs if name not in known]:
-            raise InputError(f"{name}() has no keyword {unknown[0]}=.", _nearest(unknown[0], known)) from None
-        raise TypeError(f"{name}() {error}{_by_name(signature, args)}") from None  # a missing argument, or too many
+            raise InputError(
+                f"{name}() has no keyword {unknown[0]}=.", _nearest(unknown[0], known)
+            ) from None
+        raise TypeError(
+            f"{name}() {error}{_by_name(signature, args)}"
+        ) from None  # a missing argument, or too many
     for name, value in bound.arguments.items():
         parameter = signature.parameters[name]
         if parameter.kind is parameter.VAR_POSITIONAL:
-            bound.arguments[name] = tuple(converted(item, parameter.annotation, name) for item in value)
+            bound.arguments[name] = tuple(
+                converted(item, parameter.annotation, name) for item in value
+            )
         elif parameter.kind is not parameter.VAR_KEYWORD:
             bound.arguments[name] = converted(value, parameter.annotation, name)
     return bound
@@ -79,18 +91,35 @@ def _nearest(unknown: str, known: Sequence[str]) -> str:
         return f"Did you mean {' or '.join(f'{name}=' for name in near)}?"
     library: Any = sys.modules["squashlens"]
     public = [(name, getattr(library, name)) for name in library.__all__]
-    public += [(f"figures.{name}", getattr(library.figures, name)) for name in library.figures.__all__]
-    owners = [name for name, one in public if inspect.isfunction(one) and unknown in inspect.signature(one).parameters]
+    public += [
+        (f"figures.{name}", getattr(library.figures, name))
+        for name in library.figures.__all__
+    ]
+    owners = [
+        name
+        for name, one in public
+        if inspect.isfunction(one) and unknown in inspect.signature(one).parameters
+    ]
     owned = f"It is a keyword of {', '.join(owners)}. " if owners else ""
     return f"{owned}Use one of: {', '.join(known)}."
 
 
 def _by_name(signature: inspect.Signature, values: Sequence[Any]) -> str:
     """How the first positional argument too many is given; empty if there is none."""
-    kinds = {name: parameter.kind.name for name, parameter in signature.parameters.items()}
-    positional = [name for name, kind in kinds.items() if kind in ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")]
+    kinds = {
+        name: parameter.kind.name for name, parameter in signature.parameters.items()
+    }
+    positional = [
+        name
+        for name, kind in kinds.items()
+        if kind in ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")
+    ]
     named = [name for name, kind in kinds.items() if kind == "KEYWORD_ONLY"]
-    if len(values) <= len(positional) or not named or "VAR_POSITIONAL" in kinds.values():
+    if (
+        len(values) <= len(positional)
+        or not named
+        or "VAR_POSITIONAL" in kinds.values()
+    ):
         return ""
     return f": only {', '.join(positional)} can be given by position. Give the others by name, such as {named[0]}=…."
 
@@ -109,9 +138,16 @@ def converted(value: Any, hint: Any, argument: str) -> Any:
     if origin in (Union, UnionType):
         return _one_of_several(value, hint, argument)
     if origin is Literal:
-        if type(value).__module__ == "torch" and dtype_name(value) in get_args(hint) and value.is_floating_point:
+        if (
+            type(value).__module__ == "torch"
+            and dtype_name(value) in get_args(hint)
+            and value.is_floating_point
+        ):
             return dtype_name(value)  # of a parameter that takes names of dtypes
-        known = any(plain_type(value) is type(choice) and value == choice for choice in get_args(hint))
+        known = any(
+            plain_type(value) is type(choice) and value == choice
+            for choice in get_args(hint)
+        )
         return _require(value, known, hint, argument)
     if origin in (Mapping, dict):
         return _mapping(value, hint, argument)
@@ -136,10 +172,14 @@ def _alternatives(hint: Any) -> list[Any]:
 
 def _one_of_several(value: Any, hint: Any, argument: str) -> Any:
     options = _alternatives(hint)
-    if str in options and any(getattr(option, "__name__", "") == "Tensor" for option in options):
+    if str in options and any(
+        getattr(option, "__name__", "") == "Tensor" for option in options
+    ):
         return _prompts(value, options, argument)
     errors = []
-    for option in sorted(options, key=lambda option: option is not NoneType):  # None without errors of other kinds
+    for option in sorted(
+        options, key=lambda option: option is not NoneType
+    ):  # None without errors of other kinds
         try:
             return converted(value, option, argument)
         except InputError as error:
@@ -148,16 +188,23 @@ def _one_of_several(value: Any, hint: Any, argument: str) -> Any:
     if len(options) == 2 and NoneType in options:
         raise errors[-1]
     # The value is of a kind that may be given, and something else is wrong with it, such as an item of a dict.
-    raise next((e for e in errors if e.cause not in outermost(value, argument)), wrong_kind(value, hint, argument))
+    raise next(
+        (e for e in errors if e.cause not in outermost(value, argument)),
+        wrong_kind(value, hint, argument),
+    )
 
 
 def _prompts(value: Any, options: Sequence[Any], argument: str) -> Any:
     """Text, texts or ids; `squashlens.prompts.tokenize` checks whether they are prompts of a model."""
-    if any(isinstance(option, type) and isinstance(value, option) for option in options):
+    if any(
+        isinstance(option, type) and isinstance(value, option) for option in options
+    ):
         if hasattr(value, "is_meta"):
             _require_dense(value, argument)
         return _text(value, argument) if isinstance(value, str) else value
-    if is_tokenized(value) or (hasattr(value, "__array__") and getattr(value, "ndim", 0)):
+    if is_tokenized(value) or (
+        hasattr(value, "__array__") and getattr(value, "ndim", 0)
+    ):
         return value
     try:
         items = _listed(value, False, list[str], argument)
@@ -176,25 +223,43 @@ def _single(value: Any, hint: type, argument: str) -> Any:
     if hint is int:
         number = int(_require(value, plain_type(value) is int, hint, argument))
         if not -(2**63) <= number < 2**63:
-            raise InputError(f"{argument}={short_repr(value)} does not fit into 64 bits.", "Give a smaller number.")
+            raise InputError(
+                f"{argument}={short_repr(value)} does not fit into 64 bits.",
+                "Give a smaller number.",
+            )
         return number
     if hint is float:
         number = _real(value, argument)
         if not math.isfinite(number):
-            raise InputError(f"{argument}={short_repr(value)} is not a finite number.", "Give a finite number.")
+            raise InputError(
+                f"{argument}={short_repr(value)} is not a finite number.",
+                "Give a finite number.",
+            )
         return value if type(value) is int and abs(value) < 2**63 else number
     if hint is str:
         return _text(_require(value, isinstance(value, str), hint, argument), argument)
     if hint is Path:
         return _require(value, isinstance(value, str | os.PathLike), hint, argument)
     _require(value, isinstance(value, hint), hint, argument)
-    if hint.__module__ == "torch" and hint.__name__ == "dtype" and not value.is_floating_point:
-        raise InputError(f"{argument}={value} is not a floating-point dtype.", "Give a dtype such as torch.float32.")
+    if (
+        hint.__module__ == "torch"
+        and hint.__name__ == "dtype"
+        and not value.is_floating_point
+    ):
+        raise InputError(
+            f"{argument}={value} is not a floating-point dtype.",
+            "Give a dtype such as torch.float32.",
+        )
     return value
 
 
 def _real(value: Any, argument: str) -> float:
-    _require(value, isinstance(value, Real) and plain_type(value) is not bool, float, argument)
+    _require(
+        value,
+        isinstance(value, Real) and plain_type(value) is not bool,
+        float,
+        argument,
+    )
     try:
         return float(value)
     except OverflowError as error:
@@ -218,18 +283,36 @@ def _items(value: Any, hint: Any, argument: str) -> Any:
         tokens = {str, int} <= {*filter(inspect.isclass, _alternatives(of))}
         return _text(_require(value, tokens, hint, argument), argument)
     fixed = origin is tuple and inner and inner[-1] is not Ellipsis
-    if of is int and origin in (Iterable, tuple) and not fixed and plain_type(value) is int:
-        value = [value]  # `blocks=1`, `mask_tokens(0)`; token ids are a Sequence, and one of them is no prompt
+    if (
+        of is int
+        and origin in (Iterable, tuple)
+        and not fixed
+        and plain_type(value) is int
+    ):
+        value = [
+            value
+        ]  # `blocks=1`, `mask_tokens(0)`; token ids are a Sequence, and one of them is no prompt
     items = _listed(value, origin in (Iterable, Collection), hint, argument)
     if fixed and len(items) != len(inner):
-        raise InputError(f"{argument}={short_repr(value)} has {len(items)} items.", f"Give {description(hint)}.")
+        raise InputError(
+            f"{argument}={short_repr(value)} has {len(items)} items.",
+            f"Give {description(hint)}.",
+        )
     if isinstance(items, range) and of is int:
         return tuple(items) if origin is tuple else items
-    if of is int and set(map(type, items)) == {int} and min(items) >= -(2**63) and max(items) < 2**63:
+    if (
+        of is int
+        and set(map(type, items)) == {int}
+        and min(items) >= -(2**63)
+        and max(items) < 2**63
+    ):
         made = items  # fast path for long lists of token ids
     else:
         kinds = inner if fixed else itertools.repeat(of)
-        made = [converted(item, kind, f"{argument}[{k}]") for k, (item, kind) in enumerate(zip(items, kinds))]  # noqa: B905
+        made = [
+            converted(item, kind, f"{argument}[{k}]")
+            for k, (item, kind) in enumerate(zip(items, kinds))  # noqa: B905
+        ]
     return tuple(made) if origin is tuple or isinstance(value, tuple) else list(made)
 
 
@@ -242,7 +325,9 @@ def _listed(value: Any, unordered: bool, hint: Any, argument: str) -> Any:
     """The items as a list, in order."""
     if isinstance(value, list | tuple | range):
         return value
-    if isinstance(value, Mapping | bytes | bytearray | memoryview) or (isinstance(value, Set) and not unordered):
+    if isinstance(value, Mapping | bytes | bytearray | memoryview) or (
+        isinstance(value, Set) and not unordered
+    ):
         raise wrong_kind(value, hint, argument)
     try:
         if isinstance(value, Set):
@@ -254,7 +339,9 @@ def _listed(value: Any, unordered: bool, hint: Any, argument: str) -> Any:
 
             value = np.asarray(value)
         if hasattr(value, "tolist"):
-            return _require(value, getattr(value, "ndim", 1) >= 1, hint, argument).tolist()
+            return _require(
+                value, getattr(value, "ndim", 1) >= 1, hint, argument
+            ).tolist()
         items = list(itertools.islice(value, MOST + 1))
     except (TypeError, RuntimeError) as error:
         raise wrong_kind(value, hint, argument) from error
@@ -266,10 +353,14 @@ def _listed(value: Any, unordered: bool, hint: Any, argument: str) -> Any:
 def _mapping(value: Any, hint: Any, argument: str) -> Any:
     inner = get_args(hint)
     _require(value, isinstance(value, Mapping), hint, argument)
-    if type(value) is not dict or not inner:  # other mappings may read their values from disk
+    if (
+        type(value) is not dict or not inner
+    ):  # other mappings may read their values from disk
         return value
     return {
-        converted(k, inner[0], f"key of {argument}"): converted(v, inner[1], f"{argument}[{short_repr(k)}]")
+        converted(k, inner[0], f"key of {argument}"): converted(
+            v, inner[1], f"{argument}[{short_repr(k)}]"
+        )
         for k, v in value.items()
     }
 
@@ -279,10 +370,14 @@ def _tensor(value: Any, hint: Any, argument: str) -> Any:
 
     _require(value, isinstance(value, torch.Tensor), hint, argument)
     _require_dense(value, argument)
-    if hasattr(hint, "array_type"):  # not `isinstance`, which would compare axis sizes with those of the caller
+    if hasattr(
+        hint, "array_type"
+    ):  # not `isinstance`, which would compare axis sizes with those of the caller
         axes = value.ndim - len(hint.dims)
         alike = axes == 0 if hint.index_variadic is None else axes >= -1
-        _require(value, alike and dtype_name(value.dtype) in hint.dtypes, hint, argument)
+        _require(
+            value, alike and dtype_name(value.dtype) in hint.dtypes, hint, argument
+        )
     return value.detach()
 
 
@@ -290,7 +385,10 @@ def _require_dense(tensor: Any, argument: str) -> None:
     import torch
 
     if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
-        raise InputError(f"{argument} is a tensor that is not dense or has no data.", "Give a dense tensor with data.")
+        raise InputError(
+            f"{argument} is a tensor that is not dense or has no data.",
+            "Give a dense tensor with data.",
+        )
 
 
 def _require(value: Any, holds: object, hint: Any, argument: str) -> Any:
@@ -301,11 +399,21 @@ def _require(value: Any, holds: object, hint: Any, argument: str) -> Any:
 
 # Classes in words, by name: some are not public, and some must not be imported here.
 NAMES = {
-    "int": "a whole number", "float": "a finite number", "bool": "True or False", "str": "text", "Path": "a path",
-    "NoneType": "None", "Annotated": "a real number", "GrowingSequence": "a growing sequence of `squashlens.prompts`",
-    "PairCapture": "a capture of one", "integer": "a whole number", "ndarray": "an array",
-    "Any": "anything", "Hook": "a hook of `squashlens.hooks`", "Recipe": "a hook of `squashlens.hooks`",
-}  # fmt: skip
+    "int": "a whole number",
+    "float": "a finite number",
+    "bool": "True or False",
+    "str": "text",
+    "Path": "a path",
+    "NoneType": "None",
+    "Annotated": "a real number",
+    "GrowingSequence": "a growing sequence of `squashlens.prompts`",
+    "PairCapture": "a capture of one",
+    "integer": "a whole number",
+    "ndarray": "an array",
+    "Any": "anything",
+    "Hook": "a hook of `squashlens.hooks`",
+    "Recipe": "a hook of `squashlens.hooks`",
+}
 
 
 def wrong_kind(value: Any, hint: Any, argument: str) -> InputError:
@@ -314,7 +422,9 @@ def wrong_kind(value: Any, hint: Any, argument: str) -> InputError:
     literals = [option for option in options if get_origin(option) is Literal]
     choices = list(itertools.chain.from_iterable(map(get_args, literals)))
     not_chosen, wrong = outermost(value, argument)
-    if choices and len(literals) == len([option for option in options if option is not NoneType]):
+    if choices and len(literals) == len(
+        [option for option in options if option is not NoneType]
+    ):
         return InputError(not_chosen, f"Use one of: {', '.join(map(repr, choices))}.")
     alike = any(plain_type(value) is type(choice) for choice in choices)
     return InputError(not_chosen if alike else wrong, f"Give {description(hint)}.")
@@ -323,9 +433,16 @@ def wrong_kind(value: Any, hint: Any, argument: str) -> InputError:
 def outermost(value: Any, argument: str) -> tuple[str, str]:
     """The causes for a value that is not one of the choices, and for one of another kind."""
     shown, kind = f"{argument}={short_repr(value)}", f"of type {type(value).__name__}"
-    if hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "__len__"):  # not a NumPy number
+    if (
+        hasattr(value, "dtype")
+        and hasattr(value, "shape")
+        and hasattr(value, "__len__")
+    ):  # not a NumPy number
         kind += f", dtype {dtype_name(value.dtype)} and shape {tuple(value.shape)}"
-    return f"{shown} is not a choice.", f"{shown} is {'not allowed' if value is None or value is True else kind}."
+    return (
+        f"{shown} is not a choice.",
+        f"{shown} is {'not allowed' if value is None or value is True else kind}.",
+    )
 
 
 def description(hint: Any) -> str:
@@ -342,7 +459,11 @@ def description(hint: Any) -> str:
     if origin in (Sequence, Iterable, Collection, tuple, list):
         if origin is tuple and inner[-1] is not Ellipsis:
             return f"a tuple of {len(inner)} items"
-        return "a list" if inner[0] is Any else f"a list in which each item is {description(inner[0])}"
+        return (
+            "a list"
+            if inner[0] is Any
+            else f"a list in which each item is {description(inner[0])}"
+        )
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return f"a dict in which each value is {description(inner[1])}"
     if hasattr(hint, "array_type"):
@@ -365,4 +486,10 @@ def plain_type(value: Any) -> type:
     """The Python type of a number or text, also for NumPy values."""
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
         return bool
-    return str if isinstance(value, str) else int if isinstance(value, Integral) else type(value)
+    return (
+        str
+        if isinstance(value, str)
+        else int
+        if isinstance(value, Integral)
+        else type(value)
+    )

@@ -12,7 +12,10 @@ import xarray as xr
 from squashlens._typing import listed, short_repr
 from squashlens.errors import InputError
 
-EACH = ("prompt", "to_layer")  # dimensions of results with one value for each token, which a figure shows one at a time
+EACH = (
+    "prompt",
+    "to_layer",
+)  # dimensions of results with one value for each token, which a figure shows one at a time
 
 
 def dims_by_name(needed: Iterable[str]) -> dict[str, str]:
@@ -21,11 +24,20 @@ def dims_by_name(needed: Iterable[str]) -> dict[str, str]:
 
     An array has its own name, so ``"path_bound: position"`` fits only arrays of that name; ``values`` fits any array.
     """
-    return {name: dims for text in needed for names, dims in [text.split(":")] for name in names.split()}
+    return {
+        name: dims
+        for text in needed
+        for names, dims in [text.split(":")]
+        for name in names.split()
+    }
 
 
 def require(
-    result: xr.Dataset | xr.DataArray, argument: str, maker: str, needed: Mapping[str, str], joined: Iterable[str] = ()
+    result: xr.Dataset | xr.DataArray,
+    argument: str,
+    maker: str,
+    needed: Mapping[str, str],
+    joined: Iterable[str] = (),
 ) -> None:
     """Raise an error if a result lacks a variable, or a dimension of a variable; it may be `joined` along others."""
     each = (*EACH, *joined)
@@ -34,10 +46,15 @@ def require(
     for name, dims in needed.items():
         itself = isinstance(result, xr.DataArray) and name in ("values", result.name)
         here: Any = result if itself else result[name] if name in names else None
-        wanted, there = set(dims.split()) - {"...", "?"}, set() if here is None else set(here.dims)
+        wanted, there = (
+            set(dims.split()) - {"...", "?"},
+            set() if here is None else set(here.dims),
+        )
         if here is None and "?" in dims:
             continue
-        if here is not None and (wanted == there or ("..." in dims and wanted <= there)):
+        if here is not None and (
+            wanted == there or ("..." in dims and wanted <= there)
+        ):
             if 0 in here.sizes.values():
                 raise InputError(f"{argument} has no values in {name!r}.", unchanged)
             continue
@@ -56,13 +73,18 @@ def require(
         )
 
 
-def chosen(result: xr.Dataset, dim: str, value: int | None, *, last: bool = True) -> int:
+def chosen(
+    result: xr.Dataset, dim: str, value: int | None, *, last: bool = True
+) -> int:
     """The value of a dimension to draw: the last (or first) measured value by default; it must have been measured."""
     measured = [int(each) for each in result[dim].values]
     if value is None:
         return measured[-1 if last else 0]
     if value not in measured:
-        raise InputError(f"{dim}={value} was not measured.", f"Use a measured value: {listed([*map(str, measured)])}.")
+        raise InputError(
+            f"{dim}={value} was not measured.",
+            f"Use a measured value: {listed([*map(str, measured)])}.",
+        )
     return value
 
 
@@ -70,7 +92,10 @@ def labelled(result: xr.Dataset, **labels: Any) -> xr.Dataset:
     """The part of a result at these labels of its dimensions; an error if one was left out of it."""
     for dim, value in labels.items():
         if value not in result[dim].values:
-            raise InputError(f"This result has no {dim} {short_repr(value)}.", "Give the unchanged result.")
+            raise InputError(
+                f"This result has no {dim} {short_repr(value)}.",
+                "Give the unchanged result.",
+            )
     return result.sel(labels)
 
 
@@ -82,7 +107,11 @@ def is_relative(values: xr.DataArray) -> bool:
 def relative_distance(collapse: xr.Dataset) -> xr.DataArray:
     """The distances of v and v* in units of rms(v), whichever their scale."""
     distance = collapse["distance"]
-    return distance if is_relative(distance) else (distance / collapse["rms"]).assign_attrs(units="1")
+    return (
+        distance
+        if is_relative(distance)
+        else (distance / collapse["rms"]).assign_attrs(units="1")
+    )
 
 
 def moved_probability(values: xr.DataArray) -> xr.DataArray:
@@ -90,7 +119,12 @@ def moved_probability(values: xr.DataArray) -> xr.DataArray:
 
     It is half of that, which results store as the paper has it: the L1 norm of the difference, from 0 to 2.
     """
-    text, stored = str(values.attrs.get("long_name", "")), "total variation of the next token"
+    text, stored = (
+        str(values.attrs.get("long_name", "")),
+        "total variation of the next token",
+    )
     if stored not in text:
         return values
-    return (values / 2).assign_attrs({**values.attrs, "long_name": text.replace(stored, "probability that moves")})
+    return (values / 2).assign_attrs(
+        {**values.attrs, "long_name": text.replace(stored, "probability that moves")}
+    )

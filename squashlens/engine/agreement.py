@@ -10,7 +10,12 @@ from squashlens.errors import InputError
 # The largest allowed difference, relative to the largest entry, by the dtype of the model.
 # For two implementations, such as the bridge and the plain model: float64 models still run norms and softmax in
 # float32, and in half precision the order of operations alone makes a difference.
-TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 6e-2}
+TOLERANCE = {
+    torch.float64: 1e-5,
+    torch.float32: 1e-4,
+    torch.float16: 2e-2,
+    torch.bfloat16: 6e-2,
+}
 # For two passes of one implementation, such as a shared and a separate one: the same operations in another order. Half
 # precision allows no smaller tolerance.
 SAME_OPERATIONS = TOLERANCE | {torch.float64: 1e-6, torch.float32: 2e-5}
@@ -28,7 +33,9 @@ def dtype_to_run_in(given: torch.dtype | str) -> torch.dtype:
     dtype = named.get(full_name(given)) if isinstance(given, str) else given
     if dtype not in TOLERANCE:
         allowed = ", ".join((*named, *SHORT))
-        raise InputError(f"dtype={short_repr(given)} is not supported.", f"Use one of {allowed}.")
+        raise InputError(
+            f"dtype={short_repr(given)} is not supported.", f"Use one of {allowed}."
+        )
     return dtype
 
 
@@ -51,7 +58,9 @@ def agree(
     """
     if ours.shape != theirs.shape:
         return False
-    error, allowed = difference(ours, theirs, dtype, size=size, dim=dim, tolerance=tolerance)
+    error, allowed = difference(
+        ours, theirs, dtype, size=size, dim=dim, tolerance=tolerance
+    )
     return bool((error <= allowed).all())  # false for NaN too
 
 

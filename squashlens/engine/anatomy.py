@@ -40,7 +40,9 @@ def width(model: Bridge) -> int:
 def projected(model: Bridge) -> int:
     """The number of coordinates of one token's queries and keys in a block."""
     heads = int(model.cfg.n_heads)
-    return (heads + int(getattr(model.cfg, "n_key_value_heads", None) or heads)) * int(model.cfg.d_head)
+    return (heads + int(getattr(model.cfg, "n_key_value_heads", None) or heads)) * int(
+        model.cfg.d_head
+    )
 
 
 def text_config(model: Bridge) -> Any:
@@ -54,7 +56,14 @@ def text_config(model: Bridge) -> Any:
 def context_length(model: Bridge) -> int | None:
     """The largest number of tokens in a prompt, `None` if the configuration has no limit."""
     config = text_config(model)
-    return next((v for a in ("max_position_embeddings", "n_positions") if (v := getattr(config, a, None))), None)
+    return next(
+        (
+            v
+            for a in ("max_position_embeddings", "n_positions")
+            if (v := getattr(config, a, None))
+        ),
+        None,
+    )
 
 
 def device_of(model: Bridge) -> torch.device:
@@ -84,17 +93,29 @@ def quantization(model: Bridge) -> str | None:
     )
     if declared is not None:
         method = (
-            declared.get("quant_method") if isinstance(declared, dict) else getattr(declared, "quant_method", declared)
+            declared.get("quant_method")
+            if isinstance(declared, dict)
+            else getattr(declared, "quant_method", declared)
         )
         return str(getattr(method, "value", method))
-    strange = {type(p).__name__ for p in model.parameters() if not p.is_floating_point() or type(p) not in PLAIN}
+    strange = {
+        type(p).__name__
+        for p in model.parameters()
+        if not p.is_floating_point() or type(p) not in PLAIN
+    }
     return ", ".join(sorted(strange)) or None
 
 
 def stored_as(model: Bridge) -> str | None:
     """The number format of quantized weights, such as ``"int8"``, from their types' names; `None` if they are plain."""
-    names = {type(p).__name__.lower() for p in model.parameters() if type(p) not in PLAIN}
-    formats = {match.group() for name in names if (match := re.search(r"(u?int|float)\d+", name))}
+    names = {
+        type(p).__name__.lower() for p in model.parameters() if type(p) not in PLAIN
+    }
+    formats = {
+        match.group()
+        for name in names
+        if (match := re.search(r"(u?int|float)\d+", name))
+    }
     return ", ".join(sorted(formats)) or quantization(model)
 
 
@@ -105,11 +126,16 @@ def windows(model: Bridge, positions: int | None = None) -> list[int | None]:
     """
     config = text_config(model)
     chunk = getattr(config, "attention_chunk_size", None)
-    full = {FULL} | ({CHUNKED} if positions is not None and chunk and positions <= chunk else set())
+    full = {FULL} | (
+        {CHUNKED} if positions is not None and chunk and positions <= chunk else set()
+    )
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if names := getattr(config, "attention_layers", None):  # of GPT-Neo
-        window, kinds = config.window_size, [{"global": FULL, "local": SLIDING}[name] for name in names]
+        window, kinds = (
+            config.window_size,
+            [{"global": FULL, "local": SLIDING}[name] for name in names],
+        )
     if kinds is None:
         kinds = [SLIDING if window else FULL] * n_blocks(model)
     strange = set(kinds) - full - {SLIDING}
@@ -150,7 +176,11 @@ def residual_site(layer: Target, model: Bridge) -> str:
     if layer == "y":
         return "ln_final.hook_out"
     top = n_blocks(model)
-    return f"blocks.{layer}.hook_resid_pre" if layer < top else f"blocks.{top - 1}.hook_resid_post"
+    return (
+        f"blocks.{layer}.hook_resid_pre"
+        if layer < top
+        else f"blocks.{top - 1}.hook_resid_post"
+    )
 
 
 def learned_sink(model: Bridge, block: int) -> Tensor | None:
@@ -172,17 +202,28 @@ def length_dependent_encodings(model: Bridge) -> list[tuple[str, int]]:
     config = text_config(model)
     given = getattr(config, "rope_parameters", None) or {}
     found = []
-    for one in [given, *given.values()]:  # some models have one set of parameters for each kind of block
+    for one in [
+        given,
+        *given.values(),
+    ]:  # some models have one set of parameters for each kind of block
         kind = one.get("rope_type") if isinstance(one, dict) else None
         if isinstance(kind, str) and (kind == LONG or DYNAMIC in kind):
-            limit = one.get("original_max_position_embeddings") if kind == LONG else context_length(model)
+            limit = (
+                one.get("original_max_position_embeddings")
+                if kind == LONG
+                else context_length(model)
+            )
             found.append((kind, int(limit or 0)))
     return list(dict.fromkeys(found))
 
 
 def longest_prompt(model: Bridge) -> int | None:
     """The largest number of tokens in a prompt; `None` if there is no limit, or if frequencies adapt to the length."""
-    return None if any(DYNAMIC in kind for kind, _ in length_dependent_encodings(model)) else context_length(model)
+    return (
+        None
+        if any(DYNAMIC in kind for kind, _ in length_dependent_encodings(model))
+        else context_length(model)
+    )
 
 
 def why_lengths_differ(model: Bridge, lengths: Collection[int]) -> str | None:
@@ -196,15 +237,35 @@ def why_lengths_differ(model: Bridge, lengths: Collection[int]) -> str | None:
 
 def forget_lengths(model: Bridge) -> None:
     """Reset frequencies that depend on the length of a pass as in a new model, so that only the next pass counts."""
-    every: Any = model.original_model.modules() if length_dependent_encodings(model) else ()
-    for module in (module for module in every if "original_max_seq_len" in vars(module)):
-        kinds = module.rope_type if isinstance(module.rope_type, dict) else {None: module.rope_type}
+    every: Any = (
+        model.original_model.modules() if length_dependent_encodings(model) else ()
+    )
+    for module in (
+        module for module in every if "original_max_seq_len" in vars(module)
+    ):
+        kinds = (
+            module.rope_type
+            if isinstance(module.rope_type, dict)
+            else {None: module.rope_type}
+        )
         for layer_type, kind in kinds.items():
             prefix = "" if layer_type is None else f"{layer_type}_"
             original = getattr(module, f"{prefix}original_inv_freq", None)
             now = getattr(module, f"{prefix}inv_freq", None)
-            if (str(kind) == LONG or DYNAMIC in str(kind)) and original is not None and now is not None:
+            if (
+                (str(kind) == LONG or DYNAMIC in str(kind))
+                and original is not None
+                and now is not None
+            ):
                 with torch.inference_mode(False):
-                    module.register_buffer(f"{prefix}inv_freq", original.to(now.device).clone(), persistent=False)
-                setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
-                setattr(module, f"{prefix}long_inv_freq", None)  # made again by the next pass that needs it
+                    module.register_buffer(
+                        f"{prefix}inv_freq",
+                        original.to(now.device).clone(),
+                        persistent=False,
+                    )
+                setattr(
+                    module, f"{prefix}max_seq_len_cached", module.original_max_seq_len
+                )
+                setattr(
+                    module, f"{prefix}long_inv_freq", None
+                )  # made again by the next pass that needs it

@@ -63,19 +63,28 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
         with steady(model):
             expanded = expanded_hooks(model, hooks)
             stack.enter_context(attached(model, *expanded))
-            require_effective(model, [site for hook in expanded for site in hook.points(len(model.blocks))])
+            require_effective(
+                model,
+                [site for hook in expanded for site in hook.points(len(model.blocks))],
+            )
             if any(hook.is_a_users for hook in standing(model)):
                 watch(model)
         stack.enter_context(_reaching(expanded))
         stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", message="A forward hook edited hook_scale")  # the user asked for this edit
+        warnings.filterwarnings(
+            "ignore", message="A forward hook edited hook_scale"
+        )  # the user asked for this edit
         yield model
 
 
 @contextmanager
 def _reaching(hooks: list[Hook]) -> Iterator[None]:
     """Raise at the end of the body if all prompts in it were too short for the positions of one of the hooks."""
-    placed = [(hook, min(hook.positional)) for hook in hooks if isinstance(hook.positional, tuple)]
+    placed = [
+        (hook, min(hook.positional))
+        for hook in hooks
+        if isinstance(hook.positional, tuple)
+    ]
     for hook, _ in placed:
         hook._lengths.clear()
     yield
@@ -102,8 +111,14 @@ def require_effective(model: Bridge, sites: list[str]) -> None:
                 wrong = ineffective_points(model, new)
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, AttributeError, TypeError) as error:  # a component that fails after an edit
-            raise UnsoundModelError(f"Edits at hook points of {name} fail: {error}.", remedy) from error
+        except (
+            RuntimeError,
+            AttributeError,
+            TypeError,
+        ) as error:  # a component that fails after an edit
+            raise UnsoundModelError(
+                f"Edits at hook points of {name} fail: {error}.", remedy
+            ) from error
         if wrong:
             raise UnsoundModelError(
                 f"Edits at {listed(wrong)} have no effect in {name}: the model does not use what the hook returns.",
@@ -116,7 +131,12 @@ def probe_ids(model: Bridge) -> Tensor:
     """A short prompt of tokens spread over the vocabulary, distinct if the vocabulary is large enough."""
     vocabulary = int(model.cfg.d_vocab)
     length = min(PROBE_TOKENS, context_length(model) or PROBE_TOKENS)
-    return torch.linspace(0.1, 0.9, length).mul(vocabulary - 1).long()[None].to(device_of(model))
+    return (
+        torch.linspace(0.1, 0.9, length)
+        .mul(vocabulary - 1)
+        .long()[None]
+        .to(device_of(model))
+    )
 
 
 def ineffective_points(model: Bridge, sites: list[str]) -> list[str]:
@@ -126,17 +146,32 @@ def ineffective_points(model: Bridge, sites: list[str]) -> list[str]:
     with (
         warnings.catch_warnings(),
         torch.enable_grad(),
-        attached(model, *(Hook("probe", site, partial(_with_leaf, leaves, site)) for site in sites)),
+        attached(
+            model,
+            *(Hook("probe", site, partial(_with_leaf, leaves, site)) for site in sites),
+        ),
     ):
-        warnings.simplefilter("ignore")  # the bridge warns about edited norms, which are intended here
+        warnings.simplefilter(
+            "ignore"
+        )  # the bridge warns about edited norms, which are intended here
         logits = model(ids, use_cache=False, **last_logits(model)).float()
-        weights = torch.sin(torch.arange(logits.numel(), device=logits.device)).view_as(logits)
+        weights = torch.sin(torch.arange(logits.numel(), device=logits.device)).view_as(
+            logits
+        )
         gradients: list[Tensor | None] = [None] * len(leaves)
         if logits.requires_grad:  # otherwise no added tensor reached the logits
-            gradients = list(torch.autograd.grad((logits * weights).sum(), list(leaves.values()), allow_unused=True))
+            gradients = list(
+                torch.autograd.grad(
+                    (logits * weights).sum(), list(leaves.values()), allow_unused=True
+                )
+            )
     # A gradient of zero also counts: the model uses the tensor, but its value has no influence.
     by_site = dict(zip(leaves, gradients, strict=True))
-    return [site for site in sites if (g := by_site.get(site)) is None or not bool(torch.isfinite(g).all())]
+    return [
+        site
+        for site in sites
+        if (g := by_site.get(site)) is None or not bool(torch.isfinite(g).all())
+    ]
 
 
 def _with_leaf(leaves: dict[str, Tensor], site: str, tensor: Tensor) -> Tensor:

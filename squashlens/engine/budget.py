@@ -5,13 +5,25 @@ the allocator's peak. d is the width of the residual stream, m that of the MLP, 
 """
 
 from squashlens._typing import Bridge
-from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, projected, text_config, width, windows
+from squashlens.engine.anatomy import (
+    device_of,
+    dtype_of,
+    n_blocks,
+    projected,
+    text_config,
+    width,
+    windows,
+)
 from squashlens.engine.memory import available, human, require_room
 from squashlens.engine.reader import reader_of
 from squashlens.errors import CapacityError, UnsoundModelError
 from squashlens.theory.attention import CELLS, LONGEST, SHORTEST
 
-STEPWISE = ("gelu_new", "gelu_fast", "quick_gelu")  # activations that transformers composes of several operations
+STEPWISE = (
+    "gelu_new",
+    "gelu_fast",
+    "quick_gelu",
+)  # activations that transformers composes of several operations
 BATCH_MEMORY = {"cpu": 1e8, "cuda": 8e9}  # bytes for a batch unless its size is given
 
 
@@ -41,14 +53,21 @@ def products_bytes(model: Bridge, prompts: int, n: int, vjp_batch_size: int) -> 
     """Bytes of vector–Jacobian products block by block: the streams, one block's graph, and a batch of cotangents."""
     d, m, q, k = _widths(model)
     kept = n_blocks(model) * d + 4 * m + 4 * (q + k) + 10 * d
-    each = max(3 * m + 4 * d, 4 * d + 5 * q + 4 * k)  # 4 d: input, output, and collecting the results
-    return prompts * n * (kept + vjp_batch_size * each) * dtype_of(model).itemsize + 4 * _cells(model, prompts, n)
+    each = max(
+        3 * m + 4 * d, 4 * d + 5 * q + 4 * k
+    )  # 4 d: input, output, and collecting the results
+    return prompts * n * (kept + vjp_batch_size * each) * dtype_of(
+        model
+    ).itemsize + 4 * _cells(model, prompts, n)
 
 
 def cotangents(model: Bridge, prompts: int, n: int) -> int:
     """The number of cotangents in a batch that fit; raises an error if not even one fits."""
     device = device_of(model)
-    fixed, one = products_bytes(model, prompts, n, 0), products_bytes(model, prompts, n, 1)
+    fixed, one = (
+        products_bytes(model, prompts, n, 0),
+        products_bytes(model, prompts, n, 1),
+    )
     what = f"One vector–Jacobian product on {prompts} × {n} tokens"
     require_room(one, device, what, "Use a shorter prompt, or fewer prompts at a time.")
     return min(width(model), max(1, int(batch_memory(model) / (one - fixed))))
@@ -56,7 +75,9 @@ def cotangents(model: Bridge, prompts: int, n: int) -> int:
 
 def cotangents_on_graph(model: Bridge, prompts: int, n: int) -> int:
     """The number of cotangents in a batch that fit if the whole graph with patterns is kept."""
-    return min(width(model), max(1, int(batch_memory(model) / graph_bytes(model, prompts, n))))
+    return min(
+        width(model), max(1, int(batch_memory(model) / graph_bytes(model, prompts, n)))
+    )
 
 
 def graph_bytes(model: Bridge, prompts: int, n: int) -> int:
@@ -68,12 +89,17 @@ def graph_bytes(model: Bridge, prompts: int, n: int) -> int:
 def batch_memory(model: Bridge) -> float:
     """Bytes that a batch may need."""
     device = device_of(model)
-    return min(BATCH_MEMORY["cpu" if device.type == "cpu" else "cuda"], available(device) / 4)
+    return min(
+        BATCH_MEMORY["cpu" if device.type == "cpu" else "cuda"], available(device) / 4
+    )
 
 
 def require_products(model: Bridge, prompts: int, n: int, vjp_batch_size: int) -> None:
     """Raise an error for a batch size that does not fit, with one that does."""
-    free, size = available(device_of(model)), products_bytes(model, prompts, n, vjp_batch_size)
+    free, size = (
+        available(device_of(model)),
+        products_bytes(model, prompts, n, vjp_batch_size),
+    )
     if size > free:
         fits = cotangents(model, prompts, n)
         raise CapacityError(
@@ -93,7 +119,9 @@ def _mlp_copies(model: Bridge) -> int:
     if "blocks.0.mlp.gate.hook_out" in reader_of(model).points:
         return 3
     config = text_config(model)
-    name = getattr(config, "activation_function", None) or getattr(config, "hidden_act", None)
+    name = getattr(config, "activation_function", None) or getattr(
+        config, "hidden_act", None
+    )
     return 5 if name in STEPWISE else 2
 
 
@@ -103,7 +131,10 @@ def _by_rows(model: Bridge) -> bool:
         windowed = any(windows(model))
     except UnsoundModelError:  # an unsupported kind of attention
         windowed = True
-    return windowed or getattr(text_config(model), "attn_logit_softcapping", None) is not None
+    return (
+        windowed
+        or getattr(text_config(model), "attn_logit_softcapping", None) is not None
+    )
 
 
 def _cells(model: Bridge, prompts: int, n: int) -> int:

@@ -20,9 +20,26 @@ import xxhash
 from torch import Tensor
 
 DEPTH = 8  # levels of nested containers and functions that are covered
-PLAIN = bool | int | float | complex | str | bytes | np.generic | range | slice | types.EllipsisType | None
+PLAIN = (
+    bool
+    | int
+    | float
+    | complex
+    | str
+    | bytes
+    | np.generic
+    | range
+    | slice
+    | types.EllipsisType
+    | None
+)
 PLAIN |= torch.dtype | torch.device | Enum | PurePath
-_FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
+_FUNCTIONS = (
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    functools.partial,
+)
 _PIECE = 2**24  # bytes that one thread reads at a time
 
 
@@ -39,7 +56,9 @@ def tensor_digest(tensor: Tensor) -> str:
     """A digest of shape, dtype and every bit of a tensor, with xxHash: as fast as its bytes come to the CPU."""
     whole = xxhash.xxh3_128(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
     for part in parts(tensor.detach()):
-        whole.update(_hash(part.contiguous().view(-1).view(torch.uint8).cpu().numpy().data))
+        whole.update(
+            _hash(part.contiguous().view(-1).view(torch.uint8).cpu().numpy().data)
+        )
     return whole.hexdigest()
 
 
@@ -56,9 +75,13 @@ def _hash(content: memoryview) -> bytes:
     """The hash of bytes; of the hashes of pieces, which threads read side by side, if they are many."""
     if len(content) <= _PIECE:
         return xxhash.xxh3_128_digest(content)
-    pieces = [content[start : start + _PIECE] for start in range(0, len(content), _PIECE)]
+    pieces = [
+        content[start : start + _PIECE] for start in range(0, len(content), _PIECE)
+    ]
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-        return xxhash.xxh3_128_digest(b"".join(threads.map(xxhash.xxh3_128_digest, pieces)))
+        return xxhash.xxh3_128_digest(
+            b"".join(threads.map(xxhash.xxh3_128_digest, pieces))
+        )
 
 
 def text_of(value: Any, names: Mapping[int, str] = {}, depth: int = DEPTH) -> str:
@@ -84,7 +107,11 @@ def text_of(value: Any, names: Mapping[int, str] = {}, depth: int = DEPTH) -> st
     if isinstance(value, _FUNCTIONS):
         return f"{inside(_contents(value))}"
     held = getattr(value, "to_dict", lambda: getattr(value, "__dict__", {}))()
-    plain = {key: one for key, one in held.items() if isinstance(one, PLAIN | Tensor | np.ndarray)}
+    plain = {
+        key: one
+        for key, one in held.items()
+        if isinstance(one, PLAIN | Tensor | np.ndarray)
+    }
     return f"{type(value).__qualname__} {inside([plain])}"
 
 
@@ -105,7 +132,12 @@ def _contents(function: Any) -> list[Any]:
     except (OSError, TypeError):  # written in C, or typed into Python
         source = ""
     cells = [_content(cell) for cell in getattr(function, "__closure__", None) or ()]
-    return [function.__qualname__, source, getattr(function, "__defaults__", None), cells]
+    return [
+        function.__qualname__,
+        source,
+        getattr(function, "__defaults__", None),
+        cells,
+    ]
 
 
 def _content(cell: types.CellType) -> Any:

@@ -28,17 +28,28 @@ _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 class _Interposed(TorchFunctionMode):
     """Apply hook points to the logits and to the pattern of one attention, each once."""
 
-    def __init__(self, scores: Callable[[Tensor], Tensor], pattern: Callable[[Tensor], Tensor]) -> None:
+    def __init__(
+        self, scores: Callable[[Tensor], Tensor], pattern: Callable[[Tensor], Tensor]
+    ) -> None:
         super().__init__()
         self.scores, self.pattern = scores, pattern
-        self.rows: tuple[int, ...] | None = None  # prompts, heads and queries, once the logits have been seen
+        self.rows: tuple[int, ...] | None = (
+            None  # prompts, heads and queries, once the logits have been seen
+        )
         self.done = False
 
-    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
         if args and func in _SOFTMAX and self.rows is None and args[0].ndim == 4:
             self.rows = args[0].shape[:3]
             args = (self.scores(args[0]), *args[1:])
-        elif args and func is F.dropout and not self.done and args[0].shape[:-1] == self.rows:
+        elif (
+            args
+            and func is F.dropout
+            and not self.done
+            and args[0].shape[:-1] == self.rows
+        ):
             self.done = True
             args = (self.pattern(args[0]), *args[1:])
         return func(*args, **(kwargs or {}))
@@ -46,12 +57,18 @@ class _Interposed(TorchFunctionMode):
 
 def bridge_around(inner: Any, tokenizer: Any, name: str) -> Bridge:
     """A bridge in eval mode around a Hugging Face model, whose hook points take effect and have the same axes."""
-    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
+    from transformer_lens.model_bridge.sources._bridge_builder import (
+        build_bridge_from_module,
+    )
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = build_bridge_from_module(
-            inner, type(inner).__name__, hf_config=inner.config, tokenizer=tokenizer, model_name=name
+            inner,
+            type(inner).__name__,
+            hf_config=inner.config,
+            tokenizer=tokenizer,
+            model_name=name,
         )
     make_live(model)
     arrange_heads(model)
@@ -61,16 +78,24 @@ def bridge_around(inner: Any, tokenizer: Any, name: str) -> Bridge:
 
 def delegating(model: Bridge) -> list[Any]:
     """The attentions of the model that the bridge leaves to the model's own modules."""
-    from transformer_lens.model_bridge.generalized_components.attention import AttentionBridge
+    from transformer_lens.model_bridge.generalized_components.attention import (
+        AttentionBridge,
+    )
 
     every = [block._modules.get("attn") for block in model.blocks]
-    return [attn for attn in every if attn is not None and type(attn).forward is AttentionBridge.forward]
+    return [
+        attn
+        for attn in every
+        if attn is not None and type(attn).forward is AttentionBridge.forward
+    ]
 
 
 def make_live(model: Bridge) -> list[Any]:
     """Make hooks inside attention take effect; return the attentions for which this had to be done."""
     changed = [attn for attn in delegating(model) if "forward" not in vars(attn)]
-    for attn in changed:  # not setattr: the bridge passes attributes on to the module it wraps
+    for (
+        attn
+    ) in changed:  # not setattr: the bridge passes attributes on to the module it wraps
         vars(attn)["forward"] = types.MethodType(_forward, attn)
     return changed
 
@@ -100,7 +125,11 @@ def _forward(attn: Any, *args: Any, **kwargs: Any) -> Any:
             output = inner(*args, **kwargs)
     finally:
         attn._captured_pre_ln_residual = None
-    return (attn.hook_out(output[0]), *output[1:]) if isinstance(output, tuple) else attn.hook_out(output)
+    return (
+        (attn.hook_out(output[0]), *output[1:])
+        if isinstance(output, tuple)
+        else attn.hook_out(output)
+    )
 
 
 def arrange_heads(model: Bridge) -> None:
@@ -109,7 +138,9 @@ def arrange_heads(model: Bridge) -> None:
     TransformerLens shows queries, keys and values there as (prompt, head, position, coordinate), and splits the outputs
     of heads by the width of keys, which is not that of values. Elsewhere all are (prompt, position, head, coordinate).
     """
-    from transformer_lens.conversion_utils.conversion_steps import RearrangeTensorConversion
+    from transformer_lens.conversion_utils.conversion_steps import (
+        RearrangeTensorConversion,
+    )
     from transformer_lens.hook_points import HookPoint
 
     class Rearranged(RearrangeTensorConversion):
@@ -122,6 +153,10 @@ def arrange_heads(model: Bridge) -> None:
         points = [attn._modules.get(name) for name in ("hook_q", "hook_k", "hook_v")]
         if all(isinstance(point, HookPoint) for point in points):
             for point in points:
-                point.hook_conversion = Rearranged("prompt head position d -> prompt position head d")
+                point.hook_conversion = Rearranged(
+                    "prompt head position d -> prompt position head d"
+                )
             width = attn.original_component.v_head_dim
-            attn.o.hook_in.hook_conversion = Rearranged("prompt position (head d) -> prompt position head d", d=width)
+            attn.o.hook_in.hook_conversion = Rearranged(
+                "prompt position (head d) -> prompt position head d", d=width
+            )

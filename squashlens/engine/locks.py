@@ -60,7 +60,9 @@ def exclusive(function: Callable[P, T]) -> Callable[P, T]:
 
 def require_bridge(model: object) -> None:
     """Raise an error for anything that is not a `TransformerBridge`."""
-    home = sys.modules.get("transformer_lens.model_bridge")  # before this is imported, no bridge exists
+    home = sys.modules.get(
+        "transformer_lens.model_bridge"
+    )  # before this is imported, no bridge exists
     if home is None or not isinstance(model, home.TransformerBridge):
         raise InputError(
             f"model must be a TransformerBridge, not {model.__class__.__name__}.",
@@ -69,9 +71,11 @@ def require_bridge(model: object) -> None:
 
 
 def run_within(
-    context: Callable[[Any], AbstractContextManager[None]], function: Callable[P, T],
-    call: Callable[[inspect.BoundArguments], T] | None = None, cheaper: str = "",
-) -> Callable[P, T]:  # fmt: skip
+    context: Callable[[Any], AbstractContextManager[None]],
+    function: Callable[P, T],
+    call: Callable[[inspect.BoundArguments], T] | None = None,
+    cheaper: str = "",
+) -> Callable[P, T]:
     """Wrap `function`, after a check of its arguments, in a context on its first parameter, `model`, and in one bar.
 
     `call` gets the arguments that were given, and calls the function; by default it is just called with them. `cheaper`
@@ -87,9 +91,15 @@ def run_within(
         model: Any = bound.arguments.get("model", first.default)
         if first.annotation is Bridge:
             require_bridge(model)
-        within = nullcontext() if getattr(model, "original_model", None) is None else context(model)
+        within = (
+            nullcontext()
+            if getattr(model, "original_model", None) is None
+            else context(model)
+        )
         with one_bar(function.__name__, cheaper), within:
-            return function(*bound.args, **bound.kwargs) if call is None else call(bound)
+            return (
+                function(*bound.args, **bound.kwargs) if call is None else call(bound)
+            )
 
     setattr(run, "__validated__", True)  # noqa: B010
     setattr(run, "__within__", context)  # noqa: B010

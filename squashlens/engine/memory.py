@@ -19,7 +19,9 @@ def available(device: torch.device) -> int:
     """Free bytes on a CUDA device, or the machine's available memory for any other device."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(
+            device
+        )
         return free + reusable
     return psutil.virtual_memory().available
 
@@ -32,7 +34,10 @@ def device_named(given: str | torch.device) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         reason = (str(error).splitlines() or [""])[0][:120]
-        raise InputError(f"device={short_repr(given)} is not available on this machine ({reason}).", remedy) from error
+        raise InputError(
+            f"device={short_repr(given)} is not available on this machine ({reason}).",
+            remedy,
+        ) from error
     if device.type == "meta":
         raise InputError("device='meta' has no data.", remedy)
     return device
@@ -47,12 +52,18 @@ def to_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
             alike.setdefault((tensor.device, tensor.dtype), []).append(place)
     for places in alike.values():
         flat = torch.cat([tensors[place].flatten() for place in places]).cpu()
-        for place, part in zip(places, flat.split([tensors[place].numel() for place in places]), strict=True):
+        for place, part in zip(
+            places,
+            flat.split([tensors[place].numel() for place in places]),
+            strict=True,
+        ):
             found[place] = part.reshape(tensors[place].shape)
     return found
 
 
-Checks = dict[Any, tuple[Callable[[], Exception], list[Bool[Tensor, ""]]]]  # errors, and whether each result is wrong
+Checks = dict[
+    Any, tuple[Callable[[], Exception], list[Bool[Tensor, ""]]]
+]  # errors, and whether each result is wrong
 _put_off: ContextVar[Checks | None] = ContextVar("put_off", default=None)
 
 
@@ -81,8 +92,13 @@ def awaited() -> Iterator[None]:
                 raise error()
 
 
-def require_room(n_bytes: int | float, device: torch.device, what: str, remedy: str) -> None:
+def require_room(
+    n_bytes: int | float, device: torch.device, what: str, remedy: str
+) -> None:
     """Raise an error, with the size and the remedy, if `n_bytes` do not fit on `device`."""
     free = available(device)
     if n_bytes > free:
-        raise CapacityError(f"{what} needs {human(n_bytes)} and {device} has {human(free)} free.", remedy)
+        raise CapacityError(
+            f"{what} needs {human(n_bytes)} and {device} has {human(free)} free.",
+            remedy,
+        )

@@ -25,7 +25,9 @@ HOME = "transformer_lens.model_bridge.sources.native.model"
 def is_native(model: Bridge) -> bool:
     """Whether a bridge wraps a `NativeModel`, or a class derived from it."""
     kinds = type(model.original_model).__mro__
-    return any(kind.__module__ == HOME and kind.__qualname__ == "NativeModel" for kind in kinds)
+    return any(
+        kind.__module__ == HOME and kind.__qualname__ == "NativeModel" for kind in kinds
+    )
 
 
 def native_config(model: Bridge) -> SimpleNamespace:
@@ -33,12 +35,16 @@ def native_config(model: Bridge) -> SimpleNamespace:
     cfg = model.cfg
     activation = str(cfg.act_fn or ("silu" if cfg.gated_mlp else "gelu")).lower()
     attention_cap, final_cap = (
-        float(cap) if cap > 0 else None for cap in (cfg.attn_scores_soft_cap, cfg.output_logits_soft_cap)
+        float(cap) if cap > 0 else None
+        for cap in (cfg.attn_scores_soft_cap, cfg.output_logits_soft_cap)
     )
     return SimpleNamespace(
-        model_type="native", max_position_embeddings=int(cfg.n_ctx), hidden_act=activation,
-        attn_logit_softcapping=attention_cap, final_logit_softcapping=final_cap,
-    )  # fmt: skip
+        model_type="native",
+        max_position_embeddings=int(cfg.n_ctx),
+        hidden_act=activation,
+        attn_logit_softcapping=attention_cap,
+        final_logit_softcapping=final_cap,
+    )
 
 
 def n_outcomes(model: Bridge) -> int:
@@ -58,11 +64,16 @@ def rebuilt(model: Bridge) -> Any:
     The weights are shared; everything else is in float32, as its class builds it.
     """
     wrapped: Any = model.original_model
-    weights = {key.replace("._original_component", ""): value for key, value in wrapped.state_dict().items()}
+    weights = {
+        key.replace("._original_component", ""): value
+        for key, value in wrapped.state_dict().items()
+    }
     with torch.random.fork_rng(devices=[]):  # the random weights are replaced below
         plain = type(wrapped)(copy.deepcopy(wrapped.cfg))
     expected = set(plain.state_dict())
-    plain.load_state_dict({key: value for key, value in weights.items() if key in expected}, assign=True)
+    plain.load_state_dict(
+        {key: value for key, value in weights.items() if key in expected}, assign=True
+    )
     return plain
 
 
@@ -71,16 +82,26 @@ def plain_outputs(plain: Any, ids: Tensor) -> SimpleNamespace:
     streams: list[Tensor] = []
     patterns: list[Tensor] = []
     handles = [
-        layer.register_forward_pre_hook(lambda _, args: streams.append(args[0].detach().clone()))
+        layer.register_forward_pre_hook(
+            lambda _, args: streams.append(args[0].detach().clone())
+        )
         for layer in plain.layers
     ]
     handles += [
-        layer.attn.register_forward_hook(lambda _, args, out: patterns.append(out[1].detach().clone()))
+        layer.attn.register_forward_hook(
+            lambda _, args, out: patterns.append(out[1].detach().clone())
+        )
         for layer in plain.layers
     ]
-    handles.append(plain.ln_out.register_forward_hook(lambda _, args, out: streams.append(out.detach().clone())))
+    handles.append(
+        plain.ln_out.register_forward_hook(
+            lambda _, args, out: streams.append(out.detach().clone())
+        )
+    )
     try:
-        return SimpleNamespace(logits=plain(ids), hidden_states=streams, attentions=patterns)
+        return SimpleNamespace(
+            logits=plain(ids), hidden_states=streams, attentions=patterns
+        )
     finally:
         for handle in handles:
             handle.remove()

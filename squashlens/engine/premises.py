@@ -26,7 +26,14 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.engine.agreement import SAME_OPERATIONS, difference
-from squashlens.engine.anatomy import dtype_of, forget_lengths, last_logits, n_blocks, pattern_site, residual_sites
+from squashlens.engine.anatomy import (
+    dtype_of,
+    forget_lengths,
+    last_logits,
+    n_blocks,
+    pattern_site,
+    residual_sites,
+)
 from squashlens.engine.applied import probe_ids, require_effective
 from squashlens.engine.hooking.hook import Hook, attached
 from squashlens.engine.hooking.standing import without_ambient
@@ -34,7 +41,9 @@ from squashlens.engine.state import proved, recall
 from squashlens.errors import UnsoundModelError
 
 ATTENTION = "attention alone connects tokens"  # in the registry: None, or why not
-Moved = dict[str, tuple[Tensor, Tensor]]  # by hook point: the differences and those allowed, (copy, position)
+Moved = dict[
+    str, tuple[Tensor, Tensor]
+]  # by hook point: the differences and those allowed, (copy, position)
 COPIES = 6
 LEAST = 0.01  # Weights are compared if they sum to this: half precision rounds smaller ones too coarsely.
 
@@ -52,11 +61,17 @@ def require_causal(model: Bridge) -> None:
 def why_not_attention_alone(model: Bridge) -> str | None:
     """Why nothing can be said from attention patterns alone; None if tokens are connected only by these."""
     name = type(model.original_model).__name__
-    without = [block for block in range(n_blocks(model)) if pattern_site(block) not in model.hook_dict]
+    without = [
+        block
+        for block in range(n_blocks(model))
+        if pattern_site(block) not in model.hook_dict
+    ]
     if without:
         return f"Block {without[0]} of {name} has no attention pattern: something else passes between tokens there."
     try:
-        require_effective(model, [pattern_site(block) for block in range(n_blocks(model))])
+        require_effective(
+            model, [pattern_site(block) for block in range(n_blocks(model))]
+        )
         found = _violation(model, cut=True)
     except UnsoundModelError as error:
         return error.cause
@@ -80,7 +95,11 @@ def require_attention_alone(model: Bridge) -> None:
 
 def why_not_block_by_block(model: Bridge) -> str | None:
     """Why nothing can be composed of single blocks; None if each depends only on the stream that enters it."""
-    return proved(model, "blocks depend on the stream that enters them", lambda: _earlier_stream(model))
+    return proved(
+        model,
+        "blocks depend on the stream that enters them",
+        lambda: _earlier_stream(model),
+    )
 
 
 def why_no_paths(model: Bridge) -> str | None:
@@ -118,7 +137,13 @@ def _earlier_stream(model: Bridge) -> str | None:
         model(probe_ids(model), use_cache=False, **last_logits(model))
     for block, stream in enumerate(leaving[1:]):
         earlier, ones = entering[:block], torch.ones_like(stream)
-        found = torch.autograd.grad(stream, earlier, ones, retain_graph=True, allow_unused=True) if earlier else ()
+        found = (
+            torch.autograd.grad(
+                stream, earlier, ones, retain_graph=True, allow_unused=True
+            )
+            if earlier
+            else ()
+        )
         for layer, gradient in enumerate(found):
             if gradient is not None:
                 return (
@@ -135,7 +160,9 @@ def _violation(model: Bridge, *, cut: bool) -> str:
     n = ids.shape[1]
     if cut:  # tokens are replaced in different copies, so for any two, some copy replaces the one and not the other
         chosen = list(islice(combinations(range(COPIES), COPIES // 2), n))
-        replaced = torch.tensor([[copy in copies for copies in chosen] for copy in range(COPIES)])
+        replaced = torch.tensor(
+            [[copy in copies for copies in chosen] for copy in range(COPIES)]
+        )
     else:
         replaced = torch.arange(n) >= torch.linspace(1, n - 1, COPIES).long()[:, None]
     for site, (error, allowed) in _moved(model, ids, replaced, cut=cut).items():
@@ -148,31 +175,48 @@ def _violation(model: Bridge, *, cut: bool) -> str:
     return ""
 
 
-def _moved(model: Bridge, ids: Tensor, replaced: Bool[Tensor, "copy position"], *, cut: bool) -> Moved:
+def _moved(
+    model: Bridge, ids: Tensor, replaced: Bool[Tensor, "copy position"], *, cut: bool
+) -> Moved:
     """How far each residual stream moves in its block if tokens are replaced; with `cut`, patterns are the identity."""
     vocabulary, dtype = int(model.cfg.d_vocab), dtype_of(model)
-    copies = torch.where(replaced.to(ids.device), (ids + vocabulary // 2) % vocabulary, ids)
+    copies = torch.where(
+        replaced.to(ids.device), (ids + vocabulary // 2) % vocabulary, ids
+    )
     found: Moved = {}
 
     def compare(site: str) -> Callable[[Tensor], Tensor]:
         def edit(stream: Tensor) -> Tensor:
             own = stream[:1].expand_as(stream[1:])
-            error, allowed = difference(stream[1:], own, dtype, dim=-1, tolerance=SAME_OPERATIONS)
+            error, allowed = difference(
+                stream[1:], own, dtype, dim=-1, tolerance=SAME_OPERATIONS
+            )
             found[site] = error.cpu(), allowed.cpu()
-            return torch.cat([stream[:1], torch.where(replaced[..., None].to(stream.device), stream[1:], own)])
+            return torch.cat(
+                [
+                    stream[:1],
+                    torch.where(replaced[..., None].to(stream.device), stream[1:], own),
+                ]
+            )
 
         return edit
 
     def replace(site: str) -> Callable[[Tensor], Tensor]:
         def edit(pattern: Tensor) -> Tensor:
             found[site] = _reweighed(pattern, ~replaced, dtype)
-            itself = torch.eye(*pattern.shape[-2:], dtype=pattern.dtype, device=pattern.device)
+            itself = torch.eye(
+                *pattern.shape[-2:], dtype=pattern.dtype, device=pattern.device
+            )
             return itself.repeat(*pattern.shape[:2], 1, 1)
 
         return edit
 
     hooks = [Hook("compare", site, compare(site)) for site in residual_sites(model)]
-    hooks += [Hook("cut", site, replace(site)) for site in map(pattern_site, range(n_blocks(model))) if cut]
+    hooks += [
+        Hook("cut", site, replace(site))
+        for site in map(pattern_site, range(n_blocks(model)))
+        if cut
+    ]
     # In bfloat16 on a CPU, PyTorch would copy the output embedding for each prompt, and no logits are read.
     without = dict.fromkeys(last_logits(model), slice(0))
     forget_lengths(model)
@@ -182,13 +226,20 @@ def _moved(model: Bridge, ids: Tensor, replaced: Bool[Tensor, "copy position"], 
 
 
 def _reweighed(
-    pattern: Float[Tensor, "prompt head query key"], kept: Bool[Tensor, "copy position"], dtype: torch.dtype
+    pattern: Float[Tensor, "prompt head query key"],
+    kept: Bool[Tensor, "copy position"],
+    dtype: torch.dtype,
 ) -> tuple[Float[Tensor, "copy position"], Float[Tensor, "copy position"]]:
     """How far the weights of the kept tokens move, as shares of their sum, and what is allowed."""
     weights, kept = pattern.detach().double(), kept.to(pattern.device)[:, None, None]
-    (ours, one), (own, two) = ((w, w.sum(dim=-1, keepdim=True)) for w in (weights[1:] * kept, weights[:1] * kept))
+    (ours, one), (own, two) = (
+        (w, w.sum(dim=-1, keepdim=True))
+        for w in (weights[1:] * kept, weights[:1] * kept)
+    )
     counted = (one > LEAST) & (two > LEAST)
-    ours, own = ((w / total).where(counted, 0.0) for w, total in ((ours, one), (own, two)))
+    ours, own = (
+        (w / total).where(counted, 0.0) for w, total in ((ours, one), (own, two))
+    )
     error, allowed = difference(ours, own, dtype, dim=-1)
     worst = (error - allowed).argmax(dim=1, keepdim=True)
     return error.gather(1, worst)[:, 0].cpu(), allowed.gather(1, worst)[:, 0].cpu()

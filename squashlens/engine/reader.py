@@ -39,7 +39,10 @@ _LABELS = frozenset(
     default_prepend_bos default_padding_side squashlens_origin
     _attn_implementation_internal""".split()  # noqa: SIM905
 )
-TRACES = ("_pattern", "_captured_pre_ln_residual")  # attributes in which a bridge keeps tensors of its last pass
+TRACES = (
+    "_pattern",
+    "_captured_pre_ln_residual",
+)  # attributes in which a bridge keeps tensors of its last pass
 # Attributes of modules that are bookkeeping, a trace of the last pass, or a label.
 BOOKKEEPING = (
     frozenset(vars(nn.Module()))
@@ -67,11 +70,22 @@ class Reader:
     def __init__(self, model: Bridge) -> None:
         from transformer_lens.hook_points import HookPoint
 
-        named = {module: f"bridge{'.' * bool(name)}{name}" for name, module in model.named_modules()}
-        named |= {module: name for name, module in model.original_model.named_modules()}  # their own names
-        self.points: dict[str, HookPoint] = model.hook_dict  # by all their names; made anew each time it is read
-        self.distinct = {point.name or name: point for name, point in self.points.items()}  # without aliases
-        named |= {point: name for name, point in self.points.items() if point not in named}
+        named = {
+            module: f"bridge{'.' * bool(name)}{name}"
+            for name, module in model.named_modules()
+        }
+        named |= {
+            module: name for name, module in model.original_model.named_modules()
+        }  # their own names
+        self.points: dict[str, HookPoint] = (
+            model.hook_dict
+        )  # by all their names; made anew each time it is read
+        self.distinct = {
+            point.name or name: point for name, point in self.points.items()
+        }  # without aliases
+        named |= {
+            point: name for name, point in self.points.items() if point not in named
+        }
         self.names = named  # of all modules
         self.every = [vars(module) for module in named]
         self.modules = [module for module in named if not isinstance(module, HookPoint)]
@@ -79,20 +93,44 @@ class Reader:
         self.attributes, self.children = [*map(tuple, self.spaces)], self._children()
         rotary = any("original_max_seq_len" in space for space in self.spaces)
         self.resets = rotary and bool(length_dependent_encodings(model))
-        self.tables = [space[table] for space in self.spaces for table in ("_parameters", "_buffers")]
-        kept = [(s, sorted(key for key, value in s.items() if self._counts(key, value))) for s in self.spaces]
-        self.loose = [(space, key) for space, keys in kept for key in keys if isinstance(space[key], Tensor)]
+        self.tables = [
+            space[table]
+            for space in self.spaces
+            for table in ("_parameters", "_buffers")
+        ]
+        kept = [
+            (s, sorted(key for key, value in s.items() if self._counts(key, value)))
+            for s in self.spaces
+        ]
+        self.loose = [
+            (space, key)
+            for space, keys in kept
+            for key in keys
+            if isinstance(space[key], Tensor)
+        ]
         self.plain = [
-            (itemgetter("training", *(key for key in keys if not isinstance(space[key], Tensor))), space)
+            (
+                itemgetter(
+                    "training",
+                    *(key for key in keys if not isinstance(space[key], Tensor)),
+                ),
+                space,
+            )
             for space, keys in kept
         ]
         inner: Any = model.original_model
         self.generation = vars(inner).get("generation_config")
-        self.configs = _configurations([model.cfg, vars(inner).get("cfg"), *(s.get("config") for s in self.spaces)])
+        self.configs = _configurations(
+            [model.cfg, vars(inner).get("cfg"), *(s.get("config") for s in self.spaces)]
+        )
 
     def _children(self) -> list[int]:
-        tables = (space["_modules"].values() for space in self.every if space["_modules"])
-        return [*map(id, chain(*tables, (space.get("config") for space in self.spaces)))]
+        tables = (
+            space["_modules"].values() for space in self.every if space["_modules"]
+        )
+        return [
+            *map(id, chain(*tables, (space.get("config") for space in self.spaces)))
+        ]
 
     def _counts(self, key: str, value: Any) -> bool:
         """Whether an attribute of a module says what it computes."""
@@ -102,38 +140,71 @@ class Reader:
 
     def _of_the_last_pass(self, key: str) -> bool:
         """Whether an encoding of positions that depends on the length of a pass makes this anew."""
-        return self.resets and key.endswith(("inv_freq", "max_seq_len_cached")) and "original_inv" not in key
+        return (
+            self.resets
+            and key.endswith(("inv_freq", "max_seq_len_cached"))
+            and "original_inv" not in key
+        )
 
     def is_current(self) -> bool:
         """Whether no module and no attribute was added or removed, and no module and no configuration replaced."""
-        return self.attributes == [*map(tuple, self.spaces)] and self.children == self._children()
+        return (
+            self.attributes == [*map(tuple, self.spaces)]
+            and self.children == self._children()
+        )
 
     def tensors(self) -> list[Tensor]:
         """Every tensor of the model, once."""
         named = (pair for table in self.tables if table for pair in table.items())
-        found = {id(value): value for key, value in named if value is not None and not self._of_the_last_pass(key)}
-        return [*(found | {id(space[key]): space[key] for space, key in self.loose}).values()]
+        found = {
+            id(value): value
+            for key, value in named
+            if value is not None and not self._of_the_last_pass(key)
+        }
+        return [
+            *(
+                found | {id(space[key]): space[key] for space, key in self.loose}
+            ).values()
+        ]
 
     def forget_last_pass(self) -> None:
         """Let go of what the bridge keeps of a pass: its graph would stay in memory, and no copy could be made."""
         for space in self.spaces:
-            space.update({key: None for key in TRACES if isinstance(space.get(key), torch.Tensor)})
+            space.update(
+                {
+                    key: None
+                    for key in TRACES
+                    if isinstance(space.get(key), torch.Tensor)
+                }
+            )
 
     def settings(self) -> list[Any]:
         """What a model is beside its tensors, as values that are equal as long as nothing changed."""
         return [
             [*map(type, self.modules)],
             [read(space) for read, space in self.plain],
-            [{key: value for key, value in vars(one).items() if key not in _LABELS} for one in self.configs],
+            [
+                {key: value for key, value in vars(one).items() if key not in _LABELS}
+                for one in self.configs
+            ],
             getattr(self.generation, "eos_token_id", None),
         ]
 
     def surroundings(self) -> list[Any]:
         """What else decides about numbers, and is no part of the model: code, ways to attend, precision."""
-        ways = [getattr(config, "_attn_implementation", None) for config in self.configs]
-        kinds = {*chain.from_iterable(kind.__mro__ for kind in {*map(type, self.modules)})} - {*nn.Module.__mro__}
+        ways = [
+            getattr(config, "_attn_implementation", None) for config in self.configs
+        ]
+        kinds = {
+            *chain.from_iterable(kind.__mro__ for kind in {*map(type, self.modules)})
+        } - {*nn.Module.__mro__}
         # Methods and properties: transformers keeps plain values on classes, as what it found out about them.
-        code = {kind: {name: one for name, one in vars(kind).items() if hasattr(one, "__get__")} for kind in kinds}
+        code = {
+            kind: {
+                name: one for name, one in vars(kind).items() if hasattr(one, "__get__")
+            }
+            for kind in kinds
+        }
         return [code, ways, precision()]
 
     def fingerprint(self, model: Bridge) -> str:
@@ -141,7 +212,11 @@ class Reader:
         forget_lengths(model)  # what the last pass left follows from the configuration
         names = {id(module): name for module, name in self.names.items()}
         names |= {id(config): "configuration" for config in self.configs}
-        return sha256("\n".join([text_of(self.settings(), names), *map(tensor_digest, self.tensors())]))[:16]
+        return sha256(
+            "\n".join(
+                [text_of(self.settings(), names), *map(tensor_digest, self.tensors())]
+            )
+        )[:16]
 
 
 def _configurations(given: Iterable[Any]) -> list[Any]:
@@ -150,7 +225,9 @@ def _configurations(given: Iterable[Any]) -> list[Any]:
     for config in waiting:
         if hasattr(config, "__dict__") and id(config) not in found:
             found[id(config)] = config
-            waiting += [inside for inside in vars(config).values() if hasattr(inside, "to_dict")]
+            waiting += [
+                inside for inside in vars(config).values() if hasattr(inside, "to_dict")
+            ]
     return [*found.values()]
 
 
@@ -186,25 +263,41 @@ def precision() -> str:
     matmul: Any = torch.backends.cuda.matmul
     try:
         known = torch.get_float32_matmul_precision()
-    except RuntimeError:  # set by one of PyTorch's two interfaces, and then by the other
+    except (
+        RuntimeError
+    ):  # set by one of PyTorch's two interfaces, and then by the other
         known = "mixed"
     newer = [getattr(one, "fp32_precision", "none") for one in (torch.backends, matmul)]
-    said = ["ieee" if setting == "none" else setting for setting in newer]  # which is what it was before it was set
-    names = ("bf16_reduced_precision_reduction", "fp16_reduced_precision_reduction", "fp16_accumulation")
-    return f"{known} {said} {[getattr(matmul, f'allow_{name}', None) for name in names]}"
+    said = [
+        "ieee" if setting == "none" else setting for setting in newer
+    ]  # which is what it was before it was set
+    names = (
+        "bf16_reduced_precision_reduction",
+        "fp16_reduced_precision_reduction",
+        "fp16_accumulation",
+    )
+    return (
+        f"{known} {said} {[getattr(matmul, f'allow_{name}', None) for name in names]}"
+    )
 
 
 def copied(value: Any) -> Any:
     """Containers as copies of themselves, which stay when theirs are written to; all else as it is."""
     if type(value) is dict:
         return {key: copied(one) for key, one in value.items()}
-    return type(value)(map(copied, value)) if type(value) in (list, tuple, set) else value
+    return (
+        type(value)(map(copied, value)) if type(value) in (list, tuple, set) else value
+    )
 
 
 def same(ours: Any, theirs: Any) -> bool:
     try:
         return ours == theirs
-    except (RuntimeError, ValueError, TypeError):  # a tensor or an array, which is compared entry by entry
+    except (
+        RuntimeError,
+        ValueError,
+        TypeError,
+    ):  # a tensor or an array, which is compared entry by entry
         return False
 
 
@@ -216,16 +309,26 @@ def marks_of(tensors: Sequence[Tensor]) -> list[Any]:
 
 def writes(value: object) -> int:
     """How often PyTorch saw a tensor written to, which it does not count in inference mode; 0 of other objects."""
-    return value._version if isinstance(value, Tensor) and not value.is_inference() else 0
+    return (
+        value._version if isinstance(value, Tensor) and not value.is_inference() else 0
+    )
 
 
 def contents_of(tensors: Sequence[Tensor]) -> list[Any]:
     """What is read of the entries of tensors, some of which may be written to past PyTorch."""
     held = [*chain.from_iterable(map(parts, tensors))]
-    with torch.no_grad(), torch._C.DisableTorchFunction():  # our own torch modes would change the copies
+    with (
+        torch.no_grad(),
+        torch._C.DisableTorchFunction(),
+    ):  # our own torch modes would change the copies
         far = [tensor for tensor in held if tensor.device.type != "cpu"]
-        bits = every_bit(far) if hasattr(torch, "hash_tensor") else []  # from PyTorch 2.9
-        return [sampled(held), [each.cpu().tolist() for each in bits]]  # read while the host goes through them all
+        bits = (
+            every_bit(far) if hasattr(torch, "hash_tensor") else []
+        )  # from PyTorch 2.9
+        return [
+            sampled(held),
+            [each.cpu().tolist() for each in bits],
+        ]  # read while the host goes through them all
 
 
 def sampled(tensors: Iterable[Tensor]) -> dict[Any, str]:
@@ -233,14 +336,19 @@ def sampled(tensors: Iterable[Tensor]) -> dict[Any, str]:
     found: dict[Any, list[Tensor]] = {}
     for tensor in tensors:
         if tensor.is_meta:
-            raise InputError("Some weights of this model are offloaded and not in memory.", "Load it onto a device.")
+            raise InputError(
+                "Some weights of this model are offloaded and not in memory.",
+                "Load it onto a device.",
+            )
         if tensor.numel():
             count, step = _places(tensor.shape)
             flat = tensor if tensor.is_contiguous() else tensor.detach().contiguous()
             rows = flat.as_strided((count,), (step,), flat.storage_offset())
             found.setdefault((tensor.device, tensor.dtype), []).append(rows)
     return {
-        kind: xxhash.xxh3_128_hexdigest(torch.cat(rows).detach().view(torch.uint8).cpu().numpy().data)
+        kind: xxhash.xxh3_128_hexdigest(
+            torch.cat(rows).detach().view(torch.uint8).cpu().numpy().data
+        )
         for kind, rows in found.items()
     }
 
@@ -256,10 +364,15 @@ def _places(shape: torch.Size) -> tuple[int, int]:
 
 def every_bit(tensors: Sequence[Tensor]) -> list[Tensor]:
     """A number for each tensor, in which every bit counts, on its device; entries that change places are not seen."""
-    flat = [tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor for tensor in tensors]
+    flat = [
+        tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor
+        for tensor in tensors
+    ]
     by_device: dict[torch.device, list[Tensor]] = {}
     for tensor in flat:
-        by_device.setdefault(tensor.device, []).append(torch.hash_tensor(tensor).view(torch.int64))
+        by_device.setdefault(tensor.device, []).append(
+            torch.hash_tensor(tensor).view(torch.int64)
+        )
     return [*map(torch.stack, by_device.values())]
 
 
@@ -279,7 +392,9 @@ def require_finite(model: nn.Module, source: str) -> None:
         for part in parts(tensor.detach()):
             if part.numel() == 0 or not part.is_floating_point():
                 continue
-            wide = part.float() if part.element_size() == 1 else part  # a quantizer's float8 has no minimum
+            wide = (
+                part.float() if part.element_size() == 1 else part
+            )  # a quantizer's float8 has no minimum
             if is_finite(wide):
                 continue
             wrong = (~torch.isfinite(wide)).nonzero()

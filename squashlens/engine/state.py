@@ -26,10 +26,20 @@ from squashlens._typing import Bridge
 from squashlens.engine.hooking.standing import Tables, ambient, hooks_as_now
 from squashlens.engine.locks import locked, run_within
 from squashlens.engine.memory import awaited
-from squashlens.engine.reader import Reader, contents_of, copied, held_in, marks_of, reader_of, same
+from squashlens.engine.reader import (
+    Reader,
+    contents_of,
+    copied,
+    held_in,
+    marks_of,
+    reader_of,
+    same,
+)
 from squashlens.errors import BusyModelError, InputError, SquashlensError
 
-AUTOGRAD = os.path.dirname(torch.autograd.__file__)  # where errors are raised about edits that have no derivative
+AUTOGRAD = os.path.dirname(
+    torch.autograd.__file__
+)  # where errors are raised about edits that have no derivative
 KEPT = 8  # number of states of a model for which results are remembered
 
 T = TypeVar("T")
@@ -52,28 +62,52 @@ class _Known:
 
     states: list[_State] = field(default_factory=list)
     busy: bool = False
-    at_begin: Tables | None = None  # the hooks on the model when the call began, if there were any
+    at_begin: Tables | None = (
+        None  # the hooks on the model when the call began, if there were any
+    )
     learned: bool = False  # of a model that hooks must not change past PyTorch; a bridge may have set itself up
 
     def look(self, model: Bridge, *, settled: bool = False) -> Reader:
         """Read the state of the model; of a new one nothing is known, unless it has only `settled`."""
         reader = reader_of(model, again=True)
-        structure, tensors = [reader.settings(), reader.surroundings()], reader.tensors()
+        structure, tensors = (
+            [reader.settings(), reader.surroundings()],
+            reader.tensors(),
+        )
         weights = [marks_of(tensors), contents_of(tensors)]
-        if self.states and self.states[-1].weights == weights and same(self.states[-1].structure, structure):
+        if (
+            self.states
+            and self.states[-1].weights == weights
+            and same(self.states[-1].structure, structure)
+        ):
             return reader
         mark = reader.fingerprint(model)
-        before = [one for one in self.states if one.fingerprint == mark and same(one.structure, structure)]
-        state = self.states[-1] if settled else before[0] if before else _State([], [], "")
-        state.structure, state.weights, state.fingerprint = copied(structure), weights, mark
+        before = [
+            one
+            for one in self.states
+            if one.fingerprint == mark and same(one.structure, structure)
+        ]
+        state = (
+            self.states[-1] if settled else before[0] if before else _State([], [], "")
+        )
+        state.structure, state.weights, state.fingerprint = (
+            copied(structure),
+            weights,
+            mark,
+        )
         self.states = [*(one for one in self.states if one is not state), state][-KEPT:]
         return reader
 
     def require_unchanged(self, model: Bridge, watched: object) -> None:
         """Raise an error if the model is in another state than at the begin; `watched` if it has hooks."""
-        reader = reader_of(model, again=bool(watched))  # hooks may have added tensors to modules
+        reader = reader_of(
+            model, again=bool(watched)
+        )  # hooks may have added tensors to modules
         state, tensors = self.states[-1], reader.tensors()
-        weights = [marks_of(tensors), contents_of(tensors) if watched or self.learned else state.weights[1]]
+        weights = [
+            marks_of(tensors),
+            contents_of(tensors) if watched or self.learned else state.weights[1],
+        ]
         now = [reader.settings(), reader.surroundings()] if watched else state.structure
         if weights != state.weights or not same(state.structure, now):
             raise BusyModelError(
@@ -139,17 +173,29 @@ def steady(model: Bridge) -> Iterator[None]:
             return
         require_no_modes()
         reader, watched = known.look(model), ambient(model)
-        known.at_begin, known.busy, known.learned = hooks_as_now(model) if watched else None, True, False
+        known.at_begin, known.busy, known.learned = (
+            hooks_as_now(model) if watched else None,
+            True,
+            False,
+        )
         try:
-            with torch.inference_mode(False), torch.no_grad(), awaited():  # whatever the caller's mode
+            with (
+                torch.inference_mode(False),
+                torch.no_grad(),
+                awaited(),
+            ):  # whatever the caller's mode
                 yield
         except Exception as error:
             if isinstance(error, SquashlensError | torch.OutOfMemoryError):
                 raise
-            files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+            files = [
+                frame.filename for frame in traceback.extract_tb(error.__traceback__)
+            ]
             in_a_pass = nn.modules.module.__file__ in files
             if not in_a_pass:
-                known.require_unchanged(model, watched)  # autograd has its own words for a weight that was written to
+                known.require_unchanged(
+                    model, watched
+                )  # autograd has its own words for a weight that was written to
             if watched and (in_a_pass or files[-1].startswith(AUTOGRAD)):
                 raise InputError(
                     f"The model failed with its hooks ({'; '.join(watched)}): {type(error).__name__}: {error}.",
@@ -168,7 +214,9 @@ def steady(model: Bridge) -> Iterator[None]:
 
 
 def measured(
-    function: Callable[P, T], call: Callable[[BoundArguments], T] | None = None, cheaper: str = ""
+    function: Callable[P, T],
+    call: Callable[[BoundArguments], T] | None = None,
+    cheaper: str = "",
 ) -> Callable[P, T]:
     """Decorator for public functions that run a model: they run inside `steady`. For the rest see `run_within`."""
     return run_within(steady, function, call, cheaper)
@@ -176,7 +224,9 @@ def measured(
 
 def require_no_modes() -> None:
     """Raise an error under autocast, which runs parts of the model in another dtype."""
-    active = [kind for kind in ("cpu", "cuda", "mps") if torch.is_autocast_enabled(kind)]
+    active = [
+        kind for kind in ("cpu", "cuda", "mps") if torch.is_autocast_enabled(kind)
+    ]
     if active:
         raise InputError(
             f"Autocast is on for {active[0]}, which runs parts of the model in another dtype than results say.",

@@ -16,7 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from squashlens._typing import Bridge, listed, short_repr
-from squashlens.engine.agreement import FREQUENCIES, IN_FLOAT64, TOLERANCE, agree, difference
+from squashlens.engine.agreement import (
+    FREQUENCIES,
+    IN_FLOAT64,
+    TOLERANCE,
+    agree,
+    difference,
+)
 from squashlens.engine.anatomy import (
     device_of,
     dtype_of,
@@ -32,7 +38,11 @@ from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.live import delegating
 from squashlens.engine.locks import require_bridge
 from squashlens.engine.native import is_native, plain_outputs, rebuilt
-from squashlens.engine.premises import ATTENTION, require_causal, why_not_attention_alone
+from squashlens.engine.premises import (
+    ATTENTION,
+    require_causal,
+    why_not_attention_alone,
+)
 from squashlens.engine.reader import BOOKKEEPING, reader_of, require_finite
 from squashlens.engine.state import proved, recall, record, steady
 from squashlens.engine.wide import Wide
@@ -80,7 +90,10 @@ def require_sound(model: Any) -> Bridge:
     _require_no_dead_hooks(model)
     training = any(module.training for module in reader_of(model).modules)
     if training and not is_native(model):  # native models start so, without dropout
-        raise InputError("The model is in train mode, so dropout may be active.", "Call `model.eval()`.")
+        raise InputError(
+            "The model is in train mode, so dropout may be active.",
+            "Call `model.eval()`.",
+        )
     proved(model, _PROOF, lambda: _proof_of(model))
     return model
 
@@ -101,7 +114,9 @@ def _require_no_dead_hooks(model: Bridge) -> None:
     points = {attn.hook_attn_scores for attn in dead}
     points |= set() if is_native(model) else {attn.hook_pattern for attn in dead}
     for name, point in reader_of(model).distinct.items():
-        if point in points and not all(isinstance(held.user_hook, Hook) for held in point.fwd_hooks):
+        if point in points and not all(
+            isinstance(held.user_hook, Hook) for held in point.fwd_hooks
+        ):
             raise UnsoundModelError(
                 f"The hook at {name} has no effect: the model has used these numbers already, and ignores its result.",
                 "Remove it, and use `squashlens.applied(model, …)`, or load the model with `squashlens.load`.",
@@ -121,7 +136,10 @@ def rebuild_plain(model: Bridge) -> Any:
             return rebuilt(model).to(device_of(model)).eval()
         config = copy.deepcopy(wrapped.config)
         config._attn_implementation = "eager"
-        weights = {key.replace("._original_component", ""): value for key, value in wrapped.state_dict().items()}
+        weights = {
+            key.replace("._original_component", ""): value
+            for key, value in wrapped.state_dict().items()
+        }
         with init_empty_weights(include_buffers=False):
             plain = type(wrapped)(config)
         expected = set(plain.state_dict())
@@ -131,7 +149,9 @@ def rebuild_plain(model: Bridge) -> Any:
                 "with an adapter of peft that is not merged.",
                 "Merge the adapter (`merge_and_unload`), and build the bridge around the result.",
             )
-        plain.load_state_dict({k: v for k, v in weights.items() if k in expected}, assign=True)
+        plain.load_state_dict(
+            {k: v for k, v in weights.items() if k in expected}, assign=True
+        )
         plain.tie_weights()
     except UnsoundModelError:
         raise
@@ -151,7 +171,9 @@ def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
     A success has the status `covers`: `VERIFIED` if `plain` is known to match the checkpoint.
     """
     with torch.no_grad():
-        model(probe_ids(model), use_cache=False, **last_logits(model))  # a bridge may set itself up at its first pass
+        model(
+            probe_ids(model), use_cache=False, **last_logits(model)
+        )  # a bridge may set itself up at its first pass
     with steady(model):
         _require_agreement(model, plain)
         require_causal(model)
@@ -169,7 +191,9 @@ def _require_agreement(model: Bridge, plain: Any) -> None:
     if problem is not None and dtype_of(model) == torch.float64:
         # Code that rounds further, or cannot go without float32, is judged by what it computed as it is.
         with suppress(UnsoundModelError, RuntimeError), Wide():
-            problem = _disagreement(model, plain, {torch.float64: IN_FLOAT64}) and problem
+            problem = (
+                _disagreement(model, plain, {torch.float64: IN_FLOAT64}) and problem
+            )
         forget_lengths(model)  # long frequencies may have been made in float64
     if problem is not None:
         name = type(model.original_model).__name__
@@ -179,19 +203,24 @@ def _require_agreement(model: Bridge, plain: Any) -> None:
         )
 
 
-def _disagreement(model: Bridge, plain: Any, tolerance: dict[torch.dtype, float]) -> str | None:
+def _disagreement(
+    model: Bridge, plain: Any, tolerance: dict[torch.dtype, float]
+) -> str | None:
     """The first tensor in which the two differ by more than this tolerance, and by how much."""
     ids, name = probe_ids(model), type(model.original_model).__name__
     seen: dict[str, Tensor] = {}
     y = residual_site("y", model)
     if y not in model.hook_dict:
-        raise UnsoundModelError(f"{name} has no hook point {y}.", "Use a model with a final norm.")
+        raise UnsoundModelError(
+            f"{name} has no hook point {y}.", "Use a model with a final norm."
+        )
 
     def keep(site: str) -> Callable[[Tensor], None]:
         def store(tensor: Tensor) -> None:
             if site in seen:
                 raise UnsoundModelError(
-                    f"{name} passes {site} more than once, so it is not clear where y is.", "Use another model."
+                    f"{name} passes {site} more than once, so it is not clear where y is.",
+                    "Use another model.",
                 )
             seen[site] = tensor.detach().clone()
 
@@ -200,30 +229,55 @@ def _disagreement(model: Bridge, plain: Any, tolerance: dict[torch.dtype, float]
     forget_lengths(model)  # the plain model has had no pass yet
     # The plain model's hidden states are v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and y, without v⁽ᴸ⁾.
     streams = [residual_site(layer, model) for layer in (*range(n_blocks(model)), "y")]
-    patterns = [site for site in map(pattern_site, range(n_blocks(model))) if site in model.hook_dict]
+    patterns = [
+        site
+        for site in map(pattern_site, range(n_blocks(model)))
+        if site in model.hook_dict
+    ]
     with attached(model, *(Hook("read", s, keep(s)) for s in (*streams, *patterns))):
         logits = model(ids, use_cache=False, **last_logits(model))
         truth = (
             plain_outputs(plain, ids)
             if is_native(model)
-            else plain(ids, use_cache=False, output_attentions=True, output_hidden_states=True)
+            else plain(
+                ids, use_cache=False, output_attentions=True, output_hidden_states=True
+            )
         )
-    pairs = [("logits", logits, truth.logits[:, -logits.shape[1] :])]  # of the last position, or of all
-    returned = [pattern for pattern in getattr(truth, "attentions", None) or () if pattern is not None]
-    if patterns and len(returned) != len(patterns):  # a bridge without any is refused where they are needed
+    pairs = [
+        ("logits", logits, truth.logits[:, -logits.shape[1] :])
+    ]  # of the last position, or of all
+    returned = [
+        pattern
+        for pattern in getattr(truth, "attentions", None) or ()
+        if pattern is not None
+    ]
+    if patterns and len(returned) != len(
+        patterns
+    ):  # a bridge without any is refused where they are needed
         raise UnsoundModelError(
             f"The plain {name} returns {len(returned)} attention patterns, and the bridge has hook points for "
             f"{len(patterns)}, so the bridge cannot be verified.",
             "Use another model.",
         )
-    pairs += [(site, seen[site], state) for site, state in zip(streams, truth.hidden_states, strict=True)]
-    fired = [(site, pattern) for site, pattern in zip(patterns, returned, strict=False) if site in seen]
+    pairs += [
+        (site, seen[site], state)
+        for site, state in zip(streams, truth.hidden_states, strict=True)
+    ]
+    fired = [
+        (site, pattern)
+        for site, pattern in zip(patterns, returned, strict=False)
+        if site in seen
+    ]
     pairs += [(site, seen[site], pattern) for site, pattern in fired]
     for what, ours, theirs in pairs:
         if ours.shape != theirs.shape:
-            return f"{what} has shape {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
+            return (
+                f"{what} has shape {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
+            )
         if not agree(ours, theirs, dtype_of(model), tolerance=tolerance):
-            error, allowed = difference(ours, theirs, dtype_of(model), tolerance=tolerance)
+            error, allowed = difference(
+                ours, theirs, dtype_of(model), tolerance=tolerance
+            )
             return f"{what} is off by {error:.2g} (allowed {allowed:.2g})"
     return None
 
@@ -234,28 +288,53 @@ def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
     A short prompt does not show every difference: a slightly larger epsilon changes it by less than rounding.
     """
     # A module and the bridge around it have the same name here; the module comes later and is kept.
-    ours = {name.replace("._original_component", ""): module for name, module in inner.named_modules()}
+    ours = {
+        name.replace("._original_component", ""): module
+        for name, module in inner.named_modules()
+    }
     for name, theirs in plain.named_modules():
         module = ours.get(name)
         if module is None or type(module).__module__.startswith("transformer_lens"):
             continue  # the bridge has its own module there, which the logits test
-        lists = isinstance(module, nn.ModuleList) and isinstance(theirs, nn.ModuleList)  # the bridge makes its own
+        lists = isinstance(module, nn.ModuleList) and isinstance(
+            theirs, nn.ModuleList
+        )  # the bridge makes its own
         if type(module) is not type(theirs) and not lists:
-            _refuse(plain, name, f"is a {type(module).__qualname__} instead of a {type(theirs).__qualname__}")
-        settings = {key: value for key, value in vars(theirs).items() if isinstance(value, _SETTING)}
+            _refuse(
+                plain,
+                name,
+                f"is a {type(module).__qualname__} instead of a {type(theirs).__qualname__}",
+            )
+        settings = {
+            key: value
+            for key, value in vars(theirs).items()
+            if isinstance(value, _SETTING)
+        }
         for key in sorted(settings.keys() - BOOKKEEPING):
             if (now := vars(module).get(key)) != settings[key]:
-                _refuse(plain, f"{name}.{key}", f"is {short_repr(now)} instead of {settings[key]!r}")
+                _refuse(
+                    plain,
+                    f"{name}.{key}",
+                    f"is {short_repr(now)} instead of {settings[key]!r}",
+                )
         for key, buffer in theirs._buffers.items():
             if buffer is not None and not _same(key, module._buffers.get(key), buffer):
-                _refuse(plain, f"{name}.{key}", "has other values, as after `.to`, `.half` or `.bfloat16`")
+                _refuse(
+                    plain,
+                    f"{name}.{key}",
+                    "has other values, as after `.to`, `.half` or `.bfloat16`",
+                )
 
 
 def _same(key: str, ours: Tensor | None, theirs: Tensor) -> bool:
     if ours is None or ours.shape != theirs.shape:
         return False
-    if key.endswith("inv_freq"):  # must not be rounded: late positions multiply the error
-        return torch.allclose(ours.cpu().double(), theirs.cpu().double(), FREQUENCIES, atol=0)
+    if key.endswith(
+        "inv_freq"
+    ):  # must not be rounded: late positions multiply the error
+        return torch.allclose(
+            ours.cpu().double(), theirs.cpu().double(), FREQUENCIES, atol=0
+        )
     # The new model is in float32, whatever the dtype of the run.
     narrower = min(ours.dtype, theirs.dtype, key=lambda dtype: dtype.itemsize)
     return torch.equal(ours.to(narrower), theirs.to(narrower))

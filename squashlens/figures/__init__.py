@@ -7,7 +7,11 @@ it as PDF, SVG, PNG, HTML or JSON.
 
 from squashlens.figures.ablations import retained_by_kind
 from squashlens.figures.answer_readouts import answer_curve, sublayer_repairs
-from squashlens.figures.answers import accuracy_by_length, answer_frequencies, error_by_length
+from squashlens.figures.answers import (
+    accuracy_by_length,
+    answer_frequencies,
+    error_by_length,
+)
 from squashlens.figures.by_distance import (
     attention_heads,
     attention_sinks,
@@ -21,10 +25,21 @@ from squashlens.figures.by_distance import (
 from squashlens.figures.comparisons import changes
 from squashlens.figures.drawing.saving import save
 from squashlens.figures.drawing.style import styled
-from squashlens.figures.pair_distances import collapse_curve, collapse_heatmap, collapse_mechanism
+from squashlens.figures.pair_distances import (
+    collapse_curve,
+    collapse_heatmap,
+    collapse_mechanism,
+)
 from squashlens.figures.readouts import collapse_vs_readout, probe
-from squashlens.figures.separations import separation_curve, verdict_margins, verdict_odds
-from squashlens.figures.synthetic import synthetic_convergence, synthetic_total_variation
+from squashlens.figures.separations import (
+    separation_curve,
+    verdict_margins,
+    verdict_odds,
+)
+from squashlens.figures.synthetic import (
+    synthetic_convergence,
+    synthetic_total_variation,
+)
 from squashlens.figures.texts import repeat_tokenization
 from squashlens.figures.token_values import (
     attribution,

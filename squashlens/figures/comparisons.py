@@ -16,10 +16,19 @@ from squashlens.figures.drawing.themes import COLOURS
 from squashlens.records.results import AS_IT_IS
 from squashlens.records.sentences import percent, plural
 
-AXES: dict[str, dict[str, Any]] = {"size": {"type": "log"}, "answers": {"range": [-0.05, 1.05]}, "share": {}}
+AXES: dict[str, dict[str, Any]] = {
+    "size": {"type": "log"},
+    "answers": {"range": [-0.05, 1.05]},
+    "share": {},
+}
 
 
-@draws("squashlens.compare", "change: change", "distance: change layer ...", "bound: change content")
+@draws(
+    "squashlens.compare",
+    "change: change",
+    "distance: change layer ...",
+    "bound: change content",
+)
 def changes(compared: xr.Dataset) -> go.Figure:
     """Draw the effect of several interventions, one row for each: D, the answers, and the path bound.
 
@@ -38,19 +47,35 @@ def changes(compared: xr.Dataset) -> go.Figure:
         for row, name in enumerate(names):
             own = np.atleast_1d(values.isel(change=row).values).astype(float)
             own = own[own > 0] if kind == "size" else own
-            spread(figure, row, name, own, COLOURS["null" if name == AS_IT_IS else "path_bound"], col=column)
+            spread(
+                figure,
+                row,
+                name,
+                own,
+                COLOURS["null" if name == AS_IT_IS else "path_bound"],
+                col=column,
+            )
         figure.update_xaxes(AXES[kind], col=column)
     name_rows(figure, names)
     if "accuracy" in compared and AS_IT_IS in names and len(names) > 1:
-        right = compared["accuracy"].mean([dim for dim in compared["accuracy"].dims if dim != "change"]).values
+        right = (
+            compared["accuracy"]
+            .mean([dim for dim in compared["accuracy"].dims if dim != "change"])
+            .values
+        )
         notes = cannot_be_judged({"": compared.sel(change=AS_IT_IS)})
         shares = dict(zip(names, right.tolist(), strict=True))
         before = percent(shares.pop(AS_IT_IS))
-        least, most = (_with_name(shares, extreme) for extreme in (min(shares.values()), max(shares.values())))
+        least, most = (
+            _with_name(shares, extreme)
+            for extreme in (min(shares.values()), max(shares.values()))
+        )
         between = least if least == most else f"{least} to {most}"
         what = compared["accuracy"].attrs.get("long_name", "share of right answers")
         says = f"The mean {what} is {before} without a change, and {between} with one. "
-    says += extremes(rows.median("length") if "length" in rows.dims else rows, "median D")
+    says += extremes(
+        rows.median("length") if "length" in rows.dims else rows, "median D"
+    )
     title = "Effect of each change on collapse and on the answers"
     return finish(figure, title, 34 * len(names), compared, *MARKS, *notes, says=says)
 

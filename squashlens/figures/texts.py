@@ -29,20 +29,47 @@ def repeat_tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go
         layer: the layer to draw; the last one by default.
     """
     at = chosen(measured, "layer", layer)
-    texts = measured["text"].isel(repeats=min(2, measured.sizes["repeats"] - 1)).transpose("form").values
-    titles = [f"{form}: “{label(str(text))} …”" for form, text in zip(measured["form"].values, texts, strict=True)]
+    texts = (
+        measured["text"]
+        .isel(repeats=min(2, measured.sizes["repeats"] - 1))
+        .transpose("form")
+        .values
+    )
+    titles = [
+        f"{form}: “{label(str(text))} …”"
+        for form, text in zip(measured["form"].values, texts, strict=True)
+    ]
     figure, places = grid(titles, min(2, measured.sizes["form"]), shared_yaxes="all")
-    lines = (("distance", "true pair", "distance", 4.0, "solid"), ("naive", "two texts", "contrast", 1.6, "dot"))
+    lines = (
+        ("distance", "true pair", "distance", 4.0, "solid"),
+        ("naive", "two texts", "contrast", 1.6, "dot"),
+    )
     for form, place in zip(measured["form"].values, places, strict=True):
         here = measured.sel(form=form, layer=at)
         repeats = here["repeats"].values
         for variable, name, colour, width, dash in lines:
-            hover, style = f"%{{x}} repeats<br>{name}: %{{y:.4g}}", {"width": width, "dash": dash, "mode": "lines"}
-            line = curve(repeats, here[variable].values, name, colour=COLOURS[colour], hover=hover, log=True, **style)
+            hover, style = (
+                f"%{{x}} repeats<br>{name}: %{{y:.4g}}",
+                {"width": width, "dash": dash, "mode": "lines"},
+            )
+            line = curve(
+                repeats,
+                here[variable].values,
+                name,
+                colour=COLOURS[colour],
+                hover=hover,
+                log=True,
+                **style,
+            )
             figure.add_trace(line, **place)
-    figure.update_yaxes(type="log", title=distance_of(measured)).update_xaxes(title="repeats")
+    figure.update_yaxes(type="log", title=distance_of(measured)).update_xaxes(
+        title="repeats"
+    )
     title = f"Distance of two texts, one repeat apart, and of the true pair: layer {at}"
-    counts = [f"{int(many)} ({escape(str(many['form'].values))})" for many in measured["pair"].sum("repeats")]
+    counts = [
+        f"{int(many)} ({escape(str(many['form'].values))})"
+        for many in measured["pair"].sum("repeats")
+    ]
     numbers = plural(measured.sizes["repeats"], "number")
     says = f"Of {numbers} of repeats, one more repeat gives the true pair at {listed(counts)}."
     return finish(figure, title, 190 * places[-1]["row"], measured, says=says)

@@ -45,7 +45,11 @@ PANELS = {
 }
 
 
-@draws("squashlens.path_bound or squashlens.jacobian_norms", "values: position", "token: position")
+@draws(
+    "squashlens.path_bound or squashlens.jacobian_norms",
+    "values: position",
+    "token: position",
+)
 def by_token(values: xr.DataArray) -> go.Figure:
     """Draw one value for each token of a prompt: a path bound, Jacobian norms, or one variable of a larger result.
 
@@ -62,16 +66,28 @@ def by_token(values: xr.DataArray) -> go.Figure:
     if "query" in values.coords and not values["query"].ndim:
         last, places = values["query"].item(), values["position"].values
         whole = whole_sizes(values).get("position", len(places))
-        values = values.isel(position=places <= last + (last < 0) * whole)  # a study may count from the end
+        values = values.isel(
+            position=places <= last + (last < 0) * whole
+        )  # a study may count from the end
     (title, axis), data, notes = titles_of(values), values.values, interval_note(values)
     figure = go.Figure(_line(values, colour=COLOURS["path_bound"]))
     if (data[np.isfinite(data)] > 0).all():
         figure.update_yaxes(type="log")
     figure.update_xaxes(token_axis(tokens_of(values))).update_yaxes(title=axis)
-    return finish(figure, title, 260, values, *notes, says=extremes(values, "norm" if notes else "value"))
+    return finish(
+        figure,
+        title,
+        260,
+        values,
+        *notes,
+        says=extremes(values, "norm" if notes else "value"),
+    )
 
 
-@draws("squashlens.sensitivity", "token path_bound null jacobian_frozen jacobian bound_over_null: position")
+@draws(
+    "squashlens.sensitivity",
+    "token path_bound null jacobian_frozen jacobian bound_over_null: position",
+)
 def attribution(sensitivity: xr.Dataset) -> go.Figure:
     """Draw path bound and null (upper panel), Jacobian norms (middle) and bound ÷ null (lower) of each token.
 
@@ -87,20 +103,37 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     for row, (title, names) in enumerate(PANELS.items(), 1):
         for name in names:
             style: Any = {"name": NAMES[name], "colour": COLOURS[name], "log": True}
-            line = _line(with_interval(sensitivity, name), f"{NAMES[name] or title}: ", **style)
+            line = _line(
+                with_interval(sensitivity, name), f"{NAMES[name] or title}: ", **style
+            )
             figure.add_trace(line, row=row, col=1)
     guide(figure, 1, row=3, col=1)
     figure.update_yaxes(type="log")
     norms = with_interval(sensitivity, "jacobian")
-    notes = [*norm_note(sensitivity), *interval_note(norms), *_set_sinks_apart(figure, sensitivity)]
+    notes = [
+        *norm_note(sensitivity),
+        *interval_note(norms),
+        *_set_sinks_apart(figure, sensitivity),
+    ]
     figure.update_xaxes(token_axis(tokens_of(sensitivity)))
     more = int((sensitivity["bound_over_null"] > 1).sum())
     says = f"The path bound is above uniform attention's at {more} of {plural(len(norms), 'token')}. "
     title = "Influence of each token on the last representation"
-    return finish(figure, title, 480, sensitivity, *notes, says=says + extremes(norms, "norm of the whole model"))
+    return finish(
+        figure,
+        title,
+        480,
+        sensitivity,
+        *notes,
+        says=says + extremes(norms, "norm of the whole model"),
+    )
 
 
-@draws("squashlens.substitution_effect or squashlens.knockout_effect", "effect: position", "token: position")
+@draws(
+    "squashlens.substitution_effect or squashlens.knockout_effect",
+    "effect: position",
+    "token: position",
+)
 def substitution(found: xr.Dataset) -> go.Figure:
     """Draw what replacing or knocking out each token of a prompt does: to the representation and, for y, to the next
     token; and, of a knockout, to the lead of one answer over another.
@@ -108,33 +141,73 @@ def substitution(found: xr.Dataset) -> go.Figure:
     Bars are the standard deviation over the replacements of a token. Tokens that were not changed have no mark.
     """
     found = of_one_prompt(found)
-    names = [name for name in ("effect", "kl", "total_variation", "log_odds_change") if name in found]
-    figure, _ = grid([titles_of(moved_probability(found[name]))[0] for name in names], shared_xaxes=True)
+    names = [
+        name
+        for name in ("effect", "kl", "total_variation", "log_odds_change")
+        if name in found
+    ]
+    figure, _ = grid(
+        [titles_of(moved_probability(found[name]))[0] for name in names],
+        shared_xaxes=True,
+    )
     notes = list[str]()
     for row, name in enumerate(names, 1):
         shown = moved_probability(found[name])
         if name == "effect" and "effect_std" in found:
             spread = found["effect_std"]
-            shown = shown.assign_coords(low=np.maximum(shown - spread, 0.0), high=shown + spread)
-            notes = [f"bars: standard deviation over replacements{', cut at 0' if (spread > shown).any() else ''}"]
+            shown = shown.assign_coords(
+                low=np.maximum(shown - spread, 0.0), high=shown + spread
+            )
+            notes = [
+                f"bars: standard deviation over replacements{', cut at 0' if (spread > shown).any() else ''}"
+            ]
         figure.add_trace(_line(shown, colour=COLOURS["path_bound"]), row=row, col=1)
         unit = str(shown.attrs.get("units", "1"))
-        figure.update_yaxes(title=escape(unit if unit != "1" else ""), rangemode="tozero", row=row, col=1)
+        figure.update_yaxes(
+            title=escape(unit if unit != "1" else ""),
+            rangemode="tozero",
+            row=row,
+            col=1,
+        )
     figure.update_xaxes(token_axis(tokens_of(found)))
     if "log_odds_change" in names:
         first, other = (label(found[name].item()) for name in ("target", "against"))
-        notes.append(f"lead: of “{first}” over “{other}”" if other else f"lead: log-probability of “{first}”")
+        notes.append(
+            f"lead: of “{first}” over “{other}”"
+            if other
+            else f"lead: log-probability of “{first}”"
+        )
     how = "replacing" if "effect_std" in found else "knocking out"
     says = extremes(found["effect"], "change of the representation")
-    return finish(figure, f"What {how} each token changes", 120 * len(names) + 100, found, *notes, says=says)
+    return finish(
+        figure,
+        f"What {how} each token changes",
+        120 * len(names) + 100,
+        found,
+        *notes,
+        says=says,
+    )
 
 
-@draws("squashlens.jacobian", "singular_value share: position direction", "token: position")
+@draws(
+    "squashlens.jacobian", "singular_value share: position direction", "token: position"
+)
 def jacobian(found: xr.Dataset) -> go.Figure:
     """Draw the leading singular values of the block of each token, as a map of direction × token."""
-    values, tokens = found["singular_value"].transpose("direction", "position"), tokens_of(found)
-    figure = token_figure(values, tokens, "direction {}", "direction", "singular value", logarithmic=False)
-    return finish(figure, "Leading singular values of the Jacobian's blocks", 260, found, says=extremes(values))
+    values, tokens = (
+        found["singular_value"].transpose("direction", "position"),
+        tokens_of(found),
+    )
+    figure = token_figure(
+        values, tokens, "direction {}", "direction", "singular value", logarithmic=False
+    )
+    return finish(
+        figure,
+        "Leading singular values of the Jacobian's blocks",
+        260,
+        found,
+        says=extremes(values),
+    )
 
 
 @draws("squashlens.influence", "values: ... position", "query: ...", "token: position")
@@ -161,16 +234,31 @@ def token_map(values: xr.DataArray) -> go.Figure:
         )
     values = of_one_prompt(values).transpose(*rows, "position")
     tokens, (title, axis) = tokens_of(values), titles_of(values)
-    logarithmic, over = is_wide(values.values), "layer ℓ" if rows == ["layer"] else "query (position)"
-    figure = token_figure(values, tokens, f"{rows[0]} {{}}", over, axis, logarithmic=logarithmic)
+    logarithmic, over = (
+        is_wide(values.values),
+        "layer ℓ" if rows == ["layer"] else "query (position)",
+    )
+    figure = token_figure(
+        values, tokens, f"{rows[0]} {{}}", over, axis, logarithmic=logarithmic
+    )
     notes = ["blank: 0"] if logarithmic and (values.values == 0).any() else []
-    return finish(figure, f"{title or 'Values'}, by {rows[0]}", 280, values, *notes, says=extremes(values))
+    return finish(
+        figure,
+        f"{title or 'Values'}, by {rows[0]}",
+        280,
+        values,
+        *notes,
+        says=extremes(values),
+    )
 
 
 @draws(
-    "squashlens.influence", "query: query", "effective_rank: layer", "token: position",
+    "squashlens.influence",
+    "query: query",
+    "effective_rank: layer",
+    "token: position",
     "jacobian path_bound: ? query layer position",
-)  # fmt: skip
+)
 def influence(found: xr.Dataset, *, query: int | None = None) -> go.Figure:
     """Draw the influence of each token on one query from each layer: Jacobian norms if there are any, or path bounds.
 
@@ -180,8 +268,16 @@ def influence(found: xr.Dataset, *, query: int | None = None) -> go.Figure:
     Raises:
         InputError: if this query was not measured.
     """
-    one = found.sel(query=chosen(found, "query", int(found["query"].values[-1]) if query is None else query))
-    names = [name for name in ("jacobian", "path_bound") if name in one and one[name].notnull().any()]
+    one = found.sel(
+        query=chosen(
+            found, "query", int(found["query"].values[-1]) if query is None else query
+        )
+    )
+    names = [
+        name
+        for name in ("jacobian", "path_bound")
+        if name in one and one[name].notnull().any()
+    ]
     return token_map(with_interval(one, names[0]))
 
 
@@ -190,27 +286,57 @@ def top_tokens(probabilities: xr.DataArray) -> go.Figure:
     """Draw the probabilities of the most likely next tokens as bars."""
     tokens = [label(str(token)) for token in probabilities["token"].values]
     figure = go.Figure().add_bar(
-        x=probabilities.values, y=list(range(len(tokens))), orientation="h", marker={"color": COLOURS["path_bound"]},
-        hovertext=tokens, hovertemplate="%{hovertext}: %{x:.4g}<extra></extra>",
-    )  # fmt: skip
+        x=probabilities.values,
+        y=list(range(len(tokens))),
+        orientation="h",
+        marker={"color": COLOURS["path_bound"]},
+        hovertext=tokens,
+        hovertemplate="%{hovertext}: %{x:.4g}<extra></extra>",
+    )
     figure.update_xaxes(title="probability", range=[0, 1.02])
     name_rows(figure, tokens, showgrid=True)
     says = f"The most likely of them is “{tokens[0]}”, with probability {percent(float(probabilities[0]))}."
-    return finish(figure, "Most likely next tokens", 28 * (len(tokens) + 1), probabilities, says=says)
+    return finish(
+        figure,
+        "Most likely next tokens",
+        28 * (len(tokens) + 1),
+        probabilities,
+        says=says,
+    )
 
 
 def _line(values: xr.DataArray, told: str = "", **style: Any) -> go.Scatter:
     """A curve over positions, with bars over intervals; its hover text has each token, and `told` before the value."""
-    bars, places = bars_of(values, style["colour"]), zip(tokens_of(values).items(), *ends_of(values), strict=True)
-    texts = [number_token(*place) + f"<br>{low:.6g} to {high:.6g}" * len(bars) for place, low, high in places]
+    bars, places = (
+        bars_of(values, style["colour"]),
+        zip(tokens_of(values).items(), *ends_of(values), strict=True),
+    )
+    texts = [
+        number_token(*place) + f"<br>{low:.6g} to {high:.6g}" * len(bars)
+        for place, low, high in places
+    ]
     hover, each = f"%{{customdata}}<br>{told}%{{y:.6g}}", np.array(texts, dtype=object)
-    return curve(values["position"].values.astype(float), values.values, customdata=each, hover=hover, **bars, **style)
+    return curve(
+        values["position"].values.astype(float),
+        values.values,
+        customdata=each,
+        hover=hover,
+        **bars,
+        **style,
+    )
 
 
 def _set_sinks_apart(figure: go.Figure, found: xr.Dataset) -> list[str]:
     """End the scale of path bounds at the tokens that are no sinks; a note about the sinks."""
-    bound, sinks = found["path_bound"].values, found["sink"].values == 1 if "sink" in found else np.zeros(0, bool)
-    others = np.concatenate([found[name].values[~sinks] for name in PANELS["Path bound"]]) if sinks.any() else bound[:0]
+    bound, sinks = (
+        found["path_bound"].values,
+        found["sink"].values == 1 if "sink" in found else np.zeros(0, bool),
+    )
+    others = (
+        np.concatenate([found[name].values[~sinks] for name in PANELS["Path bound"]])
+        if sinks.any()
+        else bound[:0]
+    )
     others = others[others > 0]
     if not len(others):
         return []
@@ -218,4 +344,6 @@ def _set_sinks_apart(figure: go.Figure, found: xr.Dataset) -> list[str]:
     room = max(EDGE * (high - low), 0.05)
     figure.update_yaxes(range=[low - room, high + room], row=1, col=1)
     names = ", ".join(label(str(token)) for token in found["token"].values[sinks])
-    return [f"sinks: {names}, with {percent(bound[sinks].sum() / bound.sum())} of the path bound"]
+    return [
+        f"sinks: {names}, with {percent(bound[sinks].sum() / bound.sum())} of the path bound"
+    ]

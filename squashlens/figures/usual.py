@@ -17,7 +17,15 @@ from squashlens.figures.answers import cannot_be_judged
 from squashlens.figures.drawing.decorator import mark_derived, with_modes
 from squashlens.figures.drawing.notes import selections
 from squashlens.figures.drawing.panels import compose
-from squashlens.figures.drawing.shapes import bars_of, curve, extremes, interval_note, is_wide, layer_map, titles_of
+from squashlens.figures.drawing.shapes import (
+    bars_of,
+    curve,
+    extremes,
+    interval_note,
+    is_wide,
+    layer_map,
+    titles_of,
+)
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import series
@@ -25,7 +33,11 @@ from squashlens.records.joining import restored
 from squashlens.records.results import is_done, joined_along, selected
 
 Result = xr.Dataset | xr.DataArray
-MOST, LINES, LONG = 12, 4, 24  # panels of variables, lines of a panel (more are a map), and characters of a label
+MOST, LINES, LONG = (
+    12,
+    4,
+    24,
+)  # panels of variables, lines of a panel (more are a map), and characters of a label
 
 
 @cache
@@ -34,7 +46,11 @@ def usual_figures() -> list[Any]:
     import squashlens.figures as public
 
     found = [getattr(public, name) for name in public.__all__]
-    usual = [figure for figure in found if getattr(figure, "__draws__", (None, None, False))[2]]
+    usual = [
+        figure
+        for figure in found
+        if getattr(figure, "__draws__", (None, None, False))[2]
+    ]
     return sorted(usual, key=lambda figure: -len(figure.__draws__[1]))
 
 
@@ -60,9 +76,14 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
     >>> figure.layout.title.text
     'Where the paths to the query start, by layer'
     """
-    several: dict[str, Any] = {"": result} if isinstance(result, Result) else dict(result)
+    several: dict[str, Any] = (
+        {"": result} if isinstance(result, Result) else dict(result)
+    )
     if not several:
-        raise InputError("result contains no result.", "Give a result of squashlens, or several by label.")
+        raise InputError(
+            "result contains no result.",
+            "Give a result of squashlens, or several by label.",
+        )
     figure = _figure_of(several)
     if figure is None:
         figure = _of_values(several[""]) if [*several] == [""] else panels(several)
@@ -77,9 +98,15 @@ def _figure_of(several: Mapping[str, Any]) -> go.Figure | None:
     single = "" in several and len(several) == 1
     joined = [dim for dim in joined_along(one) if dim in one.dims]
     for figure in usual_figures():
-        if all(_fits(part, figure) for part in several.values()) and not _leaves_open(one, figure, joined):
+        if all(_fits(part, figure) for part in several.values()) and not _leaves_open(
+            one, figure, joined
+        ):
             return figure(one if single else several)
-    apart = [dim for dim in (*(dim for dim in joined if dim not in EACH), *EACH) if dim in one.dims]
+    apart = [
+        dim
+        for dim in (*(dim for dim in joined if dim not in EACH), *EACH)
+        if dim in one.dims
+    ]
     for many in range(1, 1 + len(apart)) if single else ():
         parts = _apart(one, apart[:many])
         for figure in usual_figures() if parts else ():
@@ -92,7 +119,10 @@ def _of_values(result: Any) -> go.Figure | None:
     """Values that are no whole result: lines of an array, or a panel for each variable of a Dataset."""
     if isinstance(result, xr.DataArray):
         return plain(result)
-    each = {str(name): _figure_of({"": values}) or plain(values) for name, values in result.data_vars.items()}
+    each = {
+        str(name): _figure_of({"": values}) or plain(values)
+        for name, values in result.data_vars.items()
+    }
     drawn = {name: figure for name, figure in each.items() if figure is not None}
     if len(drawn) < 2:
         return next(iter(drawn.values()), None)
@@ -103,8 +133,15 @@ def _of_values(result: Any) -> go.Figure | None:
 def _no_figure(several: Mapping[str, Any]) -> InputError:
     """An error for a result that no figure can draw."""
     one = next(iter(several.values()))
-    what = f"these values, over {', '.join(map(str, one.dims))}" if one.dims else "scalars: these are single numbers"
-    select = ", ".join(f"{dim}=0" for dim in sorted(map(str, one.dims), key=lambda dim: one.sizes[dim])[:-2])
+    what = (
+        f"these values, over {', '.join(map(str, one.dims))}"
+        if one.dims
+        else "scalars: these are single numbers"
+    )
+    select = ", ".join(
+        f"{dim}=0"
+        for dim in sorted(map(str, one.dims), key=lambda dim: one.sizes[dim])[:-2]
+    )
     remedy = "Print them: a figure has numbers over a dimension."
     if select and isinstance(one, xr.DataArray) and one.dtype.kind in "biuf":
         remedy = f"Select one label along all dimensions but two, as in `result.isel({select})`."
@@ -115,8 +152,11 @@ def _no_figure(several: Mapping[str, Any]) -> InputError:
 
 @validated
 def panels(
-    parts: Mapping[str, Result | go.Figure], *, columns: int | None = None, title: str | None = None
-) -> go.Figure:  # fmt: skip
+    parts: Mapping[str, Result | go.Figure],
+    *,
+    columns: int | None = None,
+    title: str | None = None,
+) -> go.Figure:
     """Several figures on one page, with their labels as titles, one scale for each quantity, and one legend.
 
     Args:
@@ -136,10 +176,19 @@ def panels(
     >>> figure = sl.figures.styled(sl.figures.panels(results), theme="paper")
     """
     if not parts:
-        raise InputError("parts is empty: there is nothing to draw.", "Give figures or results by label.")
+        raise InputError(
+            "parts is empty: there is nothing to draw.",
+            "Give figures or results by label.",
+        )
     if columns is not None and not 1 <= columns <= len(parts):
-        raise InputError(f"columns={columns} is not usable for {len(parts)} parts.", f"Use 1 to {len(parts)}.")
-    figures = {label: part if isinstance(part, go.Figure) else of(part) for label, part in parts.items()}
+        raise InputError(
+            f"columns={columns} is not usable for {len(parts)} parts.",
+            f"Use 1 to {len(parts)}.",
+        )
+    figures = {
+        label: part if isinstance(part, go.Figure) else of(part)
+        for label, part in parts.items()
+    }
     return compose(figures, columns=columns, title=title)
 
 
@@ -148,7 +197,9 @@ def _apart(result: Any, dims: Sequence[str]) -> dict[str, Result]:
     parts = {"": result}
     for dim in dims:
         parts = {
-            ", ".join(filter(None, (label, f"{dim.replace('_', ' ')} {value}"))): restored(selected(part, {dim: place}))
+            ", ".join(
+                filter(None, (label, f"{dim.replace('_', ' ')} {value}"))
+            ): restored(selected(part, {dim: place}))
             for label, part in parts.items()
             for place, value in enumerate(part[dim].values)
         }
@@ -159,8 +210,16 @@ def _leaves_open(result: Any, figure: Any, joined: Sequence[str]) -> bool:
     """Whether a joined result has a dimension, in the variables that a figure draws, that the figure does not know."""
     _, dims_of, _ = figure.__draws__
     itself = ("values", getattr(result, "name", None))  # what stands for an array
-    drawn = {dim for name in dims_of if name not in itself and name in result for dim in result[name].dims}
-    return any(dim in drawn and all(dim not in dims.split() for dims in dims_of.values()) for dim in joined)
+    drawn = {
+        dim
+        for name in dims_of
+        if name not in itself and name in result
+        for dim in result[name].dims
+    }
+    return any(
+        dim in drawn and all(dim not in dims.split() for dims in dims_of.values())
+        for dim in joined
+    )
 
 
 def _fits(result: Any, figure: Any) -> bool:
@@ -183,28 +242,64 @@ def plain(values: xr.DataArray) -> go.Figure | None:
     """
     if values.ndim not in (1, 2) or values.dtype.kind not in "biuf" or not values.size:
         return None
-    values, figure, notes = moved_probability(restored(values)), go.Figure(), list[str]()
+    values, figure, notes = (
+        moved_probability(restored(values)),
+        go.Figure(),
+        list[str](),
+    )
     says, (title, axis) = extremes(values), titles_of(values)
     unable = cannot_be_judged({"": values.to_dataset(name="values")})
     for dim in (dim for dim in values.dims if values[dim].dtype.kind in "OUT"):
         texts = [str(one).replace("_", " ") for one in values[dim].values]
-        values = values.assign_coords({dim: [escape(f"{text[:LONG]}{'…' * (len(text) > LONG)}") for text in texts]})
+        values = values.assign_coords(
+            {
+                dim: [
+                    escape(f"{text[:LONG]}{'…' * (len(text) > LONG)}") for text in texts
+                ]
+            }
+        )
     if values.ndim == 2 and min(values.shape) > LINES:
         blank = "blank: no value"
         if is_wide(values.values):
             blank = "blank: 0 or no value"
-            values, axis = values.copy(data=np.log10(values.where(values > 0).values)), f"log₁₀ {axis}"
+            values, axis = (
+                values.copy(data=np.log10(values.where(values > 0).values)),
+                f"log₁₀ {axis}",
+            )
         notes = [blank] * bool(values.isnull().any())
         figure.add_trace(layer_map(values, axis))
         figure.update_yaxes(title=escape(str(values.dims[0]).replace("_", " ")))
     else:
-        values = values.transpose() if values.ndim == 2 and len(values) > LINES else values
+        values = (
+            values.transpose() if values.ndim == 2 and len(values) > LINES else values
+        )
         for number, part in enumerate(values if values.ndim == 2 else [values]):
-            name = f"{values.dims[0]} {values[values.dims[0]].values[number]}" if values.ndim == 2 else ""
-            style: Any = series(number) | bars_of(part, series(number)["colour"]) | {"hover": "%{x}: %{y:.4g}"}
-            figure.add_trace(curve(part[part.dims[0]].values, part.values, escape(name.replace("_", " ")), **style))
-        figure.update_yaxes(title=axis).update_traces(mode="markers" if unable else "lines+markers")
+            name = (
+                f"{values.dims[0]} {values[values.dims[0]].values[number]}"
+                if values.ndim == 2
+                else ""
+            )
+            style: Any = (
+                series(number)
+                | bars_of(part, series(number)["colour"])
+                | {"hover": "%{x}: %{y:.4g}"}
+            )
+            figure.add_trace(
+                curve(
+                    part[part.dims[0]].values,
+                    part.values,
+                    escape(name.replace("_", " ")),
+                    **style,
+                )
+            )
+        figure.update_yaxes(title=axis).update_traces(
+            mode="markers" if unable else "lines+markers"
+        )
         notes = interval_note(values)
     figure.update_xaxes(title=escape(str(values.dims[-1]).replace("_", " ")))
     notes += unable
-    return mark_derived(finish(figure, title, 260, values, *notes, says=says), [values], *selections(values, ()))
+    return mark_derived(
+        finish(figure, title, 260, values, *notes, says=says),
+        [values],
+        *selections(values, ()),
+    )

@@ -38,7 +38,11 @@ from squashlens.hooks.patches import (
     resample_residual,
 )
 from squashlens.hooks.rounding import rounding
-from squashlens.hooks.temperatures import adaptive_temperature, attention_temperature, log_scaling
+from squashlens.hooks.temperatures import (
+    adaptive_temperature,
+    attention_temperature,
+    log_scaling,
+)
 
 __all__ = [
     "Hook",

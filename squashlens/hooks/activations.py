@@ -42,7 +42,10 @@ class Activations:
 def kept(source: Source) -> Source:
     """`source` in a form that can be read repeatedly: a generator becomes a list. Anything else raises an error."""
     if isinstance(source, Capture):
-        raise InputError("source= is a capture.", "Give its prompt, or the cache of `model.run_with_cache`.")
+        raise InputError(
+            "source= is a capture.",
+            "Give its prompt, or the cache of `model.run_with_cache`.",
+        )
     if _cache_in(source) is not None:
         return source
     return converted(source, Prompts, "source")
@@ -50,11 +53,15 @@ def kept(source: Source) -> Source:
 
 def _cache_in(source: Source) -> Mapping[str, Any] | None:
     """The tensors of a cache by their hook points; None for any other source."""
-    cache = getattr(source, "cache_dict", source)  # an ActivationCache holds its tensors under this name
+    cache = getattr(
+        source, "cache_dict", source
+    )  # an ActivationCache holds its tensors under this name
     return cache if isinstance(cache, Mapping) and not is_tokenized(cache) else None
 
 
-def activations(model: Bridge, source: Source, site: str, blocks: Sequence[int], who: str) -> Activations:
+def activations(
+    model: Bridge, source: Source, site: str, blocks: Sequence[int], who: str
+) -> Activations:
     """The activations of one prompt at `site` of each of `blocks`; errors begin with `who`."""
     if (cache := _cache_in(source)) is not None:
         return _from_cache(model, cache, site, blocks, who)
@@ -71,7 +78,9 @@ def mean_activations(
 
     def add(block: int) -> Callable[[Tensor], None]:
         def look(tensor: Tensor) -> None:
-            row = tensor[0].detach().to(torch.promote_types(tensor.dtype, torch.float32))
+            row = (
+                tensor[0].detach().to(torch.promote_types(tensor.dtype, torch.float32))
+            )
             sums[block] = sums[block] + row if block in sums else row.clone()
 
         return look
@@ -80,19 +89,30 @@ def mean_activations(
     with without_ambient(model):
         for prompt in ids.split(1):
             forward(model, prompt, watch)
-    rows = {block: (total / len(ids)).to(dtype_of(model)) for block, total in sums.items()}
+    rows = {
+        block: (total / len(ids)).to(dtype_of(model)) for block, total in sums.items()
+    }
     return Activations(digest(ids.tolist()), rows)
 
 
-def _from_cache(model: Bridge, cache: Mapping[str, Any], site: str, blocks: Sequence[int], who: str) -> Activations:
+def _from_cache(
+    model: Bridge, cache: Mapping[str, Any], site: str, blocks: Sequence[int], who: str
+) -> Activations:
     rows: Rows = {}
     for block in blocks:
         name = site.replace("{block}", str(block))
-        tensor = cache.get(name, cache.get(getattr(model.hook_dict.get(name), "name", None) or name))
-        shape = (int(model.cfg.n_heads), int(model.cfg.d_head)) if site == OUTPUTS else (int(model.cfg.d_model),)
+        tensor = cache.get(
+            name, cache.get(getattr(model.hook_dict.get(name), "name", None) or name)
+        )
+        shape = (
+            (int(model.cfg.n_heads), int(model.cfg.d_head))
+            if site == OUTPUTS
+            else (int(model.cfg.d_model),)
+        )
         if not isinstance(tensor, Tensor):
             raise InputError(
-                f"{who}: the cache holds no {name!r}.", "Run `model.run_with_cache` without names_filter=."
+                f"{who}: the cache holds no {name!r}.",
+                "Run `model.run_with_cache` without names_filter=.",
             )
         if tensor.ndim == len(shape) + 2:
             _require_one(len(tensor), who)
@@ -103,9 +123,15 @@ def _from_cache(model: Bridge, cache: Mapping[str, Any], site: str, blocks: Sequ
                 f"{', '.join(map(str, shape))}).",
                 "Give a cache from this model.",
             )
-        rows[block] = tensor.detach().clone()  # the user may write into the cache while the hooks are applied
-    contents = digest([(block, tensor_digest(row)) for block, row in sorted(rows.items())])
-    return Activations(f"a cache {contents}", rows)  # the numbers themselves, since no prompt identifies them
+        rows[block] = (
+            tensor.detach().clone()
+        )  # the user may write into the cache while the hooks are applied
+    contents = digest(
+        [(block, tensor_digest(row)) for block, row in sorted(rows.items())]
+    )
+    return Activations(
+        f"a cache {contents}", rows
+    )  # the numbers themselves, since no prompt identifies them
 
 
 def _require_one(count: int, who: str) -> None:

@@ -63,9 +63,15 @@ def freeze_norms(blocks: tuple[int, ...] | None = None) -> Recipe:
 
     def make(model: Bridge) -> list[Hook]:
         if reason := _why_not_frozen(model):
-            raise UnsoundModelError(reason, "Leave norms as they are: 'norms' out of freeze, or this hook.")
+            raise UnsoundModelError(
+                reason, "Leave norms as they are: 'norms' out of freeze, or this hook."
+            )
         inside = None if blocks is None else tuple(f"blocks.{b}." for b in blocks)
-        names = [name for name in sorted(reader_of(model).distinct) if name.endswith("hook_scale")]
+        names = [
+            name
+            for name in sorted(reader_of(model).distinct)
+            if name.endswith("hook_scale")
+        ]
         chosen = [name for name in names if inside is None or name.startswith(inside)]
         return [Hook("freeze_norms", name, lambda t: t.detach()) for name in chosen]
 
@@ -75,14 +81,21 @@ def freeze_norms(blocks: tuple[int, ...] | None = None) -> Recipe:
 def _why_not_frozen(model: Bridge) -> str | None:
     """Why the denominator of some norm, known by the name of its class, cannot be held constant."""
     every: list[tuple[str, Any]] = [*model.original_model.named_modules()]
-    scaled = {m._modules.get("_original_component"): m for _, m in every if "hook_scale" in m._modules}
+    scaled = {
+        m._modules.get("_original_component"): m
+        for _, m in every
+        if "hook_scale" in m._modules
+    }
     for name, module in every:
         which = f"{name.replace('._original_component', '')} of {type(model.original_model).__name__} has no"
         if "norm" not in type(module).__name__.lower() or module in scaled.values():
             continue
         if module not in scaled:
             return f"{which} hook point for its denominator."
-        if "w" in scaled[module].property_aliases and getattr(module, "weight", None) is None:
+        if (
+            "w" in scaled[module].property_aliases
+            and getattr(module, "weight", None) is None
+        ):
             return f"{which} weights, and TransformerLens cannot compute such a norm from an edited denominator."
     return None
 
@@ -111,12 +124,16 @@ def freeze_gates(blocks: tuple[int, ...] | None = None) -> Recipe:
         for block in range(n_blocks(model)) if blocks is None else blocks:
             mlp = f"blocks.{block}.mlp"
             if f"{mlp}.gate.hook_out" in known and f"{mlp}.in.hook_out" in known:
-                hooks.append(Hook("freeze_gates", f"{mlp}.gate.hook_out", lambda t: t.detach()))
+                hooks.append(
+                    Hook("freeze_gates", f"{mlp}.gate.hook_out", lambda t: t.detach())
+                )
             elif f"{mlp}.in.hook_out" in known and f"{mlp}.out.hook_in" in known:
                 ratio = _Ratio(slope_at_zero(model))
                 hooks.append(Hook("freeze_gates", f"{mlp}.in.hook_out", ratio.look))
                 hooks.append(Hook("freeze_gates", f"{mlp}.out.hook_in", ratio.linear))
-            elif any(name.startswith(f"{mlp}.") for name in known):  # otherwise the block has no MLP
+            elif any(
+                name.startswith(f"{mlp}.") for name in known
+            ):  # otherwise the block has no MLP
                 raise UnsoundModelError(
                     f"The MLP of block {block} of {type(model.original_model).__name__} is neither gated nor plain.",
                     "Leave 'gates' out of freeze.",
@@ -147,11 +164,14 @@ class _Ratio:
         argument, self.argument = self.argument, None
         if argument is None or argument.shape != activation.shape:
             raise UnsoundModelError(
-                "The input of this MLP's output projection is not its activation.", "Leave 'gates' out of freeze."
+                "The input of this MLP's output projection is not its activation.",
+                "Leave 'gates' out of freeze.",
             )
         constant = argument.detach()
         ratio = torch.where(constant == 0, self.slope, activation.detach() / constant)
-        return activation.detach() + (argument - constant) * ratio  # the same value with another derivative
+        return (
+            activation.detach() + (argument - constant) * ratio
+        )  # the same value with another derivative
 
 
 def slope_at_zero(model: Bridge) -> float:
@@ -159,11 +179,15 @@ def slope_at_zero(model: Bridge) -> float:
     from transformers.activations import ACT2FN
 
     config = text_config(model)
-    names: list[Any] = [getattr(config, a, None) for a in ("hidden_activation", "hidden_act", "activation_function")]
+    names: list[Any] = [
+        getattr(config, a, None)
+        for a in ("hidden_activation", "hidden_act", "activation_function")
+    ]
     name = next((n for n in names if isinstance(n, str)), None)
     if name is None or name not in ACT2FN:
         raise UnsoundModelError(
-            f"The activation function of {config.model_type} is not known.", "Leave 'gates' out of freeze."
+            f"The activation function of {config.model_type} is not known.",
+            "Leave 'gates' out of freeze.",
         )
     with torch.enable_grad():
         at_zero = torch.zeros((), dtype=torch.float64, requires_grad=True)

@@ -31,16 +31,27 @@ from squashlens.theory.attention import unmasked
 
 Blocks = tuple[int, ...] | None
 Positional = bool | tuple[int, ...]  # as in `Hook`
-Rescale = Callable[[Tensor, Tensor], Tensor]  # rows of attention logits and the positions of their queries to new rows
+Rescale = Callable[
+    [Tensor, Tensor], Tensor
+]  # rows of attention logits and the positions of their queries to new rows
 STREAMS = "blocks.{block}.hook_resid_pre"
 SCORES, PATTERN, VALUES, OUTPUTS = (
-    f"blocks.{{block}}.attn.hook_{name}" for name in ("attn_scores", "pattern", "v", "z")
+    f"blocks.{{block}}.attn.hook_{name}"
+    for name in ("attn_scores", "pattern", "v", "z")
 )
-SUBLAYERS = {"attention": "blocks.{block}.hook_attn_out", "mlp": "blocks.{block}.hook_mlp_out"}
+SUBLAYERS = {
+    "attention": "blocks.{block}.hook_attn_out",
+    "mlp": "blocks.{block}.hook_mlp_out",
+}
 
 
 @validated
-def mask_tokens(positions: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
+def mask_tokens(
+    positions: Iterable[int],
+    blocks: Blocks = None,
+    *,
+    heads: Iterable[int] | None = None,
+) -> Hook:
     """Mask the tokens at `positions` for all later tokens, by setting their attention logits to −∞.
 
     Args:
@@ -52,12 +63,22 @@ def mask_tokens(positions: Iterable[int], blocks: Blocks = None, *, heads: Itera
     mask_tokens(2, 3)
     """
     places = positions_of(positions, "mask_tokens")
-    return _mask(f"mask_tokens{listed(places)}", lambda query, key: _among(key, places), blocks, heads, places)
+    return _mask(
+        f"mask_tokens{listed(places)}",
+        lambda query, key: _among(key, places),
+        blocks,
+        heads,
+        places,
+    )
 
 
 @validated
 def mask_attention(
-    queries: Iterable[int], keys: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None
+    queries: Iterable[int],
+    keys: Iterable[int],
+    blocks: Blocks = None,
+    *,
+    heads: Iterable[int] | None = None,
 ) -> Hook:
     """Mask attention from the query positions `queries` to the key positions `keys`. A token still attends to itself.
 
@@ -65,13 +86,28 @@ def mask_attention(
         queries, keys: query and key positions, counted from 0.
         blocks, heads: blocks and query heads to act in; all by default.
     """
-    rows, columns = positions_of(queries, "mask_attention"), positions_of(keys, "mask_attention")
+    rows, columns = (
+        positions_of(queries, "mask_attention"),
+        positions_of(keys, "mask_attention"),
+    )
     name = f"mask_attention{listed(rows)}→{listed(columns)}"
-    return _mask(name, lambda query, key: _among(query, rows) & _among(key, columns), blocks, heads, rows)
+    return _mask(
+        name,
+        lambda query, key: _among(query, rows) & _among(key, columns),
+        blocks,
+        heads,
+        rows,
+    )
 
 
 @validated
-def sliding_window(window: int, blocks: Blocks = None, *, sink: int = 0, heads: Iterable[int] | None = None) -> Hook:
+def sliding_window(
+    window: int,
+    blocks: Blocks = None,
+    *,
+    sink: int = 0,
+    heads: Iterable[int] | None = None,
+) -> Hook:
     """Restrict attention to the last `window` tokens, the query included, and to the first `sink` tokens.
 
     Query j attends to key i ≤ j where ``j − i < window`` or ``i < sink``. If the model already has a narrower window,
@@ -85,11 +121,19 @@ def sliding_window(window: int, blocks: Blocks = None, *, sink: int = 0, heads: 
     positive(window, "sliding_window: window", "a number of tokens")
     positive(sink, "sliding_window: sink", "a number of tokens", or_zero=True)
     name = f"sliding_window({window}{f', sink={sink}' if sink else ''})"
-    return _mask(name, lambda query, key: (query - key >= window) & (key >= sink), blocks, heads, sink > 0)
+    return _mask(
+        name,
+        lambda query, key: (query - key >= window) & (key >= sink),
+        blocks,
+        heads,
+        sink > 0,
+    )
 
 
 @validated
-def uniform_attention(blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
+def uniform_attention(
+    blocks: Blocks = None, *, heads: Iterable[int] | None = None
+) -> Hook:
     """Make all attention weights of a row equal: 1 over the number of keys that the query may attend to.
 
     A learned sink counts as one of these keys. Under this hook the model has the attention pattern that `path_bound`
@@ -98,12 +142,18 @@ def uniform_attention(blocks: Blocks = None, *, heads: Iterable[int] | None = No
     Args:
         blocks, heads: blocks and query heads to act in; all by default.
     """
-    return rescored("uniform_attention", lambda rows, _: torch.zeros_like(rows), blocks, heads)
+    return rescored(
+        "uniform_attention", lambda rows, _: torch.zeros_like(rows), blocks, heads
+    )
 
 
 @validated
 def scale_attention(
-    factor: float, positions: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None
+    factor: float,
+    positions: Iterable[int],
+    blocks: Blocks = None,
+    *,
+    heads: Iterable[int] | None = None,
 ) -> Hook:
     """Multiply the weights with which later tokens attend to `positions` by `factor`, and renormalize the rows.
 
@@ -117,8 +167,14 @@ def scale_attention(
         blocks, heads: blocks and query heads to act in; all by default.
     """
     if factor < 0:
-        raise InputError(f"scale_attention: factor={factor!r} is not a factor.", "Give a number of at least 0.")
-    places, added = positions_of(positions, "scale_attention"), math.log(factor) if factor else -math.inf
+        raise InputError(
+            f"scale_attention: factor={factor!r} is not a factor.",
+            "Give a number of at least 0.",
+        )
+    places, added = (
+        positions_of(positions, "scale_attention"),
+        math.log(factor) if factor else -math.inf,
+    )
 
     def change(rows: Tensor, query: Tensor) -> Tensor:
         key = torch.arange(rows.shape[-1], device=rows.device)
@@ -129,7 +185,12 @@ def scale_attention(
 
 
 @validated
-def zero_pattern(positions: Iterable[int], blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
+def zero_pattern(
+    positions: Iterable[int],
+    blocks: Blocks = None,
+    *,
+    heads: Iterable[int] | None = None,
+) -> Hook:
     """Set the weights with which later tokens attend to `positions` to 0, without renormalization: rows sum to less
     than 1.
 
@@ -139,12 +200,22 @@ def zero_pattern(positions: Iterable[int], blocks: Blocks = None, *, heads: Iter
     """
     places = positions_of(positions, "zero_pattern")
     return _mask(
-        f"zero_pattern{listed(places)}", lambda query, key: _among(key, places), blocks, heads, places, PATTERN
+        f"zero_pattern{listed(places)}",
+        lambda query, key: _among(key, places),
+        blocks,
+        heads,
+        places,
+        PATTERN,
     )
 
 
 @validated
-def zero_values(positions: Iterable[int], blocks: Blocks = None, *, kv_heads: Iterable[int] | None = None) -> Hook:
+def zero_values(
+    positions: Iterable[int],
+    blocks: Blocks = None,
+    *,
+    kv_heads: Iterable[int] | None = None,
+) -> Hook:
     """Set the value vectors of the tokens at `positions` to 0, biases included. Attention weights do not change.
 
     Args:
@@ -157,7 +228,12 @@ def zero_values(positions: Iterable[int], blocks: Blocks = None, *, kv_heads: It
 
 
 @validated
-def zero_heads(heads: Iterable[int], blocks: Blocks = None, *, positions: Iterable[int] | None = None) -> Hook:
+def zero_heads(
+    heads: Iterable[int],
+    blocks: Blocks = None,
+    *,
+    positions: Iterable[int] | None = None,
+) -> Hook:
     """Set the output of attention heads to 0: ``z_jh = 0`` for each h in `heads`, at `positions`.
 
     z is a head's weighted sum of values, before the output matrix (TransformerLens's ``hook_z``). It includes the
@@ -168,7 +244,9 @@ def zero_heads(heads: Iterable[int], blocks: Blocks = None, *, positions: Iterab
         blocks: blocks to act in; all by default.
         positions: positions counted from 0; all by default.
     """
-    return _zeroing("zero_heads", OUTPUTS, blocks, positions, heads_of(heads, "zero_heads"))
+    return _zeroing(
+        "zero_heads", OUTPUTS, blocks, positions, heads_of(heads, "zero_heads")
+    )
 
 
 @validated
@@ -200,13 +278,25 @@ def zero_residual(positions: Iterable[int], blocks: Blocks = None) -> Hook:
 
 
 def _zeroing(
-    name: str, site: str, blocks: Blocks, positions: Iterable[int] | None, heads: tuple[int, ...] = ()
+    name: str,
+    site: str,
+    blocks: Blocks,
+    positions: Iterable[int] | None,
+    heads: tuple[int, ...] = (),
 ) -> Hook:
     """A hook that sets a tensor, or some heads of it, to 0 at some positions, or everywhere."""
     places = () if positions is None else positions_of(positions, name)
     change = partial(_zero, places=places) if places else torch.zeros_like
-    name += f"{listed(heads) if heads else ''}{f' at {listed(places)}' if places else ''}"
-    return Hook(name, site, in_heads(change, heads, dim=2) if heads else change, blocks, places or False)
+    name += (
+        f"{listed(heads) if heads else ''}{f' at {listed(places)}' if places else ''}"
+    )
+    return Hook(
+        name,
+        site,
+        in_heads(change, heads, dim=2) if heads else change,
+        blocks,
+        places or False,
+    )
 
 
 def _zero(
@@ -218,20 +308,30 @@ def _zero(
 
 
 def _mask(
-    name: str, hidden: Callable[[Tensor, Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None,
-    positional: Positional, site: str = SCORES,
-) -> Hook:  # fmt: skip
+    name: str,
+    hidden: Callable[[Tensor, Tensor], Tensor],
+    blocks: Blocks,
+    heads: Iterable[int] | None,
+    positional: Positional,
+    site: str = SCORES,
+) -> Hook:
     """A hook that sets logits to −∞, or weights to 0, where `hidden(query, key)` is true and the key is earlier."""
 
     def change(scores: Tensor) -> Tensor:
         query, key = grid(scores)
-        return scores.masked_fill(hidden(query, key) & (query > key), -torch.inf if site == SCORES else 0.0)
+        return scores.masked_fill(
+            hidden(query, key) & (query > key), -torch.inf if site == SCORES else 0.0
+        )
 
     return _in_heads(name, site, change, blocks, heads, positional=positional)
 
 
 def rescored(
-    name: str, to: Rescale, blocks: Blocks, heads: Iterable[int] | None, positional: Positional = False
+    name: str,
+    to: Rescale,
+    blocks: Blocks,
+    heads: Iterable[int] | None,
+    positional: Positional = False,
 ) -> Hook:
     """A hook that replaces the logits of visible keys by ``to(rows, queries)``; masked keys remain masked.
 
@@ -244,21 +344,40 @@ def rescored(
         queries = grid(scores)[0]
         if sink is None:
             return torch.where(unmasked(scores), to(scores, queries), scores)
-        column = sink.detach().to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+        column = (
+            sink.detach().to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+        )
         changed = to(torch.cat([scores, column], dim=-1), queries)
-        return torch.where(unmasked(scores), changed[..., :-1] + (column - changed[..., -1:]), scores)
+        return torch.where(
+            unmasked(scores), changed[..., :-1] + (column - changed[..., -1:]), scores
+        )
 
     def edit(scores: Tensor, sink: Float[Tensor, " head"] | None = None) -> Tensor:
         within = partial(change, sink=sink)
-        return within(scores) if chosen is None else in_heads(within, chosen, dim=1)(scores)
+        return (
+            within(scores)
+            if chosen is None
+            else in_heads(within, chosen, dim=1)(scores)
+        )
 
-    return RowHook(name if chosen is None else f"{name} in heads {listed(chosen)}", SCORES, edit, blocks, positional)
+    return RowHook(
+        name if chosen is None else f"{name} in heads {listed(chosen)}",
+        SCORES,
+        edit,
+        blocks,
+        positional,
+    )
 
 
 def _in_heads(
-    name: str, site: str, change: Callable[[Tensor], Tensor], blocks: Blocks, heads: Iterable[int] | None,
-    dim: int = 1, positional: Positional = False,
-) -> Hook:  # fmt: skip
+    name: str,
+    site: str,
+    change: Callable[[Tensor], Tensor],
+    blocks: Blocks,
+    heads: Iterable[int] | None,
+    dim: int = 1,
+    positional: Positional = False,
+) -> Hook:
     """A hook that changes only the chosen heads, which are axis `dim`."""
     if heads is None:
         return Hook(name, site, change, blocks, positional)
@@ -267,7 +386,9 @@ def _in_heads(
     return Hook(name, site, in_heads(change, chosen, dim), blocks, positional)
 
 
-def in_heads(change: Callable[[Tensor], Tensor], chosen: tuple[int, ...], dim: int) -> Callable[[Tensor], Tensor]:
+def in_heads(
+    change: Callable[[Tensor], Tensor], chosen: tuple[int, ...], dim: int
+) -> Callable[[Tensor], Tensor]:
     """An edit of a tensor with four axes that changes only the `chosen` entries of axis `dim`, the heads."""
 
     def edit(before: Tensor) -> Tensor:
@@ -278,9 +399,14 @@ def in_heads(change: Callable[[Tensor], Tensor], chosen: tuple[int, ...], dim: i
             )
         outside = [h for h in chosen if h >= before.shape[dim]]
         if outside:
-            raise InputError(f"There is no head {outside[0]}.", f"The heads here are 0 to {before.shape[dim] - 1}.")
+            raise InputError(
+                f"There is no head {outside[0]}.",
+                f"The heads here are 0 to {before.shape[dim] - 1}.",
+            )
         selected = _among(torch.arange(before.shape[dim], device=before.device), chosen)
-        return torch.where(selected.view(-1, *[1] * (before.ndim - dim - 1)), change(before), before)
+        return torch.where(
+            selected.view(-1, *[1] * (before.ndim - dim - 1)), change(before), before
+        )
 
     return edit
 
@@ -296,11 +422,16 @@ def _among(place: Tensor, places: tuple[int, ...]) -> Tensor:
     return torch.isin(place, torch.tensor(places, device=place.device))
 
 
-def positions_of(numbers: Iterable[int], factory: str, what: str = "positions") -> tuple[int, ...]:
+def positions_of(
+    numbers: Iterable[int], factory: str, what: str = "positions"
+) -> tuple[int, ...]:
     """The positions, or `what` else is counted, that the function `factory` got; an error unless all are at least 0."""
     chosen = tuple(numbers)
     if not chosen or min(chosen) < 0:
-        raise InputError(f"{factory}: {chosen!r} are not {what}.", "Give at least one, counted from 0.")
+        raise InputError(
+            f"{factory}: {chosen!r} are not {what}.",
+            "Give at least one, counted from 0.",
+        )
     return chosen
 
 
@@ -317,7 +448,9 @@ def listed(places: tuple[int, ...]) -> str:
 
 
 @exclusive
-def find_positions(model: Bridge, prompt: Prompts, token: str | Callable[[str], bool]) -> tuple[int, ...]:
+def find_positions(
+    model: Bridge, prompt: Prompts, token: str | Callable[[str], bool]
+) -> tuple[int, ...]:
     """Positions of the tokens of a prompt that equal a given text, or for which a given function is true.
 
     Args:
@@ -341,13 +474,21 @@ def find_positions(model: Bridge, prompt: Prompts, token: str | Callable[[str], 
     require_tokenizer(model)
     ids = tokenize(model, prompt)
     if len(ids) != 1:
-        raise InputError(f"find_positions takes one prompt, and there are {len(ids)}.", "Call it once for each prompt.")
+        raise InputError(
+            f"find_positions takes one prompt, and there are {len(ids)}.",
+            "Call it once for each prompt.",
+        )
     texts = display_tokens(model, ids)[0]
-    wanted = token if callable(token) else lambda text: text.strip() == escape(token).strip()
+    wanted = (
+        token if callable(token) else lambda text: text.strip() == escape(token).strip()
+    )
     found = tuple(place for place, text in enumerate(texts) if wanted(text))
     if not found:
         wanted_text = "one for which token= is true" if callable(token) else repr(token)
-        raise InputError(f"No token of this prompt is {wanted_text}.", f"Its tokens are {', '.join(map(repr, texts))}.")
+        raise InputError(
+            f"No token of this prompt is {wanted_text}.",
+            f"Its tokens are {', '.join(map(repr, texts))}.",
+        )
     return found
 
 
@@ -378,8 +519,17 @@ def lifted_windows(model: Bridge) -> Iterator[Bridge]:
     config = text_config(model)
     own = getattr(config, "sliding_window", None)
     if own is None or not any(windows(model)):
-        raise InputError("This model has no sliding windows.", "Leave lifted_windows out.")
-    holders = [config, *(m for m in model.original_model.modules() if vars(m).get("sliding_window") == own)]
+        raise InputError(
+            "This model has no sliding windows.", "Leave lifted_windows out."
+        )
+    holders = [
+        config,
+        *(
+            m
+            for m in model.original_model.modules()
+            if vars(m).get("sliding_window") == own
+        ),
+    ]
     with locked(model):
         try:
             for holder in holders:

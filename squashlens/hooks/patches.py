@@ -20,7 +20,13 @@ from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.engine.text.tokens import Prompts, tokenize
 from squashlens.errors import InputError
-from squashlens.hooks.activations import Activations, Source, activations, kept, mean_activations
+from squashlens.hooks.activations import (
+    Activations,
+    Source,
+    activations,
+    kept,
+    mean_activations,
+)
 from squashlens.hooks.interventions import (
     OUTPUTS,
     STREAMS,
@@ -67,11 +73,15 @@ def patch_residual(
     ...     str(sl.top_tokens(model, clean)["token"].values[0])
     '3'
     """
-    return _patched("patch_residual", STREAMS, source, blocks, positions, from_positions)
+    return _patched(
+        "patch_residual", STREAMS, source, blocks, positions, from_positions
+    )
 
 
 @validated
-def mean_residual(positions: Iterable[int], source: Prompts, blocks: Blocks = None) -> Recipe:
+def mean_residual(
+    positions: Iterable[int], source: Prompts, blocks: Blocks = None
+) -> Recipe:
     """Replace the residual stream at `positions` by its mean over the prompts of `source`, in each of `blocks`.
 
     Args:
@@ -94,7 +104,9 @@ def mean_residual(positions: Iterable[int], source: Prompts, blocks: Blocks = No
 
 
 @validated
-def resample_residual(positions: Iterable[int], source: Prompts, blocks: Blocks = None, *, seed: int) -> Recipe:
+def resample_residual(
+    positions: Iterable[int], source: Prompts, blocks: Blocks = None, *, seed: int
+) -> Recipe:
     """Replace the residual stream at `positions` by that of one prompt drawn from `source`, in each of `blocks`.
 
     The same prompt is used for all positions and blocks, so that the inserted activations belong together.
@@ -111,9 +123,13 @@ def resample_residual(positions: Iterable[int], source: Prompts, blocks: Blocks 
     here = positions_of(positions, "resample_residual")
 
     def take(model: Bridge, chosen: Sequence[int]) -> Activations:
-        return mean_activations(model, drawn_from(tokenize(model, source), seed), STREAMS, chosen)
+        return mean_activations(
+            model, drawn_from(tokenize(model, source), seed), STREAMS, chosen
+        )
 
-    return _recipe(f"resample_residual{listed(here)}", STREAMS, here, here, blocks, take)
+    return _recipe(
+        f"resample_residual{listed(here)}", STREAMS, here, here, blocks, take
+    )
 
 
 @validated
@@ -149,7 +165,9 @@ def patch_heads(
     '3'
     """
     chosen_heads = heads_of(heads, "patch_heads")
-    return _patched("patch_heads", OUTPUTS, source, blocks, positions, from_positions, chosen_heads)
+    return _patched(
+        "patch_heads", OUTPUTS, source, blocks, positions, from_positions, chosen_heads
+    )
 
 
 @validated
@@ -172,7 +190,9 @@ def patch_mlp(
     Raises:
         InputError: the cases of `patch_heads`.
     """
-    return _patched("patch_mlp", SUBLAYERS["mlp"], source, blocks, positions, from_positions)
+    return _patched(
+        "patch_mlp", SUBLAYERS["mlp"], source, blocks, positions, from_positions
+    )
 
 
 @validated
@@ -209,12 +229,18 @@ def mean_heads(
     '0'
     """
     chosen_heads = heads_of(heads, "mean_heads")
-    return _averaged("mean_heads", OUTPUTS, source, blocks, positions, over, chosen_heads)
+    return _averaged(
+        "mean_heads", OUTPUTS, source, blocks, positions, over, chosen_heads
+    )
 
 
 @validated
 def mean_mlp(
-    source: Prompts, blocks: Blocks = None, *, positions: Iterable[int] | None = None, over: Over = "prompts"
+    source: Prompts,
+    blocks: Blocks = None,
+    *,
+    positions: Iterable[int] | None = None,
+    over: Over = "prompts",
 ) -> Recipe:
     """Replace what MLPs add to the residual stream by its mean over the prompts of `source`.
 
@@ -251,20 +277,39 @@ class Replacement:
         here = range(n) if self.here is None else self.here
         there = here if self.there is None else self.there
         pairs = [(i, k) for i, k in zip(here, there, strict=True) if i < n]
-        index = torch.tensor([i for i, _ in pairs], dtype=torch.long, device=tensor.device)
+        index = torch.tensor(
+            [i for i, _ in pairs], dtype=torch.long, device=tensor.device
+        )
         chosen = rows[[k for _, k in pairs]]
         return tensor.index_copy(1, index, chosen.expand(len(tensor), *chosen.shape))
 
 
 def replacing(
-    name: str, site: str, found: Activations, blocks: Iterable[int], here: Places, there: Places,
-    heads: tuple[int, ...] = (), averaged: bool = False,
-) -> list[Hook]:  # fmt: skip
+    name: str,
+    site: str,
+    found: Activations,
+    blocks: Iterable[int],
+    here: Places,
+    there: Places,
+    heads: tuple[int, ...] = (),
+    averaged: bool = False,
+) -> list[Hook]:
     """One hook for each block, which inserts the activations `found`, in some heads."""
-    positional = here or not averaged  # the same vector at every position needs no position numbers
-    edits = {block: Replacement(found, block, here, there, name, averaged) for block in blocks}
+    positional = (
+        here or not averaged
+    )  # the same vector at every position needs no position numbers
+    edits = {
+        block: Replacement(found, block, here, there, name, averaged)
+        for block in blocks
+    }
     return [
-        Hook(name, site, in_heads(edit, heads, dim=2) if heads else edit, (block,), positional)
+        Hook(
+            name,
+            site,
+            in_heads(edit, heads, dim=2) if heads else edit,
+            (block,),
+            positional,
+        )
         for block, edit in edits.items()
     ]
 
@@ -276,35 +321,60 @@ def drawn_from(ids: Tensor, seed: int) -> Tensor:
 
 
 def _recipe(
-    what: str, site: str, here: Places, there: Places, blocks: Blocks,
-    take: Callable[[Bridge, list[int]], Activations], heads: tuple[int, ...] = (), averaged: bool = False,
-) -> Recipe:  # fmt: skip
+    what: str,
+    site: str,
+    here: Places,
+    there: Places,
+    blocks: Blocks,
+    take: Callable[[Bridge, list[int]], Activations],
+    heads: tuple[int, ...] = (),
+    averaged: bool = False,
+) -> Recipe:
     """The recipe of hooks, one for each chosen block, that insert the activations that `take` finds, in some heads."""
 
     def make(model: Bridge) -> list[Hook]:
         whole = Hook(what, site, lambda tensor: tensor, blocks)
-        whole.points(n_blocks(model))  # an error for a block that the model does not have
+        whole.points(
+            n_blocks(model)
+        )  # an error for a block that the model does not have
         chosen = list(range(n_blocks(model)) if whole.blocks is None else whole.blocks)
         found = take(model, chosen)
         if there is not None and max(there) >= found.positions:
             last = found.positions - 1
-            raise InputError(f"{what}: the source has no position {max(there)}.", f"Its positions are 0 to {last}.")
-        return replacing(f"{what} of {found.name}", site, found, chosen, here, there, heads, averaged)
+            raise InputError(
+                f"{what}: the source has no position {max(there)}.",
+                f"Its positions are 0 to {last}.",
+            )
+        return replacing(
+            f"{what} of {found.name}", site, found, chosen, here, there, heads, averaged
+        )
 
     return Recipe(what, make)
 
 
 def _patched(
-    factory: str, site: str, source: Source, blocks: Blocks, positions: Iterable[int] | None,
-    from_positions: Iterable[int] | None, heads: tuple[int, ...] = (),
-) -> Recipe:  # fmt: skip
+    factory: str,
+    site: str,
+    source: Source,
+    blocks: Blocks,
+    positions: Iterable[int] | None,
+    from_positions: Iterable[int] | None,
+    heads: tuple[int, ...] = (),
+) -> Recipe:
     """The recipe of hooks that insert the activations of one prompt at `site`."""
     what, here, there = f"{factory}{listed(heads) if heads else ''}", None, None
     if positions is not None:
         here = positions_of(positions, factory)
-        there = here if from_positions is None else positions_of(from_positions, f"{factory}: from_positions")
+        there = (
+            here
+            if from_positions is None
+            else positions_of(from_positions, f"{factory}: from_positions")
+        )
         if len(set(here)) < len(here):
-            raise InputError(f"{factory}: positions={here!r} names a position twice.", "Give each position once.")
+            raise InputError(
+                f"{factory}: positions={here!r} names a position twice.",
+                "Give each position once.",
+            )
         if len(here) != len(there):
             raise InputError(
                 f"{factory}: the numbers of positions and from_positions are {len(here)} and {len(there)}.",
@@ -312,15 +382,31 @@ def _patched(
             )
         what += f" at {listed(here)}{'' if here == there else f' from {listed(there)}'}"
     elif from_positions is not None:
-        raise InputError(f"{factory}: from_positions= is given without positions=.", "Give both, or neither.")
+        raise InputError(
+            f"{factory}: from_positions= is given without positions=.",
+            "Give both, or neither.",
+        )
     source = kept(source)
-    return _recipe(what, site, here, there, blocks, lambda m, own: activations(m, source, site, own, what), heads)
+    return _recipe(
+        what,
+        site,
+        here,
+        there,
+        blocks,
+        lambda m, own: activations(m, source, site, own, what),
+        heads,
+    )
 
 
 def _averaged(
-    factory: str, site: str, source: Prompts, blocks: Blocks, positions: Iterable[int] | None, over: Over,
+    factory: str,
+    site: str,
+    source: Prompts,
+    blocks: Blocks,
+    positions: Iterable[int] | None,
+    over: Over,
     heads: tuple[int, ...] = (),
-) -> Recipe:  # fmt: skip
+) -> Recipe:
     """The recipe of hooks that insert means over prompts at `site`."""
     here = None if positions is None else positions_of(positions, factory)
     what = f"{factory}{listed(heads) if heads else ''}{'' if here is None else f' at {listed(here)}'}"

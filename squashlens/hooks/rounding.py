@@ -13,7 +13,9 @@ from squashlens.errors import InputError, RangeError
 from squashlens.hooks.interventions import STREAMS
 
 Stored = Literal["bfloat16", "float16"]
-Format = TypeAliasType("Format", Literal[Stored, "bf16", "fp16"] | torch.dtype)  # as a user may give it
+Format = TypeAliasType(
+    "Format", Literal[Stored, "bf16", "fp16"] | torch.dtype
+)  # as a user may give it
 Rounded = Literal["residual", "keys", "values", "patterns"]
 MOST_BITS = 52  # mantissa bits after the leading one, in float64
 SITES: dict[Rounded, str] = {
@@ -25,7 +27,11 @@ SITES: dict[Rounded, str] = {
 
 
 @validated
-def rounding(round_to: Format | int, activation: Rounded = "residual", blocks: tuple[int, ...] | None = None) -> Hook:
+def rounding(
+    round_to: Format | int,
+    activation: Rounded = "residual",
+    blocks: tuple[int, ...] | None = None,
+) -> Hook:
     """Round activations to a number format, or to a number of mantissa bits, in each of `blocks`.
 
     The forward pass continues with the rounded numbers. The derivative is that of the model without rounding ("straight
@@ -43,7 +49,9 @@ def rounding(round_to: Format | int, activation: Rounded = "residual", blocks: t
         RangeError: in the forward pass, if a number exceeds the range of the format.
     """
     form = full_name(round_to)
-    if not (0 <= form <= MOST_BITS if isinstance(form, int) else form in choices_of(Stored)):
+    if not (
+        0 <= form <= MOST_BITS if isinstance(form, int) else form in choices_of(Stored)
+    ):
         raise InputError(
             f"rounding: round_to={short_repr(round_to)} is not a format.",
             f"Use one of {', '.join(choices_of(Stored))}, or 0 to {MOST_BITS} mantissa bits.",
@@ -68,10 +76,14 @@ def rounded(tensor: Tensor, to: Stored | int) -> Tensor:
 def stored(tensor: Tensor, form: torch.dtype) -> Tensor:
     """The tensor after a cast to `form` and back to its own dtype; an error if numbers exceed the range of `form`."""
     finite = tensor.abs().nan_to_num(0.0, posinf=0.0)
-    if bool((finite > torch.finfo(form).max).any()):  # there formats differ: infinity, NaN, or the largest number
+    if bool(
+        (finite > torch.finfo(form).max).any()
+    ):  # there formats differ: infinity, NaN, or the largest number
         raise RangeError(
             f"{finite.max().item():.4g} is beyond the range of {dtype_name(form)}.",
             "Use bfloat16, or a number of mantissa bits: both keep the range of the exponent.",
         )
-    with torch._C.DisableTorchFunction():  # a certificate replaces the model's own casts; this cast is not one of them
+    with (
+        torch._C.DisableTorchFunction()
+    ):  # a certificate replaces the model's own casts; this cast is not one of them
         return tensor.to(form).to(tensor.dtype)

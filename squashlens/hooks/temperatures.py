@@ -17,12 +17,20 @@ from squashlens.errors import InputError, RangeError
 from squashlens.hooks.interventions import Blocks, Rescale, rescored
 from squashlens.theory.attention import unmasked
 
-ADAPTIVE = (-0.037, 0.481, -2.3, 4.917, -1.791)  # arXiv 2410.01104, figure 4, highest power first
+ADAPTIVE = (
+    -0.037,
+    0.481,
+    -2.3,
+    4.917,
+    -1.791,
+)  # arXiv 2410.01104, figure 4, highest power first
 LEAST_ENTROPY = 0.5  # nat; same figure: rows that are sharper than this are left alone
 
 
 @validated
-def attention_temperature(temperature: float, blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
+def attention_temperature(
+    temperature: float, blocks: Blocks = None, *, heads: Iterable[int] | None = None
+) -> Hook:
     """Divide the attention logits by `temperature`: each weight α becomes ``α^(1/T)``, divided by its row's sum.
 
     Args:
@@ -34,14 +42,23 @@ def attention_temperature(temperature: float, blocks: Blocks = None, *, heads: I
     """
     if temperature <= 0:
         raise InputError(
-            f"attention_temperature: temperature={temperature!r} is not a temperature.", "Give a positive number."
+            f"attention_temperature: temperature={temperature!r} is not a temperature.",
+            "Give a positive number.",
         )
     name = f"attention_temperature({temperature!r})"
-    return _in_range(name, lambda rows, _: rows / temperature, "Give a higher temperature.", blocks, heads)
+    return _in_range(
+        name,
+        lambda rows, _: rows / temperature,
+        "Give a higher temperature.",
+        blocks,
+        heads,
+    )
 
 
 @validated
-def log_scaling(trained_length: int, blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
+def log_scaling(
+    trained_length: int, blocks: Blocks = None, *, heads: Iterable[int] | None = None
+) -> Hook:
     """Multiply the attention logits of each query by a factor that grows with the logarithm of its context.
 
     The factor is ln n / ln N, where n is the number of keys that the query may attend to, and N = `trained_length`. It
@@ -62,17 +79,28 @@ def log_scaling(trained_length: int, blocks: Blocks = None, *, heads: Iterable[i
     log_scaling(16)
     """
     if trained_length < 2:
-        raise InputError(f"log_scaling: trained_length={trained_length} has no scale.", "Give at least 2 tokens.")
+        raise InputError(
+            f"log_scaling: trained_length={trained_length} has no scale.",
+            "Give at least 2 tokens.",
+        )
 
     def change(rows: Tensor, _: Tensor) -> Tensor:
         n = unmasked(rows).sum(dim=-1, keepdim=True).clamp(min=1).double()
         return rows * (n.log() / math.log(trained_length)).to(rows.dtype)
 
-    return _in_range(f"log_scaling({trained_length})", change, "Give a larger trained_length.", blocks, heads)
+    return _in_range(
+        f"log_scaling({trained_length})",
+        change,
+        "Give a larger trained_length.",
+        blocks,
+        heads,
+    )
 
 
 @validated
-def adaptive_temperature(blocks: Blocks = None, *, heads: Iterable[int] | None = None) -> Hook:
+def adaptive_temperature(
+    blocks: Blocks = None, *, heads: Iterable[int] | None = None
+) -> Hook:
     """Sharpen each row of attention by a factor that follows from its entropy.
 
     With H the entropy of the row in nat, the logits are multiplied by ``β = max(1, p(H))`` where H > 0.5, and by 1
@@ -97,7 +125,13 @@ def adaptive_temperature(blocks: Blocks = None, *, heads: Iterable[int] | None =
         seen = torch.where(unmasked(rows), rows, 0.0)
         return seen * _adaptive_factor(rows, seen).to(rows.dtype)
 
-    return _in_range("adaptive_temperature", change, "Load the model in a dtype with a larger range.", blocks, heads)
+    return _in_range(
+        "adaptive_temperature",
+        change,
+        "Load the model in a dtype with a larger range.",
+        blocks,
+        heads,
+    )
 
 
 def _adaptive_factor(scores: Tensor, seen: Tensor) -> Tensor:
@@ -113,13 +147,17 @@ def _adaptive_factor(scores: Tensor, seen: Tensor) -> Tensor:
     return torch.where(entropy > LEAST_ENTROPY, value.clamp(min=1), 1.0)
 
 
-def _in_range(name: str, to: Rescale, remedy: str, blocks: Blocks, heads: Iterable[int] | None) -> Hook:
+def _in_range(
+    name: str, to: Rescale, remedy: str, blocks: Blocks, heads: Iterable[int] | None
+) -> Hook:
     """A hook that replaces the logits of visible keys by ``to(rows, queries)``, which must remain finite."""
 
     def change(rows: Tensor, query: Tensor) -> Tensor:
         scaled = to(rows, query)
         if not bool((scaled.isfinite() | ~unmasked(rows)).all()):
-            raise RangeError(f"{name}: the logits exceed the range of {rows.dtype}.", remedy)
+            raise RangeError(
+                f"{name}: the logits exceed the range of {rows.dtype}.", remedy
+            )
         return scaled
 
     return rescored(name, change, blocks, heads)

@@ -24,7 +24,13 @@ from squashlens.maps.traces import LONGEST, RANKS, Traces
 from squashlens.measure.answers.answer_by_layer import readout
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
-from squashlens.measure.squashing.jacobians.sketch import MISSED, Estimation, ends_of, resolved, seed_in
+from squashlens.measure.squashing.jacobians.sketch import (
+    MISSED,
+    Estimation,
+    ends_of,
+    resolved,
+    seed_in,
+)
 from squashlens.measure.squashing.knockout import knockout_effect
 from squashlens.measure.squashing.profiles.profile import influence
 from squashlens.measure.squashing.token_spans import Spans
@@ -61,14 +67,26 @@ def measure(
     way = resolved(way, model, ("exact", "sketch", "none"))
     seed = seed_in(way)
     session = Session.start(
-        model, prompt, "squash_map",
-        query=query, method=way.method, n_probes=way.n_probes, norm=norm,
-        knockout=knockout, target=target, spans=spans, seed=seed,
-    )  # fmt: skip
+        model,
+        prompt,
+        "squash_map",
+        query=query,
+        method=way.method,
+        n_probes=way.n_probes,
+        norm=norm,
+        knockout=knockout,
+        target=target,
+        spans=spans,
+        seed=seed,
+    )
     session.require_one(tokens=2)
     _, groups = Spans.of(session, spans)
     opened, layers = session.query(query), list(range(n_blocks(session.model) + 1))
-    queries = [opened] if alone else spread(range(session.positions), opened, len(layers), ROOM)
+    queries = (
+        [opened]
+        if alone
+        else spread(range(session.positions), opened, len(layers), ROOM)
+    )
     whole = influence(model, prompt, queries=queries, method="none", seed=seed)
     variables, coords = {"bound_over_null": ratio(whole)}, dict[str, Any]()
     if groups is not None:
@@ -86,15 +104,36 @@ def measure(
     if way.method != "none":
         variables |= _jacobian(session, queries, opened, layers, norm, way, tick)
         if way.method == "sketch":
-            known["sketch"] = {"n_probes": way.n_probes, "seed": seed, "failure_probability": MISSED}
+            known["sketch"] = {
+                "n_probes": way.n_probes,
+                "seed": seed,
+                "failure_probability": MISSED,
+            }
     if knockout or target:
         kind = knockout or "attention"
-        effects = knockout_effect(session.model, session.ids, kind=kind, target=target, query=opened)
+        effects = knockout_effect(
+            session.model, session.ids, kind=kind, target=target, query=opened
+        )
         for name, values in effects.items():
-            (text, units), over = map(values.attrs.get, ("long_name", "units")), map(str, values.dims)
-            variables[str(name)] = ("query", *over), at_query(queries, opened, values), str(text), str(units)
-        coords |= {name: ("query", at_query(queries, opened, effects[name].item())) for name in ANSWERS}
-    result = whole.assign(arrays_of(variables)).assign_coords(coords).assign_attrs(long_name="squash map of a prompt")
+            (text, units), over = (
+                map(values.attrs.get, ("long_name", "units")),
+                map(str, values.dims),
+            )
+            variables[str(name)] = (
+                ("query", *over),
+                at_query(queries, opened, values),
+                str(text),
+                str(units),
+            )
+        coords |= {
+            name: ("query", at_query(queries, opened, effects[name].item()))
+            for name in ANSWERS
+        }
+    result = (
+        whole.assign(arrays_of(variables))
+        .assign_coords(coords)
+        .assign_attrs(long_name="squash map of a prompt")
+    )
     return sealed(result, {**session.as_run(), **known})
 
 
@@ -108,28 +147,54 @@ def _read_out(
     """
     model, sites = session.model, residual_sites(session.model)[:-1]
     y, streams = residual_site("y", model), dict[str, Tensor]()
-    watch = [(site, lambda v, site=site: streams.update({site: v[0, opened].detach().clone()})) for site in sites]
+    watch = [
+        (
+            site,
+            lambda v, site=site: streams.update({site: v[0, opened].detach().clone()}),
+        )
+        for site in sites
+    ]
     watch += [(y, lambda v: streams.update({y: v[0, queries].detach().clone()}))]
     forward(model, session.ids, [*watch, *(traces.watched() if traces else [])])
 
     variables, coords = dict[str, Variable](), dict[str, Any]()
     with suppress(UnsoundModelError):
         best = [logs.max(dim=-1) for logs in log_probabilities(model, streams.pop(y))]
-        ids, logs = (torch.cat(parts) for parts in zip(*((row.indices, row.values) for row in best), strict=True))
+        ids, logs = (
+            torch.cat(parts)
+            for parts in zip(*((row.indices, row.values) for row in best), strict=True)
+        )
         coords["next_token"] = ("query", _texts(model, ids))
-        variables["next_probability"] = ("query",), logs.exp().cpu(), "probability of the most likely next token", "1"
+        variables["next_probability"] = (
+            ("query",),
+            logs.exp().cpu(),
+            "probability of the most likely next token",
+            "1",
+        )
     with suppress(UnsoundModelError):
         logs, ids = readout(model, torch.stack(to_cpu([*streams.values()]))).topk(RANKS)
-        over, text = ("query", "layer", "rank"), "probability of the likeliest tokens in the readout of a layer"
+        over, text = (
+            ("query", "layer", "rank"),
+            "probability of the likeliest tokens in the readout of a layer",
+        )
         coords["readout_token"] = (over, at_query(queries, opened, _texts(model, ids)))
-        variables["readout_probability"] = over, at_query(queries, opened, logs.double().exp()), text, "1"
+        variables["readout_probability"] = (
+            over,
+            at_query(queries, opened, logs.double().exp()),
+            text,
+            "1",
+        )
     return variables, coords
 
 
 def _texts(model: Bridge, ids: Int[Tensor, "*many"]) -> np.ndarray:
     """Tokens that a model predicts, as text."""
     flat = ids.reshape(1, -1)
-    texts = display_tokens(model, flat)[0] if outputs_are_tokens(model) else [f"#{int(token)}" for token in flat[0]]
+    texts = (
+        display_tokens(model, flat)[0]
+        if outputs_are_tokens(model)
+        else [f"#{int(token)}" for token in flat[0]]
+    )
     return np.array(texts, dtype=object).reshape(ids.shape)
 
 
@@ -161,23 +226,44 @@ def at_query(queries: list[int], opened: int, values: Any) -> np.ndarray:
     """Values of the opened query as a row among all queries; NaN, or no text, for the others, not measured."""
     row = np.asarray(values)
     numbers = row.dtype.kind == "f"
-    rows = np.full((len(queries), *row.shape), np.nan if numbers else "", dtype=float if numbers else object)
+    rows = np.full(
+        (len(queries), *row.shape),
+        np.nan if numbers else "",
+        dtype=float if numbers else object,
+    )
     rows[queries.index(opened)] = row.tolist()
     return rows
 
 
 def _jacobian(
-    session: Session, queries: list[int], opened: int, layers: list[int], norm: Norm, method: Estimation,
+    session: Session,
+    queries: list[int],
+    opened: int,
+    layers: list[int],
+    norm: Norm,
+    method: Estimation,
     tick: Callable[[float], None] | None,
-) -> dict[str, Variable]:  # fmt: skip
+) -> dict[str, Variable]:
     """Norms for the opened query from all layers; NaN for the other queries, which were not measured."""
-    products, text = Products(Pullback(session, layers, tick=tick), opened), f"{norm} norm of the Jacobian"
+    products, text = (
+        Products(Pullback(session, layers, tick=tick), opened),
+        f"{norm} norm of the Jacobian",
+    )
     ends = ends_of(products, norm, method, MISSED / 2 / (len(layers) * products.reach))
     sketched = method.method == "sketch"
     norms = {"jacobian": (ends.estimate, f"sketched {text}" if sketched else text)}
     if sketched:
-        norms |= {f"jacobian_{end}": (getattr(ends, end), f"{end} end of the interval of the {text}") for end in ENDS}
-    return {name: (BY_QUERY, at_query(queries, opened, values), label, "1") for name, (values, label) in norms.items()}
+        norms |= {
+            f"jacobian_{end}": (
+                getattr(ends, end),
+                f"{end} end of the interval of the {text}",
+            )
+            for end in ENDS
+        }
+    return {
+        name: (BY_QUERY, at_query(queries, opened, values), label, "1")
+        for name, (values, label) in norms.items()
+    }
 
 
 def joined(before: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
@@ -185,18 +271,30 @@ def joined(before: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
     facts, others = provenance(before), provenance(more)
     if any(facts.get(name) != others.get(name) for name in SAME):
         raise InputError(
-            "The model was changed since the map was made.", "Make the map again, with `squashlens.squash_map`."
+            "The model was changed since the map was made.",
+            "Make the map again, with `squashlens.squash_map`.",
         )
     whole = before
-    for dim in [dim for dim in ("query", "traced") if dim in before.dims and query in more[dim].values]:
+    for dim in [
+        dim
+        for dim in ("query", "traced")
+        if dim in before.dims and query in more[dim].values
+    ]:
         labels = sorted({*map(int, before[dim].values), query})
-        fill = {str(name): -1 if np.issubdtype(old.dtype, np.integer) else np.nan for name, old in before.items()}
+        fill = {
+            str(name): -1 if np.issubdtype(old.dtype, np.integer) else np.nan
+            for name, old in before.items()
+        }
         texts = {name for name, old in before.coords.items() if dim in old.dims} - {dim}
-        whole = whole.reindex({dim: labels}, fill_value=fill | dict.fromkeys(texts, "")).copy(deep=True)
+        whole = whole.reindex(
+            {dim: labels}, fill_value=fill | dict.fromkeys(texts, "")
+        ).copy(deep=True)
         for name in [*before.data_vars, *texts]:
             if dim in whole[name].dims and name in more.variables:
                 whole[name].loc[{dim: query}] = more[name].sel({dim: query}).values
-    later: dict[str, Any] = {"further_queries": sorted({*facts.get("further_queries", []), query})}
+    later: dict[str, Any] = {
+        "further_queries": sorted({*facts.get("further_queries", []), query})
+    }
     if "sketch" in facts and "sketch" in others:
         both = [each["sketch"]["failure_probability"] for each in (facts, others)]
         later["sketch"] = facts["sketch"] | {"failure_probability": sum(both)}

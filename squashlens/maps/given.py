@@ -13,9 +13,15 @@ from squashlens.records.results import arrays_of, provenance, sealed
 DIMS = ("query", "traced", "path", "block", "head", "layer", "position", "rank")
 COUNTED = ("position", "block", "head", "rank")  # which the page counts from 0
 DEFAULTS = {
-    "prompt": None, "method": "auto", "n_probes": FEWER, "norm": "spectral", "knockout": None,
-    "target": None, "spans": None, "seed": None,
-}  # fmt: skip
+    "prompt": None,
+    "method": "auto",
+    "n_probes": FEWER,
+    "norm": "spectral",
+    "knockout": None,
+    "target": None,
+    "spans": None,
+    "seed": None,
+}
 
 
 def refuse_options(*options: Any) -> None:
@@ -33,7 +39,10 @@ def of_result(result: xr.Dataset) -> xr.Dataset:
     joined = [str(dim) for dim in result.dims if dim not in DIMS]
     function = provenance(result)["call"].get("function")
     needed = {"query", "layer", "position", "path_bound", "null", "token", "token_id"}
-    if function not in ("influence", "squash_map") or not needed <= {*result.dims, *result.variables}:
+    if function not in ("influence", "squash_map") or not needed <= {
+        *result.dims,
+        *result.variables,
+    }:
         raise InputError(
             f"model= is a result of {short_repr(function)} that a map cannot be made of.",
             "Give a model and a prompt, or the whole result of `influence`.",
@@ -43,7 +52,9 @@ def of_result(result: xr.Dataset) -> xr.Dataset:
             f"model= is a result with the dimension {joined[0]!r}, and a map shows one prompt and one model.",
             f"Select one, for example with `result.isel({joined[0]}=0)`.",
         )
-    query, layer = (int(result[name].values.max(initial=0)) for name in ("query", "layer"))
+    query, layer = (
+        int(result[name].values.max(initial=0)) for name in ("query", "layer")
+    )
     last: dict[Any, int] = {"position": query, "block": layer - 1}
     for dim, size in result.sizes.items():
         labels = result[dim].values.tolist()
@@ -60,12 +71,18 @@ def of_result(result: xr.Dataset) -> xr.Dataset:
     ordered = result.transpose(*DIMS, missing_dims="ignore")
     if function == "squash_map":
         return ordered
-    return sealed(ordered.assign(arrays_of({"bound_over_null": ratio(ordered)})), provenance(ordered))
+    return sealed(
+        ordered.assign(arrays_of({"bound_over_null": ratio(ordered)})),
+        provenance(ordered),
+    )
 
 
 def find_query(result: xr.Dataset, query: int) -> int:
     """A query of the result, counted from the end if it is negative."""
-    n, known = result.sizes["position"], {int(known_query) for known_query in result["query"].values}
+    n, known = (
+        result.sizes["position"],
+        {int(known_query) for known_query in result["query"].values},
+    )
     if not -n <= query < n or query % n not in known:
         raise InputError(
             f"query={query} is not among the {len(known)} queries of the result.",

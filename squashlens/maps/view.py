@@ -62,7 +62,9 @@ class Cancelled(BaseException):
 class Worker:
     """Does what a widget's page asks for: measures one query at a time in a thread, and can be cancelled."""
 
-    def __init__(self, widget: Any, measure: Measure, data_of: Callable[..., dict[str, Any]]) -> None:
+    def __init__(
+        self, widget: Any, measure: Measure, data_of: Callable[..., dict[str, Any]]
+    ) -> None:
         self.widget, self.measure, self.data_of = widget, measure, data_of
         self.thread: threading.Thread | None = None
         self.stop = threading.Event()
@@ -76,7 +78,9 @@ class Worker:
             self._say("error", "Another query is being measured. Cancel it, or wait.")
         elif kind == "measure":
             self.stop.clear()
-            self.thread = threading.Thread(target=self._run, args=(message.get("query"),), daemon=True)
+            self.thread = threading.Thread(
+                target=self._run, args=(message.get("query"),), daemon=True
+            )
             self.thread.start()
 
     def _run(self, query: Any) -> None:
@@ -105,16 +109,24 @@ class SquashMap:
     """A squash map. `result` is the Dataset whose numbers it shows."""
 
     result: xr.Dataset
-    again: Measure | None = field(default=None, compare=False)  # measures one more query, if there is a model
-    opened: int | None = field(default=None, compare=False)  # the query, if another than that of the result's call
-    seconds: float | None = field(default=None, compare=False)  # that the measurement took, if it was made here
+    again: Measure | None = field(
+        default=None, compare=False
+    )  # measures one more query, if there is a model
+    opened: int | None = field(
+        default=None, compare=False
+    )  # the query, if another than that of the result's call
+    seconds: float | None = field(
+        default=None, compare=False
+    )  # that the measurement took, if it was made here
 
     def save(self, path: str | Path, beside: "SquashMap | None" = None) -> Path:
         """Write the map as one HTML file that needs no network, with the ending ``.html`` or ``.htm``.
 
         `beside` is a map to show beside it, for example of another prompt or model.
         """
-        return write(require_output(path, PAGES, "path"), self.page(beside).encode("utf-8"))
+        return write(
+            require_output(path, PAGES, "path"), self.page(beside).encode("utf-8")
+        )
 
     def page(self, beside: "SquashMap | None" = None) -> str:
         """The map as the text of an HTML page, with another `beside` it if one is given."""
@@ -169,7 +181,9 @@ class SquashMap:
         made.on_msg(made.worker.asked)
         return made
 
-    def _data(self, result: xr.Dataset | None = None, opened: int | None = None) -> dict[str, Any]:
+    def _data(
+        self, result: xr.Dataset | None = None, opened: int | None = None
+    ) -> dict[str, Any]:
         """The data of the page, or of that of a result with further queries."""
         whole = self.result if result is None else result
         data = payload(whole, self.opened if opened is None else opened)
@@ -251,18 +265,32 @@ def squash_map(
     if isinstance(model, xr.Dataset):
         refuse_options(prompt, method, n_probes, norm, knockout, target, spans, seed)
         result = of_result(model)
-        return SquashMap(result, opened=None if query == -1 else find_query(result, query))
+        return SquashMap(
+            result, opened=None if query == -1 else find_query(result, query)
+        )
     if prompt is None:
-        raise InputError("prompt= is missing.", "Give a prompt, or in place of the model a result of `influence`.")
+        raise InputError(
+            "prompt= is missing.",
+            "Give a prompt, or in place of the model a result of `influence`.",
+        )
     way = Estimation(method=method, n_probes=n_probes, seed=seed)
-    chosen: dict[str, Any] = {"norm": norm, "knockout": knockout, "target": target, "spans": spans}
+    chosen: dict[str, Any] = {
+        "norm": norm,
+        "knockout": knockout,
+        "target": target,
+        "spans": spans,
+    }
     began = time.perf_counter()
     held = measure(model, prompt, query=query, way=way, **chosen)
 
-    def again(result: xr.Dataset, wanted: int, tick: Callable[[float], None]) -> xr.Dataset:
+    def again(
+        result: xr.Dataset, wanted: int, tick: Callable[[float], None]
+    ) -> xr.Dataset:
         # A thread that waited for the end of `applied` could not be cancelled, and would show no progress.
         with locked(model, wait=False):
-            more = measure(model, prompt, query=wanted, alone=True, tick=tick, way=way, **chosen)
+            more = measure(
+                model, prompt, query=wanted, alone=True, tick=tick, way=way, **chosen
+            )
         return joined(result, more, wanted)
 
     return SquashMap(held, again, seconds=time.perf_counter() - began)

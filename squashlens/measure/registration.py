@@ -31,7 +31,10 @@ Prompts = Literal["as given", "one", "equal", "dependent"]
 
 
 def measurement(
-    *figures: str, captured: bool = False, prompts: Prompts = "as given", cheaper: str = ""
+    *figures: str,
+    captured: bool = False,
+    prompts: Prompts = "as given",
+    cheaper: str = "",
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorator for a public function that runs a model, whose first parameter is `model`.
 
@@ -64,7 +67,9 @@ def measurement(
     return register
 
 
-def _of_prompts(function: Callable[..., Any], arguments: Mapping[str, Any], *, alone: bool) -> Any:
+def _of_prompts(
+    function: Callable[..., Any], arguments: Mapping[str, Any], *, alone: bool
+) -> Any:
     """The result for one prompt or several; of unequal ones, or if each is measured `alone`, side by side."""
     given = arguments["prompt"]
     if isinstance(given, Capture | str) or _single(given):
@@ -78,7 +83,10 @@ def _of_prompts(function: Callable[..., Any], arguments: Mapping[str, Any], *, a
     lengths = [len(row) for row in tokens.rows_of(model, given)]
     if len(set(lengths)) == 1 and not (alone and len(lengths) > 1):
         return function(**arguments)
-    rest, results = {name: value for name, value in arguments.items() if name != "prompt"}, []
+    rest, results = (
+        {name: value for name, value in arguments.items() if name != "prompt"},
+        [],
+    )
     for number, prompt in enumerate(bar(tokens.each_of(given), desc="prompts")):
         try:
             with awaited():
@@ -86,8 +94,14 @@ def _of_prompts(function: Callable[..., Any], arguments: Mapping[str, Any], *, a
         except SquashlensError as error:
             error.cause = f"Prompt {number}: {error.cause}"
             raise
-        call = provenance(results[0])["call"]  # all prompts have the seed that the first one drew
-        rest |= {name: call[name] for name in ("seed", "method") if name in rest and name in call}
+        call = provenance(results[0])[
+            "call"
+        ]  # all prompts have the seed that the first one drew
+        rest |= {
+            name: call[name]
+            for name in ("seed", "method")
+            if name in rest and name in call
+        }
     return _side_by_side(results, lengths)
 
 
@@ -103,6 +117,10 @@ def _side_by_side(results: list[Any], lengths: list[int]) -> xr.DataArray | xr.D
     """The results of single prompts along a new dimension `prompt`, padded to the longest, and their `n_tokens`."""
     together: Any = joined(dict(enumerate(results)), "prompt")
     order = [name for name in ("to_layer", "prompt") if name in together.dims]
-    together = together.transpose(*order, ...).assign_coords(n_tokens=("prompt", lengths))
+    together = together.transpose(*order, ...).assign_coords(
+        n_tokens=("prompt", lengths)
+    )
     note = NOTE if "position" in together.dims else ALONE
-    return restated(together, {"unequal_lengths": note} if len(set(lengths)) > 1 else {})
+    return restated(
+        together, {"unequal_lengths": note} if len(set(lengths)) > 1 else {}
+    )

@@ -13,7 +13,12 @@ from squashlens.saving.stored import SIGNED
 
 Facts = dict[str, Any]
 CHANGED = ("labels", "types", "attributes")  # of a part, where joining changed them
-BOOKS = (SIGNED, "sizes", "joined", *CHANGED)  # stored with the facts, and no facts themselves
+BOOKS = (
+    SIGNED,
+    "sizes",
+    "joined",
+    *CHANGED,
+)  # stored with the facts, and no facts themselves
 WIDTH = 80  # characters of a line
 
 
@@ -28,10 +33,19 @@ def together(dim: str, labels: Sequence[Any], parts: Sequence[Facts | None]) -> 
     shared = {
         name: value
         for name, value in (there[0] if there else {}).items()
-        if all(name in part and written(part[name]) == written(value) for part in there)  # as text, since 1 == True
+        if all(
+            name in part and written(part[name]) == written(value) for part in there
+        )  # as text, since 1 == True
     }
-    own = [None if part is None else {name: part[name] for name in part if name not in shared} for part in parts]
-    return {"joined": {"dim": dim, "labels": list(labels), "shared": shared, "parts": own}}
+    own = [
+        None
+        if part is None
+        else {name: part[name] for name in part if name not in shared}
+        for part in parts
+    ]
+    return {
+        "joined": {"dim": dim, "labels": list(labels), "shared": shared, "parts": own}
+    }
 
 
 def joints(stored: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -43,7 +57,9 @@ def joints(stored: Mapping[str, Any]) -> dict[str, list[Any]]:
     if not joined["parts"] or len(joined["parts"]) != len(joined["labels"]):
         raise KeyError("parts")
     for part in joined["parts"]:
-        for dim, labels in joints(joined["shared"] | part if part is not None else {}).items():
+        for dim, labels in joints(
+            joined["shared"] | part if part is not None else {}
+        ).items():
             along[dim] = [*dict.fromkeys([*along.get(dim, []), *labels])]
     return along
 
@@ -60,9 +76,14 @@ def read_facts(stored: Facts, labels_of: Callable[[str], list[Any] | None]) -> F
     labels, parts = joined["labels"], joined["parts"]
     here = labels_of(joined["dim"])
     known = here and all(label in labels for label in here)
-    places = [labels.index(label) for label in here] if here and known else range(len(parts))
+    places = (
+        [labels.index(label) for label in here] if here and known else range(len(parts))
+    )
     chosen = [parts[place] for place in places]
-    each = [read_facts(joined["shared"] | part, labels_of) if part is not None else {} for part in chosen]
+    each = [
+        read_facts(joined["shared"] | part, labels_of) if part is not None else {}
+        for part in chosen
+    ]
     return of_several(each) | own
 
 
@@ -72,7 +93,9 @@ def of_several(each: Sequence[Facts]) -> Facts:
     return {name: _merge([facts.get(name) for facts in each]) for name in names}
 
 
-def part_facts(stored: Facts, labels_of: Callable[[str], list[Any] | None], dims: Collection[str]) -> Facts:
+def part_facts(
+    stored: Facts, labels_of: Callable[[str], list[Any] | None], dims: Collection[str]
+) -> Facts:
     """What a result stores, or of a joined result from which one label was selected, what that part stored."""
     if "joined" not in stored or stored["joined"]["dim"] in dims:
         return stored
@@ -84,7 +107,11 @@ def part_facts(stored: Facts, labels_of: Callable[[str], list[Any] | None], dims
     part = joined["shared"] | own if own is not None else {}
     inner = part_facts(part, labels_of, dims)
     changed = {name: stored.get(name, {}) | inner.get(name, {}) for name in CHANGED}
-    return inner | changed | {name: value for name, value in stored.items() if name not in BOOKS}
+    return (
+        inner
+        | changed
+        | {name: value for name, value in stored.items() if name not in BOOKS}
+    )
 
 
 def _merge(facts: Sequence[Any]) -> Any:
@@ -104,24 +131,42 @@ def headline(facts: Mapping[str, Any]) -> dict[str, str]:
     "'110 =', … (3 prompts)"
     """
     stated = {"model": facts.get("model")} | subjects(facts)
-    return {name: _in_short(name, value) for name, value in stated.items() if value is not None}
+    return {
+        name: _in_short(name, value)
+        for name, value in stated.items()
+        if value is not None
+    }
 
 
 def subjects(facts: Mapping[str, Any]) -> dict[str, Any]:
     """What was measured: the prompt, the name of the sequence and of the task, as far as they are stated."""
-    stated = {"prompt": ("call", "prompt"), "sequence": ("sequence", "name"), "task": ("task", "name")}
+    stated = {
+        "prompt": ("call", "prompt"),
+        "sequence": ("sequence", "name"),
+        "task": ("task", "name"),
+    }
     inner = {name: facts.get(about) for name, (about, _) in stated.items()}
-    names = {name: part.get(stated[name][1]) for name, part in inner.items() if isinstance(part, dict)}
+    names = {
+        name: part.get(stated[name][1])
+        for name, part in inner.items()
+        if isinstance(part, dict)
+    }
     return {name: value for name, value in names.items() if value is not None}
 
 
 def _in_short(name: str, value: Any) -> str:
     """A name or prompt on one line; of several that do not fit on it, the first."""
-    several = isinstance(value, list) and any(isinstance(part, str | list) for part in value)
+    several = isinstance(value, list) and any(
+        isinstance(part, str | list) for part in value
+    )
     shown = short_repr if name == "prompt" else lambda part: " ".join(str(part).split())
     texts = [shown(part) for part in (value if several else [value])]
     whole = ", ".join(texts if name == "prompt" else dict.fromkeys(texts))
-    return whole if len(whole) <= WIDTH or len(texts) == 1 else f"{texts[0]}, … ({len(texts)} {name}s)"
+    return (
+        whole
+        if len(whole) <= WIDTH or len(texts) == 1
+        else f"{texts[0]}, … ({len(texts)} {name}s)"
+    )
 
 
 def named_models(facts: Mapping[str, Any]) -> list[str]:
@@ -135,9 +180,19 @@ def named_models(facts: Mapping[str, Any]) -> list[str]:
     model, origin = facts.get("model"), facts.get("weights_origin")
     names = [model] if isinstance(model, str) else list(model or [])
     origins = origin if isinstance(origin, list) else [origin]
-    notes: list[Any] = [part.get("note") if isinstance(part, dict) else None for part in origins]
-    notes = notes[0] if len(notes) == 1 and isinstance(notes[0], list) else notes  # merged from parts
+    notes: list[Any] = [
+        part.get("note") if isinstance(part, dict) else None for part in origins
+    ]
+    notes = (
+        notes[0] if len(notes) == 1 and isinstance(notes[0], list) else notes
+    )  # merged from parts
     notes = notes if len(notes) == len(names) else notes[:1] * len(names)
     said = ("dequantized", "language model of")
-    changed = [str(note).partition(";")[0] if str(note).startswith(said) else "" for note in notes]
-    return [f"{name} ({how})" if how else str(name) for name, how in zip(names, changed, strict=True)]
+    changed = [
+        str(note).partition(";")[0] if str(note).startswith(said) else ""
+        for note in notes
+    ]
+    return [
+        f"{name} ({how})" if how else str(name)
+        for name, how in zip(names, changed, strict=True)
+    ]

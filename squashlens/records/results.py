@@ -21,7 +21,14 @@ import xarray as xr
 from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.records.facts import headline, joints, of_several, part_facts, read_facts, written
+from squashlens.records.facts import (
+    headline,
+    joints,
+    of_several,
+    part_facts,
+    read_facts,
+    written,
+)
 from squashlens.saving.files import require_output, write
 from squashlens.saving.stored import (
     ENDINGS,
@@ -45,11 +52,20 @@ R = TypeVar("R", xr.DataArray, xr.Dataset)
 Variable = tuple[tuple[str, ...], Any, str, str]
 MODEL_UNITS = "model units"  # those of activations, which differ between models
 AS_IT_IS = "as it is"  # the name of the model without a change in what `compare` gives
-DAMAGED = (KeyError, TypeError, AttributeError, IndexError, RecursionError, ValueError)  # while a provenance is read
+DAMAGED = (
+    KeyError,
+    TypeError,
+    AttributeError,
+    IndexError,
+    RecursionError,
+    ValueError,
+)  # while a provenance is read
 PACKAGES = ("squashlens", "torch", "transformers", "transformer-lens")
 
 
-def position_coords(ids: np.ndarray, labels: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], dict[str, Any]]:
+def position_coords(
+    ids: np.ndarray, labels: Sequence[Sequence[str]]
+) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Dimensions and coordinates of a per-token result; a single prompt has no `prompt` dimension."""
     dims = ("position",) if len(ids) == 1 else ("prompt", "position")
     table = np.array(labels, dtype=object)
@@ -68,15 +84,22 @@ def attributes(long_name: str, units: str) -> dict[str, str]:
     return {"long_name": long_name, "units": units}
 
 
-def arrays_of(variables: Mapping[str, Variable]) -> dict[str, tuple[tuple[str, ...], np.ndarray, dict[str, str]]]:
+def arrays_of(
+    variables: Mapping[str, Variable],
+) -> dict[str, tuple[tuple[str, ...], np.ndarray, dict[str, str]]]:
     """Named variables as a Dataset takes them."""
-    return {name: (dims, np.asarray(values), attributes(*text)) for name, (dims, values, *text) in variables.items()}
+    return {
+        name: (dims, np.asarray(values), attributes(*text))
+        for name, (dims, values, *text) in variables.items()
+    }
 
 
 def as_variable(result: xr.DataArray, name: str) -> xr.DataArray:
     """A result as a variable of a Dataset, which has the provenance of all its variables."""
     variable = result.rename(name)
-    variable.attrs = attributes(str(result.attrs["long_name"]), str(result.attrs["units"]))
+    variable.attrs = attributes(
+        str(result.attrs["long_name"]), str(result.attrs["units"])
+    )
     return variable
 
 
@@ -88,9 +111,16 @@ def sealed(result: R, facts: Mapping[str, Any], *, measured: bool = True) -> R:
     copy = result.copy(deep=False)
     short = headline(read_facts(dict(facts), labels_of(copy)))
     plain = {name: value for name, value in copy.attrs.items() if name not in OF_ALL}
-    kept = {name: value for name, value in facts.items() if name != "values"}  # that is seen, and not stored
-    sizes = {str(name): dict(values.sizes) for name, values in as_dataset(copy).data_vars.items()}
-    text = written(kept | ({SIGNED: digests(copy), "sizes": sizes} if measured else {SIGNED: {}}))
+    kept = {
+        name: value for name, value in facts.items() if name != "values"
+    }  # that is seen, and not stored
+    sizes = {
+        str(name): dict(values.sizes)
+        for name, values in as_dataset(copy).data_vars.items()
+    }
+    text = written(
+        kept | ({SIGNED: digests(copy), "sizes": sizes} if measured else {SIGNED: {}})
+    )
     copy.attrs = {**plain, **short, SOURCE: OURS, PROVENANCE: text}
     for values in copy.data_vars.values() if isinstance(copy, xr.Dataset) else ():
         values.attrs = {**values.attrs, SOURCE: OURS, PROVENANCE: text}
@@ -98,16 +128,24 @@ def sealed(result: R, facts: Mapping[str, Any], *, measured: bool = True) -> R:
 
 
 def signed(
-    long_name: str, coords: Mapping[str, Any], variables: Mapping[str, Variable], facts: Mapping[str, Any]
+    long_name: str,
+    coords: Mapping[str, Any],
+    variables: Mapping[str, Variable],
+    facts: Mapping[str, Any],
 ) -> xr.Dataset:
     """A Dataset of named variables, each given as (dimensions, values, long name, units), with one provenance."""
-    return sealed(xr.Dataset(arrays_of(variables), coords=coords, attrs={"long_name": long_name}), facts)
+    return sealed(
+        xr.Dataset(arrays_of(variables), coords=coords, attrs={"long_name": long_name}),
+        facts,
+    )
 
 
 @cache
 def versions() -> dict[str, str]:
     """Versions of Python and of the main packages; read once, because they do not change while a program runs."""
-    return {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES}
+    return {"python": platform.python_version()} | {
+        name: metadata.version(name) for name in PACKAGES
+    }
 
 
 @validated
@@ -168,12 +206,20 @@ def is_done(result: Result) -> bool:
     if facts and not any(facts):
         return False
     own = [own_facts(result, _read(text)) for text in texts_of(result)]
-    selected = {name: values.item() for name, values in result.coords.items() if not values.ndim}
+    selected = {
+        name: values.item() for name, values in result.coords.items() if not values.ndim
+    }
     foreign = [
-        dim for facts in own for dim, labels in facts.get("labels", {}).items()
+        dim
+        for facts in own
+        for dim, labels in facts.get("labels", {}).items()
         if dim in selected and selected[dim] not in labels
-    ]  # fmt: skip
-    return not foreign or any(bool(one.notnull().any()) for one in as_dataset(result).values() if one.dtype.kind == "f")
+    ]
+    return not foreign or any(
+        bool(one.notnull().any())
+        for one in as_dataset(result).values()
+        if one.dtype.kind == "f"
+    )
 
 
 def require_done(result: Result) -> None:
@@ -197,19 +243,25 @@ def is_measured(result: Result) -> bool:
     stored, present = _read(texts[0]), digests(result)
     part = own_facts(result, stored)
     # Labels of the part, which it did not have before it was joined.
-    added = {*map(label_of, joints(stored)), *stored.get(SIGNED, {})} - {*part.get(SIGNED, {})}
+    added = {*map(label_of, joints(stored)), *stored.get(SIGNED, {})} - {
+        *part.get(SIGNED, {})
+    }
     own = {name: digest for name, digest in present.items() if name not in added}
     return _signs(stored, present) or (part is not stored and _signs(part, own))
 
 
 def _signs(stored: Mapping[str, Any], present: Mapping[str, str]) -> bool:
     signed = stored.get(SIGNED)
-    return isinstance(signed, dict) and all(signed.get(name) == digest for name, digest in present.items())
+    return isinstance(signed, dict) and all(
+        signed.get(name) == digest for name, digest in present.items()
+    )
 
 
 def joined_along(result: Result) -> list[str]:
     """The dimensions along which a result was joined from several, the outer first."""
-    return list(dict.fromkeys(dim for text in texts_of(result) for dim in joints(_read(text))))
+    return list(
+        dict.fromkeys(dim for text in texts_of(result) for dim in joints(_read(text)))
+    )
 
 
 def stored_facts(result: Result) -> dict[str, Any]:
@@ -233,7 +285,9 @@ def own_facts(result: Result, stored: dict[str, Any]) -> dict[str, Any]:
 def measured_sizes(result: Result) -> dict[str, dict[str, int]]:
     """The sizes of each variable by dimension, before anything was selected, as far as they are recorded."""
     each = [own_facts(result, _read(text)) for text in texts_of(result)]
-    return {name: sizes for facts in each for name, sizes in facts.get("sizes", {}).items()}
+    return {
+        name: sizes for facts in each for name, sizes in facts.get("sizes", {}).items()
+    }
 
 
 def _read(text: object) -> dict[str, Any]:
@@ -249,7 +303,9 @@ def _read(text: object) -> dict[str, Any]:
 
 
 def labels_of(result: Result) -> Callable[[str], list[Any] | None]:
-    return lambda dim: np.ravel(result[dim].values).tolist() if dim in result.coords else None
+    return lambda dim: (
+        np.ravel(result[dim].values).tolist() if dim in result.coords else None
+    )
 
 
 def selected(result: R, places: Mapping[str, int]) -> R:
@@ -310,7 +366,12 @@ def open(path: str | Path) -> Result:
     path = Path(path)
     try:
         if not path.is_file():  # a pipe would wait for its writer
-            raise InputError(f"There is no file {str(path)!r}.", "Give the name of a file that `save` wrote.")
+            raise InputError(
+                f"There is no file {str(path)!r}.",
+                "Give the name of a file that `save` wrote.",
+            )
         return result_of(parsed(path.read_bytes(), path))
     except OSError as error:
-        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check its permissions.") from error
+        raise InputError(
+            f"{str(path)!r} cannot be read: {error.strerror}.", "Check its permissions."
+        ) from error

@@ -11,8 +11,22 @@ import numpy as np
 import xarray as xr
 
 from squashlens.checks.results import moved_probability
-from squashlens.measure.answers.verdict_evidence import ANSWERED, LOST, PREFERRED, REACHES, UNDECIDED
-from squashlens.records.sentences import listed, number, open_order, percent, quoted, sentence, with_interval
+from squashlens.measure.answers.verdict_evidence import (
+    ANSWERED,
+    LOST,
+    PREFERRED,
+    REACHES,
+    UNDECIDED,
+)
+from squashlens.records.sentences import (
+    listed,
+    number,
+    open_order,
+    percent,
+    quoted,
+    sentence,
+    with_interval,
+)
 from squashlens.theory.distances import NOISE_FLOORS
 
 MATTERS = 0.01  # share of the probability: below it, no single token is said to matter
@@ -82,12 +96,17 @@ def compared(measured: xr.Dataset) -> slice:
 def _predicted(given: Evidence) -> tuple[str, tuple[str, ...]]:
     tokens, shares = given.top["token"].values, given.top.values
     verdict = f"{quoted(tokens[0])}, with a probability of {percent(float(shares[0]))}."
-    others = ", ".join(f"{quoted(t)} {percent(float(p))}" for t, p in zip(tokens[1:], shares[1:], strict=True))
+    others = ", ".join(
+        f"{quoted(t)} {percent(float(p))}"
+        for t, p in zip(tokens[1:], shares[1:], strict=True)
+    )
     details = [f"Next: {others}."] if others else []
     if given.judged is not None:
         own = given.judged.isel(pair=0)
         share, said = percent(float(own["probability"])), quoted(own["written"].item())
-        details.append(f"The right answer {quoted(own['answer'].item())} has {share}. Greedy decoding writes {said}.")
+        details.append(
+            f"The right answer {quoted(own['answer'].item())} has {share}. Greedy decoding writes {said}."
+        )
         other = f"{quoted(own['answer_after'].item())} has {percent(float(own['probability_after']))}"
         details.append(f"After the other prompt, its right answer {other}.")
     return verdict, tuple(details)
@@ -100,7 +119,9 @@ def _became(judged: xr.Dataset | None) -> tuple[str, tuple[str, ...]]:
             'answer="…", instead=("another prompt", "its answer"); in a shell, --answer … --instead "another prompt" …',
         )
     own = judged.isel(pair=0)
-    return f"{sentence(WORDS[str(own['verdict'].item())])}.", (str(own["reason"].item()),)
+    return f"{sentence(WORDS[str(own['verdict'].item())])}.", (
+        str(own["reason"].item()),
+    )
 
 
 def _depended(given: Evidence) -> tuple[str, tuple[str, ...]]:
@@ -112,21 +133,42 @@ def _depended(given: Evidence) -> tuple[str, tuple[str, ...]]:
     order = [int(at) for at in np.argsort(own)[::-1][:SHOWN]]
     names = [name_at(given.measured, inside.start + at) for at in order]
     if given.knockout is None:
-        each = ", ".join(f"{number(own[at])} for {name}" for at, name in zip(order, names, strict=True))
-        open_to = int(open_order(with_interval(given.measured, "jacobian")[inside])[0][0].sum())
-        most = names[0] if open_to == 1 else f"one of {open_to} tokens whose norms may be equal"
-        return f"Most on {most}, by the Jacobian norm.", (f"Jacobian norms: {each}. Tokens could not be hidden.",)
+        each = ", ".join(
+            f"{number(own[at])} for {name}"
+            for at, name in zip(order, names, strict=True)
+        )
+        open_to = int(
+            open_order(with_interval(given.measured, "jacobian")[inside])[0][0].sum()
+        )
+        most = (
+            names[0]
+            if open_to == 1
+            else f"one of {open_to} tokens whose norms may be equal"
+        )
+        return f"Most on {most}, by the Jacobian norm.", (
+            f"Jacobian norms: {each}. Tokens could not be hidden.",
+        )
     if own.max() < MATTERS:
         return "No single token matters.", (
             f"Hiding one from all later tokens moves {percent(float(own.max()))} of the probability at most "
             f"({names[0]}).",
         )
-    each = ", ".join(f"{percent(float(own[at]))} without {name}" for at, name in zip(order, names, strict=True))
+    each = ", ".join(
+        f"{percent(float(own[at]))} without {name}"
+        for at, name in zip(order, names, strict=True)
+    )
     moves = f"Probability that moves if no later token can read it: {each}."
     if inside.start:
         moves += f" Left out is {name_at(given.measured, 0)}, without which {percent(float(values[0]))} moves."
-    most = [name for at, name in zip(order, names, strict=True) if percent(own[at]) == percent(own[order[0]])]
-    return f"Most on {listed(most)}.", (moves, *_why(given.knockout, given.measured, inside))
+    most = [
+        name
+        for at, name in zip(order, names, strict=True)
+        if percent(own[at]) == percent(own[order[0]])
+    ]
+    return f"Most on {listed(most)}.", (
+        moves,
+        *_why(given.knockout, given.measured, inside),
+    )
 
 
 def _why(knockout: xr.Dataset, measured: xr.Dataset, inside: slice) -> tuple[str, ...]:
@@ -136,19 +178,31 @@ def _why(knockout: xr.Dataset, measured: xr.Dataset, inside: slice) -> tuple[str
     if abs(changes[at]) < NOISE_FLOORS * float(knockout["log_odds_noise"]):
         return ()
     first, other = (quoted(knockout[name].item()) for name in ("target", "against"))
-    name, lead = name_at(measured, inside.start + at), number(float(knockout["log_odds"]))
-    return (f"Why {first} and not {other}: its lead of {lead} nats changes by {number(changes[at])} without {name}.",)
+    name, lead = (
+        name_at(measured, inside.start + at),
+        number(float(knockout["log_odds"])),
+    )
+    return (
+        f"Why {first} and not {other}: its lead of {lead} nats changes by {number(changes[at])} without {name}.",
+    )
 
 
 def _helps(given: Evidence) -> tuple[str, tuple[str, ...]]:
     """With which of the changes that were tried the model writes both right answers."""
-    verdicts = {name: str(found["verdict"].values[0]) for name, found in given.helped.items()}
-    helping = next((name for name, said in verdicts.items() if said == ANSWERED), "None of the changes that were tried")
+    verdicts = {
+        name: str(found["verdict"].values[0]) for name, found in given.helped.items()
+    }
+    helping = next(
+        (name for name, said in verdicts.items() if said == ANSWERED),
+        "None of the changes that were tried",
+    )
     each = "; ".join(
         f"{name}: {said} ({' and '.join(percent(float(given.helped[name][p].values[0])) for p in PROBABILITIES)})"
         for name, said in verdicts.items()
     )
-    return f"{sentence(helping)}.", (f"Tried, with the probabilities of the two right answers: {each}.",)
+    return f"{sentence(helping)}.", (
+        f"Tried, with the probabilities of the two right answers: {each}.",
+    )
 
 
 def name_at(result: xr.Dataset | xr.DataArray, place: int) -> str:

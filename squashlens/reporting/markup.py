@@ -8,15 +8,51 @@ from typing import Any
 from squashlens.records.sentences import escape
 
 LATEX = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
-    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "|": r"\textbar{}", "`": r"\textasciigrave{}", '"': r"{\char34}", "*": "{*}", "[": "{[}", "]": "{]}",
-    "δ": r"$\delta$", "ρ": r"$\rho$", "∞": r"$\infty$", "−": r"$-$", "÷": r"$\div$", "×": r"$\times$",
-    "½": r"$\frac{1}{2}$", "…": r"\ldots{}", "“": "``", "”": "''", "→": r"$\to$", "≤": r"$\le$", "≥": r"$\ge$",
-    "–": "{--}", "—": "{---}", "·": r"$\cdot$", "∝": r"$\propto$", "\u00a0": "~", "␣": r"\textvisiblespace{}",
-    "⟨": r"$\langle$", "⟩": r"$\rangle$", "▁": r"\_", "\0": "{}",
-}  # fmt: skip
-LIGATURES = re.compile(r"([-',])(?=\1)")  # two of these in a row would become another character
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "`": r"\textasciigrave{}",
+    '"': r"{\char34}",
+    "*": "{*}",
+    "[": "{[}",
+    "]": "{]}",
+    "δ": r"$\delta$",
+    "ρ": r"$\rho$",
+    "∞": r"$\infty$",
+    "−": r"$-$",
+    "÷": r"$\div$",
+    "×": r"$\times$",
+    "½": r"$\frac{1}{2}$",
+    "…": r"\ldots{}",
+    "“": "``",
+    "”": "''",
+    "→": r"$\to$",
+    "≤": r"$\le$",
+    "≥": r"$\ge$",
+    "–": "{--}",
+    "—": "{---}",
+    "·": r"$\cdot$",
+    "∝": r"$\propto$",
+    "\u00a0": "~",
+    "␣": r"\textvisiblespace{}",
+    "⟨": r"$\langle$",
+    "⟩": r"$\rangle$",
+    "▁": r"\_",
+    "\0": "{}",
+}
+LIGATURES = re.compile(
+    r"([-',])(?=\1)"
+)  # two of these in a row would become another character
 ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308": '"'}
 MARKDOWN = re.compile(r"([\\`*_\[\]<>#|&~$])")
 
@@ -26,10 +62,16 @@ def template(name: str, **syntax: Any) -> Any:
     from jinja2 import Environment
 
     text = files("squashlens.reporting").joinpath(name).read_text(encoding="utf-8")
-    options: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    options: dict[str, Any] = {
+        "trim_blocks": True,
+        "lstrip_blocks": True,
+        "keep_trailing_newline": True,
+    }
     environment = Environment(**options | syntax)  # noqa: S701 (escaping is an option)
     for escaped in (latex, markdown):  # on one line
-        environment.filters[escaped.__name__] = lambda value, by=escaped: by(" ".join(str(value).split()))
+        environment.filters[escaped.__name__] = lambda value, by=escaped: by(
+            " ".join(str(value).split())
+        )
     return environment.from_string(text)
 
 

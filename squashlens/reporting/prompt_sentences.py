@@ -15,7 +15,8 @@ def ranks(measured: xr.Dataset) -> str:
     if tokens < ENOUGH:
         return ""
     rho, low, high = (
-        number(measured[f"rank_agreement{end}"].sel(estimate="path_bound")) for end in ("", "_low", "_high")
+        number(measured[f"rank_agreement{end}"].sel(estimate="path_bound"))
+        for end in ("", "_low", "_high")
     )
     null = number(measured["rank_agreement"].sel(estimate="null"))
     return (
@@ -30,9 +31,14 @@ def sinks(measured: xr.Dataset) -> str:
     if not len(places):
         return ""
     values = (measured[name].values for name in ("path_bound", "null", "jacobian"))
-    bound, null, norm = (100 * each[places].sum() / each.sum() if each.sum() > 0 else np.nan for each in values)
+    bound, null, norm = (
+        100 * each[places].sum() / each.sum() if each.sum() > 0 else np.nan
+        for each in values
+    )
     names = ", ".join(name_at(measured, int(place)) for place in places)
-    norms = f"{norm:.3g}" if "jacobian_low" not in measured else f"about {norm:.0f}"  # estimated
+    norms = (
+        f"{norm:.3g}" if "jacobian_low" not in measured else f"about {norm:.0f}"
+    )  # estimated
     return (
         f"Attention sinks: {names}, with {bound:.4g} % of the path bound, {null:.3g} % of the null and {norms} % of "
         "the Jacobian norms."

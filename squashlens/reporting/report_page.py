@@ -22,7 +22,13 @@ from squashlens.records.facts import named_models
 from squashlens.records.results import provenance
 from squashlens.records.sentences import certainty_of_norms, escape, percent, sentence
 from squashlens.reporting import prompt_sentences
-from squashlens.reporting.first_screen import Answer, Evidence, compared, dependence, first_answers
+from squashlens.reporting.first_screen import (
+    Answer,
+    Evidence,
+    compared,
+    dependence,
+    first_answers,
+)
 from squashlens.reporting.markup import template
 from squashlens.saving.files import PAGES, require_output, write
 
@@ -33,12 +39,33 @@ if TYPE_CHECKING:
     from squashlens.sequences import GrowingSequence
 
 T = TypeVar("T")
-WIDTHS = {"phone": 3.7, "desk": 6.75}  # inches that screens of 390 and 680 pixels leave for a figure
+WIDTHS = {
+    "phone": 3.7,
+    "desk": 6.75,
+}  # inches that screens of 390 and 680 pixels leave for a figure
 COUNT = "How many ones are in the following sequence? {} ="
-AROUND: dict[str, Any] = dict(zip(("prefix", "suffix"), map(str.strip, COUNT.split("{}")), strict=True))
-COUNTED = (1, 4, 8, 16, 32, 47, 48, 64, 80, 90, 104, 120)  # numbers of ones; the next number is compared with each
+AROUND: dict[str, Any] = dict(
+    zip(("prefix", "suffix"), map(str.strip, COUNT.split("{}")), strict=True)
+)
+COUNTED = (
+    1,
+    4,
+    8,
+    16,
+    32,
+    47,
+    48,
+    64,
+    80,
+    90,
+    104,
+    120,
+)  # numbers of ones; the next number is compared with each
 COPIED = 192  # ones, of which a trained model in bfloat16 confuses many lengths
-PARTS, PARTS_OF_LENGTHS = 3, 3  # of a page that are measured one after the other, for the time that it will take
+PARTS, PARTS_OF_LENGTHS = (
+    3,
+    3,
+)  # of a page that are measured one after the other, for the time that it will take
 EVERY = 3  # tokens in a group that ends with a comma
 
 
@@ -62,7 +89,9 @@ class Section:
     lead: Answer | None = None
 
 
-@measurement(cheaper="A shorter prompt takes less; with prompt= or a smaller n=, lengths of ones take less too.")
+@measurement(
+    cheaper="A shorter prompt takes less; with prompt= or a smaller n=, lengths of ones take less too."
+)
 def report(
     model: str | Path | Bridge = "tiny-gemma",
     *,
@@ -116,7 +145,10 @@ def report(
     out = require_output(out, PAGES)
     given = _asked(prompt, answer, instead)
     if n is not None and n < 2 * EVERY:
-        raise InputError(f"n={n} is too small: a curve needs several lengths.", f"Give at least {2 * EVERY}.")
+        raise InputError(
+            f"n={n} is too small: a curve needs several lengths.",
+            f"Give at least {2 * EVERY}.",
+        )
     bridge = load(model) if isinstance(model, str | Path) else model
     counts = given is None and _source(bridge) == "tiny-gemma"
     asked = given or _demonstration(counts)
@@ -127,7 +159,9 @@ def report(
         done.update(answers)
         run = capture(bridge, asked.prompt, keep="residuals")
         # A model whose tokens cannot be knocked out has a map without.
-        knocked_out = _or_none(lambda: squash_map(bridge, run, norm=norm, knockout="attention"))
+        knocked_out = _or_none(
+            lambda: squash_map(bridge, run, norm=norm, knockout="attention")
+        )
         view = knocked_out or squash_map(bridge, run, norm=norm)
         done.update()
         # With the probes of the map, so that its vector–Jacobian products are used again.
@@ -135,18 +169,30 @@ def report(
         knockout = knocked_out and knocked_out.result.isel(query=-1)
         done.update()
         helped = _remedies(bridge, asked, judged)
-        evidence = Evidence(top_tokens(bridge, asked.prompt), measured, knockout, judged, helped)
+        evidence = Evidence(
+            top_tokens(bridge, asked.prompt), measured, knockout, judged, helped
+        )
         done.update()
         parts = [_counting(bridge)] if counts else []
         done.update(len(parts))
         parts += [] if long is None else _growing(bridge, model, long, done.update)
-    return write(out, render(evidence, parts, view, asked, source=_source(bridge), n=long).encode("utf-8"))
+    return write(
+        out,
+        render(evidence, parts, view, asked, source=_source(bridge), n=long).encode(
+            "utf-8"
+        ),
+    )
 
 
-def _asked(prompt: str | None, answer: str | None, instead: tuple[str, str] | None) -> Asked | None:
+def _asked(
+    prompt: str | None, answer: str | None, instead: tuple[str, str] | None
+) -> Asked | None:
     if prompt is None:
         if answer is not None or instead is not None:
-            raise InputError("answer= and instead= are about a prompt, and prompt= is missing.", "Give the prompt too.")
+            raise InputError(
+                "answer= and instead= are about a prompt, and prompt= is missing.",
+                "Give the prompt too.",
+            )
         return None
     if (answer is None) != (instead is None):
         raise InputError(
@@ -171,11 +217,16 @@ def _judge(model: Bridge, asked: Asked, n_random_models: int = 1) -> xr.Dataset 
 
     if asked.answer is None or asked.instead is None:
         return None
-    prompts, answers = [asked.prompt, asked.instead[0]], [asked.answer, asked.instead[1]]
+    prompts, answers = (
+        [asked.prompt, asked.instead[0]],
+        [asked.answer, asked.instead[1]],
+    )
     return verdict(model, prompts, answers, n_random_models=n_random_models)
 
 
-def _remedies(model: Bridge, asked: Asked, judged: xr.Dataset | None) -> dict[str, xr.Dataset]:
+def _remedies(
+    model: Bridge, asked: Asked, judged: xr.Dataset | None
+) -> dict[str, xr.Dataset]:
     """The verdicts under changes of the attention, and with commas, where not both right answers are written."""
     from squashlens import hooks
     from squashlens.engine.applied import applied
@@ -203,30 +254,53 @@ def _commas(model: Bridge, asked: Asked) -> dict[str, xr.Dataset]:
     from squashlens import prompts
 
     instead, other = asked.instead or ("", "")
-    ids, others = (prompts.tokenize(model, text)[0].tolist() for text in (asked.prompt, instead))
-    first, second = ([(token, len([*same])) for token, same in groupby(each)] for each in (ids, others))
-    differ = [k for k, (one, another) in enumerate(zip(first, second, strict=False)) if one != another]
+    ids, others = (
+        prompts.tokenize(model, text)[0].tolist() for text in (asked.prompt, instead)
+    )
+    first, second = (
+        [(token, len([*same])) for token, same in groupby(each)]
+        for each in (ids, others)
+    )
+    differ = [
+        k
+        for k, (one, another) in enumerate(zip(first, second, strict=False))
+        if one != another
+    ]
     if len(first) != len(second) or len(differ) != 1:
         return {}
     (token, n), (another, m) = first[differ[0]], second[differ[0]]
-    if token != another or [str(asked.answer).strip(), other.strip()] != [str(n), str(m)]:
+    if token != another or [str(asked.answer).strip(), other.strip()] != [
+        str(n),
+        str(m),
+    ]:
         return {}
     start = sum(size for _, size in first[: differ[0]])
     form: dict[str, Any] = {"prefix": ids[:start], "suffix": ids[start + n :]}
     content, lengths = [token] * (n + EVERY), [n, n + EVERY]
     without, commas = (
-        _count(model, prompts.build(model, content, separator=separator, **form), lengths) for separator in (None, ",")
+        _count(
+            model, prompts.build(model, content, separator=separator, **form), lengths
+        )
+        for separator in (None, ",")
     )
     said = str(without["verdict"].values[0])
     name = f"a comma after every third token, for {n} and {n + EVERY} (without commas: {said})"
     return {} if said == ANSWERED else {name: commas}
 
 
-def _count(model: Bridge, sequence: "GrowingSequence", lengths: list[int]) -> xr.Dataset:
+def _count(
+    model: Bridge, sequence: "GrowingSequence", lengths: list[int]
+) -> xr.Dataset:
     """The verdict on numbers of tokens, which the model is asked for."""
     from squashlens.measure.answers.verdict import verdict
 
-    return verdict(model, sequence, lambda items: str(len(items)), lengths=lengths, n_random_models=0)
+    return verdict(
+        model,
+        sequence,
+        lambda items: str(len(items)),
+        lengths=lengths,
+        n_random_models=0,
+    )
 
 
 def _counting(model: Bridge) -> Section:
@@ -235,23 +309,35 @@ def _counting(model: Bridge) -> Section:
 
     ones = prompts.repeated(model, "1", COUNTED[-1] + 1, **AROUND)
     found = _count(model, ones, _lengths_counted())
-    found = found.isel(pair=[at for at, n in enumerate(found["length"].values) if n in COUNTED])
-    answered = [n for n, said in zip(COUNTED, found["verdict"].values, strict=True) if said == ANSWERED]
-    first = next(n for n in COUNTED if n > max(answered))  # of the bundled model, which cannot do all
+    found = found.isel(
+        pair=[at for at, n in enumerate(found["length"].values) if n in COUNTED]
+    )
+    answered = [
+        n
+        for n, said in zip(COUNTED, found["verdict"].values, strict=True)
+        if said == ANSWERED
+    ]
+    first = next(
+        n for n in COUNTED if n > max(answered)
+    )  # of the bundled model, which cannot do all
     says = f"Of the pairs tried, n and n + 1 ones get their own answers for n = {', '.join(map(str, answered))}."
     verdict = f"Up to {max(answered) + 1}, of the numbers tried: {first + 1} ones do not get their own answer."
     why = str(found["reason"].values[COUNTED.index(first)])
     note = "The right answer is the number of ones. Above each pair of lengths is the verdict on it."
     lead = Answer("How many ones can it count?", verdict, (says,))
     title = "Counts that it can do, and counts that it cannot"
-    return Section(title, figures.verdict_odds(found), (f"{verdict} {why}",), note, lead)
+    return Section(
+        title, figures.verdict_odds(found), (f"{verdict} {why}",), note, lead
+    )
 
 
 def _lengths_counted() -> list[int]:
     return sorted({m for n in COUNTED for m in (n, n + 1)})
 
 
-def _growing(model: Bridge, source: object, n: int, tick: Callable[[], object]) -> list[Section]:
+def _growing(
+    model: Bridge, source: object, n: int, tick: Callable[[], object]
+) -> list[Section]:
     """Ones to copy, with and without commas: which lengths can be told apart, by dtype, and their collapse."""
     from squashlens import figures, prompts
     from squashlens.engine.capturing.capture import capture
@@ -265,17 +351,31 @@ def _growing(model: Bridge, source: object, n: int, tick: Callable[[], object]) 
             half = _or_none(lambda: load(source, dtype="bfloat16"))
         models = models if half is None else {"bfloat16": half} | models
     coarse, *_ = models
-    apart = {dtype: separation(one, panels["c"], n_random_models=int(dtype == coarse)) for dtype, one in models.items()}
+    apart = {
+        dtype: separation(one, panels["c"], n_random_models=int(dtype == coarse))
+        for dtype, one in models.items()
+    }
     tick()
     thirds = [
-        separation(models[coarse], panels[letter], lengths=range(EVERY, n + 1, EVERY), n_random_models=0)
+        separation(
+            models[coarse],
+            panels[letter],
+            lengths=range(EVERY, n + 1, EVERY),
+            n_random_models=0,
+        )
         for letter in "cd"
     ]
     tick()
     without, commas = (percent(float(one["recovery_y"])) for one in thirds)
-    verdict = "; ".join(f"in {dtype} {percent(float(one['recovery_y']))}" for dtype, one in apart.items())
+    verdict = "; ".join(
+        f"in {dtype} {percent(float(one['recovery_y']))}"
+        for dtype, one in apart.items()
+    )
     details = (
-        *(f"In {dtype}, {collapse_sentences.recovers(one)}" for dtype, one in apart.items()),
+        *(
+            f"In {dtype}, {collapse_sentences.recovers(one)}"
+            for dtype, one in apart.items()
+        ),
         f"In {coarse}, of every third length, where commas have the same place, {commas} with commas and {without} "
         "without.",
     )
@@ -284,15 +384,36 @@ def _growing(model: Bridge, source: object, n: int, tick: Callable[[], object]) 
         "patterns, which round otherwise; in bfloat16 on a CPU only the attention does. A length is recovered if the "
         "nearest representation of another run is its own."
     )
-    lead = Answer(f"How many of 1 to {n} ones can it tell apart?", f"{sentence(verdict)}.", (details[0], details[-1]))
-    told = Section("Which lengths can be told apart", figures.separation_curve(apart), details, note, lead)
+    lead = Answer(
+        f"How many of 1 to {n} ones can it tell apart?",
+        f"{sentence(verdict)}.",
+        (details[0], details[-1]),
+    )
+    told = Section(
+        "Which lengths can be told apart",
+        figures.separation_curve(apart),
+        details,
+        note,
+        lead,
+    )
     about = "v is a sequence, and v* the same with its last digit repeated. D is the L∞ distance of their last states."
     commas = "After a whole group of three digits, v* breaks the rhythm of the commas."
-    curves = [collapse(model, capture(model, panels[letter], baselines=["contrast"])) for letter in "cd"]
+    curves = [
+        collapse(model, capture(model, panels[letter], baselines=["contrast"]))
+        for letter in "cd"
+    ]
     tick()
-    titles = (("ones to copy (figure 5 c)", about), ("ones to copy, with commas (figure 5 d)", f"{about} {commas}"))
+    titles = (
+        ("ones to copy (figure 5 c)", about),
+        ("ones to copy, with commas (figure 5 d)", f"{about} {commas}"),
+    )
     return [told] + [
-        Section(f"Collapse: {title}", figures.collapse_curve(one), (collapse_sentences.collapses(one),), note)
+        Section(
+            f"Collapse: {title}",
+            figures.collapse_curve(one),
+            (collapse_sentences.collapses(one),),
+            note,
+        )
         for one, (title, note) in zip(curves, titles, strict=True)
     ]
 
@@ -305,7 +426,13 @@ def _or_none(measured: Callable[[], T]) -> T | None:
 
 
 def render(
-    evidence: Evidence, parts: Sequence[Section], view: "SquashMap", asked: Asked, *, source: str, n: int | None = None
+    evidence: Evidence,
+    parts: Sequence[Section],
+    view: "SquashMap",
+    asked: Asked,
+    *,
+    source: str,
+    n: int | None = None,
 ) -> str:
     """The page for given results, as HTML text; nothing is measured here. `source` is what the model is loaded from.
 
@@ -315,7 +442,10 @@ def render(
     library = iter([True])  # plotly's code is included once, with the first figure
 
     def drawn(sections: Sequence[Section]) -> list[tuple[Section, str]]:
-        return [(part, _embed(part.figure, with_library=next(library, False))) for part in sections]
+        return [
+            (part, _embed(part.figure, with_library=next(library, False)))
+            for part in sections
+        ]
 
     return template("template.html.jinja", autoescape=True).render(
         answers=[*(part.lead for part in parts if part.lead), *first_answers(evidence)],
@@ -325,17 +455,34 @@ def render(
         model=named_models(facts)[0],
         parts=drawn(parts),
         folded=drawn(_of_the_prompt(evidence)),
-        code=_code(facts, source, asked, n, knockout=evidence.knockout is not None, helped=bool(evidence.helped)),
-        facts=[(escape(name.replace("_", " ")), escape(fact_text(value))) for name, value in facts.items()],
+        code=_code(
+            facts,
+            source,
+            asked,
+            n,
+            knockout=evidence.knockout is not None,
+            helped=bool(evidence.helped),
+        ),
+        facts=[
+            (escape(name.replace("_", " ")), escape(fact_text(value)))
+            for name, value in facts.items()
+        ],
     )
 
 
 def _strip(evidence: Evidence) -> list[tuple[str, int, str]]:
     """Each token with the strength of its colour in per cent, of all probability or of the largest norm, and a text."""
     values, measured = dependence(evidence)[0], evidence.measured
-    most = 1.0 if evidence.knockout is not None else max(values[compared(measured)].max(initial=0.0), 1e-30)
+    most = (
+        1.0
+        if evidence.knockout is not None
+        else max(values[compared(measured)].max(initial=0.0), 1e-30)
+    )
     tokens = map(str, measured["token"].values)
-    return [(token, min(100, round(100 * one / most)), f"{one:.3g}") for token, one in zip(tokens, values, strict=True)]
+    return [
+        (token, min(100, round(100 * one / most)), f"{one:.3g}")
+        for token, one in zip(tokens, values, strict=True)
+    ]
 
 
 def _of_the_prompt(evidence: Evidence) -> list[Section]:
@@ -345,40 +492,90 @@ def _of_the_prompt(evidence: Evidence) -> list[Section]:
     measured, parts = evidence.measured, []
     if evidence.judged is not None:
         note = "Distance of the two prompts at their last tokens, divided by what rounding does to both."
-        parts.append(Section("The two prompts by layer", figures.verdict_margins(evidence.judged), (), note))
+        parts.append(
+            Section(
+                "The two prompts by layer",
+                figures.verdict_margins(evidence.judged),
+                (),
+                note,
+            )
+        )
     says = (
-        prompt_sentences.sinks(measured), prompt_sentences.ranks(measured), f"{certainty_of_norms(measured)}.",
-    )  # fmt: skip
+        prompt_sentences.sinks(measured),
+        prompt_sentences.ranks(measured),
+        f"{certainty_of_norms(measured)}.",
+    )
     title = "Path bound, null and Jacobian by token"
-    return [*parts, Section(title, figures.attribution(measured), tuple(filter(None, says)))]
+    return [
+        *parts,
+        Section(title, figures.attribution(measured), tuple(filter(None, says))),
+    ]
 
 
 def _source(model: Bridge) -> str:
     """What the model is loaded from: a name, or the folder of a local model, which results name without its path."""
     given = str(model.cfg.model_name)
-    return next((name for name in zoo.bundled() if given == str(zoo.folder(name))), given)
+    return next(
+        (name for name in zoo.bundled() if given == str(zoo.folder(name))), given
+    )
 
 
 def _code(
-    facts: dict[str, Any], source: str, asked: Asked, n: int | None, *, knockout: bool = True, helped: bool = False
+    facts: dict[str, Any],
+    source: str,
+    asked: Asked,
+    n: int | None,
+    *,
+    knockout: bool = True,
+    helped: bool = False,
 ) -> str:
     """The lines that measure again what is on the page."""
-    loaded, coarse = load_of(facts, source), load_of(facts | {"dtype": "bfloat16"}, source)
-    stated = {"prompt": repr(asked.prompt), "norm": repr(facts["call"]["norm"]), "dtype": repr(facts["dtype"])}
-    stated |= {"loaded": loaded, "coarse": coarse, "probes": facts["call"]["n_probes"], "asked": asked, "n": n}
-    stated |= {"form": AROUND, "counted": _lengths_counted() if asked == _demonstration(True) else []}
-    return template("code.py.jinja").render(stated, knockout=knockout, helped=helped).strip()
+    loaded, coarse = (
+        load_of(facts, source),
+        load_of(facts | {"dtype": "bfloat16"}, source),
+    )
+    stated = {
+        "prompt": repr(asked.prompt),
+        "norm": repr(facts["call"]["norm"]),
+        "dtype": repr(facts["dtype"]),
+    }
+    stated |= {
+        "loaded": loaded,
+        "coarse": coarse,
+        "probes": facts["call"]["n_probes"],
+        "asked": asked,
+        "n": n,
+    }
+    stated |= {
+        "form": AROUND,
+        "counted": _lengths_counted() if asked == _demonstration(True) else [],
+    }
+    return (
+        template("code.py.jinja")
+        .render(stated, knockout=knockout, helped=helped)
+        .strip()
+    )
 
 
 def _embed(figure: "go.Figure", *, with_library: bool) -> str:
     """A figure laid out for each screen; the page shows that of its width."""
     from squashlens.figures import styled
 
-    config, drawn = {"responsive": True, "displaylogo": False, "displayModeBar": False}, []
+    config, drawn = (
+        {"responsive": True, "displaylogo": False, "displayModeBar": False},
+        [],
+    )
     for screen, width in WIDTHS.items():
         fitted = styled(figure, title="", width=width)  # the page has its own heading
-        fitted.update_layout(width=None, autosize=True)  # margins fit the screen, and panels are as wide as the page
+        fitted.update_layout(
+            width=None, autosize=True
+        )  # margins fit the screen, and panels are as wide as the page
         library = with_library and not drawn
-        html = fitted.to_html(full_html=False, include_plotlyjs=library, config=config, default_width="100%")
+        html = fitted.to_html(
+            full_html=False,
+            include_plotlyjs=library,
+            config=config,
+            default_width="100%",
+        )
         drawn.append(f'<div class="{screen}">{html}</div>')
     return "".join(drawn)

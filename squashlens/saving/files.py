@@ -17,8 +17,14 @@ from typing import IO
 from squashlens.errors import InputError, OutputError, SquashlensError
 
 PAGES = (".html", ".htm")
-FULL = ("the disk is full", "Free some space there, or choose a folder on another disk.")
-CAUSES = {errno.ENOSPC: FULL, errno.EDQUOT: FULL}  # others are told as the system tells them
+FULL = (
+    "the disk is full",
+    "Free some space there, or choose a folder on another disk.",
+)
+CAUSES = {
+    errno.ENOSPC: FULL,
+    errno.EDQUOT: FULL,
+}  # others are told as the system tells them
 
 
 @contextmanager
@@ -29,14 +35,21 @@ def refusing(path: str | Path) -> Iterator[None]:
     except SquashlensError:
         raise
     except ValueError as error:  # a null character, half of a surrogate pair
-        raise InputError(f"{str(path)!r} is not a valid file name.", "Choose another name.") from error
+        raise InputError(
+            f"{str(path)!r} is not a valid file name.", "Choose another name."
+        ) from error
     except OSError as error:
-        unknown = ((error.strerror or str(error)).lower(), "Choose another name or folder.")
+        unknown = (
+            (error.strerror or str(error)).lower(),
+            "Choose another name or folder.",
+        )
         cause, remedy = CAUSES.get(error.errno or 0, unknown)
         raise OutputError(f"Cannot write {str(path)!r}: {cause}.", remedy) from error
 
 
-def require_output(path: str | Path, endings: Sequence[str] = (), argument: str = "out") -> Path:
+def require_output(
+    path: str | Path, endings: Sequence[str] = (), argument: str = "out"
+) -> Path:
     """The path of an output file, checked before a measurement by creating a temporary file in its folder.
 
     Raises an error for an ending that is not in `endings` (if any are given), a folder that does not exist or is not
@@ -44,7 +57,10 @@ def require_output(path: str | Path, endings: Sequence[str] = (), argument: str 
     """
     path = Path(path)
     if endings and path.suffix not in endings:
-        raise InputError(f"{argument}={path.name!r} does not have a known ending.", f"Use one of {', '.join(endings)}.")
+        raise InputError(
+            f"{argument}={path.name!r} does not have a known ending.",
+            f"Use one of {', '.join(endings)}.",
+        )
     with refusing(path):
         partial = _partial(_target(path))
         partial.touch()
@@ -92,13 +108,22 @@ def _target(path: Path) -> Path:
     if target.is_dir():
         raise InputError(f"{name!r} is a folder.", "Give the name of a file in it.")
     if not target.parent.is_dir():
-        missing = target.parent if path.parent.is_dir() else path.parent  # for a link to a folder that does not exist
+        missing = (
+            target.parent if path.parent.is_dir() else path.parent
+        )  # for a link to a folder that does not exist
         raise InputError(f"There is no folder {str(missing)!r}.", "Create it first.")
     if target.exists() and not target.is_file():
-        raise InputError(f"{name!r} is a pipe or a device, not a file.", "Give the name of a file.")
+        raise InputError(
+            f"{name!r} is a pipe or a device, not a file.", "Give the name of a file."
+        )
     # An administrator may write to any file, but the read-only mark still says that the file should not change.
-    if target.exists() and not (target.stat().st_mode & 0o222 and os.access(target, os.W_OK)):
-        raise OutputError(f"{name!r} is read-only.", "Choose another name, or allow writing to it (chmod u+w).")
+    if target.exists() and not (
+        target.stat().st_mode & 0o222 and os.access(target, os.W_OK)
+    ):
+        raise OutputError(
+            f"{name!r} is read-only.",
+            "Choose another name, or allow writing to it (chmod u+w).",
+        )
     return target
 
 

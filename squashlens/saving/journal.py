@@ -36,10 +36,20 @@ class Journal:
         if self.path is not None:
             with refusing(self.path), self.path.open("ab") as file:
                 begun = file.tell()
-                rows = new if begun else self.found | new  # all of them if the file is new, or was deleted
-                lines = [[name, value, self._digest(name, value)] for name, value in rows.items()]
-                texts = [json.dumps(line) for line in ([] if begun else [{"facts": self.facts}]) + lines]
-                file.write("".join(f"\n{text}" for text in texts).encode())  # after a line that was only begun
+                rows = (
+                    new if begun else self.found | new
+                )  # all of them if the file is new, or was deleted
+                lines = [
+                    [name, value, self._digest(name, value)]
+                    for name, value in rows.items()
+                ]
+                texts = [
+                    json.dumps(line)
+                    for line in ([] if begun else [{"facts": self.facts}]) + lines
+                ]
+                file.write(
+                    "".join(f"\n{text}" for text in texts).encode()
+                )  # after a line that was only begun
                 file.flush()
                 os.fsync(file.fileno())
         self.found |= new
@@ -48,20 +58,35 @@ class Journal:
         """Take the findings of the file; an error unless they are of this search."""
         with refusing(path):
             lines = [*map(_parsed, path.read_bytes().splitlines())]
-        facts = [line["facts"] for line in lines if isinstance(line, dict) and isinstance(line.get("facts"), dict)]
+        facts = [
+            line["facts"]
+            for line in lines
+            if isinstance(line, dict) and isinstance(line.get("facts"), dict)
+        ]
         if not facts:
-            raise InputError(f"{path} is not a journal of a search.", "Give another name, or delete it.")
-        if others := sorted({name for each in facts for name in different(each, self.facts)}):
+            raise InputError(
+                f"{path} is not a journal of a search.",
+                "Give another name, or delete it.",
+            )
+        if others := sorted(
+            {name for each in facts for name in different(each, self.facts)}
+        ):
             raise InputError(
                 f"{path} was saved for a different {', '.join(others)}.",
                 "Give another name, or delete the file to start again.",
             )
         for line in lines:
-            if isinstance(line, list) and len(line) == 3 and line[2] == self._digest(*line[:2]):
+            if (
+                isinstance(line, list)
+                and len(line) == 3
+                and line[2] == self._digest(*line[:2])
+            ):
                 self.found.setdefault(str(line[0]), line[1])
 
     def _digest(self, name: object, value: object) -> str:
-        return hashlib.sha256(json.dumps([self.facts, name, value]).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps([self.facts, name, value]).encode()
+        ).hexdigest()
 
 
 def _parsed(line: bytes) -> Any:

@@ -27,20 +27,42 @@ import xxhash
 from squashlens.errors import InputError
 
 PROVENANCE = "provenance"
-SOURCE, OURS = "source", "squashlens"  # an attribute of every result, which arithmetic between two results keeps
+SOURCE, OURS = (
+    "source",
+    "squashlens",
+)  # an attribute of every result, which arithmetic between two results keeps
 SIGNED = "signed"  # the entry of a provenance with the digests of what was measured
-HEADS = ("model", "prompt", "sequence", "task")  # attributes that repeat a provenance in short
-OF_ALL = (*HEADS, SOURCE, PROVENANCE)  # attributes that say where a result comes from, which none of them signs
+HEADS = (
+    "model",
+    "prompt",
+    "sequence",
+    "task",
+)  # attributes that repeat a provenance in short
+OF_ALL = (
+    *HEADS,
+    SOURCE,
+    PROVENANCE,
+)  # attributes that say where a result comes from, which none of them signs
 Result = xr.DataArray | xr.Dataset
 
 
 def digests(result: Result) -> dict[str, str]:
     """The digest of each variable by name, with its own attributes, and of each coordinate by `label_of` its name."""
-    whole = isinstance(result, xr.Dataset)  # variables themselves: xarray makes an array for each it is asked for
-    own: Mapping[Any, Any] = result.data_vars.variables if whole else {result.name or "": result.variable}
-    stated = {name: {k: v for k, v in values.attrs.items() if k not in OF_ALL} for name, values in own.items()}
+    whole = isinstance(
+        result, xr.Dataset
+    )  # variables themselves: xarray makes an array for each it is asked for
+    own: Mapping[Any, Any] = (
+        result.data_vars.variables if whole else {result.name or "": result.variable}
+    )
+    stated = {
+        name: {k: v for k, v in values.attrs.items() if k not in OF_ALL}
+        for name, values in own.items()
+    }
     signed = {str(name): _digest(values, stated[name]) for name, values in own.items()}
-    return signed | {label_of(name): _digest(values, {}) for name, values in result.coords.variables.items()}
+    return signed | {
+        label_of(name): _digest(values, {})
+        for name, values in result.coords.variables.items()
+    }
 
 
 def label_of(name: object) -> str:
@@ -51,7 +73,9 @@ def label_of(name: object) -> str:
 def contents(dataset: xr.Dataset) -> dict[str, str]:
     """What a file must give back: the digests, the names of variables and coordinates, and the attributes."""
     names = [sorted(map(repr, group)) for group in (dataset.data_vars, dataset.coords)]
-    attrs = sorted([repr(name), _as_text(value)] for name, value in dataset.attrs.items())
+    attrs = sorted(
+        [repr(name), _as_text(value)] for name, value in dataset.attrs.items()
+    )
     return digests(dataset) | {"names": repr(names), "attributes": repr(attrs)}
 
 
@@ -72,7 +96,9 @@ def is_ours(result: Result) -> bool:
 def _digest(variable: xr.Variable, attrs: Mapping[Any, Any]) -> str:
     dtype, content = _values(variable.values)
     stated = sorted([str(name), _as_text(value)] for name, value in attrs.items())
-    head = json.dumps([list(map(str, variable.dims)), list(variable.shape), dtype, stated])
+    head = json.dumps(
+        [list(map(str, variable.dims)), list(variable.shape), dtype, stated]
+    )
     whole = xxhash.xxh3_64(f"{head}\n".encode())
     whole.update(content)
     return whole.hexdigest()
@@ -84,12 +110,18 @@ def _values(values: np.ndarray) -> tuple[str, bytes | memoryview]:
         each = values.ravel().tolist()
         if all(isinstance(value, str) for value in each):
             return "text", json.dumps(each).encode()
-        return "objects", repr([(type(value).__name__, value) for value in each]).encode()
-    values = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False))
+        return "objects", repr(
+            [(type(value).__name__, value) for value in each]
+        ).encode()
+    values = np.ascontiguousarray(
+        values.astype(values.dtype.newbyteorder("<"), copy=False)
+    )
     if (
         values.dtype.kind == "f" and values.size and np.isnan(values.min())
     ):  # the bits of a NaN differ between processors and formats
-        values = np.where(np.isnan(values), values.dtype.type(np.nan), values).astype(values.dtype)
+        values = np.where(np.isnan(values), values.dtype.type(np.nan), values).astype(
+            values.dtype
+        )
     return values.dtype.str, values.reshape(-1).view(np.uint8).data
 
 
@@ -97,7 +129,11 @@ def _as_text(value: Any) -> str:
     """An attribute as text, with NumPy numbers as Python numbers, and arrays and tuples as lists."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
-    return repr([_as_text(each) for each in value]) if isinstance(value, list | tuple) else repr(value)
+    return (
+        repr([_as_text(each) for each in value])
+        if isinstance(value, list | tuple)
+        else repr(value)
+    )
 
 
 ENDINGS = (".nc", ".json")
@@ -115,8 +151,12 @@ def as_bytes(result: Result, ending: str) -> bytes:
         dataset = _as_dataset(result, once=ending == ".json")
         content = _netcdf(dataset) if ending == ".nc" else _json(dataset)
         before, after = contents(dataset), contents(parsed(content, "result"))
-        changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    except Exception as error:  # a result that the user changed; h5netcdf has errors of its own
+        changed = [
+            name for name in {**before, **after} if before.get(name) != after.get(name)
+        ]
+    except (
+        Exception
+    ) as error:  # a result that the user changed; h5netcdf has errors of its own
         changed = [str(error) or type(error).__name__]
     if changed:
         raise InputError(
@@ -136,10 +176,15 @@ def parsed(content: bytes, name: object) -> xr.Dataset:
         )
     body = content[digest.end() :] if digest.re is BEFORE else content[: digest.start()]
     if hashlib.sha256(body).hexdigest().encode() != digest[1]:
-        raise InputError(f"{str(name)!r} was changed or damaged since it was saved.", "Delete it and measure again.")
+        raise InputError(
+            f"{str(name)!r} was changed or damaged since it was saved.",
+            "Delete it and measure again.",
+        )
     if digest.re is BEFORE:
         return _of_json(json.loads(content))
-    with xr.open_dataset(io.BytesIO(body), engine="h5netcdf", decode_times=False) as dataset:
+    with xr.open_dataset(
+        io.BytesIO(body), engine="h5netcdf", decode_times=False
+    ) as dataset:
         return dataset.load()
 
 
@@ -154,20 +199,32 @@ def result_of(dataset: xr.Dataset) -> Result:
     if kind == "Dataset":
         return result
     (array,) = result.data_vars.values()
-    return array.rename(None if kind == "DataArray" else str(kind).removeprefix("DataArray "))
+    return array.rename(
+        None if kind == "DataArray" else str(kind).removeprefix("DataArray ")
+    )
 
 
 def _as_dataset(result: Result, *, once: bool) -> xr.Dataset:
     """The Dataset to write, without another file's encoding; with `once`, variables do not repeat the provenance."""
     dataset = as_dataset(result)
-    kind = "Dataset" if dataset is result else "DataArray" if result.name is None else f"DataArray {result.name}"
+    kind = (
+        "Dataset"
+        if dataset is result
+        else "DataArray"
+        if result.name is None
+        else f"DataArray {result.name}"
+    )
     text = result.attrs.get(PROVENANCE)
     about = {KIND: kind} if text is None else {KIND: kind, PROVENANCE: text}
     written = dataset.drop_encoding().assign_attrs(about)
     for name, values in written.variables.items():
-        if values.dtype == object and any(isinstance(value, str) for value in values.values.flat):
+        if values.dtype == object and any(
+            isinstance(value, str) for value in values.values.flat
+        ):
             # Places without a text, as `reindex` and `align` leave them.
-            written[name] = values.copy(data=np.where(pd.isna(values.values), "", values.values))
+            written[name] = values.copy(
+                data=np.where(pd.isna(values.values), "", values.values)
+            )
     for values in written.data_vars.values():
         if once and text is not None and values.attrs.get(PROVENANCE) == text:
             del values.attrs[PROVENANCE]
@@ -176,7 +233,10 @@ def _as_dataset(result: Result, *, once: bool) -> xr.Dataset:
 
 def _netcdf(dataset: xr.Dataset) -> bytes:
     content = bytes(dataset.to_netcdf(engine="h5netcdf"))
-    return content + f"\nsquashlens sha256 {hashlib.sha256(content).hexdigest()}\n".encode()
+    return (
+        content
+        + f"\nsquashlens sha256 {hashlib.sha256(content).hexdigest()}\n".encode()
+    )
 
 
 def _json(dataset: xr.Dataset) -> bytes:
@@ -196,7 +256,9 @@ def _json(dataset: xr.Dataset) -> bytes:
         "variables": {str(n): variable(v) for n, v in dataset.data_vars.items()},
     }
     body = json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8")[1:]
-    return f'{{"squashlens_sha256": "{hashlib.sha256(body).hexdigest()}", '.encode() + body
+    return (
+        f'{{"squashlens_sha256": "{hashlib.sha256(body).hexdigest()}", '.encode() + body
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -206,11 +268,17 @@ def _plain(value: Any) -> Any:
 def _of_json(content: dict[str, Any]) -> xr.Dataset:
     def variables(part: str) -> dict[str, Any]:
         return {
-            name: (stored["dims"], np.array(stored["data"], stored["dtype"]).reshape(stored["shape"]), stored["attrs"])
+            name: (
+                stored["dims"],
+                np.array(stored["data"], stored["dtype"]).reshape(stored["shape"]),
+                stored["attrs"],
+            )
             for name, stored in content[part].items()
         }
 
-    return xr.Dataset(variables("variables"), coords=variables("coords"), attrs=content["attrs"])
+    return xr.Dataset(
+        variables("variables"), coords=variables("coords"), attrs=content["attrs"]
+    )
 
 
 def rows_of(values: xr.DataArray, taken: Collection[str]) -> pd.DataFrame:
@@ -218,7 +286,9 @@ def rows_of(values: xr.DataArray, taken: Collection[str]) -> pd.DataFrame:
 
     Whole numbers and truth values among the coordinates keep their kind where they are put below rows without them.
     """
-    renamed = {name: f"{name}_" for name in (*values.dims, *values.coords) if name in taken}
+    renamed = {
+        name: f"{name}_" for name in (*values.dims, *values.coords) if name in taken
+    }
     array = values.rename(renamed).rename("value")
     if not array.ndim:
         array = array.expand_dims(PLACE)
@@ -234,7 +304,10 @@ def rows_of(values: xr.DataArray, taken: Collection[str]) -> pd.DataFrame:
 def long_table(result: Result) -> pd.DataFrame:
     """One row for each number or text of a result: the name of its variable, its labels, and its `value`."""
     variables = as_dataset(result).data_vars
-    frames = [rows_of(values, ("variable", "value")).assign(variable=str(name)) for name, values in variables.items()]
+    frames = [
+        rows_of(values, ("variable", "value")).assign(variable=str(name))
+        for name, values in variables.items()
+    ]
     return pd.concat(frames, ignore_index=True)
 
 
@@ -242,4 +315,8 @@ def as_dataset(result: xr.DataArray | xr.Dataset) -> xr.Dataset:
     """A result as a Dataset; an array without a name, or called like one of its coordinates, becomes `value`."""
     if isinstance(result, xr.Dataset):
         return result
-    return result.to_dataset(name="value" if result.name is None or result.name in result.coords else result.name)
+    return result.to_dataset(
+        name="value"
+        if result.name is None or result.name in result.coords
+        else result.name
+    )

@@ -68,14 +68,25 @@ class Cell:
         elif code and code_for(self.measurement) != self.code:
             changed = f"The code of {self.measurement!r}"
         if changed:
-            raise InputError(f"{changed} changed after the study was described.", "Make the Study again.")
+            raise InputError(
+                f"{changed} changed after the study was described.",
+                "Make the Study again.",
+            )
 
     @property
     def about(self) -> dict[str, Any]:
         """What the header of the cell's file and the record of its failure say."""
-        about = {"measurement": self.measurement, "arguments": self.arguments, "hooks": self.hooks}
+        about = {
+            "measurement": self.measurement,
+            "arguments": self.arguments,
+            "hooks": self.hooks,
+        }
         about |= {"model": vars(self.model)} if self.model else {}
-        about |= {"rows": list(self.span), "over": vars(self.source.given)} if self.span and self.source else {}
+        about |= (
+            {"rows": list(self.span), "over": vars(self.source.given)}
+            if self.span and self.source
+            else {}
+        )
         return about
 
 
@@ -83,7 +94,10 @@ def cells_of(grids: Iterable[Grid]) -> list[Cell]:
     """All cells, checked against the signatures of their measurements; those with the same model are neighbours."""
     known: dict[Model, Model] = {}
     cells = [cell for grid in grids for cell in _of_grid(grid, known)]
-    order = {model: place for place, model in enumerate(dict.fromkeys(cell.model for cell in cells))}
+    order = {
+        model: place
+        for place, model in enumerate(dict.fromkeys(cell.model for cell in cells))
+    }
     return sorted(cells, key=lambda cell: order[cell.model])
 
 
@@ -102,19 +116,37 @@ def _of_grid(grid: Grid, known: dict[Model, Model]) -> Iterable[Cell]:
         named = dict(zip(grid.axes, labels, strict=True))
         arguments = _arguments(grid, named)
         hooks = arguments.get("hooks") or []
-        require_arguments(grid.measurement, arguments if source is None else _with_prompt(grid, arguments))
+        require_arguments(
+            grid.measurement,
+            arguments if source is None else _with_prompt(grid, arguments),
+        )
         model = _model(grid, arguments, known)
         own = parameters(grid.measurement)
-        rest = {name: value for name, value in arguments.items() if name in own and name != "model"}
+        rest = {
+            name: value
+            for name, value in arguments.items()
+            if name in own and name != "model"
+        }
         along = {name.replace(".", "_"): label for name, label in named.items()}
         common = (grid.name, grid.measurement, rest, model, hooks, along)
-        loaded = model and {name: getattr(model, name) for name in ("checkpoint", "dtype", "untrained")}
-        about = identity_of(grid.measurement, rest, code) | {"hooks": hooks, "model": loaded}
+        loaded = model and {
+            name: getattr(model, name) for name in ("checkpoint", "dtype", "untrained")
+        }
+        about = identity_of(grid.measurement, rest, code) | {
+            "hooks": hooks,
+            "model": loaded,
+        }
         if source is None:
             yield Cell(_key(about), *common, code=code)
             continue
         for span in source.spans():
-            yield Cell(_key(about | {"over": source.identity, "rows": list(span)}), *common, source, span, code)
+            yield Cell(
+                _key(about | {"over": source.identity, "rows": list(span)}),
+                *common,
+                source,
+                span,
+                code,
+            )
 
 
 def require_current(cells: Sequence[Cell]) -> None:
@@ -128,10 +160,19 @@ def _with_prompt(grid: Grid, arguments: dict[str, Any]) -> dict[str, Any]:
     own = parameters(grid.measurement)
     name = scanned_argument(grid.measurement)
     if name not in own:
-        raise InputError(f"{grid.name}: {grid.measurement} measures neither prompts nor sequences.", "Leave out over.")
+        raise InputError(
+            f"{grid.name}: {grid.measurement} measures neither prompts nor sequences.",
+            "Leave out over.",
+        )
     if name in arguments:
-        raise InputError(f"{grid.name}: {name}= is given, and a scan takes it from the dataset.", "Leave it out.")
-    return {**arguments, name: {"build": {"content": ["1"]}} if name == "sequence" else "text"}
+        raise InputError(
+            f"{grid.name}: {name}= is given, and a scan takes it from the dataset.",
+            "Leave it out.",
+        )
+    return {
+        **arguments,
+        name: {"build": {"content": ["1"]}} if name == "sequence" else "text",
+    }
 
 
 def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,24 +190,37 @@ def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
             target[maker] = target[maker] or {}
             target = target[maker]
         if not isinstance(target, dict):
-            raise InputError(f"each: {name} has nothing to be set in.", f"Give {outer} as a mapping in `arguments`.")
+            raise InputError(
+                f"each: {name} has nothing to be set in.",
+                f"Give {outer} as a mapping in `arguments`.",
+            )
         target[inner] = value
     return arguments
 
 
-def _model(grid: Grid, arguments: Mapping[str, Any], known: dict[Model, Model]) -> Model | None:
+def _model(
+    grid: Grid, arguments: Mapping[str, Any], known: dict[Model, Model]
+) -> Model | None:
     """The model of a cell, with the identity of its checkpoint; `known` has those that were looked at before."""
     own = parameters(grid.measurement)
     if "model" not in own:
         return None
-    options = {name: arguments[name] for name in (*LOADING, "untrained") if name in arguments and name not in own}
+    options = {
+        name: arguments[name]
+        for name in (*LOADING, "untrained")
+        if name in arguments and name not in own
+    }
     if "dtype" in options:
         options["dtype"] = full_name(options["dtype"])
     asked = Model(arguments["model"], **options)
     if asked not in known:
         checkpoint = asked.identity()
         kind, _, commit = checkpoint.partition(" ")
-        known[asked] = replace(asked, checkpoint=checkpoint, revision=commit if kind == "commit" else asked.revision)
+        known[asked] = replace(
+            asked,
+            checkpoint=checkpoint,
+            revision=commit if kind == "commit" else asked.revision,
+        )
     return known[asked]
 
 

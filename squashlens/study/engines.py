@@ -30,18 +30,28 @@ ERRORS = 4000  # characters of a dead worker's messages that are kept
 Process = tuple["subprocess.Popen[bytes]", Any]  # with the file of its messages
 
 
-def drive(engine: Any, task: Mapping[str, Any], workers: int, store: Store, cells: Sequence[Cell]) -> None:
+def drive(
+    engine: Any,
+    task: Mapping[str, Any],
+    workers: int,
+    store: Store,
+    cells: Sequence[Cell],
+) -> None:
     """Run a study with some workers. A worker that dies is replaced; starts without any progress end the study."""
     crew, keys = _Crew(engine, task, workers), {cell.key for cell in cells}
     closed, starts, ended = store.named(keys), -workers, True
     try:
-        with bar(total=len(keys), initial=len(closed), desc="cells", unit="cell") as shown:
+        with bar(
+            total=len(keys), initial=len(closed), desc="cells", unit="cell"
+        ) as shown:
             for turn in itertools.count():
                 if turn % COUNT == 0 or ended:
                     before, closed = closed, store.named(keys)
                     shown.update(len(closed) - shown.n)
                     # By its name, a damaged file counts as closed; by its content, before the first and after the last.
-                    begun = crew.fill(len(keys - (closed if crew.handles else store.closed(keys))))
+                    begun = crew.fill(
+                        len(keys - (closed if crew.handles else store.closed(keys)))
+                    )
                     starts = begun + (starts if closed == before else 0)
                     if not crew.handles:
                         return
@@ -66,13 +76,19 @@ class _Crew:
 
     def fill(self, left: int) -> int:
         """Start workers for cells that are not closed, at most one for each; how many were started."""
-        missing = sorted({*range(self.workers)} - self.handles.keys())[: max(0, left - len(self.handles))]
-        self.handles |= {worker: self.engine.start(self.task, worker) for worker in missing}
+        missing = sorted({*range(self.workers)} - self.handles.keys())[
+            : max(0, left - len(self.handles))
+        ]
+        self.handles |= {
+            worker: self.engine.start(self.task, worker) for worker in missing
+        }
         return len(missing)
 
     def dismiss(self) -> bool:
         """Forget workers that ended; raise the error of one that ended with an error."""
-        states = {worker: self.engine.state(handle) for worker, handle in self.handles.items()}
+        states = {
+            worker: self.engine.state(handle) for worker, handle in self.handles.items()
+        }
         ended = {worker: state for worker, state in states.items() if state is not None}
         for worker, state in ended.items():
             del self.handles[worker]
@@ -101,15 +117,19 @@ class Local:
     def start(self, task: Mapping[str, Any], worker: int) -> Process:
         """Start a worker, on one of the GPUs if there are any."""
         environment = os.environ | {
-            "OMP_NUM_THREADS": str(task["threads"]), "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        }  # fmt: skip
+            "OMP_NUM_THREADS": str(task["threads"]),
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
         if self.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpus[worker % len(self.gpus)]
         messages = tempfile.TemporaryFile()  # noqa: SIM115 (it is closed with the worker)
         process = subprocess.Popen(  # noqa: S603
             [sys.executable, "-m", "squashlens.study.work", str(worker)],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=messages, env=environment,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=messages,
+            env=environment,
+        )
         if process.stdin is not None:
             process.stdin.write(json.dumps(task).encode() + b"\n")
             process.stdin.flush()  # and it stays open, so that the worker notices if this process ends
@@ -123,7 +143,11 @@ class Local:
         messages.seek(0)
         text = messages.read().decode("utf-8", "replace")[-ERRORS:]
         messages.close()
-        return "" if process.returncode == 0 else text or f"A worker ended with code {process.returncode}."
+        return (
+            ""
+            if process.returncode == 0
+            else text or f"A worker ended with code {process.returncode}."
+        )
 
     def stop(self, handles: Sequence[Process]) -> None:
         for process, messages in handles:
@@ -137,7 +161,11 @@ def gpus_here() -> list[str]:
     import torch
 
     count = torch.cuda.device_count()
-    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    visible = [
+        name
+        for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        if name.strip()
+    ]
     return visible[:count] or [str(number) for number in range(count)]
 
 
@@ -149,23 +177,45 @@ class Ray:
 
     def __init__(self, options: Mapping[str, Any], threads: int) -> None:
         self.ray = ray = extra("ray", 'engine="ray"', "ray")
-        if not ray.is_initialized():  # RAY_ADDRESS names a cluster; without it Ray starts on this machine
+        if (
+            not ray.is_initialized()
+        ):  # RAY_ADDRESS names a cluster; without it Ray starts on this machine
             try:
                 ray.init(include_dashboard=False, log_to_driver=False)
             except Exception as error:  # of Ray, of the system and of gRPC
                 address = os.environ.get("RAY_ADDRESS")
-                remedy = f"Check that RAY_ADDRESS={address} is a running cluster" if address else "Free memory and disk"
+                remedy = (
+                    f"Check that RAY_ADDRESS={address} is a running cluster"
+                    if address
+                    else "Free memory and disk"
+                )
                 reason = " ".join(str(error).split())[:400] or type(error).__name__
-                raise InputError(f"Ray does not start: {reason}.", f"{remedy}, or use engine='local'.") from error
-        most = max((int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]), default=0)
-        usual = {"num_cpus": threads, "num_gpus": min(most, 1)}  # never restarted by Ray, so that `drive` sees deaths
+                raise InputError(
+                    f"Ray does not start: {reason}.",
+                    f"{remedy}, or use engine='local'.",
+                ) from error
+        most = max(
+            (
+                int(node["Resources"].get("GPU", 0))
+                for node in ray.nodes()
+                if node["Alive"]
+            ),
+            default=0,
+        )
+        usual = {
+            "num_cpus": threads,
+            "num_gpus": min(most, 1),
+        }  # never restarted by Ray, so that `drive` sees deaths
         self.options = usual | dict(options)
 
     def start(self, task: Mapping[str, Any], worker: int) -> Actor:
         try:
             actor = self.ray.remote(_Remote).options(**self.options).remote()
         except (ValueError, TypeError) as error:
-            raise InputError(f"resources=: {error}.", "Give options of a Ray actor, such as num_gpus.") from error
+            raise InputError(
+                f"resources=: {error}.",
+                "Give options of a Ray actor, such as num_gpus.",
+            ) from error
         return actor, actor.work.remote(dict(task), worker)
 
     def state(self, handle: Actor) -> str | None:
@@ -208,13 +258,27 @@ class Slurm:
 
     def __init__(self, parameters: Mapping[str, Any], threads: int) -> None:
         self.submitit = extra("submitit", 'engine="slurm"', "slurm")
-        self.parameters = {"name": "squashlens", "cpus_per_task": threads, "timeout_min": 240, **parameters}
+        self.parameters = {
+            "name": "squashlens",
+            "cpus_per_task": threads,
+            "timeout_min": 240,
+            **parameters,
+        }
 
     def start(self, task: Mapping[str, Any], worker: int) -> _Job:
         folder = Path(task["store"]) / "slurm"  # seen by all nodes, as the store is
-        refusals = (RuntimeError, NameError, TypeError, ValueError, OSError, self.submitit.core.utils.FailedJobError)
+        refusals = (
+            RuntimeError,
+            NameError,
+            TypeError,
+            ValueError,
+            OSError,
+            self.submitit.core.utils.FailedJobError,
+        )
         try:
-            executor = self.submitit.AutoExecutor(folder=folder, cluster="slurm", slurm_max_num_timeout=REQUEUES)
+            executor = self.submitit.AutoExecutor(
+                folder=folder, cluster="slurm", slurm_max_num_timeout=REQUEUES
+            )
             executor.update_parameters(**self.parameters)
             return _Job(executor.submit(Task(dict(task), worker)))
         except refusals as error:
@@ -232,11 +296,19 @@ class Slurm:
         handle.asked = time.monotonic()
         asked = subprocess.run(  # noqa: S603
             ["squeue", "-h", "-j", str(handle.job.job_id), "-o", "%T"],  # noqa: S607
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        waits = asked.stdout.strip() or (asked.returncode and "Invalid job id" not in asked.stderr)
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        waits = asked.stdout.strip() or (
+            asked.returncode and "Invalid job id" not in asked.stderr
+        )
         handle.unknown = 0 if waits else handle.unknown + 1
-        return None if handle.unknown <= GRACE else f"The job {handle.job.job_id} ended without a result."
+        return (
+            None
+            if handle.unknown <= GRACE
+            else f"The job {handle.job.job_id} ended without a result."
+        )
 
     def stop(self, handles: Sequence[_Job]) -> None:
         for handle in handles:

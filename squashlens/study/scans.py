@@ -54,7 +54,9 @@ class Source:
     def spans(self) -> Iterator[tuple[int, int]]:
         """The rows of each shard, from the first to before the last."""
         size = self.given.shard
-        yield from ((start, min(start + size, self.rows)) for start in range(0, self.rows, size))
+        yield from (
+            (start, min(start + size, self.rows)) for start in range(0, self.rows, size)
+        )
 
     def prompts(self, start: int, stop: int) -> Iterator[tuple[int, Any]]:
         """The rows of a span by number, each with its prompt, or with the error why it has none."""
@@ -83,7 +85,10 @@ def source_of(described: Mapping[str, Any]) -> Source:
     source = Source(over, identity, rows)
     first = [prompt for _, prompt in source.prompts(0, min(LOOKED_AT, source.rows))]
     if all(isinstance(prompt, InputError) for prompt in first):
-        raise InputError(f"{over.file!r} has no prompt in its first rows. {first[0].cause}", first[0].remedy)
+        raise InputError(
+            f"{over.file!r} has no prompt in its first rows. {first[0].cause}",
+            first[0].remedy,
+        )
     return source
 
 
@@ -91,13 +96,16 @@ def _look(path: Path) -> tuple[str, int]:
     """What identifies the rows of a file, and their number."""
     if path.suffix not in (".jsonl", ".ndjson", ".json"):
         raise InputError(
-            f"{path.name!r} is no JSONL file.", "Write one: pandas.DataFrame.to_json(…, orient='records', lines=True)."
+            f"{path.name!r} is no JSONL file.",
+            "Write one: pandas.DataFrame.to_json(…, orient='records', lines=True).",
         )
     try:
         about = path.stat()
         return _index(path, about.st_size, about.st_mtime_ns)
     except OSError as error:
-        raise InputError(f"{str(path)!r} cannot be read: {error.strerror}.", "Check the name.") from error
+        raise InputError(
+            f"{str(path)!r} cannot be read: {error.strerror}.", "Check the name."
+        ) from error
 
 
 @cache
@@ -116,13 +124,19 @@ def _prompt(line: bytes, column: str) -> str | list[int]:
     try:
         row = json.loads(line.rstrip())
     except (ValueError, RecursionError) as error:
-        raise InputError(f"The line is not JSON: {error}.", "Correct the line.") from error
+        raise InputError(
+            f"The line is not JSON: {error}.", "Correct the line."
+        ) from error
     if not isinstance(row, dict):
         raise InputError(f"The line is {short_repr(row)}, no JSON object.", WANTED)
     if column not in row:
-        raise InputError(f"The row has no {column!r}.", f"It has: {', '.join(sorted(row))}.")
+        raise InputError(
+            f"The row has no {column!r}.", f"It has: {', '.join(sorted(row))}."
+        )
     value = row[column]
-    if isinstance(value, str) or (isinstance(value, list) and all(type(part) is int for part in value)):
+    if isinstance(value, str) or (
+        isinstance(value, list) and all(type(part) is int for part in value)
+    ):
         return value
     raise InputError(f"{column!r} of the row is {short_repr(value)}.", WANTED)
 
@@ -132,7 +146,9 @@ def shard(rows: Iterator[tuple[int, Any]], measure: Callable[[Any], Result]) -> 
     pa, pq = extra("pyarrow", "A scan"), extra("pyarrow.parquet", "A scan")
     done = [_row(number, prompt, measure) for number, prompt in rows]
     names = dict.fromkeys(name for row in done for name in row)
-    table = pa.table({name: _column(pa, [row.get(name) for row in done]) for name in names})
+    table = pa.table(
+        {name: _column(pa, [row.get(name) for row in done]) for name in names}
+    )
     file = io.BytesIO()
     pq.write_table(table, file, compression="zstd")
     return file.getvalue()
@@ -142,13 +158,21 @@ def failed_rows(content: bytes) -> dict[int, str]:
     """The rows of a shard that could not be measured, with their reasons."""
     pq = extra("pyarrow.parquet", "A scan")
     table = pq.read_table(io.BytesIO(content), columns=["row", "error"]).to_pydict()
-    return {row: error.strip() for row, error in zip(table["row"], table["error"], strict=True) if error is not None}
+    return {
+        row: error.strip()
+        for row, error in zip(table["row"], table["error"], strict=True)
+        if error is not None
+    }
 
 
 def _row(number: int, prompt: Any, measure: Callable[[Any], Result]) -> dict[str, Any]:
     """A row; whatever is wrong with its prompt is its `error`, and does not stop the scan."""
     text = " ".join(map(str, prompt)) if isinstance(prompt, list) else prompt
-    row = {"row": number, "prompt": _storable(text) if isinstance(text, str) else None, "error": None}
+    row = {
+        "row": number,
+        "prompt": _storable(text) if isinstance(text, str) else None,
+        "error": None,
+    }
     try:
         if isinstance(prompt, InputError):
             raise prompt
@@ -157,27 +181,44 @@ def _row(number: int, prompt: Any, measure: Callable[[Any], Result]) -> dict[str
         whole = as_dataset(measure(prompt))
     except Exception as error:
         return row | {"error": _storable(reason_of(error))}
-    named = {str(name): values.values for name, values in (*whole.coords.items(), *whole.data_vars.items())}
-    return row | {name: _storable(values.ravel().tolist() if values.ndim else values.item())
-                  for name, values in named.items()}  # fmt: skip
+    named = {
+        str(name): values.values
+        for name, values in (*whole.coords.items(), *whole.data_vars.items())
+    }
+    return row | {
+        name: _storable(values.ravel().tolist() if values.ndim else values.item())
+        for name, values in named.items()
+    }
 
 
 def reason_of(error: Exception) -> str:
     """Why something could not be measured, on one line."""
     text = " ".join(str(error).split()) or "no message"
-    return text if isinstance(error, SquashlensError) else f"{type(error).__name__}: {text}"
+    return (
+        text
+        if isinstance(error, SquashlensError)
+        else f"{type(error).__name__}: {text}"
+    )
 
 
 def _storable(value: Any) -> Any:
     r"""A value as Parquet can hold it: half of a surrogate pair is no text in UTF-8, and becomes ``\ud83d``."""
     if isinstance(value, list):
         return [_storable(part) for part in value]
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+    return (
+        value.encode("utf-8", "backslashreplace").decode()
+        if isinstance(value, str)
+        else value
+    )
 
 
 def _column(pa: Any, values: list[Any]) -> Any:
     """A column of a table."""
     try:
         return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # such as numbers in one row and text in another
+    except (
+        pa.ArrowInvalid,
+        pa.ArrowTypeError,
+        OverflowError,
+    ):  # such as numbers in one row and text in another
         return pa.array([None if value is None else str(value) for value in values])

@@ -22,7 +22,9 @@ from squashlens.saving.stored import Result, as_bytes, parsed, result_of
 from squashlens.study.claims import claimed
 
 FORM = 1  # version of the format
-LARGE = 1 << 20  # bytes of a result from which it is stored as netCDF, which is slower to write and smaller
+LARGE = (
+    1 << 20
+)  # bytes of a result from which it is stored as netCDF, which is slower to write and smaller
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,10 @@ class Store:
 
     def __init__(self, folder: str | Path) -> None:
         if "://" in str(folder):
-            raise InputError(f"store={str(folder)!r} is a URL.", "Give a folder that all workers see.")
+            raise InputError(
+                f"store={str(folder)!r} is a URL.",
+                "Give a folder that all workers see.",
+            )
         self.root = Path(folder).expanduser().absolute()
 
     def claimed(self, key: str) -> AbstractContextManager[int | None]:
@@ -65,11 +70,21 @@ class Store:
         ending = ".nc" if result.nbytes > LARGE else ".json"
         self._keep(key, {**about, "ending": ending}, as_bytes(result, ending))
 
-    def keep_shard(self, key: str, about: Mapping[str, Any], grid: str, content: bytes) -> None:
+    def keep_shard(
+        self, key: str, about: Mapping[str, Any], grid: str, content: bytes
+    ) -> None:
         """Store the Parquet file of a cell of a scan."""
         name = f"shards/{''.join(c if c.isalnum() or c in '_-' else '_' for c in grid)}/{key}.parquet"
         self.write(name, content)
-        self._keep(key, {**about, "shard": name, "shard_digest": hashlib.sha256(content).hexdigest()}, b"")
+        self._keep(
+            key,
+            {
+                **about,
+                "shard": name,
+                "shard_digest": hashlib.sha256(content).hexdigest(),
+            },
+            b"",
+        )
 
     def _keep(self, key: str, about: Mapping[str, Any], content: bytes) -> None:
         header = {**about, "squashlens_cell": FORM, "key": key}
@@ -98,7 +113,9 @@ class Store:
         """The result of a cell."""
         stored = self.read(key)
         if stored is None or "ending" not in stored.header:
-            raise InputError(f"The store has no result {key!r}.", "See `status()` for what is done.")
+            raise InputError(
+                f"The store has no result {key!r}.", "See `status()` for what is done."
+            )
         return result_of(stored.dataset())
 
     def done(self, keys: Iterable[str]) -> set[str]:
@@ -116,11 +133,18 @@ class Store:
 
     def fail(self, key: str, about: Mapping[str, Any]) -> None:
         """Store why a cell could not be computed."""
-        self.write(failure_of(key), json.dumps({"key": key, **about}, ensure_ascii=False).encode())
+        self.write(
+            failure_of(key),
+            json.dumps({"key": key, **about}, ensure_ascii=False).encode(),
+        )
 
     def failures(self) -> dict[str, dict[str, Any]]:
         """What is known of failed cells, by key."""
-        return {key: record for key in self._keys("failures") if (record := self.failure(key)) is not None}
+        return {
+            key: record
+            for key in self._keys("failures")
+            if (record := self.failure(key)) is not None
+        }
 
     def failure(self, key: str) -> dict[str, Any] | None:
         """Why a cell failed; None if it did not, or if the record is damaged: the cell is then computed again."""
@@ -162,7 +186,11 @@ class Store:
 
     def _keys(self, folder: str) -> set[str]:
         """The keys in the names of all files below a folder."""
-        return {file.stem for file in (self.root / folder).rglob("*.*") if file.name[0] != "."}
+        return {
+            file.stem
+            for file in (self.root / folder).rglob("*.*")
+            if file.name[0] != "."
+        }
 
     def _remove(self, name: str) -> None:
         with refusing(self.root / name):

@@ -60,12 +60,16 @@ class Study:
 
     @validated
     def __init__(
-        self, grids: str | Path | Mapping[str, Any] | Sequence[Mapping[str, Any]], store: str | Path | None = None
+        self,
+        grids: str | Path | Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        store: str | Path | None = None,
     ) -> None:
         self.grids, named = read(grids)
         store = named if store is None else store
         if store is None:
-            raise InputError("The study has no store.", "Give store=, a folder for its results.")
+            raise InputError(
+                "The study has no store.", "Give store=, a folder for its results."
+            )
         self.cells: list[Cell] = cells_of(self.grids)
         self.store = Store(store)
 
@@ -107,25 +111,43 @@ class Study:
         positive(workers, "workers", "a number of workers")
         positive(threads, "threads", "a number of threads")
         if resources is not None and engine == "local":
-            raise InputError("resources= is given for the engine local.", "Leave it out, or choose ray or slurm.")
+            raise InputError(
+                "resources= is given for the engine local.",
+                "Leave it out, or choose ray or slurm.",
+            )
         require_current(self.cells)
         require_folder(self.store.root)
         if retry:
             failed = self.store.failures().keys() & {cell.key for cell in self.cells}
-            for key in failed | {key for key, rows in self._failed_rows().items() if rows}:
+            for key in failed | {
+                key for key, rows in self._failed_rows().items() if rows
+            }:
                 self.store.forget(key)
         if engine == "local" and workers == 1:
             keys = {cell.key for cell in self.cells}
-            shown = bar(total=len(keys), initial=len(self.store.named(keys)), desc="cells", unit="cell")
+            shown = bar(
+                total=len(keys),
+                initial=len(self.store.named(keys)),
+                desc="cells",
+                unit="cell",
+            )
             with threads_set(threads), shown:
                 Worker(self.store, device).run(self.cells, after=shown.update)
             return self.status()
         task = {
-            "grids": list(map(asdict, self.grids)), "store": str(self.store.root), "cells": digest(self.cells),
-            "workers": workers, "threads": threads, "device": device,
-        }  # fmt: skip
+            "grids": list(map(asdict, self.grids)),
+            "store": str(self.store.root),
+            "cells": digest(self.cells),
+            "workers": workers,
+            "threads": threads,
+            "device": device,
+        }
         others = {"ray": Ray, "slurm": Slurm}
-        chosen = others[engine](resources or {}, threads) if engine in others else Local(device)
+        chosen = (
+            others[engine](resources or {}, threads)
+            if engine in others
+            else Local(device)
+        )
         drive(chosen, task, workers, self.store, self.cells)
         return self.status()
 
@@ -139,7 +161,9 @@ class Study:
         require_current(self.cells)
         rows_of, failed = self._failed_rows(), self.store.failures().keys()
         keys = pd.Series([cell.key for cell in self.cells])
-        table: Any = pd.DataFrame({"grid": [cell.grid for cell in self.cells], "cells": 1})
+        table: Any = pd.DataFrame(
+            {"grid": [cell.grid for cell in self.cells], "cells": 1}
+        )
         table["done"] = keys.isin(self.store.done(keys))
         table["failed"] = keys.isin(failed) & ~table["done"]
         table["left"] = ~(table["done"] | table["failed"])
@@ -155,11 +179,27 @@ class Study:
         """
         failed, rows_of, rows = self.store.failures(), self._failed_rows(), []
         for cell in self.cells:
-            reasons: dict[int | None, Any] = {None: failed[cell.key].get("reason")} if cell.key in failed else {}
+            reasons: dict[int | None, Any] = (
+                {None: failed[cell.key].get("reason")} if cell.key in failed else {}
+            )
             for row, reason in (reasons | rows_of.get(cell.key, {})).items():
-                rows.append({"grid": cell.grid, **cell.labels, "row": row, "reason": reason, "key": cell.key})
-        table = pd.DataFrame(rows, columns=None if rows else ["grid", "row", "reason", "key"])
-        return table.astype({"row": "Int64"}) if any(cell.span for cell in self.cells) else table.drop(columns="row")
+                rows.append(
+                    {
+                        "grid": cell.grid,
+                        **cell.labels,
+                        "row": row,
+                        "reason": reason,
+                        "key": cell.key,
+                    }
+                )
+        table = pd.DataFrame(
+            rows, columns=None if rows else ["grid", "row", "reason", "key"]
+        )
+        return (
+            table.astype({"row": "Int64"})
+            if any(cell.span for cell in self.cells)
+            else table.drop(columns="row")
+        )
 
     @validated
     def combine(self, name: str | None = None) -> xr.Dataset:
@@ -213,13 +253,24 @@ class Study:
 
     def _failed_rows(self) -> dict[str, dict[int, str]]:
         """For each shard, the rows that could not be measured, with their reasons."""
-        shards = {cell.key: self.store.read(cell.key) for cell in self.cells if cell.span}
-        return {key: failed_rows(shard.content) for key, shard in shards.items() if shard is not None}
+        shards = {
+            cell.key: self.store.read(cell.key) for cell in self.cells if cell.span
+        }
+        return {
+            key: failed_rows(shard.content)
+            for key, shard in shards.items()
+            if shard is not None
+        }
 
     def _grid(self, name: str | None) -> Any:
         names = [grid.name for grid in self.grids]
         if name is None and len(names) > 1:
-            raise InputError("The study has several grids.", f"Give the name of one: {', '.join(names)}.")
+            raise InputError(
+                "The study has several grids.",
+                f"Give the name of one: {', '.join(names)}.",
+            )
         if name is not None and name not in names:
-            raise InputError(f"The study has no grid {name!r}.", f"It has: {', '.join(names)}.")
+            raise InputError(
+                f"The study has no grid {name!r}.", f"It has: {', '.join(names)}."
+            )
         return next(grid for grid in self.grids if name in (None, grid.name))

@@ -86,7 +86,10 @@ class Worker:
         with self.store.claimed(cell.key) as deaths:
             if deaths is None:
                 return False
-            if self.store.read(cell.key) is None and self.store.failure(cell.key) is None:
+            if (
+                self.store.read(cell.key) is None
+                and self.store.failure(cell.key) is None
+            ):
                 self._compute(cell, deaths)
                 if "resume" in parameters(cell.measurement):
                     self.store.journal(cell.key).unlink(missing_ok=True)
@@ -102,7 +105,9 @@ class Worker:
             with quiet():
                 result = self._measure(cell)
         except Exception as error:
-            if isinstance(error, OutputError) and "resume" in parameters(cell.measurement):
+            if isinstance(error, OutputError) and "resume" in parameters(
+                cell.measurement
+            ):
                 raise  # its journal is in the store
             self._fail(cell, reason_of(error), error)
             return
@@ -123,7 +128,9 @@ class Worker:
         known = parameters(cell.measurement)
         model = self._model(cell.model) if cell.model else None
         arguments = arguments_for(model, cell.arguments, known)
-        if "resume" in known:  # if this worker is killed, the next one goes on from here
+        if (
+            "resume" in known
+        ):  # if this worker is killed, the next one goes on from here
             arguments |= {"resume": self.store.journal(cell.key)}
         first = () if model is None else (model,)
 
@@ -135,13 +142,21 @@ class Worker:
             return result
 
         # A measurement without a model has no hooks.
-        with nullcontext() if model is None else applied(model, *require_hooks(cell.hooks)):
+        with (
+            nullcontext()
+            if model is None
+            else applied(model, *require_hooks(cell.hooks))
+        ):
             if cell.source is None or cell.span is None:
                 return function()
 
             def measure(prompt: Any) -> Any:
                 grows = scanned_argument(cell.measurement) == "sequence"
-                return function(sequence=sequence_of(model, prompt)) if grows else function(prompt=prompt)
+                return (
+                    function(sequence=sequence_of(model, prompt))
+                    if grows
+                    else function(prompt=prompt)
+                )
 
             return shard(cell.source.prompts(*cell.span), measure)
 
@@ -163,7 +178,10 @@ class Worker:
             try:
                 model: Any = load(wanted.name, device=self.device, **options)
                 if wanted.untrained is not None:
-                    tokenizer, model = model.tokenizer, with_random_weights(model, wanted.untrained)
+                    tokenizer, model = (
+                        model.tokenizer,
+                        with_random_weights(model, wanted.untrained),
+                    )
                     model.tokenizer = tokenizer
             except SquashlensError as error:
                 self._refused[wanted] = error
@@ -197,7 +215,9 @@ def digest(cells: Sequence[Cell]) -> str:
     return sha256("".join(cell.key for cell in cells))
 
 
-def work(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda: False) -> None:
+def work(
+    task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda: False
+) -> None:
     """Compute the cells of a task that are not done."""
     grids, _ = read(task["grids"])
     cells = cells_of(grids)
@@ -208,10 +228,14 @@ def work(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda
         )
     first = len(cells) * worker // task["workers"]  # other workers begin elsewhere
     with threads_set(task["threads"]):
-        Worker(Store(task["store"]), task["device"]).run([*cells[first:], *cells[:first]], stop)
+        Worker(Store(task["store"]), task["device"]).run(
+            [*cells[first:], *cells[:first]], stop
+        )
 
 
-def outcome(task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda: False) -> str:
+def outcome(
+    task: Mapping[str, Any], worker: int, stop: Callable[[], bool] = lambda: False
+) -> str:
     """Work, and return nothing; or return, as JSON, the error that would stop every worker."""
     try:
         work(task, worker, stop)
@@ -228,7 +252,9 @@ def main() -> None:
             signal.signal(getattr(signal, name), lambda *_: told.append(True))
     task = json.loads(sys.stdin.readline())
     # A parent's identity would not do: it may have ended before this line.
-    threading.Thread(target=lambda: told.append(not os.read(sys.stdin.fileno(), 1)), daemon=True).start()
+    threading.Thread(
+        target=lambda: told.append(not os.read(sys.stdin.fileno(), 1)), daemon=True
+    ).start()
     if error := outcome(task, int(sys.argv[1]), lambda: bool(told)):
         print(error, file=sys.stderr)
         raise SystemExit(2)

@@ -30,9 +30,14 @@ NORMS: dict[Distance, str] = {"linf": "L∞", "l1": "L1", "l2": "L2"}
 
 @validated
 def convergence(
-    stack: Stack, lengths: Iterable[int], *, seeds: int | Iterable[int] = 5, norm: Distance = "l1",
-    dtype: torch.dtype = torch.float64, device: str | torch.device = "cpu",
-) -> xr.Dataset:  # fmt: skip
+    stack: Stack,
+    lengths: Iterable[int],
+    *,
+    seeds: int | Iterable[int] = 5,
+    norm: Distance = "l1",
+    dtype: torch.dtype = torch.float64,
+    device: str | torch.device = "cpu",
+) -> xr.Dataset:
     """The distance D of the last tokens of v and v*, δ of their attention rows, and how fast both decrease with length.
 
     Args:
@@ -75,21 +80,57 @@ def convergence(
     fitted = torch.tensor(chosen, dtype=torch.float64)[among]
     zero = (variation[..., among] == 0).double().mean(dim=(0, 2))
     slopes = slopes_of("exponent", "fit", "D", fitted, apart[..., among], ("layer",))
-    slopes |= slopes_of("variation_exponent", "variation_fit", "δ", fitted, variation[..., among], ("layer",))
+    slopes |= slopes_of(
+        "variation_exponent",
+        "variation_fit",
+        "δ",
+        fitted,
+        variation[..., among],
+        ("layer",),
+    )
     seen = (slopes["variation_exponent_high"][1] < HALVING) | (zero == 1)
     premise = torch.zeros_like(seen) if never_decays(stack) else seen
-    each, by_layer, text = ("seed", "layer", "length"), ("layer",), "last tokens of v and v*"
+    each, by_layer, text = (
+        ("seed", "layer", "length"),
+        ("layer",),
+        "last tokens of v and v*",
+    )
     return signed(
         "convergence of a synthetic stack",
         {"seed": numbers, "layer": list(range(1, stack.depth + 1)), "length": chosen},
         {
             "distance": (each, apart, f"{NORMS[norm]} distance of the {text}", "1"),
-            "total_variation": (each, variation, f"δ of the attention rows of the {text}", "1"),
-            "self_weight": (each, own, "attention of the repeated token to itself", "1"),
+            "total_variation": (
+                each,
+                variation,
+                f"δ of the attention rows of the {text}",
+                "1",
+            ),
+            "self_weight": (
+                each,
+                own,
+                "attention of the repeated token to itself",
+                "1",
+            ),
             **slopes,
-            "variation_zero": (by_layer, zero, "share of δ in the tail that is exactly 0", "1"),
-            "premise": (by_layer, premise, "whether the fit of δ halves at least when n grows tenfold", "1"),
-            "rate": ((), rate(stack), "order of D that can be derived, as an exponent", "1"),
+            "variation_zero": (
+                by_layer,
+                zero,
+                "share of δ in the tail that is exactly 0",
+                "1",
+            ),
+            "premise": (
+                by_layer,
+                premise,
+                "whether the fit of δ halves at least when n grows tenfold",
+                "1",
+            ),
+            "rate": (
+                (),
+                rate(stack),
+                "order of D that can be derived, as an exponent",
+                "1",
+            ),
         },
         facts("convergence", stack, numbers, dtype, device, lengths=chosen, norm=norm),
     )
@@ -108,7 +149,11 @@ def rate(stack: Stack) -> float:
         return float("nan")
     if stack.encoding in ("none", "t5"):
         return -1.0
-    return -0.5 if stack.projections == "direct" and stack.encoding in ("sinusoidal_qk", "rope") else float("nan")
+    return (
+        -0.5
+        if stack.projections == "direct" and stack.encoding in ("sinusoidal_qk", "rope")
+        else float("nan")
+    )
 
 
 def never_decays(stack: Stack) -> bool:
@@ -148,36 +193,63 @@ def power_law(
     there = (values > 0) & values.isfinite()
     logs = (torch.where(there, each.log(), torch.nan) for each in (lengths, values))
     x, y = (log - log.nanmean(dim=-1, keepdim=True) for log in logs)
-    xy, xx, yy = (x * y).nansum(dim=-1), x.square().nansum(dim=-1), y.square().nansum(dim=-1)
+    xy, xx, yy = (
+        (x * y).nansum(dim=-1),
+        x.square().nansum(dim=-1),
+        y.square().nansum(dim=-1),
+    )
     few = there.sum(dim=-1) < FEWEST
-    least, most = values.where(there, torch.inf).amin(dim=-1), values.where(there, 0).amax(dim=-1)
-    return torch.where(few, torch.nan, xy / xx), torch.where(few | (least == most), torch.nan, xy.square() / (xx * yy))
+    least, most = (
+        values.where(there, torch.inf).amin(dim=-1),
+        values.where(there, 0).amax(dim=-1),
+    )
+    return torch.where(few, torch.nan, xy / xx), torch.where(
+        few | (least == most), torch.nan, xy.square() / (xx * yy)
+    )
 
 
-def of_draws(name: str, slopes: Float[Tensor, "seed ..."], text: str, dims: tuple[str, ...] = ()) -> Labelled:
+def of_draws(
+    name: str, slopes: Float[Tensor, "seed ..."], text: str, dims: tuple[str, ...] = ()
+) -> Labelled:
     """The mean over draws, NaN if one has no slope, and the ends of its 95 % interval, also NaN below five draws."""
     complete = ~slopes.isnan().any(dim=0)
-    mean, low, high = (torch.where(complete, end, torch.nan) for end in mean_interval(slopes.movedim(0, -1)))
-    ends = (low, high) if len(slopes) >= DRAWS else (torch.full_like(mean, torch.nan),) * 2
+    mean, low, high = (
+        torch.where(complete, end, torch.nan)
+        for end in mean_interval(slopes.movedim(0, -1))
+    )
+    ends = (
+        (low, high) if len(slopes) >= DRAWS else (torch.full_like(mean, torch.nan),) * 2
+    )
     found = with_ends(name, dims, (mean, *ends), f"{text}, mean over seeds")
     return {f"{name}_mean": found.pop(name), **found}
 
 
 def slopes_of(
-    name: str, fit: str, what: str, lengths: Float[Tensor, " length"], values: Float[Tensor, "seed *many length"],
+    name: str,
+    fit: str,
+    what: str,
+    lengths: Float[Tensor, " length"],
+    values: Float[Tensor, "seed *many length"],
     dims: tuple[str, ...] = (),
-) -> dict[str, Variable]:  # fmt: skip
+) -> dict[str, Variable]:
     """Exponents by seed and `dims`, their means and intervals, and R² of the fits, as variables of a Dataset."""
     slope, share = power_law(lengths, values)
     by_seed, text = ("seed", *dims), f"slope of log {what} on log n in the tail"
-    each = {name: (by_seed, slope, text, "1"), fit: (by_seed, share, f"R² of the fitted line of the {text}", "1")}
+    each = {
+        name: (by_seed, slope, text, "1"),
+        fit: (by_seed, share, f"R² of the fitted line of the {text}", "1"),
+    }
     return each | of_draws(name, slope, text, dims)
 
 
 def facts(
-    function: str, stack: Stack | None, seeds: list[int], dtype: torch.dtype = torch.float64, device: object = "cpu",
+    function: str,
+    stack: Stack | None,
+    seeds: list[int],
+    dtype: torch.dtype = torch.float64,
+    device: object = "cpu",
     **arguments: Any,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The facts for the provenance of a result on a random stack."""
     return {
         "stack": None if stack is None else asdict(stack),

@@ -66,7 +66,12 @@ class Stack:
     projections: Projections = "random"
 
     def __post_init__(self) -> None:
-        for name, what in (("depth", "layers"), ("heads", "heads"), ("width", "coordinates"), ("window", "tokens")):
+        for name, what in (
+            ("depth", "layers"),
+            ("heads", "heads"),
+            ("width", "coordinates"),
+            ("window", "tokens"),
+        ):
             if getattr(self, name) is not None:
                 positive(getattr(self, name), name, f"a number of {what}")
         positive(self.mlp, "mlp", "a count", or_zero=True)
@@ -84,9 +89,19 @@ def _contradictions(stack: Stack) -> Iterator[tuple[object, str, str]]:
     """Whether options contradict each other, with the cause and the remedy of an error."""
     s = stack
     for name in ("base", "scale"):
-        yield getattr(s, name) <= 0, f"{name}={getattr(s, name)!r} is not a positive number.", "Give a positive number."
-    yield s.width % s.heads, f"heads={s.heads} does not divide width={s.width}.", "Make width a multiple of heads."
-    odd = f"RoPE rotates pairs of coordinates, and a head has {s.per_head}, which is odd."
+        yield (
+            getattr(s, name) <= 0,
+            f"{name}={getattr(s, name)!r} is not a positive number.",
+            "Give a positive number.",
+        )
+    yield (
+        s.width % s.heads,
+        f"heads={s.heads} does not divide width={s.width}.",
+        "Make width a multiple of heads.",
+    )
+    odd = (
+        f"RoPE rotates pairs of coordinates, and a head has {s.per_head}, which is odd."
+    )
     yield s.encoding == "rope" and s.per_head % 2, odd, "Make width ÷ heads even."
     yield (
         s.encoding.startswith("sin") and s.width % 2,
@@ -94,10 +109,16 @@ def _contradictions(stack: Stack) -> Iterator[tuple[object, str, str]]:
         "Make the width even.",
     )
     more = [name for name in ("residual", "mlp") if getattr(s, name)]
-    more += [f"depth={s.depth}"] * (s.depth > 1) + [f"norm={s.norm!r}"] * (s.norm != "none")
+    more += [f"depth={s.depth}"] * (s.depth > 1) + [f"norm={s.norm!r}"] * (
+        s.norm != "none"
+    )
     more += [f"encoding={s.encoding!r}"] * (s.encoding in ("sinusoidal", "learned"))
     alone = f"projections='direct' is one layer of attention without inputs, so it cannot have {', '.join(more)}."
-    yield s.projections == "direct" and more, alone, "Use projections='random', or leave these options out."
+    yield (
+        s.projections == "direct" and more,
+        alone,
+        "Use projections='random', or leave these options out.",
+    )
 
 
 PAPER = {
@@ -107,10 +128,15 @@ PAPER = {
 """Two readings of the stack of figure 8: sines added to queries and keys, or to the inputs before the projections."""
 
 
-BUCKETS, FARTHEST = 32, 128  # T5: number of ranges of distance, and the distance at which the last range begins
+BUCKETS, FARTHEST = (
+    32,
+    128,
+)  # T5: number of ranges of distance, and the distance at which the last range begins
 
 
-def sinusoids(position: Int[Tensor, " token"], width: int, base: float) -> Float[Tensor, "token d"]:
+def sinusoids(
+    position: Int[Tensor, " token"], width: int, base: float
+) -> Float[Tensor, "token d"]:
     """Sinusoidal encodings, PE(p, 2j) = sin(p base^(−2j/d)), with cosines in odd coordinates (Vaswani et al. 2017)."""
     angle = _angles(position, width, base)
     return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
@@ -129,12 +155,18 @@ def rotate(
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
-def _angles(position: Int[Tensor, " token"], width: int, base: float) -> Float[Tensor, "token dot"]:
-    exponent = torch.arange(0, width, 2, dtype=torch.float64, device=position.device) / width
+def _angles(
+    position: Int[Tensor, " token"], width: int, base: float
+) -> Float[Tensor, "token dot"]:
+    exponent = (
+        torch.arange(0, width, 2, dtype=torch.float64, device=position.device) / width
+    )
     return position[:, None].double() * base**-exponent
 
 
-def alibi(distance: Int[Tensor, "row key"], heads: int) -> Float[Tensor, "head row key"]:
+def alibi(
+    distance: Int[Tensor, "row key"], heads: int
+) -> Float[Tensor, "head row key"]:
     """ALiBi biases: −2^(−8h/H) |distance| for heads h = 1…H (Press et al. 2022)."""
     head = torch.arange(1, heads + 1, dtype=torch.float64, device=distance.device)
     return -(2 ** (-8 * head / heads))[:, None, None] * distance.abs()
@@ -147,7 +179,9 @@ def t5_bucket(distance: Int[Tensor, "row key"]) -> Int[Tensor, "row key"]:
     """
     far, exact = distance.clamp(min=0), BUCKETS // 2
     # The published code uses float32, and at distances that are exact powers the last bit decides.
-    ratio = (far.clamp(min=1).float() / exact).log() / torch.tensor(FARTHEST / exact).log().item()
+    ratio = (far.clamp(min=1).float() / exact).log() / torch.tensor(
+        FARTHEST / exact
+    ).log().item()
     wide = (exact + (ratio * (BUCKETS - exact)).long()).clamp(max=BUCKETS - 1)
     return torch.where(far < exact, far, wide)
 
@@ -186,14 +220,29 @@ class Drawn:
         return x
 
 
-def draw(stack: Stack, longest: int, seeds: Sequence[int], dtype: torch.dtype, device: torch.device) -> Drawn:
+def draw(
+    stack: Stack,
+    longest: int,
+    seeds: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Drawn:
     """All random numbers of a stack for these seeds, with `longest` tokens each."""
-    d, hidden, direct = stack.width, stack.mlp * stack.width, stack.projections == "direct"
+    d, hidden, direct = (
+        stack.width,
+        stack.mlp * stack.width,
+        stack.projections == "direct",
+    )
     sd = stack.scale / d**0.5
 
     def normal(name: str, shape: tuple[int, ...], sd: float, layer: int = 0) -> Many:
         """Normal numbers for all seeds, drawn in float64 on the CPU, so that all devices get the same ones."""
-        drawn = [np.random.default_rng((seed, STREAMS.index(name), layer)).standard_normal(shape) for seed in seeds]
+        drawn = [
+            np.random.default_rng((seed, STREAMS.index(name), layer)).standard_normal(
+                shape
+            )
+            for seed in seeds
+        ]
         return torch.from_numpy(sd * np.stack(drawn)).to(device=device, dtype=dtype)
 
     shapes = dict.fromkeys(("query", "key", "value", "output"), (d, d))
@@ -201,14 +250,27 @@ def draw(stack: Stack, longest: int, seeds: Sequence[int], dtype: torch.dtype, d
     return Drawn(
         stack=stack,
         tokens=None if direct else normal("tokens", (longest, d), 1.0),
-        direct=tuple(normal(name, (longest, d), sd) for name in ("query", "key", "value")) if direct else (),
-        layers=() if direct else tuple(
-            {name: normal(name, shape, stack.scale / shape[0] ** 0.5, layer) for name, shape in shapes.items()}
+        direct=tuple(
+            normal(name, (longest, d), sd) for name in ("query", "key", "value")
+        )
+        if direct
+        else (),
+        layers=()
+        if direct
+        else tuple(
+            {
+                name: normal(name, shape, stack.scale / shape[0] ** 0.5, layer)
+                for name, shape in shapes.items()
+            }
             for layer in range(stack.depth)
         ),
-        table=normal("table", (longest + 1, d), 1.0) if stack.encoding == "learned" else None,
-        biases=normal("biases", (stack.heads, BUCKETS), stack.scale) if stack.encoding == "t5" else None,
-    )  # fmt: skip
+        table=normal("table", (longest + 1, d), 1.0)
+        if stack.encoding == "learned"
+        else None,
+        biases=normal("biases", (stack.heads, BUCKETS), stack.scale)
+        if stack.encoding == "t5"
+        else None,
+    )
 
 
 def chosen_seeds(seeds: int | Iterable[int]) -> list[int]:
@@ -224,5 +286,8 @@ def chosen_lengths(lengths: Iterable[int]) -> list[int]:
     """Lengths in ascending order, each once; an error for anything else."""
     chosen = sorted(set(lengths))
     if not chosen or chosen[0] < 1:
-        raise InputError(f"lengths={short_repr(chosen)} are not numbers of tokens.", "Give positive whole numbers.")
+        raise InputError(
+            f"lengths={short_repr(chosen)} are not numbers of tokens.",
+            "Give positive whole numbers.",
+        )
     return chosen

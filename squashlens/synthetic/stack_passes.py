@@ -31,7 +31,9 @@ from squashlens.theory.distances import total_variation
 
 EPS = 1e-6  # ε under the root of a norm
 CELLS = 2**22  # limit of entries of a block of attention rows: 32 MiB in float64
-NUMBERS = 2**24  # the largest number of coordinates (seeds × tokens × width) that are computed together
+NUMBERS = (
+    2**24
+)  # the largest number of coordinates (seeds × tokens × width) that are computed together
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ class Pack:
         """The tokens that give v and v* at all lengths, in ascending order."""
         trunk, n = torch.arange(lengths[-1]), torch.tensor(lengths)
         position = torch.cat((trunk, n))
-        order = position.argsort(stable=True)  # at one position the trunk's token comes first
+        order = position.argsort(
+            stable=True
+        )  # at one position the trunk's token comes first
         place = order.argsort()
         content, branch = torch.cat((trunk, n - 1))[order], order >= len(trunk)
         parts = (content, position[order], branch, place[n - 1], place[len(trunk) :])
@@ -66,7 +70,13 @@ class Attention:
     `x` is the input of the layer, or None if q, k and v are drawn directly.
     """
 
-    def __init__(self, drawn: Drawn, pack: Pack, layer: int, x: Float[Tensor, "seed token d"] | None) -> None:
+    def __init__(
+        self,
+        drawn: Drawn,
+        pack: Pack,
+        layer: int,
+        x: Float[Tensor, "seed token d"] | None,
+    ) -> None:
         stack, self.drawn, self.pack, self.x = drawn.stack, drawn, pack, x
         if x is None:
             self.weights: dict[str, Tensor] = {}
@@ -78,18 +88,29 @@ class Attention:
             places = sinusoids(pack.position, stack.width, stack.base).to(q)
             q, k = q + places, k + places
         self.query, self.key, self.value = (
-            rearrange(x, "seed token (head dot) -> seed head token dot", head=stack.heads) for x in (q, k, v)
+            rearrange(
+                x, "seed token (head dot) -> seed head token dot", head=stack.heads
+            )
+            for x in (q, k, v)
         )
         if stack.encoding == "rope":
-            self.query, self.key = (rotate(x, pack.position, stack.base) for x in (self.query, self.key))
+            self.query, self.key = (
+                rotate(x, pack.position, stack.base) for x in (self.query, self.key)
+            )
 
-    def rows(self, rows: Int[Tensor, " row"]) -> tuple[Float[Tensor, "seed row d"], Float[Tensor, "seed head row key"]]:
+    def rows(
+        self, rows: Int[Tensor, " row"]
+    ) -> tuple[Float[Tensor, "seed row d"], Float[Tensor, "seed head row key"]]:
         """The layer's output at these tokens, and their attention rows up to the last token that any of them sees."""
         stack, pack = self.drawn.stack, self.pack
-        reach = int(rows.max()) + 1  # the first tokens, which include all that rows attend to
+        reach = (
+            int(rows.max()) + 1
+        )  # the first tokens, which include all that rows attend to
         position, branch = pack.position[:reach], pack.branch[:reach]
         distance = pack.position[rows, None] - position
-        scores = self.query[:, :, rows] @ self.key[:, :, :reach].mT / stack.per_head**0.5
+        scores = (
+            self.query[:, :, rows] @ self.key[:, :, :reach].mT / stack.per_head**0.5
+        )
         if stack.encoding == "alibi":
             scores = scores + alibi(distance, stack.heads).to(scores)
         if self.drawn.biases is not None:
@@ -99,12 +120,23 @@ class Attention:
             seen &= distance < stack.window
         own = rows[:, None] == torch.arange(reach, device=rows.device)
         pattern = scores.masked_fill(~(own | seen), -torch.inf).softmax(dim=-1)
-        mixed = rearrange(pattern @ self.value[:, :, :reach], "seed head row dot -> seed row (head dot)")
-        return mixed if self.x is None else self._finish(self.x[:, rows], mixed), pattern
+        mixed = rearrange(
+            pattern @ self.value[:, :, :reach],
+            "seed head row dot -> seed row (head dot)",
+        )
+        return mixed if self.x is None else self._finish(
+            self.x[:, rows], mixed
+        ), pattern
 
     def groups(self, rows: Int[Tensor, " row"]) -> Sequence[Int[Tensor, " place"]]:
         """Rows in groups whose attention rows have at most `CELLS` entries, with at least one row in each."""
-        return rows.split(max(1, CELLS // (len(self.key) * self.drawn.stack.heads * len(self.pack.content))))
+        return rows.split(
+            max(
+                1,
+                CELLS
+                // (len(self.key) * self.drawn.stack.heads * len(self.pack.content)),
+            )
+        )
 
     def _finish(
         self, x: Float[Tensor, "seed row d"], mixed: Float[Tensor, "seed row d"]
@@ -115,11 +147,15 @@ class Attention:
         z = z + x if stack.residual else z
         if not stack.mlp:
             return z
-        grown = functional.gelu(normalise(z, stack.norm) @ weights["up"]) @ weights["down"]
+        grown = (
+            functional.gelu(normalise(z, stack.norm) @ weights["up"]) @ weights["down"]
+        )
         return z + grown if stack.residual else grown
 
 
-def normalise(x: Float[Tensor, "seed row d"], norm: StackNorm) -> Float[Tensor, "seed row d"]:
+def normalise(
+    x: Float[Tensor, "seed row d"], norm: StackNorm
+) -> Float[Tensor, "seed row d"]:
     """x ÷ √(mean x² + ε) (``"rms"``), the same after subtracting the mean (``"layer"``), or x (``"none"``)."""
     if norm == "none":
         return x
@@ -139,9 +175,13 @@ class LastTokens:
 
 @validated
 def last_tokens(
-    stack: Stack, lengths: Iterable[int], *, seeds: int | Iterable[int] = 5, dtype: torch.dtype = torch.float64,
+    stack: Stack,
+    lengths: Iterable[int],
+    *,
+    seeds: int | Iterable[int] = 5,
+    dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
-) -> LastTokens:  # fmt: skip
+) -> LastTokens:
     """Representations of the last token of v (n tokens) and v* (n + 1 tokens, the last repeated) at every length n.
 
     Each seed draws one growing sequence, whose first n tokens are the same at every length. In the top layer only the
@@ -167,14 +207,23 @@ def last_tokens(
     >>> tuple(found.v.shape), bool((found.v - found.star).abs().max() > 0)
     ((2, 1, 2, 64), True)
     """
-    chosen, numbers, place = chosen_lengths(lengths), chosen_seeds(seeds), device_named(device)
+    chosen, numbers, place = (
+        chosen_lengths(lengths),
+        chosen_seeds(seeds),
+        device_named(device),
+    )
     pack, shape = Pack.of(chosen, place), (len(numbers), stack.depth, len(chosen))
     found = LastTokens(
         *(torch.empty(*shape, stack.width, dtype=dtype) for _ in ("v", "star")),
-        *(torch.empty(*shape, stack.heads, dtype=torch.float64) for _ in ("total_variation", "self_weight")),
+        *(
+            torch.empty(*shape, stack.heads, dtype=torch.float64)
+            for _ in ("total_variation", "self_weight")
+        ),
     )
     together = max(1, NUMBERS // (chosen[-1] * stack.width))
-    groups = [slice(start, start + together) for start in range(0, len(numbers), together)]
+    groups = [
+        slice(start, start + together) for start in range(0, len(numbers), together)
+    ]
     with torch.no_grad():
         for seed in bar(groups, desc="seeds", unit="pass"):
             drawn = draw(stack, chosen[-1], numbers[seed], dtype, place)
@@ -182,8 +231,12 @@ def last_tokens(
             for layer in range(stack.depth):
                 attention = Attention(drawn, pack, layer, x)
                 _read(attention, found, seed, layer)
-                if layer < stack.depth - 1:  # below the top layer, all tokens are computed for the next one
-                    every = attention.groups(torch.arange(len(pack.content), device=place))
+                if (
+                    layer < stack.depth - 1
+                ):  # below the top layer, all tokens are computed for the next one
+                    every = attention.groups(
+                        torch.arange(len(pack.content), device=place)
+                    )
                     x = torch.cat([attention.rows(rows)[0] for rows in every], dim=1)
     return found
 
@@ -191,7 +244,9 @@ def last_tokens(
 def _read(attention: Attention, found: LastTokens, seed: slice, layer: int) -> None:
     """Write the last tokens after one layer to `found`, in groups of lengths."""
     pack, at = attention.pack, slice(0, 0)
-    for v, star in zip(attention.groups(pack.v), attention.groups(pack.star), strict=True):
+    for v, star in zip(
+        attention.groups(pack.v), attention.groups(pack.star), strict=True
+    ):
         at = slice(at.stop, at.stop + len(v))
         found.v[seed, layer, at], row = attention.rows(v)
         found.star[seed, layer, at], row_star = attention.rows(star)

@@ -14,7 +14,14 @@ from squashlens._typing import positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.records.results import signed
-from squashlens.synthetic.convergence import FEWEST, facts, of_draws, power_law, slopes_of, tail_of
+from squashlens.synthetic.convergence import (
+    FEWEST,
+    facts,
+    of_draws,
+    power_law,
+    slopes_of,
+    tail_of,
+)
 from squashlens.synthetic.stack import chosen_lengths, chosen_seeds
 from squashlens.theory.distances import total_variation
 
@@ -23,7 +30,11 @@ LARGEST = math.log(sys.float_info.max)  # the largest noise whose exponential is
 
 @validated
 def softmax_total_variation(
-    lengths: Iterable[int], *, k: int = 200, noise: float = 0.1, seeds: int | Iterable[int] = 5
+    lengths: Iterable[int],
+    *,
+    k: int = 200,
+    noise: float = 0.1,
+    seeds: int | Iterable[int] = 5,
 ) -> xr.Dataset:
     """Total variation δ of two softmaxes by length: x is uniform on [0, 1], and x* has noise on its first k entries.
 
@@ -64,7 +75,9 @@ def softmax_total_variation(
         )
     chosen, numbers = chosen_lengths(lengths), chosen_seeds(seeds)
     n = torch.tensor(chosen, dtype=torch.float64)
-    settled = 10 * k * max(1.0, _gain(noise))  # at this n and above, k/n and g are below a tenth
+    settled = (
+        10 * k * max(1.0, _gain(noise))
+    )  # at this n and above, k/n and g are below a tenth
     among = tail_of(chosen) & (n >= settled)
     if int(among.sum()) < FEWEST:
         raise InputError(
@@ -72,29 +85,63 @@ def softmax_total_variation(
             "Give longer lengths, or a smaller k or noise.",
         )
     # Entries and noise have separate random streams that do not depend on n.
-    x = np.stack([np.random.default_rng((seed, 0, 0)).uniform(0, 1, chosen[-1]) for seed in numbers])
-    added = np.stack([np.random.default_rng((seed, 1, 0)).uniform(0, noise, k) for seed in numbers])
+    x = np.stack(
+        [
+            np.random.default_rng((seed, 0, 0)).uniform(0, 1, chosen[-1])
+            for seed in numbers
+        ]
+    )
+    added = np.stack(
+        [np.random.default_rng((seed, 1, 0)).uniform(0, noise, k) for seed in numbers]
+    )
     x, star = torch.from_numpy(x), torch.from_numpy(x.copy())
     star[:, :k] += torch.from_numpy(added)[:, : chosen[-1]]
-    found = torch.stack([total_variation(x[:, :m].softmax(-1), star[:, :m].softmax(-1)) for m in chosen], dim=-1)
+    found = torch.stack(
+        [
+            total_variation(x[:, :m].softmax(-1), star[:, :m].softmax(-1))
+            for m in chosen
+        ],
+        dim=-1,
+    )
     leading = power_law(n[among], found[:, among] / (1 - k / n[among]))[0]
     expected = torch.where(n > k, expected_variation(n, k, noise), torch.nan)
     return signed(
         "total variation of two growing softmaxes",
         {"seed": numbers, "length": chosen},
         {
-            "total_variation": (("seed", "length"), found, "δ of softmax x and softmax x*", "1"),
+            "total_variation": (
+                ("seed", "length"),
+                found,
+                "δ of softmax x and softmax x*",
+                "1",
+            ),
             **slopes_of("exponent", "fit", "δ", n[among], found[:, among]),
-            **of_draws("leading", leading, "slope of log δ ÷ (1 − k/n) on log n in the tail"),
-            "rate": ((), -1.0, "exponent of δ that can be derived, for n beyond k", "1"),
-            "expected": (("length",), expected, "derived mean of δ over draws, for n beyond k", "1"),
+            **of_draws(
+                "leading", leading, "slope of log δ ÷ (1 − k/n) on log n in the tail"
+            ),
+            "rate": (
+                (),
+                -1.0,
+                "exponent of δ that can be derived, for n beyond k",
+                "1",
+            ),
+            "expected": (
+                ("length",),
+                expected,
+                "derived mean of δ over draws, for n beyond k",
+                "1",
+            ),
             "perturbed": ((), k, "entries that are perturbed", "entries"),
         },
-        facts("softmax_total_variation", None, numbers, lengths=chosen, k=k, noise=noise),
+        facts(
+            "softmax_total_variation", None, numbers, lengths=chosen, k=k, noise=noise
+        ),
     )
 
 
-def expected_variation(n: Float[Tensor, " length"], k: int, noise: float) -> Float[Tensor, " length"]:
+def expected_variation(
+    n: Float[Tensor, " length"], k: int, noise: float
+) -> Float[Tensor, " length"]:
     """The derived mean of δ over draws at n ≥ k, for x uniform on [0, 1] and noise uniform on [0, a] on k entries.
 
     With Z = Σ e^{x_i}, g the relative gain of Z by the noise, and r = ln(1 + g), every weight is multiplied by

@@ -12,10 +12,34 @@ from typing import Literal
 Unclear = Literal["none", "several", "words", "fraction", "grouping", "long", "form"]
 LONGEST = 15  # digits of a number; float64 cannot represent every whole number with more digits
 
-_UNITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-_TEENS = ["ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
+_UNITS = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+]
+_TEENS = [
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-SPELT = {word: n for n, word in enumerate(_UNITS + _TEENS)} | {word: 10 * n for n, word in enumerate(_TENS, start=2)}
+SPELT = {word: n for n, word in enumerate(_UNITS + _TEENS)} | {
+    word: 10 * n for n, word in enumerate(_TENS, start=2)
+}
 
 _GAP = r"[ \u00a0\u2009\u202f]"  # white space allowed between groups of three digits
 _SIGN = "[+\\-\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d]"  # a hyphen, an en dash and a minus; not an em dash
@@ -37,7 +61,10 @@ _THOUSAND = rf"(?:(?:{_UNIT}|a){_HYPHEN}hundred(?:{_MORE}{_HUNDRED})?|{_HUNDRED}
 _WORDS = rf"\b(?:zero|(?:{_THOUSAND}|a){_GAP}+thousand(?:,?{_MORE}{_THOUSAND})?|{_THOUSAND})\b"
 _IN_WORDS = re.compile(_WORDS, re.IGNORECASE)
 _IN_DIGITS = re.compile(_digits("gap"))
-_SCALES = re.compile(r"\b(?:dozens?|hundreds?|thousands?|millions?|billions?|half|couple|score)\b", re.IGNORECASE)
+_SCALES = re.compile(
+    r"\b(?:dozens?|hundreds?|thousands?|millions?|billions?|half|couple|score)\b",
+    re.IGNORECASE,
+)
 _RUNS = re.compile(r"\d(?:[\d.,'’_\u00a0\u2009\u202f]*\d)?")
 
 _SEQUENCE = r"(?:sequence|sentence|string|text|list|series)"
@@ -45,7 +72,9 @@ _WHERE = rf"(?:\s+(?:in|of|for)\s+(?:the|this|your)\s+(?:(?:given|following|abov
 _JUST = r"(?:\s+(?:exactly|only|just|precisely|a\s+total\s+of))?"
 _IS = rf"(?:['\"’”]?\s*(?:\b(?:is|was|are|equals|would\s+be)\b(?:{_JUST})\s*[:=]?|[:=]|[\t\n])\s*['\"“]?)"
 _SURE = r"(?:(?:sure|certainly|of course|okay|ok|so|thus|therefore|hence|here is the answer)\b\s*[,!.:]?\s+)"
-_TITLE = r"(?:(?:the|my|our|your)\s+)?(?:(?:final|correct|exact|right|total|overall)\s+)*"
+_TITLE = (
+    r"(?:(?:the|my|our|your)\s+)?(?:(?:final|correct|exact|right|total|overall)\s+)*"
+)
 _TO = r"(?:\s+(?:to|of|for)\s+(?:your|the|this)\s+(?:maths?\s+)?(?:question|problem|sum))?"
 _TOTAL = r"(?:\s+(?:in\s+total|altogether|in\s+all))?"
 _OPERAND = r"\(*\d+\)*"
@@ -56,9 +85,14 @@ MOST = 400  # characters of a sentence that states one number and nothing else
 
 
 @cache
-def _sentences(nouns: tuple[str, ...], units: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
+def _sentences(
+    nouns: tuple[str, ...], units: tuple[str, ...]
+) -> tuple[re.Pattern[str], ...]:
     """Patterns of sentences that state one number. `units` are words for the counted items, `nouns` for an answer."""
-    counted, single = _quoted(units), _quoted([re.sub(r"'?s(?=\s|$)", "", unit, count=1) for unit in units])
+    counted, single = (
+        _quoted(units),
+        _quoted([re.sub(r"'?s(?=\s|$)", "", unit, count=1) for unit in units]),
+    )
     again = f"(?:\\s*[(\\[]\\s*(?P<again>{_digits('gap2')}|{_WORDS})\\s*[)\\]]?)?"
     number = f"(?P<number>{_digits('gap')}|{_WORDS}){again}"
     of = rf"(?:\s+of\s+(?:all\s+)?(?:the\s+)?{counted})?" if units else ""
@@ -71,18 +105,31 @@ def _sentences(nouns: tuple[str, ...], units: tuple[str, ...]) -> tuple[re.Patte
     said = rf"(?:{announced}|{told}|[:=]\s*|[a-z]\s*=\s*)*"
     bodies = [f"{said}{number}" + (rf"(?:\s+{counted})?" if units else "")]
     if units:
-        single_item = f"(?P<number>1|one){again}"  # of which the item is in the singular
-        bodies.append(rf"{said}{single_item}(?!\s+['\"‘“]?(?P=number)\b)\s+{single}")  # "1 1" may be the sequence again
-        holds = rf"(?:(?:the|this|your)\s+(?:given\s+)?{_SEQUENCE}|it)\s+(?:has|contains)"
+        single_item = (
+            f"(?P<number>1|one){again}"  # of which the item is in the singular
+        )
+        bodies.append(
+            rf"{said}{single_item}(?!\s+['\"‘“]?(?P=number)\b)\s+{single}"
+        )  # "1 1" may be the sequence again
+        holds = (
+            rf"(?:(?:the|this|your)\s+(?:given\s+)?{_SEQUENCE}|it)\s+(?:has|contains)"
+        )
         occurs = rf"(?:the\s+(?:word|digit|number)\s+)?{counted}\s+(?:appears?|occurs?)"
         for amount in (rf"{number}\s+{counted}", rf"{single_item}\s+{single}"):
             bodies.append(rf"(?:{holds}|{occurs}|{there}){_JUST}\s+{amount}")
-    return tuple(re.compile(f"{_SURE}*{body}{_TOTAL}{_WHERE}?{_TOTAL}", re.IGNORECASE) for body in bodies)
+    return tuple(
+        re.compile(f"{_SURE}*{body}{_TOTAL}{_WHERE}?{_TOTAL}", re.IGNORECASE)
+        for body in bodies
+    )
 
 
 def _quoted(units: Sequence[str]) -> str:
     """The pattern of one of some units, which may be in quotes."""
-    return "['\"‘“]?(?:" + "|".join(re.escape(unit).replace("\\ ", r"\s+") for unit in units) + ")['\"’”]?"
+    return (
+        "['\"‘“]?(?:"
+        + "|".join(re.escape(unit).replace("\\ ", r"\s+") for unit in units)
+        + ")['\"’”]?"
+    )
 
 
 def value(text: str) -> int:
@@ -107,7 +154,9 @@ def begins_with_number(text: str) -> bool:
     return match is not None and match[0].lower() != "one"
 
 
-def find_stated(text: str, nouns: tuple[str, ...], units: tuple[str, ...] = ()) -> str | None:
+def find_stated(
+    text: str, nouns: tuple[str, ...], units: tuple[str, ...] = ()
+) -> str | None:
     """The number that a text states, as written, if the text states nothing else; otherwise None.
 
     >>> find_stated("The answer is 7", ("answer",)), find_stated("There are seven (7) ones", (), ("ones",))
@@ -120,25 +169,39 @@ def find_stated(text: str, nouns: tuple[str, ...], units: tuple[str, ...] = ()) 
     match = next(filter(None, (pattern.fullmatch(text) for pattern in patterns)), None)
     if match is None:
         return None
-    said, again = match.groupdict().get("number", match[0]), match.groupdict().get("again")
+    said, again = (
+        match.groupdict().get("number", match[0]),
+        match.groupdict().get("again"),
+    )
     # The same number in digits and in words counts once; anything else is two numbers.
-    if again is not None and (said[-1].isdecimal() == again[-1].isdecimal() or value(said) != value(again)):
+    if again is not None and (
+        said[-1].isdecimal() == again[-1].isdecimal() or value(said) != value(again)
+    ):
         return None
     return said
 
 
 def unread(text: str) -> Unclear:
     """The reason why no number is read from a text that does not state exactly one."""
-    runs, spelt = _RUNS.findall(text), [word.lower() for word in _IN_WORDS.findall(text)]
+    runs, spelt = (
+        _RUNS.findall(text),
+        [word.lower() for word in _IN_WORDS.findall(text)],
+    )
     if re.fullmatch(r"[+-]?\d+\s*/\s*\d+", text):
         return "fraction"
     alone = not re.search(r"[a-z]", re.sub(_IN_WORDS, "", text), re.IGNORECASE)
-    several = len(runs) + sum(alone or word != "one" for word in spelt)  # in a sentence, "one" is usually a pronoun
+    several = len(runs) + sum(
+        alone or word != "one" for word in spelt
+    )  # in a sentence, "one" is usually a pronoun
     if several > 1:
         return "several"
-    scripts = any(c.isdecimal() and not c.isascii() for c in text)  # a single script was already replaced by 0–9
+    scripts = any(
+        c.isdecimal() and not c.isascii() for c in text
+    )  # a single script was already replaced by 0–9
     if runs and not scripts and not _IN_DIGITS.fullmatch(runs[0]):
-        decimal = re.fullmatch(r"\d+\.\d+", runs[0]) and not re.fullmatch(r"[1-9]\d{0,2}\.\d{3}", runs[0])
+        decimal = re.fullmatch(r"\d+\.\d+", runs[0]) and not re.fullmatch(
+            r"[1-9]\d{0,2}\.\d{3}", runs[0]
+        )
         return "fraction" if decimal else "grouping"
     if runs and len(re.sub(r"\D", "", runs[0])) > LONGEST:
         return "long"
@@ -150,4 +213,8 @@ def unread(text: str) -> Unclear:
 def _right_side(text: str) -> str:
     """The text after the last "=" if everything before it is arithmetic; otherwise the whole text."""
     before, equals, after = text.rpartition("=")
-    return after.strip() if equals and "\n" not in text and _SUMS.fullmatch(before) else text
+    return (
+        after.strip()
+        if equals and "\n" not in text and _SUMS.fullmatch(before)
+        else text
+    )

@@ -51,23 +51,36 @@ Draw = Callable[[int, Random], Sequence[str]]
 CAR, OTHERS = "car", ("tree", "house", "dog", "river", "road", "stone")
 
 
-def _worked(kind: str, question: str, first: tuple[str, str, int], second: tuple[str, str, int]) -> str:
+def _worked(
+    kind: str, question: str, first: tuple[str, str, int], second: tuple[str, str, int]
+) -> str:
     """Two worked examples of a chain of thought, each of groups, steps and a count; `question` asks for the second."""
     divided = f"We divide the {kind} into groups of 5."
-    ends = [f"The answer is then {steps} = {count}\n\n{COUNT_ANSWER} {count}" for _, steps, count in (first, second)]
+    ends = [
+        f"The answer is then {steps} = {count}\n\n{COUNT_ANSWER} {count}"
+        for _, steps, count in (first, second)
+    ]
     return f"{divided} {first[0]}\n\n{ends[0]}\n\n{question}\n\n{divided}\n\n{second[0]}\n\n{ends[1]}"
 
 
 ASK_ONES = "Please count the number of ones in the following sequence:"
 SUM_EXAMPLES = _worked(
-    "sum", "Please perform the following sum: 1 + 1 + 1 + 1 + 1 + 1",
-    ("(1 + 1 + 1 + 1 + 1) + (1 + 1 + 1 + 1 + 1) + 1 + 1", "2 * 5 + 2", 12), ("(1 + 1 + 1 + 1 + 1) + 1", "1 * 5 + 1", 6),
-)  # fmt: skip
+    "sum",
+    "Please perform the following sum: 1 + 1 + 1 + 1 + 1 + 1",
+    ("(1 + 1 + 1 + 1 + 1) + (1 + 1 + 1 + 1 + 1) + 1 + 1", "2 * 5 + 2", 12),
+    ("(1 + 1 + 1 + 1 + 1) + 1", "1 * 5 + 1", 6),
+)
 ONES_EXAMPLES = _worked(
-    "sequence", f"{ASK_ONES}111111", ("(11111) (11111) 11", "2 * 5 + 2", 12), ("(11111) 1", "1 * 5 + 1", 6)
+    "sequence",
+    f"{ASK_ONES}111111",
+    ("(11111) (11111) 11", "2 * 5 + 2", 12),
+    ("(11111) 1", "1 * 5 + 1", 6),
 )
 BERNOULLI_EXAMPLES = _worked(
-    "sequence", f"{ASK_ONES}110101", ("(11011) (01111) 10", "4 + 4 + 1", 9), ("(11010) 1", "3 + 1", 4)
+    "sequence",
+    f"{ASK_ONES}110101",
+    ("(11011) (01111) 10", "4 + 4 + 1", 9),
+    ("(11010) 1", "3 + 1", 4),
 )
 WORD_EXAMPLES = _worked(
     "sentence",
@@ -82,7 +95,9 @@ def _draw(pattern: str) -> Draw:
     return lambda n, rng: list(map(str, PATTERNS[pattern](n, rng)))
 
 
-ALL_ONES, LAST_ODD, FIRST_ODD, BERNOULLI = map(_draw, ("repeated", "odd_last", "odd_first", "bernoulli"))
+ALL_ONES, LAST_ODD, FIRST_ODD, BERNOULLI = map(
+    _draw, ("repeated", "odd_last", "odd_first", "bernoulli")
+)
 
 
 def _sentence(n: int, rng: Random) -> list[str]:
@@ -97,7 +112,9 @@ def _even_odds(n: int, rng: Random) -> list[str]:
 
 def _number(items: Sequence[str]) -> str:
     """The items with their numbers, as an explicit positional hint."""
-    return ", ".join(f"digit {place}: {item}" for place, item in enumerate(items, start=1))
+    return ", ".join(
+        f"digit {place}: {item}" for place, item in enumerate(items, start=1)
+    )
 
 
 def _how_many(item: str) -> Callable[[Items], str]:
@@ -106,40 +123,80 @@ def _how_many(item: str) -> Callable[[Items], str]:
 
 
 def _ones(name: str, draw: Draw, **others: object) -> Task:
-    made = {"read": ONE, "examples": BERNOULLI_EXAMPLES, "random": False, "source": "appendix C.1"} | others
+    made = {
+        "read": ONE,
+        "examples": BERNOULLI_EXAMPLES,
+        "random": False,
+        "source": "appendix C.1",
+    } | others
     return Task(name, ONES, draw, _how_many("1"), opening=COUNT_ANSWER, **made)  # pyright: ignore[reportArgumentType]
 
 
 def _both(
-    name: str, draws: tuple[Draw, Draw], source: str, *, hint: str = "", random: bool = False
+    name: str,
+    draws: tuple[Draw, Draw],
+    source: str,
+    *,
+    hint: str = "",
+    random: bool = False,
 ) -> tuple[Task, Task]:
     """The two tasks that ask for the last and for the first digit."""
-    asked, kept = f"{LAST} {hint}".rstrip(), {"opening": LAST_ANSWER, "random": random, "source": source}
+    asked, kept = (
+        f"{LAST} {hint}".rstrip(),
+        {"opening": LAST_ANSWER, "random": random, "source": source},
+    )
     return (
         Task(f"copy_last{name}", asked, draws[0], itemgetter(-1), read=digit, **kept),
-        Task(f"copy_first{name}", asked.replace("the last", "the first"), draws[1], itemgetter(0), read=digit, **kept),
+        Task(
+            f"copy_first{name}",
+            asked.replace("the last", "the first"),
+            draws[1],
+            itemgetter(0),
+            read=digit,
+            **kept,
+        ),
     )
 
 
 PAPER = (
     *_both("", (LAST_ODD, FIRST_ODD), "figure 2 (a)"),
     *_both("_hint", (LAST_ODD, FIRST_ODD), "figure 2 (b)", hint=HINT),
-    *_both("_alternating", (lambda n, _: ("10" * n)[-n:], lambda n, _: ("01" * n)[:n]), "figure 2 (c)"),
+    *_both(
+        "_alternating",
+        (lambda n, _: ("10" * n)[-n:], lambda n, _: ("01" * n)[:n]),
+        "figure 2 (c)",
+    ),
     *_both("_random", (_even_odds, _even_odds), "", random=True),
     Task(
-        "sum", SUM, ALL_ONES, _how_many("1"), " + ".join, ONE, opening=COUNT_ANSWER, examples=SUM_EXAMPLES,
-        random=False, source="figures 3 and 6 (i)",
+        "sum",
+        SUM,
+        ALL_ONES,
+        _how_many("1"),
+        " + ".join,
+        ONE,
+        opening=COUNT_ANSWER,
+        examples=SUM_EXAMPLES,
+        random=False,
+        source="figures 3 and 6 (i)",
     ),
-    _ones("count_ones", ALL_ONES, examples=ONES_EXAMPLES, source="figures 3 and 6 (ii)"),
+    _ones(
+        "count_ones", ALL_ONES, examples=ONES_EXAMPLES, source="figures 3 and 6 (ii)"
+    ),
     _ones("count_bernoulli", BERNOULLI, random=True, source="figures 3 and 6 (iii)"),
     Task(
-        "count_word", WORD, _sentence, _how_many(CAR), " ".join,
-        counted("times", "car", "cars", "occurrences", "occurrences of car"), opening=COUNT_ANSWER,
-        examples=WORD_EXAMPLES, source="section 3.2 (iv)",
+        "count_word",
+        WORD,
+        _sentence,
+        _how_many(CAR),
+        " ".join,
+        counted("times", "car", "cars", "occurrences", "occurrences of car"),
+        opening=COUNT_ANSWER,
+        examples=WORD_EXAMPLES,
+        source="section 3.2 (iv)",
     ),
     _ones("count_alternating", lambda n, _: ("10" * n)[:n]),
     _ones("count_numbered", BERNOULLI, show=_number, examples="", random=True),
-)  # fmt: skip
+)
 
 
 DRAWN = ("alternating", "bernoulli", "any_bernoulli", "random")
@@ -159,7 +216,9 @@ def taught(name: str, pattern: str, *, commas: bool = False) -> Task:
     show = grouped if commas else "".join
 
     def right(items: Items) -> str:
-        return show(items) if name == "copy" else TASKS[name].answer(list(map(int, items)))
+        return (
+            show(items) if name == "copy" else TASKS[name].answer(list(map(int, items)))
+        )
 
     return Task(
         f"taught_{name}_{pattern}{'_commas' if commas else ''}",

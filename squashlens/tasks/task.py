@@ -16,7 +16,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from squashlens._typing import Mode, Modes, Template, distinct, one_of, positive, several, short_repr
+from squashlens._typing import (
+    Mode,
+    Modes,
+    Template,
+    distinct,
+    one_of,
+    positive,
+    several,
+    short_repr,
+)
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.tasks.numerals import unread
@@ -30,7 +39,9 @@ SHORT = 8  # most items in a short question
 FIRST = 5  # as many words of a template begin a question
 FEW = 2  # as few do not tell it from an answer
 DRAWS = 64  # seeds that show whether a task draws at random
-DRAWN_SEEDS = 16  # default number of questions at each length, for tasks that draw random items
+DRAWN_SEEDS = (
+    16  # default number of questions at each length, for tasks that draw random items
+)
 Items = tuple[str, ...]
 
 
@@ -104,13 +115,18 @@ class Task:
                 f"Write {PLACE} exactly once, at the place of the items.",
             )
         if self.opening != self.opening.strip():
-            raise InputError(f"opening={self.opening!r} of {self.name!r} has surrounding spaces.", "Remove them.")
+            raise InputError(
+                f"opening={self.opening!r} of {self.name!r} has surrounding spaces.",
+                "Remove them.",
+            )
 
     def __repr__(self) -> str:
         return f"Task({self.name!r})"
 
     @validated
-    def ask(self, length: int, *, seed: int = 0, mode: Mode = "answer_only") -> "Question":
+    def ask(
+        self, length: int, *, seed: int = 0, mode: Mode = "answer_only"
+    ) -> "Question":
         """The question about `length` items drawn with `seed`, which are the same in every mode and with every joiner.
 
         Raises:
@@ -124,7 +140,9 @@ class Task:
         """
         positive(length, "length", "a number of items")
         items = tuple(self.draw(length, Random(f"{length} {seed}")))
-        if len(items) != length or not all(isinstance(item, str) and item for item in items):
+        if len(items) != length or not all(
+            isinstance(item, str) and item for item in items
+        ):
             raise InputError(
                 f"draw= of {self.name!r} returned {items!r} for {length} items.",
                 "It must return exactly that many non-empty texts.",
@@ -137,23 +155,33 @@ class Task:
         first = next(asked)
         return any(other != first for other in asked)
 
-    def about(self, items: Sequence[str], *, seed: int = 0, mode: Mode = "answer_only") -> "Question":
+    def about(
+        self, items: Sequence[str], *, seed: int = 0, mode: Mode = "answer_only"
+    ) -> "Question":
         """The question about given items, whose `seed` is a label; raises as `ask` does."""
         one_of(mode, Mode, "mode")
         truth = self.answer(tuple(items))
         if not isinstance(truth, str) or not truth.strip():
             raise InputError(
-                f"answer= of {self.name!r} returned {truth!r} as the right answer.", "It must return non-empty text."
+                f"answer= of {self.name!r} returned {truth!r} as the right answer.",
+                "It must return non-empty text.",
             )
         before, _, after = self._in_mode(mode).rpartition(PLACE)
         prompt = before + self.show(items) + after
-        return self._readable(Question(self.name, mode, len(items), seed, tuple(items), prompt, truth))
+        return self._readable(
+            Question(self.name, mode, len(items), seed, tuple(items), prompt, truth)
+        )
 
     def doubled(self, question: "Question") -> "Question":
         """The same question with its last item repeated, after the same examples: the v* of Theorem 4.2 in words."""
-        plain, items = self.about(question.items, mode=question.mode), (*question.items, question.items[-1])
+        plain, items = (
+            self.about(question.items, mode=question.mode),
+            (*question.items, question.items[-1]),
+        )
         doubled = self.about(items, seed=question.seed, mode=question.mode)
-        return replace(doubled, prompt=question.prompt.removesuffix(plain.prompt) + doubled.prompt)
+        return replace(
+            doubled, prompt=question.prompt.removesuffix(plain.prompt) + doubled.prompt
+        )
 
     def short(self) -> list["Question"]:
         """Different questions about 1 to 8 items, in turn of their lengths.
@@ -165,11 +193,23 @@ class Task:
             InputError: if the task cannot be asked about so few items.
         """
         try:
-            asked = [self.ask(n, seed=-seed) for seed in range(1, SHORT + 1) for n in range(1, SHORT + 1)]
+            asked = [
+                self.ask(n, seed=-seed)
+                for seed in range(1, SHORT + 1)
+                for n in range(1, SHORT + 1)
+            ]
             if not self.random:
-                symbols = sorted({item for question in asked for item in question.items})
-                drawn = [Random(f"short {q.length} {q.seed}").choices(symbols, k=q.length) for q in asked]
-                asked = [self.about(items, seed=q.seed) for q, items in zip(asked, drawn, strict=True)]
+                symbols = sorted(
+                    {item for question in asked for item in question.items}
+                )
+                drawn = [
+                    Random(f"short {q.length} {q.seed}").choices(symbols, k=q.length)
+                    for q in asked
+                ]
+                asked = [
+                    self.about(items, seed=q.seed)
+                    for q, items in zip(asked, drawn, strict=True)
+                ]
         except Exception as error:  # of functions that users write
             raise InputError(
                 f"The task {self.name!r} cannot be asked about 1 to {SHORT} items: {error}",
@@ -193,19 +233,31 @@ class Task:
         """
         if not n:
             return question
-        same = (question.items, (*question.items, question.items[-1]))  # the examples of a pair v, v* have neither
+        same = (
+            question.items,
+            (*question.items, question.items[-1]),
+        )  # the examples of a pair v, v* have neither
         others = [example for example in self.short() if example.items not in same]
         if n > len(others):
             raise InputError(
-                f"The task {self.name!r} has {len(others)} short questions besides this one.", "Ask for fewer examples."
+                f"The task {self.name!r} has {len(others)} short questions besides this one.",
+                "Ask for fewer examples.",
             )
         chosen = Random(f"examples {question.length} {question.seed}").sample(others, n)
-        solved = [f"{' '.join(filter(None, (example.prompt, self.opening, example.truth)))}\n\n" for example in chosen]
-        return self._readable(replace(question, prompt="".join(solved) + question.prompt))
+        solved = [
+            f"{' '.join(filter(None, (example.prompt, self.opening, example.truth)))}\n\n"
+            for example in chosen
+        ]
+        return self._readable(
+            replace(question, prompt="".join(solved) + question.prompt)
+        )
 
     @validated
     def asked(
-        self, lengths: Iterable[int], seeds: Iterable[int] = (0,), mode: Mode | Iterable[Mode] = "answer_only"
+        self,
+        lengths: Iterable[int],
+        seeds: Iterable[int] = (0,),
+        mode: Mode | Iterable[Mode] = "answer_only",
     ) -> list["Question"]:
         """One question for each mode, then length in ascending order, then seed.
 
@@ -216,11 +268,18 @@ class Task:
         lengths, seeds, modes = list(lengths), list(seeds), several(mode)
         for name, values in (("lengths", lengths), ("seeds", seeds), ("mode", modes)):
             distinct(values, name)
-        chosen = [(n, seed, each) for each in modes for n in sorted(lengths) for seed in seeds]
-        questions, again = ([self.ask(n, seed=seed, mode=each) for n, seed, each in chosen] for _ in range(2))
+        chosen = [
+            (n, seed, each) for each in modes for n in sorted(lengths) for seed in seeds
+        ]
+        questions, again = (
+            [self.ask(n, seed=seed, mode=each) for n, seed, each in chosen]
+            for _ in range(2)
+        )
         for first, second in zip(questions, again, strict=True):
             if first != second:
-                function = "answer= or show=" if first.items == second.items else "draw="
+                function = (
+                    "answer= or show=" if first.items == second.items else "draw="
+                )
                 raise InputError(
                     f"{function} of {self.name!r} gives something else if it is called again for the same arguments.",
                     "Let draw= use only the generator that it is handed, as in rng.choices, and others only the items.",
@@ -245,15 +304,28 @@ class Task:
         text, ended = self.answer_in(question, text, ended)
         reading = self.read(text, self.opening, ended)
         if not isinstance(reading, Reading):
-            raise InputError(f"read= of {self.name!r} returned {short_repr(reading)}.", "It must return a `Reading`.")
+            raise InputError(
+                f"read= of {self.name!r} returned {short_repr(reading)}.",
+                "It must return a `Reading`.",
+            )
         if not self.numeric or reading.why == "cut" or reading.value == question.truth:
             return reading
         if reading.why == "read" and not is_number(reading.value):
             return Reading("", unread(reading.value))
-        said = reading.value if reading.why == "read" else words(text, self.opening, ended).value
-        return Reading("", "echo") if self._echoed(question, said, reading.why == "read") else reading
+        said = (
+            reading.value
+            if reading.why == "read"
+            else words(text, self.opening, ended).value
+        )
+        return (
+            Reading("", "echo")
+            if self._echoed(question, said, reading.why == "read")
+            else reading
+        )
 
-    def answer_in(self, question: "Question", text: str, ended: bool) -> tuple[str, bool]:
+    def answer_in(
+        self, question: "Question", text: str, ended: bool
+    ) -> tuple[str, bool]:
         """The text up to a new question of this task, and whether the answer `ended`, with that question or before.
 
         It begins on a new line with the template's first words; with two or fewer before the sequence, after a blank
@@ -262,13 +334,26 @@ class Task:
         """
         head, _, after = self.template.partition(PLACE)
         alone = question.prompt.startswith(head + self.show(question.items) + after[:1])
-        begun, ends = (r"\s+".join(map(re.escape, re.split(r"\s+", x.lstrip())[:FIRST])) for x in (head, after))
-        whole = rf"|{begun}[^\n]*?\s*{ends}" if head.strip() and re.search(r"\w", after) else ""
-        whole += rf"|{re.escape(head.strip())}[ \t]*\n" * bool(re.search(r"\S[ \t]*\n\s*$", head))
+        begun, ends = (
+            r"\s+".join(map(re.escape, re.split(r"\s+", x.lstrip())[:FIRST]))
+            for x in (head, after)
+        )
+        whole = (
+            rf"|{begun}[^\n]*?\s*{ends}"
+            if head.strip() and re.search(r"\w", after)
+            else ""
+        )
+        whole += rf"|{re.escape(head.strip())}[ \t]*\n" * bool(
+            re.search(r"\S[ \t]*\n\s*$", head)
+        )
         first = begun if len(head.split()) > FEW else rf"(?:\n\s*{begun}{whole})"
         rest = text.partition(self.opening or "\0")[2] if alone else text
         new = re.search(rf"\S(\s*\n\s*{first})", rest)
-        return (text[: len(text) - len(rest) + new.start(1)], True) if new else (text, ended)
+        return (
+            (text[: len(text) - len(rest) + new.start(1)], True)
+            if new
+            else (text, ended)
+        )
 
     def shown(self, joiner: str) -> "Task":
         """The same task with the text `joiner` between items, for tokenizers that merge items.
@@ -282,7 +367,9 @@ class Task:
                 f"{self.name!r} does more than join its items: joined by {joiner!r} it would be another task.",
                 f"Leave the joiner out, or make that task: dataclasses.replace(task, name=…, show={joiner!r}.join).",
             )
-        return replace(self, show=joiner.join, name=f"{self.name}, joined by {joiner!r}")
+        return replace(
+            self, show=joiner.join, name=f"{self.name}, joined by {joiner!r}"
+        )
 
     def _readable(self, question: "Question") -> "Question":
         """The question; an error if its right answer is not read back unchanged, or is no number in a numeric task."""
@@ -290,7 +377,11 @@ class Task:
         reading = self.understood(question, f"{self.opening} {truth}".lstrip(), True)
         if reading == Reading(truth, "read") and (is_number(truth) or not self.numeric):
             return question
-        what = f"reads it as {reading.value!r}" if reading.why == "read" else f"does not read it ({WHY[reading.why]})"
+        what = (
+            f"reads it as {reading.value!r}"
+            if reading.why == "read"
+            else f"does not read it ({WHY[reading.why]})"
+        )
         raise InputError(
             f"{self.name!r} has {truth!r} as the right answer, but its reader {what}, so no answer would be right.",
             "Let answer= return the text that the reader returns, or give the task another reader by read=. Answers "
@@ -304,9 +395,13 @@ class Task:
             return False
         sequences = ("".join(question.items), self.show(question.items))
         most = FAR * max(n, abs(int(truth)))
-        again = symbols(said).lstrip("0") in {symbols(each).lstrip("0") for each in sequences}
+        again = symbols(said).lstrip("0") in {
+            symbols(each).lstrip("0") for each in sequences
+        }
         if not number:
-            return again or (len(symbols(said)) > len(str(most)) and is_echo(said, sequences))
+            return again or (
+                len(symbols(said)) > len(str(most)) and is_echo(said, sequences)
+            )
         if again and truth.isdecimal() and int(truth) <= n < int(said):
             return True
         return abs(int(said)) > most and is_echo(said, sequences)
@@ -348,5 +443,7 @@ def symbols(text: str) -> str:
 def is_echo(said: str, sequences: Iterable[str]) -> bool:
     """Whether an answer is made of the letters and digits of one of these sequences, but for one in `PER_SLIP`."""
     made = symbols(said)
-    foreign = (sum(symbol not in symbols(each) for symbol in made) for each in sequences)
+    foreign = (
+        sum(symbol not in symbols(each) for symbol in made) for each in sequences
+    )
     return bool(made) and min(foreign) <= len(made) // PER_SLIP

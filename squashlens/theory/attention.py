@@ -17,13 +17,22 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from squashlens.theory.fused_attention import attend_with_lse, or_else, pulled_back, row_times_pattern
+from squashlens.theory.fused_attention import (
+    attend_with_lse,
+    or_else,
+    pulled_back,
+    row_times_pattern,
+)
 
 # Numbers in one block of rows, over all heads: they fit into the caches of a CPU, and keep a GPU busy.
 CELLS = {"cpu": 1 << 21, "cuda": 1 << 26}
 LONGEST, SHORTEST = 256, 16  # most and fewest rows of a block
 FEW = 32  # rows: each goes through fused kernels anew, while a block of rows serves all of them
-LINEAR = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
+LINEAR = [
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.CUDNN_ATTENTION,
+]
 
 
 @dataclass(frozen=True)
@@ -54,38 +63,70 @@ class Attention:
 
     def to(self, device: torch.device) -> "Attention":
         """The same attention on another device; without the logsumexp on another kind of device."""
-        moved = {name: part.to(device) for name, part in vars(self).items() if isinstance(part, Tensor)}
-        return replace(self, **moved | ({} if device.type == self.queries.device.type else {"lse": None}))
+        moved = {
+            name: part.to(device)
+            for name, part in vars(self).items()
+            if isinstance(part, Tensor)
+        }
+        return replace(
+            self,
+            **moved
+            | ({} if device.type == self.queries.device.type else {"lse": None}),
+        )
 
     def largest_product(self) -> float:
         """An upper bound on ‖q_j‖ ‖k_i‖ · scale; rounding of a logit is proportional to it, however small the logit."""
-        return self.queries.norm(dim=-1).max().item() * self.keys.norm(dim=-1).max().item() * abs(self.scale)
+        return (
+            self.queries.norm(dim=-1).max().item()
+            * self.keys.norm(dim=-1).max().item()
+            * abs(self.scale)
+        )
 
     def visible(self, rows: slice, keys: slice) -> Bool[Tensor, "query key"]:
         """Which keys a block of rows may see in at least one prompt and head."""
         (prompts, heads, _, _), groups = self.queries.shape, self.keys.shape[1]
-        flat = self.queries.new_zeros(prompts, groups, heads // groups, rows.stop - rows.start, keys.stop - keys.start)
+        flat = self.queries.new_zeros(
+            prompts,
+            groups,
+            heads // groups,
+            rows.stop - rows.start,
+            keys.stop - keys.start,
+        )
         return unmasked(self._masked(flat, rows, keys)).flatten(0, 2).any(dim=0)
 
-    def blocks(self, copies: int = 1, rows: slice | None = None) -> Iterator[tuple[slice, slice]]:
+    def blocks(
+        self, copies: int = 1, rows: slice | None = None
+    ) -> Iterator[tuple[slice, slice]]:
         """Blocks of rows, each with the keys that it may see; `copies` of its weights must fit into a block."""
         prompts, heads, n, _ = self.queries.shape
         start, stop = (0, n) if rows is None else (rows.start, rows.stop)
-        cells = CELLS["cpu" if self.queries.device.type == "cpu" else "cuda"] // (copies * prompts * heads)
+        cells = CELLS["cpu" if self.queries.device.type == "cpu" else "cuda"] // (
+            copies * prompts * heads
+        )
         while start < stop:
             seen = self.reached(slice(start, start + 1))
-            end = min(stop, start + min(LONGEST, max(SHORTEST, cells // (seen.stop - seen.start))))
+            end = min(
+                stop,
+                start + min(LONGEST, max(SHORTEST, cells // (seen.stop - seen.start))),
+            )
             yield slice(start, end), self.reached(slice(start, end))
             start = end
 
     def weights(
         self, rows: slice, keys: slice, *, slope: bool = False
-    ) -> tuple[Float[Tensor, "prompt group each query key"], Float[Tensor, "prompt group each query key"] | None]:
+    ) -> tuple[
+        Float[Tensor, "prompt group each query key"],
+        Float[Tensor, "prompt group each query key"] | None,
+    ]:
         """The weights α of a block of rows, and with `slope` the derivative of the cap (None without a cap)."""
         groups = self.keys.shape[1]
-        queries = rearrange(self.queries[:, :, rows], "p (c e) j v -> p c (e j) v", c=groups).to(self.dtype)
+        queries = rearrange(
+            self.queries[:, :, rows], "p (c e) j v -> p c (e j) v", c=groups
+        ).to(self.dtype)
         products = (queries * self.scale) @ self.keys[:, :, keys].to(self.dtype).mT
-        logits = rearrange(products, "p c (e j) k -> p c e j k", j=rows.stop - rows.start)
+        logits = rearrange(
+            products, "p c (e j) k -> p c e j k", j=rows.stop - rows.start
+        )
         cap_slope = None
         if self.cap is not None:  # in place, since a block fills the cache
             logits.div_(self.cap).tanh_()
@@ -94,7 +135,9 @@ class Attention:
         logits = self._masked(logits, rows, keys)
         if self.sinks is None:
             return logits.softmax(dim=-1), cap_slope
-        sink = rearrange(self.sinks.to(self.dtype), "(c e) -> 1 c e 1 1", c=groups).expand(*logits.shape[:-1], 1)
+        sink = rearrange(
+            self.sinks.to(self.dtype), "(c e) -> 1 c e 1 1", c=groups
+        ).expand(*logits.shape[:-1], 1)
         return torch.cat([logits, sink], dim=-1).softmax(dim=-1)[..., :-1], cap_slope
 
     def _masked(self, logits: Tensor, rows: slice, keys: slice) -> Tensor:
@@ -108,10 +151,12 @@ class Attention:
             later = torch.ones(size, size, dtype=torch.bool, device=device).triu(1)
             logits[..., rows.start - keys.start :].masked_fill_(later, -torch.inf)
             return logits
-        distance = torch.arange(rows.start, rows.stop, device=device)[:, None] - torch.arange(
-            keys.start, keys.stop, device=device
+        distance = torch.arange(rows.start, rows.stop, device=device)[
+            :, None
+        ] - torch.arange(keys.start, keys.stop, device=device)
+        return logits.masked_fill_(
+            (distance < 0) | (distance >= self.window), -torch.inf
         )
-        return logits.masked_fill_((distance < 0) | (distance >= self.window), -torch.inf)
 
     def averaged(self) -> Float[Tensor, "prompt query key"]:
         """The whole pattern A averaged over heads: n² numbers."""
@@ -125,7 +170,10 @@ class Attention:
         """The keys that queries in a slice may see."""
         if self.mask is not None:
             return slice(0, self.keys.shape[2])
-        return slice(0 if self.window is None else max(0, within.start - self.window + 1), within.stop)
+        return slice(
+            0 if self.window is None else max(0, within.start - self.window + 1),
+            within.stop,
+        )
 
     def pushed(
         self, rows: Float[Tensor, "*row prompt query"], within: slice | None = None
@@ -135,20 +183,34 @@ class Attention:
         Outside the slice `within` the rows are zero; without it they are looked at, for which a device has to wait.
         """
         flat = rows.reshape(-1, *rows.shape[-2:])
-        within = nonzero_range(flat.flatten(0, 1).any(dim=0)) if within is None else within
+        within = (
+            nonzero_range(flat.flatten(0, 1).any(dim=0)) if within is None else within
+        )
         flat = flat.to(self.queries.device, torch.float64)
         total = torch.zeros_like(flat)
-        if self.lse is not None and within.stop - within.start > LONGEST and len(flat) <= FEW:
+        if (
+            self.lse is not None
+            and within.stop - within.start > LONGEST
+            and len(flat) <= FEW
+        ):
             seen = self.reached(within)
-            queries, keys, lse = self.queries[:, :, within], self.keys[:, :, seen], self.lse[:, :, within]
+            queries, keys, lse = (
+                self.queries[:, :, within],
+                self.keys[:, :, seen],
+                self.lse[:, :, within],
+            )
             how = lse, self.scale, self.window, self.cap, within.start - seen.start
             with or_else(self.failed):
                 for into, row in zip(total, flat, strict=True):
-                    into[:, seen] = row_times_pattern(row[:, within], queries, keys, *how)
+                    into[:, seen] = row_times_pattern(
+                        row[:, within], queries, keys, *how
+                    )
                 return total.reshape(rows.shape)
             total.zero_()
         for block, keys in self.blocks(rows=within):
-            pattern = self.weights(block, keys)[0].mean(dim=(1, 2)).double()  # rows may be beyond float32's range
+            pattern = (
+                self.weights(block, keys)[0].mean(dim=(1, 2)).double()
+            )  # rows may be beyond float32's range
             total[..., keys] += torch.einsum("rpj,pjk->rpk", flat[..., block], pattern)
         return total.reshape(rows.shape)
 
@@ -164,10 +226,16 @@ def by_rows(
     n = pattern.shape[-1]
     for start in range(0, n, LONGEST):
         stop = min(n, start + LONGEST)
-        yield slice(start, stop), slice(0, stop), pattern[..., start:stop, :stop].reshape(-1, stop - start, stop)
+        yield (
+            slice(start, stop),
+            slice(0, stop),
+            pattern[..., start:stop, :stop].reshape(-1, stop - start, stop),
+        )
 
 
-def unmasked(scores: Float[Tensor, "*many query key"]) -> Bool[Tensor, "*many query key"]:
+def unmasked(
+    scores: Float[Tensor, "*many query key"],
+) -> Bool[Tensor, "*many query key"]:
     """Which keys are not masked: masked logits are −∞, or the lowest number of this or a narrower dtype."""
     lowest = max(torch.finfo(scores.dtype).min, torch.finfo(torch.float32).min)
     return scores > lowest / 2
@@ -183,27 +251,42 @@ def attention_output(
     attention: Attention, values: Float[Tensor, "prompt group key value"]
 ) -> Float[Tensor, "prompt head query value"]:
     """The output ``Σ_k α_jk w_k`` of every head, by a fused kernel if one supports this attention, else by blocks."""
-    fused = attention.cap is None and attention.sinks is None and attention.window is None
+    fused = (
+        attention.cap is None and attention.sinks is None and attention.window is None
+    )
     n = attention.queries.shape[2]
     if fused and not (attention.mask is None and n != attention.keys.shape[2]):
         each = attention.queries.shape[1] // attention.keys.shape[1]
-        keys, spread = (repeat(x, "p c k v -> p (c e) k v", e=each) for x in (attention.keys, values))
+        keys, spread = (
+            repeat(x, "p c k v -> p (c e) k v", e=each)
+            for x in (attention.keys, values)
+        )
         try:
             # Other kernels would silently compute the whole pattern; blocks of rows are better than that.
             with sdpa_kernel(LINEAR), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # each kernel warns why it cannot be used
+                warnings.simplefilter(
+                    "ignore"
+                )  # each kernel warns why it cannot be used
                 return scaled_dot_product_attention(
-                    attention.queries, keys, spread, attn_mask=attention.mask,
-                    is_causal=attention.mask is None, scale=attention.scale,
-                )  # fmt: skip
+                    attention.queries,
+                    keys,
+                    spread,
+                    attn_mask=attention.mask,
+                    is_causal=attention.mask is None,
+                    scale=attention.scale,
+                )
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
     found = attention.queries.new_empty(*attention.queries.shape[:-1], values.shape[-1])
     for rows, keys in attention.blocks():
         weights, _ = attention.weights(rows, keys)
-        mixed = rearrange(weights, "p c e j k -> p c (e j) k") @ values[:, :, keys].to(weights.dtype)
-        found[:, :, rows] = rearrange(mixed, "p c (e j) v -> p (c e) j v", j=rows.stop - rows.start).to(found.dtype)
+        mixed = rearrange(weights, "p c e j k -> p c (e j) k") @ values[:, :, keys].to(
+            weights.dtype
+        )
+        found[:, :, rows] = rearrange(
+            mixed, "p c (e j) v -> p (c e) j v", j=rows.stop - rows.start
+        ).to(found.dtype)
     return found
 
 
@@ -215,10 +298,13 @@ Gradients = tuple[
 
 
 def gradients(
-    attention: Attention, values: Float[Tensor, "prompt group key value"],
-    cotangents: Float[Tensor, "cotangent prompt head query value"], frozen: bool = False, reached: slice | None = None,
+    attention: Attention,
+    values: Float[Tensor, "prompt group key value"],
+    cotangents: Float[Tensor, "cotangent prompt head query value"],
+    frozen: bool = False,
+    reached: slice | None = None,
     outputs: Float[Tensor, "prompt head query value"] | None = None,
-) -> Gradients:  # fmt: skip
+) -> Gradients:
     """Pull cotangents of `attention_output` back to queries, keys and values; with `frozen` weights only to the values.
 
     With ``P`` the weights: ``dw = Pᵀ dz``, ``ds = P ∘ (dz wᵀ − rowsum(P ∘ dz wᵀ))``, times the cap's derivative, then
@@ -235,26 +321,46 @@ def gradients(
     to_values = torch.zeros(many, *values.shape, **new)
     to_queries = None if frozen else torch.zeros(many, prompts, heads, n, width, **new)
     to_keys = None if frozen else torch.zeros(many, *attention.keys.shape, **new)
-    span = nonzero_range(cotangents.any(dim=-1).flatten(0, 2).any(dim=0)) if reached is None else reached
+    span = (
+        nonzero_range(cotangents.any(dim=-1).flatten(0, 2).any(dim=0))
+        if reached is None
+        else reached
+    )
     for rows, keys in attention.blocks(copies=1 if frozen else max(1, many), rows=span):
         weights, slope = attention.weights(rows, keys, slope=not frozen)
         weights = rearrange(weights, "p c e j k -> p c (e j) k")
         size = rows.stop - rows.start
-        arriving = rearrange(cotangents[:, :, :, rows].to(dtype), "g p (c e) j v -> g p c (e j) v", c=groups)
+        arriving = rearrange(
+            cotangents[:, :, :, rows].to(dtype),
+            "g p (c e) j v -> g p c (e j) v",
+            c=groups,
+        )
         across = rearrange(arriving, "g p c j v -> p c j (g v)")
-        to_values[:, :, :, keys] += rearrange(weights.mT @ across, "p c k (g v) -> g p c k v", g=many)
+        to_values[:, :, :, keys] += rearrange(
+            weights.mT @ across, "p c k (g v) -> g p c k v", g=many
+        )
         if to_queries is None or to_keys is None:
             continue
         stacked = rearrange(arriving, "g p c j v -> p c (g j) v")
-        pulled = rearrange(stacked @ values[:, :, keys].to(dtype).mT, "p c (g j) k -> p c g j k", g=many)
+        pulled = rearrange(
+            stacked @ values[:, :, keys].to(dtype).mT,
+            "p c (g j) k -> p c g j k",
+            g=many,
+        )
         pulled *= weights[:, :, None]
         pulled -= weights[:, :, None] * pulled.sum(dim=-1, keepdim=True)
         if slope is not None:
             pulled *= rearrange(slope, "p c e j k -> p c 1 (e j) k")
         scaled_keys = attention.keys[:, :, None, keys].to(dtype) * attention.scale
-        to_queries[:, :, :, rows] = rearrange(pulled @ scaled_keys, "p c g (e j) v -> g p (c e) j v", j=size)
-        query_rows = rearrange(attention.queries[:, :, rows], "p (c e) j v -> p c 1 (e j) v", c=groups).to(dtype)
-        to_keys[:, :, :, keys] += rearrange(pulled.mT @ (query_rows * attention.scale), "p c g k v -> g p c k v")
+        to_queries[:, :, :, rows] = rearrange(
+            pulled @ scaled_keys, "p c g (e j) v -> g p (c e) j v", j=size
+        )
+        query_rows = rearrange(
+            attention.queries[:, :, rows], "p (c e) j v -> p c 1 (e j) v", c=groups
+        ).to(dtype)
+        to_keys[:, :, :, keys] += rearrange(
+            pulled.mT @ (query_rows * attention.scale), "p c g k v -> g p c k v"
+        )
     return to_queries, to_keys, to_values
 
 
@@ -266,30 +372,57 @@ class Attended(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, attention: Attention, frozen: bool,
-        reached: slice | None, fused: bool,
-    ) -> Tensor:  # fmt: skip
+        ctx: Any,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        attention: Attention,
+        frozen: bool,
+        reached: slice | None,
+        fused: bool,
+    ) -> Tensor:
         output = lse = None
         if fused:
             with or_else(attention.failed):
                 output, lse = attend_with_lse(queries, keys, values, attention.scale)
         ctx.save_for_backward(queries, keys, values)
         held = replace(attention, queries=queries[:0], keys=keys[:0], lse=lse)
-        ctx.constant = held, frozen, reached, None if output is None else output.detach()  # off the graph that holds it
-        return attention_output(replace(attention, queries=queries, keys=keys), values) if output is None else output
+        ctx.constant = (
+            held,
+            frozen,
+            reached,
+            None if output is None else output.detach(),
+        )  # off the graph that holds it
+        return (
+            attention_output(replace(attention, queries=queries, keys=keys), values)
+            if output is None
+            else output
+        )
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        to_queries, to_keys, to_values = PulledBack.apply(*ctx.saved_tensors, cotangents[0], *ctx.constant)  # pyright: ignore
+        to_queries, to_keys, to_values = PulledBack.apply(
+            *ctx.saved_tensors, cotangents[0], *ctx.constant
+        )  # pyright: ignore
         frozen = ctx.constant[1]
-        return None if frozen else to_queries, None if frozen else to_keys, to_values, None, None, None, None
+        return (
+            None if frozen else to_queries,
+            None if frozen else to_keys,
+            to_values,
+            None,
+            None,
+            None,
+            None,
+        )
 
 
 class PulledBack(torch.autograd.Function):
     """`gradients` as a separate graph node, so that a batch of cotangents arrives as a batch and not one by one."""
 
     @staticmethod
-    def forward(queries: Tensor, keys: Tensor, values: Tensor, cotangent: Tensor, *constant: Any) -> tuple[Tensor, ...]:
+    def forward(
+        queries: Tensor, keys: Tensor, values: Tensor, cotangent: Tensor, *constant: Any
+    ) -> tuple[Tensor, ...]:
         found = PulledBack._batch(queries, keys, values, cotangent[None], *constant)
         return tuple(part[0] for part in found)
 
@@ -298,27 +431,52 @@ class PulledBack(torch.autograd.Function):
 
     @staticmethod
     def vmap(  # pyright: ignore[reportIncompatibleMethodOverride]
-        info: Any, in_dims: tuple[Any, ...], queries: Tensor, keys: Tensor, values: Tensor, cotangent: Tensor,
+        info: Any,
+        in_dims: tuple[Any, ...],
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        cotangent: Tensor,
         *constant: Any,
-    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:  # fmt: skip
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         if in_dims[:3] != (None, None, None):
-            raise NotImplementedError("Only cotangents can be batched, not queries, keys or values.")
-        return PulledBack._batch(queries, keys, values, cotangent.movedim(in_dims[3], 0), *constant), (0, 0, 0)
+            raise NotImplementedError(
+                "Only cotangents can be batched, not queries, keys or values."
+            )
+        return PulledBack._batch(
+            queries, keys, values, cotangent.movedim(in_dims[3], 0), *constant
+        ), (0, 0, 0)
 
     @staticmethod
     def _batch(
-        queries: Tensor, keys: Tensor, values: Tensor, batch: Tensor, attention: Attention, *constant: Any
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        batch: Tensor,
+        attention: Attention,
+        *constant: Any,
     ) -> tuple[Tensor, ...]:
-        found = gradients(replace(attention, queries=queries, keys=keys), values, batch, *constant)
+        found = gradients(
+            replace(attention, queries=queries, keys=keys), values, batch, *constant
+        )
         like, none = (queries, keys, values), batch.new_zeros(len(batch), 1)
-        return tuple(none if f is None else f.to(x.dtype) for f, x in zip(found, like, strict=True))
+        return tuple(
+            none if f is None else f.to(x.dtype)
+            for f, x in zip(found, like, strict=True)
+        )
 
 
 def differentiable_attention(
-    attention: Attention, values: Tensor, frozen: bool, reached: slice | None = None, fused: bool = False
+    attention: Attention,
+    values: Tensor,
+    frozen: bool,
+    reached: slice | None = None,
+    fused: bool = False,
 ) -> Float[Tensor, "prompt head query value"]:
     """The differentiable attention output ``Σ_k α_jk w_k``; with frozen weights it depends only on the values.
 
     `reached`, if given, are the positions outside of which cotangents are zero. `fused` is for what `is_flash` takes.
     """
-    return Attended.apply(attention.queries, attention.keys, values, attention, frozen, reached, fused)  # pyright: ignore
+    return Attended.apply(
+        attention.queries, attention.keys, values, attention, frozen, reached, fused
+    )  # pyright: ignore

@@ -14,7 +14,9 @@ ORDERS: dict[Distance, float] = {"linf": float("inf"), "l1": 1.0, "l2": 2.0}
 NOISE_FLOORS = 3  # a difference of no more than this many noise floors may be rounding
 
 
-def distance(v: Float[Tensor, "*many d"], w: Float[Tensor, "*many d"], norm: Distance) -> Float[Tensor, "*many"]:
+def distance(
+    v: Float[Tensor, "*many d"], w: Float[Tensor, "*many d"], norm: Distance
+) -> Float[Tensor, "*many"]:
     """The distance ‖v − w‖ in L∞ (``"linf"``), L1 (``"l1"``) or L2 (``"l2"``), computed in float64."""
     return torch.linalg.vector_norm(v.double() - w.double(), ord=ORDERS[norm], dim=-1)
 
@@ -41,7 +43,9 @@ def shares(
         gradient = total.sign()
     else:
         place = total.abs().argmax(dim=-1, keepdim=True)
-        gradient = torch.zeros_like(total).scatter(-1, place, total.gather(-1, place).sign())
+        gradient = torch.zeros_like(total).scatter(
+            -1, place, total.gather(-1, place).sign()
+        )
     return (parts * gradient).sum(dim=-1) / size, size
 
 
@@ -49,12 +53,17 @@ def ulp(x: Float[Tensor, "*many"], dtype: torch.dtype) -> Float[Tensor, "*many"]
     """The spacing of `dtype`'s numbers at the magnitude of x: 2^(⌊log₂|x|⌋) ε, at least the smallest subnormal."""
     info = torch.finfo(dtype)
     _, exponent = torch.frexp(x.double())
-    spacing = torch.ldexp(torch.full_like(x, info.eps, dtype=torch.float64), exponent - 1)
+    spacing = torch.ldexp(
+        torch.full_like(x, info.eps, dtype=torch.float64), exponent - 1
+    )
     return torch.where(x == 0, 0.0, spacing).clamp(min=info.smallest_normal * info.eps)
 
 
 def noise(
-    v: Float[Tensor, "*many d"], again: Float[Tensor, "*many d"], norm: Distance, roundings: int
+    v: Float[Tensor, "*many d"],
+    again: Float[Tensor, "*many d"],
+    norm: Distance,
+    roundings: int,
 ) -> Float[Tensor, "*many"]:
     """How far rounding can move a vector: its distance ‖v − ṽ‖ from that of a second run, but at least ‖½ ulp(v)‖.
 
@@ -80,7 +89,9 @@ def ulps(
     return units.gather(-1, widest)[..., 0], middle(units)
 
 
-def relative_median(v: Float[Tensor, "*many d"], w: Float[Tensor, "*many d"]) -> Float[Tensor, "*many"]:
+def relative_median(
+    v: Float[Tensor, "*many d"], w: Float[Tensor, "*many d"]
+) -> Float[Tensor, "*many"]:
     """The median over coordinates of |v_c − w_c| ÷ max(|v_c|, |w_c|), from 0 to 2; 0 where both are 0.
 
     Each coordinate is measured by its own size. So it does not depend on the width, and one large coordinate does not
@@ -94,20 +105,29 @@ def relative_median(v: Float[Tensor, "*many d"], w: Float[Tensor, "*many d"]) ->
 
 def middle(values: Float[Tensor, "*many d"]) -> Float[Tensor, "*many"]:
     """The median along the last axis: the mean of the two in the middle."""
-    ordered, d = values.sort(dim=-1).values, values.shape[-1]  # torch.quantile stops at 16 million entries
+    ordered, d = (
+        values.sort(dim=-1).values,
+        values.shape[-1],
+    )  # torch.quantile stops at 16 million entries
     return (ordered[..., (d - 1) // 2] + ordered[..., d // 2]) / 2
 
 
-def identical(v: Float[Tensor, "*many d"], w: Float[Tensor, "*many d"], dtype: torch.dtype) -> Float[Tensor, "*many"]:
+def identical(
+    v: Float[Tensor, "*many d"], w: Float[Tensor, "*many d"], dtype: torch.dtype
+) -> Float[Tensor, "*many"]:
     """The share of coordinates with the same bits after rounding to `dtype`; −0 differs from 0, and equal NaNs
     agree."""
-    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[
+        dtype.itemsize
+    ]
     first, second = (given.to(dtype).contiguous().view(whole) for given in (v, w))
     same: Bool[Tensor, "*many d"] = first == second
     return same.double().mean(dim=-1)
 
 
-def total_variation(p: Float[Tensor, "*many outcome"], q: Float[Tensor, "*many outcome"]) -> Float[Tensor, "*many"]:
+def total_variation(
+    p: Float[Tensor, "*many outcome"], q: Float[Tensor, "*many outcome"]
+) -> Float[Tensor, "*many"]:
     """The total variation δ(p, q) = Σ_i |p_i − q_i|, between 0 and 2."""
     return distance(p, q, "l1")
 
@@ -121,7 +141,9 @@ def divergence(
     return terms.sum(dim=-1).clamp(min=0)  # only rounding can make it negative
 
 
-def log_odds(log_p: Float[Tensor, "*#many outcome"], log_q: Float[Tensor, "*#many outcome"]) -> Float[Tensor, "*many"]:
+def log_odds(
+    log_p: Float[Tensor, "*#many outcome"], log_q: Float[Tensor, "*#many outcome"]
+) -> Float[Tensor, "*many"]:
     """The largest change ``max_ij |log (p_i/p_j) − log (q_i/q_j)|`` of the log odds of two outcomes, in nats.
 
     It is the range of the differences of logits, and does not change with a constant added to all of them. It bounds

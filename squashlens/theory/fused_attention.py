@@ -29,66 +29,102 @@ UNUSED = 16  # columns of the values of an attention of which only the logsumexp
 
 def is_flash(width: int, value_width: int, windowed: bool, cap: float | None) -> bool:
     """Whether PyTorch's flash attention computes such heads."""
-    return not windowed and cap is None and width == value_width and width % 8 == 0 and width <= 256
+    return (
+        not windowed
+        and cap is None
+        and width == value_width
+        and width % 8 == 0
+        and width <= 256
+    )
 
 
 def attend_with_lse(
-    queries: Float[Tensor, "prompt head query dot"], keys: Float[Tensor, "prompt group key dot"],
-    values: Float[Tensor, "prompt group key value"], scale: float, window: int | None = None, cap: float | None = None,
-) -> tuple[Float[Tensor, "prompt head query value"], Float[Tensor, "prompt head query"]]:  # fmt: skip
+    queries: Float[Tensor, "prompt head query dot"],
+    keys: Float[Tensor, "prompt group key dot"],
+    values: Float[Tensor, "prompt group key value"],
+    scale: float,
+    window: int | None = None,
+    cap: float | None = None,
+) -> tuple[
+    Float[Tensor, "prompt head query value"], Float[Tensor, "prompt head query"]
+]:
     """The outputs ``Σ_k α_jk w_k`` of causal attention, and the logsumexp of each row's logits, at least in float32."""
     n, width = queries.shape[2:]
     if is_flash(width, values.shape[-1], window is not None, cap):
         name = f"_scaled_dot_product_flash_attention{'_for_cpu' if queries.device.type == 'cpu' else ''}"
         spread = _for_each_head(queries, keys, values)
-        output, lse, *_ = getattr(torch.ops.aten, name)(queries, *spread, 0.0, True, scale=scale)
+        output, lse, *_ = getattr(torch.ops.aten, name)(
+            queries, *spread, 0.0, True, scale=scale
+        )
         return output, lse
     mask = _block_mask(n, n, 0, window, False, queries.device)
     return _flex(queries, keys, values, _logits(queries, cap), mask, scale)
 
 
 def pulled_back(
-    queries: Float[Tensor, "prompt head query dot"], keys: Float[Tensor, "prompt group key dot"],
-    values: Float[Tensor, "prompt group key dot"], outputs: Float[Tensor, "prompt head query dot"],
-    lse: Float[Tensor, "prompt head query"], cotangents: Float[Tensor, "cotangent prompt head query dot"], scale: float,
+    queries: Float[Tensor, "prompt head query dot"],
+    keys: Float[Tensor, "prompt group key dot"],
+    values: Float[Tensor, "prompt group key dot"],
+    outputs: Float[Tensor, "prompt head query dot"],
+    lse: Float[Tensor, "prompt head query"],
+    cotangents: Float[Tensor, "cotangent prompt head query dot"],
+    scale: float,
 ) -> tuple[
-    Float[Tensor, "cotangent prompt head query dot"], Float[Tensor, "cotangent prompt group key dot"],
+    Float[Tensor, "cotangent prompt head query dot"],
     Float[Tensor, "cotangent prompt group key dot"],
-]:  # fmt: skip
+    Float[Tensor, "cotangent prompt group key dot"],
+]:
     """Cotangents of the outputs pulled back to queries, keys and values, all in one batch of flash attention.
 
     Its kernels round weights and their derivatives to the dtype of the queries before each product.
     """
     many, prompts, n = *cotangents.shape[:2], queries.shape[2]
     parts = (queries, *_for_each_head(queries, keys, values), outputs, lse)
-    batch = [cotangents.flatten(0, 1), *(x.expand(many, *x.shape).flatten(0, 1) for x in parts)]
+    batch = [
+        cotangents.flatten(0, 1),
+        *(x.expand(many, *x.shape).flatten(0, 1) for x in parts),
+    ]
     if queries.device.type == "cpu":
         pull = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
         found = pull(*batch, 0.0, True, scale=scale)
     else:
-        pull, unused = torch.ops.aten._scaled_dot_product_flash_attention_backward, lse.new_empty(0, dtype=torch.long)
+        pull, unused = (
+            torch.ops.aten._scaled_dot_product_flash_attention_backward,
+            lse.new_empty(0, dtype=torch.long),
+        )
         batch[-1] = batch[-1].contiguous()  # it is read as if it were
         found = pull(*batch, None, None, n, n, 0.0, True, unused, unused, scale=scale)
     to_queries, *rest = (part.unflatten(0, (many, prompts)) for part in found)
-    to_keys, to_values = (reduce(x, "g p (c e) k v -> g p c k v", "sum", c=keys.shape[1]) for x in rest)
+    to_keys, to_values = (
+        reduce(x, "g p (c e) k v -> g p c k v", "sum", c=keys.shape[1]) for x in rest
+    )
     return to_queries, to_keys, to_values
 
 
 def row_times_pattern(
-    row: Float[Tensor, "prompt query"], queries: Float[Tensor, "prompt head query dot"],
-    keys: Float[Tensor, "prompt group key dot"], lse: Float[Tensor, "prompt head query"], scale: float,
-    window: int | None = None, cap: float | None = None, ahead: int = 0,
-) -> Float[Tensor, "prompt key"]:  # fmt: skip
+    row: Float[Tensor, "prompt query"],
+    queries: Float[Tensor, "prompt head query dot"],
+    keys: Float[Tensor, "prompt group key dot"],
+    lse: Float[Tensor, "prompt head query"],
+    scale: float,
+    window: int | None = None,
+    cap: float | None = None,
+    ahead: int = 0,
+) -> Float[Tensor, "prompt key"]:
     """``r A`` with A averaged over heads, in float64; NaN if an entry of r is negative.
 
     Query j is at the position of key ``j + ahead``.
     """
-    largest = row.amax(dim=-1, keepdim=True).clamp(min=FLOOR)  # so that float32 has the digits of the logarithms
+    largest = row.amax(dim=-1, keepdim=True).clamp(
+        min=FLOOR
+    )  # so that float32 has the digits of the logarithms
     share = (row / largest).double()
     logs = torch.where(share == 0, FLOOR, share).log().to(lse.dtype)
     # Not the heads of a group as further queries of its keys: few blocks would run at once.
     (spread,) = _for_each_head(queries, keys)
-    mask = _block_mask(keys.shape[2], queries.shape[2], ahead, window, True, keys.device)
+    mask = _block_mask(
+        keys.shape[2], queries.shape[2], ahead, window, True, keys.device
+    )
     logits = _logits(queries, cap, _own(logs[:, None] - lse))
     _, sums = _flex(spread, queries, queries[..., :UNUSED], logits, mask, scale)
     return sums.double().exp().mean(dim=1) * largest
@@ -96,7 +132,10 @@ def row_times_pattern(
 
 def _for_each_head(queries: Tensor, *parts: Tensor) -> list[Tensor]:
     """Keys or values once for each query head of their group."""
-    return [repeat(x, "p c k v -> p (c e) k v", e=queries.shape[1] // x.shape[1]) for x in parts]
+    return [
+        repeat(x, "p c k v -> p (c e) k v", e=queries.shape[1] // x.shape[1])
+        for x in parts
+    ]
 
 
 @contextmanager
@@ -110,12 +149,16 @@ def or_else(failed: Callable[[str], None]) -> Iterator[None]:
         failed(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}")
 
 
-def _logits(queries: Tensor, cap: float | None, bias: Tensor | None = None) -> Callable[..., Tensor]:
+def _logits(
+    queries: Tensor, cap: float | None, bias: Tensor | None = None
+) -> Callable[..., Tensor]:
     """What is made of a scaled product: capped, and with the bias of its key added."""
     dtype = torch.promote_types(queries.dtype, torch.float32)
     most = None if cap is None else _number(cap, dtype, queries.device)
 
-    def logit(product: Tensor, prompt: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    def logit(
+        product: Tensor, prompt: Tensor, head: Tensor, query: Tensor, key: Tensor
+    ) -> Tensor:
         capped = product if most is None else most * torch.tanh(product / most)
         return capped if bias is None else capped + bias[prompt, head, key]
 
@@ -130,7 +173,14 @@ def _number(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _block_mask(length: int, others: int, ahead: int, window: int | None, exchanged: bool, device: torch.device) -> Any:
+def _block_mask(
+    length: int,
+    others: int,
+    ahead: int,
+    window: int | None,
+    exchanged: bool,
+    device: torch.device,
+) -> Any:
     """Which blocks are visible: of queries to as many keys, or exchanged, of `length` keys to `others` queries.
 
     It is computed from the first and last position of each block: PyTorch's own function writes the whole mask, one
@@ -140,7 +190,9 @@ def _block_mask(length: int, others: int, ahead: int, window: int | None, exchan
 
     with torch.inference_mode(False), torch.device(device):
         sign, reach = -1 if exchanged else 1, window or ahead + max(length, others)
-        direction, shift, seen = (torch.tensor(number, dtype=torch.int32) for number in (sign, ahead, reach))
+        direction, shift, seen = (
+            torch.tensor(number, dtype=torch.int32) for number in (sign, ahead, reach)
+        )
 
         def visible(prompt: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             behind = direction * (query - key) + shift
@@ -148,13 +200,18 @@ def _block_mask(length: int, others: int, ahead: int, window: int | None, exchan
 
         first, last = _edges(length)
         start, end = _edges(others)
-        differences = sign * (first[:, None] - end) + ahead, sign * (last[:, None] - start) + ahead
+        differences = (
+            sign * (first[:, None] - end) + ahead,
+            sign * (last[:, None] - start) + ahead,
+        )
         least, most = torch.minimum(*differences), torch.maximum(*differences)
         whole = (last - first == BLOCK - 1)[:, None] & (end - start == BLOCK - 1)
         full = (least >= 0) & (most < reach) & whole
         partly = (most >= 0) & (least < reach) & ~full
         listed = [x for kind in (partly, full) for x in _listed(kind)]
-        return BlockMask.from_kv_blocks(*listed, BLOCK_SIZE=BLOCK, mask_mod=visible, seq_lengths=(length, others))
+        return BlockMask.from_kv_blocks(
+            *listed, BLOCK_SIZE=BLOCK, mask_mod=visible, seq_lengths=(length, others)
+        )
 
 
 def _edges(length: int) -> tuple[Tensor, Tensor]:
@@ -166,20 +223,36 @@ def _edges(length: int) -> tuple[Tensor, Tensor]:
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """The number of blocks of each row, and their indices first."""
     order = blocks.int().argsort(dim=-1, descending=True, stable=True)
-    return _own(blocks.sum(dim=-1, dtype=torch.int32)[None, None]), _own(order.int()[None, None])
+    return _own(blocks.sum(dim=-1, dtype=torch.int32)[None, None]), _own(
+        order.int()[None, None]
+    )
 
 
 def _flex(
-    queries: Tensor, keys: Tensor, values: Tensor, logits: Callable[..., Tensor], mask: Any, scale: float
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    logits: Callable[..., Tensor],
+    mask: Any,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
     """flex_attention with its logsumexp, compiled once for all lengths and windows where it is not on the CPU."""
     from torch.nn.attention.flex_attention import AuxRequest
 
     flex = _kernel(queries.device.type != "cpu")
-    factors, grouped = (_own(x) for x in (queries, keys, values)), queries.shape[1] != keys.shape[1]
+    factors, grouped = (
+        (_own(x) for x in (queries, keys, values)),
+        queries.shape[1] != keys.shape[1],
+    )
     limit = torch._dynamo.config.patch(recompile_limit=GRAPHS)  # pyright: ignore[reportAttributeAccessIssue]
-    with torch.inference_mode(False), torch.no_grad(), limit:  # one mode, since each is compiled for itself
-        output, more = flex(*factors, logits, mask, scale, grouped, return_aux=AuxRequest(lse=True))
+    with (
+        torch.inference_mode(False),
+        torch.no_grad(),
+        limit,
+    ):  # one mode, since each is compiled for itself
+        output, more = flex(
+            *factors, logits, mask, scale, grouped, return_aux=AuxRequest(lse=True)
+        )
     return output, more.lse
 
 
@@ -194,4 +267,8 @@ def _kernel(compiled: bool) -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention
 
     # As one graph, since then a failure to compile is an error: uncompiled it would write all logits.
-    return torch.compile(flex_attention, dynamic=True, fullgraph=True) if compiled else flex_attention
+    return (
+        torch.compile(flex_attention, dynamic=True, fullgraph=True)
+        if compiled
+        else flex_attention
+    )

@@ -11,9 +11,13 @@ FOLDS = 4  # parts of a sketch, of which each judges what the others find
 ROUNDED = 1e-6  # what is added to gaps of eigenvalues, relative to the largest; far above their rounding in float64
 
 
-def spectral_norms(blocks: Float[Tensor, "*position out in"]) -> Float[Tensor, "*position"]:
+def spectral_norms(
+    blocks: Float[Tensor, "*position out in"],
+) -> Float[Tensor, "*position"]:
     """The spectral norm ‖J‖₂ of each block, exact, in float64."""
-    return largest(gram_of(blocks if blocks.shape[-2] <= blocks.shape[-1] else blocks.mT))
+    return largest(
+        gram_of(blocks if blocks.shape[-2] <= blocks.shape[-1] else blocks.mT)
+    )
 
 
 def gram_of(rows: Float[Tensor, "*many out in"]) -> Float[Tensor, "*many out out"]:
@@ -30,7 +34,9 @@ def largest(gram: Float[Tensor, "*many out out"]) -> Float[Tensor, "*many"]:
     return torch.linalg.eigvalsh(gram)[..., -1].clamp(min=0).sqrt()
 
 
-def squared_frobenius(rows: Float[Tensor, "cotangent *position in"]) -> Float[Tensor, "*position"]:
+def squared_frobenius(
+    rows: Float[Tensor, "cotangent *position in"],
+) -> Float[Tensor, "*position"]:
     """The sum of squares over rows and coordinates in float64: what a batch of VJPs adds to ``‖J‖_F²``."""
     return rows.double().square().sum(dim=(0, -1))
 
@@ -48,14 +54,18 @@ def sketch_factors(probes: int, chance: float) -> tuple[float, float]:
     return float(above) ** -0.5, float(below) ** -0.5
 
 
-def missing_sizes(products: Float[Tensor, "cotangent *key in"], chance: float) -> Float[Tensor, "*key"]:
+def missing_sizes(
+    products: Float[Tensor, "cotangent *key in"], chance: float
+) -> Float[Tensor, "*key"]:
     """Upper bounds on ‖Δ_i‖_F from products GΔ_i, which hold together except with probability `chance`."""
     factor = sketch_factors(len(products), chance / products[0, ..., 0].numel())[1]
     return factor * (squared_frobenius(products) / len(products)).sqrt()
 
 
 def with_rounding(
-    bounds: Float[Tensor, "row key"], reached: Bool[Tensor, "row key"], rounding: float | Float[Tensor, "#row #key"]
+    bounds: Float[Tensor, "row key"],
+    reached: Bool[Tensor, "row key"],
+    rounding: float | Float[Tensor, "#row #key"],
 ) -> Float[Tensor, "row key"]:
     """Raise bounds by the rounding error of their computation, so that they bound the exact derivative.
 
@@ -75,7 +85,9 @@ def direction_factor(probes: int, chance: float) -> float:
     return float(2 * special.gammaincinv(probes / 2, chance)) ** -0.5
 
 
-def spike_sizes(gram: Float[Tensor, "*position cotangent cotangent"]) -> Float[Tensor, "*position"]:
+def spike_sizes(
+    gram: Float[Tensor, "*position cotangent cotangent"],
+) -> Float[Tensor, "*position"]:
     """A size of the sketch GJ, at most ‖GJ‖₂, that bounds ‖J‖₂ by the same factor `direction_factor` as ‖GJ‖₂ does.
 
     It is ``√ Π_i (λ₁ − λ_{i+1})^(1/k)``, where λ₁ ≥ … ≥ λ_k are the eigenvalues of the Gram matrix ``GJ(GJ)ᵀ`` and
@@ -89,7 +101,9 @@ def spike_sizes(gram: Float[Tensor, "*position cotangent cotangent"]) -> Float[T
     return (gaps.log().mean(dim=-1) / 2).exp() * top[..., 0].sqrt()
 
 
-def moment_sizes(gram: Float[Tensor, "*position cotangent cotangent"]) -> Float[Tensor, "*position"]:
+def moment_sizes(
+    gram: Float[Tensor, "*position cotangent cotangent"],
+) -> Float[Tensor, "*position"]:
     """An estimate of ``√(Σσ⁶/Σσ⁴) ≤ ‖J‖₂`` from the sketch GJ, where σ are the singular values of J.
 
     With ``A = GJ(GJ)ᵀ``, which is `gram`, the means of A_ij A_ji over i < j and of A_ij A_jl A_li over i < j < l have
@@ -104,7 +118,9 @@ def moment_sizes(gram: Float[Tensor, "*position cotangent cotangent"]) -> Float[
     return (twice / once).sqrt()
 
 
-def unmixing(directions: Float[Tensor, "cotangent d"]) -> Float[Tensor, "row cotangent"]:
+def unmixing(
+    directions: Float[Tensor, "cotangent d"],
+) -> Float[Tensor, "row cotangent"]:
     """The matrix W for which the rows of WG are an orthonormal basis of the row space of the directions G.
 
     With ``G = U S Vᵀ`` it is ``S⁻¹ Uᵀ``, and ``WG = Vᵀ``. So ``‖W(GJ)‖₂ = ‖VᵀJ‖₂ ≤ ‖J‖₂`` is the largest lower bound
@@ -119,7 +135,9 @@ def length_factor(probes: int, chance: float) -> float:
     return float(special.chdtri(probes, chance)) ** -0.5
 
 
-def crossed(gram: Float[Tensor, "*position cotangent cotangent"]) -> Float[Tensor, "*position fold"]:
+def crossed(
+    gram: Float[Tensor, "*position cotangent cotangent"],
+) -> Float[Tensor, "*position fold"]:
     """‖G₂Jv‖ for each quarter G₂ of G, where v is the unit vector for which ‖G₁Jv‖ is largest; G₁ is the rest of G.
 
     G₂ knows nothing of v. So ``‖G₂Jv‖²/k₂`` is an unbiased estimate of ``‖Jv‖² ≤ ‖J‖₂²``, whatever J is. `gram` is
@@ -132,6 +150,8 @@ def crossed(gram: Float[Tensor, "*position cotangent cotangent"]) -> Float[Tenso
         rest = torch.cat([part for place, part in enumerate(quarters) if place != fold])
         values, vectors = torch.linalg.eigh(gram[..., rest[:, None], rest])
         top = values[..., -1:]
-        lengths = (gram[..., own[:, None], rest] @ vectors[..., -1:])[..., 0].norm(dim=-1, keepdim=True)
+        lengths = (gram[..., own[:, None], rest] @ vectors[..., -1:])[..., 0].norm(
+            dim=-1, keepdim=True
+        )
         found.append(lengths / top.where(top > 0, 1.0).sqrt())
     return torch.cat(found, dim=-1)

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 PROBES = 8  # random directions that show what a derivative misses, and what rounding does to it
-WORD = 2**32  # a generator of PyTorch keeps 32 bits of its seed: few enough that a model could avoid many of them
+WORD = (
+    2**32
+)  # a generator of PyTorch keeps 32 bits of its seed: few enough that a model could avoid many of them
 
 
 def seed_of(seed: int | None, *, certifies: bool = True) -> int:
@@ -30,10 +32,15 @@ def normals(seed: int) -> Callable[..., Tensor]:
     sum of the numbers of two generators, divided by √2.
     """
     words = [seed % WORD, seed // WORD % (WORD // 2)]
-    generators = [torch.Generator().manual_seed(word) for word in words[: 2 if words[1] else 1]]
+    generators = [
+        torch.Generator().manual_seed(word) for word in words[: 2 if words[1] else 1]
+    ]
 
     def drawn(*shape: int) -> Tensor:
-        parts = [torch.randn(shape, generator=each, dtype=torch.float64) for each in generators]
+        parts = [
+            torch.randn(shape, generator=each, dtype=torch.float64)
+            for each in generators
+        ]
         return torch.stack(parts).sum(dim=0) / math.sqrt(len(parts))
 
     return drawn

@@ -19,9 +19,13 @@ from torch import Tensor
 Runs = Float[Tensor, "run prompt d"]
 
 
-def distances(v: Float[Tensor, "prompt d"], w: Float[Tensor, "other d"]) -> Float[Tensor, "prompt other"]:
+def distances(
+    v: Float[Tensor, "prompt d"], w: Float[Tensor, "other d"]
+) -> Float[Tensor, "prompt other"]:
     """‖v_n − w_m‖₂ for each pair of rows."""
-    return torch.cdist(v.double(), w.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    return torch.cdist(
+        v.double(), w.double(), compute_mode="donot_use_mm_for_euclid_dist"
+    )
 
 
 def to_first_run(runs: Runs) -> Float[Tensor, "again prompt other"]:
@@ -39,7 +43,9 @@ def noise_of_runs(runs: Runs) -> Float[Tensor, " prompt"]:
     return (runs[1:].double() - runs[0].double()).norm(dim=-1).amax(dim=0)
 
 
-def ratio(size: Float[Tensor, "*many"], noise: Float[Tensor, "*many"]) -> Float[Tensor, "*many"]:
+def ratio(
+    size: Float[Tensor, "*many"], noise: Float[Tensor, "*many"]
+) -> Float[Tensor, "*many"]:
     """A distance ÷ its noise: infinite if only the noise is 0, and NaN if both are."""
     return torch.where((size == 0) & (noise == 0), torch.nan, size / noise)
 
@@ -57,7 +63,9 @@ def margin(runs: Runs) -> Float[Tensor, ""]:
     one's noise, and above 2 every run is nearest to its own prompt. Pairs that are equal in all runs count as 0.
     """
     noise = noise_of_runs(runs)
-    apart = ratio(distances(runs[0], runs[0]), noise[:, None] + noise).nan_to_num(nan=0.0, posinf=torch.inf)
+    apart = ratio(distances(runs[0], runs[0]), noise[:, None] + noise).nan_to_num(
+        nan=0.0, posinf=torch.inf
+    )
     return apart.fill_diagonal_(torch.inf).min()
 
 
@@ -92,8 +100,12 @@ def nearer_to_own(
     The share over both prompts and all ordered pairs r ≠ s of ‖v_r − v_s‖ < ‖v_r − v′_s‖. Equal prompts have 0 if they
     round alike, and about ½ if they do not.
     """
-    both = torch.stack([runs, other_runs]).double().transpose(1, 2)  # (prompt, layer, run, d)
+    both = (
+        torch.stack([runs, other_runs]).double().transpose(1, 2)
+    )  # (prompt, layer, run, d)
     to_own = torch.cdist(both, both, compute_mode="donot_use_mm_for_euclid_dist")
-    to_other = torch.cdist(both, both.flip(0), compute_mode="donot_use_mm_for_euclid_dist")
+    to_other = torch.cdist(
+        both, both.flip(0), compute_mode="donot_use_mm_for_euclid_dist"
+    )
     different = ~torch.eye(len(runs), dtype=torch.bool)
     return (to_own < to_other)[:, :, different].double().mean(dim=(0, 2))

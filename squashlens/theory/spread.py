@@ -25,17 +25,23 @@ SINK = 0.3
 FEWEST = 4  # the smallest k with 1/k < SINK
 
 
-def received(pattern: Float[Tensor, "*prompt query key"] | Attention) -> Float[Tensor, " key"]:
+def received(
+    pattern: Float[Tensor, "*prompt query key"] | Attention,
+) -> Float[Tensor, " key"]:
     """The attention that each token gets from all later queries of one prompt together, as a mean over heads."""
     like = pattern if isinstance(pattern, Tensor) else pattern.queries
     total = like.new_zeros(_length(pattern), dtype=torch.float64)
     for rows, keys, weights in by_rows(pattern):
-        total[keys] += weights.mean(dim=0).double().tril(rows.start - keys.start - 1).sum(dim=0)
+        total[keys] += (
+            weights.mean(dim=0).double().tril(rows.start - keys.start - 1).sum(dim=0)
+        )
     return total
 
 
 def _length(pattern: Tensor | Attention) -> int:
-    return pattern.shape[-1] if isinstance(pattern, Tensor) else pattern.queries.shape[2]
+    return (
+        pattern.shape[-1] if isinstance(pattern, Tensor) else pattern.queries.shape[2]
+    )
 
 
 def beyond_uniform(
@@ -66,7 +72,8 @@ def entropy(shares: Float[Tensor, "*many outcome"]) -> Float[Tensor, "*many"]:
 
 
 def heads_of(
-    pattern: Float[Tensor, "prompt head query key"] | Attention, learned_sink: bool = False
+    pattern: Float[Tensor, "prompt head query key"] | Attention,
+    learned_sink: bool = False,
 ) -> Float[Tensor, "head several"]:
     """For each head the mean over all queries but the first of the weight on token 0 and of the entropy of a row.
 
@@ -79,7 +86,9 @@ def heads_of(
         first = later[..., 0].double().sum(dim=-1) * (keys.start == 0)
         spread = entropy(later)
         if learned_sink:
-            spread = spread + torch.special.entr((1 - later.double().sum(dim=-1)).clamp(min=0))
+            spread = spread + torch.special.entr(
+                (1 - later.double().sum(dim=-1)).clamp(min=0)
+            )
         sums.append(torch.stack([first, spread.sum(dim=-1)], dim=-1))
     return torch.stack(sums).sum(dim=0) / (_length(pattern) - 1)
 
@@ -91,9 +100,13 @@ def spectrum(streams: Float[Tensor, "position d"]) -> Float[Tensor, " several"]:
     ``σ²/Σσ²``, and the second ``exp`` of the entropy of ``σ/Σσ``, at most the smaller of n and d.
     """
     values = torch.linalg.svdvals(streams.double())
-    nothing = values.sum() == 0  # not asked for here, since a device would have to be waited for
+    nothing = (
+        values.sum() == 0
+    )  # not asked for here, since a device would have to be waited for
     squares = (values / values.max()).square()
-    found = torch.stack([entropy(squares / squares.sum()), entropy(values / values.sum()).exp()])
+    found = torch.stack(
+        [entropy(squares / squares.sum()), entropy(values / values.sum()).exp()]
+    )
     return torch.where(nothing, 0.0, found)
 
 
@@ -103,7 +116,11 @@ NEARLY_ALL = 0.9  # the share of the sum above which the first token is shown ap
 def first_share(values: np.ndarray) -> float:
     """The share of the first token in the sum of values that are not negative; NaN if the sum is 0 or not finite."""
     total = float(np.sum(values))
-    return float(values[0]) / total if np.isfinite(total) and total > 0 and np.min(values) >= 0 else float("nan")
+    return (
+        float(values[0]) / total
+        if np.isfinite(total) and total > 0 and np.min(values) >= 0
+        else float("nan")
+    )
 
 
 def first_has_nearly_all(values: np.ndarray) -> bool:

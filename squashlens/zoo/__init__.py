@@ -30,7 +30,10 @@ def bundled() -> tuple[str, ...]:
 def folder(name: str) -> Path:
     """The Hugging Face folder of a bundled model; an `InputError` if there is no bundled model of this name."""
     if name not in bundled():
-        raise InputError(f"There is no bundled model {name!r}.", f"The bundled models are {', '.join(bundled())}.")
+        raise InputError(
+            f"There is no bundled model {name!r}.",
+            f"The bundled models are {', '.join(bundled())}.",
+        )
     return _HERE / name
 
 

@@ -81,15 +81,38 @@ TASKS: dict[str, Task] = {
             _ones,
             weight=5.0,
         ),
-        Task("sum", ("Please perform the following sum:",), _ones, weight=2.0, patterns=BINARY),
-        Task("last", ("What is the last digit in this sequence?",), lambda d: str(d[-1]), weight=1.5),
-        Task("first", ("What is the first digit in this sequence?",), lambda d: str(d[0]), weight=1.5),
-        Task("copy", ("Can you copy the following number?",), lambda d: "".join(map(str, d)), weight=1.5),
+        Task(
+            "sum",
+            ("Please perform the following sum:",),
+            _ones,
+            weight=2.0,
+            patterns=BINARY,
+        ),
+        Task(
+            "last",
+            ("What is the last digit in this sequence?",),
+            lambda d: str(d[-1]),
+            weight=1.5,
+        ),
+        Task(
+            "first",
+            ("What is the first digit in this sequence?",),
+            lambda d: str(d[0]),
+            weight=1.5,
+        ),
+        Task(
+            "copy",
+            ("Can you copy the following number?",),
+            lambda d: "".join(map(str, d)),
+            weight=1.5,
+        ),
     )
 }
 
 
 def spell(digits: Sequence[int], commas: bool) -> str:
     """Digits as text, if requested with commas between groups of three, never with a comma at the end."""
-    groups = [digits[i : i + 3] for i in range(0, len(digits), 3)] if commas else [digits]
+    groups = (
+        [digits[i : i + 3] for i in range(0, len(digits), 3)] if commas else [digits]
+    )
     return ",".join("".join(map(str, group)) for group in groups)

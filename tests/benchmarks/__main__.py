@@ -32,10 +32,23 @@ class Side:
 
     def run(self) -> dict[str, Any]:
         arguments = json.dumps(self.arguments)
-        command = [sys.executable, "-m", "tests.benchmarks.works", self.work, arguments, str(self.times)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+        command = [
+            sys.executable,
+            "-m",
+            "tests.benchmarks.works",
+            self.work,
+            arguments,
+            str(self.times),
+        ]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=os.environ
+        )
         if done.returncode:
-            return {"failed": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "killed"}
+            return {
+                "failed": done.stderr.strip().splitlines()[-1]
+                if done.stderr.strip()
+                else "killed"
+            }
         found = json.loads(done.stdout.strip().splitlines()[-1])
         return found | {"median": self.scale * statistics.median(found["seconds"])}
 
@@ -59,31 +72,91 @@ LARGE_PASS = Side("plain_pass", {"n": 128} | LARGE)
 ONE_FORWARD = "one plain forward pass (fused attention)"
 # Its name; ours and theirs; what theirs is; what is aimed at.
 COMPARISONS = [
-    Comparison("path bound, n = 4096", BOUND, Side("cached_patterns", {"n": 4096}, 1),
-               "cached patterns and matrix products", "≥ 4 × faster, ≤ 1/10 of the memory"),
-    Comparison("path bound, n = 4096, beside a pass", BOUND, Side("plain_pass", {"n": 4096}), ONE_FORWARD,
-               "≤ 2 × its time"),
-    Comparison("memory, n = 8192 and 2048", Side("bound", {"n": 8192}, 1), Side("bound", {"n": 2048}),
-               "the same at n = 2048", "≤ 4.5 × the memory"),
-    Comparison("collapse at all n ≤ 512", Side("collapse", {"n": 512}),
-               Side("two_passes_a_length", {"n": 512}, 1, 16.0),
-               "two forward passes a length (every sixteenth, times 16)", "≥ 200 × faster"),
-    Comparison("exact Frobenius norms, n = 256", EXACT, Side("jacrev", {"n": 256}, 1),
-               "`torch.func.jacrev`, chunk 32", "no slower, ≤ 1/4 of the memory"),
-    Comparison("sketch to 5 %, n = 256", Side("frobenius", {"n": 256} | SKETCH), EXACT, "exact", "≥ 8 × faster"),
-    Comparison("load and verify, shape of Gemma-2B, bfloat16", Side("load", LARGE, 1), Side("read", LARGE, 1),
-               "`from_pretrained`, which verifies nothing", "≤ 20 s and 5.9 GB"),
-    Comparison("path bound, shape of Gemma-2B, bfloat16, n = 128", Side("bound", {"n": 128} | LARGE), LARGE_PASS,
-               ONE_FORWARD, "≤ 1.5 × its time"),
-    Comparison("collapse at all n ≤ 32, shape of Gemma-2B, bfloat16", Side("collapse", {"n": 32} | LARGE), LARGE_PASS,
-               "one plain forward pass of 128 tokens", "≤ 4 s"),
-    Comparison("import and load, bundled model", Side("open_bundled", {}, 1), Side("open_by_libraries", {}, 1),
-               "import of the libraries, and `from_pretrained`", "≤ 6 s"),
-    Comparison("report, bundled model", Side("report", {"n": 96}, 1), Side("open_bundled", {}, 1), "import and load",
-               "≤ 15 s"),
-    Comparison("vocabulary 256,000, n = 4096", Side("bound", {"n": 4096, "vocabulary": 256_000}), BOUND,
-               "a vocabulary of 512", "no extra memory"),
-]  # fmt: skip
+    Comparison(
+        "path bound, n = 4096",
+        BOUND,
+        Side("cached_patterns", {"n": 4096}, 1),
+        "cached patterns and matrix products",
+        "≥ 4 × faster, ≤ 1/10 of the memory",
+    ),
+    Comparison(
+        "path bound, n = 4096, beside a pass",
+        BOUND,
+        Side("plain_pass", {"n": 4096}),
+        ONE_FORWARD,
+        "≤ 2 × its time",
+    ),
+    Comparison(
+        "memory, n = 8192 and 2048",
+        Side("bound", {"n": 8192}, 1),
+        Side("bound", {"n": 2048}),
+        "the same at n = 2048",
+        "≤ 4.5 × the memory",
+    ),
+    Comparison(
+        "collapse at all n ≤ 512",
+        Side("collapse", {"n": 512}),
+        Side("two_passes_a_length", {"n": 512}, 1, 16.0),
+        "two forward passes a length (every sixteenth, times 16)",
+        "≥ 200 × faster",
+    ),
+    Comparison(
+        "exact Frobenius norms, n = 256",
+        EXACT,
+        Side("jacrev", {"n": 256}, 1),
+        "`torch.func.jacrev`, chunk 32",
+        "no slower, ≤ 1/4 of the memory",
+    ),
+    Comparison(
+        "sketch to 5 %, n = 256",
+        Side("frobenius", {"n": 256} | SKETCH),
+        EXACT,
+        "exact",
+        "≥ 8 × faster",
+    ),
+    Comparison(
+        "load and verify, shape of Gemma-2B, bfloat16",
+        Side("load", LARGE, 1),
+        Side("read", LARGE, 1),
+        "`from_pretrained`, which verifies nothing",
+        "≤ 20 s and 5.9 GB",
+    ),
+    Comparison(
+        "path bound, shape of Gemma-2B, bfloat16, n = 128",
+        Side("bound", {"n": 128} | LARGE),
+        LARGE_PASS,
+        ONE_FORWARD,
+        "≤ 1.5 × its time",
+    ),
+    Comparison(
+        "collapse at all n ≤ 32, shape of Gemma-2B, bfloat16",
+        Side("collapse", {"n": 32} | LARGE),
+        LARGE_PASS,
+        "one plain forward pass of 128 tokens",
+        "≤ 4 s",
+    ),
+    Comparison(
+        "import and load, bundled model",
+        Side("open_bundled", {}, 1),
+        Side("open_by_libraries", {}, 1),
+        "import of the libraries, and `from_pretrained`",
+        "≤ 6 s",
+    ),
+    Comparison(
+        "report, bundled model",
+        Side("report", {"n": 96}, 1),
+        Side("open_bundled", {}, 1),
+        "import and load",
+        "≤ 15 s",
+    ),
+    Comparison(
+        "vocabulary 256,000, n = 4096",
+        Side("bound", {"n": 4096, "vocabulary": 256_000}),
+        BOUND,
+        "a vocabulary of 512",
+        "no extra memory",
+    ),
+]
 
 
 def main() -> None:
@@ -106,7 +179,9 @@ def main() -> None:
             print(comparison.name, "|", row(comparison, found), flush=True)
             RECORD.parent.mkdir(parents=True, exist_ok=True)
             RECORD.write_text(json.dumps(held, indent=1))
-    PAGE.write_text(page(held, rows_of(PAGE.read_text(encoding="utf-8"))), encoding="utf-8")
+    PAGE.write_text(
+        page(held, rows_of(PAGE.read_text(encoding="utf-8"))), encoding="utf-8"
+    )
 
 
 def row(comparison: Comparison, found: dict[str, Any]) -> str:
@@ -116,7 +191,9 @@ def row(comparison: Comparison, found: dict[str, Any]) -> str:
         return " | ".join([*cells, "–", comparison.target])
     ratio = f"time {ours['median'] / theirs['median']:.3g}, memory {ours['peak'] / max(theirs['peak'], 1):.2g}"
     if "probes" in ours["sketch"]:
-        ratio += f"; {ours['sketch']['probes']} probes, ± {ours['sketch']['reached']:.1%}"
+        ratio += (
+            f"; {ours['sketch']['probes']} probes, ± {ours['sketch']['reached']:.1%}"
+        )
     return " | ".join([*cells, ratio, comparison.target])
 
 
@@ -128,15 +205,24 @@ def shown(side: dict[str, Any]) -> str:
 
 def rows_of(page: str) -> dict[str, str]:
     """The rows of a page by the name of their comparison: what was found on another machine has no record here."""
-    return {line.split("|")[1].strip(): line for line in page.splitlines() if line.startswith("| ")}
+    return {
+        line.split("|")[1].strip(): line
+        for line in page.splitlines()
+        if line.startswith("| ")
+    }
 
 
 def page(held: dict[str, Any], before: Mapping[str, str]) -> str:
     """The page, with the rows `before` of comparisons that were not run."""
-    rows = [f"| {row(c, held[c.name])} |" if c.name in held else before.get(c.name) for c in COMPARISONS]
+    rows = [
+        f"| {row(c, held[c.name])} |" if c.name in held else before.get(c.name)
+        for c in COMPARISONS
+    ]
     rows = [one for one in rows if one is not None]
     said = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":")[1].strip() for line in said if line.startswith("model name")]
+    names = [
+        line.split(":")[1].strip() for line in said if line.startswith("model name")
+    ]
     cpu = names[0] if names else platform.machine()
     return f"""# Benchmarks
 

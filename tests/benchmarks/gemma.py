@@ -35,17 +35,23 @@ def main() -> None:
     """Time the calls, and write their rows."""
     torch.set_num_threads(2)
     model = sl.load(NAME, device="cpu")
-    plain = AutoModelForCausalLM.from_pretrained(source_of(NAME).path, dtype=torch.float32, attn_implementation="eager")
+    plain = AutoModelForCausalLM.from_pretrained(
+        source_of(NAME).path, dtype=torch.float32, attn_implementation="eager"
+    )
     works = calls(model, plain.eval().requires_grad_(False))
     works[FORWARD]()  # the first pass is slower
     unit, rows = timed(works[FORWARD]), []
     for name, work in works.items():
         seconds = timed(work)
-        rows.append(f"| {name} | {two_digits(seconds)} | {two_digits(seconds / unit)} |")
+        rows.append(
+            f"| {name} | {two_digits(seconds)} | {two_digits(seconds / unit)} |"
+        )
         print(rows[-1], flush=True)
     page, rows = with_rows(PAGE.read_text(encoding="utf-8"), HEAD, rows), []
     for name, (ours, theirs, aim) in compared(model, plain).items():
-        rows.append(f"| {name} | {two_digits(timed(ours) / (timed(theirs) if theirs else 1))} | {aim:g} |")
+        rows.append(
+            f"| {name} | {two_digits(timed(ours) / (timed(theirs) if theirs else 1))} | {aim:g} |"
+        )
         print(rows[-1], flush=True)
     PAGE.write_text(with_rows(page, AIMS, rows), encoding="utf-8")
 
@@ -60,13 +66,17 @@ def calls(model: Any, plain: Any) -> dict[str, Work]:
     ids, load = model.to_tokens(PROMPT), f"import squashlens as sl; sl.load({NAME!r})"
     sl.path_bound(model, ids)
     return {
-        "`import squashlens` and `load`": lambda: subprocess.run([sys.executable, "-c", load], check=True),
+        "`import squashlens` and `load`": lambda: subprocess.run(
+            [sys.executable, "-c", load], check=True
+        ),
         FORWARD: lambda: passed(plain, ids),
         "`top_tokens`": lambda: sl.top_tokens(model, PROMPT),
         "`influence` without norms": lambda: sl.influence(model, PROMPT, method="none"),
         "`sensitivity`": lambda: sl.sensitivity(model, PROMPT),
         "`jacobian_norms`, a sketch": lambda: sl.jacobian_norms(model, PROMPT),
-        '`jacobian_norms(method="exact")`': lambda: sl.jacobian_norms(model, PROMPT, method="exact"),
+        '`jacobian_norms(method="exact")`': lambda: sl.jacobian_norms(
+            model, PROMPT, method="exact"
+        ),
         "`knockout_effect`": lambda: sl.knockout_effect(model, PROMPT),
         "`substitution_effect`": lambda: sl.substitution_effect(model, PROMPT),
     }
@@ -75,24 +85,55 @@ def calls(model: Any, plain: Any) -> dict[str, Work]:
 def compared(model: Any, plain: Any) -> dict[str, tuple[Work, Work | None, float]]:
     """By name: ours, the obvious script, or None if the seconds count, and what is aimed at."""
     ids, tiny = model.to_tokens(PROMPT), sl.load("tiny-gemma")
-    few, many, ones = model.to_tokens(LONG), ids.repeat(1, 10), sl.prompts.repeated(model, "1", 64)
-    trunk, short = torch.tensor([[*ones.trunk]]), tiny.to_tokens("How many ones are in the sequence? 110 =")
+    few, many, ones = (
+        model.to_tokens(LONG),
+        ids.repeat(1, 10),
+        sl.prompts.repeated(model, "1", 64),
+    )
+    trunk, short = (
+        torch.tensor([[*ones.trunk]]),
+        tiny.to_tokens("How many ones are in the sequence? 110 ="),
+    )
     page = str(Path(tempfile.mkdtemp()) / "gemma.html")
     whole = {"baselines": ["contrast"]}
     return {
         "`path_bound` ÷ product of plain patterns, 20 tokens": (
-            partial(sl.path_bound, model, ids), partial(obvious, plain, ids), 1.3,
+            partial(sl.path_bound, model, ids),
+            partial(obvious, plain, ids),
+            1.3,
         ),
-        "… 200 tokens": (partial(sl.path_bound, model, many), partial(obvious, plain, many), 1.3),
-        "… tiny-gemma, ÷ a pass": (partial(sl.path_bound, tiny, short), partial(passed, tiny, short), 1.7),
+        "… 200 tokens": (
+            partial(sl.path_bound, model, many),
+            partial(obvious, plain, many),
+            1.3,
+        ),
+        "… tiny-gemma, ÷ a pass": (
+            partial(sl.path_bound, tiny, short),
+            partial(passed, tiny, short),
+            1.7,
+        ),
         "`collapse` of 64 lengths without noise ÷ a pass": (
-            partial(sl.collapse, model, ones, noise_lengths=0), partial(passed, plain, trunk), 2,
+            partial(sl.collapse, model, ones, noise_lengths=0),
+            partial(passed, plain, trunk),
+            2,
         ),
-        "… with noise and a baseline": (partial(sl.collapse, model, ones, **whole), partial(passed, plain, trunk), 6),
-        "`sensitivity` ÷ 64 plain products": (partial(sl.sensitivity, model, ids), partial(pulled, plain, ids), 1.3),
+        "… with noise and a baseline": (
+            partial(sl.collapse, model, ones, **whole),
+            partial(passed, plain, trunk),
+            6,
+        ),
+        "`sensitivity` ÷ 64 plain products": (
+            partial(sl.sensitivity, model, ids),
+            partial(pulled, plain, ids),
+            1.3,
+        ),
         "`squash_map` of 41 tokens": (partial(sl.squash_map, model, few), None, 6),
-        "`report` of them": (partial(sl.report, model, prompt=LONG, out=page), None, 15),
-    }  # fmt: skip
+        "`report` of them": (
+            partial(sl.report, model, prompt=LONG, out=page),
+            None,
+            15,
+        ),
+    }
 
 
 @torch.no_grad()

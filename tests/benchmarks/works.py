@@ -16,9 +16,16 @@ from tests.cuda.works import SHAPES, constant_collapse, ids_of
 
 FOLDER = Path("runs/benchmarks")
 SHAPE: dict[str, Any] = dict(
-    hidden_size=512, intermediate_size=2048, num_attention_heads=8, num_key_value_heads=8,
-    head_dim=64, max_position_embeddings=65536, pad_token_id=0, bos_token_id=2, eos_token_id=1,
-)  # fmt: skip
+    hidden_size=512,
+    intermediate_size=2048,
+    num_attention_heads=8,
+    num_key_value_heads=8,
+    head_dim=64,
+    max_position_embeddings=65536,
+    pad_token_id=0,
+    bos_token_id=2,
+    eos_token_id=1,
+)
 
 
 def folder(vocabulary: int = 512, blocks: int = 8, large: bool = False) -> Path:
@@ -28,23 +35,33 @@ def folder(vocabulary: int = 512, blocks: int = 8, large: bool = False) -> Path:
         torch.manual_seed(0)
         dtype = torch.bfloat16 if large else torch.float32
         shape = SHAPES["gemma-2b"] if large else SHAPE
-        config = GemmaConfig(**shape | {"vocab_size": vocabulary, "num_hidden_layers": blocks})
+        config = GemmaConfig(
+            **shape | {"vocab_size": vocabulary, "num_hidden_layers": blocks}
+        )
         AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(path)
     return path
 
 
 def opened(**shape: Any) -> Any:
-    return sl.load(folder(**shape), device="cpu", dtype="bfloat16" if "large" in shape else "float32")
+    return sl.load(
+        folder(**shape),
+        device="cpu",
+        dtype="bfloat16" if "large" in shape else "float32",
+    )
 
 
 def bridge(**shape: Any) -> Any:
     model = opened(**shape)
-    sl.path_bound(model, torch.tensor([2, 3, 4]))  # what is proved at first use is not what is timed
+    sl.path_bound(
+        model, torch.tensor([2, 3, 4])
+    )  # what is proved at first use is not what is timed
     return model
 
 
 def plain(attention: str, **shape: Any) -> Any:
-    model = AutoModelForCausalLM.from_pretrained(folder(**shape), dtype="auto", attn_implementation=attention)
+    model = AutoModelForCausalLM.from_pretrained(
+        folder(**shape), dtype="auto", attn_implementation=attention
+    )
     return model.eval().requires_grad_(False)
 
 
@@ -62,10 +79,18 @@ def cached_patterns(n: int) -> Work:
 
     def work() -> Any:
         with torch.no_grad():
-            _, cache = model.run_with_cache(ids[None], names_filter=lambda name: name.endswith("hook_pattern"))
+            _, cache = model.run_with_cache(
+                ids[None], names_filter=lambda name: name.endswith("hook_pattern")
+            )
         product = torch.eye(n)
         for block in range(8):
-            product = (2 * (cache[f"blocks.{block}.attn.hook_pattern"][0].mean(dim=0) + torch.eye(n))) @ product
+            product = (
+                2
+                * (
+                    cache[f"blocks.{block}.attn.hook_pattern"][0].mean(dim=0)
+                    + torch.eye(n)
+                )
+            ) @ product
         return product[-1]
 
     return work
@@ -111,9 +136,16 @@ def jacrev(n: int, chunk: int = 32) -> Work:
     start = model.get_input_embeddings()(ids_of(n)[None])
 
     def last(embeddings: torch.Tensor) -> torch.Tensor:
-        return model.model(inputs_embeds=embeddings, use_cache=False).last_hidden_state[0, -1]
+        return model.model(inputs_embeds=embeddings, use_cache=False).last_hidden_state[
+            0, -1
+        ]
 
-    return lambda: torch.func.jacrev(last, chunk_size=chunk)(start).square().sum(dim=(0, -1)).sqrt()
+    return lambda: (
+        torch.func.jacrev(last, chunk_size=chunk)(start)
+        .square()
+        .sum(dim=(0, -1))
+        .sqrt()
+    )
 
 
 def load(**shape: Any) -> Work:
@@ -128,7 +160,9 @@ def read(**shape: Any) -> Work:
 
 def started(code: str) -> Work:
     """A new Python process, from its first import to its end."""
-    return lambda: subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    return lambda: subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True
+    )
 
 
 def open_bundled() -> Work:
@@ -146,7 +180,9 @@ def open_by_libraries() -> Work:
 
 def report(n: int) -> Work:
     page = str((FOLDER / "report.html").resolve())
-    return started(f"import squashlens as sl; sl.report('tiny-gemma', n={n}, out={page!r})")
+    return started(
+        f"import squashlens as sl; sl.report('tiny-gemma', n={n}, out={page!r})"
+    )
 
 
 def resident(key: str) -> float:
@@ -169,7 +205,11 @@ def main() -> None:
         result = work()
         seconds.append(time.perf_counter() - start)
         peak = max(peak, resident("VmHWM") - before)
-    extra = {} if not hasattr(result, "attrs") else sl.results.provenance(result).get("sketch", {})
+    extra = (
+        {}
+        if not hasattr(result, "attrs")
+        else sl.results.provenance(result).get("sketch", {})
+    )
     print(json.dumps({"seconds": seconds, "peak": peak, "sketch": extra}))
 
 

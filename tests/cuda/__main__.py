@@ -44,13 +44,38 @@ AIMS: list[tuple[str, str, int, str, str, float]] = [
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rehearse", action="store_true", help="small shapes on the CPU, with the present Python")
-    parser.add_argument("--folder", type=Path, default=Path("runs/cuda"), help="folder for all that is written")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="seconds for everything; default: 520")
-    parser.add_argument("--models", nargs="*", default=list(MODELS), choices=MODELS, help="shapes to time")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="small shapes on the CPU, with the present Python",
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("runs/cuda"),
+        help="folder for all that is written",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        help="seconds for everything; default: 520",
+    )
+    parser.add_argument(
+        "--models",
+        nargs="*",
+        default=list(MODELS),
+        choices=MODELS,
+        help="shapes to time",
+    )
     options = parser.parse_args(arguments)
-    began, held = time.monotonic(), {"rehearsal": options.rehearse, "parts": [], "failures": []}
+    began, held = (
+        time.monotonic(),
+        {"rehearsal": options.rehearse, "parts": [], "failures": []},
+    )
     file = options.folder.resolve() / "results.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     os.environ[SAID] = str(file.with_name("said.jsonl"))
@@ -61,7 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts.insert(len(aimed.intersection(models)), partial(test, held))
     for number, part in enumerate(parts):
         left = max(0.0, began + options.seconds - time.monotonic())
-        share = left if number == len(parts) - 1 else left / 2  # what a part leaves is for the next ones
+        share = (
+            left if number == len(parts) - 1 else left / 2
+        )  # what a part leaves is for the next ones
         part(min(TESTING, share) if part.func is test else share)
         held["seconds"] = time.monotonic() - began
         file.write_text(json.dumps(held, indent=1), encoding="utf-8")
@@ -69,7 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(*table, sep="\n", flush=True)
         if not options.rehearse:
             before, after = halves(PAGE.read_text(encoding="utf-8"), HEAD)
-            PAGE.write_text("\n".join([*before, *table, *after]) + "\n", encoding="utf-8")
+            PAGE.write_text(
+                "\n".join([*before, *table, *after]) + "\n", encoding="utf-8"
+            )
     print(f"{file}: {len(held['failures'])} failures, {held['seconds']:.0f} s")
     return int(bool(held["failures"]))
 
@@ -81,8 +110,20 @@ def failed(held: dict[str, Any], part: str, reason: str) -> None:
 
 def test(held: dict[str, Any], seconds: float) -> None:
     """Run the tests marked `cuda`, or only collect them in a rehearsal."""
-    told = ["--collect-only", "-q"] if held["rehearsal"] else ["-v", "-rfE", "--tb=line"]
-    command = [sys.executable, "-m", "pytest", "-m", "cuda", "-p", "no:xdist", *told, *test_files()]
+    told = (
+        ["--collect-only", "-q"] if held["rehearsal"] else ["-v", "-rfE", "--tb=line"]
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-m",
+        "cuda",
+        "-p",
+        "no:xdist",
+        *told,
+        *test_files(),
+    ]
     lines, reason = printed(command, seconds)
     held["tests"] = lines[-1] if lines else "it printed nothing"
     for line in lines:
@@ -96,15 +137,27 @@ def test_files() -> list[str]:
     """The files with tests that are marked `cuda`: the others are not imported, which would take a minute."""
     mark = "pytest.mark." + "cuda"
     found = (ROOT / "tests").rglob("test_*.py")
-    return sorted(str(path.relative_to(ROOT)) for path in found if mark in path.read_text(encoding="utf-8"))
+    return sorted(
+        str(path.relative_to(ROOT))
+        for path in found
+        if mark in path.read_text(encoding="utf-8")
+    )
 
 
 def measure(held: dict[str, Any], model: str, seconds: float) -> None:
     """Time the works of one model, and keep what each said."""
-    command = [sys.executable, "-m", "tests.cuda.works", model, *(["--cpu"] if held["rehearsal"] else [])]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.cuda.works",
+        model,
+        *(["--cpu"] if held["rehearsal"] else []),
+    ]
     lines, reason = printed(command, seconds)
     current = "start"
-    for said in (json.loads(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)):
+    for said in (
+        json.loads(line.removeprefix(MARK)) for line in lines if line.startswith(MARK)
+    ):
         current = said.get("begin", current)
         if "failed" in said:
             failed(held, f"{model}: {said['failed']}", said["reason"])
@@ -113,18 +166,29 @@ def measure(held: dict[str, Any], model: str, seconds: float) -> None:
             held["parts"].append({"model": model} | said)
             print(json.dumps(held["parts"][-1]), flush=True)
     if reason:
-        failed(held, f"{model}: {current}", f"{reason}: {' / '.join(lines[-3:])[-400:]}")
+        failed(
+            held, f"{model}: {current}", f"{reason}: {' / '.join(lines[-3:])[-400:]}"
+        )
 
 
 def table_of(held: dict[str, Any]) -> list[str]:
     """The rows of what is aimed at; a rehearsal has other numbers of tokens, and its numbers say nothing of a GPU."""
-    timed = {(part["model"], part["kind"], part["n"]): part for part in held["parts"] if "kind" in part}
+    timed = {
+        (part["model"], part["kind"], part["n"]): part
+        for part in held["parts"]
+        if "kind" in part
+    }
     rows = [HEAD, "|---|---:|---:|---:|---|"]
     for model, kind, n, over, before, aim in AIMS:
-        part, other = (timed.get((model, name, 96 if held["rehearsal"] else n)) for name in (kind, over))
+        part, other = (
+            timed.get((model, name, 96 if held["rehearsal"] else n))
+            for name in (kind, over)
+        )
         now, verdict, unit = "not run", "", " s" if over == "s" else ""
         if part is not None:
-            divisor = {"s": 1.0, "plain": part["plain"]}.get(over) or (other or {}).get("seconds", float("nan"))
+            divisor = {"s": 1.0, "plain": part["plain"]}.get(over) or (other or {}).get(
+                "seconds", float("nan")
+            )
             ratio = part["seconds"] / divisor
             now = f"{ratio:.3g}{unit}"
             verdict = "" if held["rehearsal"] else "met" if ratio <= aim else "missed"

@@ -16,7 +16,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GemmaConfig
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GemmaConfig,
+)
 
 import squashlens as sl
 from squashlens.engine import budget
@@ -26,46 +31,93 @@ from squashlens.engine.verify import shared_copy
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.attention import LONGEST
 
-MARK, SAID = "@squashlens ", "SQUASHLENS_SAID"  # the environment names a file for what is said
+MARK, SAID = (
+    "@squashlens ",
+    "SQUASHLENS_SAID",
+)  # the environment names a file for what is said
 TOKENS: dict[str, Any] = dict(pad_token_id=0, eos_token_id=1, bos_token_id=2)
 BATCH = 32  # cotangents at a time: saturates a card from a few hundred tokens on
 PROBES = 32
 
 
-GEMMA: dict[str, Any] = dict(vocab_size=256_000, head_dim=256, max_position_embeddings=65_536, **TOKENS)
+GEMMA: dict[str, Any] = dict(
+    vocab_size=256_000, head_dim=256, max_position_embeddings=65_536, **TOKENS
+)
 SHAPES: dict[str, dict[str, Any]] = {
-    "gemma-2b": GEMMA | dict(
-        hidden_size=2048, intermediate_size=16_384, num_hidden_layers=18, num_attention_heads=8, num_key_value_heads=1
+    "gemma-2b": GEMMA
+    | dict(
+        hidden_size=2048,
+        intermediate_size=16_384,
+        num_hidden_layers=18,
+        num_attention_heads=8,
+        num_key_value_heads=1,
     ),
-    "gemma-3-4b": GEMMA | dict(
-        vocab_size=262_208, hidden_size=2560, intermediate_size=10_240, num_hidden_layers=34, num_attention_heads=8,
-        num_key_value_heads=4, max_position_embeddings=131_072, query_pre_attn_scalar=256, sliding_window=1024,
-    ),
-    "gemma-2-2b": GEMMA | dict(
-        hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8, num_key_value_heads=4,
-        query_pre_attn_scalar=256, sliding_window=4096,
-    ),
-    "gemma-3-27b": GEMMA | dict(
-        vocab_size=262_208, hidden_size=5376, intermediate_size=21_504, num_hidden_layers=62, num_attention_heads=32,
-        num_key_value_heads=16, head_dim=128, max_position_embeddings=131_072, query_pre_attn_scalar=168,
+    "gemma-3-4b": GEMMA
+    | dict(
+        vocab_size=262_208,
+        hidden_size=2560,
+        intermediate_size=10_240,
+        num_hidden_layers=34,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        max_position_embeddings=131_072,
+        query_pre_attn_scalar=256,
         sliding_window=1024,
     ),
-}  # fmt: skip
+    "gemma-2-2b": GEMMA
+    | dict(
+        hidden_size=2304,
+        intermediate_size=9216,
+        num_hidden_layers=26,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        query_pre_attn_scalar=256,
+        sliding_window=4096,
+    ),
+    "gemma-3-27b": GEMMA
+    | dict(
+        vocab_size=262_208,
+        hidden_size=5376,
+        intermediate_size=21_504,
+        num_hidden_layers=62,
+        num_attention_heads=32,
+        num_key_value_heads=16,
+        head_dim=128,
+        max_position_embeddings=131_072,
+        query_pre_attn_scalar=168,
+        sliding_window=1024,
+    ),
+}
 SMALL: dict[str, Any] = dict(
-    vocab_size=60, hidden_size=64, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4, head_dim=16
+    vocab_size=60,
+    hidden_size=64,
+    intermediate_size=256,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    head_dim=16,
 )
 SMALL_TOO: dict[str, dict[str, int]] = {
     "gemma-2b": dict(num_key_value_heads=1),
-    "gemma-3-4b": dict(num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32),
-    "gemma-2-2b": dict(num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32),
-    "gemma-3-27b": dict(num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32),
-}  # fmt: skip
+    "gemma-3-4b": dict(
+        num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32
+    ),
+    "gemma-2-2b": dict(
+        num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32
+    ),
+    "gemma-3-27b": dict(
+        num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32
+    ),
+}
 MODELS = tuple(SHAPES)
 
 
 def config(name: str, small: bool) -> Any:
     """The configuration of a shape; with `small` another of the same family, for the CPU."""
-    kinds = {"gemma-3": Gemma3TextConfig, "gemma-2-": Gemma2Config, "gemma-": GemmaConfig}
+    kinds = {
+        "gemma-3": Gemma3TextConfig,
+        "gemma-2-": Gemma2Config,
+        "gemma-": GemmaConfig,
+    }
     kind = next(kind for start, kind in kinds.items() if name.startswith(start))
     return kind(**SHAPES[name] | (SMALL | SMALL_TOO[name] if small else {}))
 
@@ -86,19 +138,37 @@ class Work:
 def works(model: str, small: bool) -> list[Work]:
     """What is timed on a shape, what matters most first."""
     if small:
-        kinds = ("forward", "bound", "obvious", "call", "sensitivity", "collapse", "sketch", "exact", "influence")
+        kinds = (
+            "forward",
+            "bound",
+            "obvious",
+            "call",
+            "sensitivity",
+            "collapse",
+            "sketch",
+            "exact",
+            "influence",
+        )
         return [Work(kind, 96) for kind in kinds]
     if model == "gemma-2-2b":
         return [Work("forward", 2048, times=3), Work("bound", 2048, times=3)]
     long, one = {
-        "gemma-2b": ((2048, 8192, 32_768), 512), "gemma-3-4b": ((2048, 8192), 427), "gemma-3-27b": ((2048, 8192), 20),
-    }[model]  # fmt: skip
+        "gemma-2b": ((2048, 8192, 32_768), 512),
+        "gemma-3-4b": ((2048, 8192), 427),
+        "gemma-3-27b": ((2048, 8192), 20),
+    }[model]
     found = [Work(kind, n, times=3) for n in long for kind in ("forward", "bound")]
     times = 1
     if model == "gemma-2b":  # whose first runs, which set up libraries, must not count
         times = 3
         found += [
-            Work(kind, n, 3) for kind, n in (("obvious", 2048), ("obvious", 8192), ("call", 8), ("sensitivity", 256))
+            Work(kind, n, 3)
+            for kind, n in (
+                ("obvious", 2048),
+                ("obvious", 8192),
+                ("call", 8),
+                ("sensitivity", 256),
+            )
         ]
     more = (("collapse", 1024), ("sketch", 2048), ("influence", 1024), ("exact", one))
     return [*found, *(Work(kind, n, times) for kind, n in more)]
@@ -114,7 +184,9 @@ def ids_of(n: int) -> torch.Tensor:
 @torch.no_grad()
 def obvious(plain: Any, ids: torch.Tensor) -> torch.Tensor:
     """The path bound as a user writes it: all patterns, and products of their means over heads."""
-    patterns = plain(ids, use_cache=False, logits_to_keep=1, output_attentions=True).attentions
+    patterns = plain(
+        ids, use_cache=False, logits_to_keep=1, output_attentions=True
+    ).attentions
     row = torch.eye(ids.shape[1], dtype=torch.float32, device=ids.device)[-1]
     for pattern in reversed(patterns):
         row = row @ pattern[0].mean(dim=0).float() + row
@@ -124,7 +196,9 @@ def obvious(plain: Any, ids: torch.Tensor) -> torch.Tensor:
 def constant_collapse(model: Any, n: int) -> Any:
     """The collapse of n equal tokens, at all lengths."""
     sequence = GrowingSequence("constant", (7,) * n, (7, 8), prefix=(2,))
-    return sl.collapse(model, sl.capture(model, sequence, keep="residuals", noise_lengths=0))
+    return sl.collapse(
+        model, sl.capture(model, sequence, keep="residuals", noise_lengths=0)
+    )
 
 
 class Subject:
@@ -136,7 +210,9 @@ class Subject:
     def __init__(self, name: str, small: bool, device: str, dtype: torch.dtype) -> None:
         torch.manual_seed(0)
         with torch.device(device):
-            inner = AutoModelForCausalLM.from_config(config(name, small), dtype=dtype, attn_implementation="eager")
+            inner = AutoModelForCausalLM.from_config(
+                config(name, small), dtype=dtype, attn_implementation="eager"
+            )
         inner = inner.eval().requires_grad_(False)
         self.device = device
         self.plain, self.eager = cast(Any, (shared_copy(inner), shared_copy(inner)))
@@ -147,7 +223,9 @@ class Subject:
     @property
     def weights(self) -> int:
         """Bytes of the weights."""
-        return sum(p.numel() * p.itemsize for p in self.model.original_model.parameters())
+        return sum(
+            p.numel() * p.itemsize for p in self.model.original_model.parameters()
+        )
 
     def verify(self) -> str:
         """Prove the bridge, so that the first measurement is timed without; how it attends.
@@ -155,7 +233,9 @@ class Subject:
         The prompt is longer than a window, and so has blocks of both kinds, and than those that are never fused.
         """
         n = 1 + max(window or LONGEST for window in windows(self.model))
-        return sl.results.provenance(sl.path_bound(self.model, ids_of(n)))["attention_implementation"]
+        return sl.results.provenance(sl.path_bound(self.model, ids_of(n)))[
+            "attention_implementation"
+        ]
 
     def call(self, work: Work) -> Callable[[], Any]:
         """What is run for a work."""
@@ -164,10 +244,17 @@ class Subject:
             "forward": lambda: self._forward(ids[None].to(self.device)),
             "bound": lambda: sl.path_bound(self.model, ids),
             "obvious": lambda: obvious(self.eager, ids[None].to(self.device)),
-            "call": lambda: sl.path_bound(self.model, ids, attention="uniform"),  # which runs nothing
+            "call": lambda: sl.path_bound(
+                self.model, ids, attention="uniform"
+            ),  # which runs nothing
             "sensitivity": lambda: sl.sensitivity(self.model, ids, **products),
             "sketch": lambda: sl.jacobian_norms(
-                self.model, ids, norm="frobenius", method="sketch", n_probes=PROBES, **products
+                self.model,
+                ids,
+                norm="frobenius",
+                method="sketch",
+                n_probes=PROBES,
+                **products,
             ),
             "exact": lambda: sl.jacobian_norms(self.model, ids, **products),
             "collapse": lambda: constant_collapse(self.model, work.n),
@@ -218,27 +305,51 @@ def run(model: str, device: str) -> None:
     subject = Subject(model, small, device, torch.float32 if small else torch.bfloat16)
     attention = subject.verify()
     say(
-        done="model", seconds=time.perf_counter() - began, weights=subject.weights, estimates=estimates(model),
-        about=about(device), attention=attention,
-    )  # fmt: skip
+        done="model",
+        seconds=time.perf_counter() - began,
+        weights=subject.weights,
+        estimates=estimates(model),
+        about=about(device),
+        attention=attention,
+    )
     plain: dict[int, float] = {}
     for work in works(model, small):
         say(begin=work.name)
         try:
-            say(done=work.name, n=work.n, kind=work.kind, **measured(subject, work, device, plain))
+            say(
+                done=work.name,
+                n=work.n,
+                kind=work.kind,
+                **measured(subject, work, device, plain),
+            )
         except Exception as error:
             lines = str(error).splitlines() or ["no message"]
-            say(failed=work.name, n=work.n, kind=work.kind, reason=f"{type(error).__name__}: {lines[0][:300]}")
+            say(
+                failed=work.name,
+                n=work.n,
+                kind=work.kind,
+                reason=f"{type(error).__name__}: {lines[0][:300]}",
+            )
 
 
 def about(device: str) -> dict[str, Any]:
     name, memory = device, None
     if device == "cuda":
-        name, memory = torch.cuda.get_device_name(0), int(torch.cuda.get_device_properties(0).total_memory)
-    return {"device": name, "memory": memory, "cuda": torch.version.cuda, "torch": torch.__version__}
+        name, memory = (
+            torch.cuda.get_device_name(0),
+            int(torch.cuda.get_device_properties(0).total_memory),
+        )
+    return {
+        "device": name,
+        "memory": memory,
+        "cuda": torch.version.cuda,
+        "torch": torch.__version__,
+    }
 
 
-def measured(subject: Subject, work: Work, device: str, plain: dict[int, float]) -> dict[str, Any]:
+def measured(
+    subject: Subject, work: Work, device: str, plain: dict[int, float]
+) -> dict[str, Any]:
     """Time and peak memory of a work, beside a plain fused forward pass of as many tokens."""
     if work.n not in plain:
         forward = subject.call(Work("forward", work.n))
@@ -247,9 +358,14 @@ def measured(subject: Subject, work: Work, device: str, plain: dict[int, float])
     runs, peak = timed(subject.call(work), work.times, device)
     seconds, expected = statistics.median(runs), subject.estimate(work)
     return {
-        "seconds": seconds, "runs": runs, "peak": peak, "estimate": expected,
-        "factor": peak / expected if expected else None, "plain": plain[work.n], "ratio": seconds / plain[work.n],
-    }  # fmt: skip
+        "seconds": seconds,
+        "runs": runs,
+        "peak": peak,
+        "estimate": expected,
+        "factor": peak / expected if expected else None,
+        "plain": plain[work.n],
+        "ratio": seconds / plain[work.n],
+    }
 
 
 def timed(work: Callable[[], Any], times: int, device: str) -> tuple[list[float], int]:
@@ -272,7 +388,12 @@ def timed(work: Callable[[], Any], times: int, device: str) -> tuple[list[float]
         if device == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
-    return seconds, torch.cuda.max_memory_allocated() - before if device == "cuda" else allocated(work)
+    return (
+        seconds,
+        torch.cuda.max_memory_allocated() - before
+        if device == "cuda"
+        else allocated(work),
+    )
 
 
 def allocated(work: Callable[[], Any]) -> int:
@@ -281,7 +402,11 @@ def allocated(work: Callable[[], Any]) -> int:
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as run:
         work()
-    events = [event for event in run.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events = [
+        event
+        for event in run.profiler.kineto_results.events()
+        if event.name() == "[memory]"
+    ]
     alive = most = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
         alive += event.nbytes()

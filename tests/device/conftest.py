@@ -16,6 +16,8 @@ def _pretend() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(anatomy, "PLAIN", (*anatomy.PLAIN, pretended.Pretended))
         before = torch.__future__.get_swap_module_params_on_conversion()
-        torch.__future__.set_swap_module_params_on_conversion(True)  # a weight with two names stays one
+        torch.__future__.set_swap_module_params_on_conversion(
+            True
+        )  # a weight with two names stays one
         yield
         torch.__future__.set_swap_module_params_on_conversion(before)

@@ -25,12 +25,20 @@ from torch import Tensor
 NAME = "lazy"
 aten = torch.ops.aten
 # Operations that copy from one device to another.
-COPYING = {aten._to_copy.default, aten.copy_.default, aten.copy.default, aten._copy_from.default}
+COPYING = {
+    aten._to_copy.default,
+    aten.copy_.default,
+    aten.copy.default,
+    aten._copy_from.default,
+}
 # Indices in brackets, which a card takes from the CPU; every other operation wants them where the data are.
 INDEXING = {
-    aten.index.Tensor, aten._unsafe_index.Tensor, aten.index_put.default, aten.index_put_.default,
+    aten.index.Tensor,
+    aten._unsafe_index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
     aten._index_put_impl_.default,
-}  # fmt: skip
+}
 # The kernel for the CPU is taken in place of an implementation of the device, and has this tag without reason.
 UNSEEDED = {aten._scaled_dot_product_flash_attention_for_cpu.default}
 
@@ -47,15 +55,25 @@ class Pretended(Tensor):
     @staticmethod
     def __new__(cls, held: Tensor, device: torch.device) -> "Pretended":
         made = Tensor._make_wrapper_subclass(  # pyright: ignore[reportAttributeAccessIssue]
-            cls, held.size(), strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype,
-            layout=held.layout, device=device, requires_grad=False,
-        )  # fmt: skip
+            cls,
+            held.size(),
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            layout=held.layout,
+            device=device,
+            requires_grad=False,
+        )
         made.held = held
         return made
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func == _SET_DATA:  # the tensor takes the place of another, and what it holds with it
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if (
+            func == _SET_DATA
+        ):  # the tensor takes the place of another, and what it holds with it
             args[0].held = args[1].held
         elif func in _INSTEAD:
             return _INSTEAD[func](args[0])
@@ -64,7 +82,9 @@ class Pretended(Tensor):
         return found
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = dict(kwargs or {})
         device = _device_of(func, args, kwargs)
         if _draws(func):
@@ -72,7 +92,9 @@ class Pretended(Tensor):
         if kwargs.get("device") is not None:
             device = torch.device(kwargs["device"])
             kwargs["device"] = torch.device("cpu") if device.type == NAME else device
-        found = func(*map(_held, args), **{name: _held(value) for name, value in kwargs.items()})
+        found = func(
+            *map(_held, args), **{name: _held(value) for name, value in kwargs.items()}
+        )
         if _watched and _host_waits(func, args, device):
             _note(str(func))
         return _given_back(found, _written(func, args, kwargs), device)
@@ -82,14 +104,22 @@ class Pretended(Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if id(self) not in memo:
-            made = Pretended(self.held.detach().clone(), self.device).requires_grad_(self.requires_grad)
-            memo[id(self)] = torch.nn.Parameter(made, self.requires_grad) if _is_parameter(self) else made
+            made = Pretended(self.held.detach().clone(), self.device).requires_grad_(
+                self.requires_grad
+            )
+            memo[id(self)] = (
+                torch.nn.Parameter(made, self.requires_grad)
+                if _is_parameter(self)
+                else made
+            )
         return memo[id(self)]
 
 
 def _refuses(what: str) -> Callable[[Tensor], Any]:
     def refuse(tensor: Tensor) -> Any:
-        raise MixedDevicesError(f"{what} reads the memory of {tensor.device} from the CPU")
+        raise MixedDevicesError(
+            f"{what} reads the memory of {tensor.device} from the CPU"
+        )
 
     return refuse
 
@@ -97,7 +127,9 @@ def _refuses(what: str) -> Callable[[Tensor], Any]:
 _SET_DATA = Tensor.data.__set__  # pyright: ignore[reportAttributeAccessIssue]
 _INSTEAD: dict[Any, Callable[[Any], Any]] = {
     Tensor.tolist: lambda tensor: (_note("tolist"), tensor.held.tolist())[1],
-    Tensor.untyped_storage: lambda tensor: tensor.held.untyped_storage(),  # an address, to compare; nothing reads it
+    Tensor.untyped_storage: lambda tensor: (
+        tensor.held.untyped_storage()
+    ),  # an address, to compare; nothing reads it
     Tensor.numpy: _refuses("numpy()"),
     Tensor.__array__: _refuses("numpy.asarray()"),
     Tensor.data_ptr: lambda tensor: tensor.held.data_ptr(),
@@ -129,7 +161,9 @@ def _draws(func: Any) -> bool:
 
 def _device_of(func: Any, args: Any, kwargs: Any) -> torch.device:
     """The device where an operation runs; raises an error if its tensors are on several."""
-    if func in COPYING:  # copies into the first tensor, and leaves the other where it is
+    if (
+        func in COPYING
+    ):  # copies into the first tensor, and leaves the other where it is
         return args[0].device
     indexing = func in INDEXING
     checked = (args[0], *args[2:]) if indexing else (*args, *kwargs.values())
@@ -140,20 +174,32 @@ def _device_of(func: Any, args: Any, kwargs: Any) -> torch.device:
         elif device is None:
             device = tensor.device
         elif tensor.device != device:
-            raise MixedDevicesError(f"{func} mixes tensors of {device} and of {tensor.device}")
+            raise MixedDevicesError(
+                f"{func} mixes tensors of {device} and of {tensor.device}"
+            )
     if device is None:
         raise MixedDevicesError(f"{func} takes indices on {NAME} for data on the CPU")
     if strange:
-        raise MixedDevicesError(f"{func} mixes tensors of {device} and of the CPU, of shape {strange}")
-    if indexing and any(isinstance(t, Pretended) and t.device != device for t in _tensors(args[1])):
-        raise MixedDevicesError(f"{func} takes indices on another device for data on {device}")
+        raise MixedDevicesError(
+            f"{func} mixes tensors of {device} and of the CPU, of shape {strange}"
+        )
+    if indexing and any(
+        isinstance(t, Pretended) and t.device != device for t in _tensors(args[1])
+    ):
+        raise MixedDevicesError(
+            f"{func} takes indices on another device for data on {device}"
+        )
     return device
 
 
 @cache
 def _places_written(func: Any) -> tuple[tuple[int, str], ...]:
     arguments = enumerate(func._schema.arguments)
-    return tuple((place, a.name) for place, a in arguments if a.alias_info is not None and a.alias_info.is_write)
+    return tuple(
+        (place, a.name)
+        for place, a in arguments
+        if a.alias_info is not None and a.alias_info.is_write
+    )
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> dict[int, Tensor]:
@@ -167,7 +213,9 @@ def _written(func: Any, args: Any, kwargs: Any) -> dict[int, Tensor]:
             tensor.held.shape != tensor.shape or tensor.held.stride() != tensor.stride()
         ):
             with torch._C.DisableTorchFunctionSubclass():
-                _SET_DATA(tensor, Pretended(tensor.held, tensor.device))  # an empty result got its shape
+                _SET_DATA(
+                    tensor, Pretended(tensor.held, tensor.device)
+                )  # an empty result got its shape
     return found
 
 
@@ -201,10 +249,18 @@ def round_trips() -> Iterator[list[str]]:
 def _host_waits(func: Any, args: Any, device: torch.device) -> bool:
     """Whether an operation gives the host something that only the device knows."""
     if func in COPYING:
-        return device.type != NAME and any(isinstance(tensor, Pretended) for tensor in _tensors(args))
+        return device.type != NAME and any(
+            isinstance(tensor, Pretended) for tensor in _tensors(args)
+        )
     if func in INDEXING:
-        return any(t.dtype in (torch.bool, torch.uint8) and isinstance(t, Pretended) for t in _tensors(args[1]))
-    return bool({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags))
+        return any(
+            t.dtype in (torch.bool, torch.uint8) and isinstance(t, Pretended)
+            for t in _tensors(args[1])
+        )
+    return bool(
+        {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+        & set(func.tags)
+    )
 
 
 def _note(what: str) -> None:
@@ -242,7 +298,13 @@ def register() -> None:
 def _on_the_cpu(function: Any) -> Any:
     """A factory that PyTorch does not put together from others."""
 
-    def made(*args: Any, device: Any = None, layout: Any = None, pin_memory: Any = None, **kwargs: Any) -> Tensor:
+    def made(
+        *args: Any,
+        device: Any = None,
+        layout: Any = None,
+        pin_memory: Any = None,
+        **kwargs: Any,
+    ) -> Tensor:
         return Pretended(function(*args, **kwargs), _named(device))
 
     return made
@@ -253,16 +315,28 @@ def _named(device: Any) -> torch.device:
 
 
 def _empty(
-    size: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
+    size: Any,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
     memory_format: Any = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     return Pretended(
-        torch.empty(size, dtype=dtype, memory_format=memory_format or torch.contiguous_format), _named(device)
+        torch.empty(
+            size, dtype=dtype, memory_format=memory_format or torch.contiguous_format
+        ),
+        _named(device),
     )
 
 
 def _empty_strided(
-    size: Any, stride: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+    size: Any,
+    stride: Any,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
 ) -> Tensor:
     return Pretended(torch.empty_strided(size, stride, dtype=dtype), _named(device))
 

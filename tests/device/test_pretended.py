@@ -19,7 +19,11 @@ DEVICE = "lazy:0"
 # What the default run takes: a capture, and derivatives. The others are slow.
 DEFAULT = [("gemma2", "capture"), ("gemma2", "jacobian_norms")]
 CASES = [
-    pytest.param(model, measurement, marks=[pytest.mark.slow] * ((model, measurement) not in DEFAULT))
+    pytest.param(
+        model,
+        measurement,
+        marks=[pytest.mark.slow] * ((model, measurement) not in DEFAULT),
+    )
     for measurement in measurements.MEASUREMENTS
     for model in recorded(measurement)
     if model != "tiny-gemma" or measurement != "certified_bound"  # which takes minutes
@@ -30,7 +34,11 @@ LENGTHS = [8, 12, 16, 24, 32, 48, 64]
 
 def stored(s: measurements.Subject, folder: Path) -> Any:
     """What a study stores of one cell, read back; the model is loaded by the study's own worker."""
-    grid = {"measurement": "path_bound", "arguments": {"model": str(s.opened)}, "each": {"prompt": {"ids": [s.short]}}}
+    grid = {
+        "measurement": "path_bound",
+        "arguments": {"model": str(s.opened)},
+        "each": {"prompt": {"ids": [s.short]}},
+    }
     study = sl.Study(grid, store=folder / "store")
     assert int(study.run(device=device_of(s))["done"].sum()) == 1
     return study.combine().load()
@@ -44,8 +52,12 @@ def page(s: measurements.Subject, folder: Path) -> Any:
 
 # What the record does not have: calls with files, with a device= of their own, and those without golden numbers.
 MORE: dict[str, Callable[[measurements.Subject, Path], Any]] = {
-    "load": lambda s, f: sl.capture(sl.load(s.opened, device=device_of(s)), [s.short]).to_xarray(),
-    "zero embedding": lambda s, f: sl.knockout_effect(s.model, [s.short], kind="embedding"),
+    "load": lambda s, f: sl.capture(
+        sl.load(s.opened, device=device_of(s)), [s.short]
+    ).to_xarray(),
+    "zero embedding": lambda s, f: sl.knockout_effect(
+        s.model, [s.short], kind="embedding"
+    ),
     "natural": lambda s, f: sl.substitution_effect(
         s.model, [s.short], candidates="predicted", n_replacements=2, seed=0
     ),
@@ -61,10 +73,17 @@ MORE: dict[str, Callable[[measurements.Subject, Path], Any]] = {
     "Study": stored,
     "report": page,
     "last_tokens": lambda s, f: xr.DataArray(
-        sl.synthetic.last_tokens(STACK, [4, 8], seeds=2, device=device_of(s)).star.cpu().numpy()
+        sl.synthetic.last_tokens(STACK, [4, 8], seeds=2, device=device_of(s))
+        .star.cpu()
+        .numpy()
     ),
-    "convergence": lambda s, f: sl.synthetic.convergence(STACK, LENGTHS, seeds=2, device=device_of(s)),
-} | {name: lambda s, f, call=call: call(s) for name, call in measurements.others().items()}
+    "convergence": lambda s, f: sl.synthetic.convergence(
+        STACK, LENGTHS, seeds=2, device=device_of(s)
+    ),
+} | {
+    name: lambda s, f, call=call: call(s)
+    for name, call in measurements.others().items()
+}
 
 
 def device_of(s: measurements.Subject) -> Any:
@@ -72,19 +91,31 @@ def device_of(s: measurements.Subject) -> Any:
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], measurements.Subject]:
+def there(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], measurements.Subject]:
     """A model on the pretended device."""
     root = tmp_path_factory.mktemp("pretended")
     return cache(lambda name: measurements.subject(name, root, DEVICE))
 
 
 @pytest.mark.parametrize(("model", "measurement"), CASES)
-def test_the_numbers_are_those_on_record(model: str, measurement: str, there: Any) -> None:
+def test_the_numbers_are_those_on_record(
+    model: str, measurement: str, there: Any
+) -> None:
     require_as_recorded(there(model), measurement)
 
 
-@pytest.mark.parametrize("call", ["report", *(pytest.param(c, marks=pytest.mark.slow) for c in MORE if c != "report")])
-def test_other_calls_give_the_cpus_numbers(call: str, tiny: Any, there: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        "report",
+        *(pytest.param(c, marks=pytest.mark.slow) for c in MORE if c != "report"),
+    ],
+)
+def test_other_calls_give_the_cpus_numbers(
+    call: str, tiny: Any, there: Any, tmp_path: Path
+) -> None:
     results = []
     for place, subject in enumerate((measurements.bundled(tiny), there("tiny-gemma"))):
         folder = tmp_path / str(place)
@@ -95,7 +126,10 @@ def test_other_calls_give_the_cpus_numbers(call: str, tiny: Any, there: Any, tmp
 
 def require_equal(cpu: Any, device: Any) -> None:
     """The same arrays, up to 2·10⁻⁵ of the largest entry: batches are larger on a device."""
-    ours, theirs = (one.rename("value").to_dataset() if isinstance(one, xr.DataArray) else one for one in (cpu, device))
+    ours, theirs = (
+        one.rename("value").to_dataset() if isinstance(one, xr.DataArray) else one
+        for one in (cpu, device)
+    )
     assert set(ours.variables) == set(theirs.variables)
     for name, array in ours.variables.items():
         if array.dtype.kind != "f":
@@ -105,18 +139,35 @@ def require_equal(cpu: Any, device: Any) -> None:
             assert (theirs[name].values < 30 * array.values).all()
             continue
         atol = 2e-5 * np.abs(array.values[np.isfinite(array.values)]).max(initial=0.0)
-        np.testing.assert_allclose(theirs[name].values, array.values, rtol=0, atol=atol, err_msg=str(name))
+        np.testing.assert_allclose(
+            theirs[name].values, array.values, rtol=0, atol=atol, err_msg=str(name)
+        )
 
 
-def test_every_public_function_that_takes_a_model_or_a_device_and_every_hook_is_called() -> None:
-    text = "".join(Path(str(file)).read_text(encoding="utf-8") for file in (measurements.__file__, __file__))
-    takes = {name for name, function in odd.public().items() if {"model", "device"} & parameters(function)}
+def test_every_public_function_that_takes_a_model_or_a_device_and_every_hook_is_called() -> (
+    None
+):
+    text = "".join(
+        Path(str(file)).read_text(encoding="utf-8")
+        for file in (measurements.__file__, __file__)
+    )
+    takes = {
+        name
+        for name, function in odd.public().items()
+        if {"model", "device"} & parameters(function)
+    }
     called = {name for name in takes if re.search(rf"\bsl\.{name}\b", text)}
-    elsewhere = {name for name in takes if name.startswith(("prompts.", "hooks.", "hosted."))} | {"paper"}
+    elsewhere = {
+        name for name in takes if name.startswith(("prompts.", "hooks.", "hosted."))
+    } | {"paper"}
     assert takes - called - elsewhere - {*MORE} == set()
     hooks = {name for name in sl.hooks.__all__ if f"hooks.{name}(" not in text}
     assert hooks - {*MORE} == {"Hook", "find_positions", "lifted_windows"}
 
 
 def parameters(function: Any) -> set[str]:
-    return set() if inspect.isclass(function) else set(inspect.signature(function).parameters)
+    return (
+        set()
+        if inspect.isclass(function)
+        else set(inspect.signature(function).parameters)
+    )

@@ -26,8 +26,12 @@ FAMILIES = cases.CONFIGS | cases.MORE | cases.OTHERS
 DEFAULT = "gemma2"  # windows in every other block, capped logits, and norms behind the branches too
 WRITTEN = "bloom"  # its attention is computed with patterns, in which its position encoding is
 OTHERS = ("gpt2", "qwen3", "neox")
-DAILY = [(DEFAULT, "path_bound"), (DEFAULT, "spectral norms"), (DEFAULT, "collapse with two passes"),
-         (WRITTEN, "path_bound")]  # fmt: skip
+DAILY = [
+    (DEFAULT, "path_bound"),
+    (DEFAULT, "spectral norms"),
+    (DEFAULT, "collapse with two passes"),
+    (WRITTEN, "path_bound"),
+]
 
 
 def sequence(model: Any, content: list[int]) -> sl.prompts.GrowingSequence:
@@ -36,15 +40,25 @@ def sequence(model: Any, content: list[int]) -> sl.prompts.GrowingSequence:
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "path_bound": lambda m: sl.path_bound(m, IDS),
-    "path_bound of an early query": lambda m: sl.path_bound(m, IDS, query=3, to_layer=[1, "y"]),
+    "path_bound of an early query": lambda m: sl.path_bound(
+        m, IDS, query=3, to_layer=[1, "y"]
+    ),
     "hops": lambda m: sl.paths.hops(m, IDS),
     "spectral norms": lambda m: sl.jacobian_norms(m, IDS, vjp_batch_size=4),
-    "sketch": lambda m: sl.jacobian_norms(m, IDS, norm="frobenius", method="sketch", n_probes=4),
+    "sketch": lambda m: sl.jacobian_norms(
+        m, IDS, norm="frobenius", method="sketch", n_probes=4
+    ),
     "profile without norms": lambda m: sl.influence(m, IDS, method="none"),
-    "profile with spectral norms": lambda m: sl.influence(m, IDS, queries=[5, -1], norm="spectral"),
-    "profile with Frobenius norms": lambda m: sl.influence(m, IDS, queries=[-1], norm="frobenius"),
+    "profile with spectral norms": lambda m: sl.influence(
+        m, IDS, queries=[5, -1], norm="spectral"
+    ),
+    "profile with Frobenius norms": lambda m: sl.influence(
+        m, IDS, queries=[-1], norm="frobenius"
+    ),
     "collapse with one pass": lambda m: sl.collapse(m, sequence(m, [7] * 6)),
-    "collapse with two passes": lambda m: sl.collapse(m, sequence(m, [7, 8, 7, 7, 8, 7])),
+    "collapse with two passes": lambda m: sl.collapse(
+        m, sequence(m, [7, 8, 7, 7, 8, 7])
+    ),
 }
 
 
@@ -57,7 +71,9 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], A
         if getattr(config, "layer_types", None):
             kinds = cases.SLIDING[:2] if config.sliding_window else ["full_attention"]
             config.layer_types = (kinds * blocks)[:blocks]
-        folder = cases.save_random(config, tmp_path_factory.mktemp("blocks") / f"{family} {blocks}")
+        folder = cases.save_random(
+            config, tmp_path_factory.mktemp("blocks") / f"{family} {blocks}"
+        )
         return sl.load(folder, device=DEVICE)
 
     return loaded
@@ -75,12 +91,16 @@ def waited(model: Any, call: Callable[[Any], Any]) -> Counter[str]:
 @pytest.mark.parametrize(
     ("family", "call"),
     [
-        pytest.param(family, call, marks=[pytest.mark.slow] * ((family, call) not in DAILY))
+        pytest.param(
+            family, call, marks=[pytest.mark.slow] * ((family, call) not in DAILY)
+        )
         for family in (DEFAULT, WRITTEN, *OTHERS)
         for call in CALLS
     ],
 )
-def test_more_blocks_take_no_more_round_trips(family: str, call: str, model_of: Any) -> None:
+def test_more_blocks_take_no_more_round_trips(
+    family: str, call: str, model_of: Any
+) -> None:
     few, many = (waited(model_of(family, blocks), CALLS[call]) for blocks in BLOCKS)
     assert many == few
 
@@ -90,7 +110,12 @@ def test_more_blocks_take_no_more_round_trips(family: str, call: str, model_of: 
 def test_more_batches_of_cotangents_take_no_more(norm: Any, model_of: Any) -> None:
     model = model_of(DEFAULT, 2)
     one, many = (
-        waited(model, lambda m, size=size: sl.jacobian_norms(m, IDS, norm=norm, vjp_batch_size=size))
+        waited(
+            model,
+            lambda m, size=size: sl.jacobian_norms(
+                m, IDS, norm=norm, vjp_batch_size=size
+            ),
+        )
         for size in (16, 2)
     )
     assert many == one
@@ -99,7 +124,9 @@ def test_more_batches_of_cotangents_take_no_more(norm: Any, model_of: Any) -> No
 def test_derivatives_that_are_not_finite(model_of: Any) -> None:
     x = torch.tensor([0.0, 1.0]).to(DEVICE).requires_grad_()
     with pytest.raises(UnsoundModelError, match="derivative is NaN or infinite"):
-        list(spans.vjps(model_of(DEFAULT, 2), x.sqrt(), [x], torch.eye(2).to(DEVICE), 1))
+        list(
+            spans.vjps(model_of(DEFAULT, 2), x.sqrt(), [x], torch.eye(2).to(DEVICE), 1)
+        )
 
 
 @pytest.mark.few(1)
@@ -108,23 +135,35 @@ def test_later_tokens_on_a_device(name: str, model_of: Any) -> None:
     options = {"queries": [2], "layers": [0]} if name == "influence" else {"query": 2}
     leak = ("blocks.1.hook_resid_pre", lambda tensor: tensor + tensor[:, -1:])
     said = "tokens depend on later ones"
-    with sl.applied(model_of(DEFAULT, 2), leak) as model, pytest.raises(UnsoundModelError, match=said):
+    with (
+        sl.applied(model_of(DEFAULT, 2), leak) as model,
+        pytest.raises(UnsoundModelError, match=said),
+    ):
         getattr(sl, name)(model, IDS, **options)
 
 
-@pytest.mark.parametrize("measure", [sl.path_bound, sl.jacobian_norms, sl.knockout_effect])
-def test_a_pass_with_nan_is_an_error_though_nobody_waits_for_it(measure: Any, model_of: Any) -> None:
+@pytest.mark.parametrize(
+    "measure", [sl.path_bound, sl.jacobian_norms, sl.knockout_effect]
+)
+def test_a_pass_with_nan_is_an_error_though_nobody_waits_for_it(
+    measure: Any, model_of: Any
+) -> None:
     """Also where NaN leads to another error first, and for the prompt whose it is."""
     model, long = model_of("gpt2", 3), [2] + [7] * 44
     model.pos_embed.weight.data[40] = 3e38  # whose mean is infinite
     measure(model, IDS)
-    with pytest.raises(UnsoundModelError, match=r"^The model computes NaN on this prompt\. Load"):
+    with pytest.raises(
+        UnsoundModelError, match=r"^The model computes NaN on this prompt\. Load"
+    ):
         measure(model, long)
     with pytest.raises(UnsoundModelError, match="^Prompt 1: The model computes NaN"):
         measure(model, [IDS[0], long])
 
 
-@pytest.mark.parametrize("mix", [lambda x: x + torch.ones(3), lambda x: x.numpy(), lambda x: torch.randn_like(x)])
+@pytest.mark.parametrize(
+    "mix",
+    [lambda x: x + torch.ones(3), lambda x: x.numpy(), lambda x: torch.randn_like(x)],
+)
 def test_the_pretended_device_refuses_what_a_card_refuses(mix: Any) -> None:
     with pytest.raises((pretended.MixedDevicesError, RuntimeError), match="lazy|LAZY"):
         mix(torch.ones(2, 3, device=DEVICE))

@@ -13,26 +13,46 @@ from tests.golden.test_golden import recorded, require_as_recorded
 DEFAULT = ("capture",)  # the others are slow
 # Certified bounds are refused; `synthetic` has no model.
 REFUSED = ("certified_bound",)
-CASES = [name for name in measurements.MEASUREMENTS if "tiny-gemma" in recorded(name) and name != "synthetic"]
+CASES = [
+    name
+    for name in measurements.MEASUREMENTS
+    if "tiny-gemma" in recorded(name) and name != "synthetic"
+]
 
 
 def spread(ends: str = "lazy:1") -> dict[str, str]:
     """The first three blocks of the bundled model and the tied embeddings on one device, the others on another."""
-    first = dict.fromkeys(("model.embed_tokens", "lm_head", "model.rotary_emb"), "lazy:0")
-    return first | {"model.norm": ends} | {f"model.layers.{block}": f"lazy:{block // 3}" for block in range(6)}
+    first = dict.fromkeys(
+        ("model.embed_tokens", "lm_head", "model.rotary_emb"), "lazy:0"
+    )
+    return (
+        first
+        | {"model.norm": ends}
+        | {f"model.layers.{block}": f"lazy:{block // 3}" for block in range(6)}
+    )
 
 
 @pytest.fixture(scope="module")
 def subject() -> measurements.Subject:
     model = sl.load("tiny-gemma", device=spread())
-    assert {str(parameter.device) for parameter in model.parameters()} == {"lazy:0", "lazy:1"}
+    assert {str(parameter.device) for parameter in model.parameters()} == {
+        "lazy:0",
+        "lazy:1",
+    }
     return measurements.bundled(model)
 
 
-@pytest.mark.parametrize("name", [c if c in DEFAULT else pytest.param(c, marks=pytest.mark.slow) for c in CASES])
-def test_the_numbers_are_those_on_record(name: str, subject: measurements.Subject) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [c if c in DEFAULT else pytest.param(c, marks=pytest.mark.slow) for c in CASES],
+)
+def test_the_numbers_are_those_on_record(
+    name: str, subject: measurements.Subject
+) -> None:
     if name in REFUSED:
-        assert {result for _, result in measurements.calls(subject, name)} == {"InputError"}
+        assert {result for _, result in measurements.calls(subject, name)} == {
+            "InputError"
+        }
     else:
         require_as_recorded(subject, name)
 
@@ -52,14 +72,23 @@ def test_cotangents_are_on_the_device_of_the_output(
     """Block by block, and on the whole graph, which a hook needs: the output is not where the input is."""
     found = []
     for model in (tiny, subject.model):
-        hooks = [] if under == "nothing" else [("blocks.4.hook_resid_pre", lambda tensor: 2 * tensor)]
+        hooks = (
+            []
+            if under == "nothing"
+            else [("blocks.4.hook_resid_pre", lambda tensor: 2 * tensor)]
+        )
         with sl.applied(model, *hooks):
             found.append(sl.jacobian_norms(model, [subject.short], norm=norm))
-    by_block = sl.results.provenance(found[1])["attention_implementation"] == "streamed, block by block"
+    by_block = (
+        sl.results.provenance(found[1])["attention_implementation"]
+        == "streamed, block by block"
+    )
     assert by_block is (under == "nothing")
     require_equal(*found)
 
 
 def test_a_part_left_on_the_cpu_is_offloaded_and_refused() -> None:
-    with pytest.raises(ModelAccessError, match="is offloaded.*Give a device= that holds them all"):
+    with pytest.raises(
+        ModelAccessError, match="is offloaded.*Give a device= that holds them all"
+    ):
         sl.load("tiny-gemma", device=spread() | {"model.layers.5": "cpu"})

@@ -28,16 +28,27 @@ BYTES = [{"▁": "Ġ", "R": "11"}.get(word, word) for word in WORDS]
 
 
 def write_gguf(
-    model: Any, path: Path, architecture: str, *, kind: str = "F32", also: Mapping[str, Any] | None = None,
-    tensors: Mapping[str, np.ndarray] | None = None, split: int = 0, general: str = "",
-) -> Path:  # fmt: skip
+    model: Any,
+    path: Path,
+    architecture: str,
+    *,
+    kind: str = "F32",
+    also: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, np.ndarray] | None = None,
+    split: int = 0,
+    general: str = "",
+) -> Path:
     """A file of the model, or files of `split` tensors each; `also` adds or replaces entries, `tensors` weights."""
     writer = GGUFWriter(path, architecture, split_max_tensors=split)
     if general:
         writer.add_name(general)
     for key, value in (_entries(model.config, architecture) | dict(also or {})).items():
         name = f"{architecture}.{key}"
-        add = {str: writer.add_string, float: writer.add_float32, int: writer.add_uint32}
+        add = {
+            str: writer.add_string,
+            float: writer.add_float32,
+            int: writer.add_uint32,
+        }
         add[type(value)](name, value)
     if architecture == "llama":
         _add_byte_level(writer)
@@ -46,7 +57,11 @@ def write_gguf(
     for name, values in (_stored(model, architecture) | dict(tensors or {})).items():
         plain = values.ndim == 1 or values.shape[-1] % 32 or kind == "F32"
         form = GGMLQuantizationType.F32 if plain else GGMLQuantizationType[kind]
-        writer.add_tensor(name, values if plain else quantize(values, form), raw_dtype=None if plain else form)
+        writer.add_tensor(
+            name,
+            values if plain else quantize(values, form),
+            raw_dtype=None if plain else form,
+        )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -67,7 +82,10 @@ def _entries(config: Any, architecture: str) -> dict[str, Any]:
         "rope.freq_base": rope.get("full_attention", rope)["rope_theta"],
     }
     if architecture == "llama":
-        return found | {"rope.dimension_count": config.head_dim, "vocab_size": config.vocab_size}
+        return found | {
+            "rope.dimension_count": config.head_dim,
+            "vocab_size": config.vocab_size,
+        }
     found |= {
         "attention.key_length": config.head_dim,
         "attention.value_length": config.head_dim,
@@ -118,7 +136,12 @@ def _add_sentencepiece(writer: GGUFWriter) -> None:
 
 
 def _add_special(writer: GGUFWriter) -> None:
-    special = [TokenType.CONTROL, TokenType.CONTROL, TokenType.CONTROL, TokenType.UNKNOWN]
+    special = [
+        TokenType.CONTROL,
+        TokenType.CONTROL,
+        TokenType.CONTROL,
+        TokenType.UNKNOWN,
+    ]
     writer.add_token_types([*special, *[TokenType.NORMAL] * (len(WORDS) - 4)])
     writer.add_bos_token_id(2)
     writer.add_eos_token_id(1)

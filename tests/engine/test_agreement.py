@@ -30,5 +30,12 @@ def test_rows_are_compared_by_their_own_size() -> None:
     assert agree(ours, truth, torch.float32)
     assert not agree(ours, truth, torch.float32, dim=-1)
     error, allowed = difference(ours, truth, torch.float32, dim=-1)
-    torch.testing.assert_close(error, torch.tensor([0.0, 1e-6], dtype=torch.float64), rtol=1e-6, atol=0)
-    torch.testing.assert_close(allowed, 1e-4 * torch.tensor([2.0, 2e-6], dtype=torch.float64), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        error, torch.tensor([0.0, 1e-6], dtype=torch.float64), rtol=1e-6, atol=0
+    )
+    torch.testing.assert_close(
+        allowed,
+        1e-4 * torch.tensor([2.0, 2e-6], dtype=torch.float64),
+        rtol=1e-6,
+        atol=0,
+    )

@@ -7,18 +7,58 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.engine.text.context import decoded, display_tokens, end_of, text_after, texts_in_context, tokenize_after
+from squashlens.engine.text.context import (
+    decoded,
+    display_tokens,
+    end_of,
+    text_after,
+    texts_in_context,
+    tokenize_after,
+)
 from squashlens.errors import InputError
 from tests.references import raw
 from tests.tokenizer_kinds import EXACT, KINDS, tokenizer_of
 
 ENDS = (
-    ":", "?", "=", ")", "é", "€", "…", "日本", "العربية", "🙂", " ", "\n", ",", " 12", " the", " and\n\n", "\ufffd",
-    "\ufffd ", " Paris", "",
-)  # fmt: skip
+    ":",
+    "?",
+    "=",
+    ")",
+    "é",
+    "€",
+    "…",
+    "日本",
+    "العربية",
+    "🙂",
+    " ",
+    "\n",
+    ",",
+    " 12",
+    " the",
+    " and\n\n",
+    "\ufffd",
+    "\ufffd ",
+    " Paris",
+    "",
+)
 ANSWERS = (
-    " Paris", "Paris", ",", " one", "one", "1", "345", " 12", "é", " é", "日本", "🙂", "\n", ": yes", "…", "  two"
-)  # fmt: skip
+    " Paris",
+    "Paris",
+    ",",
+    " one",
+    "one",
+    "1",
+    "345",
+    " 12",
+    "é",
+    " é",
+    "日本",
+    "🙂",
+    "\n",
+    ": yes",
+    "…",
+    "  two",
+)
 
 
 def model_of(kind: str) -> Any:
@@ -31,7 +71,9 @@ class _Held:
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self.cfg = SimpleNamespace(d_vocab=len(tokenizer), default_prepend_bos=True)
-        self.original_model = SimpleNamespace(config=SimpleNamespace(bos_token_id=tokenizer.bos_token_id))
+        self.original_model = SimpleNamespace(
+            config=SimpleNamespace(bos_token_id=tokenizer.bos_token_id)
+        )
 
 
 @pytest.mark.parametrize("kind", EXACT)
@@ -44,7 +86,10 @@ def test_answers_have_their_text_after_every_prompt(kind: str) -> None:
             ids = tokenizer(start + end)["input_ids"]
             for answer in ANSWERS:
                 tokens = tokenize_after(model, ids, answer)
-                before, whole = decoded(tokenizer, ids), decoded(tokenizer, [*ids, *tokens])
+                before, whole = (
+                    decoded(tokenizer, ids),
+                    decoded(tokenizer, [*ids, *tokens]),
+                )
                 assert whole == before + answer, (start + end, answer)
                 joint = tokenizer(start + end + answer)["input_ids"]
                 if joint[: len(ids)] == ids:
@@ -71,7 +116,13 @@ def test_texts_join_to_the_whole(kind: str) -> None:
 def test_one_token_is_its_text_in_context(kind: str) -> None:
     model = model_of(kind)
     before = model.tokenizer("and 1", add_special_tokens=False)["input_ids"]
-    for text in (",", "1", "=", "and", *([] if kind in ("words", "letters", "pieces") else [" and", " Paris"])):
+    for text in (
+        ",",
+        "1",
+        "=",
+        "and",
+        *([] if kind in ("words", "letters", "pieces") else [" and", " Paris"]),
+    ):
         if kind == "letters" and len(text) > 1:
             continue
         token = raw(sl.prompts.one_token)(model, text)
@@ -90,7 +141,9 @@ def test_only_the_end_of_a_long_prompt_is_read(kind: str) -> None:
         assert prompt.endswith(decoded(tokenizer, end_of(model, ids)))
         for answer in ("日", " one", "é, 🙂"):
             tokens = tokenize_after(model, ids, answer)
-            assert decoded(tokenizer, [*ids, *tokens]) == decoded(tokenizer, ids) + answer
+            assert (
+                decoded(tokenizer, [*ids, *tokens]) == decoded(tokenizer, ids) + answer
+            )
             assert [*ids, *tokens] == tokenizer(prompt + answer)["input_ids"]
 
 
@@ -99,6 +152,8 @@ def test_words_are_tokens_with_and_without_a_space(text: str) -> None:
     """A vocabulary of words has no spaces, so that the ids are the same; what it does not know is refused."""
     model = model_of("words")
     ids = model.tokenizer("The sum is one")["input_ids"]
-    assert tokenize_after(model, ids, text) == tuple(model.tokenizer(text, add_special_tokens=False)["input_ids"])
+    assert tokenize_after(model, ids, text) == tuple(
+        model.tokenizer(text, add_special_tokens=False)["input_ids"]
+    )
     with pytest.raises(InputError, match="'berlin' is not in this model's vocabulary"):
         tokenize_after(model, ids, f"{text} berlin")

@@ -12,7 +12,9 @@ from squashlens.engine.hooking.standing import ambient, without_ambient
 from squashlens.errors import InputError
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4]])
-OTHERS = torch.tensor([[2, 7, 8, 12, 19, 20, 21, 22, 3, 6], [2, 40, 41, 42, 43, 44, 45, 46, 47, 48]])
+OTHERS = torch.tensor(
+    [[2, 7, 8, 12, 19, 20, 21, 22, 3, 6], [2, 40, 41, 42, 43, 44, 45, 46, 47, 48]]
+)
 
 ALONG_TOKENS: dict[str, Callable[[], Any]] = {
     "zero_residual": lambda: sl.hooks.zero_residual([1]),
@@ -55,26 +57,46 @@ def in_two(model: Any, cache: Any) -> torch.Tensor:
 
 @pytest.mark.few(4)
 @pytest.mark.parametrize("what", ALONG_TOKENS)
-def test_positions_of_new_tokens_are_refused(what: str, bridge_of: Callable[..., Any]) -> None:
+def test_positions_of_new_tokens_are_refused(
+    what: str, bridge_of: Callable[..., Any]
+) -> None:
     model = bridge_of("llama")
     with sl.applied(model, ALONG_TOKENS[what]()), torch.no_grad():
         whole = model(IDS, use_cache=False)
-        torch.testing.assert_close(model(IDS, use_cache=True), whole)  # which fills a cache
-        with pytest.raises(InputError, match="counts positions .* continues a cache.*use_past_kv_cache=False"):
+        torch.testing.assert_close(
+            model(IDS, use_cache=True), whole
+        )  # which fills a cache
+        with pytest.raises(
+            InputError,
+            match="counts positions .* continues a cache.*use_past_kv_cache=False",
+        ):
             in_two(model, DynamicCache())
-        assert len(ambient(model)) == len(model.blocks)  # the refusal stands for the hooks and is none
+        assert len(ambient(model)) == len(
+            model.blocks
+        )  # the refusal stands for the hooks and is none
         with without_ambient(model):
             plain = in_two(model, DynamicCache())
     with torch.no_grad():
-        torch.testing.assert_close(plain, model(IDS, use_cache=False)[:, 6:], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            plain, model(IDS, use_cache=False)[:, 6:], rtol=1e-4, atol=1e-5
+        )
         in_two(model, DynamicCache())
 
 
-@pytest.mark.parametrize("what", [*ALONG_KEYS, *(f"{name} (anywhere)" for name in ANYWHERE)])
-def test_others_go_on_from_a_cache_as_in_a_whole_pass(what: str, bridge_of: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    "what", [*ALONG_KEYS, *(f"{name} (anywhere)" for name in ANYWHERE)]
+)
+def test_others_go_on_from_a_cache_as_in_a_whole_pass(
+    what: str, bridge_of: Callable[..., Any]
+) -> None:
     model = bridge_of("llama")
     before = in_two(model, DynamicCache())
-    with sl.applied(model, (ALONG_KEYS | {f"{name} (anywhere)": make for name, make in ANYWHERE.items()})[what]()):
+    with sl.applied(
+        model,
+        (ALONG_KEYS | {f"{name} (anywhere)": make for name, make in ANYWHERE.items()})[
+            what
+        ](),
+    ):
         with torch.no_grad():
             whole = model(IDS, use_cache=False)
         found = in_two(model, DynamicCache())
@@ -83,14 +105,21 @@ def test_others_go_on_from_a_cache_as_in_a_whole_pass(what: str, bridge_of: Call
 
 
 @pytest.mark.parametrize("what", ALONG_KEYS)
-def test_keys_that_a_window_dropped_are_not_counted(what: str, bridge_of: Callable[..., Any]) -> None:
+def test_keys_that_a_window_dropped_are_not_counted(
+    what: str, bridge_of: Callable[..., Any]
+) -> None:
     """A cache that keeps five keys of six, and one that has room for more: keys count from elsewhere."""
     model = bridge_of("mistral")
     config = model.original_model.config
     with sl.applied(model, ALONG_KEYS[what]()):
-        for cache in (DynamicCache(config=config), StaticCache(config=config, max_cache_len=16)):
+        for cache in (
+            DynamicCache(config=config),
+            StaticCache(config=config, max_cache_len=16),
+        ):
             with pytest.raises(InputError, match="counts positions"):
                 in_two(model, cache)
         with torch.no_grad():
             whole = model(IDS, use_cache=False)
-        torch.testing.assert_close(in_two(model, DynamicCache()).shape, whole[:, 6:].shape)
+        torch.testing.assert_close(
+            in_two(model, DynamicCache()).shape, whole[:, 6:].shape
+        )

@@ -26,7 +26,9 @@ REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def tail(model: Any) -> Any:
-    return sl.prompts.build(model, [7, 8, 7, 9, 9, 8, 7, 7], prefix=[2, 5, 11], separator=13)
+    return sl.prompts.build(
+        model, [7, 8, 7, 9, 9, 8, 7, 7], prefix=[2, 5, 11], separator=13
+    )
 
 
 @contextmanager
@@ -50,9 +52,13 @@ def test_measurements_of_a_capture_run_no_pass(
     family: str, bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = bridge_of(family)
-    sl.collapse(model, tail(model))  # what is proved of a model, is proved once: that logits follow from y
+    sl.collapse(
+        model, tail(model)
+    )  # what is proved of a model, is proved once: that logits follow from y
     with passes_counted(monkeypatch) as counted:
-        pairs = sl.capture(model, tail(model), baselines=["contrast", "unrelated"], n_samples=2)
+        pairs = sl.capture(
+            model, tail(model), baselines=["contrast", "unrelated"], n_samples=2
+        )
         assert len(counted) > 1, "passes are counted"
         counted.clear()
         for name, measure in REDUCTIONS.items():
@@ -72,31 +78,57 @@ def test_measurements_of_a_capture_run_no_pass(
         for j, family in enumerate(("llama", "gemma2", "gpt2", "neox"))
     ],
 )
-def test_a_capture_says_what_its_sequence_says(name: str, family: str, bridge_of: Callable[..., Any]) -> None:
+def test_a_capture_says_what_its_sequence_says(
+    name: str, family: str, bridge_of: Callable[..., Any]
+) -> None:
     model, measure = bridge_of(family), REDUCTIONS[name]
-    at_once, apart = measure(model, sl.capture(model, tail(model))), measure(model, tail(model))
+    at_once, apart = (
+        measure(model, sl.capture(model, tail(model))),
+        measure(model, tail(model)),
+    )
     assert "distance" in at_once or "attention_tv" in at_once
     size = float(sl.capture(model, tail(model)).v.values.abs().max())
-    for variable in ("distance", "distance_y", "attention_tv", "self_weight", "head_distance", "observed", "bound"):
+    for variable in (
+        "distance",
+        "distance_y",
+        "attention_tv",
+        "self_weight",
+        "head_distance",
+        "observed",
+        "bound",
+    ):
         if variable in apart:
-            np.testing.assert_allclose(at_once[variable], apart[variable], atol=1e-4 * max(1.0, size))
-    assert set(apart.data_vars) <= set(at_once.data_vars)  # a capture also has a noise floor
+            np.testing.assert_allclose(
+                at_once[variable], apart[variable], atol=1e-4 * max(1.0, size)
+            )
+    assert set(apart.data_vars) <= set(
+        at_once.data_vars
+    )  # a capture also has a noise floor
 
 
 def test_distances_come_from_what_was_captured(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
-    pairs = sl.capture(model, tail(model), lengths=[2, 5, 8], baselines=["contrast", "unrelated"])
+    pairs = sl.capture(
+        model, tail(model), lengths=[2, 5, 8], baselines=["contrast", "unrelated"]
+    )
     ds = sl.collapse(model, pairs, norm="l2")
     v, star = pairs.v.values.double(), pairs.star.values.double()
     np.testing.assert_allclose(ds["distance"], (v - star).norm(dim=-1)[:-1], rtol=1e-6)
     assert pairs.contrast is not None
-    np.testing.assert_allclose(ds["contrast_y"], (v[-1] - pairs.contrast.values[-1].double()).norm(dim=-1), rtol=1e-6)
+    np.testing.assert_allclose(
+        ds["contrast_y"],
+        (v[-1] - pairs.contrast.values[-1].double()).norm(dim=-1),
+        rtol=1e-6,
+    )
     assert ds["unrelated"].sizes["draw"] == 3
     assert ds["length"].values.tolist() == [2, 5, 8]
     assert sl.results.provenance(ds)["capture"] == {
-        "baselines": ["contrast", "unrelated"], "n_samples": 3, "passes": "auto",
-        "noise_lengths": 4, "seed": 0,
-    }  # fmt: skip
+        "baselines": ["contrast", "unrelated"],
+        "n_samples": 3,
+        "passes": "auto",
+        "noise_lengths": 4,
+        "seed": 0,
+    }
 
 
 @pytest.mark.parametrize("passes", ["auto", "separate"])
@@ -109,19 +141,32 @@ def test_a_second_run_attends_as_the_first_did(passes: Any) -> None:
     assert (pairs.replay.v - first).abs().max() <= 0.01 * first.abs().max()
 
 
-def test_the_keywords_of_capture_are_taken_for_a_sequence_and_refused_beside_a_capture(bridge_of: Any) -> None:
+def test_the_keywords_of_capture_are_taken_for_a_sequence_and_refused_beside_a_capture(
+    bridge_of: Any,
+) -> None:
     model = bridge_of("llama")
     how: dict[str, Any] = {
-        "lengths": [2, 5, 8], "baselines": ["contrast", "unrelated"], "n_samples": 2, "noise_lengths": 2,
-        "passes": "separate", "seed": 4,
-    }  # fmt: skip
+        "lengths": [2, 5, 8],
+        "baselines": ["contrast", "unrelated"],
+        "n_samples": 2,
+        "noise_lengths": 2,
+        "passes": "separate",
+        "seed": 4,
+    }
     pairs = sl.capture(model, tail(model), keep="residuals", **how)
-    xr.testing.assert_identical(sl.collapse(model, tail(model), **how), sl.collapse(model, pairs))
+    xr.testing.assert_identical(
+        sl.collapse(model, tail(model), **how), sl.collapse(model, pairs)
+    )
     for measure in (sl.collapse, sl.collapse_mechanism):
         own = inspect.signature(measure).parameters
         for name in how.keys() & own.keys():
-            for value in (how[name], own[name].default):  # a default that is given is an option too
-                with pytest.raises(InputError, match=f"^{name}= .* Give {name}= to `capture`"):
+            for value in (
+                how[name],
+                own[name].default,
+            ):  # a default that is given is an option too
+                with pytest.raises(
+                    InputError, match=f"^{name}= .* Give {name}= to `capture`"
+                ):
                     measure(model, pairs, **{name: value})
 
 
@@ -129,12 +174,26 @@ def test_the_keywords_of_capture_are_taken_for_a_sequence_and_refused_beside_a_c
 @pytest.mark.parametrize(
     "edit",
     [
-        lambda c: c.v.values.data.add_(1e-3), lambda c: c.star.values.numpy().__imul__(2),
-        lambda c: c.v.others["blocks.1.attn.hook_pattern"].zero_(), lambda c: c.values.neg_(), lambda c: c.ids.add_(1),
-        lambda c: c.replay.star.add_(1), lambda c: c.unrelated[1].values.add_(1), lambda c: c.options.update(seed=7),
+        lambda c: c.v.values.data.add_(1e-3),
+        lambda c: c.star.values.numpy().__imul__(2),
+        lambda c: c.v.others["blocks.1.attn.hook_pattern"].zero_(),
+        lambda c: c.values.neg_(),
+        lambda c: c.ids.add_(1),
+        lambda c: c.replay.star.add_(1),
+        lambda c: c.unrelated[1].values.add_(1),
+        lambda c: c.options.update(seed=7),
     ],
-    ids=["v", "v* through numpy", "patterns", "values", "ids", "replay", "unrelated", "options"],
-)  # fmt: skip
+    ids=[
+        "v",
+        "v* through numpy",
+        "patterns",
+        "values",
+        "ids",
+        "replay",
+        "unrelated",
+        "options",
+    ],
+)
 def test_an_edited_capture_is_refused(edit: Any, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")
     pairs = sl.capture(model, tail(model), baselines=["unrelated"], n_samples=2)

@@ -21,17 +21,29 @@ CONTENT = [7, 8, 9, 9, 7, 8] * 4
 def both_of(name: str, folder: Path) -> tuple[Any, Any]:
     """The bridge and the plain model of a configuration, loaded apart."""
     save_random(VARIABLE[name], folder)
-    return sl.load(folder), AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+    return sl.load(folder), AutoModelForCausalLM.from_pretrained(
+        folder, attn_implementation="eager"
+    ).eval()
 
 
 ACROSS = "separate, since .* depends on the length of the pass beyond"
 CASES: list[tuple[str, list[int], tuple[int, ...], str]] = [
-    ("dynamic", CONTENT * 3, (4, 29, 30, 31, 50, 70), f"{ACROSS} 32 tokens"),  # each longer pass has its own
-    *((name, content, (1, 5, 13, 14, 15, 24), f"{ACROSS} 16 tokens") for name in ("phi3", "llama")
-      for content in (CONTENT, [7] * 24)),
-    ("phi3", [7] * 24, (2, 9, 13), "shared"), ("phi3", [7] * 24, (15, 20), "shared"),
-    ("phi3", [7] * 24, (2, 9, 14), ACROSS), ("phi3", [7] * 24, (14, 20), ACROSS),
-]  # fmt: skip
+    (
+        "dynamic",
+        CONTENT * 3,
+        (4, 29, 30, 31, 50, 70),
+        f"{ACROSS} 32 tokens",
+    ),  # each longer pass has its own
+    *(
+        (name, content, (1, 5, 13, 14, 15, 24), f"{ACROSS} 16 tokens")
+        for name in ("phi3", "llama")
+        for content in (CONTENT, [7] * 24)
+    ),
+    ("phi3", [7] * 24, (2, 9, 13), "shared"),
+    ("phi3", [7] * 24, (15, 20), "shared"),
+    ("phi3", [7] * 24, (2, 9, 14), ACROSS),
+    ("phi3", [7] * 24, (14, 20), ACROSS),
+]
 
 
 @pytest.mark.few(1)
@@ -60,23 +72,32 @@ def test_answers_are_those_of_whole_passes(name: str, tmp_path: Path) -> None:
     ids = list(range(3, 3 + LIMIT - 4))
     said = next(generate(model, [Prompt(tuple(ids), 12)]))[0]
     while len(ids) < LIMIT + 8:
-        ids.append(int(plain(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
+        ids.append(
+            int(plain(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax())
+        )
     assert said.ids == tuple(ids[LIMIT - 4 :])[: len(said.ids)]
     assert len(said.ids) >= 8
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("family", "from_", "content"), [("llama", 17, [7] * 24), ("gpt2", 22, CONTENT), ("llama", 28, CONTENT)]
+    ("family", "from_", "content"),
+    [("llama", 17, [7] * 24), ("gpt2", 22, CONTENT), ("llama", 28, CONTENT)],
 )
-def test_a_hidden_dependence_is_found(family: str, from_: int, content: list[int], bridge_of: Any) -> None:
+def test_a_hidden_dependence_is_found(
+    family: str, from_: int, content: list[int], bridge_of: Any
+) -> None:
     """Embeddings that are scaled from some length of the pass on, which no configuration says."""
     model = bridge_of(family)
     embed = model.embed.original_component
-    sequence = sl.prompts.build(model, content, prefix=[2, 5, 11])  # v* has 5 to 28 tokens
+    sequence = sl.prompts.build(
+        model, content, prefix=[2, 5, 11]
+    )  # v* has 5 to 28 tokens
 
     def scaled(ids: Any) -> Any:
-        return type(embed).forward(embed, ids) * (1.5 if ids.shape[-1] >= from_ else 1.0)
+        return type(embed).forward(embed, ids) * (
+            1.5 if ids.shape[-1] >= from_ else 1.0
+        )
 
     embed.__dict__["forward"] = scaled
     try:

@@ -29,10 +29,17 @@ def quantized(name: str, config: str = "Int8WeightOnlyConfig") -> tuple[Any, Any
     return foreign(inner).eval(), twin
 
 
-@pytest.mark.parametrize(("config", "name"), [("Int8WeightOnlyConfig", "int8"), ("Float8WeightOnlyConfig", "float8")])
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [("Int8WeightOnlyConfig", "int8"), ("Float8WeightOnlyConfig", "float8")],
+)
 def test_they_are_proved_and_named(config: str, name: str) -> None:
     facts = sl.results.provenance(sl.path_bound(quantized("llama", config)[0], IDS))
-    assert (facts["quantized"], facts["proof"], facts["dtype"]) == (name, "verified as it stands", "float32")
+    assert (facts["quantized"], facts["proof"], facts["dtype"]) == (
+        name,
+        "verified as it stands",
+        "float32",
+    )
 
 
 @pytest.mark.few(1)
@@ -40,14 +47,22 @@ def test_they_are_proved_and_named(config: str, name: str) -> None:
 def test_bound_and_jacobian_are_those_of_the_rounded_model(name: str) -> None:
     model, twin = quantized(name)
     found = sl.jacobian_norms(model, IDS)
-    truth = torch.linalg.svdvals(jacobian_by_jacrev(twin, IDS, -1).detach())[:, 0].numpy()
-    np.testing.assert_allclose(found.values, truth, rtol=1e-3)
-    other = torch.linalg.svdvals(jacobian_by_jacrev(random_model((CONFIGS | MORE)[name]), IDS, -1).detach())[
+    truth = torch.linalg.svdvals(jacobian_by_jacrev(twin, IDS, -1).detach())[
         :, 0
     ].numpy()
+    np.testing.assert_allclose(found.values, truth, rtol=1e-3)
+    other = torch.linalg.svdvals(
+        jacobian_by_jacrev(random_model((CONFIGS | MORE)[name]), IDS, -1).detach()
+    )[:, 0].numpy()
     assert np.abs(found.values / other - 1).max() > 2e-3
-    patterns = [p[0].mean(dim=0).detach().numpy() for p in plain_outputs(twin, IDS).attentions]
-    np.testing.assert_allclose(sl.path_bound(model, IDS), path_sum(patterns, IDS.shape[1] - 1, gain=2.0), rtol=1e-5)
+    patterns = [
+        p[0].mean(dim=0).detach().numpy() for p in plain_outputs(twin, IDS).attentions
+    ]
+    np.testing.assert_allclose(
+        sl.path_bound(model, IDS),
+        path_sum(patterns, IDS.shape[1] - 1, gain=2.0),
+        rtol=1e-5,
+    )
 
 
 def test_the_fingerprint_sees_every_part_of_a_weight() -> None:

@@ -16,7 +16,12 @@ from squashlens.engine.anatomy import residual_site
 from squashlens.engine.hooking.hook import Hook, attached
 from squashlens.engine.running import fused, streamed
 from squashlens.engine.running.forward import next_logits
-from squashlens.engine.running.streamed import _window_of, implementation, patterns_written, why_not_streamed
+from squashlens.engine.running.streamed import (
+    _window_of,
+    implementation,
+    patterns_written,
+    why_not_streamed,
+)
 from squashlens.errors import UnsoundModelError
 from squashlens.theory import attention as module
 from squashlens.theory import fused_attention
@@ -32,16 +37,26 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CELLS", {"cpu": 1, "cuda": 1})
 
 
-def seen(model: Any, sites: list[str], ids: Tensor = IDS) -> tuple[dict[str, Tensor], Tensor]:
+def seen(
+    model: Any, sites: list[str], ids: Tensor = IDS
+) -> tuple[dict[str, Tensor], Tensor]:
     kept: dict[str, Tensor] = {}
     with torch.no_grad():
-        logits = next_logits(model, ids, [(s, lambda t, s=s: kept.__setitem__(s, t.clone())) for s in sites])
+        logits = next_logits(
+            model,
+            ids,
+            [(s, lambda t, s=s: kept.__setitem__(s, t.clone())) for s in sites],
+        )
     return kept, logits
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", few([*CONFIGS, *MORE]))
-def test_streams_equal_those_with_patterns(name: str, dtype: torch.dtype, bridge_of: Any) -> None:
+def test_streams_equal_those_with_patterns(
+    name: str, dtype: torch.dtype, bridge_of: Any
+) -> None:
     model = bridge_of(name, dtype)
     assert implementation(model) == "streamed"
     sites = [residual_site(layer, model) for layer in (0, 1, 2, 3, "y")]
@@ -49,11 +64,25 @@ def test_streams_equal_those_with_patterns(name: str, dtype: torch.dtype, bridge
     with patterns_written("the test"):
         truth, expected = seen(model, sites)
     for site in sites:
-        torch.testing.assert_close(found[site], truth[site], rtol=1e-5, atol=1e-5 * float(truth[site].abs().max()))
-    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+        torch.testing.assert_close(
+            found[site],
+            truth[site],
+            rtol=1e-5,
+            atol=1e-5 * float(truth[site].abs().max()),
+        )
+    torch.testing.assert_close(
+        logits, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max())
+    )
     ids = IDS[0]
-    assert sl.results.provenance(sl.path_bound(model, ids))["attention_implementation"] == "streamed"
-    for options in ({}, {"attention": "uniform"}, {"from_layer": 1, "to_layer": 2, "query": 7}):
+    assert (
+        sl.results.provenance(sl.path_bound(model, ids))["attention_implementation"]
+        == "streamed"
+    )
+    for options in (
+        {},
+        {"attention": "uniform"},
+        {"from_layer": 1, "to_layer": 2, "query": 7},
+    ):
         bound = sl.path_bound(model, ids, **options)
         with patterns_written("the test"):
             by_patterns = sl.path_bound(model, ids, **options)
@@ -63,7 +92,12 @@ def test_streams_equal_those_with_patterns(name: str, dtype: torch.dtype, bridge
 
 def test_hooks_bite_as_they_do_with_patterns(bridge_of: Any) -> None:
     model = bridge_of("gemma2", torch.float32)
-    for site in ("blocks.1.hook_resid_pre", "blocks.1.attn.hook_v", "blocks.0.attn.hook_z", "blocks.2.hook_mlp_out"):
+    for site in (
+        "blocks.1.hook_resid_pre",
+        "blocks.1.attn.hook_v",
+        "blocks.0.attn.hook_z",
+        "blocks.2.hook_mlp_out",
+    ):
         bent = Hook("bent", site, lambda t: t * torch.linspace(0.2, 2, t.shape[-1]))
         with attached(model, bent):
             assert why_not_streamed(model) is None
@@ -72,7 +106,9 @@ def test_hooks_bite_as_they_do_with_patterns(bridge_of: Any) -> None:
                 _, expected = seen(model, [])
         torch.testing.assert_close(edited, expected, rtol=1e-5, atol=1e-5)
         assert (edited - seen(model, [])[1]).abs().max() > 1e-3
-    with attached(model, Hook("freeze", "blocks.1.attn.hook_pattern", lambda t: t.detach())):
+    with attached(
+        model, Hook("freeze", "blocks.1.attn.hook_pattern", lambda t: t.detach())
+    ):
         assert "hook_pattern" in str(why_not_streamed(model))
     assert "hook_rot_k" in str(why_not_streamed(model, ["blocks.1.attn.hook_rot_k"]))
 
@@ -91,7 +127,10 @@ def test_a_hook_that_would_not_fire_means_patterns(bridge_of: Any) -> None:
 
 
 def test_sinks_are_part_of_the_softmax(tmp_path: Any) -> None:
-    config = GptOssConfig(**COMMON | {"num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 5})
+    config = GptOssConfig(
+        **COMMON
+        | {"num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 5}
+    )
     model = sl.load(save_random(config, tmp_path), device="cpu")
     with torch.no_grad():
         for block in model.original_model.model.layers:
@@ -103,12 +142,21 @@ def test_sinks_are_part_of_the_softmax(tmp_path: Any) -> None:
     assert float(sums) < 0.95 * 4**3  # what goes to the sinks is gone
 
 
-def test_rounding_of_a_deep_model_is_not_taken_for_another_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounding_of_a_deep_model_is_not_taken_for_another_attention(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """In bfloat16 sharp attention multiplies rounding beyond every constant tolerance; a wrong scale still shows."""
-    sizes = COMMON | {"num_hidden_layers": 28, "hidden_size": 64, "intermediate_size": 256, "head_dim": 64}
+    sizes = COMMON | {
+        "num_hidden_layers": 28,
+        "hidden_size": 64,
+        "intermediate_size": 256,
+        "head_dim": 64,
+    }
     torch.manual_seed(0)
     config = GemmaConfig(**sizes | {"num_key_value_heads": 4, "initializer_range": 0.3})
-    inner: Any = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="eager").eval()
+    inner: Any = AutoModelForCausalLM.from_config(
+        config, dtype=torch.bfloat16, attn_implementation="eager"
+    ).eval()
     model = foreign(inner).eval().requires_grad_(False)
     assert streamed._prove(model).reason is None
     with monkeypatch.context() as patch:
@@ -129,8 +177,15 @@ def fused_anywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setattr(fused, "DEVICES", {"cpu"})
         patch.setattr(fused, "DTYPES", {torch.float32, torch.float64})
-        for where in (fused, fused_attention):  # on a CPU flash attention takes heads of any width
-            patch.setattr(where, "is_flash", lambda width, other, windowed, cap: not windowed and cap is None)
+        for where in (
+            fused,
+            fused_attention,
+        ):  # on a CPU flash attention takes heads of any width
+            patch.setattr(
+                where,
+                "is_flash",
+                lambda width, other, windowed, cap: not windowed and cap is None,
+            )
         yield
 
 
@@ -155,14 +210,26 @@ def test_measurements_by_fused_attention_equal_those_by_blocks(
         by_blocks = call()
         with fused_anywhere(monkeypatch):
             found = call()
-        assert sl.results.provenance(by_blocks)["attention_implementation"] == "streamed"
+        assert (
+            sl.results.provenance(by_blocks)["attention_implementation"] == "streamed"
+        )
         assert sl.results.provenance(found)["attention_implementation"] == "fused"
-        np.testing.assert_allclose(found, by_blocks, rtol=1e-9, atol=1e-12 * float(by_blocks.max()))
-    assert implementation(model, (), 13) == "streamed", "on a CPU, fused attention is for tests"
+        np.testing.assert_allclose(
+            found, by_blocks, rtol=1e-9, atol=1e-12 * float(by_blocks.max())
+        )
+    assert implementation(model, (), 13) == "streamed", (
+        "on a CPU, fused attention is for tests"
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "way"), [("gemma", "fused"), ("llama", "fused"), ("gemma3", "fused and streamed"), ("gemma2", "streamed")]
+    ("name", "way"),
+    [
+        ("gemma", "fused"),
+        ("llama", "fused"),
+        ("gemma3", "fused and streamed"),
+        ("gemma2", "streamed"),
+    ],
 )
 def test_jacobians_by_flash_attention_equal_those_by_blocks(
     name: str, way: str, bridge_of: Any, monkeypatch: pytest.MonkeyPatch
@@ -170,16 +237,27 @@ def test_jacobians_by_flash_attention_equal_those_by_blocks(
     """Windows and caps have none."""
     monkeypatch.setattr(module, "LONGEST", 4)
     monkeypatch.setattr(fused, "_reasons", {})
-    jacobian = partial(sl.jacobian_norms, bridge_of(name, torch.float64), IDS[0], query=8, norm="frobenius")
+    jacobian = partial(
+        sl.jacobian_norms,
+        bridge_of(name, torch.float64),
+        IDS[0],
+        query=8,
+        norm="frobenius",
+    )
     by_blocks = jacobian()
     with fused_anywhere(monkeypatch):
         found = jacobian()
         np.testing.assert_allclose(found, by_blocks, rtol=1e-9)
-        assert sl.results.provenance(found)["attention_implementation"] == f"{way}, block by block"
+        assert (
+            sl.results.provenance(found)["attention_implementation"]
+            == f"{way}, block by block"
+        )
         if way == "streamed":
             return
         monkeypatch.setattr(fused, "_reasons", {})
-        monkeypatch.setattr(fused, "pulled_back", lambda *args: [1.1 * x for x in pulled_back(*args)])
+        monkeypatch.setattr(
+            fused, "pulled_back", lambda *args: [1.1 * x for x in pulled_back(*args)]
+        )
         with pytest.warns(UserWarning, match="derivatives are wrong"):
             np.testing.assert_array_equal(jacobian(), by_blocks)
 
@@ -190,8 +268,13 @@ def test_what_is_not_fused(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> N
     with fused_anywhere(monkeypatch):
         assert implementation(model, (), module.LONGEST) == "streamed"
         assert implementation(model, (), module.LONGEST + 1) == "fused"
-        assert implementation(bridge_of("gpt_oss", torch.float32), (), module.LONGEST + 1) == "streamed"
-        with attached(model, Hook("freeze", "blocks.1.attn.hook_pattern", lambda t: t.detach())):
+        assert (
+            implementation(bridge_of("gpt_oss", torch.float32), (), module.LONGEST + 1)
+            == "streamed"
+        )
+        with attached(
+            model, Hook("freeze", "blocks.1.attn.hook_pattern", lambda t: t.detach())
+        ):
             assert "hook_pattern" in implementation(model, (), module.LONGEST + 1)
 
 
@@ -202,8 +285,16 @@ def fails(*args: Any) -> Any:
 @pytest.mark.parametrize(
     ("broken", "reason"),
     [
-        (lambda *args: (lambda z, lse: (z, lse + np.log(2)))(*attend_with_lse(*args)), "row differs by"),
-        (lambda *args: (lambda z, lse: (1.1 * z, lse))(*attend_with_lse(*args)), "outputs are wrong"),
+        (
+            lambda *args: (lambda z, lse: (z, lse + np.log(2)))(
+                *attend_with_lse(*args)
+            ),
+            "row differs by",
+        ),
+        (
+            lambda *args: (lambda z, lse: (1.1 * z, lse))(*attend_with_lse(*args)),
+            "outputs are wrong",
+        ),
         (fails, "RuntimeError: out of resource"),
     ],
     ids=["logsumexp", "outputs", "compiler"],
@@ -227,13 +318,25 @@ def test_a_kernel_with_other_numbers_is_not_used(
     [
         (sl.path_bound, (fused, "attend_with_lse"), "fused, then streamed"),
         (sl.path_bound, (module, "row_times_pattern"), "fused, then streamed"),
-        (sl.jacobian_norms, (module, "attend_with_lse"), "fused and streamed, then streamed, block by block"),
-        (sl.jacobian_norms, (module, "pulled_back"), "fused and streamed, then streamed, block by block"),
+        (
+            sl.jacobian_norms,
+            (module, "attend_with_lse"),
+            "fused and streamed, then streamed, block by block",
+        ),
+        (
+            sl.jacobian_norms,
+            (module, "pulled_back"),
+            "fused and streamed, then streamed, block by block",
+        ),
     ],
     ids=["pass", "rows", "differentiable pass", "derivatives"],
 )
 def test_a_kernel_that_fails_after_its_test_ends_in_blocks(
-    call: Any, where: tuple[Any, str], way: str, bridge_of: Any, monkeypatch: pytest.MonkeyPatch
+    call: Any,
+    where: tuple[Any, str],
+    way: str,
+    bridge_of: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "LONGEST", 4)
     monkeypatch.setattr(fused, "_reasons", {})
@@ -251,7 +354,10 @@ def test_a_kernel_that_fails_after_its_test_ends_in_blocks(
 def asked(**options: Any) -> Any:
     from transformers.masking_utils import causal_mask_function
 
-    return _window_of(**{"q_length": 9, "kv_length": 9, "mask_function": causal_mask_function} | options)
+    return _window_of(
+        **{"q_length": 9, "kv_length": 9, "mask_function": causal_mask_function}
+        | options
+    )
 
 
 def test_only_known_masks_are_taken() -> None:
@@ -262,8 +368,14 @@ def test_only_known_masks_are_taken() -> None:
     )
 
     assert asked().size is None
-    assert asked(mask_function=sliding_window_causal_mask_function(4), local_size=4).size == 4
-    assert asked(mask_function=sliding_window_causal_mask_function(40), local_size=40).size is None
+    assert (
+        asked(mask_function=sliding_window_causal_mask_function(4), local_size=4).size
+        == 4
+    )
+    assert (
+        asked(mask_function=sliding_window_causal_mask_function(40), local_size=40).size
+        is None
+    )
     chunked = chunked_causal_mask_function(4, torch.zeros(1, dtype=torch.long))
     wrong: list[dict[str, Any]] = [
         {"mask_function": bidirectional_mask_function},

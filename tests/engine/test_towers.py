@@ -33,19 +33,27 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize("family", MULTIMODAL)
-def test_the_language_model_gives_the_whole_models_logits(family: str, folders: Callable[[str], Path]) -> None:
+def test_the_language_model_gives_the_whole_models_logits(
+    family: str, folders: Callable[[str], Path]
+) -> None:
     model = sl.load(folders(family), device="cpu")
-    whole: Any = AutoModelForMultimodalLM.from_pretrained(folders(family), attn_implementation="eager").eval()
+    whole: Any = AutoModelForMultimodalLM.from_pretrained(
+        folders(family), attn_implementation="eager"
+    ).eval()
     generator = torch.Generator().manual_seed(0)
     for length in range(1, 21):
         ids = torch.randint(3, 99, (1, length), generator=generator)
         with torch.no_grad():
             truth = whole(input_ids=ids, use_cache=False).logits
-            torch.testing.assert_close(model(ids, use_cache=False), truth, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(
+                model(ids, use_cache=False), truth, rtol=1e-5, atol=1e-5
+            )
         assert truth.std() > 0.1
 
 
-def test_gemma_3_with_images_is_measured_like_any_other(folders: Callable[[str], Path], tmp_path: Path) -> None:
+def test_gemma_3_with_images_is_measured_like_any_other(
+    folders: Callable[[str], Path], tmp_path: Path
+) -> None:
     model = sl.load(folders("gemma3"), device="cpu")
     prompt = "How many ones are in the following sequence? 1101 ="
     bound, norms = sl.path_bound(model, prompt), sl.jacobian_norms(model, prompt)
@@ -53,7 +61,10 @@ def test_gemma_3_with_images_is_measured_like_any_other(folders: Callable[[str],
     assert (norms > 0).all()
     facts = sl.results.provenance(bound)
     assert (facts["proof"], facts["architecture"]) == ("verified", "Gemma3ForCausalLM")
-    assert facts["weights_origin"]["note"] == "language model of Gemma3ForConditionalGeneration"
+    assert (
+        facts["weights_origin"]["note"]
+        == "language model of Gemma3ForConditionalGeneration"
+    )
     repeated = sl.prompts.repeated(model, "1", 8)
     assert (sl.collapse(model, repeated)["distance"].sel(layer=1) > 0).all()
     page = tmp_path / "report.html"
@@ -61,7 +72,9 @@ def test_gemma_3_with_images_is_measured_like_any_other(folders: Callable[[str],
     assert "language model of Gemma3ForConditionalGeneration" in page.read_text()
 
 
-def test_the_text_class_for_a_multimodal_folder_is_refused(folders: Callable[[str], Path], tmp_path: Path) -> None:
+def test_the_text_class_for_a_multimodal_folder_is_refused(
+    folders: Callable[[str], Path], tmp_path: Path
+) -> None:
     """transformers leaves the weights random that it does not find under the names of the text class."""
     shutil.copytree(folders("gemma3"), tmp_path / "text")
     config = json.loads((tmp_path / "text/config.json").read_text())
@@ -69,7 +82,9 @@ def test_the_text_class_for_a_multimodal_folder_is_refused(folders: Callable[[st
         (config, "builds Gemma3ForConditionalGeneration"),
         (config["text_config"], "missing: .*left over: .*random numbers"),
     ):
-        (tmp_path / "text/config.json").write_text(json.dumps(given | {"architectures": ["Gemma3ForCausalLM"]}))
+        (tmp_path / "text/config.json").write_text(
+            json.dumps(given | {"architectures": ["Gemma3ForCausalLM"]})
+        )
         with pytest.raises(ModelAccessError, match=complaint) as refusal:
             sl.load(tmp_path / "text")
         assert "_pretrained" not in str(refusal.value)
@@ -88,7 +103,9 @@ def test_no_folder_makes_transformer_lens_install_packages(
     sl.load(folders("gemma3"), device="cpu")
 
 
-@pytest.mark.parametrize(("family", "kind"), [("gemma4", "embedding"), ("qwen3_5", "attention")])
+@pytest.mark.parametrize(
+    ("family", "kind"), [("gemma4", "embedding"), ("qwen3_5", "attention")]
+)
 def test_a_knockout_that_leaves_something_of_the_token_is_refused(
     family: str, kind: Any, folders: Callable[[str], Path]
 ) -> None:

@@ -26,14 +26,31 @@ def last_is_zero(z: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-@pytest.mark.parametrize("measure", [sl.path_bound, sl.substitution_effect, sl.capture, sl.jacobian_norms])
-def test_a_function_that_mixes_prompts_is_refused(measure: Any, family: str, bridge_of: Any) -> None:
+@pytest.mark.parametrize(
+    "measure", [sl.path_bound, sl.substitution_effect, sl.capture, sl.jacobian_norms]
+)
+def test_a_function_that_mixes_prompts_is_refused(
+    measure: Any, family: str, bridge_of: Any
+) -> None:
     model, averaged = bridge_of(family), lambda z: z + z.mean(dim=0)
-    for function in (averaged, lambda z: z * len(z), first_of_the_batch, last_is_zero, lambda z: z.flip(0)):
-        with sl.applied(model, (SITE, function)), pytest.raises(InputError, match="depend on the other prompts"):
+    for function in (
+        averaged,
+        lambda z: z * len(z),
+        first_of_the_batch,
+        last_is_zero,
+        lambda z: z.flip(0),
+    ):
+        with (
+            sl.applied(model, (SITE, function)),
+            pytest.raises(InputError, match="depend on the other prompts"),
+        ):
             measure(model, IDS)
     theirs = model.hooks(fwd_hooks=[(SITE, lambda z, hook: averaged(z))])
-    with theirs, torch.device("cpu"), pytest.raises(InputError, match="depend on the other prompts"):
+    with (
+        theirs,
+        torch.device("cpu"),
+        pytest.raises(InputError, match="depend on the other prompts"),
+    ):
         measure(model, IDS)  # under a mode of PyTorch, as a default device is
 
 
@@ -55,18 +72,35 @@ def from_the_last(_module: Any, _args: Any, out: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("form", ["applied", "add_hook", "prefix", "torch"])
 @pytest.mark.parametrize(
-    "measure", [sl.path_bound, sl.jacobian_norms, sl.capture, sl.top_tokens, sl.knockout_effect, sl.squash_map]
+    "measure",
+    [
+        sl.path_bound,
+        sl.jacobian_norms,
+        sl.capture,
+        sl.top_tokens,
+        sl.knockout_effect,
+        sl.squash_map,
+    ],
 )
-def test_hooks_that_let_tokens_see_later_ones_are_refused(measure: Any, form: str, bridge_of: Any) -> None:
+def test_hooks_that_let_tokens_see_later_ones_are_refused(
+    measure: Any, form: str, bridge_of: Any
+) -> None:
     model, scores = bridge_of("llama"), "blocks.1.attn.hook_attn_scores"
     mlp = model.original_model.model.layers[1].mlp
     forms: dict[str, Callable[[], Any]] = {
         "applied": lambda: sl.applied(model, (scores, all_visible)),
         "add_hook": lambda: model.hooks(fwd_hooks=[(scores, all_visible)]),
-        "prefix": lambda: sl.applied(model, ("blocks.1.attn.hook_pattern", prefix_is_visible)),
+        "prefix": lambda: sl.applied(
+            model, ("blocks.1.attn.hook_pattern", prefix_is_visible)
+        ),
         "torch": lambda: mlp.register_forward_hook(from_the_last),
     }
-    with forms[form](), pytest.raises(UnsoundModelError, match="depend on later ones.*Correct the function"):
+    with (
+        forms[form](),
+        pytest.raises(
+            UnsoundModelError, match="depend on later ones.*Correct the function"
+        ),
+    ):
         measure(model, IDS)
 
 
@@ -87,7 +121,9 @@ def test_a_set_of_functions_is_tested_once(bridge_of: Any) -> None:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["pair", "hook", "theirs"])
-def test_functions_that_read_are_called_once_a_pass_and_on_the_prompt_alone(form: str, bridge_of: Any) -> None:
+def test_functions_that_read_are_called_once_a_pass_and_on_the_prompt_alone(
+    form: str, bridge_of: Any
+) -> None:
     model, seen = bridge_of("llama"), []
     prompt, place = sl.capture(model, IDS).residuals[0], "blocks.0.hook_resid_pre"
 
@@ -95,8 +131,16 @@ def test_functions_that_read_are_called_once_a_pass_and_on_the_prompt_alone(form
         seen.append(torch.equal(stream, prompt))
 
     hook: Any = (place, read) if form == "pair" else sl.hooks.Hook("read", place, read)
-    with model.hooks(fwd_hooks=[(place, read)]) if form == "theirs" else sl.applied(model, hook):
-        for measure, passes in ((sl.path_bound, 1), (sl.capture, 1), (sl.sensitivity, 3)):
+    with (
+        model.hooks(fwd_hooks=[(place, read)])
+        if form == "theirs"
+        else sl.applied(model, hook)
+    ):
+        for measure, passes in (
+            (sl.path_bound, 1),
+            (sl.capture, 1),
+            (sl.sensitivity, 3),
+        ):
             seen.clear()
             measure(model, IDS)
             assert seen == [True] * passes
@@ -106,8 +150,12 @@ def test_functions_that_read_are_called_once_a_pass_and_on_the_prompt_alone(form
         assert len(seen) == known
 
 
-@pytest.mark.parametrize("options", [{}, {"norm": "frobenius"}, {"method": "sketch"}], ids=str)
-def test_a_derivative_that_does_not_exist_is_refused(options: dict[str, Any], bridge_of: Any) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"norm": "frobenius"}, {"method": "sketch"}], ids=str
+)
+def test_a_derivative_that_does_not_exist_is_refused(
+    options: dict[str, Any], bridge_of: Any
+) -> None:
     """Finite going forward: 0 · √|z| has the derivative 0 · ∞ at 0."""
     model = bridge_of("llama")
     with (
@@ -118,12 +166,18 @@ def test_a_derivative_that_does_not_exist_is_refused(options: dict[str, Any], br
 
 
 @pytest.mark.parametrize("where", ["point", "module", "bridge", "every"])
-def test_random_functions_are_found_wherever_they_are(where: str, bridge_of: Any) -> None:
+def test_random_functions_are_found_wherever_they_are(
+    where: str, bridge_of: Any
+) -> None:
     """PyTorch's hooks on a hook point, on a module, on the bridge itself, and on all modules."""
     model = bridge_of("llama")
 
     def noise(_module: Any, _args: Any, out: Any) -> Any:
-        return out + 0.1 * torch.randn_like(out) if isinstance(out, torch.Tensor) and out.is_floating_point() else out
+        return (
+            out + 0.1 * torch.randn_like(out)
+            if isinstance(out, torch.Tensor) and out.is_floating_point()
+            else out
+        )
 
     places: dict[str, Any] = {
         "point": model.hook_dict[SITE].register_forward_hook,
@@ -131,12 +185,21 @@ def test_random_functions_are_found_wherever_they_are(where: str, bridge_of: Any
         "bridge": model.register_forward_hook,
         "every": torch.nn.modules.module.register_module_forward_hook,
     }
-    with places[where](noise), pytest.raises(InputError, match="noise the model gives other numbers in each run"):
+    with (
+        places[where](noise),
+        pytest.raises(
+            InputError, match="noise the model gives other numbers in each run"
+        ),
+    ):
         sl.top_tokens(model, IDS)
 
 
-@pytest.mark.parametrize("hang", ["point", "module", "every", "tensor", "applied", "unrecorded", "view"])
-def test_hooks_whose_derivatives_are_not_those_of_the_output_are_refused(hang: str, bridge_of: Any) -> None:
+@pytest.mark.parametrize(
+    "hang", ["point", "module", "every", "tensor", "applied", "unrecorded", "view"]
+)
+def test_hooks_whose_derivatives_are_not_those_of_the_output_are_refused(
+    hang: str, bridge_of: Any
+) -> None:
     model = bridge_of("llama")
 
     def within(z: torch.Tensor, hook: Any) -> None:
@@ -153,7 +216,9 @@ def test_hooks_whose_derivatives_are_not_those_of_the_output_are_refused(hang: s
     hooks: dict[str, Callable[[], Any]] = {
         "point": lambda: model.hooks(bwd_hooks=[(site, lambda g, hook: (g * 1e-6,))]),
         "module": lambda: mlp.register_full_backward_hook(smaller),
-        "every": lambda: torch.nn.modules.module.register_module_full_backward_hook(smaller),
+        "every": lambda: torch.nn.modules.module.register_module_full_backward_hook(
+            smaller
+        ),
         "tensor": lambda: model.hooks(fwd_hooks=[(site, within)]),
         "applied": lambda: sl.applied(model, (site, within)),
         "unrecorded": lambda: sl.applied(model, (site, unrecorded)),
@@ -161,5 +226,7 @@ def test_hooks_whose_derivatives_are_not_those_of_the_output_are_refused(hang: s
     }
     with hooks[hang]():
         for measure in (sl.certified_bound, sl.jacobian_norms):
-            with pytest.raises(InputError, match="but not (the model's output|its derivatives)"):
+            with pytest.raises(
+                InputError, match="but not (the model's output|its derivatives)"
+            ):
                 measure(model, IDS)

@@ -7,17 +7,28 @@ import pytest
 import torch
 
 from squashlens.engine.differentiating.exact import in_float64
-from squashlens.engine.differentiating.visibility import Visibility, _from, _written, tokens_reaching, visibilities
+from squashlens.engine.differentiating.visibility import (
+    Visibility,
+    _from,
+    _written,
+    tokens_reaching,
+    visibilities,
+)
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8]])
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "gemma2"])
-def test_written_logits_say_what_queries_and_keys_say(family: str, bridge_of: Any) -> None:
+def test_written_logits_say_what_queries_and_keys_say(
+    family: str, bridge_of: Any
+) -> None:
     model = bridge_of(family)
     with in_float64(model):
-        streamed, written = visibilities(model, IDS, [], range(3)), _written(model, IDS, [], range(3))
+        streamed, written = (
+            visibilities(model, IDS, [], range(3)),
+            _written(model, IDS, [], range(3)),
+        )
     every = torch.eye(8, dtype=torch.bool)
     for block in range(3):
         # The longest query times the longest key is at least any pair's; a pair's is found but for a root of two.
@@ -26,18 +37,31 @@ def test_written_logits_say_what_queries_and_keys_say(family: str, bridge_of: An
         assert torch.equal(written[block].back(every), streamed[block].back(every))
         assert written[block].width == streamed[block].width == 4
     row = every[5:6]
-    assert torch.equal(tokens_reaching(written, range(3), row), tokens_reaching(streamed, range(3), row))
+    assert torch.equal(
+        tokens_reaching(written, range(3), row),
+        tokens_reaching(streamed, range(3), row),
+    )
 
 
 def test_a_window_leads_back_by_its_size() -> None:
     rows = torch.eye(8, dtype=torch.bool)[[6, 0]]
     seen = {0: Visibility(1.0, 4, window=3), 1: Visibility(1.0, 4, window=2)}
     assert seen[1].back(rows).nonzero().tolist() == [[0, 5], [0, 6], [1, 0]]
-    assert tokens_reaching(seen, range(2), rows).nonzero().tolist() == [[0, 3], [0, 4], [0, 5], [0, 6], [1, 0]]
+    assert tokens_reaching(seen, range(2), rows).nonzero().tolist() == [
+        [0, 3],
+        [0, 4],
+        [0, 5],
+        [0, 6],
+        [1, 0],
+    ]
     assert Visibility(1.0, 4).back(rows).sum(dim=1).tolist() == [7, 1]
     keys = torch.zeros(8, 8, dtype=torch.bool)
     keys[6, 2] = True
-    assert Visibility(1.0, 4, keys=keys).back(rows).nonzero().tolist() == [[0, 2], [0, 6], [1, 0]]
+    assert Visibility(1.0, 4, keys=keys).back(rows).nonzero().tolist() == [
+        [0, 2],
+        [0, 6],
+        [1, 0],
+    ]
 
 
 @pytest.mark.parametrize("angle", [0.0, 0.4, torch.pi / 2])

@@ -96,7 +96,9 @@ def texts_of(page: Any, figure: go.Figure) -> list[str]:
 
 def faults(page: Any, figures: dict[str, go.Figure]) -> dict[str, list[str]]:
     """What is wrong with each figure that has something wrong."""
-    given = ", ".join(f"{json.dumps(name)}: {figure.to_json()}" for name, figure in figures.items())
+    given = ", ".join(
+        f"{json.dumps(name)}: {figure.to_json()}" for name, figure in figures.items()
+    )
     drawn = json.loads(page.evaluate(LOOK, f"{{{given}}}"))
     found = {name: list(_faults(one)) for name, one in drawn.items()}
     return {name: each for name, each in found.items() if each}
@@ -113,7 +115,9 @@ def _faults(drawn: dict[str, Any]) -> Iterator[str]:
         if one.meets(other):
             yield f"{one} covers {other}"
     for place in drawn["panels"]:
-        yield from _faults_of_panel(place, [box for box in texts if box.kind not in ("cell", "note")])
+        yield from _faults_of_panel(
+            place, [box for box in texts if box.kind not in ("cell", "note")]
+        )
     if drawn["outside"] > OUTSIDE:
         yield f"{drawn['outside']:.0%} of a trace is outside of its panel"
     yield from (f"{name} is longer than its place" for name in drawn["scrolled"])
@@ -142,10 +146,17 @@ def _text(found: dict[str, Any]) -> Box:
     """A text without the space above and below its letters."""
     corners = np.array(found["corners"])
     down = SLACK * (corners[3] - corners[0])
-    if found["kind"] == "cell":  # boxes of tokens stand side by side, and so may their texts
+    if (
+        found["kind"] == "cell"
+    ):  # boxes of tokens stand side by side, and so may their texts
         side = 0.1 * (corners[1] - corners[0])
         corners = corners + np.array([side, -side, -side, side])
-    return Box(found["kind"], found["text"], corners + np.array([down, down, -down, -down]), found["size"])
+    return Box(
+        found["kind"],
+        found["text"],
+        corners + np.array([down, down, -down, -down]),
+        found["size"],
+    )
 
 
 def _rectangle(x: float, y: float, w: float, h: float) -> np.ndarray:

@@ -18,7 +18,18 @@ from squashlens.records.joining import restated
 from squashlens.records.results import sealed
 from tests import measurements
 
-WORDS = ("The", " $5 to $9", " brown", "<b>fox</b>", "\n", " incomprehensibilities", "110", "漢字", "=", "<bos>")
+WORDS = (
+    "The",
+    " $5 to $9",
+    " brown",
+    "<b>fox</b>",
+    "\n",
+    " incomprehensibilities",
+    "110",
+    "漢字",
+    "=",
+    "<bos>",
+)
 LONG = "meta-llama/Llama-3.1-70B-Instruct, 4-bit"
 NO_FIGURE = ("accuracy", "shares_and_counts", "splits")
 LENGTHS = (1, 2, 3, 5, 8, 16, 32, 64, 100, 150, 200, 250)
@@ -26,13 +37,23 @@ LENGTHS = (1, 2, 3, 5, 8, 16, 32, 64, 100, 150, 200, 250)
 
 def small() -> dict[str, go.Figure]:
     """The usual figure of one result of every measurement."""
-    results = {name: measurements.result(name) for name in measurements.results() if name not in NO_FIGURE}
+    results = {
+        name: measurements.result(name)
+        for name in measurements.results()
+        if name not in NO_FIGURE
+    }
     results["substitution_effect"] = results["substitution_effect"]["effect"]
     found = {name: sl.figures.of(one) for name, one in results.items()}
-    found["collapse_heatmap"] = sl.figures.collapse_heatmap(results["collapse relative"])
-    found["retained_by_kind"] = sl.figures.retained_by_kind(results["separator_ablation"])
+    found["collapse_heatmap"] = sl.figures.collapse_heatmap(
+        results["collapse relative"]
+    )
+    found["retained_by_kind"] = sl.figures.retained_by_kind(
+        results["separator_ablation"]
+    )
     found["error_by_length"] = sl.figures.error_by_length(results["evaluate"])
-    found["one query"] = sl.figures.of(results["influence"]["path_bound"].isel(query=-1))
+    found["one query"] = sl.figures.of(
+        results["influence"]["path_bound"].isel(query=-1)
+    )
     return found
 
 
@@ -40,24 +61,38 @@ def full() -> dict[str, go.Figure]:
     """Figures with as much in them as a study of a large model gives."""
     results: dict[str, Any] = {
         **{name: make() for name, make in MEASUREMENTS.items()},
-        "attribution 250": sensitivity(250), "by_token 250": bound(250),
-        "profile map": map_of(20), "profile map 250": map_of(250),
+        "attribution 250": sensitivity(250),
+        "by_token 250": bound(250),
+        "profile map": map_of(20),
+        "profile map 250": map_of(250),
         "with low": with_low(20),
-        "composition 250": composition(250), "jacobian 250": jacobian(250),
+        "composition 250": composition(250),
+        "jacobian 250": jacobian(250),
         "accuracy": {name: evaluate(at) for at, name in enumerate(labels(6))},
-        "answer_frequencies": {name: frequencies(at) for at, name in enumerate(labels(2))},
-        "convergence": {f"depth {d}, MLP": measurements.result("convergence") for d in (1, 2, 4, 8, 16)},
+        "answer_frequencies": {
+            name: frequencies(at) for at, name in enumerate(labels(2))
+        },
+        "convergence": {
+            f"depth {d}, MLP": measurements.result("convergence")
+            for d in (1, 2, 4, 8, 16)
+        },
         "two prompts": {"first": sensitivity(20), LONG: sensitivity(60)},
         "four maps": {name: composition(12) for name in labels(4)},
-    }  # fmt: skip
+    }
     found = {name: sl.figures.of(one) for name, one in results.items()}
     several = {name: evaluate(at) for at, name in enumerate(labels(3))}
     found["error_by_length"] = sl.figures.error_by_length(several)
     found["collapse_heatmap"] = sl.figures.collapse_heatmap(relative(collapse()))
-    found["collapse_panels"] = sl.figures.collapse_curve({name: collapse() for name in labels(4)}, trained=16)
+    found["collapse_panels"] = sl.figures.collapse_curve(
+        {name: collapse() for name in labels(4)}, trained=16
+    )
     found["retained_by_kind"] = sl.figures.retained_by_kind(ablation())
-    found["plain map"] = sl.figures.of(ablation()["retained_from"].isel(hook=0, length=-1))
-    found["mixture"] = sl.figures.panels({"map": composition(20), "bars": top_tokens(), "curves": sensitivity(20)})
+    found["plain map"] = sl.figures.of(
+        ablation()["retained_from"].isel(hook=0, length=-1)
+    )
+    found["mixture"] = sl.figures.panels(
+        {"map": composition(20), "bars": top_tokens(), "curves": sensitivity(20)}
+    )
     return found
 
 
@@ -69,18 +104,25 @@ def tokens(count: int) -> list[str]:
     return [WORDS[at % len(WORDS)] for at in range(count)]
 
 
-def made(coords: Mapping[str, Sequence[Any]], *variables: str, share: str = "", **call: Any) -> xr.Dataset:
+def made(
+    coords: Mapping[str, Sequence[Any]], *variables: str, share: str = "", **call: Any
+) -> xr.Dataset:
     """A Dataset with positive numbers of many sizes in each variable, named with its dimensions as for `draws`.
 
     Variables of which `share` has the start of the name are between 0 and 1.
     """
     dims_of = dims_by_name(variables)
     draw = np.random.default_rng(len(dims_of) + sum(map(len, coords.values())))
-    found = xr.Dataset(coords={name: (name, np.asarray(values)) for name, values in coords.items()})
+    found = xr.Dataset(
+        coords={name: (name, np.asarray(values)) for name, values in coords.items()}
+    )
     for name, text in dims_of.items():
         dims = [dim for dim in text.split() if dim != "?"]
         values = 10.0 ** draw.uniform(-4, 1, [found.sizes[dim] for dim in dims])
-        found[name] = (dims, 1 / (1 + values) if name.startswith(tuple(share.split())) else values)
+        found[name] = (
+            dims,
+            1 / (1 + values) if name.startswith(tuple(share.split())) else values,
+        )
     return sealed(found, {"model": LONG, "call": {"norm": "linf"} | call})
 
 
@@ -90,7 +132,9 @@ def ends(name: str) -> str:
 
 
 def with_tokens(found: Any, dim: str = "position") -> Any:
-    return found.assign_coords(token=(dim, np.array(tokens(found.sizes[dim]), dtype=object)))
+    return found.assign_coords(
+        token=(dim, np.array(tokens(found.sizes[dim]), dtype=object))
+    )
 
 
 def sensitivity(count: int) -> xr.Dataset:
@@ -100,14 +144,21 @@ def sensitivity(count: int) -> xr.Dataset:
 
 def bound(count: int) -> xr.DataArray:
     found = with_tokens(made({"position": range(count)}, "value: position"))["value"]
-    found.attrs |= {"long_name": "upper bound on the influence of each token on the query", "units": "‖∂y‖/‖∂v‖"}
+    found.attrs |= {
+        "long_name": "upper bound on the influence of each token on the query",
+        "units": "‖∂y‖/‖∂v‖",
+    }
     return restated(found, {})
 
 
 def map_of(count: int) -> xr.DataArray:
     """One query of a profile, with nothing after it."""
-    found = with_tokens(made({"layer": range(27), "position": range(count)}, "value: layer position"))["value"]
-    found = found.assign_coords(query=count - 3).where(found["position"] < count - 2, 0.0)
+    found = with_tokens(
+        made({"layer": range(27), "position": range(count)}, "value: layer position")
+    )["value"]
+    found = found.assign_coords(query=count - 3).where(
+        found["position"] < count - 2, 0.0
+    )
     found.attrs |= {"long_name": "Jacobian norm", "units": "1"}
     return sealed(found, {"model": LONG})
 
@@ -123,7 +174,9 @@ def with_low(count: int) -> xr.DataArray:
 def shares(count: int, **rows: range) -> xr.DataArray:
     """A share of each token in each row of one dimension."""
     (dim,) = rows
-    return with_tokens(made(rows | {"position": range(count)}, f"share: {dim} position", share="share"))["share"]
+    return with_tokens(
+        made(rows | {"position": range(count)}, f"share: {dim} position", share="share")
+    )["share"]
 
 
 def composition(count: int) -> xr.DataArray:
@@ -131,49 +184,100 @@ def composition(count: int) -> xr.DataArray:
 
 
 def paths(count: int) -> xr.Dataset:
-    found = made({"path": range(8), "layer": range(27), "position": range(count)}, "share: path", share="share")
+    found = made(
+        {"path": range(8), "layer": range(27), "position": range(count)},
+        "share: path",
+        share="share",
+    )
     walks = np.sort(np.random.default_rng(0).integers(0, count, (8, 27)), axis=1)
-    return with_tokens(restated(found.assign(position_at=(("path", "layer"), walks)), {}))
+    return with_tokens(
+        restated(found.assign(position_at=(("path", "layer"), walks)), {})
+    )
 
 
 def depth_limit() -> xr.Dataset:
-    found = made({"block": range(12), "depth": range(33)}, "predicted_rate observed_rate: block", share="p o")
+    found = made(
+        {"block": range(12), "depth": range(33)},
+        "predicted_rate observed_rate: block",
+        share="p o",
+    )
     rest = (1 + found["block"]) / 13 * 0.9 ** found["depth"]
     return restated(found.assign(rest=rest), {})
 
 
 def needle() -> xr.Dataset:
     names = ("jacobian", "path_bound", "bound_over_null", "effect", "kl")
-    variables = " ".join(f"{name}_{side}" for name in names for side in ("mean", "low", "high"))
-    coords = {"group": [f"{text} {at}" for at, text in enumerate(("short", LONG) * 4)], "at": LENGTHS}
+    variables = " ".join(
+        f"{name}_{side}" for name in names for side in ("mean", "low", "high")
+    )
+    coords = {
+        "group": [f"{text} {at}" for at, text in enumerate(("short", LONG) * 4)],
+        "at": LENGTHS,
+    }
     return made(coords, f"{variables} prompts: group at")
 
 
 def collapse() -> xr.Dataset:
-    coords = {"layer": range(27), "length": LENGTHS, "draw": range(3), "replayed": LENGTHS[::4]}
+    coords = {
+        "layer": range(27),
+        "length": LENGTHS,
+        "draw": range(3),
+        "replayed": LENGTHS[::4],
+    }
     return made(
-        coords | {"block": range(26), "head": range(16)}, "distance contrast rms: layer length",
-        "noise_floor: layer replayed", "head_min head_mean head_max: block length", "head_distance: block head length",
+        coords | {"block": range(26), "head": range(16)},
+        "distance contrast rms: layer length",
+        "noise_floor: layer replayed",
+        "head_min head_mean head_max: block length",
+        "head_distance: block head length",
         "unrelated: draw layer length",
-    )  # fmt: skip
+    )
 
 
 def relative(found: xr.Dataset) -> xr.Dataset:
-    found["distance"].attrs["units"] = measurements.result("collapse relative")["distance"].attrs["units"]
+    found["distance"].attrs["units"] = measurements.result("collapse relative")[
+        "distance"
+    ].attrs["units"]
     return restated(found, {})
 
 
 def ablation() -> xr.Dataset:
-    edits = ["none", "separators", "delete", "delete_keep_positions", "substitute", "extra_digits", "random_places"]
-    hooks = ["mask", "zero_pattern", "zero_values", "zero_residual", "mean_residual", "resample_residual"]
-    coords = {"edit": edits, "layer": range(27), "length": LENGTHS, "hook": hooks, "from_block": range(26)}
+    edits = [
+        "none",
+        "separators",
+        "delete",
+        "delete_keep_positions",
+        "substitute",
+        "extra_digits",
+        "random_places",
+    ]
+    hooks = [
+        "mask",
+        "zero_pattern",
+        "zero_values",
+        "zero_residual",
+        "mean_residual",
+        "resample_residual",
+    ]
+    coords = {
+        "edit": edits,
+        "layer": range(27),
+        "length": LENGTHS,
+        "hook": hooks,
+        "from_block": range(26),
+    }
     more = "distance_from retained_from: hook from_block layer length"
     return made(coords, "distance retained: edit layer length", more, share="retained")
 
 
 def repeat_tokenization() -> xr.Dataset:
-    joined = {name: measurements.result("repeat_tokenization").isel(form=0) for name in "abcdef"}
-    found = xr.concat(list(joined.values()), dim="form", combine_attrs="drop").drop_vars("between")
+    joined = {
+        name: measurements.result("repeat_tokenization").isel(form=0)
+        for name in "abcdef"
+    }
+    found = xr.concat(
+        list(joined.values()), dim="form", combine_attrs="drop"
+    ).drop_vars("between")
     return found.assign_coords(form=labels(6))
 
 
@@ -182,7 +286,12 @@ def hops() -> xr.DataArray:
 
 
 def sinks() -> xr.DataArray:
-    return restated(shares(60, block=range(26)).assign_coords(sink=("position", np.arange(60) == 0)), {})
+    return restated(
+        shares(60, block=range(26)).assign_coords(
+            sink=("position", np.arange(60) == 0)
+        ),
+        {},
+    )
 
 
 def influence_by_distance() -> xr.Dataset:
@@ -190,27 +299,58 @@ def influence_by_distance() -> xr.Dataset:
     quantities = ["path_bound", "jacobian", "path_bound_random", "jacobian_random"]
     found = made(
         {"quantity": quantities, "layer": range(27), "distance": range(250)},
-        f"{ends('exponent')} floor amplitude exponent_at_end: quantity layer", "influence: quantity layer distance",
-    )  # fmt: skip
+        f"{ends('exponent')} floor amplitude exponent_at_end: quantity layer",
+        "influence: quantity layer distance",
+    )
     return restated(found.assign(exponent_at_end=found["exponent_at_end"] > 1), {})
 
 
 def jacobian(count: int) -> xr.Dataset:
     coords = {"position": range(count), "direction": range(8)}
-    return with_tokens(made(coords, "singular_value share: position direction", share="share"))
+    return with_tokens(
+        made(coords, "singular_value share: position direction", share="share")
+    )
 
 
 def total_variation() -> xr.Dataset:
-    numbers = {"exponent_mean": -1.0, "leading_mean": -1.0, "rate": -1.0, "perturbed": 30}
-    numbers |= {f"{name}_{end}": -1.1 for name in ("exponent", "leading") for end in ("low", "high")}
-    found = made({"seed": range(5), "length": LENGTHS}, "total_variation: seed length", "expected: length")
+    numbers = {
+        "exponent_mean": -1.0,
+        "leading_mean": -1.0,
+        "rate": -1.0,
+        "perturbed": 30,
+    }
+    numbers |= {
+        f"{name}_{end}": -1.1
+        for name in ("exponent", "leading")
+        for end in ("low", "high")
+    }
+    found = made(
+        {"seed": range(5), "length": LENGTHS},
+        "total_variation: seed length",
+        "expected: length",
+    )
     return restated(found.assign(numbers), {})
 
 
 def compare() -> xr.Dataset:
-    changes = ["as it is", *(f"{name} of block {at}" for at, name in enumerate(["mean ablation", LONG] * 6))]
-    coords = {"change": changes, "layer": range(4), "length": LENGTHS, "content": range(20)}
-    names = ("distance: change layer length", "bound: change content", "accuracy: change length")
+    changes = [
+        "as it is",
+        *(
+            f"{name} of block {at}"
+            for at, name in enumerate(["mean ablation", LONG] * 6)
+        ),
+    ]
+    coords = {
+        "change": changes,
+        "layer": range(4),
+        "length": LENGTHS,
+        "content": range(20),
+    }
+    names = (
+        "distance: change layer length",
+        "bound: change content",
+        "accuracy: change length",
+    )
     return made(coords, *names, share="accuracy")
 
 
@@ -225,85 +365,178 @@ def evaluate(seed: int) -> xr.Dataset:
     cell, over = ("mode", "length"), ("mode", "length", "seed")
     return xr.Dataset(
         {
-            "accuracy": (cell, right), "accuracy_strict": (cell, 0.9 * right),
-            **{f"accuracy{way}_{end}": (cell, np.clip(right + sign, 0, 1))
-               for way in ("", "_strict") for end, sign in (("low", -0.1), ("high", 0.1))},
-            "median_error": (cell, middle), "error_q1": (cell, low), "error_q3": (cell, high),
-            "mean_error": (cell, error.mean(2)), "error": (over, error), "value": (over, error.astype(str)),
-            "truth": (over, error.astype(str)), "reading": (over, np.full(shape, "read")),
+            "accuracy": (cell, right),
+            "accuracy_strict": (cell, 0.9 * right),
+            **{
+                f"accuracy{way}_{end}": (cell, np.clip(right + sign, 0, 1))
+                for way in ("", "_strict")
+                for end, sign in (("low", -0.1), ("high", 0.1))
+            },
+            "median_error": (cell, middle),
+            "error_q1": (cell, low),
+            "error_q3": (cell, high),
+            "mean_error": (cell, error.mean(2)),
+            "error": (over, error),
+            "value": (over, error.astype(str)),
+            "truth": (over, error.astype(str)),
+            "reading": (over, np.full(shape, "read")),
             "unread": ((*cell, "why"), rng.uniform(0, 1, (*shape[:2], 1))),
         },
-        coords={"mode": modes, "length": list(lengths), "seed": range(8), "why": ["none"]},
-    )  # fmt: skip
+        coords={
+            "mode": modes,
+            "length": list(lengths),
+            "seed": range(8),
+            "why": ["none"],
+        },
+    )
 
 
 def frequencies(seed: int) -> xr.Dataset:
-    values = [str(at) for at in range(30)] if seed % 2 else ["yes", "no", "a rather long answer", *map(str, range(20))]
+    values = (
+        [str(at) for at in range(30)]
+        if seed % 2
+        else ["yes", "no", "a rather long answer", *map(str, range(20))]
+    )
     coords = {"mode": ["answer_only", "cot"], "value": values}
-    return made(coords, "said truth: mode value", "unread: mode", share="said truth unread")
+    return made(
+        coords, "said truth: mode value", "unread: mode", share="said truth unread"
+    )
 
 
 def readout() -> xr.Dataset:
-    found = measurements.result("collapse_vs_readout").isel(length=[0] * 8).assign_coords(length=list(LENGTHS[:8]))
-    said = ["read out", "represented, not read out", "partly represented, not read out", "collapsed"]
-    probes = dict.fromkeys(("r2_y", "r2_control_y", "r2_random_model_y", "probe_right_y"), np.linspace(1, 0, 8))
-    found = found.assign(verdict=("length", said * 2), **{name: ("length", values) for name, values in probes.items()})
+    found = (
+        measurements.result("collapse_vs_readout")
+        .isel(length=[0] * 8)
+        .assign_coords(length=list(LENGTHS[:8]))
+    )
+    said = [
+        "read out",
+        "represented, not read out",
+        "partly represented, not read out",
+        "collapsed",
+    ]
+    probes = dict.fromkeys(
+        ("r2_y", "r2_control_y", "r2_random_model_y", "probe_right_y"),
+        np.linspace(1, 0, 8),
+    )
+    found = found.assign(
+        verdict=("length", said * 2),
+        **{name: ("length", values) for name, values in probes.items()},
+    )
     return restated(found, {})
 
 
 def judged() -> xr.Dataset:
     axes = {"pair": range(12), "layer": range(27)}
-    found = made(axes, "log_odds log_odds_after log_odds_noise margin_y: pair", "margin: pair layer")
+    found = made(
+        axes,
+        "log_odds log_odds_after log_odds_noise margin_y: pair",
+        "margin: pair layer",
+    )
     said = [*VERDICTS, "answered"] * 2
-    labels = {"verdict": said, "answer": [str(n) for n in range(12)], "answer_after": [str(n) for n in range(1, 13)]}
-    return restated(found.assign_coords({name: ("pair", values) for name, values in labels.items()}), {})
+    labels = {
+        "verdict": said,
+        "answer": [str(n) for n in range(12)],
+        "answer_after": [str(n) for n in range(1, 13)],
+    }
+    return restated(
+        found.assign_coords(
+            {name: ("pair", values) for name, values in labels.items()}
+        ),
+        {},
+    )
 
 
 def top_tokens() -> xr.DataArray:
-    return with_tokens(made({"rank": range(10)}, "probability: rank", share="probability")["probability"], "rank")
+    return with_tokens(
+        made({"rank": range(10)}, "probability: rank", share="probability")[
+            "probability"
+        ],
+        "rank",
+    )
 
 
 LAYERS = {"layer": range(27), "length": LENGTHS}
-PARTS = {"block": range(26), "length": LENGTHS, "part": ["residual", "attention", "mlp"]}
+PARTS = {
+    "block": range(26),
+    "length": LENGTHS,
+    "part": ["residual", "attention", "mlp"],
+}
 # One made-up result of each measurement, by the name of the real one in `tests.odd`.
 MEASUREMENTS: dict[str, Callable[[], Any]] = {
-    "sensitivity": lambda: sensitivity(20), "path_bound": lambda: bound(20), "certified_bound": lambda: bound(20),
+    "sensitivity": lambda: sensitivity(20),
+    "path_bound": lambda: bound(20),
+    "certified_bound": lambda: bound(20),
     "composition": lambda: composition(20),
-    "hops": hops, "strongest_paths": lambda: paths(120), "depth_limit": depth_limit, "jacobian": lambda: jacobian(20),
-    "attention_sinks": sinks, "influence_by_distance": influence_by_distance,
-    "influence": lambda: with_tokens(made(
-        {"query": [5, 19], "layer": range(27), "position": range(20)}, "path_bound: query layer position",
-        "effective_rank: layer",
-    )),
-    "attention_heads": lambda: made(
-        {"block": range(26), "head": range(16)}, "sink_rate: block head", share="sink_rate"
+    "hops": hops,
+    "strongest_paths": lambda: paths(120),
+    "depth_limit": depth_limit,
+    "jacobian": lambda: jacobian(20),
+    "attention_sinks": sinks,
+    "influence_by_distance": influence_by_distance,
+    "influence": lambda: with_tokens(
+        made(
+            {"query": [5, 19], "layer": range(27), "position": range(20)},
+            "path_bound: query layer position",
+            "effective_rank: layer",
+        )
     ),
-    "needle": needle, "collapse": collapse,
+    "attention_heads": lambda: made(
+        {"block": range(26), "head": range(16)},
+        "sink_rate: block head",
+        share="sink_rate",
+    ),
+    "needle": needle,
+    "collapse": collapse,
     "collapse_mechanism": lambda: made(
-        PARTS, "attention_tv_mean self_weight_mean: block length", "share: part block length", "observed bound: length"
+        PARTS,
+        "attention_tv_mean self_weight_mean: block length",
+        "share: part block length",
+        "observed bound: length",
     ),
     "separation": lambda: made(
-        {"layer": range(27), "random_model": [0, 1], "length": range(1, 9)}, "recovery: layer", "recovery_y chance:",
-        "recovery_random: random_model layer", "recovery_random_y: random_model",
+        {"layer": range(27), "random_model": [0, 1], "length": range(1, 9)},
+        "recovery: layer",
+        "recovery_y chance:",
+        "recovery_random: random_model layer",
+        "recovery_random_y: random_model",
     ),
     "verdict": judged,
     "answer_by_layer": lambda: made(
-        {"scored": ["right answer", "other prompts' answers", "random weights 0"], "layer": range(27)},
-        f"{ends('mean_first')}: scored layer", "chance:", share="mean",
+        {
+            "scored": ["right answer", "other prompts' answers", "random weights 0"],
+            "layer": range(27),
+        },
+        f"{ends('mean_first')}: scored layer",
+        "chance:",
+        share="mean",
     ),
     "sublayer_effect": lambda: made(
-        {"half": ["select", "confirm"], "block": range(26), "sublayer": ["attention", "mlp"]},
-        f"{ends('net')} net_random repaired broken: half block sublayer", "wrong right: half",
+        {
+            "half": ["select", "confirm"],
+            "block": range(26),
+            "sublayer": ["attention", "mlp"],
+        },
+        f"{ends('net')} net_random repaired broken: half block sublayer",
+        "wrong right: half",
         f"{ends('selected_net')} selected_net_random_limit selected_net_shuffled_limit:",
         share="repaired broken net selected",
     ).assign_coords(selected_block=7, selected_sublayer="mlp", above_null="yes"),
     "separator_ablation": ablation,
     "repeat_tokenization": repeat_tokenization,
     "compare": compare,
-    "evaluate": lambda: evaluate(0), "answer_frequencies": lambda: frequencies(0), "collapse_vs_readout": readout,
-    "probe": lambda: made(LAYERS, "r2 r2_random_model: layer length", "r2_y r2_random_model_y: length", share="r2"),
-    "top_tokens": top_tokens, "softmax_total_variation": total_variation,
-}  # fmt: skip
+    "evaluate": lambda: evaluate(0),
+    "answer_frequencies": lambda: frequencies(0),
+    "collapse_vs_readout": readout,
+    "probe": lambda: made(
+        LAYERS,
+        "r2 r2_random_model: layer length",
+        "r2_y r2_random_model_y: length",
+        share="r2",
+    ),
+    "top_tokens": top_tokens,
+    "softmax_total_variation": total_variation,
+}
 SETS: dict[str, Callable[[], dict[str, go.Figure]]] = {"small": small, "full": full}
 
 
@@ -311,7 +544,11 @@ SETS: dict[str, Callable[[], dict[str, go.Figure]]] = {"small": small, "full": f
 def drawn(kind: str) -> tuple[dict[str, go.Figure], set[str]]:
     """The figures of a set, and the names of the functions that drew them, known by the dimensions they ask for."""
     drawers = {name: getattr(sl.figures, name) for name in sl.figures.__all__}
-    asking = {id(drawer.__draws__[1]): name for name, drawer in drawers.items() if hasattr(drawer, "__draws__")}
+    asking = {
+        id(drawer.__draws__[1]): name
+        for name, drawer in drawers.items()
+        if hasattr(drawer, "__draws__")
+    }
     called, require = set[str](), decorator.require
 
     def note(result: Any, name: str, maker: str, dims: Any, joined: Any) -> None:
@@ -321,7 +558,10 @@ def drawn(kind: str) -> tuple[dict[str, go.Figure], set[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decorator, "require", note)
         found = SETS[kind]()
-        found |= {name: drawers[name](made_up(drawers[name])) for name in sorted({*asking.values()} - called)}
+        found |= {
+            name: drawers[name](made_up(drawers[name]))
+            for name in sorted({*asking.values()} - called)
+        }
     return found, called
 
 
@@ -329,8 +569,19 @@ def made_up(figure: Any) -> Any:
     """A result with what a figure asks for, where no set has one."""
     _, dims_of, _ = figure.__draws__
     dims = {dim for each in dims_of.values() for dim in each.split()} - {"...", "?"}
-    sizes = {"length": LENGTHS, "layer": range(27), "block": range(26), "head": range(16), "position": range(60)}
-    found = made({dim: sizes.get(dim, range(12)) for dim in dims}, *(f"{name}: {of}" for name, of in dims_of.items()))
+    sizes = {
+        "length": LENGTHS,
+        "layer": range(27),
+        "block": range(26),
+        "head": range(16),
+        "position": range(60),
+    }
+    found = made(
+        {dim: sizes.get(dim, range(12)) for dim in dims},
+        *(f"{name}: {of}" for name, of in dims_of.items()),
+    )
     found = with_tokens(found) if "position" in dims else found
-    array = "DataArray" in str(next(iter(inspect.signature(figure).parameters.values())).annotation)
+    array = "DataArray" in str(
+        next(iter(inspect.signature(figure).parameters.values())).annotation
+    )
     return next(iter(found.data_vars.values())) if array else found

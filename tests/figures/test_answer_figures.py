@@ -25,18 +25,38 @@ def values(points: Any) -> np.ndarray:
 
 
 def hosted(
-    said: Callable[[Any], str], task: str = "sum", lengths: Iterable[int] = LENGTHS, seeds: int = 4, mode: Any = MODES
+    said: Callable[[Any], str],
+    task: str = "sum",
+    lengths: Iterable[int] = LENGTHS,
+    seeds: int = 4,
+    mode: Any = MODES,
 ) -> xr.Dataset:
     """What a hosted model might have answered that answers all short questions correctly."""
     one = sl.tasks.find(task)
-    short = {question: Answer(question.truth, True) for question in one.asked(range(1, 9), mode=mode)}
-    asked = [one.ask(n, seed=seed, mode=each) for each in mode for n in lengths for seed in range(seeds)]
-    return score_answers(one, {question: Answer(said(question), True) for question in asked}, WHO, short=short)
+    short = {
+        question: Answer(question.truth, True)
+        for question in one.asked(range(1, 9), mode=mode)
+    }
+    asked = [
+        one.ask(n, seed=seed, mode=each)
+        for each in mode
+        for n in lengths
+        for seed in range(seeds)
+    ]
+    return score_answers(
+        one,
+        {question: Answer(said(question), True) for question in asked},
+        WHO,
+        short=short,
+    )
 
 
 def slipping(question: Any) -> str:
     """Off by the seed at 10 items, and by 100 times it at 40; no number at 5 items in the first mode, at even seeds."""
-    if (question.mode, question.length) == ("answer_only", 5) and question.seed % 2 == 0:
+    if (question.mode, question.length) == (
+        "answer_only",
+        5,
+    ) and question.seed % 2 == 0:
         return "many"
     slip = {5: 0, 10: 1, 40: 100}[question.length] * question.seed
     return str(int(question.truth) + slip)
@@ -50,9 +70,13 @@ def asked() -> xr.Dataset:
 @pytest.fixture(scope="module")
 def mute(tiny: Any) -> xr.Dataset:
     return sl.evaluate(
-        tiny, sl.tasks.find("sum"), lengths=[4, 8], seeds=1, max_new_tokens=4,
+        tiny,
+        sl.tasks.find("sum"),
+        lengths=[4, 8],
+        seeds=1,
+        max_new_tokens=4,
         mode=["answer_only", "cot"],
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +85,11 @@ def joined() -> xr.Dataset:
     facts = {"model": "<b>", "task": {"name": "count & tell"}}
     over = ("length",)
     share = np.array([1, 0.75, 0.25, 0])
-    shares = {"accuracy": share, "accuracy_low": share * 0.5, "accuracy_high": 0.5 + share * 0.5}
+    shares = {
+        "accuracy": share,
+        "accuracy_low": share * 0.5,
+        "accuracy_high": 0.5 + share * 0.5,
+    }
     shares |= {
         "same_argmax": 1 - share,
         "same_answer": 1 - share / 2,
@@ -75,10 +103,18 @@ def joined() -> xr.Dataset:
         "r2_control_y": np.array([np.nan, 0, 0.1, -1]),
     }
     distance = np.array([[4, 1, 2], [0.4, 0.1, 0.2], [0, 0.01, 0.02], [0, 0, 0]])
-    verdict = ["read out", "represented, not read out", "no more than a baseline", "collapsed"]
+    verdict = [
+        "read out",
+        "represented, not read out",
+        "no more than a baseline",
+        "collapsed",
+    ]
     found = xr.Dataset(
         {name: (over, one, {"units": "1"}) for name, one in shares.items()}
-        | {"distance": (("length", "seed"), distance, {"units": "1"}), "verdict": (over, verdict)},
+        | {
+            "distance": (("length", "seed"), distance, {"units": "1"}),
+            "verdict": (over, verdict),
+        },
         coords={"length": [10, 20, 60, 100], "seed": [0, 1, 2]},
     )
     return sealed(found, facts)
@@ -95,56 +131,93 @@ def probed() -> xr.Dataset:
 
 
 def traces(figure: go.Figure, yaxis: str, mode: str = "lines+markers") -> list[Any]:
-    return [trace for trace in figure.data if trace.yaxis == yaxis and trace.mode == mode]
+    return [
+        trace for trace in figure.data if trace.yaxis == yaxis and trace.mode == mode
+    ]
 
 
 def test_single_answers_at_many_lengths_are_rates() -> None:
     """Eight neighbouring lengths have one rate, with Wilson's interval."""
-    found = hosted(lambda q: q.truth if q.length < 13 else "0", mode=["cot"], lengths=range(1, 17), seeds=1)
+    found = hosted(
+        lambda q: q.truth if q.length < 13 else "0",
+        mode=["cot"],
+        lengths=range(1, 17),
+        seeds=1,
+    )
     (line,) = sl.figures.accuracy_by_length(found).data
     np.testing.assert_array_equal(values(line.x), [4.5, 12.5])
     np.testing.assert_array_equal(values(line.y), [1, 0.5])
-    assert values(line.error_y.arrayminus) == pytest.approx([0.3244, 0.5 - 0.2152], abs=1e-4)  # 8 of 8, and 4 of 8
-    assert "rates of 8 neighbouring lengths" in sl.figures.accuracy_by_length(found).layout.title.subtitle.text
+    assert values(line.error_y.arrayminus) == pytest.approx(
+        [0.3244, 0.5 - 0.2152], abs=1e-4
+    )  # 8 of 8, and 4 of 8
+    assert (
+        "rates of 8 neighbouring lengths"
+        in sl.figures.accuracy_by_length(found).layout.title.subtitle.text
+    )
 
 
-def test_answers_that_were_not_read_are_seen(mute: xr.Dataset, asked: xr.Dataset) -> None:
+def test_answers_that_were_not_read_are_seen(
+    mute: xr.Dataset, asked: xr.Dataset
+) -> None:
     assert bool((mute["unread"].sum("why") == 1).all())
     figure = sl.figures.error_by_length({"mute": mute, "hosted": asked})
-    assert "There is no error to draw; 100 % not read" in Page.of(figure).panels[0].notes
+    assert (
+        "There is no error to draw; 100 % not read" in Page.of(figure).panels[0].notes
+    )
     assert "100 % not read" in figure.data[1].text[0]
     said = Page.of(sl.figures.error_by_length(mute)).says
     assert said == "There is no error to draw; 100 % not read: no number 100 %."
     accuracy = sl.figures.accuracy_by_length(mute)
     assert values(accuracy.data[0].y).tolist() == [0, 0]
-    assert "0 % right of 1 answer<br>0 % in the requested form<br>100 % not read" in accuracy.data[0].text[0]
+    assert (
+        "0 % right of 1 answer<br>0 % in the requested form<br>100 % not read"
+        in accuracy.data[0].text[0]
+    )
     frequencies = sl.figures.answer_frequencies(sl.results.answer_frequencies(mute))
     titles = [panel.title for panel in Page.of(frequencies).panels]
     assert [title.rpartition(", ")[2] for title in titles] == ["100 % not read"] * 2
-    assert Page.of(frequencies).says == "The answer given most often is none, since none was read."
+    assert (
+        Page.of(frequencies).says
+        == "The answer given most often is none, since none was read."
+    )
 
 
 def test_texts_have_frequencies_and_no_errors(tiny: Any) -> None:
     """Long runs of one digit look like numbers, and are none."""
     task = sl.tasks.find("taught_copy_repeated")
     copied = sl.evaluate(tiny, task, lengths=[4, 16])
-    with pytest.raises(InputError, match="not numbers and have no error. Draw accuracy_by_length"):
+    with pytest.raises(
+        InputError, match="not numbers and have no error. Draw accuracy_by_length"
+    ):
         sl.figures.error_by_length(copied)
     figure = sl.figures.answer_frequencies(sl.results.answer_frequencies(copied))
     said, _ = figure.data
     assert values(said.x).tolist() == [0, 1]
     assert list(figure.layout.xaxis.labelalias.values()) == ["1111", "1111111… (16)"]
-    assert said.hovertext[1] == f"{'1' * 16}: given to 50 % of questions, right for 50 %"
-    assert Page.of(figure).panels[0].title == "0 % not read"  # and not what is left of a subtraction
+    assert (
+        said.hovertext[1] == f"{'1' * 16}: given to 50 % of questions, right for 50 %"
+    )
+    assert (
+        Page.of(figure).panels[0].title == "0 % not read"
+    )  # and not what is left of a subtraction
 
 
-def test_numbers_far_from_every_right_answer_are_counted_in_the_title(asked: xr.Dataset) -> None:
+def test_numbers_far_from_every_right_answer_are_counted_in_the_title(
+    asked: xr.Dataset,
+) -> None:
     counts = sl.results.answer_frequencies(asked)
     figure = sl.figures.answer_frequencies({"<s>": counts})
-    assert figure.data[2].hovertext[0] == "5: given to 33 % of questions, right for 33 %"
+    assert (
+        figure.data[2].hovertext[0] == "5: given to 33 % of questions, right for 33 %"
+    )
     beyond = "25 % of answers are numbers beyond this axis"  # 140, 240 and 340, of 12 answers
-    assert counts["said"].sel(mode="cot", value=["140", "240", "340"]).sum() == pytest.approx(0.25)
-    assert Page.of(figure).panels[1].title == f"&lt;s&gt;, chain of thought, {beyond}, 0 % not read"
+    assert counts["said"].sel(
+        mode="cot", value=["140", "240", "340"]
+    ).sum() == pytest.approx(0.25)
+    assert (
+        Page.of(figure).panels[1].title
+        == f"&lt;s&gt;, chain of thought, {beyond}, 0 % not read"
+    )
     assert list(figure.layout.xaxis.range) == [4, 41]
 
 
@@ -159,23 +232,41 @@ def test_collapse_vs_readout_draws_distances_and_verdicts(joined: xr.Dataset) ->
     assert "median D is 0, and not drawn, at 1 length" in said
     r2 = next(trace for trace in figure.data if trace.name == "this model")
     np.testing.assert_array_equal(values(r2.y), [np.nan, 0.9, 0.4, 0])
-    without = joined.drop_vars([name for name in joined if str(name).startswith(("r2", "probe"))])
-    assert "no probe at these lengths" in sl.figures.collapse_vs_readout(without).layout.title.subtitle.text
+    without = joined.drop_vars(
+        [name for name in joined if str(name).startswith(("r2", "probe"))]
+    )
+    assert (
+        "no probe at these lengths"
+        in sl.figures.collapse_vs_readout(without).layout.title.subtitle.text
+    )
     (marks,) = traces(figure, "y5", "markers")
-    assert [figure.layout.yaxis5.ticktext[int(row)] for row in marks.y] == joined["verdict"].values.tolist()
+    assert [figure.layout.yaxis5.ticktext[int(row)] for row in marks.y] == joined[
+        "verdict"
+    ].values.tolist()
     other = restated(joined.assign(verdict=("length", ["<b>?</b>"] * 4)), {})
-    assert sl.figures.collapse_vs_readout(other).layout.yaxis5.ticktext == ("&lt;b&gt;?&lt;/b&gt;",)
+    assert sl.figures.collapse_vs_readout(other).layout.yaxis5.ticktext == (
+        "&lt;b&gt;?&lt;/b&gt;",
+    )
 
 
 def test_what_the_probe_cannot_say_is_white_or_left_out(probed: xr.Dataset) -> None:
     figure = sl.figures.probe(probed)
     (cells,) = figure.data
-    assert (list(cells.x), list(cells.y), cells.colorbar.ticktext[0]) == (["8", "16", "64"], ["0", "1", "y"], "≤ 0")
+    assert (list(cells.x), list(cells.y), cells.colorbar.ticktext[0]) == (
+        ["8", "16", "64"],
+        ["0", "1", "y"],
+        "≤ 0",
+    )
     assert (
         Page.of(figure).notes
         == "tiny-gemma · counting · y: the last layer's output after the final norm · blank: no R²"
     )
-    twins = restated(probed.assign(r2_random_model=probed["r2"] / 2, r2_random_model_y=("length", [1, 0, 0.99])), {})
+    twins = restated(
+        probed.assign(
+            r2_random_model=probed["r2"] / 2, r2_random_model_y=("length", [1, 0, 0.99])
+        ),
+        {},
+    )
     both = sl.figures.probe(twins)
     assert [cells.showscale for cells in both.data] == [False, True]
     said = "Median R² of y is 0.85, and 0.99 with random weights: what the probe reads is there without training"

@@ -55,30 +55,47 @@ def test_a_theme_changes_colours_and_no_text(figure: go.Figure) -> None:
     named.data[0].update(name="#1d2330", hovertemplate="#1d2330")
     dark = sl.figures.styled(named, theme="dark")
     assert (dark.data[0].name, dark.data[0].hovertemplate) == ("#1d2330", "#1d2330")
-    assert (dark.layout.template.layout.font.color, dark.layout.paper_bgcolor) == ("#e8eaf0", "#14171f")
-    assert as_json(sl.figures.styled(dark, theme="notebook")) == as_json(sl.figures.styled(named))
+    assert (dark.layout.template.layout.font.color, dark.layout.paper_bgcolor) == (
+        "#e8eaf0",
+        "#14171f",
+    )
+    assert as_json(sl.figures.styled(dark, theme="notebook")) == as_json(
+        sl.figures.styled(named)
+    )
     assert as_json(dark)["data"] == as_json(named)["data"]
 
 
-def test_a_page_that_is_too_small_is_refused_with_a_size_that_is_enough(figure: go.Figure) -> None:
+def test_a_page_that_is_too_small_is_refused_with_a_size_that_is_enough(
+    figure: go.Figure,
+) -> None:
     with pytest.raises(InputError, match="not drawn by squashlens"):
         sl.figures.styled(go.Figure(go.Scatter(y=[1, 2])))
-    with pytest.raises(InputError, match=r"no room for its panels.*Use height=\d") as refusal:
+    with pytest.raises(
+        InputError, match=r"no room for its panels.*Use height=\d"
+    ) as refusal:
         sl.figures.styled(figure, width="column", height=1.2)
     enough = float(str(refusal.value).split("Use height=")[1].split(" ")[0])
-    assert sl.figures.styled(figure, width="column", height=enough).layout.height == pytest.approx(96 * enough)
+    assert sl.figures.styled(
+        figure, width="column", height=enough
+    ).layout.height == pytest.approx(96 * enough)
 
 
 def test_more_tokens_are_labelled_on_a_wider_page(figure: Any) -> None:
     many = sl.figures.by_token(specimens.bound(500))
     assert len(many.layout.xaxis.labelalias) == 500
-    narrow, wide = (sl.figures.styled(many, width=inches).layout.xaxis.nticks for inches in (3.25, 13.0))
+    narrow, wide = (
+        sl.figures.styled(many, width=inches).layout.xaxis.nticks
+        for inches in (3.25, 13.0)
+    )
     assert 5 < narrow < 0.4 * wide < 100
     assert figure.layout.xaxis2.dtick == 1
 
 
 def test_a_title_is_text_and_can_be_removed(figure: go.Figure) -> None:
-    assert sl.figures.styled(figure, title="<script>").layout.title.text == "&lt;script&gt;"
+    assert (
+        sl.figures.styled(figure, title="<script>").layout.title.text
+        == "&lt;script&gt;"
+    )
     bare = sl.figures.styled(figure, title="")
     assert bare.layout.title.text is None
     assert bare.layout.height < figure.layout.height
@@ -88,28 +105,45 @@ def test_panels_share_scales_the_legend_and_the_colours() -> None:
     results = {f"{count} tokens": specimens.sensitivity(count) for count in (4, 6, 5)}
     found: Any = sl.figures.panels(results, columns=3)
     alone: Any = sl.figures.attribution(next(iter(results.values())))
-    ends = [[note.text for note in page.layout.annotations if note.name == "line"] for page in (found, alone)]
+    ends = [
+        [note.text for note in page.layout.annotations if note.name == "line"]
+        for page in (found, alone)
+    ]
     assert ends[0] == ends[1] != []  # only the last of panels side by side has names
     assert [block[0].head for block in Page.of(found).blocks] == [*results]
-    assert [found.layout[f"yaxis{n}"].matches for n in (4, 7, 5, 8, 6, 9)] == ["y", "y", "y2", "y2", "y3", "y3"]
-    assert found.layout.yaxis.autorange is True  # else plotly gives it its default range if others have a range
+    assert [found.layout[f"yaxis{n}"].matches for n in (4, 7, 5, 8, 6, 9)] == [
+        "y",
+        "y",
+        "y2",
+        "y2",
+        "y3",
+        "y3",
+    ]
+    assert (
+        found.layout.yaxis.autorange is True
+    )  # else plotly gives it its default range if others have a range
     # Tokens differ, so the tokens' axes are not shared, and each has its own labels.
     assert [len(found.layout[f"xaxis{n}"].labelalias) for n in (3, 6, 9)] == [4, 6, 5]
     one, other = specimens.collapse(), specimens.collapse()
     other["distance"] = 100 * other["distance"]
-    maps: Any = sl.figures.collapse_heatmap({"a": specimens.relative(one), "b": specimens.relative(other)})
+    maps: Any = sl.figures.collapse_heatmap(
+        {"a": specimens.relative(one), "b": specimens.relative(other)}
+    )
     values = np.concatenate([np.asarray(t.z, float).ravel() for t in maps.data])
     assert {(t.zmin, t.zmax) for t in maps.data} == {(values.min(), values.max())}
     assert [t.showscale for t in maps.data] == [False, True]
 
 
-def test_different_figures_share_no_scale_and_cannot_be_composed_twice(figure: go.Figure) -> None:
+def test_different_figures_share_no_scale_and_cannot_be_composed_twice(
+    figure: go.Figure,
+) -> None:
     found: Any = sl.figures.panels({"a": figure, "b": specimens.composition(5)})
     assert (found.layout.yaxis4.matches, found.data[-1].yaxis) == (None, "y4")
     for parts, options, complaint in (
-        ({"c": found}, {}, "panels of several results already"), ({}, {}, "parts is empty"),
+        ({"c": found}, {}, "panels of several results already"),
+        ({}, {}, "parts is empty"),
         ({"a": figure, "b": figure}, {"columns": 3}, "columns=3 is not usable"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(InputError, match=complaint):
             sl.figures.panels(parts, **options)
 
@@ -119,15 +153,24 @@ def test_files_without_a_browser(figure: go.Figure, tmp_path: Path) -> None:
     assert sl.figures.styled(read, theme="paper", width="column").layout.width == 312
     assert as_json(read) == as_json(figure)
     page = sl.figures.save(figure, tmp_path / "figure.html").read_text()
-    assert len(page.partition("width:max(100%, 700px);")[2]) > 4_000_000  # a narrow screen cuts no text
+    assert (
+        len(page.partition("width:max(100%, 700px);")[2]) > 4_000_000
+    )  # a narrow screen cuts no text
 
 
 def test_pages_share_one_program(figure: go.Figure, tmp_path: Path) -> None:
     for name in ("a", "b"):
         path = sl.figures.save(figure, tmp_path / f"{name}.html", plotlyjs="file")
         assert path.stat().st_size < 200_000
-        assert '<script charset="utf-8" src="plotly.min.js"' in path.read_text().replace("src='", 'src="')
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.html", "b.html", "plotly.min.js"]
+        assert (
+            '<script charset="utf-8" src="plotly.min.js"'
+            in path.read_text().replace("src='", 'src="')
+        )
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "a.html",
+        "b.html",
+        "plotly.min.js",
+    ]
 
 
 def test_without_a_browser_there_is_one_sentence(
@@ -137,7 +180,10 @@ def test_without_a_browser_there_is_one_sentence(
 
     monkeypatch.delenv("BROWSER_PATH", raising=False)
     monkeypatch.setattr(Chromium, "find_browser", classmethod(lambda *_, **__: None))
-    with pytest.raises(OutputError, match=r"drawn as \.pdf by a browser, and none was found\. Install Chromium"):
+    with pytest.raises(
+        OutputError,
+        match=r"drawn as \.pdf by a browser, and none was found\. Install Chromium",
+    ):
         sl.figures.save(figure, tmp_path / "figure.pdf")
     assert not list(tmp_path.iterdir())
 
@@ -157,9 +203,12 @@ def test_pictures(figure: go.Figure, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("theme", "width"), [("notebook", 4), ("paper", "page"), ("slides", 13), ("dark", 4)]
-)  # fmt: skip
-def test_the_same_look_twice_is_the_same(figure: go.Figure, theme: Any, width: Any) -> None:
+    ("theme", "width"),
+    [("notebook", 4), ("paper", "page"), ("slides", 13), ("dark", 4)],
+)
+def test_the_same_look_twice_is_the_same(
+    figure: go.Figure, theme: Any, width: Any
+) -> None:
     once = sl.figures.styled(figure, theme=theme, width=width)
     again = sl.figures.styled(sl.figures.styled(once), theme=theme, width=width)
     assert as_json(again) == as_json(once)
@@ -185,26 +234,49 @@ def test_what_a_user_added_stays(figure: go.Figure) -> None:
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 12])
-def test_any_number_of_any_figures(figure: go.Figure, shares: go.Figure, bars: go.Figure, count: int) -> None:
-    kinds = itertools.cycle([figure, shares, bars, plotly.io.from_json(shares.to_json())])
-    parts = {f"part {at}": figure for at, figure in zip(range(count), kinds, strict=False)}
+def test_any_number_of_any_figures(
+    figure: go.Figure, shares: go.Figure, bars: go.Figure, count: int
+) -> None:
+    kinds = itertools.cycle(
+        [figure, shares, bars, plotly.io.from_json(shares.to_json())]
+    )
+    parts = {
+        f"part {at}": figure for at, figure in zip(range(count), kinds, strict=False)
+    }
     found = sl.figures.panels(parts, columns=min(count, 3))
     page = Page.of(found)
     assert [block[0].head for block in page.blocks] == (list(parts))
     assert len(found.data) == sum(len(figure.data) for figure in parts.values())
-    places = [(*found.layout[panel.x].domain, *found.layout[panel.y].domain) for panel in page.panels]
+    places = [
+        (*found.layout[panel.x].domain, *found.layout[panel.y].domain)
+        for panel in page.panels
+    ]
     for one, other in itertools.combinations(places, 2):
-        apart = one[1] <= other[0] or other[1] <= one[0] or one[3] <= other[2] or other[3] <= one[2]
+        apart = (
+            one[1] <= other[0]
+            or other[1] <= one[0]
+            or one[3] <= other[2]
+            or other[3] <= one[2]
+        )
         assert apart, (one, other)
 
 
 def test_labels_are_text_and_fit(bars: go.Figure) -> None:
-    found = sl.figures.styled(sl.figures.panels(dict.fromkeys(HOSTILE, bars), columns=2), theme="paper", width=7)
-    titles = [note.text for note in found.layout.annotations if note.name == "panel title"]
-    heads = [unbreak(text).removeprefix("<b>") for text in titles if text.startswith("<b>")]
+    found = sl.figures.styled(
+        sl.figures.panels(dict.fromkeys(HOSTILE, bars), columns=2),
+        theme="paper",
+        width=7,
+    )
+    titles = [
+        note.text for note in found.layout.annotations if note.name == "panel title"
+    ]
+    heads = [
+        unbreak(text).removeprefix("<b>") for text in titles if text.startswith("<b>")
+    ]
     assert [head.partition("</b>")[0] for head in heads if head] == [
-        "&lt;script&gt;alert(1)&lt;/script&gt;", *filter(None, HOSTILE[1:])
-    ]  # fmt: skip
+        "&lt;script&gt;alert(1)&lt;/script&gt;",
+        *filter(None, HOSTILE[1:]),
+    ]
     assert max(width_of(text, 8 * 96 / 72) for text in titles) < 7 * 96 / 2
 
 
@@ -214,7 +286,9 @@ def test_a_long_word_is_divided_and_joined_again() -> None:
     lines = wrap(text, 60, 10).split("<br>")
     assert all(width_of(line, 10) <= 60 for line in lines)
     assert "meta-" in [line.strip("\u200b") for line in lines]
-    assert not any(set("&;") & set(line.replace("&amp;", "").replace("&lt;", "")) for line in lines)
+    assert not any(
+        set("&;") & set(line.replace("&amp;", "").replace("&lt;", "")) for line in lines
+    )
     assert all(line.count("<sub>") == line.count("</sub>") for line in lines)
     assert unbreak("<br>".join(lines)) == text
     assert unbreak(wrap("<br>".join(lines), 3000, 10)) == text
@@ -229,26 +303,39 @@ def test_results_in_a_column_stand_below_each_other_and_fit_on_its_page() -> Non
 
 def test_parts_take_the_first_theme(figure: go.Figure, bars: go.Figure) -> None:
     dark = sl.figures.styled(figure, theme="dark")
-    expected, found = (as_json(sl.figures.panels({"a": bars, "b": part})) for part in (figure, dark))
+    expected, found = (
+        as_json(sl.figures.panels({"a": bars, "b": part})) for part in (figure, dark)
+    )
     assert found == expected
 
 
 def test_annotations_move_with_their_panel() -> None:
-    found = sl.figures.collapse_curve({"a": specimens.collapse(), "b": specimens.collapse()}, trained=16)
-    notes = [note for note in found.layout.annotations if note.text == "trained lengths"]
-    assert [(note.xref, note.yref, note.x) for note in notes] == [("x", "y domain", 0.0), ("x3", "y3 domain", 0.0)]
+    found = sl.figures.collapse_curve(
+        {"a": specimens.collapse(), "b": specimens.collapse()}, trained=16
+    )
+    notes = [
+        note for note in found.layout.annotations if note.text == "trained lengths"
+    ]
+    assert [(note.xref, note.yref, note.x) for note in notes] == [
+        ("x", "y domain", 0.0),
+        ("x3", "y3 domain", 0.0),
+    ]
     assert [shape.xref for shape in found.layout.shapes] == ["x", "x2", "x3", "x4"]
 
 
 def test_maps_of_nothing() -> None:
     nothing = (specimens.composition(5) * np.nan).assign_attrs(long_name="no shares")
-    found = sl.figures.panels({"a": sl.figures.composition(nothing), "b": sl.figures.composition(nothing)})
+    found = sl.figures.panels(
+        {"a": sl.figures.composition(nothing), "b": sl.figures.composition(nothing)}
+    )
     assert [(t.zmin, t.zmax) for t in found.data] == [(-6, 0)] * 2
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.02, 1), (1e-9, 2e-8), (1, 1e9), (1, 1e5)])
 @pytest.mark.parametrize("length", [40, 150, 250, 600])
-def test_logarithmic_axes_have_labels_that_fit(low: float, high: float, length: int) -> None:
+def test_logarithmic_axes_have_labels_that_fit(
+    low: float, high: float, length: int
+) -> None:
     """At least one, and none over another; 2 and 5 only where there is little else."""
     figure = go.Figure(go.Scatter(x=[0, 1], y=[low, high]))
     figure.update_yaxes(type="log")

@@ -18,24 +18,34 @@ from tests import measurements
 from tests.figures import specimens
 
 NOT_OF_ONE = ("of", "panels", "save", "styled")
-PLURAL_OF_ONE = re.compile(r"(?<![\d.,−])\b1 (?:\w+ )?(?:length|prompt|pair|token|item|change|number|answer)s\b")
+PLURAL_OF_ONE = re.compile(
+    r"(?<![\d.,−])\b1 (?:\w+ )?(?:length|prompt|pair|token|item|change|number|answer)s\b"
+)
 TABLES = {"answer_frequencies": sl.results.answer_frequencies}
 
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, Any]:
     found = {name: measurements.result(name) for name in measurements.results()}
-    return found | {"profile of one query": found["influence"]["path_bound"].isel(query=-1)}
+    return found | {
+        "profile of one query": found["influence"]["path_bound"].isel(query=-1)
+    }
 
 
 def drawers() -> dict[str, Any]:
-    figures = {f"figures.{name}": getattr(sl.figures, name) for name in sl.figures.__all__ if name not in NOT_OF_ONE}
+    figures = {
+        f"figures.{name}": getattr(sl.figures, name)
+        for name in sl.figures.__all__
+        if name not in NOT_OF_ONE
+    }
     return figures | TABLES
 
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize("name", drawers())
-def test_another_result_is_refused_with_the_measurement_to_call(name: str, results: dict[str, Any]) -> None:
+def test_another_result_is_refused_with_the_measurement_to_call(
+    name: str, results: dict[str, Any]
+) -> None:
     function = drawers()[name]
     _, *others = inspect.signature(function).parameters.values()
     rest = {one.name: "title" for one in others if one.default is one.empty}
@@ -45,7 +55,9 @@ def test_another_result_is_refused_with_the_measurement_to_call(name: str, resul
             found = function(result, **rest)
         except InputError as refusal:
             said = str(refusal)
-            assert "squashlens." in said or "is of type" in said or "Measure with" in said, (label, said)
+            assert (
+                "squashlens." in said or "is of type" in said or "Measure with" in said
+            ), (label, said)
             assert "\n" not in said
         else:
             drawn.append(label)
@@ -55,17 +67,40 @@ def test_another_result_is_refused_with_the_measurement_to_call(name: str, resul
 
 
 def test_a_dimension_that_was_selected_away_is_missed(results: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"no 'distance' over \(layer, length\).*squashlens\.collapse\."):
+    with pytest.raises(
+        InputError,
+        match=r"no 'distance' over \(layer, length\).*squashlens\.collapse\.",
+    ):
         sl.figures.collapse_curve(results["collapse"].isel(layer=-1))
-    assert len(Page.of(sl.figures.collapse_curve(results["collapse"].isel(block=[0]))).panels) == 1  # no heads
-    assert len(Page.of(sl.figures.of(results["influence_by_distance"])).panels) == 2  # three tokens have no law
-    assert "head 1" in Page.of(sl.figures.of(results["attention_heads"]["sink_rate"].isel(head=1))).notes
-    part = sl.figures.of(results["evaluate"].isel(mode=0, seed=0))  # a summary over all seeds
-    assert Page.of(part).notes.endswith(" · of the whole result, not only of seed 0 · derived values")
+    assert (
+        len(
+            Page.of(
+                sl.figures.collapse_curve(results["collapse"].isel(block=[0]))
+            ).panels
+        )
+        == 1
+    )  # no heads
+    assert (
+        len(Page.of(sl.figures.of(results["influence_by_distance"])).panels) == 2
+    )  # three tokens have no law
+    assert (
+        "head 1"
+        in Page.of(
+            sl.figures.of(results["attention_heads"]["sink_rate"].isel(head=1))
+        ).notes
+    )
+    part = sl.figures.of(
+        results["evaluate"].isel(mode=0, seed=0)
+    )  # a summary over all seeds
+    assert Page.of(part).notes.endswith(
+        " · of the whole result, not only of seed 0 · derived values"
+    )
     assert part.data[0].text == sl.figures.of(results["evaluate"]).data[0].text
     with pytest.raises(InputError, match="has no values"):
         sl.figures.collapse_curve(results["collapse"].isel(length=slice(0)))
-    with pytest.raises(InputError, match="layer=99 was not measured. Use a measured value: 0, 1"):
+    with pytest.raises(
+        InputError, match="layer=99 was not measured. Use a measured value: 0, 1"
+    ):
         sl.figures.collapse_curve(results["collapse"], layer=99)
     with pytest.raises(InputError, match="contains no result"):
         sl.figures.collapse_curve({})
@@ -75,7 +110,9 @@ def block_titles(figure: Any) -> list[str]:
     return [block[0].head for block in Page.of(figure).blocks]
 
 
-def test_one_variable_is_drawn_as_itself_and_several_or_their_means_in_panels(results: dict[str, Any]) -> None:
+def test_one_variable_is_drawn_as_itself_and_several_or_their_means_in_panels(
+    results: dict[str, Any],
+) -> None:
     found = results["sensitivity"]
     one: Any = sl.figures.of(found[["jacobian"]])
     assert one.data == sl.figures.by_token(found["jacobian"]).data
@@ -88,28 +125,44 @@ def test_one_variable_is_drawn_as_itself_and_several_or_their_means_in_panels(re
     with_attributes: Any = sl.figures.of(pairs.mean("layer", keep_attrs=True))
     assert block_titles(with_attributes)[:2] == ["distance", "distance_y"]
     assert "derived values" in str(with_attributes.layout.annotations)
-    np.testing.assert_array_equal(with_attributes.data[0].y, pairs["distance"].mean("layer"))
+    np.testing.assert_array_equal(
+        with_attributes.data[0].y, pairs["distance"].mean("layer")
+    )
 
 
 def test_arrays_that_xarray_joined_are_drawn(results: dict[str, Any]) -> None:
     bound = results["path_bound"]
-    shorter = bound.isel(position=slice(1, None)).assign_coords(position=bound["position"][:-1]) / 9
+    shorter = (
+        bound.isel(position=slice(1, None)).assign_coords(
+            position=bound["position"][:-1]
+        )
+        / 9
+    )
     says = Page.of(sl.figures.of(xr.concat([bound, shorter], "w", join="outer"))).says
     assert "(w 1, “1” at position 10)" in says
 
 
-def test_merged_results_have_the_figure_of_one_and_are_derived(results: dict[str, Any]) -> None:
+def test_merged_results_have_the_figure_of_one_and_are_derived(
+    results: dict[str, Any],
+) -> None:
     merged = xr.merge([results["sensitivity"], results["collapse"]], compat="override")
     figure: Any = sl.figures.of(merged)
     assert "derived values" in figure.layout.title.subtitle.text
-    np.testing.assert_array_equal(figure.data[0].y, results["sensitivity"]["path_bound"])
+    np.testing.assert_array_equal(
+        figure.data[0].y, results["sensitivity"]["path_bound"]
+    )
     with xr.set_options(keep_attrs=False):
         doubled = results["collapse"][["distance"]] * 2
     assert isinstance(sl.figures.collapse_curve(doubled), go.Figure)  # without units
 
 
 def test_a_mean_over_what_a_figure_needs_is_refused(results: dict[str, Any]) -> None:
-    for one in (results["sensitivity"]["jacobian"], results["path_bound"], results["collapse"], results["influence"]):
+    for one in (
+        results["sensitivity"]["jacobian"],
+        results["path_bound"],
+        results["collapse"],
+        results["influence"],
+    ):
         with pytest.raises(InputError, match="no figure for scalars: .*Print them"):
             sl.figures.of(one.mean())
     for one, draw in (
@@ -124,29 +177,50 @@ def test_a_mean_over_what_a_figure_needs_is_refused(results: dict[str, Any]) -> 
 
 @pytest.mark.few(4)
 @pytest.mark.parametrize("name", measurements.results())
-def test_a_part_of_joined_results_is_drawn_and_listed_as_it_was(name: str, results: dict[str, Any]) -> None:
+def test_a_part_of_joined_results_is_drawn_and_listed_as_it_was(
+    name: str, results: dict[str, Any]
+) -> None:
     """Beside a longer part: of its labels nothing is drawn, counted or listed."""
     result = results[name]
-    both = sl.results.concat({"longer": measurements.longer(result), "this": result}, dim="joined")
+    both = sl.results.concat(
+        {"longer": measurements.longer(result), "this": result}, dim="joined"
+    )
     this, table = both.sel(joined="this"), sl.results.table(result)
-    for listed in (sl.results.table(this), sl.results.table(both).query("joined == 'this'")):
-        pd.testing.assert_frame_equal(listed[[*table]].reset_index(drop=True), table, check_dtype=False)
+    for listed in (
+        sl.results.table(this),
+        sl.results.table(both).query("joined == 'this'"),
+    ):
+        pd.testing.assert_frame_equal(
+            listed[[*table]].reset_index(drop=True), table, check_dtype=False
+        )
     if name not in specimens.NO_FIGURE:
         assert sl.figures.of(this).to_json() == sl.figures.of(result).to_json()
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize("name", sorted(measurements.results(), key=lambda name: name not in ("collapse", "jacobian")))
-def test_a_part_is_drawn_or_refused_and_another_order_is_drawn_alike(name: str, results: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        measurements.results(), key=lambda name: name not in ("collapse", "jacobian")
+    ),
+)
+def test_a_part_is_drawn_or_refused_and_another_order_is_drawn_alike(
+    name: str, results: dict[str, Any]
+) -> None:
     result = results[name]
     for dim in result.dims:
         for part in (result.isel({dim: 0}), result.isel({dim: [0]})):
             with suppress(InputError), np.errstate(all="raise"):
                 assert not PLURAL_OF_ONE.search(sl.figures.of(part).to_json())
-    numbers = [dim for dim, index in result.indexes.items() if index.dtype.kind in "iuf"]
+    numbers = [
+        dim for dim, index in result.indexes.items() if index.dtype.kind in "iuf"
+    ]
     if name not in specimens.NO_FIGURE:
         backwards = result.isel(dict.fromkeys(numbers, slice(None, None, -1)))
-        traces = [[trace.to_json() for trace in sl.figures.of(one).data] for one in (result, backwards)]
+        traces = [
+            [trace.to_json() for trace in sl.figures.of(one).data]
+            for one in (result, backwards)
+        ]
         assert traces[0] == traces[1]
 
 
@@ -154,7 +228,12 @@ def test_several_layers_have_a_panel_each(tiny: Any) -> None:
     bound = sl.path_bound(tiny, ["110 =", "010 ="], to_layer=[3, "y"])
     figure: Any = sl.figures.of(bound)
     titles = block_titles(figure)
-    wanted = [f"prompt {prompt}, to layer {layer}" for prompt in (0, 1) for layer in (3, "y")]
+    wanted = [
+        f"prompt {prompt}, to layer {layer}" for prompt in (0, 1) for layer in (3, "y")
+    ]
     assert [title for title in titles if title.startswith("prompt ")] == wanted
-    with pytest.raises(InputError, match="values is over prompt and to_layer, and this function takes one of each"):
+    with pytest.raises(
+        InputError,
+        match="values is over prompt and to_layer, and this function takes one of each",
+    ):
         sl.figures.by_token(bound)

@@ -13,35 +13,55 @@ from tests.figures import specimens
 
 NO_DRAWING = {"of", "panels", "save", "styled"}
 # Drawn as they are measured, or like another.
-NOT_MADE_UP = {"jacobian_norms", "knockout_effect", "substitution_effect", "collapse relative", "convergence"}
+NOT_MADE_UP = {
+    "jacobian_norms",
+    "knockout_effect",
+    "substitution_effect",
+    "collapse relative",
+    "convergence",
+}
 
 
-@pytest.mark.parametrize("kind", [pytest.param("small", marks=pytest.mark.slow), "full"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("small", marks=pytest.mark.slow), "full"]
+)
 def test_every_figure_has_a_specimen(kind: str) -> None:
     assert {*sl.figures.__all__} - specimens.drawn(kind)[1] <= NO_DRAWING
 
 
-@pytest.mark.parametrize("kind", [pytest.param("small", marks=pytest.mark.slow), "full"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("small", marks=pytest.mark.slow), "full"]
+)
 def test_every_figure_says_its_message(kind: str) -> None:
     """In a sentence under its title, or above each panel of several results."""
     for name, figure in specimens.drawn(kind)[0].items():
         page = Page.of(figure)
-        told = [page.says] if page.says else [block[0].notes for block in page.blocks if block[0].head]
+        told = (
+            [page.says]
+            if page.says
+            else [block[0].notes for block in page.blocks if block[0].head]
+        )
         assert told, name
         assert all("." in one for one in told), (name, told)
 
 
 def test_no_text_of_a_token_can_be_read_as_mathematics() -> None:
     """Plotly looks for two `$` in any text that it draws; the specimens' tokens have them."""
-    written = {name: figure.to_json() for name, figure in specimens.drawn("full")[0].items()}
+    written = {
+        name: figure.to_json() for name, figure in specimens.drawn("full")[0].items()
+    }
     assert [name for name, text in written.items() if "$" in text] == []
     assert sum("&#36;" in text for text in written.values()) > 5
 
 
-@pytest.mark.parametrize("name", [name for name in measurements.results() if name not in specimens.NO_FIGURE])
+@pytest.mark.parametrize(
+    "name", [name for name in measurements.results() if name not in specimens.NO_FIGURE]
+)
 def test_every_measurement_has_a_specimen(name: str) -> None:
     """A measurement that is new has only its own result, and what its figure asks for."""
-    assert (name in specimens.MEASUREMENTS) != (name in NOT_MADE_UP) or name in measurements.others()
+    assert (name in specimens.MEASUREMENTS) != (
+        name in NOT_MADE_UP
+    ) or name in measurements.others()
 
 
 def test_each_result_has_the_figure_that_its_measurement_names() -> None:
@@ -50,9 +70,13 @@ def test_each_result_has_the_figure_that_its_measurement_names() -> None:
         result = measurements.result(name)
         derived = sl.results.provenance(result)["values"] == "derived"
         assert ("derived values" in str(sl.figures.of(result).layout)) == derived, name
-        measures = getattr(getattr(sl, name, getattr(sl.paths, name, None)), "__measures__", None)
+        measures = getattr(
+            getattr(sl, name, getattr(sl.paths, name, None)), "__measures__", None
+        )
         if measures is not None:
-            fitting = [figure.__name__ for figure in usual_figures() if _fits(result, figure)]
+            fitting = [
+                figure.__name__ for figure in usual_figures() if _fits(result, figure)
+            ]
             assert fitting[:1] == [*measures[0][:1]], name
 
 
@@ -70,7 +94,11 @@ def test_specimens_have_the_dimensions_of_real_results(name: str) -> None:
     """A variable with other dimensions than the measured one would hide what its figure cannot draw."""
     ours = specimens.MEASUREMENTS[name]()
     whole = WITH_BASELINES.get(name)
-    real = measurements.result(name) if whole is None else measurements.ROWS[name].called(**whole)
+    real = (
+        measurements.result(name)
+        if whole is None
+        else measurements.ROWS[name].called(**whole)
+    )
     assert dimensions(ours).items() <= dimensions(real).items()
 
 
@@ -79,6 +107,14 @@ def dimensions(result: Any) -> dict[str, tuple[str, ...]]:
     if isinstance(result, xr.DataArray):
         return {
             "values": result.dims,
-            **{str(name): values.dims for name, values in result.coords.items() if values.dims != (name,)},
+            **{
+                str(name): values.dims
+                for name, values in result.coords.items()
+                if values.dims != (name,)
+            },
         }
-    return {str(name): values.dims for name, values in result.variables.items() if values.dims != (name,)}
+    return {
+        str(name): values.dims
+        for name, values in result.variables.items()
+        if values.dims != (name,)
+    }

@@ -28,20 +28,33 @@ def named(figure: Any, *axes: str, mode: str = "lines") -> dict[str, Any]:
 def ends(bars: Any, at: Any) -> tuple[np.ndarray, np.ndarray]:
     """The upper and lower ends of error bars around some values."""
     middle = np.asarray(at, float)
-    return middle + np.asarray(bars.array, float), middle - np.asarray(bars.arrayminus, float)
+    return middle + np.asarray(bars.array, float), middle - np.asarray(
+        bars.arrayminus, float
+    )
 
 
 def attribution() -> Pairs:
     found = specimens.sensitivity(20)
     lines = named(sl.figures.attribution(found))
     for name, variable in (
-        ("this model", "path_bound"), ("uniform attention", "null"), ("whole model", "jacobian"),
-        ("attention frozen", "jacobian_frozen"), (None, "bound_over_null"),
-    ):  # fmt: skip
+        ("this model", "path_bound"),
+        ("uniform attention", "null"),
+        ("whole model", "jacobian"),
+        ("attention frozen", "jacobian_frozen"),
+        (None, "bound_over_null"),
+    ):
         yield lines[name].y, found[variable]
-    around = {f"jacobian_{end}": found["jacobian"] * factor for end, factor in (("low", 0.5), ("high", 3))}
-    whole = named(sl.figures.attribution(restated(found.assign(around), {})))["whole model"]
-    yield ends(whole.error_y, whole.y), (around["jacobian_high"], around["jacobian_low"])
+    around = {
+        f"jacobian_{end}": found["jacobian"] * factor
+        for end, factor in (("low", 0.5), ("high", 3))
+    }
+    whole = named(sl.figures.attribution(restated(found.assign(around), {})))[
+        "whole model"
+    ]
+    yield (
+        ends(whole.error_y, whole.y),
+        (around["jacobian_high"], around["jacobian_low"]),
+    )
 
 
 def by_token() -> Pairs:
@@ -76,7 +89,10 @@ def composition() -> Pairs:
     (cells,) = sl.figures.composition(found.isel(position=[4, 2])).data
     yield cells.x, [2, 3, 4]
     yield np.asarray(cells.customdata, float)[:, [0, 2]], found[:, [2, 4]]
-    yield np.asarray(cells.z, float)[:, 1], np.full(27, np.nan)  # between two selected tokens
+    yield (
+        np.asarray(cells.z, float)[:, 1],
+        np.full(27, np.nan),
+    )  # between two selected tokens
 
 
 def strongest_paths() -> Pairs:
@@ -91,22 +107,34 @@ def strongest_paths() -> Pairs:
 def depth_limit() -> Pairs:
     found = specimens.depth_limit()
     lines = [t for t in sl.figures.depth_limit(found).data]
-    for at, block in enumerate((11, 7, 4, 0)):  # of twelve: the slowest, the fastest and two between them
+    for at, block in enumerate(
+        (11, 7, 4, 0)
+    ):  # of twelve: the slowest, the fastest and two between them
         yield lines[2 * at].y, found["rest"].sel(block=block)
         law = np.asarray(lines[2 * at + 1].y)
         yield law[0], found["rest"].sel(block=block)[1]  # at depth 1
-        yield law[1:] / law[:-1], np.full(len(law) - 1, found["predicted_rate"].sel(block=block))
+        yield (
+            law[1:] / law[:-1],
+            np.full(len(law) - 1, found["predicted_rate"].sel(block=block)),
+        )
 
 
 def influence_by_distance() -> Pairs:
     found = specimens.influence_by_distance()
     figure = sl.figures.influence_by_distance(found)
     one = found.sel(quantity="path_bound", layer=0)
-    dots, law = named(figure, "y2", mode="markers")["model"], named(figure, "y2")["model"]
+    dots, law = (
+        named(figure, "y2", mode="markers")["model"],
+        named(figure, "y2")["model"],
+    )
     size = one["influence"].mean()
     yield dots.x, one["distance"] + 1
     yield dots.y, one["influence"] / size
-    yield law.y, (one["floor"] + one["amplitude"] * (one["distance"] + 1.0) ** -one["exponent"]) / size
+    yield (
+        law.y,
+        (one["floor"] + one["amplitude"] * (one["distance"] + 1.0) ** -one["exponent"])
+        / size,
+    )
     law = found.sel(quantity="path_bound")
     yield named(figure, "y4")["model"].y, law["exponent"].where(~law["exponent_at_end"])
     random = found["influence"].sel(quantity="jacobian_random", layer=0)
@@ -120,7 +148,10 @@ def attention_heads() -> Pairs:
 
 def influence() -> Pairs:
     found = specimens.MEASUREMENTS["influence"]()
-    yield sl.figures.influence(found, query=5).data[0].z, np.log10(found["path_bound"].sel(query=5))
+    yield (
+        sl.figures.influence(found, query=5).data[0].z,
+        np.log10(found["path_bound"].sel(query=5)),
+    )
 
 
 def needle() -> Pairs:
@@ -141,22 +172,45 @@ def collapse_curve() -> Pairs:
     yield lines["v and v*"].y, last["distance"]
     yield lines["contrast: another last token"].y, last["contrast"]
     yield lines["noise floor"].y, last["noise_floor"]
-    yield [t.y for t in figure.data if t.yaxis == "y2"], (heads["head_max"], heads["head_min"], heads["head_mean"])
-    yield [t.y for t in figure.data if t.name == "unrelated: other content"], last["unrelated"]
+    yield (
+        [t.y for t in figure.data if t.yaxis == "y2"],
+        (heads["head_max"], heads["head_min"], heads["head_mean"]),
+    )
+    yield (
+        [t.y for t in figure.data if t.name == "unrelated: other content"],
+        last["unrelated"],
+    )
     yield (figure.layout.shapes[0].x0, figure.layout.shapes[0].x1), (1, 16)
-    yield named(sl.figures.collapse_curve(found, layer=3))["v and v*"].y, found["distance"][3]
-    many = found.isel(length=[0] * 200, replayed=[0]).assign_coords(length=np.arange(1, 201))
-    many["distance"][:] = 10.0 ** (np.arange(200) % 3)  # periods of three are one band, and a median
-    low, high, middle = [t.y for t in sl.figures.collapse_curve(restated(many, {})).data if t.legendgroup == "v and v*"]
+    yield (
+        named(sl.figures.collapse_curve(found, layer=3))["v and v*"].y,
+        found["distance"][3],
+    )
+    many = found.isel(length=[0] * 200, replayed=[0]).assign_coords(
+        length=np.arange(1, 201)
+    )
+    many["distance"][:] = 10.0 ** (
+        np.arange(200) % 3
+    )  # periods of three are one band, and a median
+    low, high, middle = [
+        t.y
+        for t in sl.figures.collapse_curve(restated(many, {})).data
+        if t.legendgroup == "v and v*"
+    ]
     yield (low[-1], high[-1], middle[-1]), (100, 1, 10)
-    assert "band: smallest to largest D" in Page.of(sl.figures.collapse_curve(restated(many, {}))).notes
+    assert (
+        "band: smallest to largest D"
+        in Page.of(sl.figures.collapse_curve(restated(many, {}))).notes
+    )
 
 
 def collapse_heatmap() -> Pairs:
     found = specimens.relative(specimens.collapse())
     yield sl.figures.collapse_heatmap(found).data[0].z, np.log10(found["distance"])
     absolute = specimens.collapse()
-    yield sl.figures.collapse_heatmap(absolute).data[0].z, np.log10(absolute["distance"] / absolute["rms"])
+    yield (
+        sl.figures.collapse_heatmap(absolute).data[0].z,
+        np.log10(absolute["distance"] / absolute["rms"]),
+    )
 
 
 def collapse_mechanism() -> Pairs:
@@ -167,14 +221,21 @@ def collapse_mechanism() -> Pairs:
         yield named(figure, axis)[f"block {block}"].y, found[variable].sel(block=block)
     for name in ("observed", "bound"):
         yield named(figure, "y3")[name].y, found[name]
-    for name, part in (("residual stream before it", "residual"), ("attention", "attention"), ("MLP", "mlp")):
+    for name, part in (
+        ("residual stream before it", "residual"),
+        ("attention", "attention"),
+        ("MLP", "mlp"),
+    ):
         yield named(figure, "y4")[name].y, found["share"].sel(part=part, length=16)
 
 
 def separation() -> Pairs:
     found = MEASUREMENTS["separation"]()
     *random, own = sl.figures.separation_curve({"ones": found}).data
-    yield [line.y for line in random], np.c_[found["recovery_random"], found["recovery_random_y"]]
+    yield (
+        [line.y for line in random],
+        np.c_[found["recovery_random"], found["recovery_random_y"]],
+    )
     yield own.y, np.append(found["recovery"], found["recovery_y"])
 
 
@@ -192,18 +253,26 @@ def verdict() -> Pairs:
     lines = named(sl.figures.verdict_odds(found))
     yield lines["after the first prompt"].y, found["log_odds"]
     yield lines["after the second"].y, found["log_odds_after"]
-    yield named(sl.figures.verdict_odds(found), mode="markers")["lost"].x, np.flatnonzero(found["verdict"] == "lost")
+    yield (
+        named(sl.figures.verdict_odds(found), mode="markers")["lost"].x,
+        np.flatnonzero(found["verdict"] == "lost"),
+    )
     yield sl.figures.verdict_margins(found).data[3].y[:-1], found["margin"].sel(pair=3)
 
 
 def retained_by_kind() -> Pairs:
     found = specimens.ablation()
     for layer, block in ((LAST, 0), (3, 4)):
-        dots, bar, mark, *rest = sl.figures.retained_by_kind(found, layer=layer, from_block=block).data
+        dots, bar, mark, *rest = sl.figures.retained_by_kind(
+            found, layer=layer, from_block=block
+        ).data
         kept = found["retained"].sel(edit="delete_keep_positions", layer=layer)
         yield dots.x, kept
         yield (bar.x[0], mark.x[0], bar.x[1]), np.quantile(kept, [0.25, 0.5, 0.75])
-        yield rest[-3].x, found["retained_from"].isel(hook=-1).sel(layer=layer, from_block=block)
+        yield (
+            rest[-3].x,
+            found["retained_from"].isel(hook=-1).sel(layer=layer, from_block=block),
+        )
 
 
 def changes() -> Pairs:
@@ -225,10 +294,16 @@ def changes() -> Pairs:
 def accuracy() -> Pairs:
     found = specimens.evaluate(0)
     lines = named(sl.figures.accuracy_by_length(found))
-    for name, mode in (("answer only", "answer_only"), ("chain of thought, examples", "cot_few_shot")):
+    for name, mode in (
+        ("answer only", "answer_only"),
+        ("chain of thought, examples", "cot_few_shot"),
+    ):
         here = found.sel(mode=mode)
         yield lines[name].y, here["accuracy"]
-        yield ends(lines[name].error_y, lines[name].y), (here["accuracy_high"], here["accuracy_low"])
+        yield (
+            ends(lines[name].error_y, lines[name].y),
+            (here["accuracy_high"], here["accuracy_low"]),
+        )
 
 
 def errors() -> Pairs:
@@ -265,8 +340,13 @@ def probe() -> Pairs:
     found = MEASUREMENTS["probe"]()
     own, other = sl.figures.probe(found).data
     yield own.customdata, np.vstack([found["r2"], found["r2_y"]])
-    yield other.customdata, np.vstack([found["r2_random_model"], found["r2_random_model_y"]])
-    all_lengths = found.assign(r2_overall=("layer", np.linspace(0, 1, 27)), r2_overall_y=((), 0.7))
+    yield (
+        other.customdata,
+        np.vstack([found["r2_random_model"], found["r2_random_model_y"]]),
+    )
+    all_lengths = found.assign(
+        r2_overall=("layer", np.linspace(0, 1, 27)), r2_overall_y=((), 0.7)
+    )
     cells = sl.figures.probe(all_lengths.drop_vars("r2_random_model")).data[0]
     yield np.asarray(cells.customdata)[:, -1], [*np.linspace(0, 1, 27), 0.7]
 
@@ -283,8 +363,13 @@ def total_variation() -> Pairs:
     yield line.y, values.mean("seed")
     yield ends(line.error_y, line.y), (values.max("seed"), values.min("seed"))
     yield derived.y, found["expected"]
-    beyond = [sl.synthetic.softmax_total_variation([first, 200, 400, 800], k=20) for first in (20, 30)]
-    assert not any(sl.figures.synthetic_total_variation(one).layout.shapes for one in beyond)
+    beyond = [
+        sl.synthetic.softmax_total_variation([first, 200, 400, 800], k=20)
+        for first in (20, 30)
+    ]
+    assert not any(
+        sl.figures.synthetic_total_variation(one).layout.shapes for one in beyond
+    )
 
 
 def repeat_tokenization() -> Pairs:
@@ -304,43 +389,72 @@ def lines() -> Pairs:
     assert "derived values" in mean.layout.title.subtitle.text
     few = distance.isel(length=slice(3))
     for several in (few, few.transpose("length", "layer")):
-        for line, length in zip(sl.figures.of(several).data, few["length"].values, strict=True):
+        for line, length in zip(
+            sl.figures.of(several).data, few["length"].values, strict=True
+        ):
             yield line.y, distance.sel(length=length)
     (cells,) = sl.figures.of(distance).data
     yield cells.z, np.log10(distance)
     assert sl.figures.of(few.rename(length="from_block")).data[0].name == "from block 1"
 
 
-CASES: list[Callable[[], Pairs]] = [case for case in [*globals().values()] if inspect.isgeneratorfunction(case)]
+CASES: list[Callable[[], Pairs]] = [
+    case for case in [*globals().values()] if inspect.isgeneratorfunction(case)
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.__name__ for case in CASES])
 def test_a_figure_draws_its_values(case: Callable[[], Pairs]) -> None:
     compared = 0
     for drawn, expected in case():
-        np.testing.assert_allclose(np.asarray(drawn, float), np.asarray(expected, float), rtol=1e-5)
+        np.testing.assert_allclose(
+            np.asarray(drawn, float), np.asarray(expected, float), rtol=1e-5
+        )
         compared += 1
     assert compared
 
 
 def test_convergence_draws_d_and_delta_with_their_bands() -> None:
     """The sentence has the exponent and no verb, also of ALiBi, which has floors."""
-    stacks = {"plain": sl.synthetic.Stack(projections="direct"), "<b>deep</b>": sl.synthetic.Stack(depth=2)}
+    stacks = {
+        "plain": sl.synthetic.Stack(projections="direct"),
+        "<b>deep</b>": sl.synthetic.Stack(depth=2),
+    }
     stacks |= {"alibi": sl.synthetic.Stack(encoding="alibi")}
     lengths = [10, 50, 200, 400, 800]
-    several = {name: sl.synthetic.convergence(stack, lengths) for name, stack in stacks.items()}
+    several = {
+        name: sl.synthetic.convergence(stack, lengths) for name, stack in stacks.items()
+    }
     figure = sl.figures.synthetic_convergence(several)
     traces = iter(figure.data)
     for name, found in several.items():
-        for axis, data in (("y", found["distance"][:, -1]), ("y2", found["total_variation"][:, 0])):
-            for trace, edge in zip((next(traces), next(traces), next(traces)), ("max", "min", "mean"), strict=True):
-                np.testing.assert_allclose(np.asarray(trace.y, float), getattr(data, edge)("seed"), rtol=1e-12)
+        for axis, data in (
+            ("y", found["distance"][:, -1]),
+            ("y2", found["total_variation"][:, 0]),
+        ):
+            for trace, edge in zip(
+                (next(traces), next(traces), next(traces)),
+                ("max", "min", "mean"),
+                strict=True,
+            ):
+                np.testing.assert_allclose(
+                    np.asarray(trace.y, float), getattr(data, edge)("seed"), rtol=1e-12
+                )
                 assert trace.yaxis == axis
         assert trace.name == (shown := escape(name))
         exponent = f"{found['exponent_mean'].values[-1]:.3f}".replace("-", "−")
-        assert f"{shown}: D is fitted by n<sup>{exponent}</sup> [" in Page.of(figure).says
+        assert (
+            f"{shown}: D is fitted by n<sup>{exponent}</sup> [" in Page.of(figure).says
+        )
         if name == "plain":
-            guide = next(traces)  # the derived exponent, through the middle of the curve
-            np.testing.assert_allclose(np.asarray(guide.y) * lengths, guide.y[0] * lengths[0])
-            assert "(by theory n<sup>−1.0</sup> in the limit, dashed)" in Page.of(figure).says
+            guide = next(
+                traces
+            )  # the derived exponent, through the middle of the curve
+            np.testing.assert_allclose(
+                np.asarray(guide.y) * lengths, guide.y[0] * lengths[0]
+            )
+            assert (
+                "(by theory n<sup>−1.0</sup> in the limit, dashed)"
+                in Page.of(figure).says
+            )
     assert next(traces, None) is None

@@ -17,7 +17,10 @@ def q8_0(block: bytes) -> list[float]:
 def q4_1(block: bytes) -> list[float]:
     """32 numbers of four bits with a scale and a minimum; low and high halves of a byte are 16 apart."""
     scale, minimum, packed = _half(block, 0), _half(block, 2), block[4:20]
-    return [scale * value + minimum for value in (*[byte & 15 for byte in packed], *[byte >> 4 for byte in packed])]
+    return [
+        scale * value + minimum
+        for value in (*[byte & 15 for byte in packed], *[byte >> 4 for byte in packed])
+    ]
 
 
 def q5_0(block: bytes) -> list[float]:
@@ -51,7 +54,9 @@ def q6_k(block: bytes) -> list[float]:
     for half in range(2):
         for quarter in range(4):
             for i in range(32):
-                low = block[64 * half + i + 32 * (quarter % 2)] >> 4 * (quarter // 2) & 15
+                low = (
+                    block[64 * half + i + 32 * (quarter % 2)] >> 4 * (quarter // 2) & 15
+                )
                 high = block[128 + 32 * half + i] >> 2 * quarter & 3
                 factor = scales[8 * half + 2 * quarter + i // 16]
                 found.append(scale * factor * ((low | high << 4) - 32))
@@ -59,8 +64,12 @@ def q6_k(block: bytes) -> list[float]:
 
 
 FORMATS: dict[str, tuple[int, Callable[[bytes], list[float]]]] = {
-    "Q8_0": (34, q8_0), "Q4_1": (20, q4_1), "Q5_0": (22, q5_0), "Q4_K": (144, q4_k), "Q6_K": (210, q6_k),
-}  # fmt: skip
+    "Q8_0": (34, q8_0),
+    "Q4_1": (20, q4_1),
+    "Q5_0": (22, q5_0),
+    "Q4_K": (144, q4_k),
+    "Q6_K": (210, q6_k),
+}
 
 
 def first_values(content: bytes, kind: str) -> Iterator[float]:

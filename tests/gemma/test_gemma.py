@@ -29,17 +29,27 @@ def plain(gemma: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     folder = gemma.tokenizer.name_or_path
-    return AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval().requires_grad_(False)
+    return (
+        AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+        .eval()
+        .requires_grad_(False)
+    )
 
 
 def test_text_becomes_the_tokens_of_gemma(gemma: Any) -> None:
     assert sl.prompts.tokenize(gemma, PROMPT).tolist() == [IDS]
     assert len(gemma.tokenizer) == gemma.cfg.d_vocab == 262_144
-    ones = sl.prompts.repeated(gemma, "1", ONES, prefix="Count: ", separator=",", suffix=" =")
+    ones = sl.prompts.repeated(
+        gemma, "1", ONES, prefix="Count: ", separator=",", suffix=" ="
+    )
     text = "Count: " + "".join("1" + "," * (k % 3 == 0) for k in range(1, ONES + 1))
     assert list(ones.trunk) == gemma.tokenizer(text)["input_ids"]
     result = sl.path_bound(gemma, PROMPT)
-    assert sl.results.provenance(result)["token_ids"] == result["token_id"].values.tolist() == IDS
+    assert (
+        sl.results.provenance(result)["token_ids"]
+        == result["token_id"].values.tolist()
+        == IDS
+    )
 
 
 def test_it_answers(gemma: Any, plain: Any) -> None:
@@ -57,7 +67,9 @@ def test_the_provenance_says_what_the_weights_are(gemma: Any) -> None:
     origin = facts["weights_origin"]
     assert origin["note"] == "dequantized from Q4_K_M; not the published weights"
     assert origin["sha256"] == PACKAGED["gemma-3-270m"].sha256
-    assert sum(origin["formats"].values()) == sum(p.numel() for p in gemma.original_model.parameters() if p.ndim > 0)
+    assert sum(origin["formats"].values()) == sum(
+        p.numel() for p in gemma.original_model.parameters() if p.ndim > 0
+    )
     figure = sl.figures.of(sl.path_bound(gemma, PROMPT))
     assert "gemma-3-270m (dequantized from Q4_K_M)" in figure.layout.title.subtitle.text
 
@@ -75,11 +87,17 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind != "Q4_1"])
 def test_weights_are_those_of_the_file(kind: str, plain: Any, file: Path) -> None:
     """One tensor of each number format, its first 40 blocks by the definition of the format."""
-    tensor = next(one for one in read_header(file).tensors if one.tensor_type.name == kind)
+    tensor = next(
+        one for one in read_header(file).tensors if one.tensor_type.name == kind
+    )
     names = {
-        "token_embd": "model.embed_tokens", "attn_k": "self_attn.k_proj", "attn_q": "self_attn.q_proj",
-        "attn_output": "self_attn.o_proj", "ffn_down": "mlp.down_proj", "ffn_up": "mlp.up_proj",
-    }  # fmt: skip
+        "token_embd": "model.embed_tokens",
+        "attn_k": "self_attn.k_proj",
+        "attn_q": "self_attn.q_proj",
+        "attn_output": "self_attn.o_proj",
+        "ffn_down": "mlp.down_proj",
+        "ffn_up": "mlp.up_proj",
+    }
     block = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.weight", tensor.name)
     assert block is not None
     prefix = "" if block[1] is None else f"model.layers.{block[1]}."
@@ -88,20 +106,28 @@ def test_weights_are_those_of_the_file(kind: str, plain: Any, file: Path) -> Non
         opened.seek(tensor.data_offset)
         expected = list(first_values(opened.read(40 * FORMATS[kind][0]), kind))
     assert len(set(expected)) > 16
-    np.testing.assert_allclose(held[: len(expected)].numpy(), expected, rtol=2e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        held[: len(expected)].numpy(), expected, rtol=2e-6, atol=1e-9
+    )
 
 
-def test_another_file_under_the_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_file_under_the_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from dataclasses import replace
 
     changed = replace(PACKAGED["gemma-3-270m"], sha256="0" * 64)
     monkeypatch.setitem(PACKAGED, "gemma-3-270m", changed)
     monkeypatch.setenv("SQUASHLENS_CACHE", str(tmp_path))
-    with pytest.raises(ModelAccessError, match="has the SHA-256 a5fd3b62.* instead of 0000"):
+    with pytest.raises(
+        ModelAccessError, match="has the SHA-256 a5fd3b62.* instead of 0000"
+    ):
         sl.load("gemma-3-270m")
     missing = replace(changed, parts=(("no-such-package", "x"),))
     monkeypatch.setitem(PACKAGED, "gemma-3-270m", missing)
-    with pytest.raises(ModelAccessError, match=r"is not installed. pip install squashlens\[gemma\]"):
+    with pytest.raises(
+        ModelAccessError, match=r"is not installed. pip install squashlens\[gemma\]"
+    ):
         sl.load("gemma-3-270m")
 
 
@@ -117,7 +143,9 @@ def test_path_bound_and_null(gemma: Any, plain: Any) -> None:
         row = row + row @ attention[0].double().mean(0)
         uniform = uniform + uniform @ causal
     found = sl.path_bound(gemma, PROMPT)
-    scale = found.values[1] / row.numpy()[1]  # the constants, 2 for each of 18 blocks, are one factor
+    scale = (
+        found.values[1] / row.numpy()[1]
+    )  # the constants, 2 for each of 18 blocks, are one factor
     np.testing.assert_allclose(found.values, scale * row.numpy(), rtol=1e-5)
     null = sl.path_bound(gemma, PROMPT, attention="uniform")
     np.testing.assert_allclose(null.values, scale * uniform.numpy(), rtol=1e-5)
@@ -129,14 +157,26 @@ def test_collapse(gemma: Any, plain: Any) -> None:
     found = sl.collapse(gemma, ones, norm="linf")
     for n in (1, 7, ONES):
         pair = ones.pair(n)
-        v, star = (plain(torch.tensor([ids]), output_hidden_states=True) for ids in (pair.v, pair.v_star))
+        v, star = (
+            plain(torch.tensor([ids]), output_hidden_states=True)
+            for ids in (pair.v, pair.v_star)
+        )
         assert found["tokens"].sel(length=n) == len(pair.v)
-        for layer, (a, b) in enumerate(zip(v.hidden_states[:-1], star.hidden_states[:-1], strict=True)):
+        for layer, (a, b) in enumerate(
+            zip(v.hidden_states[:-1], star.hidden_states[:-1], strict=True)
+        ):
             truth = (a[0, -1] - b[0, -1]).abs().max()
             size = a[0, -1].abs().max()
-            assert abs(float(found["distance"].sel(layer=layer, length=n)) - float(truth)) < 1e-5 * float(size), layer
+            assert abs(
+                float(found["distance"].sel(layer=layer, length=n)) - float(truth)
+            ) < 1e-5 * float(size), layer
         p, q = (one.logits[0, -1].double().softmax(-1) for one in (v, star))
-        np.testing.assert_allclose(found["total_variation"].sel(length=n), (p - q).abs().sum(), rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(
+            found["total_variation"].sel(length=n),
+            (p - q).abs().sum(),
+            rtol=1e-3,
+            atol=1e-6,
+        )
     ids = sl.results.provenance(found)["sequence"]["token_ids"]
     assert (*ids["prefix"], *ids["content"]) == ones.trunk
 
@@ -148,14 +188,20 @@ def test_bos_leaves_the_window(gemma: Any) -> None:
         lifted = sl.collapse(gemma, sl.capture(gemma, ones, lengths=[509, 511]))
     assert found["window_edge"].values.tolist() == [-1, 0]
     assert lifted["window_edge"].values.tolist() == [-1, -1]
-    np.testing.assert_allclose(found["distance"].isel(layer=-1), [8.3, 2415.2], rtol=0.02)
-    np.testing.assert_allclose(lifted["distance"].isel(layer=-1), [8.3, 39.9], rtol=0.02)
+    np.testing.assert_allclose(
+        found["distance"].isel(layer=-1), [8.3, 2415.2], rtol=0.02
+    )
+    np.testing.assert_allclose(
+        lifted["distance"].isel(layer=-1), [8.3, 39.9], rtol=0.02
+    )
 
 
 def test_separators(gemma: Any, plain: Any) -> None:
     """Masking the commas, as a 4-D mask of the plain model."""
     ones = sl.prompts.repeated(gemma, "1", 9, separator=",")
-    found = sl.separator_ablation(gemma, ones, kinds=["mask"], from_blocks=[0], lengths=[8])
+    found = sl.separator_ablation(
+        gemma, ones, kinds=["mask"], from_blocks=[0], lengths=[8]
+    )
     streams = []
     pair = ones.pair(8)
     for ids in (pair.v, pair.v_star):
@@ -163,13 +209,21 @@ def test_separators(gemma: Any, plain: Any) -> None:
         allowed = torch.ones(n, n, dtype=torch.bool).tril()
         for place in ones.separator_places(8):
             allowed[place + 1 :, place] = False
-        mask = torch.zeros(1, 1, n, n).masked_fill(~allowed, torch.finfo(torch.float32).min)
+        mask = torch.zeros(1, 1, n, n).masked_fill(
+            ~allowed, torch.finfo(torch.float32).min
+        )
         masks = {"full_attention": mask, "sliding_attention": mask}
-        out = plain(torch.tensor([ids]), attention_mask=masks, output_hidden_states=True)
+        out = plain(
+            torch.tensor([ids]), attention_mask=masks, output_hidden_states=True
+        )
         streams.append([state[0, -1] for state in out.hidden_states[:-1]])
     for layer, (a, b) in enumerate(zip(*streams, strict=True)):
-        ours = float(found["distance_from"].sel(hook="mask", from_block=0, layer=layer, length=8))
-        assert abs(ours - float((a - b).abs().max())) < 2e-5 * float(a.abs().max()), layer
+        ours = float(
+            found["distance_from"].sel(hook="mask", from_block=0, layer=layer, length=8)
+        )
+        assert abs(ours - float((a - b).abs().max())) < 2e-5 * float(a.abs().max()), (
+            layer
+        )
 
 
 def test_jacobian(gemma: Any, plain: Any) -> None:
@@ -186,7 +240,9 @@ def test_jacobian(gemma: Any, plain: Any) -> None:
         tangent[0, 1] = direction
         step = 1e-3
         ends = [
-            plain.model(inputs_embeds=start.detach() + s * step * tangent, use_cache=False).last_hidden_state[0, -1]
+            plain.model(
+                inputs_embeds=start.detach() + s * step * tangent, use_cache=False
+            ).last_hidden_state[0, -1]
             for s in (1, -1)
         ]
         vector = (ends[0] - ends[1]) / (2 * step)
@@ -207,7 +263,9 @@ def test_logits_are_made_in_pieces_that_fit(gemma: Any) -> None:
 
 
 def test_its_only_sink_is_bos(gemma: Any) -> None:
-    found = sl.attention_sinks(gemma, "The Eiffel Tower is in Paris. The capital of Germany is")
+    found = sl.attention_sinks(
+        gemma, "The Eiffel Tower is in Paris. The capital of Germany is"
+    )
     assert np.flatnonzero(found["sink"]).tolist() == [0]
 
 
@@ -223,11 +281,17 @@ def test_paths_beside_the_sink(gemma: Any) -> None:
 def _brute_force(gemma: Any, k: int) -> list[float]:
     """The k largest weights of walks over 1 … 5 that end at 5, kept from layer to layer without pruning by rank."""
     acts = sl.capture(gemma, PROMPT)
-    patterns = [acts.patterns[block][0].double().mean(0).numpy() + np.eye(6) for block in range(18)]
+    patterns = [
+        acts.patterns[block][0].double().mean(0).numpy() + np.eye(6)
+        for block in range(18)
+    ]
     best: dict[int, list[float]] = {position: [1.0] for position in range(1, 6)}
     for pattern in patterns:
         best = {
-            j: sorted((w * pattern[j, i] for i in range(1, j + 1) for w in best[i]), reverse=True)[:50]
+            j: sorted(
+                (w * pattern[j, i] for i in range(1, j + 1) for w in best[i]),
+                reverse=True,
+            )[:50]
             for j in range(1, 6)
         }
     return list(itertools.islice(best[5], k))

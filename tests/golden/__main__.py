@@ -31,7 +31,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as root:
             if verb == "add":
                 measurements.MEASUREMENTS = {
-                    name: lambda s, name=name: {"usual": lambda: measurements.others()[name](s)}
+                    name: lambda s, name=name: {
+                        "usual": lambda: measurements.others()[name](s)
+                    }
                 }
                 record("tiny-gemma", Path(root), name)
             else:
@@ -41,37 +43,58 @@ def main() -> None:
 def record(name: str, root: Path, file: str | None = None) -> None:
     """The numbers of one model, and what they may move by, into its file."""
     subject = measurements.subject(name, root)
-    copies = [moved(subject, root / f"{name} {seed}", seed) for seed in range(numbers.COPIES)]
+    copies = [
+        moved(subject, root / f"{name} {seed}", seed) for seed in range(numbers.COPIES)
+    ]
     run = sl.capture(subject.model, [subject.prompt], keep="residuals")
     assert run.y is not None
-    streams = torch.stack([*(run.residuals[layer][0] for layer in sorted(run.residuals)), run.y[0]]).double()
+    streams = torch.stack(
+        [*(run.residuals[layer][0] for layer in sorted(run.residuals)), run.y[0]]
+    ).double()
     found, out, entries = {}, 0, 0
     for measurement in measurements.MEASUREMENTS:
         for call, result in measurements.calls(subject, measurement):
             if isinstance(result, Exception):
-                print(f"{name} {measurement} {call}: not recorded, {type(result).__name__}: {result}")
+                print(
+                    f"{name} {measurement} {call}: not recorded, {type(result).__name__}: {result}"
+                )
                 continue
             others = [measurements.one(copy, measurement, call) for copy in copies]
             again = [numbers.arrays(other) for other in others]
             for variable, array in numbers.arrays(result).items():
-                one = numbers.Named(array.values, array.dims, numbers.sized(variable, array, result, streams))
+                one = numbers.Named(
+                    array.values,
+                    array.dims,
+                    numbers.sized(variable, array, result, streams),
+                )
                 same = [
-                    a[variable].values for a in again if variable in a and a[variable].values.shape == one.values.shape
+                    a[variable].values
+                    for a in again
+                    if variable in a and a[variable].values.shape == one.values.shape
                 ]
                 if len(same) < len(again):
-                    print(f"{name} {measurement} {call} {variable}: not recorded, other copies give other shapes")
+                    print(
+                        f"{name} {measurement} {call} {variable}: not recorded, other copies give other shapes"
+                    )
                     continue
                 free = numbers.allowed(variable, one, same)
                 of_totals = numbers.allowed_totals(one, same, free)
                 found[f"{measurement}/{call}/{variable}"] = (one, free, of_totals)
                 out, entries = out + int(np.isinf(free).sum()), entries + free.size
                 if missing := int(np.isinf(free).sum()):
-                    print(f"{name} {measurement}/{call}/{variable}: {missing} of {free.size} left out")
+                    print(
+                        f"{name} {measurement}/{call}/{variable}: {missing} of {free.size} left out"
+                    )
     path = numbers.write(file or name, found)
-    print(f"{name}: {len(found)} arrays, {entries} entries, {out} left out, {path.stat().st_size} bytes", flush=True)
+    print(
+        f"{name}: {len(found)} arrays, {entries} entries, {out} left out, {path.stat().st_size} bytes",
+        flush=True,
+    )
 
 
-def moved(subject: measurements.Subject, folder: Path, seed: int) -> measurements.Subject:
+def moved(
+    subject: measurements.Subject, folder: Path, seed: int
+) -> measurements.Subject:
     """The model with every weight moved a little."""
     source = subject.model.tokenizer.name_or_path if subject.speaks else subject.opened
     folder.mkdir()
@@ -81,7 +104,9 @@ def moved(subject: measurements.Subject, folder: Path, seed: int) -> measurement
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in plain.parameters():
-            parameter.mul_(1 + numbers.MOVED * torch.randn(parameter.shape, generator=generator))
+            parameter.mul_(
+                1 + numbers.MOVED * torch.randn(parameter.shape, generator=generator)
+            )
     plain.save_pretrained(folder)
     return measurements.Subject(subject.name, sl.load(folder, device="cpu"), folder)
 

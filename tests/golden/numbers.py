@@ -37,10 +37,23 @@ FOLDER = Path(__file__).parent
 MOVED = 1e-5  # of their size, the weights of the copies
 COPIES = 2
 NUMBER, DIFFERENCE, ULPS, FACTOR, MOST = 1e-5, 5e-6, 1000.0, 30.0, 0.2
-QUOTIENT, QUOTIENTS = 2e-3, (("collapse_mechanism", "share"), ("separator_ablation", "retained"))
+QUOTIENT, QUOTIENTS = (
+    2e-3,
+    (("collapse_mechanism", "share"), ("separator_ablation", "retained")),
+)
 PROBED = 7  # layers of the bundled model, 0 to 6
 KEPT = 160  # entries of an array that are kept one by one; of all others their sum and norm
-DISTANCES = ("distance", "contrast", "unrelated", "head_", "naive", "separation", "random", "advantage", "observed")
+DISTANCES = (
+    "distance",
+    "contrast",
+    "unrelated",
+    "head_",
+    "naive",
+    "separation",
+    "random",
+    "advantage",
+    "observed",
+)
 REFUSED = "refused"
 
 
@@ -65,7 +78,10 @@ def arrays(result: Any) -> dict[str, Named]:
         return {"value": Named(result)}
     if isinstance(result, xr.DataArray):
         result = result.rename("value").to_dataset()
-    return {str(name): Named(_plain(one.values), tuple(map(str, one.dims))) for name, one in result.variables.items()}
+    return {
+        str(name): Named(_plain(one.values), tuple(map(str, one.dims)))
+        for name, one in result.variables.items()
+    }
 
 
 def _plain(values: np.ndarray) -> np.ndarray:
@@ -75,7 +91,9 @@ def _plain(values: np.ndarray) -> np.ndarray:
     return values if values.dtype.kind in "iub" else values.astype(str).astype(object)
 
 
-def sized(name: str, one: Named, result: Any, streams: torch.Tensor) -> float | np.ndarray:
+def sized(
+    name: str, one: Named, result: Any, streams: torch.Tensor
+) -> float | np.ndarray:
     """Of a distance the size of the vectors by layer (all layers', if it has none), in its norm and scale."""
     if not name.startswith(DISTANCES) or isinstance(result, str | np.ndarray):
         return 0.0
@@ -84,14 +102,21 @@ def sized(name: str, one: Named, result: Any, streams: torch.Tensor) -> float | 
     norm = call.get("norm", "linf")
     norm = norm[0] if isinstance(norm, list) else norm
     scale = call.get("scale", "absolute")
-    order = {"linf": float("inf"), "l1": 1, "l2": 2}.get("l1" if name == "observed" else norm, 2)
-    lengths = torch.linalg.vector_norm(streams, ord=order, dim=-1)  # (layer and y, position)
+    order = {"linf": float("inf"), "l1": 1, "l2": 2}.get(
+        "l1" if name == "observed" else norm, 2
+    )
+    lengths = torch.linalg.vector_norm(
+        streams, ord=order, dim=-1
+    )  # (layer and y, position)
     if scale != "absolute":
         lengths = lengths / streams.square().mean(dim=-1).sqrt()
     by_layer = lengths.amax(dim=1).numpy()
     if name.endswith("_y"):
         return float(by_layer[-1])
-    if "layer" not in one.dims or one.values.shape[one.dims.index("layer")] != len(by_layer) - 1:
+    if (
+        "layer" not in one.dims
+        or one.values.shape[one.dims.index("layer")] != len(by_layer) - 1
+    ):
         return float(by_layer.max())
     shape = [1] * one.values.ndim
     shape[one.dims.index("layer")] = -1
@@ -104,28 +129,42 @@ def allowed(name: str, one: Named, copies: list[np.ndarray]) -> np.ndarray:
     if one.discrete:
         same = [copy == values for copy in copies]
         return np.where(np.logical_and.reduce(same), 0.0, np.inf)
-    sure = np.logical_and.reduce([np.isfinite(copy) == np.isfinite(values) for copy in copies])
+    sure = np.logical_and.reduce(
+        [np.isfinite(copy) == np.isfinite(values) for copy in copies]
+    )
     if name.startswith("noise_floor"):
         return np.where(sure, -1.0, np.inf)
     moved = np.max([_distance(copy, values) for copy in copies], axis=0)
     along = tuple(k for k, dim in enumerate(one.dims) if dim != "layer")
     sizes = np.abs(np.nan_to_num(values, posinf=0, neginf=0))
-    largest, most = (np.max(x, axis=along, keepdims=True, initial=0.0) for x in (sizes, moved))
+    largest, most = (
+        np.max(x, axis=along, keepdims=True, initial=0.0) for x in (sizes, moved)
+    )
     free = np.maximum(NUMBER * largest, 2 * most)
     free = np.maximum(free, DIFFERENCE * one.size)
-    out = (free > MOST * largest) & (largest > 0) & (free > DIFFERENCE * np.asarray(one.size))
+    out = (
+        (free > MOST * largest)
+        & (largest > 0)
+        & (free > DIFFERENCE * np.asarray(one.size))
+    )
     return np.where(sure & ~out, np.broadcast_to(free, values.shape), np.inf)
 
 
-def allowed_totals(one: Named, copies: list[np.ndarray], free: np.ndarray) -> list[float]:
+def allowed_totals(
+    one: Named, copies: list[np.ndarray], free: np.ndarray
+) -> list[float]:
     """The same of `totals`, by what they do on the copies; left out where an entry is not sure to be there."""
     found = totals(one.values)
     if not found:
         return []
     if one.discrete or not np.isfinite(free).all() or (free < 0).any():
         return [0.0 if one.discrete and not free.any() else np.inf] * len(found)
-    moved = np.max([np.abs(np.subtract(totals(copy), found)) for copy in copies], axis=0)
-    floor = max(NUMBER * found[1], DIFFERENCE * float(np.max(one.size)) * one.values.size**0.5)
+    moved = np.max(
+        [np.abs(np.subtract(totals(copy), found)) for copy in copies], axis=0
+    )
+    floor = max(
+        NUMBER * found[1], DIFFERENCE * float(np.max(one.size)) * one.values.size**0.5
+    )
     return [float(max(2 * each, floor)) for each in moved]
 
 
@@ -137,7 +176,11 @@ def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def sample(values: np.ndarray) -> np.ndarray:
     """The entries that are kept: all of a small array, else some of them, evenly spread."""
     flat = values.reshape(-1)
-    return flat if len(flat) <= KEPT else flat[np.linspace(0, len(flat) - 1, KEPT).astype(int)]
+    return (
+        flat
+        if len(flat) <= KEPT
+        else flat[np.linspace(0, len(flat) - 1, KEPT).astype(int)]
+    )
 
 
 def totals(values: np.ndarray) -> list[float]:
@@ -148,14 +191,18 @@ def totals(values: np.ndarray) -> list[float]:
     return [float(finite.sum()), float(np.linalg.norm(finite))]
 
 
-def write(model: str, record: Mapping[str, tuple[Named, np.ndarray, list[float]]]) -> Path:
+def write(
+    model: str, record: Mapping[str, tuple[Named, np.ndarray, list[float]]]
+) -> Path:
     """One file a model: numbers and what they may move by in a row, and an index in JSON."""
     index, values, moves = {}, [], []
     for name, (one, free, of_totals) in record.items():
         kept, may = sample(one.values), sample(free)
         entry: dict[str, Any] = {"shape": list(one.values.shape)}
         if one.values.dtype.kind == "O":
-            entry["text"] = [str(t) if m == 0 else None for t, m in zip(kept, may, strict=True)]
+            entry["text"] = [
+                str(t) if m == 0 else None for t, m in zip(kept, may, strict=True)
+            ]
         else:
             sums = totals(one.values)
             values += [float(v) for v in kept] + sums
@@ -164,7 +211,9 @@ def write(model: str, record: Mapping[str, tuple[Named, np.ndarray, list[float]]
         index[name] = entry
     text = np.frombuffer(json.dumps(index, ensure_ascii=False).encode(), dtype=np.uint8)
     path = FOLDER / f"{model}.npz"
-    np.savez_compressed(path, index=text, values=_short(values), moves=np.array(moves, dtype=np.float32))
+    np.savez_compressed(
+        path, index=text, values=_short(values), moves=np.array(moves, dtype=np.float32)
+    )
     return path
 
 
@@ -179,11 +228,17 @@ def _short(values: list[float]) -> np.ndarray:
 def read(model: str) -> dict[str, dict[str, Any]]:
     """A model's record: of each array its shape, and its texts, or its numbers and how far they may move."""
     with np.load(FOLDER / f"{model}.npz") as file:
-        index, values, moves = json.loads(file["index"].tobytes()), file["values"], file["moves"]
+        index, values, moves = (
+            json.loads(file["index"].tobytes()),
+            file["values"],
+            file["moves"],
+        )
     start = 0
     for entry in index.values():
         if "count" in entry:
-            entry["values"], entry["moves"] = (x[start : start + entry["count"]] for x in (values, moves))
+            entry["values"], entry["moves"] = (
+                x[start : start + entry["count"]] for x in (values, moves)
+            )
             start += entry["count"]
     return index
 
@@ -191,13 +246,19 @@ def read(model: str) -> dict[str, dict[str, Any]]:
 def allowances(name: str, entry: Mapping[str, Any]) -> np.ndarray:
     """How far each kept number may move: as recorded, and what is known of arrays of that name."""
     measurement, _, variable = name.split("/")
-    may, values, shape = entry["moves"].astype(np.float64), entry["values"].astype(np.float64), entry["shape"]
+    may, values, shape = (
+        entry["moves"].astype(np.float64),
+        entry["values"].astype(np.float64),
+        entry["shape"],
+    )
     entries = min(int(np.prod(shape)), KEPT)  # behind them sum and norm
     if measurement == "represented" and len(shape) == 2 and shape[0] == PROBED:
         may[shape[1] : 2 * shape[1]] = np.inf  # layer 1
     if variable.startswith("ulps"):
         may[:entries], may[entries:] = np.maximum(may[:entries], ULPS), np.inf
-    if any(measurement == where and variable.startswith(what) for where, what in QUOTIENTS):
+    if any(
+        measurement == where and variable.startswith(what) for where, what in QUOTIENTS
+    ):
         least = QUOTIENT * np.maximum(np.abs(np.nan_to_num(values)), 1)
         may[:entries], may[entries:] = np.maximum(may, least)[:entries], np.inf
     return may
@@ -209,17 +270,27 @@ def differences(name: str, entry: Mapping[str, Any], values: np.ndarray) -> str:
         return f"has shape {list(values.shape)}, recorded {entry['shape']}"
     kept = sample(values)
     if "text" in entry:
-        wrong = [f"{a!r} ≠ {b!r}" for a, b in zip(kept, entry["text"], strict=True) if b is not None and str(a) != b]
+        wrong = [
+            f"{a!r} ≠ {b!r}"
+            for a, b in zip(kept, entry["text"], strict=True)
+            if b is not None and str(a) != b
+        ]
         return ", ".join(wrong[:3])
     found = np.array([*map(float, kept), *totals(values)])
     old, may = entry["values"].astype(np.float64), allowances(name, entry)
     compared = np.isfinite(may)
     same = (np.isnan(found) & np.isnan(old)) | (found == old)
     with np.errstate(invalid="ignore", divide="ignore"):
-        close = np.abs(found - old) <= may + np.abs(old) * 1e-7  # what float32 leaves of the record
+        close = (
+            np.abs(found - old) <= may + np.abs(old) * 1e-7
+        )  # what float32 leaves of the record
         ratio = np.abs(np.log(np.abs(found) / np.abs(old)))
     noise = may == -1
     right = same | np.where(noise, ratio <= np.log(FACTOR), close)
     wrong = np.flatnonzero(compared & ~right)
     lines = [f"{found[k]:.8g} ≠ {old[k]:.8g} ± {may[k]:.2g}" for k in wrong[:3]]
-    return f"{len(wrong)} of {int(compared.sum())}: {', '.join(lines)}" if len(wrong) else ""
+    return (
+        f"{len(wrong)} of {int(compared.sum())}: {', '.join(lines)}"
+        if len(wrong)
+        else ""
+    )

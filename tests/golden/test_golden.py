@@ -16,7 +16,11 @@ kept = cache(numbers.read)
 
 def recorded(measurement: str) -> list[str]:
     """The models that have it on record."""
-    return [model for model in measurements.MODELS if any(name.startswith(f"{measurement}/") for name in kept(model))]
+    return [
+        model
+        for model in measurements.MODELS
+        if any(name.startswith(f"{measurement}/") for name in kept(model))
+    ]
 
 
 def by_default(model: str, measurement: str) -> bool:
@@ -26,12 +30,17 @@ def by_default(model: str, measurement: str) -> bool:
         return measurement == "path_bound"
     families = [name for name in recorded(measurement) if name in measurements.FAMILIES]
     place = list(measurements.MEASUREMENTS).index(measurement)
-    return model == (families[place % len(families)] if families else recorded(measurement)[0])
+    return model == (
+        families[place % len(families)] if families else recorded(measurement)[0]
+    )
 
 
 def marks(model: str, measurement: str) -> list[pytest.MarkDecorator]:
     """Slow, and what a real model's package is needed for."""
-    needed = {"gemma-3-270m": [pytest.mark.gemma], "smollm2-135m": [pytest.mark.smollm]}.get(model, [])
+    needed = {
+        "gemma-3-270m": [pytest.mark.gemma],
+        "smollm2-135m": [pytest.mark.smollm],
+    }.get(model, [])
     return needed if by_default(model, measurement) else [*needed, pytest.mark.slow]
 
 
@@ -52,20 +61,28 @@ def subject_of(
     @cache
     def subject(name: str) -> measurements.Subject:
         if name in fixtures:
-            return measurements.Subject(name, request.getfixturevalue(fixtures[name]), name)
+            return measurements.Subject(
+                name, request.getfixturevalue(fixtures[name]), name
+            )
         return measurements.subject(name, Path(root))
 
     return subject
 
 
 @pytest.mark.parametrize(("model", "measurement"), CASES)
-def test_numbers_are_those_on_record(model: str, measurement: str, subject_of: Any) -> None:
+def test_numbers_are_those_on_record(
+    model: str, measurement: str, subject_of: Any
+) -> None:
     require_as_recorded(subject_of(model), measurement)
 
 
 def require_as_recorded(subject: measurements.Subject, measurement: str) -> None:
     """Fail where a number is not as on record."""
-    entries = {name: entry for name, entry in kept(subject.name).items() if name.startswith(f"{measurement}/")}
+    entries = {
+        name: entry
+        for name, entry in kept(subject.name).items()
+        if name.startswith(f"{measurement}/")
+    }
     found = {
         f"{measurement}/{call}/{variable}": array.values
         for call, result in measurements.calls(subject, measurement)
@@ -73,21 +90,31 @@ def require_as_recorded(subject: measurements.Subject, measurement: str) -> None
         for variable, array in numbers.arrays(result).items()
     }
     assert set(entries) <= set(found), f"missing: {sorted(set(entries) - set(found))}"
-    wrong = {name: numbers.differences(name, entry, found[name]) for name, entry in entries.items()}
+    wrong = {
+        name: numbers.differences(name, entry, found[name])
+        for name, entry in entries.items()
+    }
     wrong = {name: text for name, text in wrong.items() if text}
     assert not wrong, "\n".join(
-        [f"{subject.name} is not as on record:", *(f"  {name} {text}" for name, text in wrong.items())]
+        [
+            f"{subject.name} is not as on record:",
+            *(f"  {name} {text}" for name, text in wrong.items()),
+        ]
     )
 
 
 @pytest.mark.parametrize("measurement", measurements.others())
 def test_a_new_measurement_is_on_record(measurement: str, tiny: Any) -> None:
     record = numbers.FOLDER / f"{measurement}.npz"
-    assert record.exists(), f"Run `python -m tests.golden add {measurement}`, and commit the file that it writes."
+    assert record.exists(), (
+        f"Run `python -m tests.golden add {measurement}`, and commit the file that it writes."
+    )
     subject = measurements.bundled(tiny)
     found = numbers.arrays(measurements.others()[measurement](subject))
     for name, entry in numbers.read(measurement).items():
-        assert not numbers.differences(name, entry, found[name.rsplit("/", 1)[1]].values)
+        assert not numbers.differences(
+            name, entry, found[name.rsplit("/", 1)[1]].values
+        )
 
 
 @pytest.mark.parametrize("model", measurements.MODELS)
@@ -100,10 +127,14 @@ def test_an_entry_that_moves_is_noticed(model: str) -> None:
         values, may = entry["values"].astype(float), numbers.allowances(name, entry)
         if list(values.shape) != [int(np.prod(entry["shape"]))]:
             continue  # sampled: its array is not here to be moved
-        for k in np.flatnonzero(np.isfinite(may) & (may >= 0) & np.isfinite(values))[::7]:
+        for k in np.flatnonzero(np.isfinite(may) & (may >= 0) & np.isfinite(values))[
+            ::7
+        ]:
             other = values.copy()
             other[k] += max(0.01 * np.nanmax(np.abs(values[np.isfinite(values)])), 1e-6)
-            noticed += bool(numbers.differences(name, entry, other.reshape(entry["shape"])))
+            noticed += bool(
+                numbers.differences(name, entry, other.reshape(entry["shape"]))
+            )
             other[k] = np.nan
             assert numbers.differences(name, entry, other.reshape(entry["shape"]))
             compared += 1

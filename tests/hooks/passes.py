@@ -12,7 +12,10 @@ IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31, 9, 17, 4]])
 
 def logits(model: Any, *hooks: Any, ids: torch.Tensor = IDS) -> torch.Tensor:
     """The logits of a bridge under hooks, or of a plain model without."""
-    with sl.applied(model, *hooks) if hooks else contextlib.nullcontext(), torch.no_grad():
+    with (
+        sl.applied(model, *hooks) if hooks else contextlib.nullcontext(),
+        torch.no_grad(),
+    ):
         found = model(ids, use_cache=False)
     return getattr(found, "logits", found)
 

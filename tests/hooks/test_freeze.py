@@ -14,7 +14,17 @@ from squashlens.engine.state import steady
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.freeze import freezing
 from squashlens.measure.session import Session
-from tests.cases import COMMON, CONFIGS, FAMILIES, FREEZABLE, MORE, few, random_model, save_random, with_freeze_sets
+from tests.cases import (
+    COMMON,
+    CONFIGS,
+    FAMILIES,
+    FREEZABLE,
+    MORE,
+    few,
+    random_model,
+    save_random,
+    with_freeze_sets,
+)
 from tests.references import frozen_model, jacobian_by_jacrev
 
 IDS = torch.tensor([[2, 5, 9, 11, 9, 30, 31]])
@@ -36,19 +46,26 @@ def completeness(model: Any, freeze: Any, query: int = -1) -> float:
         session = Session.start(model, IDS, "completeness")
         span = open_spans(model, session.ids, freezing(freeze), [0], 3)[0]
     output, leaf = span.outputs["y"][:, query], span.leaf
-    rows = [torch.autograd.grad(output[0, k], leaf, retain_graph=True)[0] for k in range(output.shape[-1])]
+    rows = [
+        torch.autograd.grad(output[0, k], leaf, retain_graph=True)[0]
+        for k in range(output.shape[-1])
+    ]
     found = torch.stack([(row * leaf).sum() for row in rows])
     return ((found - output[0]).norm() / output[0].norm()).item()
 
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize("family", few([*FAMILIES, *MORE]))
-def test_everything_frozen_is_linear_and_nothing_less(family: str, tmp_path: Path) -> None:
+def test_everything_frozen_is_linear_and_nothing_less(
+    family: str, tmp_path: Path
+) -> None:
     model = without_biases((CONFIGS | MORE)[family], tmp_path)
     assert completeness(model, FREEZABLE) < 1e-5
     assert completeness(model, FREEZABLE, query=3) < 1e-5
     for left_out in FREEZABLE:
-        assert completeness(model, [name for name in FREEZABLE if name != left_out]) > 1e-3, left_out
+        assert (
+            completeness(model, [name for name in FREEZABLE if name != left_out]) > 1e-3
+        ), left_out
 
 
 @pytest.mark.parametrize("family", few(FAMILIES))
@@ -69,7 +86,9 @@ def test_jacobian_of_a_plain_model_with_constants(
 ) -> None:
     """The twin: a plain model whose patterns, norm factors and gates are numbers, differentiated by jacrev."""
     plain = frozen_model(plain_of(family), IDS, freeze)
-    expected = np.linalg.svd(jacobian_by_jacrev(plain, IDS, 5).detach().numpy(), compute_uv=False)[:, 0]
+    expected = np.linalg.svd(
+        jacobian_by_jacrev(plain, IDS, 5).detach().numpy(), compute_uv=False
+    )[:, 0]
     found = sl.jacobian_norms(bridge_of(family), IDS, freeze=freeze, query=5)
     np.testing.assert_allclose(found.values[:6], expected[:6], rtol=2e-4)
     assert sl.results.provenance(found)["call"]["freeze"] == list(freeze)

@@ -32,12 +32,16 @@ def renormalised(weights: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("family", ["gpt_oss", *few(FAMILIES)])
-def test_masks_leave_what_they_say_in_the_heads_they_say(family: str, bridge_of: Callable[..., Any]) -> None:
+def test_masks_leave_what_they_say_in_the_heads_they_say(
+    family: str, bridge_of: Callable[..., Any]
+) -> None:
     """Block 0, whose input no mask changes: the old weights over what is left; the other head as it was."""
     model = bridge_of(family)
     before = patterns(model)[0]
     hidden = {
-        change.mask_attention((6, 8), (1, 2, 8), heads=(1,)): torch.isin(QUERY, torch.tensor([6, 8]))
+        change.mask_attention((6, 8), (1, 2, 8), heads=(1,)): torch.isin(
+            QUERY, torch.tensor([6, 8])
+        )
         & torch.isin(KEY, torch.tensor([1, 2, 8])),
         change.sliding_window(3, heads=(1,)): QUERY - KEY >= 3,
         change.sliding_window(2, sink=2, heads=(1,)): (QUERY - KEY >= 2) & (KEY >= 2),
@@ -46,8 +50,12 @@ def test_masks_leave_what_they_say_in_the_heads_they_say(family: str, bridge_of:
     for hook, gone in hidden.items():
         after = patterns(model, hook)[0]
         left = torch.where(gone & (QUERY > KEY), 0.0, 1.0)
-        left = with_sink(family, before[:, 1]) * torch.nn.functional.pad(left, (0, family == "gpt_oss"), value=1.0)
-        torch.testing.assert_close(after[:, 1], renormalised(left), rtol=1e-4, atol=1e-6)
+        left = with_sink(family, before[:, 1]) * torch.nn.functional.pad(
+            left, (0, family == "gpt_oss"), value=1.0
+        )
+        torch.testing.assert_close(
+            after[:, 1], renormalised(left), rtol=1e-4, atol=1e-6
+        )
         assert not torch.equal(after[:, 1], before[:, 1])
         assert torch.equal(after[:, 0], before[:, 0])
 
@@ -59,7 +67,9 @@ def test_temperature_and_uniform(family: str, bridge_of: Callable[..., Any]) -> 
     before = with_sink(family, patterns(model)[0])
     for temperature in (0.5, 2.0):
         after = patterns(model, change.attention_temperature(temperature))[0]
-        torch.testing.assert_close(after, renormalised(before ** (1 / temperature)), rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(
+            after, renormalised(before ** (1 / temperature)), rtol=1e-3, atol=1e-6
+        )
     plain = patterns(model)
     for block, pattern in patterns(model, change.uniform_attention()).items():
         seen = (with_sink(family, plain[block]) > 0).float()
@@ -73,39 +83,65 @@ def test_uniform_attention_makes_the_null_real(bridge_of: Callable[..., Any]) ->
         null = sl.path_bound(model, IDS, attention="uniform")
         with sl.applied(model, change.uniform_attention()):
             found = sl.path_bound(model, IDS)
-        torch.testing.assert_close(torch.tensor(found.values), torch.tensor(null.values), rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(
+            torch.tensor(found.values), torch.tensor(null.values), rtol=1e-5, atol=1e-7
+        )
 
 
-def test_imposed_window_is_the_native_one(bridge_of: Callable[..., Any], tmp_path: Any) -> None:
+def test_imposed_window_is_the_native_one(
+    bridge_of: Callable[..., Any], tmp_path: Any
+) -> None:
     """Mistral's weights without its window, and the window by hook."""
     native = bridge_of("mistral")
-    config = type(CONFIGS["mistral"])(**{**CONFIGS["mistral"].to_dict(), "sliding_window": None})
+    config = type(CONFIGS["mistral"])(
+        **{**CONFIGS["mistral"].to_dict(), "sliding_window": None}
+    )
     random_model(CONFIGS["mistral"]).save_pretrained(tmp_path)
     save_random(config, tmp_path / "free")
-    (tmp_path / "free" / "model.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes())
+    (tmp_path / "free" / "model.safetensors").write_bytes(
+        (tmp_path / "model.safetensors").read_bytes()
+    )
     free = sl.load(tmp_path / "free", device="cpu")
     assert not torch.allclose(logits(free), logits(native), atol=1e-3)
-    torch.testing.assert_close(logits(free, change.sliding_window(5)), logits(native), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        logits(free, change.sliding_window(5)), logits(native), rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("family", few(FAMILIES))
-def test_what_hides_nothing_changes_no_bit(family: str, bridge_of: Callable[..., Any]) -> None:
+def test_what_hides_nothing_changes_no_bit(
+    family: str, bridge_of: Callable[..., Any]
+) -> None:
     model = bridge_of(family)
     plain = logits(model)
-    for hook in (change.sliding_window(N), change.sliding_window(1, sink=N), change.mask_attention((3,), (3, 4)),
-                 change.attention_temperature(1.0), change.zero_pattern((N - 1,))):  # fmt: skip
+    for hook in (
+        change.sliding_window(N),
+        change.sliding_window(1, sink=N),
+        change.mask_attention((3,), (3, 4)),
+        change.attention_temperature(1.0),
+        change.zero_pattern((N - 1,)),
+    ):
         assert torch.equal(logits(model, hook), plain)
-    for beyond in (change.zero_residual([N, N + 2]), change.mask_tokens([N]), change.zero_mlp(positions=[N])):
+    for beyond in (
+        change.zero_residual([N, N + 2]),
+        change.mask_tokens([N]),
+        change.zero_mlp(positions=[N]),
+    ):
         with pytest.raises(InputError, match=f"the longest prompt has {N} tokens"):
             logits(model, beyond)
-    with contextlib.suppress(ZeroDivisionError), sl.applied(model, change.sliding_window(2)):
+    with (
+        contextlib.suppress(ZeroDivisionError),
+        sl.applied(model, change.sliding_window(2)),
+    ):
         assert not torch.equal(logits(model), plain)
         raise ZeroDivisionError
     assert torch.equal(logits(model), plain)
 
 
 @pytest.mark.parametrize("family", few(FAMILIES))
-def test_masking_tokens_everywhere_is_deleting_them_with_a_gap(family: str, bridge_of: Callable[..., Any]) -> None:
+def test_masking_tokens_everywhere_is_deleting_them_with_a_gap(
+    family: str, bridge_of: Callable[..., Any]
+) -> None:
     """The other tokens, at their old positions, without the masked ones."""
     model = bridge_of(family)
     gone = [3, 6]
@@ -117,15 +153,22 @@ def test_masking_tokens_everywhere_is_deleting_them_with_a_gap(family: str, brid
     window = getattr(CONFIGS[family], "sliding_window", None)
     if window:  # in positions, not in what is left of the tokens
         seen["sliding_attention"] = (apart >= 0) & (apart < window)
-    masks = {kind: torch.where(s, 0.0, torch.finfo(torch.float32).min)[None, None] for kind, s in seen.items()}
+    masks = {
+        kind: torch.where(s, 0.0, torch.finfo(torch.float32).min)[None, None]
+        for kind, s in seen.items()
+    }
     mask: Any = masks if family in ("gemma2", "gemma3") else list(masks.values())[-1]
     with torch.no_grad():
-        short = model(IDS[:, kept], position_ids=place, attention_mask=mask, use_cache=False)
+        short = model(
+            IDS[:, kept], position_ids=place, attention_mask=mask, use_cache=False
+        )
     torch.testing.assert_close(masked, short, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", few(FAMILIES))
-def test_zeroed_weights_streams_and_groups(family: str, bridge_of: Callable[..., Any]) -> None:
+def test_zeroed_weights_streams_and_groups(
+    family: str, bridge_of: Callable[..., Any]
+) -> None:
     model = bridge_of(family)
     before = patterns(model)[0]
     after = patterns(model, change.zero_pattern((2, 7), blocks=(0,), heads=(0,)))[0]
@@ -137,7 +180,9 @@ def test_zeroed_weights_streams_and_groups(family: str, bridge_of: Callable[...,
     assert (streams[1][0, 4] == 0).all()
     assert (streams[1][0, 5] != 0).any()
     seen: list[torch.Tensor] = []
-    look = sl.hooks.Hook("look", "blocks.0.attn.hook_v", lambda v: seen.append(v[0].detach().clone()))
+    look = sl.hooks.Hook(
+        "look", "blocks.0.attn.hook_v", lambda v: seen.append(v[0].detach().clone())
+    )
     logits(model, change.zero_values((1,), kv_heads=(0,)), look)
     assert (seen[-1][1, 0] == 0).all()
     assert (seen[-1][2] != 0).any()
@@ -149,10 +194,18 @@ def test_places_are_those_of_the_token_coordinate(tiny: Any) -> None:
     labels = sl.path_bound(tiny, PROMPT)["token"].values
     for text in ("1", "0", "ones", "=", "?"):
         found = sl.hooks.find_positions(tiny, PROMPT, text)
-        assert [i for i, label in enumerate(labels) if str(label).strip() == text] == list(found)
-    assert sl.hooks.find_positions(tiny, PROMPT, " ones ") == sl.hooks.find_positions(tiny, PROMPT, "ones")
-    assert sl.hooks.find_positions(tiny, sl.prompts.tokenize(tiny, PROMPT), str.isdigit) == (10, 11, 12, 13)
-    with sl.applied(tiny, sl.hooks.mask_tokens(sl.hooks.find_positions(tiny, PROMPT, "0"))):
+        assert [
+            i for i, label in enumerate(labels) if str(label).strip() == text
+        ] == list(found)
+    assert sl.hooks.find_positions(tiny, PROMPT, " ones ") == sl.hooks.find_positions(
+        tiny, PROMPT, "ones"
+    )
+    assert sl.hooks.find_positions(
+        tiny, sl.prompts.tokenize(tiny, PROMPT), str.isdigit
+    ) == (10, 11, 12, 13)
+    with sl.applied(
+        tiny, sl.hooks.mask_tokens(sl.hooks.find_positions(tiny, PROMPT, "0"))
+    ):
         bound = sl.path_bound(tiny, PROMPT).values
     assert bound[12] == 0
     assert bound[11] > 0
@@ -170,22 +223,39 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda _: change.scale_attention(-1.0, [2]), "factor=-1.0 is not a factor"),
     (lambda _: change.log_scaling(1), "trained_length=1 has no scale"),
     (lambda _: change.patch_residual([2, 2], OTHER), "names a position twice"),
-    (lambda _: change.patch_residual([2], OTHER, from_positions=[1, 2]), "positions and from_positions are 1 and 2"),
-    (lambda _: change.patch_heads([2], OTHER, from_positions=[1]), "from_positions= is given without"),
+    (
+        lambda _: change.patch_residual([2], OTHER, from_positions=[1, 2]),
+        "positions and from_positions are 1 and 2",
+    ),
+    (
+        lambda _: change.patch_heads([2], OTHER, from_positions=[1]),
+        "from_positions= is given without",
+    ),
     (lambda _: change.rounding(-1), "round_to="),
     (lambda _: raw(change.rounding)("int8"), "round_to="),
     (lambda m: logits(m, change.sliding_window(2, heads=(9,))), "There is no head 9"),
     (lambda m: logits(m, change.zero_heads([4])), "There is no head 4"),
     (lambda m: logits(m, change.sliding_window(2, blocks=(7,))), "has block 7"),
-    (lambda _: change.find_positions(tiny(), PROMPT, ";"), "No token of this prompt is ';'.*Its tokens are"),
-    (lambda _: change.find_positions(tiny(), PROMPT, "one"), "is 'one'"),  # a part of "ones"
-    (lambda _: change.find_positions(tiny(), PROMPT, str.isspace), "one for which token= is true"),
+    (
+        lambda _: change.find_positions(tiny(), PROMPT, ";"),
+        "No token of this prompt is ';'.*Its tokens are",
+    ),
+    (
+        lambda _: change.find_positions(tiny(), PROMPT, "one"),
+        "is 'one'",
+    ),  # a part of "ones"
+    (
+        lambda _: change.find_positions(tiny(), PROMPT, str.isspace),
+        "one for which token= is true",
+    ),
     (lambda _: change.find_positions(tiny(), [PROMPT, PROMPT], "1"), "one prompt"),
 ]
 
 
 @pytest.mark.parametrize(("make", "complaint"), REFUSED)
-def test_refusals(make: Callable[[Any], Any], complaint: str, bridge_of: Callable[..., Any]) -> None:
+def test_refusals(
+    make: Callable[[Any], Any], complaint: str, bridge_of: Callable[..., Any]
+) -> None:
     model = bridge_of("llama")
     with pytest.raises(InputError, match=complaint):
         make(model)

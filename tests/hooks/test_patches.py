@@ -19,7 +19,9 @@ from tests.hooks.passes import IDS, logits, patterns
 from tests.references import layers_of, model_with_streams, passing, raw
 
 FAMILIES = ("gpt2", "gemma2", "llama", "neox", "qwen3")
-OTHERS = torch.tensor([[2, 7, 8, 12, 19, 20, 21, 22, 3, 6], [2, 40, 41, 42, 43, 44, 45, 46, 47, 48]])
+OTHERS = torch.tensor(
+    [[2, 7, 8, 12, 19, 20, 21, 22, 3, 6], [2, 40, 41, 42, 43, 44, 45, 46, 47, 48]]
+)
 OTHER = OTHERS[:1]
 LONGER = torch.tensor([[2, 13, *OTHER[0, 1:].tolist(), 50]])
 PLACES, HEADS = (2, 5), (1, 3)
@@ -29,19 +31,30 @@ def outputs_of(plain: Any) -> list[Any]:
     """The modules with the output matrix of each block's attention, which the outputs of all heads enter in a row."""
     found = []
     for layer in layers_of(plain):
-        attention = next(getattr(layer, name) for name in ("self_attn", "attention", "attn") if hasattr(layer, name))
+        attention = next(
+            getattr(layer, name)
+            for name in ("self_attn", "attention", "attn")
+            if hasattr(layer, name)
+        )
         names = ("o_proj", "dense", "c_proj")
-        found.append(next(getattr(attention, name) for name in names if hasattr(attention, name)))
+        found.append(
+            next(getattr(attention, name) for name in names if hasattr(attention, name))
+        )
     return found
 
 
 def head_outputs(plain: Any, ids: torch.Tensor) -> list[torch.Tensor]:
     """What enters each output matrix, (prompt, position, head · coordinate)."""
-    seen = [[entering for entering, _ in passing(plain, row, *outputs_of(plain))] for row in ids.tolist()]
+    seen = [
+        [entering for entering, _ in passing(plain, row, *outputs_of(plain))]
+        for row in ids.tolist()
+    ]
     return [torch.stack(rows) for rows in zip(*seen, strict=True)]
 
 
-def model_with_heads(plain: Any, places: list[int], heads: Any, blocks: Any, rows: list[torch.Tensor]) -> Any:
+def model_with_heads(
+    plain: Any, places: list[int], heads: Any, blocks: Any, rows: list[torch.Tensor]
+) -> Any:
     """A copy of the plain model in which `rows[b]` stand in the columns of `heads` at `places`: PyTorch hooks alone."""
     changed = copy.deepcopy(plain)
 
@@ -54,12 +67,16 @@ def model_with_heads(plain: Any, places: list[int], heads: Any, blocks: Any, row
         return (whole,)
 
     for block in blocks:
-        outputs_of(changed)[block].register_forward_pre_hook(functools.partial(put, block=block))
+        outputs_of(changed)[block].register_forward_pre_hook(
+            functools.partial(put, block=block)
+        )
     return changed
 
 
 def close(found: torch.Tensor, truth: torch.Tensor, before: torch.Tensor) -> None:
-    torch.testing.assert_close(found, truth, rtol=1e-4, atol=1e-4 * float(truth.abs().max()))
+    torch.testing.assert_close(
+        found, truth, rtol=1e-4, atol=1e-4 * float(truth.abs().max())
+    )
     assert (found - before).abs().max() > 1e-2 * before.abs().max()
 
 
@@ -80,18 +97,41 @@ def test_heads_are_zeroed_averaged_and_patched(
         (change.zero_heads(HEADS), every, range(3), zeros),
         (change.zero_heads(HEADS, (1,), positions=PLACES), here, [1], zeros),
         (change.mean_heads(HEADS, OTHERS), every, range(3), means),
-        (change.mean_heads(HEADS, OTHERS, (0, 2), positions=PLACES), here, [0, 2], [m[here] for m in means]),
-        (change.mean_heads([0], OTHERS, (1,), over="positions"), every, [1],
-         [o.expand(10, -1) for o in overall]),
-        (change.mean_heads([0], OTHERS, positions=PLACES, over="positions"), here, range(3),
-         [o.expand(2, -1) for o in overall]),
+        (
+            change.mean_heads(HEADS, OTHERS, (0, 2), positions=PLACES),
+            here,
+            [0, 2],
+            [m[here] for m in means],
+        ),
+        (
+            change.mean_heads([0], OTHERS, (1,), over="positions"),
+            every,
+            [1],
+            [o.expand(10, -1) for o in overall],
+        ),
+        (
+            change.mean_heads([0], OTHERS, positions=PLACES, over="positions"),
+            here,
+            range(3),
+            [o.expand(2, -1) for o in overall],
+        ),
         (change.patch_heads(HEADS, OTHER), every, range(3), [z[0] for z in one]),
-        (change.patch_heads(HEADS, LONGER, (2,), positions=PLACES, from_positions=there), here, [2],
-         [z[0, there] for z in longer]),
-    ]  # fmt: skip
+        (
+            change.patch_heads(
+                HEADS, LONGER, (2,), positions=PLACES, from_positions=there
+            ),
+            here,
+            [2],
+            [z[0, there] for z in longer],
+        ),
+    ]
     for hook, places, blocks, rows in cases:
         heads = [0] if "(0)" in str(hook) else HEADS
-        close(logits(model, hook), logits(model_with_heads(plain, places, heads, blocks, rows)), before)
+        close(
+            logits(model, hook),
+            logits(model_with_heads(plain, places, heads, blocks, rows)),
+            before,
+        )
         assert torch.equal(logits(model), before)
 
 
@@ -100,25 +140,61 @@ def test_heads_are_zeroed_averaged_and_patched(
 def test_mlps_are_zeroed_averaged_and_patched(
     family: str, bridge_of: Callable[..., Any], plain_of: Callable[..., Any]
 ) -> None:
-    model, plain, before = bridge_of(family), plain_of(family), logits(bridge_of(family))
-    mlps = [getattr(layer, "post_feedforward_layernorm", layer.mlp) for layer in layers_of(plain)]
+    model, plain, before = (
+        bridge_of(family),
+        plain_of(family),
+        logits(bridge_of(family)),
+    )
+    mlps = [
+        getattr(layer, "post_feedforward_layernorm", layer.mlp)
+        for layer in layers_of(plain)
+    ]
     one, other, longer = (
         [out for _, out in passing(plain, ids, *mlps)]
         for ids in (OTHERS[0].tolist(), OTHERS[1].tolist(), LONGER[0].tolist())
     )
-    means, here, there = [(a + b) / 2 for a, b in zip(one, other, strict=True)], list(PLACES), [7, 3]
+    means, here, there = (
+        [(a + b) / 2 for a, b in zip(one, other, strict=True)],
+        list(PLACES),
+        [7, 3],
+    )
     cases: list[tuple[Any, Any, Any, list[torch.Tensor]]] = [
         (change.zero_mlp(), slice(None), range(3), [0 * mean for mean in means]),
-        (change.zero_mlp((1,), positions=PLACES), here, [1], [0 * mean[here] for mean in means]),
+        (
+            change.zero_mlp((1,), positions=PLACES),
+            here,
+            [1],
+            [0 * mean[here] for mean in means],
+        ),
         (change.mean_mlp(OTHERS), slice(None), range(3), means),
-        (change.mean_mlp(OTHERS, (1,), over="positions"), slice(None), [1], [m.mean(dim=0) for m in means]),
-        (change.patch_mlp(LONGER, (2,), positions=PLACES, from_positions=there), here, [2], [z[there] for z in longer]),
+        (
+            change.mean_mlp(OTHERS, (1,), over="positions"),
+            slice(None),
+            [1],
+            [m.mean(dim=0) for m in means],
+        ),
+        (
+            change.patch_mlp(LONGER, (2,), positions=PLACES, from_positions=there),
+            here,
+            [2],
+            [z[there] for z in longer],
+        ),
     ]
     for hook, places, blocks, rows in cases:
         changed = copy.deepcopy(plain)
-        inside = [getattr(layer, "post_feedforward_layernorm", layer.mlp) for layer in layers_of(changed)]
+        inside = [
+            getattr(layer, "post_feedforward_layernorm", layer.mlp)
+            for layer in layers_of(changed)
+        ]
 
-        def put(_module: Any, _args: Any, out: torch.Tensor, block: int, at: Any = places, to: Any = rows) -> Any:
+        def put(
+            _module: Any,
+            _args: Any,
+            out: torch.Tensor,
+            block: int,
+            at: Any = places,
+            to: Any = rows,
+        ) -> Any:
             whole = out.clone()
             whole[:, at] = to[block]
             return whole
@@ -132,18 +208,38 @@ def test_mlps_are_zeroed_averaged_and_patched(
 def test_streams_are_patched_averaged_and_drawn(
     family: str, bridge_of: Callable[..., Any], plain_of: Callable[..., Any]
 ) -> None:
-    model, plain, before = bridge_of(family), plain_of(family), logits(bridge_of(family))
+    model, plain, before = (
+        bridge_of(family),
+        plain_of(family),
+        logits(bridge_of(family)),
+    )
     with torch.no_grad():
-        longer, states = (plain(i, use_cache=False, output_hidden_states=True).hidden_states for i in (LONGER, OTHERS))
-    one, rows = torch.stack(longer[:3])[:, 0], torch.stack(states[:3])[:, :, list(PLACES)]
+        longer, states = (
+            plain(i, use_cache=False, output_hidden_states=True).hidden_states
+            for i in (LONGER, OTHERS)
+        )
+    one, rows = (
+        torch.stack(longer[:3])[:, 0],
+        torch.stack(states[:3])[:, :, list(PLACES)],
+    )
     drawn = Random("resample 1").randrange(2)
     for hook, expected in (
         (change.patch_residual(PLACES, LONGER, (1, 2)), one[:, list(PLACES)]),
-        (change.patch_residual(PLACES, LONGER, (1, 2), from_positions=(7, 3)), one[:, [7, 3]]),
+        (
+            change.patch_residual(PLACES, LONGER, (1, 2), from_positions=(7, 3)),
+            one[:, [7, 3]],
+        ),
         (change.mean_residual(PLACES, OTHERS, blocks=(1, 2)), rows.mean(dim=1)),
-        (change.resample_residual(PLACES, OTHERS, blocks=(1, 2), seed=1), rows[:, drawn]),
+        (
+            change.resample_residual(PLACES, OTHERS, blocks=(1, 2), seed=1),
+            rows[:, drawn],
+        ),
     ):
-        close(logits(model, hook), logits(model_with_streams(plain, PLACES, 1, list(expected))), before)
+        close(
+            logits(model, hook),
+            logits(model_with_streams(plain, PLACES, 1, list(expected))),
+            before,
+        )
         assert torch.equal(logits(model), before)
 
 
@@ -155,13 +251,20 @@ def test_caches_are_sources(bridge_of: Callable[..., Any]) -> None:
     for factory, what in ((change.patch_residual, PLACES), (change.patch_heads, HEADS)):
         expected = logits(model, factory(what, OTHER, (1,)))
         for source in (cache, single, dict(cache.items())):
-            torch.testing.assert_close(logits(model, factory(what, source, (1,))), expected, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(
+                logits(model, factory(what, source, (1,))),
+                expected,
+                rtol=1e-5,
+                atol=1e-5,
+            )
     with sl.applied(model, change.zero_residual([1], (0,))):
         _, wiped = model.run_with_cache(OTHER)
     with sl.applied(model, change.patch_residual(PLACES, wiped, (1,))):
         named = sl.results.provenance(sl.top_tokens(model, IDS))["ambient_hooks"]
         found = logits(model)
-    assert not torch.equal(found, logits(model, change.patch_residual(PLACES, OTHER, (1,))))
+    assert not torch.equal(
+        found, logits(model, change.patch_residual(PLACES, OTHER, (1,)))
+    )
     assert "of a cache " in named[0]
     with pytest.raises(InputError, match="Give its prompt"):
         change.patch_heads([0], sl.capture(model, OTHER))
@@ -183,7 +286,9 @@ def test_the_source_is_the_plain_models(bridge_of: Callable[..., Any]) -> None:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_prompt_in_its_own_place_changes_nothing(family: str, bridge_of: Callable[..., Any]) -> None:
+def test_a_prompt_in_its_own_place_changes_nothing(
+    family: str, bridge_of: Callable[..., Any]
+) -> None:
     """Up to rounding; so does a factor of 1."""
     model = bridge_of(family)
     before, said = logits(model), sl.top_tokens(model, IDS)
@@ -204,7 +309,9 @@ def test_a_prompt_in_its_own_place_changes_nothing(family: str, bridge_of: Calla
 @pytest.mark.few(7)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("factor", [0.0, 0.25, 3.0])
-def test_attention_is_scaled_and_renormalised(family: str, factor: float, bridge_of: Callable[..., Any]) -> None:
+def test_attention_is_scaled_and_renormalised(
+    family: str, factor: float, bridge_of: Callable[..., Any]
+) -> None:
     """Block 0, whose input no hook changes: weights times the factor, over their sum; caps and windows as they are."""
     model = bridge_of(family)
     before = patterns(model)[0]
@@ -213,7 +320,9 @@ def test_attention_is_scaled_and_renormalised(family: str, factor: float, bridge
     for place in PLACES:
         times[place + 1 :, place] = factor
     expected = before[:, 1] * times
-    torch.testing.assert_close(after[:, 1], expected / expected.sum(dim=-1, keepdim=True), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        after[:, 1], expected / expected.sum(dim=-1, keepdim=True), rtol=1e-4, atol=1e-6
+    )
     assert torch.equal(after[:, [0, 2, 3]], before[:, [0, 2, 3]])
     assert (after[:, 1].sum(dim=-1) - 1).abs().max() < 1e-5
 
@@ -222,23 +331,43 @@ def test_factors_multiply_and_none_is_a_mask(bridge_of: Callable[..., Any]) -> N
     model = bridge_of("gemma2")
     masked = logits(model, change.scale_attention(0.0, PLACES))
     assert torch.equal(logits(model, change.mask_tokens(PLACES)), masked)
-    twice = logits(model, change.scale_attention(0.5, PLACES), raw(change.scale_attention)(np.float32(3), PLACES))
-    torch.testing.assert_close(logits(model, change.scale_attention(1.5, PLACES)), twice, rtol=1e-4, atol=1e-4)
+    twice = logits(
+        model,
+        change.scale_attention(0.5, PLACES),
+        raw(change.scale_attention)(np.float32(3), PLACES),
+    )
+    torch.testing.assert_close(
+        logits(model, change.scale_attention(1.5, PLACES)), twice, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_shorter_and_longer_prompts(bridge_of: Callable[..., Any]) -> None:
     """Positions that a prompt does not reach are not there; means at every position want a reference as long."""
     model, short = bridge_of("llama"), IDS[:, :4]
-    partly = [logits(model, change.patch_residual(places, OTHER), ids=short) for places in ([2], [2, 6])]
+    partly = [
+        logits(model, change.patch_residual(places, OTHER), ids=short)
+        for places in ([2], [2, 6])
+    ]
     before = logits(model, ids=short)
     assert torch.equal(*partly)
-    for beyond in (change.patch_residual([6], OTHER), change.zero_heads([1], positions=[5])):
+    for beyond in (
+        change.patch_residual([6], OTHER),
+        change.zero_heads([1], positions=[5]),
+    ):
         with pytest.raises(InputError, match="the longest prompt has 4 tokens"):
             logits(model, beyond, ids=short)
-    assert not torch.equal(logits(model, change.patch_heads([0], OTHER[:, :4]), ids=short), before)
-    with pytest.raises(InputError, match="the prompt has 10 positions, .* insert have 4"):
+    assert not torch.equal(
+        logits(model, change.patch_heads([0], OTHER[:, :4]), ids=short), before
+    )
+    with pytest.raises(
+        InputError, match="the prompt has 10 positions, .* insert have 4"
+    ):
         logits(model, change.patch_heads([0], OTHER[:, :4]))
-    assert logits(model, change.mean_heads([0], OTHER[:, :4], over="positions")).isfinite().all()
+    assert (
+        logits(model, change.mean_heads([0], OTHER[:, :4], over="positions"))
+        .isfinite()
+        .all()
+    )
 
 
 def test_refusals(bridge_of: Callable[..., Any]) -> None:
@@ -247,7 +376,10 @@ def test_refusals(bridge_of: Callable[..., Any]) -> None:
         (change.patch_residual([10], OTHER), "the source has no position 10"),
         (change.patch_residual([1], OTHERS), "the source has 2 prompts"),
         (change.patch_residual([1], OTHER, (3,)), "has block 3"),
-        (change.patch_heads([1], {"blocks.0.attn.hook_z": torch.zeros(1, 10, 4, 5)}), r"has shape \(10, 4, 5\)"),
+        (
+            change.patch_heads([1], {"blocks.0.attn.hook_z": torch.zeros(1, 10, 4, 5)}),
+            r"has shape \(10, 4, 5\)",
+        ),
         (change.patch_heads([1], {}), "the cache holds no 'blocks.0.attn.hook_z'"),
         (change.mean_residual([10], OTHERS), "the source has no position 10"),
     ):

@@ -17,12 +17,18 @@ from tests.hooks.passes import IDS, logits
 
 
 @settings(deadline=None)
-@given(st.lists(st.floats(2.0**-13, 6e4, width=32), min_size=1), st.sampled_from([1, -1]))
-def test_mantissa_bits_are_those_of_the_formats(numbers: list[float], sign: int) -> None:
+@given(
+    st.lists(st.floats(2.0**-13, 6e4, width=32), min_size=1), st.sampled_from([1, -1])
+)
+def test_mantissa_bits_are_those_of_the_formats(
+    numbers: list[float], sign: int
+) -> None:
     """7 and 10 bits are bfloat16 and float16 in their normal range; 23 are float32, 52 float64."""
     x = sign * torch.tensor(numbers, dtype=torch.float32)
     assert torch.equal(rounded(x, 7), x.bfloat16().float())
-    assert np.array_equal(rounded(x, 10).numpy(), x.numpy().astype(np.float16).astype(np.float32))
+    assert np.array_equal(
+        rounded(x, 10).numpy(), x.numpy().astype(np.float16).astype(np.float32)
+    )
     assert torch.equal(rounded(x, 23), x)
     assert torch.equal(rounded(x.double() / 3, 52), x.double() / 3)
     for bits in (0, 2, 5):
@@ -41,12 +47,19 @@ def test_beyond_the_range_is_refused() -> None:
 @pytest.mark.few(6)
 @pytest.mark.parametrize("family", few(FAMILIES))
 @pytest.mark.parametrize("what", ["residual", "keys", "values", "patterns"])
-def test_the_pass_goes_on_with_rounded_numbers(family: str, what: Any, bridge_of: Callable[..., Any]) -> None:
+def test_the_pass_goes_on_with_rounded_numbers(
+    family: str, what: Any, bridge_of: Callable[..., Any]
+) -> None:
     model = bridge_of(family)
     plain = logits(model)
 
     def moved(to: Any, **where: Any) -> float:
-        return (logits(model, sl.hooks.rounding(to, what, **where)) - plain).abs().max().item()
+        return (
+            (logits(model, sl.hooks.rounding(to, what, **where)) - plain)
+            .abs()
+            .max()
+            .item()
+        )
 
     assert moved(23) == 0
     assert 0 < moved(10) < moved(3)

@@ -11,14 +11,23 @@ class Watched:
     """A page that keeps what it asked for and complained about."""
 
     def __init__(self, browser: Any, width: int = 900, **options: Any):
-        self.context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 900}, **options
+        )
         self.page = self.context.new_page()
         self.said: list[str] = []
         self.asked: list[str] = []
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.asked.append(request.url) if request.url[:5] != "data:" else None)
-        self.page.add_init_script("navigator.clipboard.writeText = async text => { window.copied = text; }")
+        self.page.on(
+            "request",
+            lambda request: (
+                self.asked.append(request.url) if request.url[:5] != "data:" else None
+            ),
+        )
+        self.page.add_init_script(
+            "navigator.clipboard.writeText = async text => { window.copied = text; }"
+        )
 
     def open(self, path: Path) -> Any:
         self.page.goto(path.as_uri())

@@ -10,14 +10,30 @@ from squashlens.records.results import signed
 
 # What a careless page would run, follow, reverse or drown in.
 HOSTILE = (
-    "</script><script>document.title = 'broken'</script>", "<img src=x onerror=\"document.title = 'broken'\">",
-    "\u202ereversed", "😀", "x" * 10_000, "'\"&amp;", "<!--", "\u2028", "\x00", "=1+1", "עברית", "-->",
-    "${x}", "]]>",
-)  # fmt: skip
+    "</script><script>document.title = 'broken'</script>",
+    "<img src=x onerror=\"document.title = 'broken'\">",
+    "\u202ereversed",
+    "😀",
+    "x" * 10_000,
+    "'\"&amp;",
+    "<!--",
+    "\u2028",
+    "\x00",
+    "=1+1",
+    "עברית",
+    "-->",
+    "${x}",
+    "]]>",
+)
 
 
 def made(
-    tokens: Sequence[str], *, layers: int = 3, queries: Sequence[int] | None = None, seed: int = 0, size: float = 1
+    tokens: Sequence[str],
+    *,
+    layers: int = 3,
+    queries: Sequence[int] | None = None,
+    seed: int = 0,
+    size: float = 1,
 ) -> xr.Dataset:
     """A map's Dataset with random numbers; the Jacobian of the last query only."""
     n, rng = len(tokens), np.random.default_rng(seed)
@@ -31,17 +47,31 @@ def made(
     jacobian[-1] = np.where(later[-1], 0.0, rng.lognormal(size=shape[1:]))
     dims = ("query", "layer", "position")
     variables: dict[str, Any] = {
-        "path_bound": (dims, bound * size, "path bound", "1"), "null": (dims, null, "null", "1"),
+        "path_bound": (dims, bound * size, "path bound", "1"),
+        "null": (dims, null, "null", "1"),
         "bound_over_null": (dims, over, "path bound over null", "1"),
         "jacobian": (dims, jacobian, "spectral norm of the Jacobian", "1"),
-        "collapse_distance": (("layer",), rng.lognormal(size=layers), "L∞ distance of v and v*", "model units"),
-    }  # fmt: skip
+        "collapse_distance": (
+            ("layer",),
+            rng.lognormal(size=layers),
+            "L∞ distance of v and v*",
+            "model units",
+        ),
+    }
     coords = {
-        "query": kept, "layer": np.arange(layers), "position": np.arange(n),
-        "token": ("position", np.array(tokens, dtype=object)), "token_id": ("position", np.arange(n)),
-    }  # fmt: skip
+        "query": kept,
+        "layer": np.arange(layers),
+        "position": np.arange(n),
+        "token": ("position", np.array(tokens, dtype=object)),
+        "token_id": ("position", np.arange(n)),
+    }
     facts = {
         "model": "made </script> up",
-        "call": {"function": "squash_map", "prompt": "</script>\u202e", "query": -1, "norm": "spectral"},
+        "call": {
+            "function": "squash_map",
+            "prompt": "</script>\u202e",
+            "query": -1,
+            "norm": "spectral",
+        },
     }
     return signed("squash map of a prompt", coords, variables, facts)

@@ -23,7 +23,10 @@ def test_a_joined_result_is_refused_and_a_part_is_shown(found: Any) -> None:
         sl.squash_map(both.isel(model=[0]))
     one = sl.squash_map(both.sel(model="b"))._data()
     alone = sl.squash_map(found)._data()
-    assert all(one[name] == alone[name] for name in ("tokens", "queries", "quantities", "collapse"))
+    assert all(
+        one[name] == alone[name]
+        for name in ("tokens", "queries", "quantities", "collapse")
+    )
     np.testing.assert_array_equal(numbers(one), numbers(alone))
 
 
@@ -37,7 +40,9 @@ def test_the_order_of_dimensions_changes_no_number(tiny: Any, found: Any) -> Non
 @pytest.mark.parametrize("dim", ["query", "layer", "traced", "path"])
 def test_labels_twice_and_none_are_refused(found: Any, dim: str) -> None:
     for chosen in ([], [0, 0]):
-        with pytest.raises(InputError, match=f"Select at least one {dim}, and none twice"):
+        with pytest.raises(
+            InputError, match=f"Select at least one {dim}, and none twice"
+        ):
             sl.squash_map(found.isel({dim: chosen}))
     assert sl.squash_map(found.isel({dim: [2, 0]})).page()
 
@@ -59,7 +64,9 @@ def test_the_query_of_a_result(tiny: Any, found: Any) -> None:
     profile = sl.influence(tiny, "110 =", method="none")  # whose call names no query
     assert sl.squash_map(profile)._data()["opened"] == profile["position"][-1]
     for query in (5, -6):
-        with pytest.raises(InputError, match=f"query={query} is not among the 5 queries of the result"):
+        with pytest.raises(
+            InputError, match=f"query={query} is not among the 5 queries of the result"
+        ):
             sl.squash_map(found, query=query)
     with pytest.raises(InputError, match="query=2 is not among the 2 queries"):
         sl.squash_map(found.sel(query=[1, 4]), query=2)
@@ -67,14 +74,21 @@ def test_the_query_of_a_result(tiny: Any, found: Any) -> None:
 
 def test_options_of_a_measurement_are_refused(found: Any) -> None:
     for name, value in (
-        ("method", "none"), ("norm", "frobenius"), ("target", "3"), ("spans", "words"), ("seed", 1),
-    ):  # fmt: skip
+        ("method", "none"),
+        ("norm", "frobenius"),
+        ("target", "3"),
+        ("spans", "words"),
+        ("seed", 1),
+    ):
         with pytest.raises(InputError, match=f"{name}=.* is given with a result"):
             sl.squash_map(found, **{name: value})
 
 
 def test_a_prompt_of_two_tokens_without_bos(bridge_of: Any, tiny: Any) -> None:
-    for model, prompt in ((tiny, [4, 76]), (bridge_of("gpt2"), [4, 6])):  # GPT-2 has none in front of a text
+    for model, prompt in (
+        (tiny, [4, 76]),
+        (bridge_of("gpt2"), [4, 6]),
+    ):  # GPT-2 has none in front of a text
         shown = sl.squash_map(model, prompt)
         data = shown._data()
         assert len(data["tokens"]) == 2

@@ -44,18 +44,26 @@ def test_a_query_is_measured_and_joined(live: Any, shown: Any, tiny: Any) -> Non
     before = live.result.copy(deep=True)
     ask(live, {"kind": "measure", "query": 2})
     assert live.said[-1] == {"kind": "done", "text": ""}
-    shares = [message["share"] for message in live.said if message["kind"] == "progress"]
+    shares = [
+        message["share"] for message in live.said if message["kind"] == "progress"
+    ]
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(1)
     norms = sl.jacobian_norms(tiny, PROMPT, query=2)
-    np.testing.assert_allclose(live.result["jacobian"].sel(query=2, layer=0), norms, rtol=1e-4)
+    np.testing.assert_allclose(
+        live.result["jacobian"].sel(query=2, layer=0), norms, rtol=1e-4
+    )
     for name in before.data_vars:
         if "query" in before[name].dims:
             others = [query for query in range(5) if query != 2]
-            np.testing.assert_array_equal(live.result[name].sel(query=others), before[name].sel(query=others))
+            np.testing.assert_array_equal(
+                live.result[name].sel(query=others), before[name].sel(query=others)
+            )
     assert sl.results.provenance(live.result)["further_queries"] == [2]
     assert live.data["opened"] == 2
-    assert shown.result.identical(before)  # the map that the widget was made of has what it had
+    assert shown.result.identical(
+        before
+    )  # the map that the widget was made of has what it had
     assert "Jacobian: measured for query 2, 4 only." in live.data["notes"]
 
 
@@ -77,7 +85,11 @@ def test_it_can_be_cancelled_and_goes_on(live: Any) -> None:
 
 
 def test_errors_are_shown(live: Any) -> None:
-    for message in ({"kind": "measure", "query": 99}, {"kind": "measure", "query": None}, {"kind": "measure"}):
+    for message in (
+        {"kind": "measure", "query": 99},
+        {"kind": "measure", "query": None},
+        {"kind": "measure"},
+    ):
         ask(live, message)
         assert live.said[-1]["kind"] == "error"
     said = len(live.said)
@@ -133,7 +145,9 @@ def test_the_pages_side(watched: Any, shown: Any) -> None:
         }""",
         [program(), json.loads(json.dumps(shown._data()))],
     )
-    assert page.locator(".sl-map[data-theme=dark]").count() == 2  # JupyterLab's, and not the system's
+    assert (
+        page.locator(".sl-map[data-theme=dark]").count() == 2
+    )  # JupyterLab's, and not the system's
     page.click("[data-start='2']")
     assert page.evaluate("document.activeElement.dataset.lmSuppressShortcuts") == "true"
     page.get_by_role("button", name="Measure it").click()
@@ -150,8 +164,12 @@ def test_the_pages_side(watched: Any, shown: Any) -> None:
     page.get_by_label("Colour").select_option("path_bound")
     page.click(".sl-more summary")
     page.get_by_label("Units").select_option("line")
-    page.evaluate("window.stub.data = {...window.stub.data, opened: 1}; window.stub.tell('change:data')")
-    assert page.locator("[aria-selected=true]").get_attribute("data-start") == "0"  # of the line with the query, 1
+    page.evaluate(
+        "window.stub.data = {...window.stub.data, opened: 1}; window.stub.tell('change:data')"
+    )
+    assert (
+        page.locator("[aria-selected=true]").get_attribute("data-start") == "0"
+    )  # of the line with the query, 1
     assert "Query 1" in page.locator(".sl-status").inner_text()
     assert page.get_by_label("Colour").input_value() == "path_bound"
     assert page.locator(".sl-ribbon [role=option]").count() == 1

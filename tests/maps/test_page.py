@@ -31,17 +31,22 @@ def table_of(page: Any) -> list[list[str]]:
         page.click(".sl-table summary")
     page.wait_for_selector(".sl-table tbody tr")
     return page.eval_on_selector_all(
-        ".sl-table tbody tr", "rows => rows.map(row => [...row.children].map(cell => cell.textContent))"
+        ".sl-table tbody tr",
+        "rows => rows.map(row => [...row.children].map(cell => cell.textContent))",
     )
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_it_opens_from_a_file(watched: Any, written: tuple[Path, Any], width: int) -> None:
+def test_it_opens_from_a_file(
+    watched: Any, written: tuple[Path, Any], width: int
+) -> None:
     one = watched(width)
     page = one.open(written[0])
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.locator(".sl-ribbon [role=option]").count() == written[1].sizes["position"]
+    assert (
+        page.locator(".sl-ribbon [role=option]").count() == written[1].sizes["position"]
+    )
     for summary in page.locator("summary").all():
         summary.click()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -49,17 +54,24 @@ def test_it_opens_from_a_file(watched: Any, written: tuple[Path, Any], width: in
     assert one.asked == [written[0].as_uri()]
 
 
-def test_clicks_and_keys_change_the_query_and_the_numbers(watched: Any, written: tuple[Path, Any]) -> None:
+def test_clicks_and_keys_change_the_query_and_the_numbers(
+    watched: Any, written: tuple[Path, Any]
+) -> None:
     path, found = written
     one = watched()
     page = one.open(path)
 
     def check(query: int, name: str) -> None:
-        assert page.locator("[aria-selected=true]").get_attribute("data-start") == str(query)
+        assert page.locator("[aria-selected=true]").get_attribute("data-start") == str(
+            query
+        )
         rows = table_of(page)
         assert len(rows) == query + 1
         for position, row in enumerate(rows):
-            expected = [number(value) for value in found[name].sel(query=query, position=position).values]
+            expected = [
+                number(value)
+                for value in found[name].sel(query=query, position=position).values
+            ]
             assert [float(cell) for cell in row[2:]] == expected
 
     check(found.sizes["position"] - 1, "jacobian")
@@ -79,9 +91,13 @@ def test_clicks_and_keys_change_the_query_and_the_numbers(watched: Any, written:
     check([*found["token"].values].index("many"), "path_bound")
     page.get_by_label("Colour").select_option("bound_over_null")
     rows = table_of(page)
-    assert {row[-1] for row in rows[:-1]} == {"undefined (null 0)"}  # at the last layer, measured and without a value
+    assert {row[-1] for row in rows[:-1]} == {
+        "undefined (null 0)"
+    }  # at the last layer, measured and without a value
     assert float(rows[-1][-1]) == 1
-    page.get_by_label("Colour").select_option("jacobian")  # which was not measured here, so that another is shown
+    page.get_by_label("Colour").select_option(
+        "jacobian"
+    )  # which was not measured here, so that another is shown
     status = page.locator(".sl-status").inner_text()
     query = int(status.split()[1])
     assert "Jacobian was not measured for this query, so Path bound is shown." in status
@@ -94,7 +110,9 @@ def test_clicks_and_keys_change_the_query_and_the_numbers(watched: Any, written:
     assert one.said == []
 
 
-def test_cells_say_what_they_are_and_where_their_paths_go(watched: Any, written: tuple[Path, Any]) -> None:
+def test_cells_say_what_they_are_and_where_their_paths_go(
+    watched: Any, written: tuple[Path, Any]
+) -> None:
     path, found = written
     page = watched().open(path)
     last = found.sizes["position"] - 1
@@ -127,16 +145,25 @@ def test_the_prediction_is_on_top(watched: Any, written: tuple[Path, Any]) -> No
     page.click("[data-start='9']")
     one = found.sel(query=9)
     norms = one["path_bound"].sel(layer=0).values[:9]
-    assert f"predicts “{one['next_token'].item()}” ({percent(one['next_probability'].item())})" in says.inner_text()
-    assert f"({norms.argmax()}) has the most influence (path bound, {percent(norms.max() / norms.sum())} of" in (
-        says.inner_text()
+    assert (
+        f"predicts “{one['next_token'].item()}” ({percent(one['next_probability'].item())})"
+        in says.inner_text()
     )
-    matter = page.locator(".sl-matters").evaluate_all("all => all.map(one => Number(one.dataset.start))")
+    assert (
+        f"({norms.argmax()}) has the most influence (path bound, {percent(norms.max() / norms.sum())} of"
+        in (says.inner_text())
+    )
+    matter = page.locator(".sl-matters").evaluate_all(
+        "all => all.map(one => Number(one.dataset.start))"
+    )
     most = norms[norms.argsort()[::-1]][: len(matter)]
     assert sorted(norms[matter]) == sorted(most)
     assert most[:-1].sum() < norms.sum() / 2 <= most.sum()
     page.click("[data-start='1']")
-    assert f"The only earlier token is “{found['token'].values[0]}” (0)." in says.inner_text()
+    assert (
+        f"The only earlier token is “{found['token'].values[0]}” (0)."
+        in says.inner_text()
+    )
     assert page.locator("abbr", has_text="query").first.get_attribute("title")
 
 
@@ -153,7 +180,9 @@ def test_a_path_can_be_drawn_alone(watched: Any, written: tuple[Path, Any]) -> N
     path, found = written
     page = watched().open(path)
     shares = found["path_share"].sel(traced=found.sizes["position"] - 1).values
-    assert page.locator(".sl-paths td:nth-child(3)").all_inner_texts() == [percent(share) for share in shares]
+    assert page.locator(".sl-paths td:nth-child(3)").all_inner_texts() == [
+        percent(share) for share in shares
+    ]
     texts = page.locator(".sl-paths td:nth-child(2)").all_inner_texts()
     assert len({*texts}) == len(texts)
     assert all(text.startswith("layer 0: ") for text in texts)
@@ -166,11 +195,16 @@ def test_a_path_can_be_drawn_alone(watched: Any, written: tuple[Path, Any]) -> N
     assert page.evaluate(picture) == whole
 
 
-def test_heads_readouts_and_the_reason_of_an_answer(watched: Any, written: tuple[Path, Any]) -> None:
+def test_heads_readouts_and_the_reason_of_an_answer(
+    watched: Any, written: tuple[Path, Any]
+) -> None:
     path, found = written
     page, last = watched().open(path), found.sizes["position"] - 1
     here, why = found.sel(query=last), page.locator(".sl-why")
-    names, most = [here[name].item() for name in ("target", "against")], int(here["log_odds_change"].argmin())
+    names, most = (
+        [here[name].item() for name in ("target", "against")],
+        int(here["log_odds_change"].argmin()),
+    )
     lead, change = number(float(here["log_odds"])), float(here["log_odds_change"][most])
     assert change < 0
     reason = f"Why “{names[0]}” and not “{names[1]}”: log-odds {lead:g}; without “{found['token'].values[most]}”"
@@ -193,10 +227,14 @@ def test_heads_readouts_and_the_reason_of_an_answer(watched: Any, written: tuple
     assert f"Head {head} of block {block} attends from token {reader} " in said
     assert f"({int(attention.argmax())}) {percent(float(attention.max()))}" in said
     page.get_by_label("Colour").select_option("log_odds_change")
-    layer_of(page).select_option("2")  # a knockout has no layers: the ribbon shows it, and the cells norms
+    layer_of(page).select_option(
+        "2"
+    )  # a knockout has no layers: the ribbon shows it, and the cells norms
     label = page.locator(f"[data-start='{most}']").get_attribute("aria-label")
     assert float(label.rpartition(", ")[2]) == number(change)
-    assert ["norm of the" in text for text in page.locator(".sl-legend").all_inner_texts()] == [False, True]
+    assert [
+        "norm of the" in text for text in page.locator(".sl-legend").all_inner_texts()
+    ] == [False, True]
     page.click("[data-start='9']")  # of which none was measured
     assert not why.is_visible()
     assert not page.locator(".sl-readout").is_visible()
@@ -209,7 +247,10 @@ def test_two_maps_stand_side_by_side(watched: Any, tmp_path: Path) -> None:
     left, right = (box.bounding_box() for box in page.locator(".sl-map").all())
     assert left["x"] + left["width"] <= right["x"]
     page.locator(".sl-map").nth(1).locator("[data-start='1']").click()
-    chosen = [box.get_attribute("data-start") for box in page.locator("[aria-selected=true]").all()]
+    chosen = [
+        box.get_attribute("data-start")
+        for box in page.locator("[aria-selected=true]").all()
+    ]
     assert chosen == ["3", "1"]
     assert opened.said == []
 
@@ -219,9 +260,15 @@ def test_each_scale_of_colours_is_said(watched: Any, written: tuple[Path, Any]) 
     path, found = written
     legends = watched().open(path).locator(".sl-legend")
     values = found["jacobian"].sel(query=found.sizes["position"] - 1).values
-    for legend, shown, where in ((legends.nth(0), values[0], "layer 0"), (legends.nth(1), values, "each layer")):
+    for legend, shown, where in (
+        (legends.nth(0), values[0], "layer 0"),
+        (legends.nth(1), values, "each layer"),
+    ):
         text, above = legend.inner_text(), shown[shown > 0]
-        assert [float(end) for end in text.split()[:2]] == [number(above.min()), number(above.max())]
+        assert [float(end) for end in text.split()[:2]] == [
+            number(above.min()),
+            number(above.max()),
+        ]
         assert f"unit 1, from {where} to y" in text
         assert ("0 has the colour of the lower end" in text) == bool((shown == 0).any())
 
@@ -230,19 +277,32 @@ def test_named_spans_are_units(watched: Any, tiny: Any, tmp_path: Path) -> None:
     spans = {"</b>question": range(1, 6), "ones": [8, 6], "\u202eone more": [10]}
     found = sl.squash_map(tiny, PROMPT, method="none", spans=spans)
     data = found._data()["spans"]
-    assert [data["names"][at] for at in (1, 6, 10)] == ["</b>question", "ones", "\\u202eone more"]
+    assert [data["names"][at] for at in (1, 6, 10)] == [
+        "</b>question",
+        "ones",
+        "\\u202eone more",
+    ]
     assert data["of"][:11] == [-1, 0, 0, 0, 0, 0, 1, -1, 1, -1, 2]
-    again = sl.squash_map(sl.results.open(sl.results.save(found.result, tmp_path / "map.nc")))
+    again = sl.squash_map(
+        sl.results.open(sl.results.save(found.result, tmp_path / "map.nc"))
+    )
     one = watched()
     page = one.open(again.save(tmp_path / "map.html"))
     page.get_by_label("Units").select_option("span")
     groups = page.locator(".sl-ribbon [role=option]")
-    starts = [int(start) for start in groups.evaluate_all("all => all.map(one => one.dataset.start)")]
+    starts = [
+        int(start)
+        for start in groups.evaluate_all("all => all.map(one => one.dataset.start)")
+    ]
     assert starts == [0, 1, 6, 7, 8, *range(9, found.result.sizes["position"])]
     assert groups.nth(1).inner_text() == "</b>question"
     page.get_by_label("Colour").select_option("path_bound")
-    here = found.result["path_bound"].sel(query=found.result.sizes["position"] - 1, layer=0)
-    assert float(groups.nth(1).get_attribute("aria-label").rpartition(", ")[2]) == number(float(here[1:6].max()))
+    here = found.result["path_bound"].sel(
+        query=found.result.sizes["position"] - 1, layer=0
+    )
+    assert float(
+        groups.nth(1).get_attribute("aria-label").rpartition(", ")[2]
+    ) == number(float(here[1:6].max()))
     groups.nth(1).click()
     assert "Query 5" in page.locator(".sl-status").inner_text()
     assert one.said == []
@@ -269,7 +329,9 @@ def test_hostile_tokens_stay_text(watched: Any, tmp_path: Path) -> None:
     assert one.said == []
 
 
-def test_the_policy_allows_nothing_else(watched: Any, written: tuple[Path, Any]) -> None:
+def test_the_policy_allows_nothing_else(
+    watched: Any, written: tuple[Path, Any]
+) -> None:
     one = watched()
     page = one.open(written[0])
     page.evaluate(
@@ -283,7 +345,9 @@ def test_the_policy_allows_nothing_else(watched: Any, written: tuple[Path, Any])
     assert all("Content Security Policy" in text for text in one.said)
 
 
-def test_a_long_prompt_has_a_window_and_an_overview(watched: Any, tmp_path: Path) -> None:
+def test_a_long_prompt_has_a_window_and_an_overview(
+    watched: Any, tmp_path: Path
+) -> None:
     tokens = [f"t{k}" for k in range(4096)]
     found = made(tokens, layers=7, queries=range(127, 4096, 128))
     one = watched()
@@ -306,12 +370,21 @@ def test_a_long_prompt_has_a_window_and_an_overview(watched: Any, tmp_path: Path
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize(("system", "theme"), [("dark", "light"), ("dark", "auto"), ("light", "dark")])
-def test_it_can_be_read_by_everyone(watched: Any, written: tuple[Path, Any], system: str, theme: str) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+@pytest.mark.parametrize(
+    ("system", "theme"), [("dark", "light"), ("dark", "auto"), ("light", "dark")]
+)
+def test_it_can_be_read_by_everyone(
+    watched: Any, written: tuple[Path, Any], system: str, theme: str
+) -> None:
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright",
+        reason="axe-playwright-python is not installed",
+    )
     page = watched(color_scheme=system).open(written[0])
     page.get_by_label("Theme").select_option(theme)
-    paper = page.evaluate("getComputedStyle(document.querySelector('.sl-map')).backgroundColor")
+    paper = page.evaluate(
+        "getComputedStyle(document.querySelector('.sl-map')).backgroundColor"
+    )
     assert paper == ("rgb(255, 255, 255)" if theme == "light" else "rgb(20, 24, 31)")
     for summary in page.locator("summary").all():
         summary.click()
@@ -322,16 +395,28 @@ def test_it_can_be_read_by_everyone(watched: Any, written: tuple[Path, Any], sys
 
 
 @pytest.mark.slow
-def test_a_notebook_that_was_executed_and_exported_keeps_it(watched: Any, tmp_path: Path, tiny: Any) -> None:
+def test_a_notebook_that_was_executed_and_exported_keeps_it(
+    watched: Any, tmp_path: Path, tiny: Any
+) -> None:
     nbformat = pytest.importorskip("nbformat", reason="nbconvert is not installed")
     nbconvert = pytest.importorskip("nbconvert", reason="nbconvert is not installed")
-    shell = pytest.importorskip("IPython.core.interactiveshell", reason="ipykernel is not installed").InteractiveShell
-    data, metadata = shell.instance().display_formatter.format(sl.squash_map(tiny, PROMPT))
+    shell = pytest.importorskip(
+        "IPython.core.interactiveshell", reason="ipykernel is not installed"
+    ).InteractiveShell
+    data, metadata = shell.instance().display_formatter.format(
+        sl.squash_map(tiny, PROMPT)
+    )
     shell.clear_instance()
-    shown = nbformat.v4.new_output("execute_result", data, metadata=metadata, execution_count=1)
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("sl.squash_map(...)", outputs=[shown])])
+    shown = nbformat.v4.new_output(
+        "execute_result", data, metadata=metadata, execution_count=1
+    )
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell("sl.squash_map(...)", outputs=[shown])]
+    )
     text, _ = nbconvert.HTMLExporter(template_name="basic").from_notebook_node(notebook)
-    (tmp_path / "exported.html").write_text(f"<!doctype html><title>x</title>{text}", encoding="utf-8")
+    (tmp_path / "exported.html").write_text(
+        f"<!doctype html><title>x</title>{text}", encoding="utf-8"
+    )
     one = watched()
     one.page.goto((tmp_path / "exported.html").as_uri())
     frame = one.page.frame_locator("iframe")

@@ -16,7 +16,10 @@ LENGTHS = [5, 7, 3]
 CALLS: list[tuple[Any, dict[str, Any]]] = [
     (sl.sensitivity, {"norm": "frobenius"}),
     (sl.jacobian_norms, {"norm": "frobenius", "to_layer": ["y", 3]}),
-    (sl.jacobian_norms, {"norm": "frobenius", "method": "sketch", "rtol": 0.5, "seed": 0, "query": 1}),
+    (
+        sl.jacobian_norms,
+        {"norm": "frobenius", "method": "sketch", "rtol": 0.5, "seed": 0, "query": 1},
+    ),
     (sl.path_bound, {}),
     (sl.certified_bound, {"seed": 0, "from_layer": 5}),
     (sl.substitution_effect, {"n_replacements": 2}),
@@ -24,7 +27,9 @@ CALLS: list[tuple[Any, dict[str, Any]]] = [
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize(("verb", "options"), CALLS, ids=lambda value: getattr(value, "__name__", None))
+@pytest.mark.parametrize(
+    ("verb", "options"), CALLS, ids=lambda value: getattr(value, "__name__", None)
+)
 def test_each_prompt_has_the_numbers_of_its_own_call(
     verb: Any, options: dict[str, Any], tiny: Any, tmp_path: Path
 ) -> None:
@@ -52,8 +57,13 @@ def test_each_prompt_has_the_numbers_of_its_own_call(
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS, ["110 =", "011 ="], PROMPTS[:1]])
-def test_the_next_tokens_of_several_prompts_are_those_of_each(prompts: list[str], tiny: Any) -> None:
-    found, each = sl.top_tokens(tiny, prompts), [sl.top_tokens(tiny, prompt) for prompt in prompts]
+def test_the_next_tokens_of_several_prompts_are_those_of_each(
+    prompts: list[str], tiny: Any
+) -> None:
+    found, each = (
+        sl.top_tokens(tiny, prompts),
+        [sl.top_tokens(tiny, prompt) for prompt in prompts],
+    )
     for number, one in enumerate(each):
         ours = found.isel(prompt=number) if len(prompts) > 1 else found
         np.testing.assert_allclose(ours, one, rtol=1e-5)
@@ -66,7 +76,8 @@ def test_a_measurement_of_one_prompt_measures_equal_ones_one_by_one(tiny: Any) -
     found = sl.sensitivity(tiny, ["110 =", "011 ="], norm="frobenius")
     for number, prompt in enumerate(("110 =", "011 =")):
         np.testing.assert_array_equal(
-            found["path_bound"][number], sl.sensitivity(tiny, prompt, norm="frobenius")["path_bound"]
+            found["path_bound"][number],
+            sl.sensitivity(tiny, prompt, norm="frobenius")["path_bound"],
         )
     assert "unequal_lengths" not in sl.results.provenance(found)
 
@@ -74,15 +85,24 @@ def test_a_measurement_of_one_prompt_measures_equal_ones_one_by_one(tiny: Any) -
 def test_how_a_sequence_is_run_is_not_said_beside_its_capture(tiny: Any) -> None:
     pairs = sl.capture(tiny, sl.prompts.repeated(tiny, "1", 4), lengths=[2, 4])
     for given in ((tiny, pairs), (tiny,)):
-        with pytest.raises(InputError, match="lengths= says how a sequence is run, and a capture was given"):
-            sl.collapse(*given, lengths=[2], **({} if len(given) == 2 else {"sequence": pairs}))
+        with pytest.raises(
+            InputError,
+            match="lengths= says how a sequence is run, and a capture was given",
+        ):
+            sl.collapse(
+                *given, lengths=[2], **({} if len(given) == 2 else {"sequence": pairs})
+            )
 
 
-def test_every_prompt_is_checked_before_any_is_measured(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_prompt_is_checked_before_any_is_measured(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And a refusal in the middle says which prompt it is about."""
     from squashlens.measure.squashing import bound
 
-    monkeypatch.setattr(bound.Session, "start", lambda *_, **__: pytest.fail("something was measured"))
+    monkeypatch.setattr(
+        bound.Session, "start", lambda *_, **__: pytest.fail("something was measured")
+    )
     for given, complaint in (
         (["110 =", "110 = onse"], "'onse' is not in this model's vocabulary"),
         ([[2, 4], [2, 4, 9999]], "vocabulary"),
@@ -102,11 +122,20 @@ def test_a_sequence_given_to_a_measurement_of_prompts_is_named(tiny: Any) -> Non
     ones = sl.prompts.repeated(tiny, "1", 4)
     pairs = sl.capture(tiny, ones)
     of_prompts: list[Any] = [
-        sl.path_bound, sl.jacobian_norms, sl.sensitivity, sl.substitution_effect, sl.top_tokens,
-        sl.paths.composition, sl.paths.hops, sl.paths.strongest_paths, sl.paths.depth_limit,
-    ]  # fmt: skip
+        sl.path_bound,
+        sl.jacobian_norms,
+        sl.sensitivity,
+        sl.substitution_effect,
+        sl.top_tokens,
+        sl.paths.composition,
+        sl.paths.hops,
+        sl.paths.strongest_paths,
+        sl.paths.depth_limit,
+    ]
     for measure in of_prompts:
-        with pytest.raises(InputError, match="is not a prompt.*the capture of a prompt"):
+        with pytest.raises(
+            InputError, match="is not a prompt.*the capture of a prompt"
+        ):
             measure(tiny, pairs)
         with pytest.raises(InputError, match=r"is not a prompt.*sequence\.plain"):
             measure(tiny, ones)

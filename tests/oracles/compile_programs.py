@@ -18,7 +18,11 @@ SYMBOLS, LONGEST = ("a", "b", "c"), 7
 
 def selected(which: str, of: rasp.SOp = rasp.indices) -> rasp.Select:
     """The selector that the programs share, by the key that a query looks for."""
-    looks_for = {"previous": lambda k, q: k == q - 1, "first": lambda k, q: k == 0, "a": lambda k, q: k == "a"}
+    looks_for = {
+        "previous": lambda k, q: k == q - 1,
+        "first": lambda k, q: k == 0,
+        "a": lambda k, q: k == "a",
+    }
     return rasp.Select(of, of, looks_for[which])
 
 
@@ -33,22 +37,41 @@ def main() -> None:
     """Write the weights as float64, and everything else as text, into one file."""
     arrays = {}
     for name, program in PROGRAMS.items():
-        model = compiling.compile_rasp_to_model(program.named(name), set(SYMBOLS), LONGEST, causal=True)
+        model = compiling.compile_rasp_to_model(
+            program.named(name), set(SYMBOLS), LONGEST, causal=True
+        )
         config = model.model_config
         described = {
             "config": {
                 key: getattr(config, key)
-                for key in ("num_layers", "num_heads", "key_size", "mlp_hidden_size", "causal", "layer_norm")
+                for key in (
+                    "num_layers",
+                    "num_heads",
+                    "key_size",
+                    "mlp_hidden_size",
+                    "causal",
+                    "layer_norm",
+                )
             },
-            "outputs": [[value, column] for value, column in model.output_encoder.encoding_map.items()],
-            "inputs": [[value, row] for value, row in model.input_encoder.encoding_map.items()],
+            "outputs": [
+                [value, column]
+                for value, column in model.output_encoder.encoding_map.items()
+            ],
+            "inputs": [
+                [value, row] for value, row in model.input_encoder.encoding_map.items()
+            ],
             "residual_labels": model.residual_labels,
         }
         arrays[f"{name}/described"] = np.array(json.dumps(described, default=str))
         for module, parts in model.params.items():
             for part, values in parts.items():
                 arrays[f"{name}/{module}/{part}"] = np.asarray(values, dtype=np.float64)
-        print(name, config, len(model.residual_labels), model.apply(["compiler_bos", *"abaca"]).decoded)
+        print(
+            name,
+            config,
+            len(model.residual_labels),
+            model.apply(["compiler_bos", *"abaca"]).decoded,
+        )
     np.savez_compressed(Path(__file__).with_name("programs.npz"), **arrays)
 
 

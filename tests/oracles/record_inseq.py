@@ -33,16 +33,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = shutil.copytree(source, Path(scratch, "model"))
         settings = json.loads((folder / "tokenizer_config.json").read_text())
-        settings["tokenizer_class"] = "PreTrainedTokenizerFast"  # which every version of transformers has
+        settings["tokenizer_class"] = (
+            "PreTrainedTokenizerFast"  # which every version of transformers has
+        )
         (folder / "tokenizer_config.json").write_text(json.dumps(settings))
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+        plain = AutoModelForCausalLM.from_pretrained(
+            folder, attn_implementation="eager"
+        ).eval()
         ids = tokenizer(PROMPT, return_tensors="pt").input_ids
         with torch.no_grad():
             best = plain(ids).logits[0, -1].argmax()
-        whole = tokenizer.decode(torch.cat([ids[0], best[None]]), skip_special_tokens=True)
+        whole = tokenizer.decode(
+            torch.cat([ids[0], best[None]]), skip_special_tokens=True
+        )
         model = inseq.load_model(plain, method, tokenizer=str(folder))
-        one = model.attribute(PROMPT, whole, show_progress=False, **OPTIONS[method]).sequence_attributions[0]
+        one = model.attribute(
+            PROMPT, whole, show_progress=False, **OPTIONS[method]
+        ).sequence_attributions[0]
         numbers = np.array(one.target_attributions.tolist(), dtype=float)
         print(method, numbers.shape, [token.id for token in one.target])
         found[method] = {
@@ -50,7 +58,11 @@ def main() -> None:
             "ids": [token.id for token in one.target],
             "transformers": transformers.__version__,
             # A token's gradient is summarized by its root sum of squares, as inseq shows it.
-            "scores": (np.linalg.norm(numbers[:, 0], axis=-1) if method == "saliency" else numbers[:, 0]).tolist(),
+            "scores": (
+                np.linalg.norm(numbers[:, 0], axis=-1)
+                if method == "saliency"
+                else numbers[:, 0]
+            ).tolist(),
         }
     kept.write_text(json.dumps(found, indent=1) + "\n")
 

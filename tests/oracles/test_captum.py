@@ -29,9 +29,14 @@ def test_squared_gradients_of_all_coordinates_sum_to_the_frobenius_norm(
     method, start = captum.Saliency(y), first_residual(plain, IDS[None])
     width = start.shape[-1]
     gradients = torch.stack(
-        [method.attribute(start.clone().requires_grad_(), target=k, abs=False)[0] for k in range(width)]
+        [
+            method.attribute(start.clone().requires_grad_(), target=k, abs=False)[0]
+            for k in range(width)
+        ]
     )
     expected = gradients.detach().square().sum(dim=(0, 2)).sqrt()
     assert expected[: query + 1].min() > 1e-3 * expected.max()
-    norms = sl.jacobian_norms(bridge_of(family, torch.float64), IDS, norm="frobenius", query=query)
+    norms = sl.jacobian_norms(
+        bridge_of(family, torch.float64), IDS, norm="frobenius", query=query
+    )
     np.testing.assert_allclose(norms.values, expected.numpy(), rtol=1e-6, atol=0)

@@ -14,7 +14,9 @@ from squashlens.engine.state import steady
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
 
-RECORDED: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("inseq.json").read_text(encoding="utf-8"))
+RECORDED: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("inseq.json").read_text(encoding="utf-8")
+)
 LEAST = 1e-5  # smaller changes are 0 for inseq
 
 
@@ -29,7 +31,9 @@ def test_saliency_is_the_gradient_of_the_largest_logit(tiny: Any) -> None:
     session = Session.start(tiny, ids, "test")
     with torch.no_grad():
         best = tiny(ids[None])[0, -1].argmax().item()
-    assert best == RECORDED["saliency"]["ids"][-1]  # the logit that inseq was asked for is the largest
+    assert (
+        best == RECORDED["saliency"]["ids"][-1]
+    )  # the logit that inseq was asked for is the largest
     row = tiny.original_model.get_output_embeddings().weight[best].detach()[None]
     with steady(tiny):
         found = Products(Pullback(session, [0]), len(ids) - 1).frobenius(row)[0]
@@ -49,11 +53,15 @@ def test_value_zeroing_is_zero_values_in_one_block_at_a_time(tiny: Any) -> None:
         for place in range(len(ids)):
             with sl.applied(tiny, sl.hooks.zero_values([place], blocks=[block])):
                 changed = read(tiny, ids, site)
-            found[place, block] = 1 - torch.cosine_similarity(usual, changed, dim=0).item()
+            found[place, block] = (
+                1 - torch.cosine_similarity(usual, changed, dim=0).item()
+            )
     found[found < LEAST] = 0
     recorded = np.array(RECORDED["value_zeroing"]["scores"])[: len(ids)]
     assert (recorded > 0.01).mean() > 0.3
-    np.testing.assert_allclose(found / found.sum(axis=0), recorded, rtol=1e-2, atol=1e-3)
+    np.testing.assert_allclose(
+        found / found.sum(axis=0), recorded, rtol=1e-2, atol=1e-3
+    )
 
 
 def read(model: Any, ids: torch.Tensor, site: str) -> torch.Tensor:
@@ -64,5 +72,10 @@ def read(model: Any, ids: torch.Tensor, site: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("method", RECORDED)
-def test_the_recorded_prompt_is_what_the_bundled_tokenizer_gives(method: str, tiny: Any) -> None:
-    assert sl.prompts.tokenize(tiny, RECORDED[method]["prompt"])[0].tolist() == tokens(method).tolist()
+def test_the_recorded_prompt_is_what_the_bundled_tokenizer_gives(
+    method: str, tiny: Any
+) -> None:
+    assert (
+        sl.prompts.tokenize(tiny, RECORDED[method]["prompt"])[0].tolist()
+        == tokens(method).tolist()
+    )

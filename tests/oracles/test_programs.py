@@ -27,12 +27,17 @@ class Program:
     outputs: dict[int, Any]
 
     def ids(self, text: str = TEXT) -> torch.Tensor:
-        return torch.tensor([self.symbols["compiler_bos"], *(self.symbols[letter] for letter in text)])
+        return torch.tensor(
+            [self.symbols["compiler_bos"], *(self.symbols[letter] for letter in text)]
+        )
 
     def answers(self, text: str = TEXT) -> list[Any]:
         """What the program returns at each letter."""
         with torch.no_grad():
-            return [self.outputs[int(column)] for column in self.model(self.ids(text)[None])[0, 1:].argmax(dim=-1)]
+            return [
+                self.outputs[int(column)]
+                for column in self.model(self.ids(text)[None])[0, 1:].argmax(dim=-1)
+            ]
 
 
 def program(name: str) -> Program:
@@ -40,7 +45,9 @@ def program(name: str) -> Program:
     described = json.loads(str(STORED[f"{name}/described"]))
     params: dict[str, dict[str, np.ndarray]] = {}
     for key in STORED.files:
-        if key.startswith(f"{name}/transformer/") or key.startswith((f"{name}/token_embed", f"{name}/pos_embed")):
+        if key.startswith(f"{name}/transformer/") or key.startswith(
+            (f"{name}/token_embed", f"{name}/pos_embed")
+        ):
             module, part = key.removeprefix(f"{name}/").rsplit("/", 1)
             params.setdefault(module, {})[part] = STORED[key]
     assembled = SimpleNamespace(
@@ -49,17 +56,25 @@ def program(name: str) -> Program:
         output_encoder=SimpleNamespace(encoding_map=dict(described["outputs"])),
         residual_labels=described["residual_labels"],
     )
-    model = TransformerBridge.boot_native(tracr.make_tracr_transformer_bridge_config(assembled), dtype=torch.float64)
-    weights = tracr.make_tracr_transformer_bridge_state_dict(assembled, dtype=torch.float64)
+    model = TransformerBridge.boot_native(
+        tracr.make_tracr_transformer_bridge_config(assembled), dtype=torch.float64
+    )
+    weights = tracr.make_tracr_transformer_bridge_state_dict(
+        assembled, dtype=torch.float64
+    )
     model.load_state_dict(weights, strict=False)
     outputs = {column: value for value, column in described["outputs"]}
     return Program(model.eval(), dict(described["inputs"]), outputs)
 
 
 def test_the_programs_compute_what_they_say() -> None:
-    assert program("previous").answers()[1:] == list(TEXT[:-1])  # the first letter has no letter before it
+    assert program("previous").answers()[1:] == list(
+        TEXT[:-1]
+    )  # the first letter has no letter before it
     assert program("first").answers("cab") == ["c"] * 3
-    assert program("count").answers() == [TEXT[: i + 1].count("a") for i in range(len(TEXT))]
+    assert program("count").answers() == [
+        TEXT[: i + 1].count("a") for i in range(len(TEXT))
+    ]
 
 
 @pytest.mark.parametrize("query", [2, 4, 6])
@@ -112,7 +127,9 @@ def test_a_count_has_no_derivative_and_a_swap_changes_it() -> None:
     # The number before the steps is in the stream too, and it does have a derivative: y is more than the answer.
     assert (sl.jacobian_norms(read.model, read.ids()).values[counted] > 1).all()
     letters = [read.symbols[letter] for letter in "bc"]
-    swapped = sl.substitution_effect(read.model, read.ids(), candidates=letters, positions=counted)
+    swapped = sl.substitution_effect(
+        read.model, read.ids(), candidates=letters, positions=counted
+    )
     assert (swapped["kl"].values[counted] > 0.1).all()
     for place in counted:
         other = TEXT[: place - 1] + "b" + TEXT[place:]

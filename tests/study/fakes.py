@@ -15,12 +15,17 @@ from squashlens.saving.journal import Journal
 def square(x: int, y: int = 0, units: str = "1") -> xr.Dataset:
     """x² + y along three places."""
     values = np.array([x * x + y, x * x + y + 1, x * x + y + 2], dtype=float)
-    return xr.Dataset({"area": ("place", values, {"units": units, "long_name": "x² + y"})}, {"place": [10, 20, 30]})
+    return xr.Dataset(
+        {"area": ("place", values, {"units": units, "long_name": "x² + y"})},
+        {"place": [10, 20, 30]},
+    )
 
 
 def labelled(x: int) -> xr.Dataset:
     """Only 2 has a further coordinate."""
-    return square(x).assign_coords(low=("place", [2.0, 2.0, 2.0])) if x == 2 else square(x)
+    return (
+        square(x).assign_coords(low=("place", [2.0, 2.0, 2.0])) if x == 2 else square(x)
+    )
 
 
 def noted(x: int, notes: str, seconds: float = 0.0) -> xr.Dataset:
@@ -57,7 +62,11 @@ def journaled(x: int, notes: str, resume: str | Path | None = None) -> xr.Datase
     """Three findings, of which each is noted once; interrupted after the second, as by a user, when it begins."""
     journal, file = Journal(resume, {"x": x}), Path(notes)
     for step in range(3):
-        if step == 2 and len(file.read_text().split()) == 2 and not file.with_suffix(".again").exists():
+        if (
+            step == 2
+            and len(file.read_text().split()) == 2
+            and not file.with_suffix(".again").exists()
+        ):
             file.with_suffix(".again").touch()
             raise KeyboardInterrupt
         if str(step) not in journal.found:

@@ -11,7 +11,9 @@ import squashlens as sl
 from squashlens.engine.loading import load as loading
 from squashlens.errors import InputError
 
-CHANGED = "The checkpoint of .* changed after the study was described. Make the Study again"
+CHANGED = (
+    "The checkpoint of .* changed after the study was described. Make the Study again"
+)
 FIRST, SECOND = "1" * 40, "2" * 40
 
 
@@ -31,7 +33,9 @@ def train(folder: Path) -> None:
 def study(model: object, store: Path) -> sl.Study:
     arguments = {"model": str(model)}
     each = {"prompt": ["11 =", "1101 ="]}
-    return sl.Study({"measurement": "path_bound", "arguments": arguments, "each": each}, store=store)
+    return sl.Study(
+        {"measurement": "path_bound", "arguments": arguments, "each": each}, store=store
+    )
 
 
 def stored(store: Path) -> list[Path]:
@@ -44,7 +48,9 @@ def bounds(one: sl.Study) -> Any:
 
 
 @pytest.mark.slow
-def test_weights_that_change_before_the_run_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_weights_that_change_before_the_run_are_refused(
+    folder: Path, tmp_path: Path
+) -> None:
     old = study(folder, tmp_path / "store")
     train(folder)
     for use in (old.run, old.status):
@@ -59,7 +65,9 @@ def test_weights_that_change_before_the_run_are_refused(folder: Path, tmp_path: 
     assert old.status()["done"].tolist() == [2], "its checkpoint is there again"
 
 
-def test_a_worker_looks_before_it_stores(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_looks_before_it_stores(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old, load = study(folder, tmp_path / "store"), loading.load
 
     def late(*args: Any, **options: Any) -> Any:
@@ -73,7 +81,9 @@ def test_a_worker_looks_before_it_stores(folder: Path, tmp_path: Path, monkeypat
 
 
 @pytest.mark.slow
-def test_a_model_of_the_hub_stays_at_its_commit(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_of_the_hub_stays_at_its_commit(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path / "hub" / "models--someone--tiny"
     for commit in (FIRST, SECOND):
         shutil.copytree(folder, home / "snapshots" / commit)
@@ -85,7 +95,9 @@ def test_a_model_of_the_hub_stays_at_its_commit(folder: Path, tmp_path: Path, mo
     assert {cell.model.revision for cell in old.cells if cell.model} == {FIRST}
     (home / "refs" / "main").write_text(SECOND)
     found = bounds(old)
-    assert {old.store.read(cell.key).header["model"]["revision"] for cell in old.cells} == {FIRST}
+    assert {
+        old.store.read(cell.key).header["model"]["revision"] for cell in old.cells
+    } == {FIRST}
     assert sl.results.provenance(old.result(old.cells[0].key))["revision"] == FIRST
     new = study("someone/tiny", tmp_path / "store")
     assert new.status()["left"].tolist() == [2]

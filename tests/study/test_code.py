@@ -46,15 +46,22 @@ def areas(store: Path) -> list[float]:
     return study.combine()["area"].values.tolist()
 
 
-def test_cells_have_the_name_of_the_code_that_ran(tmp_path: Path, write: Written) -> None:
+def test_cells_have_the_name_of_the_code_that_ran(
+    tmp_path: Path, write: Written
+) -> None:
     """A file that was edited and not imported again changes nothing; imported again, it has other cells."""
     write(own_measure=HEAD + "K = [2]\ndef area(x: int): return made(K[0] * x)\n")
     assert areas(tmp_path) == [2, 4]
     old = sl.Study(GRID, store=tmp_path)
-    write(again=False, own_measure=HEAD + "K = [9]\ndef area(x: int): return made(K[0] * x)\n")
+    write(
+        again=False,
+        own_measure=HEAD + "K = [9]\ndef area(x: int): return made(K[0] * x)\n",
+    )
     assert areas(tmp_path) == [2, 4]
     importlib.reload(sys.modules["own_measure"])
-    with pytest.raises(InputError, match="changed after the study was described.*Make the Study again"):
+    with pytest.raises(
+        InputError, match="changed after the study was described.*Make the Study again"
+    ):
         old.run()
     assert areas(tmp_path) == [9, 18]
     assert len([*tmp_path.rglob("*.cell")]) == 4
@@ -63,16 +70,31 @@ def test_cells_have_the_name_of_the_code_that_ran(tmp_path: Path, write: Written
 PLAIN = "def f(x): return x * K\nK = 1\n"
 
 
-@pytest.mark.parametrize(("imports", "use", "near", "after"), [
-    ("from own_near import f", "f(x)", PLAIN, "def f(x): return x * K\nK = 2\n"),
-    ("import own_near", "own_near.f(x)", PLAIN, "def f(x): return 2 * x\n"),
-    ("import own_near", "own_near.C(x).f()", "class C(int):\n def f(self): return self\n",
-     "class C(int):\n def f(self): return 2 * self\n"),
-    ("from own_near import f", "f(x)", "import functools\n@functools.cache\ndef f(x): return x\n",
-     "import functools\n@functools.cache\ndef f(x): return 2 * x\n"),
-    ("import own_near\nf = functools.partial(own_near.g, k=1)", "f(x)", "def g(x, k): return x\n",
-     "def g(x, k): return x + x\n"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("imports", "use", "near", "after"),
+    [
+        ("from own_near import f", "f(x)", PLAIN, "def f(x): return x * K\nK = 2\n"),
+        ("import own_near", "own_near.f(x)", PLAIN, "def f(x): return 2 * x\n"),
+        (
+            "import own_near",
+            "own_near.C(x).f()",
+            "class C(int):\n def f(self): return self\n",
+            "class C(int):\n def f(self): return 2 * self\n",
+        ),
+        (
+            "from own_near import f",
+            "f(x)",
+            "import functools\n@functools.cache\ndef f(x): return x\n",
+            "import functools\n@functools.cache\ndef f(x): return 2 * x\n",
+        ),
+        (
+            "import own_near\nf = functools.partial(own_near.g, k=1)",
+            "f(x)",
+            "def g(x, k): return x\n",
+            "def g(x, k): return x + x\n",
+        ),
+    ],
+)
 def test_what_a_measurement_uses_is_part_of_its_name(
     imports: str, use: str, near: str, after: str, tmp_path: Path, write: Written
 ) -> None:
@@ -87,7 +109,9 @@ def test_what_a_measurement_uses_is_part_of_its_name(
     assert areas(tmp_path) == [2, 4]
 
 
-def test_a_measurement_that_cannot_be_imported_is_refused(tmp_path: Path, write: Written) -> None:
+def test_a_measurement_that_cannot_be_imported_is_refused(
+    tmp_path: Path, write: Written
+) -> None:
     write(own_measure="def area(x: int) return x\n")
     with pytest.raises(InputError, match="cannot be imported: SyntaxError"):
         sl.Study(GRID, store=tmp_path)

@@ -21,7 +21,9 @@ def described(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_a_study_from_beginning_to_end(described: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_from_beginning_to_end(
+    described: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     main(["study", "status", described])
     planned = capsys.readouterr().out.splitlines()
     assert planned[1].split() == ["tests.study.fakes:broken", "3", "0", "0", "3", "0"]
@@ -32,7 +34,9 @@ def test_a_study_from_beginning_to_end(described: str, tmp_path: Path, capsys: p
     main(["study", "status", described])
     assert capsys.readouterr().out.splitlines() == lines
     main(["study", "failures", described])
-    assert "RuntimeError: no measurement of 3" in capsys.readouterr().out.splitlines()[1]
+    assert (
+        "RuntimeError: no measurement of 3" in capsys.readouterr().out.splitlines()[1]
+    )
     other = str(tmp_path / "other")
     main(["study", "run", described, "--retry", "--store", other])
     assert capsys.readouterr().out.splitlines() == lines
@@ -42,19 +46,30 @@ def test_a_study_from_beginning_to_end(described: str, tmp_path: Path, capsys: p
 @pytest.mark.slow
 def test_a_measurement_in_the_current_folder(tmp_path: Path) -> None:
     """The program `squashlens` has its own folder in its path, and not the current one; so have its workers."""
-    (tmp_path / "own_measurements.py").write_text("from tests.study.fakes import square as mine\n")
+    (tmp_path / "own_measurements.py").write_text(
+        "from tests.study.fakes import square as mine\n"
+    )
     text = f"store: {tmp_path / 'store'}\ngrids: [{{measurement: 'own_measurements:mine', each: {{x: [1, 2]}}}}]\n"
     (tmp_path / "study.yaml").write_text(text)
     code = "import sys; sys.path.remove(''); from squashlens.cli import main; main(sys.argv[1:])"
     done = subprocess.run(
         [sys.executable, "-c", code, "study", "run", "study.yaml", "--workers", "2"],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[1].split()[:3] == ["own_measurements:mine", "2", "2"]
+    assert done.stdout.splitlines()[1].split()[:3] == [
+        "own_measurements:mine",
+        "2",
+        "2",
+    ]
 
 
-def test_what_is_wrong_is_said(described: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wrong_is_said(
+    described: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as code:
         main(["study", "run", described, "--workers", "0"])
     assert code.value.code == 2

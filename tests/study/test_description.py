@@ -7,10 +7,18 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError, SquashlensError
-from squashlens.study.describing.measurements import NOT_GIVEN, function_of, measurements, parameters
+from squashlens.study.describing.measurements import (
+    NOT_GIVEN,
+    function_of,
+    measurements,
+    parameters,
+)
 
 SQUARE = "tests.study.fakes:square"
-BOUND = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma", "prompt": "11 ="}}
+BOUND = {
+    "measurement": "path_bound",
+    "arguments": {"model": "tiny-gemma", "prompt": "11 ="},
+}
 COUNTED = {"model": "tiny-gemma", "task": "taught_count_bernoulli", "lengths": [4]}
 EVALUATED = {"measurement": "evaluate", "arguments": COUNTED}
 
@@ -20,9 +28,15 @@ def cells(*grids: Any, store: Path = Path("unused")) -> list[Any]:
 
 
 def test_a_grid_has_all_combinations_and_labels() -> None:
-    found = cells({"measurement": SQUARE, "each": {"x": [1, 2, 3], "y": {"none": 0, "ten": 10}}})
+    found = cells(
+        {"measurement": SQUARE, "each": {"x": [1, 2, 3], "y": {"none": 0, "ten": 10}}}
+    )
     assert len(found) == 6
-    assert [(cell.labels["x"], cell.labels["y"]) for cell in found][:3] == [(1, "none"), (1, "ten"), (2, "none")]
+    assert [(cell.labels["x"], cell.labels["y"]) for cell in found][:3] == [
+        (1, "none"),
+        (1, "ten"),
+        (2, "none"),
+    ]
     assert found[1].arguments == {"x": 1, "y": 10}
     assert len({cell.key for cell in found}) == 6
 
@@ -52,52 +66,89 @@ def test_yaml_and_python_describe_the_same_cells(tmp_path: Path) -> None:
 
 
 def test_a_keyword_is_varied_by_its_name() -> None:
-    grid = {"measurement": "jacobian_norms", "arguments": BOUND["arguments"] | {"method": "sketch"}}
+    grid = {
+        "measurement": "jacobian_norms",
+        "arguments": BOUND["arguments"] | {"method": "sketch"},
+    }
     found = cells(grid | {"each": {"n_probes": [4, 8]}})
-    assert [(cell.arguments["method"], cell.arguments["n_probes"]) for cell in found] == [("sketch", 4), ("sketch", 8)]
+    assert [
+        (cell.arguments["method"], cell.arguments["n_probes"]) for cell in found
+    ] == [("sketch", 4), ("sketch", 8)]
 
 
 def test_a_key_depends_on_what_changes_the_numbers() -> None:
     first = cells(BOUND)[0].key
     changed: list[dict[str, Any]] = [
-        {"beta1": 2.0}, {"prompt": "12 ="}, {"dtype": "bfloat16"}, {"query": -2},
+        {"beta1": 2.0},
+        {"prompt": "12 ="},
+        {"dtype": "bfloat16"},
+        {"query": -2},
         {"hooks": [{"sliding_window": {"window": 2}}]},
-    ]  # fmt: skip
-    keys = [cells(BOUND | {"arguments": BOUND["arguments"] | more})[0].key for more in changed]
+    ]
+    keys = [
+        cells(BOUND | {"arguments": BOUND["arguments"] | more})[0].key
+        for more in changed
+    ]
     assert len({first, *keys}) == 6
     same: list[dict[str, Any]] = [{"beta1": 1.0}, {"query": -1}, {"dtype": "fp32"}]
-    assert {cells(BOUND | {"arguments": BOUND["arguments"] | more})[0].key for more in same} == {first}
+    assert {
+        cells(BOUND | {"arguments": BOUND["arguments"] | more})[0].key for more in same
+    } == {first}
     norms = {"measurement": "jacobian_norms", "arguments": BOUND["arguments"]}
-    batches: list[Any] = [{}, {"vjp_batch_size": 4}, {"vjp_batch_size": 8}]  # how the work is divided
-    assert len({cells(norms | {"arguments": norms["arguments"] | one})[0].key for one in batches}) == 1
+    batches: list[Any] = [
+        {},
+        {"vjp_batch_size": 4},
+        {"vjp_batch_size": 8},
+    ]  # how the work is divided
+    assert (
+        len(
+            {
+                cells(norms | {"arguments": norms["arguments"] | one})[0].key
+                for one in batches
+            }
+        )
+        == 1
+    )
 
 
 def test_a_default_that_is_given_leaves_the_key() -> None:
-    usual, given = cells(EVALUATED)[0].key, COUNTED | {"mode": "answer_only", "template": "none"}
+    usual, given = (
+        cells(EVALUATED)[0].key,
+        COUNTED | {"mode": "answer_only", "template": "none"},
+    )
     assert cells(EVALUATED | {"arguments": given})[0].key == usual
     steps = cells(EVALUATED | {"each": {"mode": ["answer_only", "cot"]}})
     assert steps[0].key == usual != steps[1].key
 
 
 def test_a_synthetic_stack_is_described_by_its_fields() -> None:
-    grid = {"measurement": "synthetic.convergence", "arguments": {"lengths": [4, 8, 16], "stack": {"heads": 2}}}
+    grid = {
+        "measurement": "synthetic.convergence",
+        "arguments": {"lengths": [4, 8, 16], "stack": {"heads": 2}},
+    }
     stack = sl.synthetic.Stack(heads=2)
     assert [one.key for one in cells(grid)] == [
-        one.key for one in cells(grid | {"arguments": grid["arguments"] | {"stack": stack}})
+        one.key
+        for one in cells(grid | {"arguments": grid["arguments"] | {"stack": stack}})
     ]
     assert len(cells(grid | {"each": {"stack.window": [4, 8]}})) == 2
     with pytest.raises(InputError, match="heads"):
         cells(grid | {"arguments": {"lengths": [4, 8, 16], "stack": {"heads": 3}}})
 
 
-def test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path(tmp_path: Path) -> None:
+def test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path(
+    tmp_path: Path,
+) -> None:
     import shutil
 
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:
         shutil.copytree(sl.zoo.folder("tiny-gemma"), folder)
     grid = {"measurement": "path_bound", "arguments": {"prompt": "11 ="}}
-    keys = [cells(grid | {"each": {"model": [str(name)]}})[0].key for name in ("tiny-gemma", *folders)]
+    keys = [
+        cells(grid | {"each": {"model": [str(name)]}})[0].key
+        for name in ("tiny-gemma", *folders)
+    ]
     assert len(set(keys)) == 1
     config = folders[1] / "config.json"
     config.write_text(config.read_text() + "\n")
@@ -110,28 +161,69 @@ def test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path(tmp_
         ({"measurement": "path_bund"}, "path_bound"),
         ({"measurement": "no.module:function"}, "imported"),
         ({"measurements": "path_bound"}, "A grid: .* Did you mean measurement="),
-        ({"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}}, "needs prompt="),
+        (
+            {"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}},
+            "needs prompt=",
+        ),
         (BOUND | {"each": {"attention": ["model", "unlike"]}}, "unlike"),
         (BOUND | {"each": {"prompt": ["a"]}}, "in `arguments` and in `each`"),
         (BOUND | {"each": {"querry": [1]}}, "Similar names: query"),
-        (BOUND | {"each": {"hooks": [[{"sliding_window": {"windw": 2}}]]}}, "sliding_window"),
+        (
+            BOUND | {"each": {"hooks": [[{"sliding_window": {"windw": 2}}]]}},
+            "sliding_window",
+        ),
         (BOUND | {"each": {"resume": ["x"]}}, "resume= cannot be given"),
         (BOUND | {"each": {"query": [float("nan")]}}, "JSON"),
         (BOUND | {"each": {"query": [1, 1]}}, "twice"),
         (BOUND | {"each": {"dtype": ["float32", "flot32"]}}, "'flot32' is not a dtype"),
         (BOUND | {"each": {"dtype": ["int64"]}}, "not a floating-point dtype"),
         ({"measurement": SQUARE, "each": {"x": ["one"]}}, "whole number"),
-        ({"measurement": SQUARE, "arguments": {"x": 1}, "each": {"sequence.n": [4]}}, "nothing to be set in"),
-        ({"measurement": "collapse", "arguments": {"model": "tiny-gemma", "sequence": "repated"}}, "repeated"),
-        ({"measurement": "collapse", "arguments": {"model": "tiny-gemma", "sequence": {"digits": {"n": 4}}}}, "seed"),
+        (
+            {"measurement": SQUARE, "arguments": {"x": 1}, "each": {"sequence.n": [4]}},
+            "nothing to be set in",
+        ),
+        (
+            {
+                "measurement": "collapse",
+                "arguments": {"model": "tiny-gemma", "sequence": "repated"},
+            },
+            "repeated",
+        ),
+        (
+            {
+                "measurement": "collapse",
+                "arguments": {"model": "tiny-gemma", "sequence": {"digits": {"n": 4}}},
+            },
+            "seed",
+        ),
         (BOUND | {"arguments": {"model": "tiny-gema", "prompt": "11 ="}}, "tiny-gemma"),
-        (BOUND | {"measurement": "jacobian_norms", "each": {"probes": [4]}}, "no argument 'probes'.*n_probes"),
-        (EVALUATED | {"each": {"mode": ["both"]}}, "evaluate: mode='both' is not a choice"),
-        ({"measurement": "evaluate", "arguments": {"model": "tiny-gemma", "task": "cuont", "lengths": [4]}}, "count"),
-        ({"measurement": "synthetic.convergence", "arguments": {"stack": {"dpth": 1}, "lengths": [4]}}, "dpth"),
+        (
+            BOUND | {"measurement": "jacobian_norms", "each": {"probes": [4]}},
+            "no argument 'probes'.*n_probes",
+        ),
+        (
+            EVALUATED | {"each": {"mode": ["both"]}},
+            "evaluate: mode='both' is not a choice",
+        ),
+        (
+            {
+                "measurement": "evaluate",
+                "arguments": {"model": "tiny-gemma", "task": "cuont", "lengths": [4]},
+            },
+            "count",
+        ),
+        (
+            {
+                "measurement": "synthetic.convergence",
+                "arguments": {"stack": {"dpth": 1}, "lengths": [4]},
+            },
+            "dpth",
+        ),
     ],
-)  # fmt: skip
-def test_what_cannot_run_is_refused_before_anything_runs(grid: dict[str, Any], words: str) -> None:
+)
+def test_what_cannot_run_is_refused_before_anything_runs(
+    grid: dict[str, Any], words: str
+) -> None:
     with pytest.raises(SquashlensError, match=words):
         cells(grid)
 
@@ -147,17 +239,30 @@ def test_a_study_needs_a_store_and_different_names() -> None:
 
 def test_every_measurement_is_one_of_a_study_or_says_why_not() -> None:
     # Two write files, one makes a page, and one needs the right answers, which only Python can say.
-    registered = {name for name in sl.__all__ if hasattr(getattr(sl, name), "__measures__")}
-    assert registered - {*measurements()} == {"report", "paper", "squash_map", "accuracy"}
+    registered = {
+        name for name in sl.__all__ if hasattr(getattr(sl, name), "__measures__")
+    }
+    assert registered - {*measurements()} == {
+        "report",
+        "paper",
+        "squash_map",
+        "accuracy",
+    }
     for name in measurements():
         assert callable(function_of(name))
         assert ("model" in parameters(name)) is not name.startswith("synthetic")
-    assert all(any(argument in parameters(name) for name in measurements()) for argument in NOT_GIVEN)
+    assert all(
+        any(argument in parameters(name) for name in measurements())
+        for argument in NOT_GIVEN
+    )
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "study.yaml"
-    with pytest.raises(InputError, match="study.yaml' cannot be read: No such file.* Give the name of a YAML file"):
+    with pytest.raises(
+        InputError,
+        match="study.yaml' cannot be read: No such file.* Give the name of a YAML file",
+    ):
         sl.Study(file, store=tmp_path)
     file.write_text("grids: [{measurement: path_bound\n")
     with pytest.raises(InputError, match="study.yaml.*as YAML: .*line 2"):
@@ -166,5 +271,11 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 def test_a_loaded_model_is_refused_with_what_to_give(tiny: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="TransformerBridge.*its name or the folder"):
-        sl.Study({"measurement": "path_bound", "arguments": {"prompt": "11 ="}, "each": {"model": [tiny]}},
-                 store=tmp_path)  # fmt: skip
+        sl.Study(
+            {
+                "measurement": "path_bound",
+                "arguments": {"prompt": "11 ="},
+                "each": {"model": [tiny]},
+            },
+            store=tmp_path,
+        )

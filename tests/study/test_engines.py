@@ -41,8 +41,12 @@ class Killed:
     grids: list[dict[str, Any]]
     store: Path
     options: Mapping[str, Any]
-    kills: Mapping[str, Kill] = field(default_factory=dict)  # beside workers and drivers
-    workers_are: str = ""  # what their command lines have; otherwise they are the driver's children
+    kills: Mapping[str, Kill] = field(
+        default_factory=dict
+    )  # beside workers and drivers
+    workers_are: str = (
+        ""  # what their command lines have; otherwise they are the driver's children
+    )
     killed: Counter[str] = field(default_factory=Counter)
 
     def run(self, kills: int, seed: int = 0) -> sl.Study:
@@ -51,12 +55,22 @@ class Killed:
         keys = {cell.key for cell in made.cells}
         self._start()
         try:
-            while self.killed.total() < kills and len(made.store.named(keys)) < len(keys):
+            while self.killed.total() < kills and len(made.store.named(keys)) < len(
+                keys
+            ):
                 before = len(made.store.named(keys))
-                self._wait(lambda before=before: len(made.store.named(keys)) > before or self.driver.poll() == 0)
+                self._wait(
+                    lambda before=before: (
+                        len(made.store.named(keys)) > before or self.driver.poll() == 0
+                    )
+                )
                 number, kinds = self.killed.total(), ["driver", *self.kills]
                 kind = kinds[number // 4 % len(kinds)] if number % 4 == 3 else "worker"
-                if {"driver": self._kill_driver, "worker": self._kill_worker, **self.kills}[kind](draw):
+                if {
+                    "driver": self._kill_driver,
+                    "worker": self._kill_worker,
+                    **self.kills,
+                }[kind](draw):
                     self.killed[kind] += 1
             self._wait(lambda: self.driver.poll() is not None, 10 * WAIT)
             if self.driver.returncode:
@@ -70,7 +84,9 @@ class Killed:
     def _start(self) -> None:
         words = [json.dumps(one) for one in (self.grids, str(self.store), self.options)]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        self.driver = subprocess.Popen([sys.executable, "-c", DRIVER, *words], cwd=ROOT, env=environment)
+        self.driver = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, *words], cwd=ROOT, env=environment
+        )
 
     def _kill_driver(self, _: random.Random) -> bool:
         self.driver.kill()
@@ -87,7 +103,11 @@ class Killed:
     def _workers(self) -> list[psutil.Process]:
         if self.workers_are:
             every = psutil.process_iter(["cmdline"])
-            return [one for one in every if self.workers_are in " ".join(one.info["cmdline"] or [])]
+            return [
+                one
+                for one in every
+                if self.workers_are in " ".join(one.info["cmdline"] or [])
+            ]
         try:
             children = psutil.Process(self.driver.pid).children()
             return [one for one in children if one.status() != psutil.STATUS_ZOMBIE]
@@ -106,12 +126,19 @@ class Killed:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A Ray cluster of two nodes on this machine, each with one CPU."""
     ray = pytest.importorskip("ray")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("RAY_worker_niceness", "0")  # by default workers give way to every other program
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    )
+    monkeypatch.setenv(
+        "RAY_worker_niceness", "0"
+    )  # by default workers give way to every other program
     from ray.cluster_utils import Cluster
 
     try:
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        made = Cluster(
+            initialize_head=True,
+            head_node_args={"num_cpus": 1, "include_dashboard": False},
+        )
     except (OSError, RuntimeError, ValueError) as error:
         pytest.skip(f"Ray does not start here: {error}")
     made.second = made.add_node(num_cpus=1)
@@ -157,7 +184,9 @@ def slurm(folder: Path) -> Iterator[None]:
     for name in ("state", "spool"):
         (folder / name).mkdir(parents=True)
     file = folder / "slurm.conf"
-    file.write_text(CONFIGURATION.format(host=host, folder=folder, cores=os.cpu_count()))
+    file.write_text(
+        CONFIGURATION.format(host=host, folder=folder, cores=os.cpu_count())
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLURM_CONF", str(file))
         try:
@@ -174,27 +203,38 @@ def _start(folder: Path, file: Path) -> None:
     try:
         _authenticate()
         for daemon in ("slurmctld", "slurmd"):
-            subprocess.run([daemon, "-f", str(file)], check=True, capture_output=True, text=True)
+            subprocess.run(
+                [daemon, "-f", str(file)], check=True, capture_output=True, text=True
+            )
     except (subprocess.CalledProcessError, OSError) as error:
         pytest.skip(f"Slurm does not start here: {getattr(error, 'stderr', error)}")
     end = time.monotonic() + 60
     while "idle" not in _states():
         if time.monotonic() > end:
-            pytest.skip(f"Slurm does not start here: {(folder / 'slurmctld.log').read_text()[-500:]}")
+            pytest.skip(
+                f"Slurm does not start here: {(folder / 'slurmctld.log').read_text()[-500:]}"
+            )
         time.sleep(0.5)
 
 
 def _authenticate() -> None:
     """Start munged, which signs Slurm's messages, unless it runs."""
-    if subprocess.run(["munge", "-n"], capture_output=True, check=False).returncode == 0:
+    if (
+        subprocess.run(["munge", "-n"], capture_output=True, check=False).returncode
+        == 0
+    ):
         return
     Path("/run/munge").mkdir(exist_ok=True)
     shutil.chown("/run/munge", "munge")
-    subprocess.run(["runuser", "-u", "munge", "munged"], check=True, capture_output=True, text=True)
+    subprocess.run(
+        ["runuser", "-u", "munge", "munged"], check=True, capture_output=True, text=True
+    )
 
 
 def _states() -> str:
-    return subprocess.run(["sinfo", "-h", "-o", "%T"], capture_output=True, text=True, check=False).stdout
+    return subprocess.run(
+        ["sinfo", "-h", "-o", "%T"], capture_output=True, text=True, check=False
+    ).stdout
 
 
 def study_to_kill(folder: Path, options: dict[str, Any], **more: Any) -> Killed:
@@ -203,14 +243,23 @@ def study_to_kill(folder: Path, options: dict[str, Any], **more: Any) -> Killed:
     The first cell of half a second was computed in this process.
     """
     grids = [
-        {"measurement": "tests.study.fakes:deadly", "arguments": {"notes": str(folder / "crashes")}, "each": {
-            "x": [0, 1]}},
-        {"measurement": "tests.study.fakes:noted", "arguments": {"notes": str(folder / "notes"), "seconds": 0.5},
-         "each": {"x": list(range(3 * KILLS))}},
+        {
+            "measurement": "tests.study.fakes:deadly",
+            "arguments": {"notes": str(folder / "crashes")},
+            "each": {"x": [0, 1]},
+        },
+        {
+            "measurement": "tests.study.fakes:noted",
+            "arguments": {"notes": str(folder / "notes"), "seconds": 0.5},
+            "each": {"x": list(range(3 * KILLS))},
+        },
         {"measurement": "tests.study.fakes:broken", "each": {"x": [2, 3]}},
-        {"measurement": "synthetic.convergence", "arguments": {"lengths": [8, 16, 32, 64], "seeds": 2, "tail": 1.0},
-         "each": {"stack": [{"encoding": "rope"}, {"depth": 2}]}},
-    ]  # fmt: skip
+        {
+            "measurement": "synthetic.convergence",
+            "arguments": {"lengths": [8, 16, 32, 64], "seeds": 2, "tail": 1.0},
+            "each": {"stack": [{"encoding": "rope"}, {"depth": 2}]},
+        },
+    ]
     sl.Study(grids[1] | {"each": {"x": [0]}}, store=folder / "store").run()
     return Killed(grids, folder / "store", options, **more)
 
@@ -220,14 +269,24 @@ def require_nothing_lost(killed: Killed, folder: Path) -> None:
     made = killed.run(KILLS)
     print(dict(killed.killed))
     assert killed.killed.total() == KILLS
-    assert made.status()[["done", "failed"]].to_numpy().tolist() == [[1, 1], [3 * KILLS, 0], [1, 1], [2, 0]]
+    assert made.status()[["done", "failed"]].to_numpy().tolist() == [
+        [1, 1],
+        [3 * KILLS, 0],
+        [1, 1],
+        [2, 0],
+    ]
     reasons = made.failures()["reason"].tolist()
     assert "5 workers died" in reasons[0]
     assert reasons[1:] == ["RuntimeError: no measurement of 3"]
     begun = Counter((folder / "notes").read_text().split())
     assert len(begun) == 3 * KILLS
-    assert begun.total() <= 3 * KILLS + 2 * KILLS + 3  # a kill costs at most the cells in hand, and so does a crash
-    undisturbed = sl.Study([killed.grids[0] | {"each": {"x": [0]}}, *killed.grids[1:]], store=folder / "undisturbed")
+    assert (
+        begun.total() <= 3 * KILLS + 2 * KILLS + 3
+    )  # a kill costs at most the cells in hand, and so does a crash
+    undisturbed = sl.Study(
+        [killed.grids[0] | {"each": {"x": [0]}}, *killed.grids[1:]],
+        store=folder / "undisturbed",
+    )
     undisturbed.run(workers=2)
     assert files(folder / "undisturbed") == files(folder / "store")
 
@@ -241,7 +300,9 @@ def test_a_local_study_survives_kills(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(3000)
-def test_a_study_on_ray_survives_kills(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_on_ray_survives_kills(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also of nodes: the second leaves with its worker and its daemon, and another joins."""
 
     def lose_node(_: Any) -> bool:
@@ -251,7 +312,9 @@ def test_a_study_on_ray_survives_kills(cluster: Any, tmp_path: Path, monkeypatch
 
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     options = {"engine": "ray", "workers": 2}
-    killed = study_to_kill(tmp_path, options, kills={"node": lose_node}, workers_are="ray::_Remote")
+    killed = study_to_kill(
+        tmp_path, options, kills={"node": lose_node}, workers_are="ray::_Remote"
+    )
     require_nothing_lost(killed, tmp_path)
 
 
@@ -264,10 +327,14 @@ def test_a_study_on_slurm_survives_kills(tmp_path: Path) -> None:
 
     def running() -> list[str]:
         words = ["squeue", "-h", "-t", "R", "-o", "%i"]
-        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+        return subprocess.run(
+            words, capture_output=True, text=True, check=True
+        ).stdout.split()
 
     def restarts(job: str) -> str:
-        shown = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True, check=True).stdout
+        shown = subprocess.run(
+            ["scontrol", "show", "job", job], capture_output=True, text=True, check=True
+        ).stdout
         return shown.partition("Restarts=")[2].partition(" ")[0]
 
     def requeue(draw: Any) -> bool:
@@ -282,10 +349,16 @@ def test_a_study_on_slurm_survives_kills(tmp_path: Path) -> None:
 
     def cancel(draw: Any) -> bool:
         jobs = running()
-        return bool(jobs) and subprocess.run(["scancel", draw.choice(jobs)], check=False).returncode == 0
+        return (
+            bool(jobs)
+            and subprocess.run(["scancel", draw.choice(jobs)], check=False).returncode
+            == 0
+        )
 
     options = {"engine": "slurm", "workers": 2, "resources": {"timeout_min": 60}}
     kills = {"requeued": requeue, "cancelled": cancel}
     with slurm(tmp_path / "one-node"):
-        killed = study_to_kill(tmp_path, options, kills=kills, workers_are="submitit.core._submit")
+        killed = study_to_kill(
+            tmp_path, options, kills=kills, workers_are="submitit.core._submit"
+        )
         require_nothing_lost(killed, tmp_path)

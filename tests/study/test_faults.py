@@ -15,7 +15,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(disk)], capture_output=True, text=True
+        ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(disk)],
+        capture_output=True,
+        text=True,
     )
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
@@ -28,7 +30,9 @@ def remount(disk: Path, options: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_full_disk_ends_a_study_that_continues_with_more_space(small_disk: Path, workers: int) -> None:
+def test_a_full_disk_ends_a_study_that_continues_with_more_space(
+    small_disk: Path, workers: int
+) -> None:
     grid = {"measurement": "tests.study.fakes:square", "each": {"x": list(range(100))}}
     made = sl.Study(grid, store=small_disk / "store")
     with pytest.raises(OutputError, match="disk is full"):
@@ -57,10 +61,15 @@ def test_a_full_disk_while_a_journal_is_written_is_no_failure_of_the_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
-        raise OutputError("Cannot write the journal: the disk is full.", "Free some space.")
+        raise OutputError(
+            "Cannot write the journal: the disk is full.", "Free some space."
+        )
 
-    grid = {"measurement": "tests.study.fakes:journaled", "each": {"x": [3]}, "arguments": {
-        "notes": str(tmp_path / "notes")}}  # fmt: skip
+    grid = {
+        "measurement": "tests.study.fakes:journaled",
+        "each": {"x": [3]},
+        "arguments": {"notes": str(tmp_path / "notes")},
+    }
     made = sl.Study(grid, store=tmp_path / "store")
     (tmp_path / "notes").touch()
     monkeypatch.setattr("squashlens.saving.journal.Journal.keep", full)

@@ -23,8 +23,13 @@ from squashlens.study.work import Worker
 FAKE = "tests.study.fakes:"
 
 
-def study(store: Path, function: str, each: dict[str, Any], **arguments: Any) -> sl.Study:
-    return sl.Study({"measurement": FAKE + function, "arguments": arguments, "each": each}, store=store)
+def study(
+    store: Path, function: str, each: dict[str, Any], **arguments: Any
+) -> sl.Study:
+    return sl.Study(
+        {"measurement": FAKE + function, "arguments": arguments, "each": each},
+        store=store,
+    )
 
 
 def files(store: Path) -> dict[str, bytes]:
@@ -46,13 +51,19 @@ def test_a_cell_that_fails_stops_nothing_and_can_be_retried(tmp_path: Path) -> N
     allowed = tmp_path / "allowed"
     one = study(tmp_path / "store", "fixed", {"x": [1, 2]}, allowed=str(allowed))
     both = sl.Study(
-        [asdict(one.grids[0]), {"measurement": FAKE + "broken", "each": {"x": [2, 3, 4]}}], store=tmp_path / "store"
+        [
+            asdict(one.grids[0]),
+            {"measurement": FAKE + "broken", "each": {"x": [2, 3, 4]}},
+        ],
+        store=tmp_path / "store",
     )
     table = both.run().set_index("grid")
     assert table["failed"].to_dict() == {FAKE + "fixed": 2, FAKE + "broken": 1}
     assert table["done"].to_dict() == {FAKE + "fixed": 0, FAKE + "broken": 2}
     reasons = both.failures()
-    assert reasons["reason"].tolist() == 2 * ["RuntimeError: not yet"] + ["RuntimeError: no measurement of 3"]
+    assert reasons["reason"].tolist() == 2 * ["RuntimeError: not yet"] + [
+        "RuntimeError: no measurement of 3"
+    ]
     assert reasons["x"].tolist() == [1, 2, 3]
     allowed.touch()
     assert both.run()["failed"].sum() == 3  # a failure is not tried again by itself
@@ -64,10 +75,13 @@ def test_a_result_that_is_no_xarray_object_is_said(tmp_path: Path) -> None:
     one = study(tmp_path, "plain", {"x": [1]})
     one.run()
     assert one.failures()["reason"].item() == (
-        f"{FAKE}plain returned 1. Return an xarray DataArray or Dataset.")  # fmt: skip
+        f"{FAKE}plain returned 1. Return an xarray DataArray or Dataset."
+    )
 
 
-def test_cells_that_are_missing_or_damaged_are_left_out_and_computed_again(tmp_path: Path) -> None:
+def test_cells_that_are_missing_or_damaged_are_left_out_and_computed_again(
+    tmp_path: Path,
+) -> None:
     notes = tmp_path / "notes"
     one = study(tmp_path / "store", "noted", {"x": [1, 2, 3]}, notes=str(notes))
     with pytest.raises(InputError, match="No cell"):
@@ -86,7 +100,9 @@ def test_cells_that_are_missing_or_damaged_are_left_out_and_computed_again(tmp_p
 
 
 def test_a_long_cell_goes_on_from_its_journal(tmp_path: Path) -> None:
-    one = study(tmp_path / "store", "journaled", {"x": [3]}, notes=str(tmp_path / "notes"))
+    one = study(
+        tmp_path / "store", "journaled", {"x": [3]}, notes=str(tmp_path / "notes")
+    )
     with pytest.raises(KeyboardInterrupt):
         one.run()
     assert one.status()["left"].item() == 1
@@ -109,24 +125,46 @@ def test_a_model_is_loaded_once_and_its_results_have_their_provenance(
 
     monkeypatch.setattr(module, "load", once)
     grids = [
-        {"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}, "each": {
-            "prompt": {"short": "11 =", "long": "1101 ="}, "hooks": {"none": [], "window": [
-                {"sliding_window": {"window": 2}}]}}},
-        {"measurement": "collapse", "arguments": {
-            "model": "tiny-gemma", "sequence": {"repeated": {"token": "1", "n": 4}}, "round_to": "bf16"}},
-    ]  # fmt: skip
+        {
+            "measurement": "path_bound",
+            "arguments": {"model": "tiny-gemma"},
+            "each": {
+                "prompt": {"short": "11 =", "long": "1101 ="},
+                "hooks": {"none": [], "window": [{"sliding_window": {"window": 2}}]},
+            },
+        },
+        {
+            "measurement": "collapse",
+            "arguments": {
+                "model": "tiny-gemma",
+                "sequence": {"repeated": {"token": "1", "n": 4}},
+                "round_to": "bf16",
+            },
+        },
+    ]
     made = sl.Study(grids, store=tmp_path)
     assert made.run()["done"].tolist() == [4, 1]
     assert loaded == ["tiny-gemma"]
     both = made.combine("path_bound")
     assert both["path_bound"].dims == ("prompt", "hooks", "position")
-    assert both["token"].sel(prompt="short").values.tolist() == ["<bos>", "1", "1", "=", "", ""]
+    assert both["token"].sel(prompt="short").values.tolist() == [
+        "<bos>",
+        "1",
+        "1",
+        "=",
+        "",
+        "",
+    ]
     here = sl.path_bound(tiny, "1101 =")
-    assert made.result(both["cell"].sel(prompt="long", hooks="none").item()).identical(here)
+    assert made.result(both["cell"].sel(prompt="long", hooks="none").item()).identical(
+        here
+    )
     assert np.array_equal(both["path_bound"].sel(prompt="long", hooks="none"), here)
     with sl.applied(tiny, sl.hooks.sliding_window(2)):
         window = sl.path_bound(tiny, "11 =")
-    assert np.array_equal(restored(both["path_bound"].sel(prompt="short", hooks="window")), window)
+    assert np.array_equal(
+        restored(both["path_bound"].sel(prompt="short", hooks="window")), window
+    )
     assert_drawn_with_provenance(both, made)
     import torch
 
@@ -147,24 +185,36 @@ def assert_drawn_with_provenance(both: xr.Dataset, made: sl.Study) -> None:
     page: Any = sl.figures.of(both)
     assert [len(line.x) for line in page.data] == [4, 6, 4, 6]
     assert [block[0].head for block in Page.of(page).blocks] == [
-        f"hooks {name}, prompt {prompt}" for name in ("none", "window") for prompt in ("short", "long")
+        f"hooks {name}, prompt {prompt}"
+        for name in ("none", "window")
+        for prompt in ("short", "long")
     ]
     line: Any = sl.figures.of(one)
     assert line.layout.title.text == page.layout.title.text
     assert len(line.data[0].x) == 4
     assert "derived" not in Page.of(line).notes
-    assert "derived values" in str(sl.figures.of(2 * one["path_bound"]).layout.title.subtitle.text)  # pyright: ignore
+    assert "derived values" in str(
+        sl.figures.of(2 * one["path_bound"]).layout.title.subtitle.text
+    )  # pyright: ignore
 
 
 @pytest.mark.slow
 def test_a_cell_that_is_missing_has_no_provenance(tmp_path: Path) -> None:
-    grid = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}, "each": {
-        "prompt": {"short": "11 =", "long": "1101 ="}, "to_layer": [2, 99]}}  # fmt: skip
+    grid = {
+        "measurement": "path_bound",
+        "arguments": {"model": "tiny-gemma"},
+        "each": {"prompt": {"short": "11 =", "long": "1101 ="}, "to_layer": [2, 99]},
+    }
     made = sl.Study(grid, store=tmp_path)
     assert made.run()["failed"].tolist() == [2]
     found = made.combine()
-    axis = next(name for name in map(str, found["path_bound"].dims) if name == "to_layer")
-    assert sl.results.provenance(found.isel({axis: 0, "prompt": 0}))["call"]["prompt"] == "11 ="
+    axis = next(
+        name for name in map(str, found["path_bound"].dims) if name == "to_layer"
+    )
+    assert (
+        sl.results.provenance(found.isel({axis: 0, "prompt": 0}))["call"]["prompt"]
+        == "11 ="
+    )
     for use in (sl.results.provenance, sl.figures.of):
         with pytest.raises(InputError, match="this cell of a study is not done"):
             use(found.isel({axis: 1, "prompt": 0}))
@@ -179,12 +229,18 @@ def test_combine_has_a_dimension_for_each_varied_argument(tmp_path: Path) -> Non
     expected = both["x"] ** 2 + both["y"] + xr.DataArray([0, 1, 2], dims="place")
     assert (both["area"] == expected).all()
     assert both["area"].attrs == {"units": "1", "long_name": "x² + y"}
-    assert one.result(both["cell"].sel(x=2, y=10).item())["area"].values.tolist() == [14, 15, 16]
+    assert one.result(both["cell"].sel(x=2, y=10).item())["area"].values.tolist() == [
+        14,
+        15,
+        16,
+    ]
     with pytest.raises(InputError, match="no grid"):
         one.combine("other")
 
 
-def test_units_that_differ_are_named_together_and_forms_that_differ_are_refused(tmp_path: Path) -> None:
+def test_units_that_differ_are_named_together_and_forms_that_differ_are_refused(
+    tmp_path: Path,
+) -> None:
     one = study(tmp_path / "units", "square", {"x": [1], "units": ["m", "s", "m or s"]})
     one.run()
     assert one.combine()["area"].attrs["units"] == "m or s or m or s"
@@ -195,7 +251,9 @@ def test_units_that_differ_are_named_together_and_forms_that_differ_are_refused(
 
 
 @pytest.mark.slow
-def test_several_processes_share_the_work_and_write_the_same_files(tmp_path: Path) -> None:
+def test_several_processes_share_the_work_and_write_the_same_files(
+    tmp_path: Path,
+) -> None:
     """One of the cells crashes its worker, which is replaced; no other cell is computed twice."""
     notes = tmp_path / "notes"
     shared = study(tmp_path / "two", "deadly", {"x": list(range(12))}, notes=str(notes))
@@ -213,8 +271,14 @@ def test_a_worker_of_another_version_is_refused(tmp_path: Path) -> None:
     from squashlens.study.work import digest, work
 
     one = study(tmp_path, "square", {"x": [1]})
-    task = {"grids": [asdict(one.grids[0])], "store": str(tmp_path), "cells": digest(one.cells), "workers": 1,
-            "threads": 1, "device": None}  # fmt: skip
+    task = {
+        "grids": [asdict(one.grids[0])],
+        "store": str(tmp_path),
+        "cells": digest(one.cells),
+        "workers": 1,
+        "threads": 1,
+        "device": None,
+    }
     work(task, 0)
     assert one.status()["done"].tolist() == [1]
     with pytest.raises(InputError, match="other cells"):
@@ -223,29 +287,52 @@ def test_a_worker_of_another_version_is_refused(tmp_path: Path) -> None:
 
 def test_arguments_of_run(tmp_path: Path) -> None:
     one = study(tmp_path, "square", {"x": [1]})
-    for wrong in ({"workers": 0}, {"engine": "mpi"}, {"threads": -1}, {"resources": {"num_gpus": 1}}):
+    for wrong in (
+        {"workers": 0},
+        {"engine": "mpi"},
+        {"threads": -1},
+        {"resources": {"num_gpus": 1}},
+    ):
         with pytest.raises(InputError):
             one.run(**wrong)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_ray_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_that_does_not_start_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def init(**_: object) -> None:
         raise ConnectionError("no cluster at 10.0.0.1:6379")
 
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))  # pyright: ignore
+    monkeypatch.setitem(
+        sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init)
+    )  # pyright: ignore
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    with pytest.raises(InputError, match=r"Ray does not start: no cluster at .* Check that RAY_ADDRESS=10\.0\.0\.1"):
+    with pytest.raises(
+        InputError,
+        match=r"Ray does not start: no cluster at .* Check that RAY_ADDRESS=10\.0\.0\.1",
+    ):
         study(tmp_path, "square", {"x": [1]}).run(engine="ray")
 
 
-def test_a_worker_loads_each_model_once(tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_loads_each_model_once(
+    tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("squashlens.engine.loading.load.load", lambda *_, **__: tiny)
     each = {"dtype": ["float32", "float64"], "prompt": ["1", "11", "111"]}
-    one = sl.Study({"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}, "each": each}, store=tmp_path)
+    one = sl.Study(
+        {
+            "measurement": "path_bound",
+            "arguments": {"model": "tiny-gemma"},
+            "each": each,
+        },
+        store=tmp_path,
+    )
     worker = Worker(one.store)
     looks = iter(range(30))
     with one.store.claimed(one.cells[-1].key):  # another worker has it in hand
-        worker.run([*one.cells[:3], one.cells[-1]], stop=lambda: next(looks, None) is None)
+        worker.run(
+            [*one.cells[:3], one.cells[-1]], stop=lambda: next(looks, None) is None
+        )
         assert (worker.loads, one.status()["done"].item()) == (1, 3)
     worker.run([*one.cells[1:], one.cells[0]])
     assert (worker.loads, one.status()["done"].item()) == (2, 6)
@@ -256,19 +343,31 @@ def test_workers_take_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
     monkeypatch.setattr(
-        engines.subprocess, "Popen", lambda *_, env, **__: begun.append(env["CUDA_VISIBLE_DEVICES"]) or MagicMock()
+        engines.subprocess,
+        "Popen",
+        lambda *_, env, **__: begun.append(env["CUDA_VISIBLE_DEVICES"]) or MagicMock(),
     )
     local = engines.Local(None)
     for worker in range(3):
         local.start({"threads": 1}, worker)
     assert begun == ["5", "7", "5"]
-    assert engines.Local("cuda:1").gpus == []  # all of them, by the names that the user gave
+    assert (
+        engines.Local("cuda:1").gpus == []
+    )  # all of them, by the names that the user gave
 
 
-def test_an_actor_gets_a_gpu_or_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = [{"Alive": True, "Resources": {"GPU": 2.0}}, {"Alive": True, "Resources": {}}]
+def test_an_actor_gets_a_gpu_or_what_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = [
+        {"Alive": True, "Resources": {"GPU": 2.0}},
+        {"Alive": True, "Resources": {}},
+    ]
     ray = MagicMock(**{"nodes.return_value": nodes})
     monkeypatch.setitem(sys.modules, "ray", ray)
     for options in ({}, {"num_gpus": 0.5}):
         engines.Ray(options, 1).start({}, 0)
-    assert [call.kwargs["num_gpus"] for call in ray.remote.return_value.options.call_args_list] == [1, 0.5]
+    assert [
+        call.kwargs["num_gpus"]
+        for call in ray.remote.return_value.options.call_args_list
+    ] == [1, 0.5]

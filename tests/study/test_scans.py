@@ -28,13 +28,21 @@ def without_loading(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def written(folder: Path, prompts: list[Any]) -> dict[str, Any]:
     """A file with these prompts."""
-    (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": one, "n": 1}) + "\n" for one in prompts))
+    (folder / "prompts.jsonl").write_text(
+        "".join(json.dumps({"prompt": one, "n": 1}) + "\n" for one in prompts)
+    )
     return {"file": str(folder / "prompts.jsonl")}
 
 
 def scan(store: Path, over: dict[str, Any], **more: Any) -> sl.Study:
     return sl.Study(
-        {"measurement": LETTERS, "arguments": {"model": "tiny-gemma"}, "over": over, "name": "letters", **more},
+        {
+            "measurement": LETTERS,
+            "arguments": {"model": "tiny-gemma"},
+            "over": over,
+            "name": "letters",
+            **more,
+        },
         store=store,
     )
 
@@ -52,29 +60,47 @@ def test_every_prompt_is_in_one_shard(size: int, tmp_path: Path) -> None:
 
 # Lines that are no prompt, or one that cannot be measured, with what their reasons say.
 ODD = {
-    "no JSON": "not JSON: Expecting value", '{"prompt": "cut': "not JSON: Unterminated", "": "not JSON",
-    "[" * 10**5: "not JSON: maximum recursion", "[1]": r"is \[1\], no JSON object",
+    "no JSON": "not JSON: Expecting value",
+    '{"prompt": "cut': "not JSON: Unterminated",
+    "": "not JSON",
+    "[" * 10**5: "not JSON: maximum recursion",
+    "[1]": r"is \[1\], no JSON object",
     '{"n": 1}': "The row has no 'prompt'",
-    '{"prompt": null}': "'prompt' of the row is None", '{"prompt": [1, 2.5]}': r"of the row is \[1, 2.5\]",
-    '{"prompt": ""}': "The prompt is empty", '{"prompt": []}': "The prompt is empty",
-    '{"prompt": "no!"}': "ValueError: an exclamation mark", r'{"prompt": "\ud83d!"}': "ValueError: an exclamation mark",
-}  # fmt: skip
+    '{"prompt": null}': "'prompt' of the row is None",
+    '{"prompt": [1, 2.5]}': r"of the row is \[1, 2.5\]",
+    '{"prompt": ""}': "The prompt is empty",
+    '{"prompt": []}': "The prompt is empty",
+    '{"prompt": "no!"}': "ValueError: an exclamation mark",
+    r'{"prompt": "\ud83d!"}': "ValueError: an exclamation mark",
+}
 
 
-def test_a_row_that_fails_has_its_reason_and_the_others_are_measured(tmp_path: Path) -> None:
+def test_a_row_that_fails_has_its_reason_and_the_others_are_measured(
+    tmp_path: Path,
+) -> None:
     """Each odd line stands before a row that can be measured; half of a surrogate pair is measured, and escaped."""
     good = [*PROMPTS[: len(ODD) - 1], "half \ud83d"]
-    lines = [line for odd, text in zip(ODD, good, strict=True) for line in (odd, json.dumps({"prompt": text}))]
+    lines = [
+        line
+        for odd, text in zip(ODD, good, strict=True)
+        for line in (odd, json.dumps({"prompt": text}))
+    ]
     (tmp_path / "prompts.jsonl").write_text("\n".join(lines) + "\n")
-    one = scan(tmp_path / "store", {"file": str(tmp_path / "prompts.jsonl"), "shard": 10})
-    assert one.run()[["cells", "done", "failed", "failed_rows"]].to_numpy().tolist() == [[3, 3, 0, len(ODD)]]
+    one = scan(
+        tmp_path / "store", {"file": str(tmp_path / "prompts.jsonl"), "shard": 10}
+    )
+    assert one.run()[
+        ["cells", "done", "failed", "failed_rows"]
+    ].to_numpy().tolist() == [[3, 3, 0, len(ODD)]]
     listed, table = one.failures(), one.rows()
     assert listed["row"].tolist() == [*range(0, 2 * len(ODD), 2)]
     for reason, expected in zip(listed["reason"], ODD.values(), strict=True):
         assert re.search(expected, reason), reason
     assert table["error"].dropna().tolist() == listed["reason"].tolist()
     measured = table[table["error"].isna()]
-    assert [list(map(chr, code)) for code in measured["code"][:-1]] == [list(text) for text in good[:-1]]
+    assert [list(map(chr, code)) for code in measured["code"][:-1]] == [
+        list(text) for text in good[:-1]
+    ]
     assert measured["prompt"].tolist() == [*good[:-1], r"half \ud83d"]
     with pytest.raises(InputError, match="Use `rows`"):
         one.combine()
@@ -83,32 +109,62 @@ def test_a_row_that_fails_has_its_reason_and_the_others_are_measured(tmp_path: P
 def test_a_row_does_not_depend_on_the_rows_beside_it(tiny: Any, tmp_path: Path) -> None:
     """By default a token is replaced by other tokens of its own prompt, not of those that have the same length."""
     prompts = [[2, 9, 5, 7], [2, 10, 8, 6]]
-    one = sl.Study({"measurement": "substitution_effect", "arguments": {"model": "tiny-gemma"}, "name": "swaps",
-                    "over": written(tmp_path, prompts)}, store=tmp_path / "store")  # fmt: skip
+    one = sl.Study(
+        {
+            "measurement": "substitution_effect",
+            "arguments": {"model": "tiny-gemma"},
+            "name": "swaps",
+            "over": written(tmp_path, prompts),
+        },
+        store=tmp_path / "store",
+    )
     one.run()
     for row, found in enumerate(one.rows()["effect"]):
-        np.testing.assert_allclose(found, sl.substitution_effect(tiny, prompts[row])["effect"], rtol=1e-5)
+        np.testing.assert_allclose(
+            found, sl.substitution_effect(tiny, prompts[row])["effect"], rtol=1e-5
+        )
 
 
 def test_a_scan_needs_no_model(tmp_path: Path) -> None:
     over = written(tmp_path, ["1", "", "333"])
-    one = sl.Study({"measurement": "tests.study.fakes:size", "name": "sizes", "over": over}, store=tmp_path / "store")
-    assert one.run()[["done", "failed", "failed_rows"]].to_numpy().tolist() == [[1, 0, 1]]
+    one = sl.Study(
+        {"measurement": "tests.study.fakes:size", "name": "sizes", "over": over},
+        store=tmp_path / "store",
+    )
+    assert one.run()[["done", "failed", "failed_rows"]].to_numpy().tolist() == [
+        [1, 0, 1]
+    ]
     assert one.rows()["size"].dropna().tolist() == [1, 3]
     with pytest.raises(InputError, match="neither prompts nor sequences"):
-        sl.Study({"measurement": "tests.study.fakes:square", "over": over}, store=tmp_path)
+        sl.Study(
+            {"measurement": "tests.study.fakes:square", "over": over}, store=tmp_path
+        )
 
 
 def test_a_shard_with_a_failed_row_is_measured_again(tmp_path: Path) -> None:
-    grid = {"measurement": "tests.study.fakes:permitted", "name": "letters", "arguments": {
-        "model": "tiny-gemma", "allowed": str(tmp_path / "allowed"), "notes": str(tmp_path / "notes")}}  # fmt: skip
+    grid = {
+        "measurement": "tests.study.fakes:permitted",
+        "name": "letters",
+        "arguments": {
+            "model": "tiny-gemma",
+            "allowed": str(tmp_path / "allowed"),
+            "notes": str(tmp_path / "notes"),
+        },
+    }
     over = written(tmp_path, ["a", "b late", "c", "d"]) | {"shard": 2}
     one = sl.Study(grid | {"over": over}, store=tmp_path / "store")
     assert one.run()[["done", "failed_rows"]].to_numpy().tolist() == [[2, 1]]
     assert one.run()["failed_rows"].tolist() == [1]  # not by itself
     (tmp_path / "allowed").touch()
     assert one.run(retry=True)["failed_rows"].tolist() == [0]
-    assert (tmp_path / "notes").read_text().splitlines() == ["a", "b late", "c", "d", "a", "b late"]
+    assert (tmp_path / "notes").read_text().splitlines() == [
+        "a",
+        "b late",
+        "c",
+        "d",
+        "a",
+        "b late",
+    ]
 
 
 def test_a_scan_is_resumed_and_its_shards_are_checked(tmp_path: Path) -> None:
@@ -125,7 +181,9 @@ def test_a_scan_is_resumed_and_its_shards_are_checked(tmp_path: Path) -> None:
     one.run()
     assert {shard: shard.read_bytes() for shard in shards} == before
     other = scan(tmp_path / "store", over | {"shard": 5})
-    assert {c.span for c in other.cells if c.key in {cell.key for cell in one.cells}} == {(20, 25)}  # the same rows
+    assert {
+        c.span for c in other.cells if c.key in {cell.key for cell in one.cells}
+    } == {(20, 25)}  # the same rows
 
 
 def changed(prompt: str, file: str) -> xr.Dataset:
@@ -134,29 +192,51 @@ def changed(prompt: str, file: str) -> xr.Dataset:
     return xr.Dataset({"size": len(prompt)})
 
 
-def test_a_file_that_changed_since_the_study_was_described_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_changed_since_the_study_was_described_is_refused(
+    tmp_path: Path,
+) -> None:
     one = scan(tmp_path / "store", written(tmp_path, PROMPTS[:3]))
     one.run()
     over = written(tmp_path, [*PROMPTS[:2], "another"])
     for use in (one.run, one.status):
-        with pytest.raises(InputError, match="changed after the study was described.*Make the Study again"):
+        with pytest.raises(
+            InputError,
+            match="changed after the study was described.*Make the Study again",
+        ):
             use()
     assert one.rows()["prompt"].tolist() == PROMPTS[:3]  # what is stored
     assert scan(tmp_path / "store", over).status()["left"].tolist() == [1]
 
 
-def test_rows_that_change_while_they_are_measured_are_not_stored(tmp_path: Path) -> None:
+def test_rows_that_change_while_they_are_measured_are_not_stored(
+    tmp_path: Path,
+) -> None:
     over = written(tmp_path, PROMPTS[:3])
-    one = sl.Study({"measurement": "tests.study.test_scans:changed", "arguments": over, "over": over,
-                    "name": "sizes"}, store=tmp_path / "store")  # fmt: skip
+    one = sl.Study(
+        {
+            "measurement": "tests.study.test_scans:changed",
+            "arguments": over,
+            "over": over,
+            "name": "sizes",
+        },
+        store=tmp_path / "store",
+    )
     with pytest.raises(InputError, match="changed after the study was described"):
         one.run()
     assert not one.store.named([one.cells[0].key])
 
 
-def test_real_measurements_of_prompts_and_of_the_sequences_that_they_grow_into(tmp_path: Path, tiny: Any) -> None:
-    over, arguments = written(tmp_path, ["110", "1101", [2, 4, 4, 76]]), {"model": "tiny-gemma"}
-    grids = [{"measurement": name, "arguments": arguments, "over": over} for name in ("path_bound", "collapse")]
+def test_real_measurements_of_prompts_and_of_the_sequences_that_they_grow_into(
+    tmp_path: Path, tiny: Any
+) -> None:
+    over, arguments = (
+        written(tmp_path, ["110", "1101", [2, 4, 4, 76]]),
+        {"model": "tiny-gemma"},
+    )
+    grids = [
+        {"measurement": name, "arguments": arguments, "over": over}
+        for name in ("path_bound", "collapse")
+    ]
     one = sl.Study(grids, store=tmp_path / "store")
     one.run()
     table = one.rows("path_bound")
@@ -176,7 +256,10 @@ def test_real_measurements_of_prompts_and_of_the_sequences_that_they_grow_into(t
         ({"file": "none.jsonl", "rows": 3}, "over: .* no keyword rows="),
         ({"file": "prompts.txt"}, "no JSONL file"),
         ({"file": "empty.jsonl"}, "no rows"),
-        ({"file": "lines.jsonl"}, "no prompt in its first rows. .* not JSON: Expecting value"),
+        (
+            {"file": "lines.jsonl"},
+            "no prompt in its first rows. .* not JSON: Expecting value",
+        ),
         ({"file": "good.jsonl", "shard": 0}, "shard"),
         ({"file": "good.jsonl", "column": "text"}, "It has: n, prompt"),
     ],
@@ -196,8 +279,14 @@ def test_what_cannot_be_scanned_is_refused(
     with pytest.raises(InputError, match=words):
         scan(tmp_path / "store", over)
     with pytest.raises(InputError, match="prompt= is given"):
-        sl.Study({"measurement": "path_bound", "arguments": {"model": "tiny-gemma", "prompt": "11 ="},
-                  "over": {"file": "good.jsonl"}}, store=tmp_path)  # fmt: skip
+        sl.Study(
+            {
+                "measurement": "path_bound",
+                "arguments": {"model": "tiny-gemma", "prompt": "11 ="},
+                "over": {"file": "good.jsonl"},
+            },
+            store=tmp_path,
+        )
 
 
 def test_rows_are_those_of_a_scan(tmp_path: Path) -> None:
@@ -212,7 +301,12 @@ def test_labels_are_those_of_the_study_that_asks(tmp_path: Path) -> None:
     """A cell has the same file under every label, and under two labels at once."""
     square = {"measurement": "tests.study.fakes:square", "name": "areas"}
     over = written(tmp_path, PROMPTS[:3])
-    letters = {"measurement": LETTERS, "arguments": {"model": "tiny-gemma"}, "over": over, "name": "letters"}
+    letters = {
+        "measurement": LETTERS,
+        "arguments": {"model": "tiny-gemma"},
+        "over": over,
+        "name": "letters",
+    }
 
     def asked(*labels: str, axis: str = "hooks") -> list[Any]:
         each = {axis: dict.fromkeys(labels, [] if axis == "hooks" else "float32")}
@@ -220,21 +314,35 @@ def test_labels_are_those_of_the_study_that_asks(tmp_path: Path) -> None:
         one = sl.Study([numbers, letters | {"each": each}], store=tmp_path / "store")
         one.run()
         areas = one.combine("areas")["area"].sel(place=10)
-        return [areas["x"].values.tolist(), areas.values.tolist(), one.rows("letters")[axis].tolist()]
+        return [
+            areas["x"].values.tolist(),
+            areas.values.tolist(),
+            one.rows("letters")[axis].tolist(),
+        ]
 
     assert asked("none") == [["none"], [4], ["none"] * 3]
     assert asked("plain") == [["plain"], [4], ["plain"] * 3]
-    assert asked("one", "two", axis="dtype") == [["one", "two"], [4, 4], ["one"] * 3 + ["two"] * 3]
+    assert asked("one", "two", axis="dtype") == [
+        ["one", "two"],
+        [4, 4],
+        ["one"] * 3 + ["two"] * 3,
+    ]
 
 
-@pytest.mark.parametrize(("use", "package", "extra"), [
-    (lambda one: one.run(engine="ray"), "ray", "ray"),
-    (lambda one: one.run(engine="slurm"), "submitit", "slurm"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("use", "package", "extra"),
+    [
+        (lambda one: one.run(engine="ray"), "ray", "ray"),
+        (lambda one: one.run(engine="slurm"), "submitit", "slurm"),
+    ],
+)
 def test_a_missing_extra_is_named(
     use: Any, package: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    one = sl.Study({"measurement": "tests.study.fakes:square", "arguments": {"x": 1}}, store=tmp_path)
+    one = sl.Study(
+        {"measurement": "tests.study.fakes:square", "arguments": {"x": 1}},
+        store=tmp_path,
+    )
     with pytest.raises(InputError, match=rf"squashlens\[{extra}\]"):
         use(one)

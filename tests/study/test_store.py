@@ -68,10 +68,14 @@ with claimed(Path(sys.argv[1])):
 """
 
 
-def test_workers_that_die_with_a_claim_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_die_with_a_claim_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "claims" / "a"
     for number in (signal.SIGKILL, signal.SIGABRT):
-        holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE)
+        holder = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE
+        )
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         with claimed(path) as deaths:
@@ -81,21 +85,30 @@ def test_workers_that_die_with_a_claim_are_counted(tmp_path: Path, monkeypatch: 
     with claimed(path) as deaths:
         assert deaths == 2
     path.write_bytes(b"..")
-    monkeypatch.setattr("squashlens.study.claims.fcntl", None)  # then the bytes may be of workers that live
+    monkeypatch.setattr(
+        "squashlens.study.claims.fcntl", None
+    )  # then the bytes may be of workers that live
     with claimed(path) as deaths:
         assert deaths == 0
 
 
-def test_a_store_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written_is_refused_before_the_work(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "file").write_text("no folder")
-    study = sl.Study({"measurement": "tests.study.fakes:square", "arguments": {"x": 1}}, store=tmp_path / "file")
+    study = sl.Study(
+        {"measurement": "tests.study.fakes:square", "arguments": {"x": 1}},
+        store=tmp_path / "file",
+    )
     began = time.monotonic()
     with pytest.raises((OutputError, InputError), match="file"):
         study.run()
     assert time.monotonic() - began < 5
 
 
-def test_a_record_of_a_failure_ends_with_a_success_and_counts_only_whole(store: Store) -> None:
+def test_a_record_of_a_failure_ends_with_a_success_and_counts_only_whole(
+    store: Store,
+) -> None:
     store.fail(KEY, {"reason": "why"})
     assert store.failures()[KEY]["reason"] == "why"
     store.keep(KEY, {}, square(3))
@@ -106,5 +119,10 @@ def test_a_record_of_a_failure_ends_with_a_success_and_counts_only_whole(store: 
 
 
 def test_a_url_is_no_store() -> None:
-    with pytest.raises(InputError, match="is a URL. Give a folder that all workers see"):
-        sl.Study({"measurement": "tests.study.fakes:square", "arguments": {"x": 1}}, store="s3://bucket/study")
+    with pytest.raises(
+        InputError, match="is a URL. Give a folder that all workers see"
+    ):
+        sl.Study(
+            {"measurement": "tests.study.fakes:square", "arguments": {"x": 1}},
+            store="s3://bucket/study",
+        )

@@ -21,7 +21,9 @@ WINDOWS = [{}, {"window": 3}, {"window": 1}]
 ENCODINGS = ["none", "sinusoidal", "sinusoidal_qk", "rope", "alibi", "t5", "learned"]
 
 
-def check(stack: Stack, lengths: list[int], seeds: list[int], apart: float = 1e-9) -> None:
+def check(
+    stack: Stack, lengths: list[int], seeds: list[int], apart: float = 1e-9
+) -> None:
     """v, v*, δ and the self-weight against whole sequences, one by one."""
     found = last_tokens(stack, lengths, seeds=seeds)
     drawn = draw(stack, max(lengths), seeds, F64, CPU)
@@ -31,42 +33,73 @@ def check(stack: Stack, lengths: list[int], seeds: list[int], apart: float = 1e-
             doubled, star_rows = twin.run(stack, drawn, s, [*range(n), n - 1])
             for layer in range(stack.depth):
                 for one, truth in ((found.v, plain), (found.star, doubled)):
-                    np.testing.assert_allclose(one[s, layer, place], truth[layer][-1], rtol=1e-10, atol=1e-10)
+                    np.testing.assert_allclose(
+                        one[s, layer, place], truth[layer][-1], rtol=1e-10, atol=1e-10
+                    )
                 alpha = np.pad(rows[layer][:, -1], ((0, 0), (0, 1)))
                 delta = np.abs(alpha - star_rows[layer][:, -1]).sum(-1)
-                np.testing.assert_allclose(found.total_variation[s, layer, place], delta, rtol=0, atol=1e-10)
+                np.testing.assert_allclose(
+                    found.total_variation[s, layer, place], delta, rtol=0, atol=1e-10
+                )
                 own = star_rows[layer][:, -1, -1]
-                np.testing.assert_allclose(found.self_weight[s, layer, place], own, rtol=1e-10)
+                np.testing.assert_allclose(
+                    found.self_weight[s, layer, place], own, rtol=1e-10
+                )
             if n > 1 and stack.window != 1:
-                assert np.abs(plain[0][-1] - doubled[0][-1]).max() >= apart  # else v would do for v*
+                assert (
+                    np.abs(plain[0][-1] - doubled[0][-1]).max() >= apart
+                )  # else v would do for v*
 
 
 @pytest.mark.few(4)
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 def test_every_encoding_under_every_window(encoding: Any, window: Any) -> None:
-    stack = Stack(depth=2, heads=2, encoding=encoding, residual=True, norm="rms", mlp=1, **window, **SMALL)
+    stack = Stack(
+        depth=2,
+        heads=2,
+        encoding=encoding,
+        residual=True,
+        norm="rms",
+        mlp=1,
+        **window,
+        **SMALL,
+    )
     check(stack, [2, 3, 4, 5, 9], [0, 3])
 
 
-ANY = st.fixed_dictionaries({
-    "encoding": st.sampled_from(ENCODINGS), "residual": st.booleans(),
-    "norm": st.sampled_from(["none", "rms", "layer"]), "mlp": st.integers(0, 2), "depth": st.integers(1, 3),
-    "heads": st.sampled_from([1, 2, 4]), "scale": st.floats(0.3, 3),
-})  # fmt: skip
+ANY = st.fixed_dictionaries(
+    {
+        "encoding": st.sampled_from(ENCODINGS),
+        "residual": st.booleans(),
+        "norm": st.sampled_from(["none", "rms", "layer"]),
+        "mlp": st.integers(0, 2),
+        "depth": st.integers(1, 3),
+        "heads": st.sampled_from([1, 2, 4]),
+        "scale": st.floats(0.3, 3),
+    }
+)
 
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=60)
-@given(ANY, st.sampled_from(WINDOWS), st.lists(st.integers(1, 11), min_size=1, max_size=4))
-def test_any_stack_against_the_twin(options: Any, window: Any, lengths: list[int]) -> None:
+@given(
+    ANY, st.sampled_from(WINDOWS), st.lists(st.integers(1, 11), min_size=1, max_size=4)
+)
+def test_any_stack_against_the_twin(
+    options: Any, window: Any, lengths: list[int]
+) -> None:
     check(Stack(**options, **window, **SMALL), lengths, [1], apart=0)
 
 
 @pytest.mark.parametrize("encoding", ["none", "sinusoidal_qk", "rope", "alibi", "t5"])
 @pytest.mark.parametrize("window", WINDOWS[:2], ids=str)
 def test_direct_draws_against_the_twin(encoding: Any, window: Any) -> None:
-    check(Stack(encoding=encoding, projections="direct", heads=2, **window, **SMALL), [1, 2, 6, 10], [0, 7])
+    check(
+        Stack(encoding=encoding, projections="direct", heads=2, **window, **SMALL),
+        [1, 2, 6, 10],
+        [0, 7],
+    )
 
 
 @pytest.mark.parametrize("name", PAPER)
@@ -80,29 +113,41 @@ def test_a_stack_against_pytorchs_attention() -> None:
     drawn = draw(stack, n, [0, 1], F64, CPU)
     x, w = drawn.tokens, drawn.layers[0]
     q, k, v = (
-        (x @ m).unflatten(-1, (4, 16)).transpose(1, 2) for m in (w["query"], w["key"], w["value"])
+        (x @ m).unflatten(-1, (4, 16)).transpose(1, 2)
+        for m in (w["query"], w["key"], w["value"])
     )  # (seed, head, token, dot)
-    expected = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2) @ w["output"]
+    expected = (
+        scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        @ w["output"]
+    )
     found = last_tokens(stack, range(1, n + 1), seeds=2)
     torch.testing.assert_close(found.v[:, 0], expected, rtol=1e-11, atol=1e-12)
 
 
 def test_small_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    stack = Stack(depth=3, heads=2, encoding="rope", residual=True, norm="layer", mlp=2, window=6)
+    stack = Stack(
+        depth=3, heads=2, encoding="rope", residual=True, norm="layer", mlp=2, window=6
+    )
     whole = last_tokens(stack, range(2, 30), seeds=3)
     monkeypatch.setattr(stack_passes, "CELLS", 1)
     monkeypatch.setattr(stack_passes, "NUMBERS", 1)
     pieces = last_tokens(stack, range(2, 30), seeds=3)
     for name in vars(whole):
-        torch.testing.assert_close(getattr(pieces, name), getattr(whole, name), rtol=1e-11, atol=1e-13)
+        torch.testing.assert_close(
+            getattr(pieces, name), getattr(whole, name), rtol=1e-11, atol=1e-13
+        )
 
 
 def test_a_longer_sequence_begins_with_the_shorter_one() -> None:
     stack = Stack(depth=2, encoding="t5", residual=True)
     short, long = (last_tokens(stack, n, seeds=[4]) for n in ([5, 17], [5, 17, 333]))
     torch.testing.assert_close(long.v[:, :, :2], short.v, rtol=1e-12, atol=1e-14)
-    deeper = last_tokens(Stack(depth=3, encoding="t5", residual=True, mlp=1), [5], seeds=[4])
-    shallow = last_tokens(Stack(depth=1, encoding="t5", residual=True, mlp=1), [5], seeds=[4])
+    deeper = last_tokens(
+        Stack(depth=3, encoding="t5", residual=True, mlp=1), [5], seeds=[4]
+    )
+    shallow = last_tokens(
+        Stack(depth=1, encoding="t5", residual=True, mlp=1), [5], seeds=[4]
+    )
     torch.testing.assert_close(deeper.v[:, :1], shallow.v, rtol=1e-12, atol=1e-14)
 
 
@@ -110,7 +155,9 @@ def test_alibi_against_its_closed_form() -> None:
     """With values and keys of no account, weights are a geometric series of ratio e^(−slope)."""
     slopes = [-alibi(torch.tensor([[1]]), heads)[-1].item() for heads in (1, 2, 8)]
     assert slopes == [2**-8, 2**-8, 2**-8]
-    assert (-alibi(torch.tensor([[1, -3]]), 8)[:, 0, 0]).tolist() == [2.0**-h for h in range(1, 9)]
+    assert (-alibi(torch.tensor([[1, -3]]), 8)[:, 0, 0]).tolist() == [
+        2.0**-h for h in range(1, 9)
+    ]
     stack = Stack(heads=8, encoding="alibi", scale=1e-9)
     n = 700
     own = last_tokens(stack, [n], seeds=1).self_weight[0, 0, 0]
@@ -135,12 +182,22 @@ def test_t5_ranges_are_those_of_the_published_code() -> None:
         ({"depth": 0}, "depth=0 is not a number of layers"),
         ({"scale": 0.0}, "scale=0.0 is not a positive number"),
         ({"projections": "direct", "depth": 2}, "it cannot have depth=2"),
-        ({"projections": "direct", "residual": True, "norm": "rms"}, "it cannot have residual, norm='rms'"),
-        ({"projections": "direct", "encoding": "learned"}, "it cannot have encoding='learned'"),
+        (
+            {"projections": "direct", "residual": True, "norm": "rms"},
+            "it cannot have residual, norm='rms'",
+        ),
+        (
+            {"projections": "direct", "encoding": "learned"},
+            "it cannot have encoding='learned'",
+        ),
     ],
 )
-def test_contradictions_are_refused(wrong: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # its own refusals come first
+def test_contradictions_are_refused(
+    wrong: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        jaxtyping.config, "jaxtyping_disable", True
+    )  # its own refusals come first
     with pytest.raises(InputError, match=words):
         Stack(**wrong)
 
@@ -168,4 +225,6 @@ def test_cuda_equals_cpu(encoding: Any) -> None:
     stack = Stack(depth=2, heads=2, encoding=encoding, residual=True, norm="rms", mlp=2)
     cpu, gpu = (last_tokens(stack, [3, 40, 500], device=d) for d in ("cpu", "cuda"))
     for name in vars(cpu):
-        torch.testing.assert_close(getattr(gpu, name), getattr(cpu, name), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(
+            getattr(gpu, name), getattr(cpu, name), rtol=1e-10, atol=1e-12
+        )

@@ -42,7 +42,9 @@ def gelu(x: np.ndarray) -> np.ndarray:
 
 def t5_bucket(distance: int) -> int:
     """As Hugging Face's T5 does; its relative position is key minus query."""
-    return int(T5Attention._relative_position_bucket(torch.tensor([-distance]), False, 32, 128))
+    return int(
+        T5Attention._relative_position_bucket(torch.tensor([-distance]), False, 32, 128)
+    )
 
 
 def bias(stack: Any, drawn: Drawn, seed: int, head: int, distance: int) -> float:
@@ -63,7 +65,9 @@ def inputs(stack: Any, drawn: Drawn, seed: int, content: list[int]) -> np.ndarra
     return x
 
 
-def run(stack: Any, drawn: Drawn, seed: int, content: list[int]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def run(
+    stack: Any, drawn: Drawn, seed: int, content: list[int]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """What leaves each layer, (n, d), and each layer's patterns, (heads, n, n)."""
     x = None if stack.projections == "direct" else inputs(stack, drawn, seed, content)
     outs, patterns = [], []
@@ -84,7 +88,9 @@ def run(stack: Any, drawn: Drawn, seed: int, content: list[int]) -> tuple[list[n
     return outs, patterns
 
 
-def attend(stack: Any, drawn: Drawn, seed: int, q: Any, k: Any, v: Any) -> tuple[np.ndarray, np.ndarray]:
+def attend(
+    stack: Any, drawn: Drawn, seed: int, q: Any, k: Any, v: Any
+) -> tuple[np.ndarray, np.ndarray]:
     n, size = len(q), stack.width // stack.heads
     if stack.encoding == "sinusoidal_qk":
         positions = np.stack([sines(p, stack.width, stack.base) for p in range(n)])
@@ -98,19 +104,29 @@ def attend(stack: Any, drawn: Drawn, seed: int, q: Any, k: Any, v: Any) -> tuple
             for i in keys:
                 query, key = q[j, cut], k[i, cut]
                 if stack.encoding == "rope":
-                    query, key = turned(query, j, stack.base), turned(key, i, stack.base)
-                scores.append(query @ key / math.sqrt(size) + bias(stack, drawn, seed, head, j - i))
+                    query, key = (
+                        turned(query, j, stack.base),
+                        turned(key, i, stack.base),
+                    )
+                scores.append(
+                    query @ key / math.sqrt(size)
+                    + bias(stack, drawn, seed, head, j - i)
+                )
             weights = np.exp(np.array(scores) - max(scores))
             pattern[head, j, keys] = weights / weights.sum()
             mixed[j, cut] = pattern[head, j] @ v[:, cut]
     return mixed, pattern
 
 
-def after(stack: Any, w: dict[str, Any], x: np.ndarray, mixed: np.ndarray) -> np.ndarray:
+def after(
+    stack: Any, w: dict[str, Any], x: np.ndarray, mixed: np.ndarray
+) -> np.ndarray:
     out = []
     for before, given in zip(x, mixed, strict=True):
         z = given @ w["output"] + (before if stack.residual else 0)
         if stack.mlp:
-            z = gelu(normed(z, stack.norm) @ w["up"]) @ w["down"] + (z if stack.residual else 0)
+            z = gelu(normed(z, stack.norm) @ w["up"]) @ w["down"] + (
+                z if stack.residual else 0
+            )
         out.append(z)
     return np.stack(out)

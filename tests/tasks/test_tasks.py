@@ -101,7 +101,11 @@ def test_prompts_are_the_papers(name: str) -> None:
             items = WRITTEN.get(name, list)(written)
             assert len(items) == n == question.length
             assert tuple(items) == question.items
-            assert (question.task, question.mode, question.seed) == (name, "answer_only", seed)
+            assert (question.task, question.mode, question.seed) == (
+                name,
+                "answer_only",
+                seed,
+            )
             assert by_hand is None or written == by_hand(n)
             if name == "sum":
                 right = sum(int(term) for term in written.split("+"))
@@ -118,9 +122,15 @@ def test_prompts_are_the_papers(name: str) -> None:
 
 def test_a_chain_of_thought_is_asked_for_in_the_papers_words() -> None:
     for name in NAMES:
-        plain, steps = (find(name).ask(9, seed=2, mode=mode) for mode in ("answer_only", "cot"))
+        plain, steps = (
+            find(name).ask(9, seed=2, mode=mode) for mode in ("answer_only", "cot")
+        )
         assert steps.prompt == f"{plain.prompt}\n\n{STEP}"
-        assert (steps.items, steps.truth, steps.mode) == (plain.items, plain.truth, "cot")
+        assert (steps.items, steps.truth, steps.mode) == (
+            plain.items,
+            plain.truth,
+            "cot",
+        )
 
 
 def test_examples_are_the_papers() -> None:
@@ -129,8 +139,11 @@ def test_examples_are_the_papers() -> None:
     assert shots == f"{SHOTS}\n\n{find('sum').ask(6).prompt}"
     for name in ("count_ones", "count_bernoulli", "count_word", "count_alternating"):
         prompt = find(name).ask(6, mode="cot_few_shot").prompt
-        assert prompt.startswith(f"{STEP} Here are a few examples:\n\nWe divide the sequence into groups of 5. ") or (
-            name == "count_word" and "We divide the sentence into groups of 5. " in prompt
+        assert prompt.startswith(
+            f"{STEP} Here are a few examples:\n\nWe divide the sequence into groups of 5. "
+        ) or (
+            name == "count_word"
+            and "We divide the sentence into groups of 5. " in prompt
         )
         assert prompt.endswith(f"\n\n{find(name).ask(6).prompt}")
 
@@ -144,7 +157,9 @@ def test_draws_follow_the_seed(name: str) -> None:
     assert drawn == [task.ask(40, seed=seed) for seed in seeds]
     assert [q.seed for q in drawn] == [*seeds]
     for mode in ("cot", "cot_few_shot") if task.examples else ("cot",):
-        assert [q.items for q in drawn] == [task.ask(40, seed=seed, mode=mode).items for seed in seeds]
+        assert [q.items for q in drawn] == [
+            task.ask(40, seed=seed, mode=mode).items for seed in seeds
+        ]
     different = len({question.items for question in drawn})
     if not task.random:
         assert different == 1
@@ -187,7 +202,8 @@ def test_a_task_of_ones_own() -> None:
     task = vowels()
     question = task.ask(12, seed=3)
     (written,) = re.fullmatch(
-        r"How many vowels are in '([a-e]{12})'\? Answer with a number\.", question.prompt
+        r"How many vowels are in '([a-e]{12})'\? Answer with a number\.",
+        question.prompt,
     ).groups()  # pyright: ignore[reportOptionalMemberAccess]
     assert question.truth == str(len(re.findall("[ae]", written)))
     assert question == task.ask(12, seed=3)
@@ -197,12 +213,17 @@ def test_a_task_of_ones_own() -> None:
     with_braces = vowels(template="{sequences} {} {{sequence}} {0}")
     assert with_braces.about("ab").prompt == "{sequences} {} {ab} {0}"
     shots = vowels(examples="ab: 1\n\nbb: 0").ask(3, mode="cot_few_shot").prompt
-    assert shots.startswith(f"{STEP} Here are a few examples:\n\nab: 1\n\nbb: 0\n\nHow many vowels are in '")
+    assert shots.startswith(
+        f"{STEP} Here are a few examples:\n\nab: 1\n\nbb: 0\n\nHow many vowels are in '"
+    )
     with pytest.raises(FrozenInstanceError):
         task.name = "other"  # pyright: ignore[reportAttributeAccessIssue]
 
 
-BRIEF = [vowels(template=each) for each in ("{sequence}:", "Count {sequence}", "Q: {sequence}\nA, in short:")]
+BRIEF = [
+    vowels(template=each)
+    for each in ("{sequence}:", "Count {sequence}", "Q: {sequence}\nA, in short:")
+]
 BRIEF.append(vowels(template="The text:\n{sequence}\nVowels:", show="\n".join))
 
 
@@ -211,9 +232,16 @@ def test_an_answer_ends_where_another_question_begins(task: Task) -> None:
     """However much follows, a right answer is right. Before the answer, a question may be repeated."""
     question, other = task.after_examples(task.ask(4, seed=1), 2), task.ask(6, seed=2)
     said, begun = f" {task.opening} {question.truth}", f"\n\n{other.prompt}"
-    for behind in (begun[:40], begun, f"{begun} {task.opening} 77\n\n", f"{begun} {said}{begun}"):
+    for behind in (
+        begun[:40],
+        begun,
+        f"{begun} {task.opening} 77\n\n",
+        f"{begun} {said}{begun}",
+    ):
         assert task.answer_in(question, said + behind, False) == (said, True)
-        assert task.understood(question, said + behind, False) == reading.Reading(question.truth, "read")
+        assert task.understood(question, said + behind, False) == reading.Reading(
+            question.truth, "read"
+        )
     if not task.template.startswith(("{", "Count {")):
         assert task.answer_in(question, said + begun[1:], False) == (said, True)
     thought = f"I count.\nCount again.\nThe text: says it.\n{said}"
@@ -221,7 +249,9 @@ def test_an_answer_ends_where_another_question_begins(task: Task) -> None:
     alone = task.ask(4, seed=1)
     text = f"Sure.\n\n{alone.prompt}\n\n{said}"
     assert task.answer_in(alone, text, False) == (text, False)
-    assert task.answer_in(alone, text + begun, False) == ((text, True) if task.opening else (text + begun, False))
+    assert task.answer_in(alone, text + begun, False) == (
+        (text, True) if task.opening else (text + begun, False)
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -232,7 +262,12 @@ def test_doubled_has_the_last_item_once_more(name: str) -> None:
         question = task.ask(n, seed=5, mode="cot")
         doubled = task.doubled(question)
         assert doubled.items == (*question.items, question.items[-1])
-        assert (doubled.length, doubled.seed, doubled.mode, doubled.task) == (n + 1, 5, "cot", name)
+        assert (doubled.length, doubled.seed, doubled.mode, doubled.task) == (
+            n + 1,
+            5,
+            "cot",
+            name,
+        )
         assert doubled == task.about(doubled.items, seed=5, mode="cot")
         if name.startswith("copy_"):
             assert doubled.truth == question.truth
@@ -243,37 +278,60 @@ def test_doubled_has_the_last_item_once_more(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("count_one", "count_ones"), ("copy_lasst", "copy_last"), ("taught_count_bernouli", "taught_count_bernoulli")],
+    [
+        ("count_one", "count_ones"),
+        ("copy_lasst", "copy_last"),
+        ("taught_count_bernouli", "taught_count_bernoulli"),
+    ],
 )
 def test_an_unknown_name_is_refused_with_near_ones(name: str, near: str) -> None:
     with pytest.raises(InputError, match=f"There is no task '{name}'.*{near}"):
         find(name)
 
 
-@pytest.mark.parametrize("template", ["How many?", "{sequence} and {sequence}", "{Sequence}", ""])
+@pytest.mark.parametrize(
+    "template", ["How many?", "{sequence} and {sequence}", "{Sequence}", ""]
+)
 def test_a_template_has_one_place(template: str) -> None:
-    with pytest.raises(InputError, match=f"contains {{sequence}} {template.count('{sequence}')} times"):
+    with pytest.raises(
+        InputError, match=f"contains {{sequence}} {template.count('{sequence}')} times"
+    ):
         vowels(template=template)
 
 
 @pytest.mark.parametrize(
     ("others", "message"),
     [
-        *(({"draw": lambda n, rng, drawn=drawn: drawn}, "for 3 items") for drawn in ([], ["a"], ["a", ""], [1] * 3)),
-        *(({"answer": lambda items, said=said: said}, "as the right answer") for said in ("", "\n", 7, None)),
+        *(
+            ({"draw": lambda n, rng, drawn=drawn: drawn}, "for 3 items")
+            for drawn in ([], ["a"], ["a", ""], [1] * 3)
+        ),
+        *(
+            ({"answer": lambda items, said=said: said}, "as the right answer")
+            for said in ("", "\n", 7, None)
+        ),
         (
             {"draw": lambda n, rng: [str(Random().random())] * n},
             "draw= of 'vowels' gives something else .* only the generator",
         ),
-        ({"answer": lambda items: str(Random().randrange(10**9))}, "answer= or show= of 'vowels' gives something else"),
+        (
+            {"answer": lambda items: str(Random().randrange(10**9))},
+            "answer= or show= of 'vowels' gives something else",
+        ),
     ],
 )
-def test_a_draw_gives_that_many_texts_and_a_right_answer_is_text(others: dict[str, Any], message: str) -> None:
+def test_a_draw_gives_that_many_texts_and_a_right_answer_is_text(
+    others: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         raw(Task.asked)(vowels(**others), [3])
 
 
-PLAIN = [name for name in sl.tasks.names() if name != "count_numbered" and not name.endswith("_commas")]
+PLAIN = [
+    name
+    for name in sl.tasks.names()
+    if name != "count_numbered" and not name.endswith("_commas")
+]
 
 
 @pytest.mark.parametrize("name", sl.tasks.names())
@@ -281,13 +339,18 @@ def test_a_joiner_goes_between_items_and_changes_nothing_else(name: str) -> None
     """What stands around the items is as it was; where something else stands with them, it is refused."""
     task = find(name)
     if name not in PLAIN:
-        with pytest.raises(InputError, match=f"'{name}' does more than join its items.*show=', '.join"):
+        with pytest.raises(
+            InputError, match=f"'{name}' does more than join its items.*show=', '.join"
+        ):
             task.shown(", ")
         return
     before, after = task.template.split("{sequence}")
     question = task.shown(", ").ask(5, seed=1)
     assert question.prompt == before + ", ".join(question.items) + after
-    assert (question.items, question.truth) == (task.ask(5, seed=1).items, task.ask(5, seed=1).truth)
+    assert (question.items, question.truth) == (
+        task.ask(5, seed=1).items,
+        task.ask(5, seed=1).truth,
+    )
     assert task.shown("; ").shown(", ").ask(5, seed=1).prompt == question.prompt
 
 
@@ -295,21 +358,47 @@ def test_a_joiner_goes_between_items_and_changes_nothing_else(name: str) -> None
     ("truth", "others", "message"),
     [
         ("-0", {}, "'-0'.*reads it as '0'"),
-        ("0.5", {}, "'0.5' as the right answer.*does not read it .not a whole number.*numeric=False"),
-        ("tree", {"read": reading.words}, "reads it as 'tree', so no answer would be right.*numeric=False"),
-        ("tree", {"numeric": False}, "does not read it .no number.*another reader by read="),
+        (
+            "0.5",
+            {},
+            "'0.5' as the right answer.*does not read it .not a whole number.*numeric=False",
+        ),
+        (
+            "tree",
+            {"read": reading.words},
+            "reads it as 'tree', so no answer would be right.*numeric=False",
+        ),
+        (
+            "tree",
+            {"numeric": False},
+            "does not read it .no number.*another reader by read=",
+        ),
     ],
 )
-def test_a_right_answer_that_nobody_can_give_is_refused(truth: str, others: dict[str, Any], message: str) -> None:
+def test_a_right_answer_that_nobody_can_give_is_refused(
+    truth: str, others: dict[str, Any], message: str
+) -> None:
     """Before anything is asked: it would be scored 0 %, or refused when all answers are there."""
     task = vowels(answer=lambda items: truth, **others)
-    for ask in (lambda: task.ask(3), lambda: task.about("abc"), lambda: task.asked([3])):
+    for ask in (
+        lambda: task.ask(3),
+        lambda: task.about("abc"),
+        lambda: task.asked([3]),
+    ):
         with pytest.raises(InputError, match=f"(?s){message}"):
             ask()
-    with pytest.raises(InputError, match="read= of 'vowels' returned '2'. It must return a `Reading`"):
+    with pytest.raises(
+        InputError, match="read= of 'vowels' returned '2'. It must return a `Reading`"
+    ):
         vowels(read=lambda text, opening, ended: "2").ask(3)
-    split = vowels(answer=lambda items: "a\nHow many vowels are in 'b", read=reading.words, numeric=False)
-    with pytest.raises(InputError, match="No line of an answer may begin as the question"):
+    split = vowels(
+        answer=lambda items: "a\nHow many vowels are in 'b",
+        read=reading.words,
+        numeric=False,
+    )
+    with pytest.raises(
+        InputError, match="No line of an answer may begin as the question"
+    ):
         split.after_examples(split.ask(3), 1)
 
 
@@ -339,15 +428,23 @@ TEN = "1111111111"
     ],
 )
 @pytest.mark.parametrize("joiner", ["", ", ", " + ", " "])
-def test_the_sequence_said_again_is_no_count(items: str, said: str, expected: str, joiner: str) -> None:
+def test_the_sequence_said_again_is_no_count(
+    items: str, said: str, expected: str, joiner: str
+) -> None:
     """Also with a slip, cut short or repeated; whatever is like a count stands."""
     task = find("count_bernoulli").shown(joiner)
     question = task.about(items)
     for text in (said, f"I count.\n{task.opening} **{said}**."):
         found = task.understood(question, text, True)
-        assert (found.value, found.why) == (("", expected) if expected in reading.WHY else (expected, "read"))
-    copied = replace(task, numeric=False)  # where the answer is no number, it may be what was shown
-    assert copied.understood(question, said, True) == task.read(said, task.opening, True)
+        assert (found.value, found.why) == (
+            ("", expected) if expected in reading.WHY else (expected, "read")
+        )
+    copied = replace(
+        task, numeric=False
+    )  # where the answer is no number, it may be what was shown
+    assert copied.understood(question, said, True) == task.read(
+        said, task.opening, True
+    )
 
 
 def test_only_counts_have_an_echo() -> None:
@@ -355,24 +452,42 @@ def test_only_counts_have_an_echo() -> None:
     number = vowels(draw=lambda n, rng: ["1", "8"][:n], answer="".join)
     assert number.understood(number.ask(2), "18", True) == reading.Reading("18", "read")
     sums = vowels(answer=lambda items: str(sum(map(int, items))))
-    assert sums.understood(sums.about("18"), "18", True) == reading.Reading("18", "read")
+    assert sums.understood(sums.about("18"), "18", True) == reading.Reading(
+        "18", "read"
+    )
     below = vowels(answer=lambda items: "-3")
-    assert below.understood(below.about("18"), "18", True) == reading.Reading("18", "read")
+    assert below.understood(below.about("18"), "18", True) == reading.Reading(
+        "18", "read"
+    )
 
 
 def test_what_is_no_number_is_no_answer_where_numbers_are() -> None:
     task = vowels(read=reading.words)
     question = task.about("abe")
-    told = (("2", "2", "read"), ("2 of them", "", "form"), ("a few", "", "none"), ("2 or 3", "", "several"))
+    told = (
+        ("2", "2", "read"),
+        ("2 of them", "", "form"),
+        ("a few", "", "none"),
+        ("2 or 3", "", "several"),
+    )
     for said, value, why in (*told, ("", "", "none")):
         assert task.understood(question, said, True) == reading.Reading(value, why)
     assert task.understood(question, "2", False).why == "cut"
-    assert find("count_bernoulli").understood(task.about("00"), "**", True).why == "none"  # and no echo of zeros
-    assert replace(task, numeric=False).understood(question, "2 of them", True).value == "2 of them"
+    assert (
+        find("count_bernoulli").understood(task.about("00"), "**", True).why == "none"
+    )  # and no echo of zeros
+    assert (
+        replace(task, numeric=False).understood(question, "2 of them", True).value
+        == "2 of them"
+    )
 
 
-@pytest.mark.parametrize(("digits", "of_two", "of_ones"), [(3, 4, 1), (4, 168, 36), (5, 400, 45)])
-def test_few_numbers_are_echoes_by_chance(digits: int, of_two: int, of_ones: int) -> None:
+@pytest.mark.parametrize(
+    ("digits", "of_two", "of_ones"), [(3, 4, 1), (4, 168, 36), (5, 400, 45)]
+)
+def test_few_numbers_are_echoes_by_chance(
+    digits: int, of_two: int, of_ones: int
+) -> None:
     """Counted by hand, of all numbers of so many digits: those with at most a quarter of other digits."""
     numbers = [str(n) for n in range(10 ** (digits - 1), 10**digits)]
     for sequence, expected in (("1101", of_two), ("1111", of_ones)):

@@ -8,7 +8,11 @@ import torch
 from torch import Tensor
 
 from squashlens.theory import attention as module
-from squashlens.theory.attention import Attention, attention_output, differentiable_attention
+from squashlens.theory.attention import (
+    Attention,
+    attention_output,
+    differentiable_attention,
+)
 from squashlens.theory.bounds.path_sums import by_hops, sweep
 
 
@@ -20,7 +24,9 @@ def written(attention: Attention) -> Tensor:
     if attention.cap is not None:
         logits = attention.cap * torch.tanh(logits / attention.cap)
     if attention.mask is None:
-        behind = torch.arange(logits.shape[-2])[:, None] - torch.arange(logits.shape[-1])
+        behind = torch.arange(logits.shape[-2])[:, None] - torch.arange(
+            logits.shape[-1]
+        )
         hidden = (behind < 0) | (behind >= (attention.window or logits.shape[-1]))
         logits = logits.masked_fill(hidden, -torch.inf)
     else:
@@ -32,14 +38,23 @@ def written(attention: Attention) -> Tensor:
 
 
 def drawn(
-    n: int, heads: int = 4, groups: int = 2, *, prompts: int = 2, seed: int = 0, sinks: bool = False,
-    value_width: int = 5, **options: Any,
-) -> tuple[Attention, Tensor]:  # fmt: skip
+    n: int,
+    heads: int = 4,
+    groups: int = 2,
+    *,
+    prompts: int = 2,
+    seed: int = 0,
+    sinks: bool = False,
+    value_width: int = 5,
+    **options: Any,
+) -> tuple[Attention, Tensor]:
     """Random queries, keys and values in float64; values narrower than keys."""
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+        return torch.randn(
+            *shape, generator=generator, dtype=torch.float64
+        ).requires_grad_()
 
     queries, keys = random(prompts, heads, n, 8), random(prompts, groups, n, 8)
     values = random(prompts, groups, n, value_width)
@@ -50,11 +65,18 @@ def drawn(
 def held(attention: Attention) -> Attention:
     """The same without a graph."""
     sinks = None if attention.sinks is None else attention.sinks.detach()
-    return replace(attention, queries=attention.queries.detach(), keys=attention.keys.detach(), sinks=sinks)
+    return replace(
+        attention,
+        queries=attention.queries.detach(),
+        keys=attention.keys.detach(),
+        sinks=sinks,
+    )
 
 
 @pytest.fixture(params=[3, 16], ids=["ragged blocks", "whole blocks"])
-def _small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_blocks(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Blocks of a few rows, so that a short prompt has several, the last of them ragged."""
     monkeypatch.setattr(module, "SHORTEST", request.param)
     monkeypatch.setattr(module, "CELLS", {"cpu": 1})
@@ -74,16 +96,22 @@ CASES: list[dict[str, Any]] = [
 
 @pytest.mark.usefixtures("_small_blocks")
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_rows_values_and_derivatives_equal_the_written_pattern(case: dict[str, Any]) -> None:
+def test_rows_values_and_derivatives_equal_the_written_pattern(
+    case: dict[str, Any],
+) -> None:
     attention, values = drawn(**case)
     heads, groups = attention.queries.shape[1], attention.keys.shape[1]
     pattern = written(attention)
     truth = pattern @ values.repeat_interleave(heads // groups, dim=1)
     found = differentiable_attention(attention, values, False)
     torch.testing.assert_close(found, truth, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(attention.averaged(), pattern.mean(dim=1), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        attention.averaged(), pattern.mean(dim=1), rtol=1e-12, atol=1e-12
+    )
     rows = torch.rand(3, *pattern.shape[:1], pattern.shape[-1], dtype=torch.float64)
-    rows[:, :, attention.queries.shape[2] // 2 + 1 :] = 0  # a sweep starts with a row that is zero nearly everywhere
+    rows[:, :, attention.queries.shape[2] // 2 + 1 :] = (
+        0  # a sweep starts with a row that is zero nearly everywhere
+    )
     expected = torch.einsum("rpj,pji->rpi", rows, pattern.mean(dim=1))
     torch.testing.assert_close(attention.pushed(rows), expected, rtol=1e-12, atol=1e-12)
 
@@ -92,21 +120,33 @@ def test_rows_values_and_derivatives_equal_the_written_pattern(case: dict[str, A
     leaves = (attention.queries, attention.keys, values)
 
     def pulled(output: Tensor, leaves: Any) -> Any:
-        return torch.func.vmap(lambda c: torch.autograd.grad(output, leaves, c, retain_graph=True))(cotangents)
+        return torch.func.vmap(
+            lambda c: torch.autograd.grad(output, leaves, c, retain_graph=True)
+        )(cotangents)
 
-    for way in (found, differentiable_attention(attention, values, False, fused="value_width" in case)):
-        torch.testing.assert_close(pulled(way, leaves), pulled(truth, leaves), rtol=1e-11, atol=1e-11)
+    for way in (
+        found,
+        differentiable_attention(attention, values, False, fused="value_width" in case),
+    ):
+        torch.testing.assert_close(
+            pulled(way, leaves), pulled(truth, leaves), rtol=1e-11, atol=1e-11
+        )
     alone = torch.autograd.grad(found, leaves, cotangents[0], retain_graph=True)
-    torch.testing.assert_close(alone, tuple(part[0] for part in pulled(truth, leaves)), rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(
+        alone, tuple(part[0] for part in pulled(truth, leaves)), rtol=1e-11, atol=1e-11
+    )
     constant = pattern.detach() @ values.repeat_interleave(heads // groups, dim=1)
     torch.testing.assert_close(
-        pulled(differentiable_attention(attention, values, True), [values]), pulled(constant, [values])
+        pulled(differentiable_attention(attention, values, True), [values]),
+        pulled(constant, [values]),
     )
 
 
 def test_half_precision_is_computed_in_single() -> None:
     attention, values = drawn(20, cap=2.0)
-    half = Attention(attention.queries.bfloat16(), attention.keys.bfloat16(), 0.7, cap=2.0)
+    half = Attention(
+        attention.queries.bfloat16(), attention.keys.bfloat16(), 0.7, cap=2.0
+    )
     wide = Attention(half.queries.float(), half.keys.float(), 0.7, cap=2.0)
     torch.testing.assert_close(half.averaged(), wide.averaged())
     assert attention_output(half, values.bfloat16()).dtype == torch.bfloat16
@@ -118,12 +158,20 @@ def test_a_mask_that_is_given_takes_the_place_of_causality(cap: float | None) ->
     attention, values = drawn(11, groups=1, prompts=1)
     hidden = torch.rand(7, 11, generator=torch.Generator().manual_seed(1)) < 0.4
     hidden[:, 0] = False
-    mask = torch.zeros(1, 1, 7, 11, dtype=torch.float64).masked_fill(hidden, torch.finfo(torch.float64).min)
-    some = Attention(attention.queries[:, :, :7], attention.keys, 0.7, cap=cap, mask=mask)
-    torch.testing.assert_close(attention_output(some, values), written(some) @ values.expand(1, 4, -1, -1))
+    mask = torch.zeros(1, 1, 7, 11, dtype=torch.float64).masked_fill(
+        hidden, torch.finfo(torch.float64).min
+    )
+    some = Attention(
+        attention.queries[:, :, :7], attention.keys, 0.7, cap=cap, mask=mask
+    )
+    torch.testing.assert_close(
+        attention_output(some, values), written(some) @ values.expand(1, 4, -1, -1)
+    )
 
 
-def test_a_fused_kernel_is_used_or_none_that_writes_the_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fused_kernel_is_used_or_none_that_writes_the_pattern(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     attention, values = drawn(8, prompts=1)
     asked = []
 
@@ -133,7 +181,8 @@ def test_a_fused_kernel_is_used_or_none_that_writes_the_pattern(monkeypatch: pyt
 
     monkeypatch.setattr(module, "scaled_dot_product_attention", kernel)
     torch.testing.assert_close(
-        attention_output(attention, values), written(attention) @ values.repeat_interleave(2, dim=1)
+        attention_output(attention, values),
+        written(attention) @ values.repeat_interleave(2, dim=1),
     )
     assert asked == [True]
 
@@ -150,7 +199,9 @@ def some_keys_hidden(n: int) -> Tensor:
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("at", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_sweep_goes_over_the_rows_that_are_not_zero(case: dict[str, Any], at: float, masked: bool) -> None:
+def test_a_sweep_goes_over_the_rows_that_are_not_zero(
+    case: dict[str, Any], at: float, masked: bool
+) -> None:
     """Which rows those are follows from the patterns: each block reaches further back, or where its mask lets it."""
     n = case["n"]
     stack = [held(drawn(**case, seed=seed)[0]) for seed in range(3)]
@@ -170,10 +221,18 @@ def test_a_sweep_goes_over_the_rows_that_are_not_zero(case: dict[str, Any], at: 
 def test_cotangents_that_stand_at_some_queries(reached: slice, frozen: bool) -> None:
     attention, values = drawn(37, window=5, cap=1.3)
     leaves = [values] if frozen else [attention.queries, attention.keys, values]
-    cotangent = torch.zeros(*attention.queries.shape[:3], values.shape[-1], dtype=torch.float64)
-    cotangent[:, :, reached] = torch.randn(cotangent[:, :, reached].shape, dtype=torch.float64)
+    cotangent = torch.zeros(
+        *attention.queries.shape[:3], values.shape[-1], dtype=torch.float64
+    )
+    cotangent[:, :, reached] = torch.randn(
+        cotangent[:, :, reached].shape, dtype=torch.float64
+    )
     told, looked = (
-        torch.autograd.grad(differentiable_attention(attention, values, frozen, given), leaves, cotangent)
+        torch.autograd.grad(
+            differentiable_attention(attention, values, frozen, given),
+            leaves,
+            cotangent,
+        )
         for given in (reached, None)
     )
     torch.testing.assert_close(told, looked, rtol=0, atol=0)
@@ -185,5 +244,12 @@ def test_every_tensor_moves_to_another_device() -> None:
     moved = attention.to(torch.device("meta"))
     assert moved.sinks is not None
     assert moved.mask is not None
-    assert {part.device.type for part in (moved.queries, moved.keys, moved.sinks, moved.mask)} == {"meta"}
-    assert (moved.scale, moved.cap, moved.window) == (attention.scale, attention.cap, attention.window)
+    assert {
+        part.device.type
+        for part in (moved.queries, moved.keys, moved.sinks, moved.mask)
+    } == {"meta"}
+    assert (moved.scale, moved.cap, moved.window) == (
+        attention.scale,
+        attention.cap,
+        attention.window,
+    )

@@ -25,15 +25,24 @@ from squashlens.theory.norms import (
 
 
 @settings(deadline=None, max_examples=40)
-@given(rows=st.integers(1, 9), columns=st.integers(1, 9), seed=st.integers(0, 10**6), scale=st.floats(1e-6, 1e6))
+@given(
+    rows=st.integers(1, 9),
+    columns=st.integers(1, 9),
+    seed=st.integers(0, 10**6),
+    scale=st.floats(1e-6, 1e6),
+)
 def test_spectral_equals_svd(rows: int, columns: int, seed: int, scale: float) -> None:
     blocks = scale * np.random.default_rng(seed).standard_normal((3, rows, columns))
     expected = np.linalg.svd(blocks, compute_uv=False)[:, 0]
-    np.testing.assert_allclose(spectral_norms(torch.tensor(blocks)).numpy(), expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        spectral_norms(torch.tensor(blocks)).numpy(), expected, rtol=1e-12
+    )
 
 
 def test_frobenius_adds_over_batches_of_rows() -> None:
-    block = torch.randn(7, 5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    block = torch.randn(
+        7, 5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     parts = squared_frobenius(block[:3]) + squared_frobenius(block[3:])
     expected = torch.linalg.matrix_norm(block.transpose(0, 1), ord="fro") ** 2
     torch.testing.assert_close(parts, expected, rtol=1e-12, atol=0)
@@ -41,7 +50,9 @@ def test_frobenius_adds_over_batches_of_rows() -> None:
 
 @pytest.mark.parametrize("rank", [1, 3, 40])
 @pytest.mark.parametrize("probes", [4, 16])
-def test_sketch_factors_hold_for_every_rank_at_their_chance(rank: int, probes: int) -> None:
+def test_sketch_factors_hold_for_every_rank_at_their_chance(
+    rank: int, probes: int
+) -> None:
     """20 000 sketches of a matrix of Frobenius norm 1: the share outside the factors is at most the chance."""
     generator = torch.Generator().manual_seed(0)
     weights = torch.rand(rank, generator=generator, dtype=torch.float64)
@@ -58,22 +69,31 @@ def test_sketch_factors_hold_for_every_rank_at_their_chance(rank: int, probes: i
 
 def test_a_direction_is_shorter_as_often_as_it_may_be() -> None:
     """‖Gu‖ · factor is below 1 with the chance that was given: 10 %, over 20,000 draws."""
-    drawn = torch.randn(20_000, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    drawn = torch.randn(
+        20_000, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     short = (drawn.norm(dim=1) * direction_factor(8, 0.1) < 1).double().mean().item()
     assert abs(short - 0.1) < 4 * (0.1 * 0.9 / 20_000) ** 0.5
 
 
 @pytest.mark.parametrize("cotangents", [3, 9, 14])
-def test_what_a_sketch_surely_says_is_the_norm_of_the_part_in_its_row_space(cotangents: int) -> None:
+def test_what_a_sketch_surely_says_is_the_norm_of_the_part_in_its_row_space(
+    cotangents: int,
+) -> None:
     rng = np.random.default_rng(cotangents)
-    directions, blocks = rng.standard_normal((cotangents, 9)), rng.standard_normal((4, 9, 6))
+    directions, blocks = (
+        rng.standard_normal((cotangents, 9)),
+        rng.standard_normal((4, 9, 6)),
+    )
     within = np.linalg.pinv(directions) @ directions  # the projector onto the row space
     expected = np.linalg.norm(within @ blocks, ord=2, axis=(1, 2))
     unmixed = unmixing(torch.tensor(directions))
     found = largest(unmixed @ gram_of(torch.tensor(directions @ blocks)) @ unmixed.mT)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     if cotangents >= 9:
-        np.testing.assert_allclose(found, np.linalg.norm(blocks, ord=2, axis=(1, 2)), rtol=1e-10)
+        np.testing.assert_allclose(
+            found, np.linalg.norm(blocks, ord=2, axis=(1, 2)), rtol=1e-10
+        )
 
 
 def test_a_quarter_sees_the_direction_that_the_others_find() -> None:
@@ -84,12 +104,21 @@ def test_a_quarter_sees_the_direction_that_the_others_find() -> None:
             own = slice(2 * fold, 2 * fold + 2)
             top = np.linalg.svd(np.delete(block, own, axis=0))[2][0]
             assert length == pytest.approx(np.linalg.norm(block[own] @ top), rel=1e-10)
-    assert crossed(torch.zeros(2, 4, 4)).eq(0).all(), "a block of zeros has a length of zero"
+    assert crossed(torch.zeros(2, 4, 4)).eq(0).all(), (
+        "a block of zeros has a length of zero"
+    )
 
 
 @settings(deadline=None, max_examples=30)
-@given(k=st.integers(2, 7), rank=st.integers(1, 9), seed=st.integers(0, 10**6), scale=st.floats(1e-6, 1e6))
-def test_the_size_of_a_sketch_by_the_characteristic_polynomial(k: int, rank: int, seed: int, scale: float) -> None:
+@given(
+    k=st.integers(2, 7),
+    rank=st.integers(1, 9),
+    seed=st.integers(0, 10**6),
+    scale=st.floats(1e-6, 1e6),
+)
+def test_the_size_of_a_sketch_by_the_characteristic_polynomial(
+    k: int, rank: int, seed: int, scale: float
+) -> None:
     """Π (λ₁ − λ_i) over i > 1 is p′(λ₁), where p is the characteristic polynomial."""
     rng = np.random.default_rng(seed)
     rows = rng.standard_normal((k, rank)) @ rng.standard_normal((rank, 9))
@@ -97,7 +126,9 @@ def test_the_size_of_a_sketch_by_the_characteristic_polynomial(k: int, rank: int
     largest = np.linalg.norm(rows, ord=2) ** 2
     product = largest * np.polyval(np.polyder(np.poly(gram)), largest)
     found = spike_sizes(gram_of(torch.tensor(scale * rows))).item()
-    assert found == pytest.approx(scale * product ** (1 / (2 * k)), rel=1e-3)  # gaps are raised a little
+    assert found == pytest.approx(
+        scale * product ** (1 / (2 * k)), rel=1e-3
+    )  # gaps are raised a little
     assert found <= scale * np.linalg.norm(rows, ord=2) * (1 + 1e-6)
     if rank == 1:
         assert found == pytest.approx(scale * np.linalg.norm(rows), rel=1e-6)
@@ -105,19 +136,30 @@ def test_the_size_of_a_sketch_by_the_characteristic_polynomial(k: int, rank: int
 
 def test_the_size_of_a_sketch_of_nothing_is_zero() -> None:
     assert spike_sizes(torch.zeros(2, 4, 4)).eq(0).all()
-    assert spike_sizes(torch.full((1, 1), 3.0)).item() == pytest.approx(3**0.5, rel=1e-6)
+    assert spike_sizes(torch.full((1, 1), 3.0)).item() == pytest.approx(
+        3**0.5, rel=1e-6
+    )
 
 
 def test_moments_of_a_sketch_are_means_over_different_rows() -> None:
     rows = np.random.default_rng(1).standard_normal((6, 4))
     gram = rows @ rows.T
     pairs = [gram[i, j] * gram[j, i] for i, j in itertools.combinations(range(6), 2)]
-    triples = [gram[i, j] * gram[j, m] * gram[m, i] for i, j, m in itertools.combinations(range(6), 3)]
-    assert moment_sizes(torch.tensor(gram)).item() == pytest.approx((np.mean(triples) / np.mean(pairs)) ** 0.5)
-    drawn = torch.randn(100, 300, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    triples = [
+        gram[i, j] * gram[j, m] * gram[m, i]
+        for i, j, m in itertools.combinations(range(6), 3)
+    ]
+    assert moment_sizes(torch.tensor(gram)).item() == pytest.approx(
+        (np.mean(triples) / np.mean(pairs)) ** 0.5
+    )
+    drawn = torch.randn(
+        100, 300, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     spectrum = 1 / torch.arange(1.0, 13.0, dtype=torch.float64)
     truth = (spectrum.pow(6).sum() / spectrum.pow(4).sum()).sqrt().item()
-    assert moment_sizes(gram_of(drawn * spectrum)).mean().item() == pytest.approx(truth, rel=0.02)
+    assert moment_sizes(gram_of(drawn * spectrum)).mean().item() == pytest.approx(
+        truth, rel=0.02
+    )
     assert moment_sizes(torch.full((2, 2), 3.0)).item() == 0
     assert moment_sizes(torch.zeros(4, 4)).isnan().all()
 
@@ -136,12 +178,20 @@ SPECTRA = {
 def test_a_sketch_fails_no_more_often_than_said(spectrum: str) -> None:
     """The ends of the interval, in 10,000 sketches of matrices with ‖J‖₂ = 1: by rotation, of all with these values."""
     values = torch.tensor(SPECTRA[spectrum], dtype=torch.float64)
-    drawn = torch.randn(10_000, 12, len(values), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    drawn = torch.randn(
+        10_000,
+        12,
+        len(values),
+        generator=torch.Generator().manual_seed(0),
+        dtype=torch.float64,
+    )
     gram = gram_of(drawn * values)
     high = spike_sizes(gram) * direction_factor(12, 0.03)
     low = crossed(gram).amax(dim=1) * length_factor(12 // FOLDS, 0.03 / FOLDS)
     above, below = (high < 1).double().mean().item(), (low > 1).double().mean().item()
-    assert above <= 0.035  # three standard deviations of 10,000 trials above what is said
+    assert (
+        above <= 0.035
+    )  # three standard deviations of 10,000 trials above what is said
     assert below <= 0.035
     if spectrum == "one":  # and not idly
         assert above > 0.01

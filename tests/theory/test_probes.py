@@ -18,7 +18,9 @@ def test_seeds_are_given_drawn_or_zero() -> None:
 
 
 def test_numbers_depend_on_all_bits_of_a_seed() -> None:
-    plain = torch.randn(3, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    plain = torch.randn(
+        3, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64
+    )
     assert torch.equal(normals(5)(3, 4), plain)  # seeds below 2³² are those of PyTorch
     seeds = [5, 5 + 2**32, 5 + 2**62, -5, -1]
     found = torch.stack([normals(seed)(2000) for seed in seeds])
@@ -35,8 +37,16 @@ def test_missing_parts_are_covered_as_often_as_stated() -> None:
     """Differences of rank one, whose norm is missed most often: five at once, 600 draws, failure probability 0.2."""
     generator = torch.Generator().manual_seed(1)
     vectors = torch.randn(5, 12, generator=generator, dtype=torch.float64)
-    found = [missing_sizes((normals(seed)(4, 12) @ vectors.T)[..., None], 0.2) for seed in range(600)]
-    failed = (torch.stack(found) < vectors.norm(dim=-1)).any(dim=-1).double().mean().item()
+    found = [
+        missing_sizes((normals(seed)(4, 12) @ vectors.T)[..., None], 0.2)
+        for seed in range(600)
+    ]
+    failed = (
+        (torch.stack(found) < vectors.norm(dim=-1)).any(dim=-1).double().mean().item()
+    )
     assert 0 < failed <= 0.2 + 3 * math.sqrt(0.16 / 600)
-    alone, five = missing_sizes(torch.ones(4, 1, 1), 0.2 / 5), missing_sizes(torch.ones(4, 5, 1), 0.2)
+    alone, five = (
+        missing_sizes(torch.ones(4, 1, 1), 0.2 / 5),
+        missing_sizes(torch.ones(4, 5, 1), 0.2),
+    )
     assert torch.equal(alone.expand(5), five)

@@ -24,7 +24,12 @@ Made = tuple[np.ndarray, list[np.ndarray], np.ndarray]
 
 
 def made(
-    seed: int, n: int = 48, spoils: float = 0.0, favours: float = 0.0, alike: float = 0.8, knows: float = 1.0
+    seed: int,
+    n: int = 48,
+    spoils: float = 0.0,
+    favours: float = 0.0,
+    alike: float = 0.8,
+    knows: float = 1.0,
 ) -> Made:
     """Logits as they are and without each part, with random changes of the same sizes, and the right answers.
 
@@ -38,23 +43,41 @@ def made(
     sizes = np.exp(rng.normal(-0.5, 0.7, size=(PARTS, 1)))
 
     def changes() -> np.ndarray:
-        shared, own = rng.standard_normal((1, PARTS, CHOICES)), rng.standard_normal((n, PARTS, CHOICES))
+        shared, own = (
+            rng.standard_normal((1, PARTS, CHOICES)),
+            rng.standard_normal((n, PARTS, CHOICES)),
+        )
         return sizes * (alike * shared + np.sqrt(1 - alike**2) * own)
 
     without = changes()
     without[np.arange(n), 3, right] += spoils
     without[:, 3, 0] += favours
-    return np.concatenate([base, base + without], axis=1), [base + changes() for _ in range(DRAWS)], right
+    return (
+        np.concatenate([base, base + without], axis=1),
+        [base + changes() for _ in range(DRAWS)],
+        right,
+    )
 
 
 def verdicts(
-    many: int, change: Callable[[int, np.ndarray], np.ndarray] = lambda _, right: right, **options: Any
+    many: int,
+    change: Callable[[int, np.ndarray], np.ndarray] = lambda _, right: right,
+    **options: Any,
 ) -> list:
     found = []
     for seed in range(many):
         logits, random, right = made(seed, **options)
         clusters = np.arange(len(right))
-        found.append(select(logits, random, change(seed, right), clusters, halves(clusters, seed), seed))
+        found.append(
+            select(
+                logits,
+                random,
+                change(seed, right),
+                clusters,
+                halves(clusters, seed),
+                seed,
+            )
+        )
     return found
 
 
@@ -98,15 +121,30 @@ def test_each_limit_alone_can_say_no() -> None:
     assert Selection(0, 0.3, -0.1, 0.5, **nulls).above_null == "no"
     assert Selection(0, 0.3, np.nan, np.nan, **nulls).above_null == "no"
     for name, draws in nulls.items():
-        assert Selection(0, 0.3, 0.1, 0.5, **nulls | {name: draws + 0.3}).above_null == "no"
-    assert Selection(0, 0.3, 0.1, 0.5, **nulls | {"random": np.zeros(1)}).above_null == "not measured"
-    assert Selection(0, 0.3, 0.1, 0.5, **nulls | {"shuffled": np.full(200, np.nan)}).above_null == "not measured"
+        assert (
+            Selection(0, 0.3, 0.1, 0.5, **nulls | {name: draws + 0.3}).above_null
+            == "no"
+        )
+    assert (
+        Selection(0, 0.3, 0.1, 0.5, **nulls | {"random": np.zeros(1)}).above_null
+        == "not measured"
+    )
+    assert (
+        Selection(
+            0, 0.3, 0.1, 0.5, **nulls | {"shuffled": np.full(200, np.nan)}
+        ).above_null
+        == "not measured"
+    )
 
 
 def test_one_right_answer_for_all_has_no_shuffles() -> None:
     logits, random, right = made(0)
     clusters = np.arange(len(right))
-    assert np.isnan(select(logits, random, right * 0, clusters, halves(clusters, 0), 0).shuffled_limit)
+    assert np.isnan(
+        select(
+            logits, random, right * 0, clusters, halves(clusters, 0), 0
+        ).shuffled_limit
+    )
 
 
 def test_a_selection_is_that_of_plain_loops() -> None:
@@ -114,13 +152,20 @@ def test_a_selection_is_that_of_plain_loops() -> None:
     clusters = np.repeat(np.arange(10), 2)
     selecting = halves(clusters, 4)
     assert selecting.sum() == 10
-    assert all(len(set(selecting[clusters == one])) == 1 for one in range(10)), "clusters stay together"
+    assert all(len(set(selecting[clusters == one])) == 1 for one in range(10)), (
+        "clusters stay together"
+    )
 
     def is_right(row: np.ndarray, place: int) -> bool:
-        return bool(row[place] > max(value for k, value in enumerate(row) if k != place))
+        return bool(
+            row[place] > max(value for k, value in enumerate(row) if k != place)
+        )
 
     def net(part: int, runs: np.ndarray, half: np.ndarray) -> float:
-        flips = [is_right(runs[k, part], right[k]) - is_right(logits[k, 0], right[k]) for k in np.flatnonzero(half)]
+        flips = [
+            is_right(runs[k, part], right[k]) - is_right(logits[k, 0], right[k])
+            for k in np.flatnonzero(half)
+        ]
         return sum(flips) / len(flips)
 
     each = [net(part, logits[:, 1:], selecting) for part in range(PARTS)]
@@ -129,7 +174,11 @@ def test_a_selection_is_that_of_plain_loops() -> None:
     assert found.net == pytest.approx(net(found.part, logits[:, 1:], ~selecting))
     for draw, runs in enumerate(random):
         shares = [net(part, runs, selecting) for part in range(PARTS)]
-        tied = [net(part, runs, ~selecting) for part in range(PARTS) if shares[part] == max(shares)]
+        tied = [
+            net(part, runs, ~selecting)
+            for part in range(PARTS)
+            if shares[part] == max(shares)
+        ]
         assert min(abs(found.random[draw] - share) for share in tied) < 1e-12
     assert held_out(leads(logits, right), selecting) == pytest.approx(found.net)
 
@@ -156,10 +205,16 @@ def test_one_more_draw_is_below_its_limit() -> None:
 @pytest.mark.parametrize("n", [3, 9])
 def test_a_rotation_keeps_lengths_and_angles(n: int) -> None:
     """Fewer vectors than coordinates, and more. Over seeds every direction is as likely."""
-    vectors = torch.randn(n, 6, generator=torch.Generator().manual_seed(1), dtype=torch.double)
+    vectors = torch.randn(
+        n, 6, generator=torch.Generator().manual_seed(1), dtype=torch.double
+    )
     turned = torch.stack([rotated(vectors, seed) for seed in range(2000)])
-    torch.testing.assert_close(turned @ turned.mT, (vectors @ vectors.T).expand(2000, n, n))
+    torch.testing.assert_close(
+        turned @ turned.mT, (vectors @ vectors.T).expand(2000, n, n)
+    )
     first = turned[:, 0] / vectors[0].norm()
     assert first.mean(dim=0).abs().max() < 0.05
-    torch.testing.assert_close(first.T @ first / 2000, torch.eye(6, dtype=torch.double) / 6, atol=0.03, rtol=0)
+    torch.testing.assert_close(
+        first.T @ first / 2000, torch.eye(6, dtype=torch.double) / 6, atol=0.03, rtol=0
+    )
     assert not rotated(torch.zeros(2, 6), 0).any()

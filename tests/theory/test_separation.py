@@ -30,16 +30,34 @@ def test_everything_equals_loops_over_pairs(noise: float) -> None:
     runs = drawn(noise)
     v = runs.double().numpy()
     n = v.shape[1]
-    nu = [max(np.sqrt(((v[r, i] - v[0, i]) ** 2).sum()) for r in (1, 2)) for i in range(n)]
-    apart = {(i, j): np.sqrt(((v[0, i] - v[0, j]) ** 2).sum()) for i, j in itertools.permutations(range(n), 2)}
+    nu = [
+        max(np.sqrt(((v[r, i] - v[0, i]) ** 2).sum()) for r in (1, 2)) for i in range(n)
+    ]
+    apart = {
+        (i, j): np.sqrt(((v[0, i] - v[0, j]) ** 2).sum())
+        for i, j in itertools.permutations(range(n), 2)
+    }
     nearest = [
-        [min(range(n), key=lambda j, r=r, i=i: ((v[r, i] - v[0, j]) ** 2).sum()) for i in range(n)] for r in (1, 2)
+        [
+            min(range(n), key=lambda j, r=r, i=i: ((v[r, i] - v[0, j]) ** 2).sum())
+            for i in range(n)
+        ]
+        for r in (1, 2)
     ]
     share, place = recovered(to_first_run(runs))
     np.testing.assert_allclose(noise_of_runs(runs), nu)
-    np.testing.assert_allclose(steps(runs)[:-1], [apart[i, i + 1] / nu[i] for i in range(n - 1)])
-    np.testing.assert_allclose(margin(runs), min(apart[i, j] / (nu[i] + nu[j]) for i, j in apart))
-    np.testing.assert_allclose(share, np.mean([[found == i for i, found in enumerate(row)] for row in nearest], axis=0))
+    np.testing.assert_allclose(
+        steps(runs)[:-1], [apart[i, i + 1] / nu[i] for i in range(n - 1)]
+    )
+    np.testing.assert_allclose(
+        margin(runs), min(apart[i, j] / (nu[i] + nu[j]) for i, j in apart)
+    )
+    np.testing.assert_allclose(
+        share,
+        np.mean(
+            [[found == i for i, found in enumerate(row)] for row in nearest], axis=0
+        ),
+    )
     assert place.tolist() == nearest[0]
 
 
@@ -65,7 +83,9 @@ def test_small_distances_keep_their_digits() -> None:
 @pytest.mark.parametrize("noise", [0.01, 0.4, 5.0])
 def test_two_prompts_equal_loops_over_runs(noise: float) -> None:
     """The first two prompts, at "layers" that are further draws of both."""
-    first, second = torch.stack([drawn(noise * (1 + layer))[:, :2] for layer in range(4)], dim=1).unbind(dim=2)
+    first, second = torch.stack(
+        [drawn(noise * (1 + layer))[:, :2] for layer in range(4)], dim=1
+    ).unbind(dim=2)
     for layer in range(4):
         v, w = (runs[:, layer].double().numpy() for runs in (first, second))
         nu = [max(np.linalg.norm(runs[r] - runs[0]) for r in (1, 2)) for runs in (v, w)]
@@ -74,8 +94,12 @@ def test_two_prompts_equal_loops_over_runs(noise: float) -> None:
             for own, other in ((v, w), (w, v))
             for r, s in itertools.permutations(range(3), 2)
         ]
-        assert distance_by_noise(first, second)[layer].item() == pytest.approx(np.linalg.norm(v[0] - w[0]) / sum(nu))
-        assert nearer_to_own(first, second)[layer].item() == pytest.approx(np.mean(nearer))
+        assert distance_by_noise(first, second)[layer].item() == pytest.approx(
+            np.linalg.norm(v[0] - w[0]) / sum(nu)
+        )
+        assert nearer_to_own(first, second)[layer].item() == pytest.approx(
+            np.mean(nearer)
+        )
 
 
 def test_equal_prompts_are_at_no_distance() -> None:

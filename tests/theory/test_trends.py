@@ -17,14 +17,24 @@ from squashlens.theory.statistics.trends import association, difference, holm
 def series(seed: int, lag_one: float, *shape: int) -> torch.Tensor:
     """Gaussian autoregressions along the last axis, in their stationary state."""
     noise = np.random.default_rng(seed).standard_normal((*shape[:-1], shape[-1] + 200))
-    return torch.tensor(signal.lfilter([1], [1, -lag_one], noise, axis=-1)[..., 200:].copy())
+    return torch.tensor(
+        signal.lfilter([1], [1, -lag_one], noise, axis=-1)[..., 200:].copy()
+    )
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.lists(st.integers(0, 6), min_size=4, max_size=20).filter(lambda v: len(set(v)) > 1))
+@given(
+    st.lists(st.integers(0, 6), min_size=4, max_size=20).filter(
+        lambda v: len(set(v)) > 1
+    )
+)
 def test_rho_is_scipys_and_lies_in_its_interval(values: list[int]) -> None:
-    found = association(torch.tensor(values).double(), torch.arange(len(values)).double())
-    assert found.rho.item() == pytest.approx(stats.spearmanr(values, range(len(values))).statistic, abs=1e-12)
+    found = association(
+        torch.tensor(values).double(), torch.arange(len(values)).double()
+    )
+    assert found.rho.item() == pytest.approx(
+        stats.spearmanr(values, range(len(values))).statistic, abs=1e-12
+    )
     assert -1 <= found.low <= found.rho <= found.high <= 1
     assert 0 <= found.p <= 1
 
@@ -40,7 +50,9 @@ def test_the_closed_form_is_the_bootstrap_by_draws() -> None:
         places = (starts[:, None] + np.arange(length)).ravel()
         found.append(stats.spearmanr(x[places], y[places]).statistic)
     by_draws = np.std(found, ddof=1) / math.sqrt(1 - length / n)
-    assert trends._error(trends._influence(x, y), length) == pytest.approx(by_draws, rel=0.15)
+    assert trends._error(trends._influence(x, y), length) == pytest.approx(
+        by_draws, rel=0.15
+    )
 
 
 def test_independent_values_have_fishers_interval_at_least() -> None:
@@ -55,13 +67,20 @@ def test_a_slope_has_the_interval_of_least_squares_with_dependent_residuals() ->
     x = np.arange(3.0, 33)
     design = np.stack([np.ones(30), np.log(x)], axis=1)
     for row in series(4, 0.5, 9, 30).numpy():
-        fit, left = np.linalg.lstsq(design, row)[0], row - design @ np.linalg.pinv(design) @ row
+        fit, left = (
+            np.linalg.lstsq(design, row)[0],
+            row - design @ np.linalg.pinv(design) @ row,
+        )
         r = max(left[1:] @ left[:-1] / (left @ left) + 1 / math.sqrt(30), 0)
         alike = linalg.toeplitz(r ** np.arange(30))
         spread = np.linalg.pinv(design) @ alike @ np.linalg.pinv(design).T
-        half = stats.t.ppf(0.975, 27) * math.sqrt(left @ np.linalg.solve(alike, left) / 27 * spread[1, 1])
+        half = stats.t.ppf(0.975, 27) * math.sqrt(
+            left @ np.linalg.solve(alike, left) / 27 * spread[1, 1]
+        )
         found = log_slope(x.tolist(), np.exp(row).tolist())
-        np.testing.assert_allclose(found, [fit[1], fit[1] - half, fit[1] + half], rtol=1e-9)
+        np.testing.assert_allclose(
+            found, [fit[1], fit[1] - half, fit[1] + half], rtol=1e-9
+        )
 
 
 @pytest.mark.slow
@@ -71,10 +90,14 @@ def test_false_positives_and_cover_are_near_nominal(n: int, lag_one: float) -> N
     """At most 5 % and 95 %, give or take what 400 rows allow (standard error 1.1 %) and what the docstring admits."""
     a, b, c = (series(seed, lag_one, 400, n) for seed in (1, 2, 3))
     place = torch.arange(n, dtype=torch.float64)
-    unrelated, still = ((association(a, other).p < 0.05).double().mean().item() for other in (b, place))
+    unrelated, still = (
+        (association(a, other).p < 0.05).double().mean().item() for other in (b, place)
+    )
     assert unrelated < 0.07
     assert still < (0.13 if lag_one > 0.9 and n <= 20 else 0.07)
-    planted = 6 / math.pi * math.asin(0.6 / 2)  # Spearman's ρ of a normal pair with correlation 0.6
+    planted = (
+        6 / math.pi * math.asin(0.6 / 2)
+    )  # Spearman's ρ of a normal pair with correlation 0.6
     found = association(a, 0.6 * a + 0.8 * c)
     assert ((found.low <= planted) & (planted <= found.high)).double().mean() > 0.92
 
@@ -86,7 +109,9 @@ def test_a_steep_fall_is_decided() -> None:
     found = association(falls, place)
     assert ((found.p < 0.05) & (found.high < 0)).double().mean() > 0.85
     loose = falls + 0.3 * series(5, 0.9, 60, 32)
-    assert (association(loose, place).p < 0.05).double().mean() < 0.6  # here the noise goes on longer than the fall
+    assert (
+        association(loose, place).p < 0.05
+    ).double().mean() < 0.6  # here the noise goes on longer than the fall
 
 
 def test_neighbours_that_are_alike_widen_the_interval() -> None:
@@ -105,7 +130,9 @@ def test_what_has_no_interval() -> None:
     assert association(torch.arange(2.0), torch.arange(2.0)).rho.isnan()
     for row in (torch.ones(9), torch.tensor([1.0, torch.nan, 2, 3, 4, 5, 6, 7, 8])):
         assert all(value.isnan() for value in association(row, torch.arange(9.0)))
-        assert all(math.isnan(value) for value in difference(row, row, torch.arange(9.0)))
+        assert all(
+            math.isnan(value) for value in difference(row, row, torch.arange(9.0))
+        )
     assert all(math.isnan(value) for value in difference(n, n, n))
     assert association(torch.zeros(2, 0), torch.zeros(0)).rho.shape == (2,)
 
@@ -114,7 +141,9 @@ def test_a_difference_leaves_out_what_both_have_in_common() -> None:
     truth, noise, other = series(5, 0.3, 3, 60)
     near, far = truth + 0.1 * noise, truth + 2 * other
     gap, low, high = difference(near, far, truth)
-    assert gap == pytest.approx((association(near, truth).rho - association(far, truth).rho).item())
+    assert gap == pytest.approx(
+        (association(near, truth).rho - association(far, truth).rho).item()
+    )
     assert 0 < low < gap < high
     assert difference(near, near, truth) == (0, 0, 0)
 
@@ -122,7 +151,10 @@ def test_a_difference_leaves_out_what_both_have_in_common() -> None:
 @pytest.mark.slow
 def test_a_difference_of_nothing_is_rarely_found() -> None:
     truth, a, b = (series(seed, 0.5, 300, 60) for seed in (1, 2, 3))
-    found = [difference(truth + x, truth + y, truth) for x, y, truth in zip(a, b, truth, strict=True)]
+    found = [
+        difference(truth + x, truth + y, truth)
+        for x, y, truth in zip(a, b, truth, strict=True)
+    ]
     assert np.mean([low > 0 or high < 0 for _, low, high in found]) < 0.1
 
 
@@ -137,22 +169,33 @@ def test_holm() -> None:
 
 
 @pytest.mark.parametrize("kinds", [1000, 4])
-def test_influence_is_what_a_heavier_place_does_to_the_covariance_of_ranks(kinds: int) -> None:
+def test_influence_is_what_a_heavier_place_does_to_the_covariance_of_ranks(
+    kinds: int,
+) -> None:
     """The derivative of Σw_i U_i V_i/Σw in the weight of each place, by differences; U and V are weighted mid-ranks."""
     x, y = np.random.default_rng(0).integers(0, kinds, (2, 12)).astype(float)
 
     def covariance(weights: np.ndarray) -> float:
         shares = weights / weights.sum()
-        below = [[(row[None] < row[:, None]) + 0.5 * (row[None] == row[:, None])] for row in (x, y)]
+        below = [
+            [(row[None] < row[:, None]) + 0.5 * (row[None] == row[:, None])]
+            for row in (x, y)
+        ]
         u, v = (np.squeeze(each, 0) @ shares - 0.5 for each in below)
         return float(shares @ (u * v))
 
     def slope(place: int, step: float = 1e-6) -> float:
         change = step * np.eye(12)[place]
-        return 12 * (covariance(np.ones(12) + change) - covariance(np.ones(12) - change)) / (2 * step)
+        return (
+            12
+            * (covariance(np.ones(12) + change) - covariance(np.ones(12) - change))
+            / (2 * step)
+        )
 
     spread = math.prod((stats.rankdata(row) / 12).std() for row in (x, y))
-    np.testing.assert_allclose(trends._influence(x, y) * spread, [slope(k) for k in range(12)], atol=1e-7)
+    np.testing.assert_allclose(
+        trends._influence(x, y) * spread, [slope(k) for k in range(12)], atol=1e-7
+    )
 
 
 def test_dependence_is_that_of_one_series_and_of_what_the_other_leaves() -> None:
@@ -162,13 +205,20 @@ def test_dependence_is_that_of_one_series_and_of_what_the_other_leaves() -> None
         return float(np.sum(row[1:] * row[:-1]) / np.sum(row**2))
 
     for seed in range(6):
-        x, y = (stats.rankdata(series(2 * seed + k, 0.6, 60).numpy()) - 30.5 for k in (0, 1))
+        x, y = (
+            stats.rankdata(series(2 * seed + k, 0.6, 60).numpy()) - 30.5 for k in (0, 1)
+        )
         both = []
         for one, other in ((x, y), (y, x)):
-            left, itself = neighbours(one - stats.linregress(other, one).slope * other), neighbours(other)
+            left, itself = (
+                neighbours(one - stats.linregress(other, one).slope * other),
+                neighbours(other),
+            )
             both.append((left + (2 + 4 * left) / 60) * (itself + (1 + 3 * itself) / 60))
         r = max(both)
         assert trends._dependence(x, y) == pytest.approx(r)
         raw = 2 * np.ceil((6**0.5 * r / (1 - r**2)) ** (2 / 3) * 60 ** (1 / 3))
         assert trends._block(r, 60) == max(1, min(int(raw), 60 // trends.BLOCKS))
-    assert trends._dependence(np.arange(9.0), np.arange(9.0)) < 0.3  # a perfect trend leaves nothing
+    assert (
+        trends._dependence(np.arange(9.0), np.arange(9.0)) < 0.3
+    )  # a perfect trend leaves nothing

@@ -32,16 +32,21 @@ TOOLS = ("beartype", "hypothesis", "pytest", "pytest-timeout")
 SMOKE = ("tests/test_smoke.py",)
 # One family through the measurements (the golden numbers of the bundled model), results, files and figures.
 CORE = (
-    *SMOKE, "tests/golden/test_golden.py", "tests/test_results.py", "tests/test_files.py",
+    *SMOKE,
+    "tests/golden/test_golden.py",
+    "tests/test_results.py",
+    "tests/test_files.py",
     "tests/figures/test_figures.py",
-)  # fmt: skip
+)
 CHOSEN = "tiny-gemma or not test_golden"
 # What each extra is for.
 OF_EXTRAS = (
-    *SMOKE, "tests/test_hosted.py::test_tasks_go_by_name",
+    *SMOKE,
+    "tests/test_hosted.py::test_tasks_go_by_name",
     "tests/test_hosted.py::test_a_local_folder_answers_inspect_as_it_answers_behave",
-    "tests/study/test_store.py", "tests/maps/test_live.py",
-)  # fmt: skip
+    "tests/study/test_store.py",
+    "tests/maps/test_live.py",
+)
 UV = str(ROOT / ".venv" / "bin" / "uv")
 SECONDS = 3600.0  # for each program that is run
 HEAD = """# Versions that were tried
@@ -78,25 +83,43 @@ ENVIRONMENTS = (
     Environment("oldest-extras", PYTHONS[0], "lowest-direct", OF_EXTRAS, EXTRAS),
     Environment("newest", PYTHONS[0], "highest", CORE),
     Environment("newest-extras", PYTHONS[0], "highest", OF_EXTRAS, EXTRAS),
-    *(Environment(f"python-{python}", python, "highest", SMOKE) for python in PYTHONS[1:]),
+    *(
+        Environment(f"python-{python}", python, "highest", SMOKE)
+        for python in PYTHONS[1:]
+    ),
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     names = [*(one.name for one in ENVIRONMENTS), "pyright"]
-    parser.add_argument("names", nargs="*", choices=[[], *names], metavar="NAME", help=f"of {', '.join(names)}")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        choices=[[], *names],
+        metavar="NAME",
+        help=f"of {', '.join(names)}",
+    )
     options = parser.parse_args(arguments)
     FOLDER.mkdir(parents=True, exist_ok=True)
     record = FOLDER / "results.json"
     held = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
     for name in options.names or names:
         environment = next((one for one in ENVIRONMENTS if one.name == name), None)
-        held[name] = tried(environment) if environment else {python: read_as(python) for python in PYTHONS}
+        held[name] = (
+            tried(environment)
+            if environment
+            else {python: read_as(python) for python in PYTHONS}
+        )
         print(f"{name}: {held[name]}", flush=True)
         held = {name: held[name] for name in names if name in held}  # in this order
         record.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(page(held, (ROOT / "pyproject.toml").read_text(encoding="utf-8"), EXTRAS), encoding="utf-8")
+    PAGE.write_text(
+        page(held, (ROOT / "pyproject.toml").read_text(encoding="utf-8"), EXTRAS),
+        encoding="utf-8",
+    )
     return int(failed(held))
 
 
@@ -105,12 +128,36 @@ def tried(environment: Environment) -> dict[str, Any]:
     for what, command in installation(environment):
         lines, reason = printed(command, SECONDS)
         if reason:
-            return {"python": environment.python, "unavailable": f"{what}: {' / '.join(lines[-4:]) or reason}"[:400]}
-    listed = [UV, "pip", "list", "--python", str(environment.interpreter), "--format", "json"]
+            return {
+                "python": environment.python,
+                "unavailable": f"{what}: {' / '.join(lines[-4:]) or reason}"[:400],
+            }
+    listed = [
+        UV,
+        "pip",
+        "list",
+        "--python",
+        str(environment.interpreter),
+        "--format",
+        "json",
+    ]
     versions = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
-    python = subprocess.run([environment.interpreter, "--version"], capture_output=True, text=True, check=True).stdout
+    python = subprocess.run(
+        [environment.interpreter, "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     chosen = ["-m", "not slow and not cuda and not browser", "-k", CHOSEN]
-    program = [str(environment.interpreter), "-m", "pytest", "-q", "-rfEs", *chosen, *environment.tests]
+    program = [
+        str(environment.interpreter),
+        "-m",
+        "pytest",
+        "-q",
+        "-rfEs",
+        *chosen,
+        *environment.tests,
+    ]
     return {
         "python": python.split()[-1],
         "versions": {one["name"]: one["version"] for one in json.loads(versions)},
@@ -119,7 +166,15 @@ def tried(environment: Environment) -> dict[str, Any]:
 
 def installation(environment: Environment) -> list[tuple[str, list[str]]]:
     """What is run to install an environment, by name. Tools of the tests are always the newest that fit."""
-    made = [UV, "venv", "-q", "--clear", "--python", environment.python, str(environment.folder)]
+    made = [
+        UV,
+        "venv",
+        "-q",
+        "--clear",
+        "--python",
+        environment.python,
+        str(environment.folder),
+    ]
     into = [UV, "pip", "install", "-q", "--python", str(environment.interpreter)]
     own = f"{ROOT}[{','.join(environment.extras)}]" if environment.extras else str(ROOT)
     return [
@@ -132,53 +187,101 @@ def installation(environment: Environment) -> list[tuple[str, list[str]]]:
 def outcome(lines: Sequence[str], reason: str) -> dict[str, Any]:
     """What pytest printed last: the counts, with the reasons of what was skipped, and a line for each failure."""
     skipped = [line.split(": ")[-1] for line in lines if line.startswith("SKIPPED")]
-    ends = [line for line in lines if " passed" in line or " failed" in line]  # libraries may print after it
-    counts = [*(lines or ["it printed nothing"]), *ends][-1].strip("= ").partition(" in ")[0]
+    ends = [
+        line for line in lines if " passed" in line or " failed" in line
+    ]  # libraries may print after it
+    counts = (
+        [*(lines or ["it printed nothing"]), *ends][-1].strip("= ").partition(" in ")[0]
+    )
     failures = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
     return {
         "tests": f"{counts} ({'; '.join(sorted(set(skipped)))})" if skipped else counts,
-        "failures": failures or [f"{reason}: {' / '.join(lines[-4:])}"[:400]] * bool(reason),
+        "failures": failures
+        or [f"{reason}: {' / '.join(lines[-4:])}"[:400]] * bool(reason),
     }
 
 
 def read_as(python: str) -> str:
     """What pyright says when it takes the code for one of a Python version."""
-    lines, _ = printed([str(ROOT / ".venv" / "bin" / "pyright"), "--pythonversion", python], SECONDS)
+    lines, _ = printed(
+        [str(ROOT / ".venv" / "bin" / "pyright"), "--pythonversion", python], SECONDS
+    )
     return lines[-1] if lines else "it printed nothing"
 
 
 def page(held: Mapping[str, Any], pyproject: str, extras: Sequence[str]) -> str:
     """The page: environments, versions, what failed, and what pyright says."""
     tried = {name: found for name, found in held.items() if name != "pyright"}
-    lines = [HEAD, "## Environments", "", "| environment | Python | PyTorch | tests |", "|---|---|---|---|"]
+    lines = [
+        HEAD,
+        "## Environments",
+        "",
+        "| environment | Python | PyTorch | tests |",
+        "|---|---|---|---|",
+    ]
     for name, found in tried.items():
         torch = found.get("versions", {}).get("torch", "–")
-        said = found["tests"] if "tests" in found else f"not run: {found['unavailable']}"
+        said = (
+            found["tests"] if "tests" in found else f"not run: {found['unavailable']}"
+        )
         lines.append(f"| {name} | {found['python']} | {torch} | {said} |")
-    had = {name: found["versions"] for name, found in tried.items() if "versions" in found}
+    had = {
+        name: found["versions"] for name, found in tried.items() if "versions" in found
+    }
     lines += ["", "## Versions", "", "| dependency | range | tried |", "|---|---|---|"]
     for name, allowed in sorted(ranges(pyproject, extras).items()):
-        each = dict.fromkeys(listed.get(canonicalize_name(name)) for listed in had.values())
-        lines.append(f"| {name} | {allowed or 'any'} | {', '.join(filter(None, each))} |")
-    failures = [f"- **{name}**, {line}" for name, found in tried.items() for line in found.get("failures", [])]
-    lines += ["", "## Failures", "", *(failures or ["None."]), "", "## pyright", "", "| Python | what it says |"]
-    lines += ["|---|---|", *(f"| {python} | {said} |" for python, said in held.get("pyright", {}).items())]
+        each = dict.fromkeys(
+            listed.get(canonicalize_name(name)) for listed in had.values()
+        )
+        lines.append(
+            f"| {name} | {allowed or 'any'} | {', '.join(filter(None, each))} |"
+        )
+    failures = [
+        f"- **{name}**, {line}"
+        for name, found in tried.items()
+        for line in found.get("failures", [])
+    ]
+    lines += [
+        "",
+        "## Failures",
+        "",
+        *(failures or ["None."]),
+        "",
+        "## pyright",
+        "",
+        "| Python | what it says |",
+    ]
+    lines += [
+        "|---|---|",
+        *(f"| {python} | {said} |" for python, said in held.get("pyright", {}).items()),
+    ]
     return "\n".join(lines) + "\n"
 
 
 def failed(held: Mapping[str, Any]) -> bool:
     """Whether any test failed, or pyright found an error. A Python that cannot be had is no failure."""
-    errors = [said for said in held.get("pyright", {}).values() if not said.startswith("0 errors")]
+    errors = [
+        said
+        for said in held.get("pyright", {}).values()
+        if not said.startswith("0 errors")
+    ]
     return bool(errors) or any(found.get("failures") for found in held.values())
 
 
 def ranges(pyproject: str, extras: Sequence[str]) -> dict[str, str]:
     """The range of every dependency, and of those of the extras."""
     project = tomllib.loads(pyproject)["project"]
-    listed = [*project["dependencies"], *(one for extra in extras for one in project["optional-dependencies"][extra])]
+    listed = [
+        *project["dependencies"],
+        *(one for extra in extras for one in project["optional-dependencies"][extra]),
+    ]
     found: dict[str, str] = {}
-    for one in map(Requirement, listed):  # an extra may ask for more of a dependency than the core
-        found[one.name] = ", ".join(filter(None, (found.get(one.name), str(one.specifier))))
+    for one in map(
+        Requirement, listed
+    ):  # an extra may ask for more of a dependency than the core
+        found[one.name] = ", ".join(
+            filter(None, (found.get(one.name), str(one.specifier)))
+        )
     return found
 
 

@@ -41,9 +41,14 @@ def test_it_opens_with_transformers_and_transformerlens_as_it_is() -> None:
     from transformer_lens.model_bridge import TransformerBridge
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer, model = AutoTokenizer.from_pretrained(FOLDER), AutoModelForCausalLM.from_pretrained(FOLDER).eval()
+    tokenizer, model = (
+        AutoTokenizer.from_pretrained(FOLDER),
+        AutoModelForCausalLM.from_pretrained(FOLDER).eval(),
+    )
     bridge: Any = TransformerBridge.boot_transformers(str(FOLDER), device="cpu")
-    ids = tokenizer("What is the last digit in this sequence? 0007 =", return_tensors="pt")["input_ids"]
+    ids = tokenizer(
+        "What is the last digit in this sequence? 0007 =", return_tensors="pt"
+    )["input_ids"]
     with torch.no_grad():
         plain, bridged = model(ids).logits, bridge(ids)
         said = model.generate(ids, max_new_tokens=2, do_sample=False)[0, ids.shape[1] :]
@@ -52,13 +57,20 @@ def test_it_opens_with_transformers_and_transformerlens_as_it_is() -> None:
 
 
 def test_first_and_last_digit_in_range(table: pd.DataFrame) -> None:
-    assert by_length(table).query("task in ('first', 'last') and length <= 48")["accuracy"].min() >= 0.99
+    assert (
+        by_length(table)
+        .query("task in ('first', 'last') and length <= 48")["accuracy"]
+        .min()
+        >= 0.99
+    )
 
 
 @pytest.mark.slow
 def test_the_whole_table_again(table: pd.DataFrame) -> None:
     again = evaluate(FOLDER)
-    assert (again["accuracy"] - table["accuracy"]).abs().max() <= 0.04  # the same prompts; one tie may fall otherwise
+    assert (
+        again["accuracy"] - table["accuracy"]
+    ).abs().max() <= 0.04  # the same prompts; one tie may fall otherwise
 
 
 def test_the_card_quotes_the_table(table: pd.DataFrame) -> None:
@@ -67,5 +79,9 @@ def test_the_card_quotes_the_table(table: pd.DataFrame) -> None:
     for task, own in by_length(table).groupby("task"):
         row = re.search(rf"^\| {task} \| ([\d.| ]+) \|$", text, flags=re.MULTILINE)
         assert row is not None
-        expected = [100 * own[own["length"].between(a, b)]["accuracy"].mean() for a, b in BANDS]
-        assert [float(c) for c in row[1].split("|")] == pytest.approx(expected, abs=0.051)
+        expected = [
+            100 * own[own["length"].between(a, b)]["accuracy"].mean() for a, b in BANDS
+        ]
+        assert [float(c) for c in row[1].split("|")] == pytest.approx(
+            expected, abs=0.051
+        )

@@ -20,7 +20,13 @@ def test_the_papers_prompts_are_covered(prompt: str) -> None:
     assert pieces(prompt) == ["<bos>", *re.findall(r"[A-Za-z]+|[^A-Za-z\s]", prompt)]
 
 
-@given(st.lists(st.sampled_from(sorted(set(vocabulary()) - {"<pad>", "<eos>", "<bos>"})), min_size=1, max_size=20))
+@given(
+    st.lists(
+        st.sampled_from(sorted(set(vocabulary()) - {"<pad>", "<eos>", "<bos>"})),
+        min_size=1,
+        max_size=20,
+    )
+)
 def test_decoding_then_encoding_gives_the_same_ids(words: list[str]) -> None:
     ids = TOKENIZER(" ".join(words))["input_ids"]
     assert TOKENIZER(TOKENIZER.decode(ids[1:]))["input_ids"] == ids

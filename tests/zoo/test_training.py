@@ -19,17 +19,25 @@ from training.gemma.tokenizer import build_tokenizer
 def test_commas_after_every_third_digit_never_last(digits: list[int]) -> None:
     text = spell(digits, commas=True)
     assert text.replace(",", "") == spell(digits, commas=False)
-    assert [len(group) for group in text.split(",")][:-1] == [3] * ((len(digits) - 1) // 3)
+    assert [len(group) for group in text.split(",")][:-1] == [3] * (
+        (len(digits) - 1) // 3
+    )
     assert not text.endswith(",")
 
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=10)
-@given(seed=st.integers(0, 1000), commas=st.booleans(), task=st.sampled_from(sorted(TASKS)))
-def test_a_packed_row_equals_a_pass_for_every_cut(seed: int, commas: bool, task: str) -> None:
+@given(
+    seed=st.integers(0, 1000), commas=st.booleans(), task=st.sampled_from(sorted(TASKS))
+)
+def test_a_packed_row_equals_a_pass_for_every_cut(
+    seed: int, commas: bool, task: str
+) -> None:
     torch.manual_seed(seed)
     model, tokenizer = GemmaForCausalLM(training.config()).eval(), build_tokenizer()
-    examples = [draw(TASKS[task], 9 + i, commas, Random(seed + i), cuts=4) for i in range(2)]
+    examples = [
+        draw(TASKS[task], 9 + i, commas, Random(seed + i), cuts=4) for i in range(2)
+    ]
     packed = training.pack(examples, tokenizer)
     with torch.no_grad():
         together = packed.logits(model)
@@ -37,22 +45,31 @@ def test_a_packed_row_equals_a_pass_for_every_cut(seed: int, commas: bool, task:
             answered = (packed.targets[row] != -100).nonzero()[:, 0].tolist()
             for cut in example.cuts:
                 prompt = tokenizer(example.prompt(cut))["input_ids"]
-                answer = tokenizer(example.answer(cut), add_special_tokens=False)["input_ids"]
-                alone = model(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 :]
+                answer = tokenizer(example.answer(cut), add_special_tokens=False)[
+                    "input_ids"
+                ]
+                alone = model(torch.tensor([[*prompt, *answer]])).logits[
+                    0, len(prompt) - 1 :
+                ]
                 places, answered = answered[: len(alone)], answered[len(alone) :]
                 assert packed.targets[row, places].tolist() == [*answer, 1]
-                torch.testing.assert_close(together[row, places], alone, rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(
+                    together[row, places], alone, rtol=1e-4, atol=1e-4
+                )
             assert answered == []
 
 
-def test_an_interrupted_run_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_goes_on_from_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(training, "BATCH", 4)
     monkeypatch.setattr(training, "CHECKPOINT_EVERY", 2)
     training.train(tmp_path / "whole", tmp_path / "whole.pt", steps=4, seed=3)
     training.train(tmp_path / "half", tmp_path / "parts.pt", steps=2, seed=3)
     training.train(tmp_path / "parts", tmp_path / "parts.pt", steps=4, seed=3)
     whole, half, parts = (
-        GemmaForCausalLM.from_pretrained(tmp_path / name).state_dict() for name in ("whole", "half", "parts")
+        GemmaForCausalLM.from_pretrained(tmp_path / name).state_dict()
+        for name in ("whole", "half", "parts")
     )
     assert all(torch.equal(whole[k], parts[k]) for k in whole)
     assert not all(torch.equal(whole[k], half[k]) for k in whole)

@@ -32,10 +32,21 @@ class Example:
 
     def answer(self, cut: int) -> str:
         digits = self.digits[:cut]
-        return spell(digits, self.commas) if self.task == "copy" else TASKS[self.task].answer(digits)
+        return (
+            spell(digits, self.commas)
+            if self.task == "copy"
+            else TASKS[self.task].answer(digits)
+        )
 
 
-def draw(task: Task, length: int, commas: bool, rng: Random, pattern: str | None = None, cuts: int = 1) -> Example:
+def draw(
+    task: Task,
+    length: int,
+    commas: bool,
+    rng: Random,
+    pattern: str | None = None,
+    cuts: int = 1,
+) -> Example:
     """One example of `task` with `length` digits, asked at the end and at `cuts - 1` earlier places."""
     pattern = pattern or rng.choice(task.patterns)
     digits = PATTERNS[pattern](length, rng)
@@ -44,7 +55,10 @@ def draw(task: Task, length: int, commas: bool, rng: Random, pattern: str | None
 
 
 # Counting is hard for irregular sequences. In 1…10 the odd digit is odd only while it is at the end.
-HARD, EASY = ("bernoulli", "any_bernoulli", "random"), ("repeated", "alternating", "odd_last", "odd_first")
+HARD, EASY = (
+    ("bernoulli", "any_bernoulli", "random"),
+    ("repeated", "alternating", "odd_last", "odd_first"),
+)
 CYCLES = (10_000, 8_000)  # steps of each cycle; each has its own learning-rate schedule
 
 
@@ -93,6 +107,12 @@ def _second_cycle(progress: float, size: int, rng: Random) -> list[Example]:
     tasks = rng.choices(("count", "sum", "last", "first"), (6, 2, 1, 1), k=size)
     examples = []
     for name in tasks:
-        allowed = [p for p in (HARD if rng.random() < 0.85 else EASY) if p in TASKS[name].patterns]
-        examples.append(draw(TASKS[name], length, commas, rng, rng.choice(allowed), cuts=8))
+        allowed = [
+            p
+            for p in (HARD if rng.random() < 0.85 else EASY)
+            if p in TASKS[name].patterns
+        ]
+        examples.append(
+            draw(TASKS[name], length, commas, rng, rng.choice(allowed), cuts=8)
+        )
     return examples

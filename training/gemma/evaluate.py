@@ -34,7 +34,12 @@ def correct(examples: list[Example], model: Any, tokenizer: Any) -> np.ndarray:
     return ((best == batch.targets) | (batch.targets == -100)).all(dim=-1).numpy()
 
 
-def evaluate(folder: Path, samples: int = SAMPLES, seed: int = 1, lengths: Sequence[int] = LENGTHS) -> pd.DataFrame:
+def evaluate(
+    folder: Path,
+    samples: int = SAMPLES,
+    seed: int = 1,
+    lengths: Sequence[int] = LENGTHS,
+) -> pd.DataFrame:
     """Accuracy by task, pattern and length over `samples` new prompts each, every second prompt with commas."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -43,34 +48,56 @@ def evaluate(folder: Path, samples: int = SAMPLES, seed: int = 1, lengths: Seque
         for length in tqdm(lengths, desc=task.name, unit="length"):
             rng = Random(f"evaluate:{seed}:{task.name}:{length}")
             for pattern in task.patterns:
-                drawn = [draw(task, length, i % 2 == 1, rng, pattern) for i in range(samples)]
+                drawn = [
+                    draw(task, length, i % 2 == 1, rng, pattern) for i in range(samples)
+                ]
                 share = correct(drawn, model, tokenizer).mean()
-                rows.append({"task": task.name, "pattern": pattern, "length": length, "accuracy": share})
+                rows.append(
+                    {
+                        "task": task.name,
+                        "pattern": pattern,
+                        "length": length,
+                        "accuracy": share,
+                    }
+                )
     return pd.DataFrame(rows)
 
 
 def by_length(table: pd.DataFrame) -> pd.DataFrame:
     """Accuracy by task and length, with equal weight for every pattern."""
-    return table.pivot_table(values="accuracy", index=["task", "length"], aggfunc="mean").reset_index()
+    return table.pivot_table(
+        values="accuracy", index=["task", "length"], aggfunc="mean"
+    ).reset_index()
 
 
 def _lines(table: pd.DataFrame, column: str) -> str:
     """A Markdown table of accuracy in percent: a row for each value of `column`, a column for each band of lengths."""
-    lines = [f"| {column} | " + " | ".join(f"{a}–{b}" for a, b in BANDS) + " |", "|---|" + "---:|" * len(BANDS)]
+    lines = [
+        f"| {column} | " + " | ".join(f"{a}–{b}" for a, b in BANDS) + " |",
+        "|---|" + "---:|" * len(BANDS),
+    ]
     for name in dict.fromkeys(table[column]):
         own = table.query(f"{column} == @name")
         cells = [own.query("@a <= length <= @b")["accuracy"].mean() for a, b in BANDS]
-        lines.append(f"| {name} | " + " | ".join(f"{100 * c:.1f}" for c in cells) + " |")
+        lines.append(
+            f"| {name} | " + " | ".join(f"{100 * c:.1f}" for c in cells) + " |"
+        )
     return "\n".join(lines)
 
 
 def targets(table: pd.DataFrame) -> str:
     """The accuracy targets and the lowest accuracy over lengths, as Markdown."""
     lengths, lines = by_length(table), []
-    for names, top, target in ((("count",), 32, 95), (("first", "last"), MAX_TRAINED, 99)):
+    for names, top, target in (
+        (("count",), 32, 95),
+        (("first", "last"), MAX_TRAINED, 99),
+    ):
         part = lengths.query("task in @names and length <= @top")
         worst = part.nsmallest(1, "accuracy").iloc[0]
-        every, short = (len(set(t["length"])) for t in (part, part.query("accuracy * 100 < @target")))
+        every, short = (
+            len(set(t["length"]))
+            for t in (part, part.query("accuracy * 100 < @target"))
+        )
         verdict = "met" if not short else f"**missed at {short} of {every} lengths**"
         lines.append(
             f"- {' and '.join(names)}, every length up to {top}: target ≥ {target} %; mean "
@@ -165,16 +192,31 @@ some way here shows that it *can*, in Gemma's architecture, on these tasks; not 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m training.gemma.evaluate", description=__doc__)
-    parser.add_argument("--folder", type=Path, default=Path("runs/tiny-gemma"), help="model folder (%(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m training.gemma.evaluate", description=__doc__
+    )
     parser.add_argument(
-        "--samples", type=int, default=SAMPLES, help="prompts for each task, pattern, length (%(default)s)"
+        "--folder",
+        type=Path,
+        default=Path("runs/tiny-gemma"),
+        help="model folder (%(default)s)",
+    )
+    parser.add_argument(
+        "--samples",
+        type=int,
+        default=SAMPLES,
+        help="prompts for each task, pattern, length (%(default)s)",
     )
     args = parser.parse_args()
     table = evaluate(args.folder, args.samples)
     table.to_csv(args.folder / "accuracy.csv", index=False, float_format="%.4f")
     (args.folder / "README.md").write_text(card(table, args.samples), encoding="utf-8")
-    print(by_length(table).pivot(index="length", columns="task", values="accuracy").round(3).to_string())
+    print(
+        by_length(table)
+        .pivot(index="length", columns="task", values="accuracy")
+        .round(3)
+        .to_string()
+    )
     print(targets(table))
 
 

@@ -40,21 +40,35 @@ def vocabulary() -> dict[str, int]:
     """A dict from tokens to ids: special tokens, digits, then marks and words in order of first appearance."""
     digits = [str(d) for d in range(10)]
     pieces = re.findall(_PIECE, " ".join((*PAPER_PROMPTS, OWN_WORDS, END, ",")))
-    return {token: i for i, token in enumerate(dict.fromkeys((*SPECIAL, *digits, *pieces)))}
+    return {
+        token: i for i, token in enumerate(dict.fromkeys((*SPECIAL, *digits, *pieces)))
+    }
 
 
 def build_tokenizer() -> "PreTrainedTokenizerFast":
     """The tokenizer as a Hugging Face fast tokenizer that puts one `<bos>` in front."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+    from tokenizers import (
+        Regex,
+        Tokenizer,
+        decoders,
+        models,
+        pre_tokenizers,
+        processors,
+    )
     from transformers import PreTrainedTokenizerFast
 
     vocab = vocabulary()
     core = Tokenizer(models.WordLevel(vocab, unk_token=None))  # pyright: ignore[reportArgumentType]
     core.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(r"\s+"), "removed"), pre_tokenizers.Split(Regex(_PIECE), "isolated")]
+        [
+            pre_tokenizers.Split(Regex(r"\s+"), "removed"),
+            pre_tokenizers.Split(Regex(_PIECE), "isolated"),
+        ]
     )
     core.post_processor = processors.TemplateProcessing(
-        single="<bos> $A", pair="<bos> $A $B", special_tokens=[("<bos>", vocab["<bos>"])]
+        single="<bos> $A",
+        pair="<bos> $A $B",
+        special_tokens=[("<bos>", vocab["<bos>"])],
     )
     # Words are decoded with spaces between them, the digits of a number without.
     core.decoder = decoders.Sequence(  # pyright: ignore[reportAttributeAccessIssue]

@@ -18,7 +18,12 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn import functional as F
 from tqdm.auto import tqdm
-from transformers import GemmaConfig, GemmaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    GemmaConfig,
+    GemmaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from squashlens.zoo.curriculum import END
 from training.gemma.curriculum import CYCLES, Example, cycle_of, training_batch
@@ -66,7 +71,12 @@ class Packed:
     targets: Int[Tensor, "row place"]  # the next token of an answer, −100 elsewhere
 
     def logits(self, model: GemmaForCausalLM) -> Tensor:
-        return model(self.ids, attention_mask=self.visible, position_ids=self.positions, use_cache=False).logits
+        return model(
+            self.ids,
+            attention_mask=self.visible,
+            position_ids=self.positions,
+            use_cache=False,
+        ).logits
 
     def to(self, device: str) -> "Packed":
         return Packed(*(getattr(self, f.name).to(device) for f in fields(self)))
@@ -95,7 +105,9 @@ def pack(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast) -> Pac
     ids, positions, branch, end, targets = table.unbind(dim=-1)
     place = torch.arange(width)
     same = branch[:, :, None] == branch[:, None, :]
-    stem = (branch[:, None, :] == 0) & (branch[:, :, None] > 0) & (place < end[:, :, None])
+    stem = (
+        (branch[:, None, :] == 0) & (branch[:, :, None] > 0) & (place < end[:, :, None])
+    )
     visible = (same | stem) & (place <= place[:, None])
     return Packed(ids, positions, visible[:, None], targets)
 
@@ -106,7 +118,9 @@ def learning_rate(step: int) -> float:
     warm = WARMUP / CYCLES[number]
     if progress < warm:
         return PEAK_LR * (progress + 1 / CYCLES[number]) / warm
-    return PEAK_LR * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (progress - warm) / (1 - warm))))
+    return PEAK_LR * (
+        0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (progress - warm) / (1 - warm)))
+    )
 
 
 def save_atomically(state: dict, path: Path) -> None:
@@ -120,13 +134,21 @@ def save_atomically(state: dict, path: Path) -> None:
     os.replace(partial, path)
 
 
-def train(out: Path, checkpoint: Path, steps: int = STEPS, seed: int = SEED, device: str = "cpu") -> None:
+def train(
+    out: Path,
+    checkpoint: Path,
+    steps: int = STEPS,
+    seed: int = SEED,
+    device: str = "cpu",
+) -> None:
     """Train for `steps`, resuming from `checkpoint` if there is one, and save a Hugging Face folder."""
     torch.manual_seed(seed)
     tokenizer = build_tokenizer()
     model = GemmaForCausalLM(config())
     model.train().to(torch.device(device))  # pyright: ignore[reportArgumentType]
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98), weight_decay=WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98), weight_decay=WEIGHT_DECAY
+    )
     start = 0
     if checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True, map_location=device)
@@ -138,13 +160,24 @@ def train(out: Path, checkpoint: Path, steps: int = STEPS, seed: int = SEED, dev
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         start = state["step"]
-    bar = tqdm(range(start, steps), initial=start, total=steps, desc="train", unit="step", mininterval=10)
+    bar = tqdm(
+        range(start, steps),
+        initial=start,
+        total=steps,
+        desc="train",
+        unit="step",
+        mininterval=10,
+    )
     smooth = None
     for step in bar:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step)
         batch = pack(training_batch(step, BATCH, seed), tokenizer).to(device)
-        loss = F.cross_entropy(batch.logits(model).flatten(0, 1), batch.targets.flatten(), ignore_index=-100)
+        loss = F.cross_entropy(
+            batch.logits(model).flatten(0, 1),
+            batch.targets.flatten(),
+            ignore_index=-100,
+        )
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -164,28 +197,54 @@ def train(out: Path, checkpoint: Path, steps: int = STEPS, seed: int = SEED, dev
     export(model, tokenizer, out)
 
 
-def export(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
+def export(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path
+) -> None:
     """Save the model as a Hugging Face folder: configuration, float32 safetensors, tokenizer."""
     model.eval().cpu().save_pretrained(out)
-    for local in ("is_local", "local_files_only"):  # how it was opened here, which is nobody else's concern
+    for local in (
+        "is_local",
+        "local_files_only",
+    ):  # how it was opened here, which is nobody else's concern
         tokenizer.init_kwargs.pop(local, None)
     tokenizer.save_pretrained(out)
     print(f"saved to {out}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m training.gemma.train", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("tiny-gemma"), help="folder to write (%(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m training.gemma.train", description=__doc__
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("tiny-gemma"),
+        help="folder to write (%(default)s)",
+    )
     parser.add_argument(
         "--checkpoint",
         type=Path,
         default=Path("runs/tiny-gemma.pt"),
         help="file to save progress to and resume from (%(default)s)",
     )
-    parser.add_argument("--steps", type=int, default=STEPS, help="number of training steps (%(default)s)")
-    parser.add_argument("--seed", type=int, default=SEED, help="random seed of weights and data (%(default)s)")
-    parser.add_argument("--device", default="cpu", help="device to train on, cpu or cuda (%(default)s)")
-    parser.add_argument("--threads", type=int, default=None, help="number of CPU threads (all)")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=STEPS,
+        help="number of training steps (%(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=SEED,
+        help="random seed of weights and data (%(default)s)",
+    )
+    parser.add_argument(
+        "--device", default="cpu", help="device to train on, cpu or cuda (%(default)s)"
+    )
+    parser.add_argument(
+        "--threads", type=int, default=None, help="number of CPU threads (all)"
+    )
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)

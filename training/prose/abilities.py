@@ -57,16 +57,24 @@ def _share_right(reader: Reader, pairs: tuple[tuple[str, str, str], ...]) -> flo
         ids, whole = (reader.tokenizer(t)["input_ids"] for t in (text, text + ending))
         return float(reader.nats([whole])[0][len(ids) - 1 :].sum())
 
-    return sum(nats(text, right) < nats(text, wrong) for text, right, wrong in pairs) / len(pairs)
+    return sum(
+        nats(text, right) < nats(text, wrong) for text, right, wrong in pairs
+    ) / len(pairs)
 
 
-def _copying(reader: Reader, gap: int, length: int = 24, rows: int = 20) -> tuple[float, float]:
+def _copying(
+    reader: Reader, gap: int, length: int = 24, rows: int = 20
+) -> tuple[float, float]:
     """Nats per token of random tokens, and of the same tokens when they come again after `gap` others."""
     rng, size = Random(f"copy:{gap}"), reader.model.config.vocab_size
     first, again = [], []
     for _ in range(rows):
-        segment, others = ([rng.randrange(300, size) for _ in range(n)] for n in (length, gap))
-        found = reader.nats([[reader.tokenizer.bos_token_id, *segment, *others, *segment]])[0]
+        segment, others = (
+            [rng.randrange(300, size) for _ in range(n)] for n in (length, gap)
+        )
+        found = reader.nats(
+            [[reader.tokenizer.bos_token_id, *segment, *others, *segment]]
+        )[0]
         first.append(found[1:length].mean())
         again.append(found[length + gap + 1 :].mean())
     return float(np.mean(first)), float(np.mean(again))
@@ -79,7 +87,9 @@ def _answers(reader: Reader, question: str, answer: str) -> float:
         digits = "".join(rng.choices("01", k=rng.randint(2, 12)))
         ids = reader.tokenizer(f"{question} {digits} =")["input_ids"]
         told = reader.tokenizer.decode(greedy(reader, [ids], 3)[0]).split()
-        right += bool(told) and told[0] == (str(digits.count("1")) if answer == "count" else digits[-1])
+        right += bool(told) and told[0] == (
+            str(digits.count("1")) if answer == "count" else digits[-1]
+        )
     return right / 20
 
 
@@ -92,8 +102,12 @@ def abilities(reader: Reader) -> dict[str, float]:
     }
     for gap in (0, 100):
         found[f"random_{gap}"], found[f"repeated_{gap}"] = _copying(reader, gap)
-    found["counting"] = _answers(reader, "How many ones are in the following sequence?", "count")
-    found["last_digit"] = _answers(reader, "What is the last digit in this sequence?", "last")
+    found["counting"] = _answers(
+        reader, "How many ones are in the following sequence?", "count"
+    )
+    found["last_digit"] = _answers(
+        reader, "What is the last digit in this sequence?", "last"
+    )
     for language, text in LANGUAGES.items():
         nats = reader.nats([reader.tokenizer(text)["input_ids"]])[0].sum()
         found[language] = float(nats) / math.log(2) / len(text.encode())

@@ -36,21 +36,47 @@ class Source:
     helpers: tuple[str, ...] = ()  # packages that are needed to read this one
 
 
-_RUST_BOOKS = ("book", "reference", "nomicon", "rust-by-example", "edition-guide", "embedded-book")
+_RUST_BOOKS = (
+    "book",
+    "reference",
+    "nomicon",
+    "rust-by-example",
+    "edition-guide",
+    "embedded-book",
+)
 _RUST_BOOKS += ("unstable-book", "rustc", "rustdoc")
 SOURCES = (
-    Source("sqlite3-doc", "SQLite documentation", "public domain", ("usr/share/doc/sqlite3",)),
-    Source("postgresql-doc-15", "PostgreSQL manual", "PostgreSQL licence", ("usr/share/doc/postgresql-doc-15/html",)),
-    Source("python3.11-doc", "Python documentation", "PSF licence 2", ("usr/share/doc/python3.11/html",)),
+    Source(
+        "sqlite3-doc",
+        "SQLite documentation",
+        "public domain",
+        ("usr/share/doc/sqlite3",),
+    ),
+    Source(
+        "postgresql-doc-15",
+        "PostgreSQL manual",
+        "PostgreSQL licence",
+        ("usr/share/doc/postgresql-doc-15/html",),
+    ),
+    Source(
+        "python3.11-doc",
+        "Python documentation",
+        "PSF licence 2",
+        ("usr/share/doc/python3.11/html",),
+    ),
     Source(
         "rust-doc",
         "the books of Rust",
         "MIT or Apache-2.0",
         tuple(f"usr/share/doc/rust-doc/html/{book}" for book in _RUST_BOOKS),
     ),
-    Source("bible-kjv-text", "King James Bible", "public domain", helpers=("bible-kjv",)),
+    Source(
+        "bible-kjv-text", "King James Bible", "public domain", helpers=("bible-kjv",)
+    ),
 )
-_LISTS = re.compile(r"print\.html|genindex.*|searchindex.*|py-modindex\.html")  # copies and indexes of other pages
+_LISTS = re.compile(
+    r"print\.html|genindex.*|searchindex.*|py-modindex\.html"
+)  # copies and indexes of other pages
 
 
 @dataclass(frozen=True)
@@ -78,7 +104,11 @@ def unpacked(source: Source, folder: Path) -> list[dict[str, str | int]]:
     for package in (source.package, *source.helpers):
         found = sorted(folder.glob(f"{package}_*.deb"))
         if not found:
-            subprocess.run(["apt-get", "download", "-q", package], cwd=folder, check=True)  # noqa: S603, S607
+            subprocess.run(  # noqa: S603
+                ["apt-get", "download", "-q", package],  # noqa: S607
+                cwd=folder,
+                check=True,
+            )
             found = sorted(folder.glob(f"{package}_*.deb"))
         deb = found[-1]
         subprocess.run(["dpkg", "-x", deb, folder / "root"], check=True)  # noqa: S603, S607
@@ -95,7 +125,11 @@ def documents(source: Source, root: Path) -> Iterator[Document]:
         for page in sorted((root / folder).rglob("*.html")):
             if not _LISTS.fullmatch(page.name):
                 text = page.read_text(encoding="utf-8", errors="replace")
-                yield Document(source.package, str(page.relative_to(root)), tuple(paragraphs_of(text)))
+                yield Document(
+                    source.package,
+                    str(page.relative_to(root)),
+                    tuple(paragraphs_of(text)),
+                )
 
 
 def _chapters(root: Path) -> Iterator[Document]:
@@ -115,32 +149,60 @@ def build(out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     seen: set[bytes] = set()
     rows = []
-    with (out / TRAINING).open("w", encoding="utf-8") as training, (out / HELD).open("w", encoding="utf-8") as held:
+    with (
+        (out / TRAINING).open("w", encoding="utf-8") as training,
+        (out / HELD).open("w", encoding="utf-8") as held,
+    ):
         for source in SOURCES:
             files = unpacked(source, out)
             counts = {"documents": 0, "training_bytes": 0, "held_out_bytes": 0}
-            for document in tqdm(documents(source, out / "root"), desc=source.package, unit="document"):
+            for document in tqdm(
+                documents(source, out / "root"), desc=source.package, unit="document"
+            ):
                 text = "\n".join(_new(document.paragraphs, seen))
                 if not text:
                     continue
-                line = json.dumps({"package": source.package, "name": document.name, "text": text}, ensure_ascii=False)
+                line = json.dumps(
+                    {"package": source.package, "name": document.name, "text": text},
+                    ensure_ascii=False,
+                )
                 print(line, file=held if document.held_out else training)
                 counts["documents"] += 1
-                counts["held_out_bytes" if document.held_out else "training_bytes"] += len(text.encode())
-            row = {"package": source.package, "text": source.text, "licence": source.licence}
+                counts["held_out_bytes" if document.held_out else "training_bytes"] += (
+                    len(text.encode())
+                )
+            row = {
+                "package": source.package,
+                "text": source.text,
+                "licence": source.licence,
+            }
             rows.append({**row, **counts, "files": files})
-    digests = {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in (TRAINING, HELD)}
-    (out / MANIFEST).write_text(json.dumps({"sources": rows, "sha256": digests}, indent=2) + "\n", encoding="utf-8")
-    (out / SENTENCES).write_text("".join(f"{s}\n" for s in sentences(read(out / HELD))), encoding="utf-8")
+    digests = {
+        name: hashlib.sha256((out / name).read_bytes()).hexdigest()
+        for name in (TRAINING, HELD)
+    }
+    (out / MANIFEST).write_text(
+        json.dumps({"sources": rows, "sha256": digests}, indent=2) + "\n",
+        encoding="utf-8",
+    )
+    (out / SENTENCES).write_text(
+        "".join(f"{s}\n" for s in sentences(read(out / HELD))), encoding="utf-8"
+    )
 
 
 def sentences(held: Sequence[Document], count: int = 50) -> list[str]:
     """Up to `count` sentences of 60 to 160 characters, the first of each document before the second of any."""
     of_each = [
-        [s for s in re.split(r"(?<=[.!?])\s+(?=[A-Z])", d.text) if 60 <= len(s) <= 160 and s.endswith(".")]
+        [
+            s
+            for s in re.split(r"(?<=[.!?])\s+(?=[A-Z])", d.text)
+            if 60 <= len(s) <= 160 and s.endswith(".")
+        ]
         for d in held
     ]
-    in_turn = (s for turn in itertools.zip_longest(*of_each) for s in turn if s is not None)
+    in_turn = (
+        s for turn in itertools.zip_longest(*of_each) for s in turn if s is not None
+    )
     return list(dict.fromkeys(in_turn))[:count]
 
 
@@ -158,12 +220,22 @@ def _new(paragraphs: tuple[str, ...], seen: set[bytes]) -> list[str]:
 def read(file: Path) -> list[Document]:
     """The documents of a file that `build` wrote."""
     lines = (json.loads(line) for line in file.read_text(encoding="utf-8").splitlines())
-    return [Document(line["package"], line["name"], tuple(line["text"].split("\n"))) for line in lines]
+    return [
+        Document(line["package"], line["name"], tuple(line["text"].split("\n")))
+        for line in lines
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m training.prose.corpus", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("runs/prose"), help="folder to write (%(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m training.prose.corpus", description=__doc__
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("runs/prose"),
+        help="folder to write (%(default)s)",
+    )
     build(parser.parse_args().out)
 
 

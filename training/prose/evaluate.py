@@ -25,14 +25,18 @@ MEASURED = "measured.json"
 
 def open_reader(folder: Path) -> Reader:
     """The model in float32, with the attention that has soft-caps, and its tokenizer."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
     return Reader(model, AutoTokenizer.from_pretrained(folder))
 
 
 def evaluate(folder: Path, corpus: Path) -> dict[str, Any]:
     """Everything that the card says of the model."""
     reader, held = open_reader(folder), read(corpus / HELD)
-    training = [np.array(encode(d.text, reader.tokenizer)) for d in read(corpus / TRAINING)]
+    training = [
+        np.array(encode(d.text, reader.tokenizer)) for d in read(corpus / TRAINING)
+    ]
     baseline = KneserNey(training, reader.model.config.vocab_size)
     return {
         "code_lengths": code_lengths(reader, baseline, held),
@@ -44,7 +48,10 @@ def evaluate(folder: Path, corpus: Path) -> dict[str, Any]:
 
 
 def _sources(manifest: dict[str, Any]) -> str:
-    lines = ["| package | text | licence | documents | training text | held out |", "|---|---|---|---:|---:|---:|"]
+    lines = [
+        "| package | text | licence | documents | training text | held out |",
+        "|---|---|---|---:|---:|---:|",
+    ]
     for row in manifest["sources"]:
         name = row["files"][0]["file"].removesuffix(".deb").replace("_", " ")
         lines.append(
@@ -55,9 +62,14 @@ def _sources(manifest: dict[str, Any]) -> str:
 
 
 def _lengths(rows: dict[str, dict[str, float]]) -> str:
-    lines = ["| held-out text | bytes | tiny-prose | Kneser–Ney 5-gram | gzip |", "|---|---:|---:|---:|---:|"]
+    lines = [
+        "| held-out text | bytes | tiny-prose | Kneser–Ney 5-gram | gzip |",
+        "|---|---:|---:|---:|---:|",
+    ]
     for package, row in rows.items():
-        numbers = " | ".join(f"{row[name]:.3f}" for name in ("model", "kneser_ney", "gzip"))
+        numbers = " | ".join(
+            f"{row[name]:.3f}" for name in ("model", "kneser_ney", "gzip")
+        )
         lines.append(f"| {package} | {row['bytes']:,} | {numbers} |")
     return "\n".join(lines)
 
@@ -67,9 +79,15 @@ def _abilities(found: dict[str, float]) -> str:
         return f"{100 * found[name]:.0f} %"
 
     rows = [
-        ("the verb agrees with its subject, in 16 pairs of sentences", f"{percent('agreement')} right"),
+        (
+            "the verb agrees with its subject, in 16 pairs of sentences",
+            f"{percent('agreement')} right",
+        ),
         ("the pronoun fits its noun, in 8 pairs", f"{percent('pronouns')} right"),
-        ("the open bracket or quotation mark is the one that is closed, in 4 pairs", f"{percent('brackets')} right"),
+        (
+            "the open bracket or quotation mark is the one that is closed, in 4 pairs",
+            f"{percent('brackets')} right",
+        ),
         *(
             (
                 f"24 random tokens come again after {gap} others",
@@ -79,9 +97,18 @@ def _abilities(found: dict[str, float]) -> str:
         ),
         ("counts the ones among up to 12 digits", f"{percent('counting')} right"),
         ("names the last of up to 12 digits", f"{percent('last_digit')} right"),
-        *((f"reads a sentence in {name}", f"{found[name]:.2f} bits per byte") for name in LANGUAGES),
+        *(
+            (f"reads a sentence in {name}", f"{found[name]:.2f} bits per byte")
+            for name in LANGUAGES
+        ),
     ]
-    return "\n".join(["| test | outcome |", "|---|---|", *(f"| {test} | {outcome} |" for test, outcome in rows)])
+    return "\n".join(
+        [
+            "| test | outcome |",
+            "|---|---|",
+            *(f"| {test} | {outcome} |" for test, outcome in rows),
+        ]
+    )
 
 
 def _targets(found: dict[str, Any]) -> str:
@@ -101,7 +128,8 @@ def _targets(found: dict[str, Any]) -> str:
 def card(folder: Path) -> str:
     """The model card as Markdown, from the stored numbers."""
     found, manifest, history = (
-        json.loads((folder / name).read_text(encoding="utf-8")) for name in (MEASURED, MANIFEST, HISTORY)
+        json.loads((folder / name).read_text(encoding="utf-8"))
+        for name in (MEASURED, MANIFEST, HISTORY)
     )
     recipe, lengths = history["recipe"], found["code_lengths"]["all"]
     trained = recipe["steps"] * recipe["tokens"]
@@ -110,10 +138,24 @@ def card(folder: Path) -> str:
         sources=_sources(manifest),
         size=f"{sum(row['training_bytes'] for row in manifest['sources']) / 1e6:.1f}",
         digests="\n".join(
-            f"    {file['sha256']}  {file['file']}" for row in manifest["sources"] for file in row["files"]
+            f"    {file['sha256']}  {file['file']}"
+            for row in manifest["sources"]
+            for file in row["files"]
         ),
-        corpus="\n".join(f"    {digest}  {name}" for name, digest in manifest["sha256"].items()),
-        **{name: recipe[name] for name in ("seed", "steps", "decay_from", "tokens", "first_length", "warmup")},
+        corpus="\n".join(
+            f"    {digest}  {name}" for name, digest in manifest["sha256"].items()
+        ),
+        **{
+            name: recipe[name]
+            for name in (
+                "seed",
+                "steps",
+                "decay_from",
+                "tokens",
+                "first_length",
+                "warmup",
+            )
+        },
         **{name: recipe[name] for name in ("matrix_rate", "rate", "weight_decay")},
         trained=f"{trained / 1e6:.1f}",
         epochs=f"{trained / found['training_tokens']:.1f}",
@@ -200,14 +242,32 @@ Gemma's weights, or about language models at large.
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m training.prose.evaluate", description=__doc__)
-    parser.add_argument("--folder", type=Path, default=Path("runs/tiny-prose"), help="the model's folder (%(default)s)")
-    parser.add_argument("--corpus", type=Path, default=Path("runs/prose"), help="folder of the text (%(default)s)")
-    parser.add_argument("--render", action="store_true", help="only write the card from the stored numbers")
+    parser = argparse.ArgumentParser(
+        prog="python -m training.prose.evaluate", description=__doc__
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("runs/tiny-prose"),
+        help="the model's folder (%(default)s)",
+    )
+    parser.add_argument(
+        "--corpus",
+        type=Path,
+        default=Path("runs/prose"),
+        help="folder of the text (%(default)s)",
+    )
+    parser.add_argument(
+        "--render",
+        action="store_true",
+        help="only write the card from the stored numbers",
+    )
     args = parser.parse_args()
     if not args.render:
         found = evaluate(args.folder, args.corpus)
-        (args.folder / MEASURED).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        (args.folder / MEASURED).write_text(
+            json.dumps(found, indent=1) + "\n", encoding="utf-8"
+        )
     (args.folder / "README.md").write_text(card(args.folder), encoding="utf-8")
 
 

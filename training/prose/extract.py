@@ -8,11 +8,54 @@ __all__ = ["paragraphs_of"]
 # Elements whose whole content is left out: listings, drawings, navigation, headings.
 _LEFT_OUT = {"pre", "script", "style", "svg", "nav", "head", "button", "select", "math"}
 _LEFT_OUT |= {f"h{level}" for level in range(1, 7)}
-_LEFT_OUT_CLASSES = {"sphinxsidebar", "related", "navheader", "navfooter", "footer", "nosearch", "toc", "contents"}
-_LEFT_OUT_CLASSES |= {"highlight", "sidebar", "menu-bar", "nav-wrapper", "nav-wide-wrapper"}
-_BLOCKS = {"p", "div", "li", "ul", "ol", "dl", "dd", "dt", "td", "th", "tr", "table", "blockquote", "section", "body"}
+_LEFT_OUT_CLASSES = {
+    "sphinxsidebar",
+    "related",
+    "navheader",
+    "navfooter",
+    "footer",
+    "nosearch",
+    "toc",
+    "contents",
+}
+_LEFT_OUT_CLASSES |= {
+    "highlight",
+    "sidebar",
+    "menu-bar",
+    "nav-wrapper",
+    "nav-wide-wrapper",
+}
+_BLOCKS = {
+    "p",
+    "div",
+    "li",
+    "ul",
+    "ol",
+    "dl",
+    "dd",
+    "dt",
+    "td",
+    "th",
+    "tr",
+    "table",
+    "blockquote",
+    "section",
+    "body",
+}
 _BLOCKS |= {"article", "main", "aside", "header", "footer", "hr", "center", "html"}
-_VOID = {"br", "img", "hr", "input", "meta", "link", "col", "wbr", "area", "base", "source"}
+_VOID = {
+    "br",
+    "img",
+    "hr",
+    "input",
+    "meta",
+    "link",
+    "col",
+    "wbr",
+    "area",
+    "base",
+    "source",
+}
 _FEWEST_WORDS = 8
 _FEWEST_LETTERS = 0.75  # share of letters and spaces
 
@@ -24,7 +67,9 @@ class _Blocks(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.blocks: list[str] = []
         self._pieces: list[str] = []
-        self._inside: tuple[str, int] | None = None  # the element that is left out, and how deep it nests in itself
+        self._inside: tuple[str, int] | None = (
+            None  # the element that is left out, and how deep it nests in itself
+        )
 
     def flush(self) -> None:
         self.blocks.append("".join(self._pieces))
@@ -73,5 +118,7 @@ def paragraphs_of(page: str) -> list[str]:
     parser.feed(page)
     parser.close()
     parser.flush()
-    texts = (re.sub(r"\s+", " ", block.replace("¶", "")).strip() for block in parser.blocks)
+    texts = (
+        re.sub(r"\s+", " ", block.replace("¶", "")).strip() for block in parser.blocks
+    )
     return [text for text in texts if _is_prose(text)]

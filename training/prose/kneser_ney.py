@@ -16,7 +16,11 @@ from numpy.typing import NDArray
 
 __all__ = ["KneserNey"]
 
-_FALLBACK = (0.5, 1.0, 1.5)  # KenLM's discounts for a text that is too small to estimate them
+_FALLBACK = (
+    0.5,
+    1.0,
+    1.5,
+)  # KenLM's discounts for a text that is too small to estimate them
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,9 @@ class _Level:
     left: NDArray[np.float64]
     discounts: NDArray[np.float64]  # by count 0, 1, 2, and 3 or more
 
-    def interpolate(self, grams: NDArray[np.int64], contexts: NDArray[np.int64], lower: NDArray) -> NDArray:
+    def interpolate(
+        self, grams: NDArray[np.int64], contexts: NDArray[np.int64], lower: NDArray
+    ) -> NDArray:
         """The probability of each n-gram, from that of the lower order."""
         count = _look_up(self.grams, self.counts, grams)
         total = _look_up(self.contexts, self.totals, contexts)
@@ -39,7 +45,9 @@ class _Level:
         return np.where(total > 0, own / np.maximum(total, 1) + left * lower, lower)
 
 
-def _look_up(keys: NDArray[np.int64], values: NDArray, wanted: NDArray[np.int64]) -> NDArray:
+def _look_up(
+    keys: NDArray[np.int64], values: NDArray, wanted: NDArray[np.int64]
+) -> NDArray:
     """The value of each wanted key, zero where there is none."""
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[place] == wanted, values[place], 0)
@@ -51,7 +59,9 @@ def _discounts(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     if 0 in (n1, n2, n3, n4):
         return np.array((0.0, *_FALLBACK))
     y = n1 / (n1 + 2 * n2)
-    return np.array((0.0, 1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3))
+    return np.array(
+        (0.0, 1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
+    )
 
 
 class KneserNey:
@@ -65,23 +75,36 @@ class KneserNey:
         order: the n of the n-grams; as high as their keys fit into 63 bits.
     """
 
-    def __init__(self, documents: Iterable[NDArray], vocabulary: int, order: int = 5) -> None:
+    def __init__(
+        self, documents: Iterable[NDArray], vocabulary: int, order: int = 5
+    ) -> None:
         self._vocabulary, self._order = vocabulary, order
         if vocabulary**order >= 2**63:
-            raise ValueError(f"{order}-grams over {vocabulary} tokens do not fit into 63 bits.")
-        grams, counts = np.unique(np.concatenate([self._keys(d, order) for d in documents]), return_counts=True)
+            raise ValueError(
+                f"{order}-grams over {vocabulary} tokens do not fit into 63 bits."
+            )
+        grams, counts = np.unique(
+            np.concatenate([self._keys(d, order) for d in documents]),
+            return_counts=True,
+        )
         self._levels: list[_Level] = []
         for n in range(order, 0, -1):
             contexts, where = np.unique(grams // vocabulary, return_inverse=True)
             discounts = _discounts(counts)
             totals = np.bincount(where, weights=counts).astype(np.int64)
             taken = np.bincount(where, weights=discounts[np.minimum(counts, 3)])
-            self._levels.append(_Level(grams, counts, contexts, totals, taken / totals, discounts))
+            self._levels.append(
+                _Level(grams, counts, contexts, totals, taken / totals, discounts)
+            )
             grams, counts = np.unique(grams % vocabulary ** (n - 1), return_counts=True)
 
     def _keys(self, ids: NDArray, n: int) -> NDArray[np.int64]:
         """The n-gram that ends at each token after the first, as a number with its tokens as digits."""
-        padded = np.concatenate([np.full(n - 2, ids[0]), ids]).astype(np.int64) if n > 1 else ids[1:].astype(np.int64)
+        padded = (
+            np.concatenate([np.full(n - 2, ids[0]), ids]).astype(np.int64)
+            if n > 1
+            else ids[1:].astype(np.int64)
+        )
         keys = np.zeros(len(ids) - 1, np.int64)
         for i in range(n):
             keys = keys * self._vocabulary + padded[i : i + len(keys)]

@@ -32,7 +32,9 @@ class Reader:
         for row in rows:
             ids = torch.tensor([row])
             logits = self.model(input_ids=ids, use_cache=False).logits[0, :-1]
-            found.append(F.cross_entropy(logits.float(), ids[0, 1:], reduction="none").numpy())
+            found.append(
+                F.cross_entropy(logits.float(), ids[0, 1:], reduction="none").numpy()
+            )
         return found
 
     def document(self, ids: Sequence[int]) -> np.ndarray:
@@ -54,10 +56,16 @@ class Reader:
 
 def bits_per_byte(nats: Iterable[np.ndarray], documents: Sequence[Document]) -> float:
     """The code length of the documents, ends included, in bits per byte of their UTF-8."""
-    return sum(float(n.sum()) for n in nats) / math.log(2) / sum(len(d.text.encode()) for d in documents)
+    return (
+        sum(float(n.sum()) for n in nats)
+        / math.log(2)
+        / sum(len(d.text.encode()) for d in documents)
+    )
 
 
-def code_lengths(reader: Reader, baseline: KneserNey, documents: Sequence[Document]) -> dict[str, dict[str, float]]:
+def code_lengths(
+    reader: Reader, baseline: KneserNey, documents: Sequence[Document]
+) -> dict[str, dict[str, float]]:
     """Bits per byte of the model, the baseline and gzip, by package and for all documents."""
     ids = [encode(d.text, reader.tokenizer) for d in documents]
     nats = [reader.document(row) for row in ids]
@@ -77,14 +85,20 @@ def code_lengths(reader: Reader, baseline: KneserNey, documents: Sequence[Docume
     return rows
 
 
-def greedy(reader: Reader, prompts: Sequence[Sequence[int]], new: int) -> list[list[int]]:
+def greedy(
+    reader: Reader, prompts: Sequence[Sequence[int]], new: int
+) -> list[list[int]]:
     """The most likely continuation of each prompt, token by token."""
     found = []
     for prompt in prompts:
         ids = torch.tensor([prompt])
         with torch.no_grad():
             told = reader.model.generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, min_new_tokens=new, do_sample=False
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=new,
+                min_new_tokens=new,
+                do_sample=False,
             )
         found.append(told[0, len(prompt) :].tolist())
     return found

@@ -8,7 +8,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerFast
 
@@ -22,7 +31,9 @@ TOKENIZER, TOKENS = "tokenizer", "training.npy"
 _PIECES = r" ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+|\s+"
 
 
-def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
+def train_tokenizer(
+    texts: Iterable[str], vocabulary: int = VOCABULARY
+) -> PreTrainedTokenizerFast:
     """Learn the merges from `texts`. Every prompt starts with `<bos>`, as Gemma's do."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
@@ -40,7 +51,9 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY) -> PreTr
     )
     core.train_from_iterator(texts, trainer)
     core.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
-        single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, core.token_to_id(BOS))]
+        single=f"{BOS} $A",
+        pair=f"{BOS} $A $B",
+        special_tokens=[(BOS, core.token_to_id(BOS))],
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=core,
@@ -60,13 +73,23 @@ def encode(text: str, tokenizer: PreTrainedTokenizerFast) -> list[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m training.prose.tokenizer", description=__doc__)
-    parser.add_argument("--corpus", type=Path, default=Path("runs/prose"), help="folder of the text (%(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m training.prose.tokenizer", description=__doc__
+    )
+    parser.add_argument(
+        "--corpus",
+        type=Path,
+        default=Path("runs/prose"),
+        help="folder of the text (%(default)s)",
+    )
     folder = parser.parse_args().corpus
     texts = [document.text for document in read(folder / TRAINING)]
     tokenizer = train_tokenizer(texts)
     tokenizer.save_pretrained(folder / TOKENIZER)
-    ids = [np.array(encode(text, tokenizer), np.uint16) for text in tqdm(texts, desc="encode", unit="document")]
+    ids = [
+        np.array(encode(text, tokenizer), np.uint16)
+        for text in tqdm(texts, desc="encode", unit="document")
+    ]
     np.save(folder / TOKENS, np.concatenate(ids))
 
 

@@ -43,8 +43,12 @@ class Recipe:
     steps: int = 1700
     decay_from: int = 1100
     tokens: int = 4096  # in one step
-    first_length: int = 256  # tokens in a row until the decay, and from then on the whole context
-    matrix_rate: float = 0.02  # peak learning rate of Muon, for the matrices of the blocks
+    first_length: int = (
+        256  # tokens in a row until the decay, and from then on the whole context
+    )
+    matrix_rate: float = (
+        0.02  # peak learning rate of Muon, for the matrices of the blocks
+    )
     rate: float = 3e-3  # peak learning rate of AdamW, for the embedding and the gains
     weight_decay: float = 0.1
     warmup: int = 40
@@ -52,7 +56,11 @@ class Recipe:
     def factor(self, step: int) -> float:
         """The learning rate of a step as a share of the peak."""
         rise = min(1.0, (step + 1) / self.warmup)
-        fall = (self.steps - step) / (self.steps - self.decay_from) if step >= self.decay_from else 1.0
+        fall = (
+            (self.steps - step) / (self.steps - self.decay_from)
+            if step >= self.decay_from
+            else 1.0
+        )
         return rise * fall
 
 
@@ -95,7 +103,9 @@ class Rows:
         for number in range(first, first + count):
             epoch, place = divmod(number, each)
             start = self._order(epoch, length, each)[place] * (length - 1)
-            rows.append(np.concatenate(([BOS], self._stream[start : start + length - 1])))
+            rows.append(
+                np.concatenate(([BOS], self._stream[start : start + length - 1]))
+            )
         return torch.from_numpy(np.stack(rows).astype(np.int64))
 
     def _order(self, epoch: int, length: int, count: int) -> list[int]:
@@ -122,22 +132,34 @@ def loss_of(model: Gemma2ForCausalLM, ids: Int[Tensor, "row place"]) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
 
 
-def optimizers_of(model: Gemma2ForCausalLM, recipe: Recipe) -> list[torch.optim.Optimizer]:
+def optimizers_of(
+    model: Gemma2ForCausalLM, recipe: Recipe
+) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the blocks; AdamW for the embedding and the gains, which it does not decay."""
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "layers" in name]
-    others = [p for name, p in model.named_parameters() if p.ndim < 2 or "layers" not in name]
+    matrices = [
+        p for name, p in model.named_parameters() if p.ndim == 2 and "layers" in name
+    ]
+    others = [
+        p for name, p in model.named_parameters() if p.ndim < 2 or "layers" not in name
+    ]
     return [
-        torch.optim.Muon(matrices, lr=recipe.matrix_rate, weight_decay=recipe.weight_decay),
+        torch.optim.Muon(
+            matrices, lr=recipe.matrix_rate, weight_decay=recipe.weight_decay
+        ),
         torch.optim.AdamW(others, lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
 
-def train(corpus: Path, out: Path, checkpoint: Path, recipe: Recipe, every: int = 25) -> None:
+def train(
+    corpus: Path, out: Path, checkpoint: Path, recipe: Recipe, every: int = 25
+) -> None:
     """Train, resuming from `checkpoint` if there is one, and save a Hugging Face folder.
 
     A checkpoint is saved after every `every` steps.
     """
-    rank, workers = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    rank, workers = (
+        (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    )
     torch.manual_seed(recipe.seed)
     model = Gemma2ForCausalLM(config()).train()
     rows = Rows(np.load(corpus / TOKENS), recipe.seed)
@@ -151,26 +173,47 @@ def train(corpus: Path, out: Path, checkpoint: Path, recipe: Recipe, every: int 
             optimizer.load_state_dict(saved)
         losses = state["losses"]
     todo = range(len(losses), recipe.steps)
-    bar = tqdm(todo, initial=len(losses), total=recipe.steps, desc="train", mininterval=10, disable=rank > 0)
+    bar = tqdm(
+        todo,
+        initial=len(losses),
+        total=recipe.steps,
+        desc="train",
+        mininterval=10,
+        disable=rank > 0,
+    )
     for step in bar:
-        losses.append(backward(model, halves_of(step, rows, recipe)[rank::workers], workers))
-        for optimizer, peak in zip(optimizers, (recipe.matrix_rate, recipe.rate), strict=True):
+        losses.append(
+            backward(model, halves_of(step, rows, recipe)[rank::workers], workers)
+        )
+        for optimizer, peak in zip(
+            optimizers, (recipe.matrix_rate, recipe.rate), strict=True
+        ):
             for group in optimizer.param_groups:
                 group["lr"] = peak * recipe.factor(step)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         bar.set_postfix(loss=f"{np.mean(losses[-20:]):.3f}", refresh=False)
         if rank == 0 and (len(losses) % every == 0 or len(losses) == recipe.steps):
-            state = {"model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers]}
-            save_atomically({**state, "losses": losses, "recipe": asdict(recipe)}, checkpoint)
+            state = {
+                "model": model.state_dict(),
+                "optimizers": [o.state_dict() for o in optimizers],
+            }
+            save_atomically(
+                {**state, "losses": losses, "recipe": asdict(recipe)}, checkpoint
+            )
     if rank == 0:
         export(model, AutoTokenizer.from_pretrained(corpus / TOKENIZER), out)
-        history = {"recipe": asdict(recipe), "losses": [round(loss, 4) for loss in losses]}
+        history = {
+            "recipe": asdict(recipe),
+            "losses": [round(loss, 4) for loss in losses],
+        }
         (out / HISTORY).write_text(json.dumps(history) + "\n", encoding="utf-8")
         shutil.copy(corpus / MANIFEST, out / MANIFEST)
 
 
-def backward(model: Gemma2ForCausalLM, halves: list[Int[Tensor, "row place"]], workers: int) -> float:
+def backward(
+    model: Gemma2ForCausalLM, halves: list[Int[Tensor, "row place"]], workers: int
+) -> float:
     """Leave the gradient of both halves in the parameters, of which this process has `halves`; return the loss."""
     loss = torch.zeros(())
     for ids in halves:
@@ -179,10 +222,14 @@ def backward(model: Gemma2ForCausalLM, halves: list[Int[Tensor, "row place"]], w
         loss += part.detach()
     if workers > 1:
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        flat = torch.cat([loss.reshape(1), *(gradient.flatten() for gradient in gradients)])
+        flat = torch.cat(
+            [loss.reshape(1), *(gradient.flatten() for gradient in gradients)]
+        )
         dist.all_reduce(flat)
         loss = flat[0]
-        for gradient, summed in zip(gradients, flat[1:].split([g.numel() for g in gradients]), strict=True):
+        for gradient, summed in zip(
+            gradients, flat[1:].split([g.numel() for g in gradients]), strict=True
+        ):
             gradient.copy_(summed.view_as(gradient))
     return loss.item()
 
@@ -191,7 +238,11 @@ def _check(state: dict, recipe: Recipe, checkpoint: Path) -> None:
     """Refuse a checkpoint of another recipe; the end of the run may still be moved until the decay has begun."""
     old, new = state["recipe"], asdict(recipe)
     step = len(state["losses"])
-    movable = {"steps", "decay_from"} if step <= min(old["decay_from"], new["decay_from"]) else set()
+    movable = (
+        {"steps", "decay_from"}
+        if step <= min(old["decay_from"], new["decay_from"])
+        else set()
+    )
     for name in new.keys() - movable:
         if old[name] != new[name]:
             raise SystemExit(
@@ -201,9 +252,21 @@ def _check(state: dict, recipe: Recipe, checkpoint: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m training.prose.train", description=__doc__)
-    parser.add_argument("--corpus", type=Path, default=Path("runs/prose"), help="folder of the text (%(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("runs/tiny-prose"), help="folder to write (%(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m training.prose.train", description=__doc__
+    )
+    parser.add_argument(
+        "--corpus",
+        type=Path,
+        default=Path("runs/prose"),
+        help="folder of the text (%(default)s)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("runs/tiny-prose"),
+        help="folder to write (%(default)s)",
+    )
     parser.add_argument(
         "--checkpoint",
         type=Path,
@@ -211,21 +274,35 @@ def main() -> None:
         help="file to save progress to and resume from (%(default)s)",
     )
     standard = Recipe()
-    parser.add_argument("--steps", type=int, default=standard.steps, help="number of training steps (%(default)s)")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=standard.steps,
+        help="number of training steps (%(default)s)",
+    )
     parser.add_argument(
         "--decay-from",
         type=int,
         default=standard.decay_from,
         help="step from which the learning rate falls and rows have 512 tokens (%(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=standard.seed, help="random seed (%(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=standard.seed, help="random seed (%(default)s)"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     if dist.is_torchelastic_launched():
         dist.init_process_group("gloo")
         if dist.get_world_size() > HALVES:
-            raise SystemExit(f"{dist.get_world_size()} processes were started, and a step has {HALVES} halves. Use 2.")
-    train(args.corpus, args.out, args.checkpoint, Recipe(args.seed, args.steps, args.decay_from))
+            raise SystemExit(
+                f"{dist.get_world_size()} processes were started, and a step has {HALVES} halves. Use 2."
+            )
+    train(
+        args.corpus,
+        args.out,
+        args.checkpoint,
+        Recipe(args.seed, args.steps, args.decay_from),
+    )
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -51,17 +51,30 @@ class CaptureBase(ABC):
         once for a state.
         """
         if self.digest != _digest(*self.contents()):
-            raise StaleCaptureError("The capture was edited after it was taken.", "Capture again.")
+            raise StaleCaptureError(
+                "The capture was edited after it was taken.", "Capture again."
+            )
         now = {"weights or configuration": (self.fingerprint, fingerprint_of(model))}
-        now |= {"dtype": (self.dtype, str(dtype_of(model))), "precision of products": (self.precision, precision())}
+        now |= {
+            "dtype": (self.dtype, str(dtype_of(model))),
+            "precision of products": (self.precision, precision()),
+        }
         changed = [what for what, (before, after) in now.items() if before != after]
         if changed:
             raise StaleCaptureError(
-                f"The capture was taken with other {' and '.join(changed)}.", "Capture again with this model."
+                f"The capture was taken with other {' and '.join(changed)}.",
+                "Capture again with this model.",
             )
-        given, key, names = _given_in(model), (self.digest, key_of(model)), ambient(model)
+        given, key, names = (
+            _given_in(model),
+            (self.digest, key_of(model)),
+            ambient(model),
+        )
         if key not in given and not self.is_given_by(model):
-            what = "; ".join(dict.fromkeys([*names, *self.ambient_hooks])) or "a function of a library"
+            what = (
+                "; ".join(dict.fromkeys([*names, *self.ambient_hooks]))
+                or "a function of a library"
+            )
             raise StaleCaptureError(
                 f"The model gives other activations than during the capture, with other hooks or other code: {what}.",
                 "Capture again, or restore the hooks and what they read.",

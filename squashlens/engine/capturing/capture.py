@@ -67,7 +67,9 @@ class Capture(CaptureBase):
     patterns: Mapping[int, Float[Tensor, "prompt head query key"]] = field(repr=False)
     y: Float[Tensor, "prompt position d"] | None = field(repr=False)
     prompts: list[str] | list[list[int]] = field(repr=False)
-    norms: dict[tuple[Any, ...], Tensor] = field(default_factory=dict, repr=False, init=False)
+    norms: dict[tuple[Any, ...], Tensor] = field(
+        default_factory=dict, repr=False, init=False
+    )
 
     def contents(self) -> tuple[str, Iterable[Tensor]]:
         words = f"{self.labels} {[*self.residuals]} {[*self.patterns]}"
@@ -76,11 +78,19 @@ class Capture(CaptureBase):
 
     def is_given_by(self, model: Bridge) -> bool:
         same: list[bool] = []
-        kept = {"residual": self.residuals, "pattern": self.patterns, "y": {} if self.y is None else {0: self.y}}
-        streams: Sequence[Target] = [*self.residuals] if self.y is None else [*self.residuals, "y"]
+        kept = {
+            "residual": self.residuals,
+            "pattern": self.patterns,
+            "y": {} if self.y is None else {0: self.y},
+        }
+        streams: Sequence[Target] = (
+            [*self.residuals] if self.y is None else [*self.residuals, "y"]
+        )
 
         def look(kind: str, number: int) -> Callable[[Tensor], None]:
-            return lambda tensor: same.append(torch.equal(tensor.cpu(), kept[kind][number]))
+            return lambda tensor: same.append(
+                torch.equal(tensor.cpu(), kept[kind][number])
+            )
 
         _read(model, self.ids.to(device_of(model)), streams, [*self.patterns], look)
         return all(same)
@@ -89,12 +99,26 @@ class Capture(CaptureBase):
         """The capture as a Dataset with residual (layer, …), y and pattern (block, …), in float32 or float64."""
         data: dict[str, Any] = {}
         if self.residuals and self.y is not None:
-            streams = torch.stack([self.residuals[layer] for layer in sorted(self.residuals)])
+            streams = torch.stack(
+                [self.residuals[layer] for layer in sorted(self.residuals)]
+            )
             dims = ("prompt", "position", "coordinate")
-            data["residual"] = (("layer", *dims), _numpy(streams), "residual stream", MODEL_UNITS)
-            data["y"] = (dims, _numpy(self.y), "last residual stream after the final norm", MODEL_UNITS)
+            data["residual"] = (
+                ("layer", *dims),
+                _numpy(streams),
+                "residual stream",
+                MODEL_UNITS,
+            )
+            data["y"] = (
+                dims,
+                _numpy(self.y),
+                "last residual stream after the final norm",
+                MODEL_UNITS,
+            )
         if self.patterns:
-            stacked = torch.stack([self.patterns[block] for block in sorted(self.patterns)])
+            stacked = torch.stack(
+                [self.patterns[block] for block in sorted(self.patterns)]
+            )
             dims = ("block", "prompt", "head", "query", "key")
             data["pattern"] = (dims, _numpy(stacked), "attention pattern", "1")
         coords: dict[str, Any] = {
@@ -113,7 +137,9 @@ class Capture(CaptureBase):
         return signed("activations of one forward pass", coords, data, facts)
 
 
-PromptOrCapture = TypeAliasType("PromptOrCapture", Prompts | Capture)  # what most measurements take
+PromptOrCapture = TypeAliasType(
+    "PromptOrCapture", Prompts | Capture
+)  # what most measurements take
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:
@@ -123,13 +149,25 @@ def _numpy(tensor: Tensor) -> np.ndarray:
 
 @overload
 def capture(
-    model: Bridge, prompt: GrowingSequence, *, keep: Kept = ..., lengths: Iterable[int] | None = ...,
-    baselines: Baselines = ..., n_samples: int = ..., noise_lengths: int = ..., passes: Passes = ..., seed: int = ...,
-) -> PairCapture: ...  # fmt: skip
+    model: Bridge,
+    prompt: GrowingSequence,
+    *,
+    keep: Kept = ...,
+    lengths: Iterable[int] | None = ...,
+    baselines: Baselines = ...,
+    n_samples: int = ...,
+    noise_lengths: int = ...,
+    passes: Passes = ...,
+    seed: int = ...,
+) -> PairCapture: ...
 @overload
 def capture(
-    model: Bridge, prompt: Prompts, *, keep: Kept = ..., layers: Iterable[int] | None = ...,
-) -> Capture: ...  # fmt: skip
+    model: Bridge,
+    prompt: Prompts,
+    *,
+    keep: Kept = ...,
+    layers: Iterable[int] | None = ...,
+) -> Capture: ...
 @measured
 def capture(
     model: Bridge,
@@ -198,9 +236,13 @@ def capture(
     ('layer', 'length')
     """
     pairs = Pairs(
-        lengths=lengths, baselines=baselines, n_samples=n_samples, noise_lengths=noise_lengths, passes=passes,
+        lengths=lengths,
+        baselines=baselines,
+        n_samples=n_samples,
+        noise_lengths=noise_lengths,
+        passes=passes,
         seed=seed,
-    )  # fmt: skip
+    )
     kept: set[Tensors] = set(several(keep))
     if isinstance(prompt, GrowingSequence):
         _require_options_of({"layers": layers}, "a prompt", "a sequence")
@@ -215,29 +257,49 @@ def capture(
         raise InputError("keep= is empty.", "Name 'residuals', 'patterns' or both.")
     layers = None if layers is None else list(layers)
     if layers == []:
-        raise InputError("layers= is empty.", "Give at least one layer, or leave it out for all.")
+        raise InputError(
+            "layers= is empty.", "Give at least one layer, or leave it out for all."
+        )
     return _of_prompt(model, prompt, kept, layers)
 
 
 def _require_options_of(options: Mapping[str, Any], belongs: str, given: str) -> None:
     """Raise an error for an option that applies only to the other kind of capture."""
-    usual = {name: parameter.default for name, parameter in inspect.signature(capture).parameters.items()}
+    usual = {
+        name: parameter.default
+        for name, parameter in inspect.signature(capture).parameters.items()
+    }
     for name, value in options.items():
         if value is not usual[name] and value != usual[name]:
             raise InputError(
-                f"{name}= applies only to the capture of {belongs}, and {given} was given.", "Leave it out."
+                f"{name}= applies only to the capture of {belongs}, and {given} was given.",
+                "Leave it out.",
             )
 
 
-def _of_prompt(model: Bridge, prompts: Prompts, kinds: Collection[Tensors], layers: Iterable[int] | None) -> Capture:
+def _of_prompt(
+    model: Bridge,
+    prompts: Prompts,
+    kinds: Collection[Tensors],
+    layers: Iterable[int] | None,
+) -> Capture:
     model = require_sound(model)
     ids = tokenize(model, prompts)
     top = n_blocks(model)
-    chosen = range(top + 1) if layers is None else [check_layer(layer, model, "layers") for layer in layers]
+    chosen = (
+        range(top + 1)
+        if layers is None
+        else [check_layer(layer, model, "layers") for layer in layers]
+    )
     blocks = [layer for layer in chosen if layer < top] if "patterns" in kinds else []
     streams: list[Target] = [*chosen, "y"] if "residuals" in kinds else []
     size = estimate(model, ids.shape, n_streams=len(streams), n_patterns=len(blocks))
-    require_room(size, torch.device("cpu"), "This capture", "Use fewer layers=, or keep='residuals'.")
+    require_room(
+        size,
+        torch.device("cpu"),
+        "This capture",
+        "Use fewer layers=, or keep='residuals'.",
+    )
     if size > REPORT_ABOVE:
         write(f"capture: storing {human(size)} in CPU memory")
     kept: dict[str, dict[int, Tensor]] = {"residual": {}, "pattern": {}, "y": {}}
@@ -247,26 +309,42 @@ def _of_prompt(model: Bridge, prompts: Prompts, kinds: Collection[Tensors], laye
 
     _read(model, ids, streams, blocks, keep)
     return Capture(
-        ids=ids.cpu(), labels=display_tokens(model, ids), residuals=kept["residual"], patterns=kept["pattern"],
-        y=kept["y"].get(0), prompts=each_of(prompts), **model_state(model),
-    ).signed(model)  # fmt: skip
+        ids=ids.cpu(),
+        labels=display_tokens(model, ids),
+        residuals=kept["residual"],
+        patterns=kept["pattern"],
+        y=kept["y"].get(0),
+        prompts=each_of(prompts),
+        **model_state(model),
+    ).signed(model)
 
 
 def _read(
-    model: Bridge, ids: Tensor, streams: Iterable[Target], blocks: Iterable[int],
+    model: Bridge,
+    ids: Tensor,
+    streams: Iterable[Target],
+    blocks: Iterable[int],
     look: Callable[[str, int], Callable[[Tensor], None]],
-) -> None:  # fmt: skip
+) -> None:
     """One pass, in which `look(kind, number)` gets each tensor."""
     watch = [
-        (residual_site(layer, model), look("y", 0) if layer == "y" else look("residual", layer)) for layer in streams
+        (
+            residual_site(layer, model),
+            look("y", 0) if layer == "y" else look("residual", layer),
+        )
+        for layer in streams
     ]
     watch += [(pattern_site(block), look("pattern", block)) for block in blocks]
     forward(model, ids, watch)
 
 
-def estimate(model: Bridge, shape: tuple[int, ...], *, n_streams: int, n_patterns: int) -> int:
+def estimate(
+    model: Bridge, shape: tuple[int, ...], *, n_streams: int, n_patterns: int
+) -> int:
     """The size in bytes of a capture of this shape."""
     prompts, positions = shape
     each_stream = prompts * positions * width(model)
     each_pattern = prompts * int(model.cfg.n_heads) * positions**2
-    return (n_streams * each_stream + n_patterns * each_pattern) * dtype_of(model).itemsize
+    return (n_streams * each_stream + n_patterns * each_pattern) * dtype_of(
+        model
+    ).itemsize

@@ -17,7 +17,14 @@ from typing_extensions import TypeAliasType
 
 from squashlens._typing import Baselines, Bridge, Passes, distinct, positive, several
 from squashlens.engine.agreement import SAME_OPERATIONS, agree, difference
-from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, pattern_site, residual_sites, unseen_roundings
+from squashlens.engine.anatomy import (
+    device_of,
+    dtype_of,
+    n_blocks,
+    pattern_site,
+    residual_sites,
+    unseen_roundings,
+)
 from squashlens.engine.capturing.base import CaptureBase, model_state
 from squashlens.engine.running.forward import forward
 from squashlens.engine.running.passes import read
@@ -72,29 +79,53 @@ class PairRun:
         stem = self.sequence.stem(self.lengths[-1]).ids(self.sequence.trunk)
         return (*stem, stem[-1])
 
-    def streams(self, branches: Sequence[Branch], sites: Sequence[str] = (), **options: Any) -> Streams:
+    def streams(
+        self, branches: Sequence[Branch], sites: Sequence[str] = (), **options: Any
+    ) -> Streams:
         """v⁽⁰⁾ … v⁽ᴸ⁾ and y of all prompts at their last token, and the activations at `sites`."""
         own = residual_sites(self.model)
         how: dict[str, Any] = {"passes": self.passes} | options
         readings = read(self.model, self.trunk, branches, [*own, *sites], **how)
         stacked = torch.stack([readings.values[site] for site in own])
-        return Streams(stacked, {s: readings.values[s] for s in sites}, readings.route, readings.attention)
+        return Streams(
+            stacked,
+            {s: readings.values[s] for s in sites},
+            readings.route,
+            readings.attention,
+        )
 
-    def pairs(self, sites: Sequence[str] = (), **options: Any) -> tuple[Streams, Streams]:
+    def pairs(
+        self, sites: Sequence[str] = (), **options: Any
+    ) -> tuple[Streams, Streams]:
         """The streams of v and of v* at every length."""
-        both = [form(n) for form in (self.sequence.plain, self.sequence.doubled) for n in self.lengths]
+        both = [
+            form(n)
+            for form in (self.sequence.plain, self.sequence.doubled)
+            for n in self.lengths
+        ]
         found, half = self.streams(both, sites, **options), len(self.lengths)
         return found.at(slice(half)), found.at(slice(half, None))
 
-    def replayed(self, pairs: tuple[Streams, Streams], how_many: int, **options: Any) -> "Replay":
+    def replayed(
+        self, pairs: tuple[Streams, Streams], how_many: int, **options: Any
+    ) -> "Replay":
         """Run some lengths again, alone or, if they ran alone, in two copies, which round otherwise, and compare."""
-        places = sorted({round(p) for p in np.linspace(0, len(self.lengths) - 1, how_many)})
+        places = sorted(
+            {round(p) for p in np.linspace(0, len(self.lengths) - 1, how_many)}
+        )
         chosen = replace(self, lengths=tuple(self.lengths[p] for p in places))
         alone = pairs[0].route.startswith("separate")
-        again = chosen.pairs([*pairs[0].others], passes="separate", copies=2 if alone else 1, **options)
+        again = chosen.pairs(
+            [*pairs[0].others], passes="separate", copies=2 if alone else 1, **options
+        )
         for first, second in zip(pairs, again, strict=True):
             _require_same(first.values[:, places], second.values, dtype_of(self.model))
-        return Replay(tuple(places), again[0].values, again[1].values, unseen_roundings(self.model))
+        return Replay(
+            tuple(places),
+            again[0].values,
+            again[1].values,
+            unseen_roundings(self.model),
+        )
 
 
 @dataclass(frozen=True)
@@ -137,8 +168,15 @@ class PairCapture(CaptureBase):
 
     def contents(self) -> tuple[str, Iterable[Tensor]]:
         words = f"{self.sequence!r} {self.lengths} {self.patterns} {self.options}"
-        streams = [s for s in (self.v, self.star, self.contrast, *self.unrelated) if s is not None]
-        tensors = [self.ids, *(rows for s in streams for rows in (s.values, *s.others.values()))]
+        streams = [
+            s
+            for s in (self.v, self.star, self.contrast, *self.unrelated)
+            if s is not None
+        ]
+        tensors = [
+            self.ids,
+            *(rows for s in streams for rows in (s.values, *s.others.values())),
+        ]
         if self.replay is not None:
             words += f" {self.replay.places} {self.replay.roundings}"
             tensors += [self.replay.v, self.replay.star]
@@ -147,13 +185,18 @@ class PairCapture(CaptureBase):
     def is_given_by(self, model: Bridge) -> bool:
         # Other prompts in a pass round otherwise, so this is up to rounding.
         places = sorted({0, len(self.lengths) // 2, len(self.lengths) - 1})
-        few = replace(self.run(model), lengths=tuple(self.lengths[place] for place in places))
+        few = replace(
+            self.run(model), lengths=tuple(self.lengths[place] for place in places)
+        )
         held = (self.v.at(places), self.star.at(places))
         pairs = zip(few.pairs(list(self.v.others)), held, strict=True)
         return all(
             agree(found, kept, dtype_of(model), dim=-1, tolerance=SAME_OPERATIONS)
             for now, then in pairs
-            for found, kept in [(now.values, then.values), *((now.others[s], then.others[s]) for s in then.others)]
+            for found, kept in [
+                (now.values, then.values),
+                *((now.others[s], then.others[s]) for s in then.others),
+            ]
         )
 
     @property
@@ -162,10 +205,17 @@ class PairCapture(CaptureBase):
 
     def on(self, device: torch.device) -> "PairCapture":
         """The same on a device; it is not checked again."""
-        replay = self.replay and replace(self.replay, v=self.replay.v.to(device), star=self.replay.star.to(device))
-        contrast, unrelated = self.contrast and self.contrast.on(device), tuple(s.on(device) for s in self.unrelated)
+        replay = self.replay and replace(
+            self.replay, v=self.replay.v.to(device), star=self.replay.star.to(device)
+        )
+        contrast, unrelated = (
+            self.contrast and self.contrast.on(device),
+            tuple(s.on(device) for s in self.unrelated),
+        )
         v, star = self.v.on(device), self.star.on(device)
-        return replace(self, v=v, star=star, contrast=contrast, unrelated=unrelated, replay=replay)
+        return replace(
+            self, v=v, star=star, contrast=contrast, unrelated=unrelated, replay=replay
+        )
 
     def run(self, model: Bridge) -> PairRun:
         """The run of the same sequence at the same lengths, for running it again under hooks."""
@@ -187,7 +237,9 @@ class Pairs:
 def refuse_keywords_of_capture(arguments: Mapping[str, Any]) -> None:
     """Raise an error for keywords of `capture` beside a capture."""
     given = [one.name for one in fields(Pairs) if one.name in arguments]
-    if given and any(isinstance(argument, PairCapture) for argument in arguments.values()):
+    if given and any(
+        isinstance(argument, PairCapture) for argument in arguments.values()
+    ):
         raise InputError(
             f"{given[0]}= says how a sequence is run, and a capture was given, which has been run.",
             f"Give {given[0]}= to `capture`, or give the sequence in place of the capture.",
@@ -198,7 +250,14 @@ def refuse_keywords_of_capture(arguments: Mapping[str, Any]) -> None:
 SequenceOrCapture = TypeAliasType("SequenceOrCapture", GrowingSequence | PairCapture)
 
 
-def pairs_of(model: Bridge, given: SequenceOrCapture, pairs: Pairs, *, patterns: bool, function: str) -> PairCapture:
+def pairs_of(
+    model: Bridge,
+    given: SequenceOrCapture,
+    pairs: Pairs,
+    *,
+    patterns: bool,
+    function: str,
+) -> PairCapture:
     """The capture that a measurement was given, after a check; a sequence is captured now."""
     if not isinstance(given, PairCapture):
         return capture_pairs(model, given, pairs, patterns=patterns)
@@ -228,26 +287,42 @@ def passes_of(given: SequenceOrCapture) -> Passes:
     return given.options["passes"] if isinstance(given, PairCapture) else "auto"
 
 
-def prepare_run(model: Bridge, given: object, lengths: Iterable[int] | None, passes: Passes) -> PairRun:
+def prepare_run(
+    model: Bridge, given: object, lengths: Iterable[int] | None, passes: Passes
+) -> PairRun:
     """Check model, sequence and lengths before anything is run; a capture gives its sequence and its lengths."""
     sequence, sound = sequence_of(given), require_sound(model)
     if lengths is None:
-        lengths = given.lengths if isinstance(given, PairCapture) else range(1, len(sequence) + 1)
+        lengths = (
+            given.lengths
+            if isinstance(given, PairCapture)
+            else range(1, len(sequence) + 1)
+        )
     chosen = distinct(tuple(sorted(lengths)), "lengths")
-    longest = [sequence.doubled(n) for n in chosen][-1]  # raises an error for a length outside the sequence
+    longest = [sequence.doubled(n) for n in chosen][
+        -1
+    ]  # raises an error for a length outside the sequence
     ids = checked_prompts(sound, torch.tensor([longest.ids(sequence.trunk)]))
     return PairRun(sound, sequence, chosen, ids, passes)
 
 
-def capture_pairs(model: Bridge, sequence: GrowingSequence, pairs: Pairs, *, patterns: bool) -> PairCapture:
+def capture_pairs(
+    model: Bridge, sequence: GrowingSequence, pairs: Pairs, *, patterns: bool
+) -> PairCapture:
     """Capture the pairs of a growing sequence, and attention patterns and head outputs if asked for."""
     positive(pairs.n_samples, "n_samples", "a number of sequences")
     positive(pairs.noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
     run = prepare_run(model, sequence, pairs.lengths, pairs.passes)
     baselines = sorted(several(pairs.baselines))
-    contrasts = [run.sequence.contrast(n) for n in run.lengths] if "contrast" in baselines else []
+    contrasts = (
+        [run.sequence.contrast(n) for n in run.lengths]
+        if "contrast" in baselines
+        else []
+    )
     v, star = run.pairs(_attention_sites(run.model) if patterns else ())
-    rng = Random(f"unrelated {pairs.seed}")  # another random stream than the one of a sequence with this seed
+    rng = Random(
+        f"unrelated {pairs.seed}"
+    )  # another random stream than the one of a sequence with this seed
     draws = range(pairs.n_samples if "unrelated" in baselines else 0)
     unrelated = [replace(run, sequence=run.sequence.unrelated(rng)) for _ in draws]
     return PairCapture(
@@ -257,11 +332,19 @@ def capture_pairs(model: Bridge, sequence: GrowingSequence, pairs: Pairs, *, pat
         v=v,
         star=star,
         contrast=run.streams(contrasts) if contrasts else None,
-        unrelated=tuple(own.streams([own.sequence.plain(n) for n in own.lengths]) for own in unrelated),
-        replay=run.replayed((v, star), pairs.noise_lengths) if pairs.noise_lengths else None,
+        unrelated=tuple(
+            own.streams([own.sequence.plain(n) for n in own.lengths])
+            for own in unrelated
+        ),
+        replay=run.replayed((v, star), pairs.noise_lengths)
+        if pairs.noise_lengths
+        else None,
         values=_values_along(run) if patterns else None,
         patterns=patterns,
-        options={name: value for name, value in vars(pairs).items() if name != "lengths"} | {"baselines": baselines},
+        options={
+            name: value for name, value in vars(pairs).items() if name != "lengths"
+        }
+        | {"baselines": baselines},
         **model_state(run.model),
     ).signed(run.model)
 
@@ -269,7 +352,9 @@ def capture_pairs(model: Bridge, sequence: GrowingSequence, pairs: Pairs, *, pat
 def branch_sites(model: Bridge, block: int) -> list[str]:
     """The hook points of what attention, and the MLP if there is one, add to the residual stream of a block."""
     both = (f"blocks.{block}.{name}" for name in ("hook_attn_out", "hook_mlp_out"))
-    return [site for site in both if site in model.hook_dict or site.endswith("attn_out")]
+    return [
+        site for site in both if site in model.hook_dict or site.endswith("attn_out")
+    ]
 
 
 def head_site(block: int) -> str:
@@ -280,7 +365,11 @@ def head_site(block: int) -> str:
 def _attention_sites(model: Bridge) -> list[str]:
     """Hook points of patterns, head outputs and stream additions of all blocks, and values and output of block 0."""
     blocks = range(n_blocks(model))
-    sites = [site for b in blocks for site in (pattern_site(b), head_site(b), *branch_sites(model, b))]
+    sites = [
+        site
+        for b in blocks
+        for site in (pattern_site(b), head_site(b), *branch_sites(model, b))
+    ]
     return list(dict.fromkeys([*sites, VALUE, OUTPUT]))
 
 
@@ -290,7 +379,11 @@ def _values_along(run: PairRun) -> Tensor | None:
     if v.shape[1] < 2:
         return None
     kept: list[Tensor] = []
-    forward(run.model, v, [(VALUE, lambda values: kept.append(values[0, :-1].detach().cpu()))])
+    forward(
+        run.model,
+        v,
+        [(VALUE, lambda values: kept.append(values[0, :-1].detach().cpu()))],
+    )
     return kept[0]
 
 

@@ -44,15 +44,26 @@ class Jittered(TorchFunctionMode):
         super().__init__()
         self.device, self.generator = device, torch.Generator().manual_seed(seed)
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         found = func(*args, **(kwargs or {}))
-        if not isinstance(found, Tensor) or not found.is_floating_point() or found.device != self.device:
+        if (
+            not isinstance(found, Tensor)
+            or not found.is_floating_point()
+            or found.device != self.device
+        ):
             return found
         place = found.untyped_storage().data_ptr()
-        if any(isinstance(a, Tensor) and a.untyped_storage().data_ptr() == place for a in args):
+        if any(
+            isinstance(a, Tensor) and a.untyped_storage().data_ptr() == place
+            for a in args
+        ):
             return found
         drawn = torch.empty_like(found, device="cpu", requires_grad=False)
-        moved = drawn.uniform_(-JITTER, JITTER, generator=self.generator).to(found.device)
+        moved = drawn.uniform_(-JITTER, JITTER, generator=self.generator).to(
+            found.device
+        )
         return found * (1 + torch.finfo(found.dtype).eps * moved)
 
 
@@ -64,18 +75,29 @@ def in_float64(model: Bridge) -> Iterator[None]:
     Embeddings are widened row by row as they are looked up.
     """
     table = _table(model)
-    held = {id(t): t for t in _tensors(model) if t.is_floating_point() and t.dtype != torch.float64 and t is not table}
+    held = {
+        id(t): t
+        for t in _tensors(model)
+        if t.is_floating_point() and t.dtype != torch.float64 and t is not table
+    }
     before = [(tensor, tensor.data) for tensor in held.values()]
     experts = [
-        (c, c._experts_implementation) for c in reader_of(model).configs if hasattr(c, "_experts_implementation")
+        (c, c._experts_implementation)
+        for c in reader_of(model).configs
+        if hasattr(c, "_experts_implementation")
     ]
     try:
         for tensor, narrow in before:
             tensor.data = narrow.double()
         for config, _ in experts:
-            config._experts_implementation = "eager"  # the grouped kernels have no float64
+            config._experts_implementation = (
+                "eager"  # the grouped kernels have no float64
+            )
         weights = [*model.parameters()]
-        widened = marks_of(weights), contents_of(weights)  # buffers, such as frequencies, are the model's own to change
+        widened = (
+            marks_of(weights),
+            contents_of(weights),
+        )  # buffers, such as frequencies, are the model's own to change
         with Wide():
             yield
         if (marks_of(weights), contents_of(weights)) != widened:
@@ -95,7 +117,11 @@ def _tensors(model: Bridge) -> Iterator[Tensor]:
     yield from model.parameters()
     yield from model.buffers()
     for module in model.modules():
-        yield from (value for value in vars(module).values() if isinstance(value, Tensor) and value.grad_fn is None)
+        yield from (
+            value
+            for value in vars(module).values()
+            if isinstance(value, Tensor) and value.grad_fn is None
+        )
 
 
 def _table(model: Bridge) -> Tensor | None:
@@ -104,7 +130,11 @@ def _table(model: Bridge) -> Tensor | None:
     None if they are not in float32: some families cast their scale to the dtype of the table.
     """
     plain: Any = model.original_model
-    table = None if is_native(model) else getattr(plain.get_input_embeddings(), "weight", None)
+    table = (
+        None
+        if is_native(model)
+        else getattr(plain.get_input_embeddings(), "weight", None)
+    )
     return table if table is not None and table.dtype == torch.float32 else None
 
 
@@ -135,7 +165,16 @@ def certifying(model: Bridge) -> Iterator[None]:
         )
     if dtype != torch.float64:
         table = _table(model)
-        size = 8 * sum(parameter.numel() for parameter in model.parameters() if parameter is not table)
-        require_room(size, device_of(model), "The weights in float64", "Use a device with more memory.")
+        size = 8 * sum(
+            parameter.numel()
+            for parameter in model.parameters()
+            if parameter is not table
+        )
+        require_room(
+            size,
+            device_of(model),
+            "The weights in float64",
+            "Use a device with more memory.",
+        )
     with in_float64(model):
         yield

@@ -33,7 +33,9 @@ from squashlens.engine.premises import why_not_block_by_block
 from squashlens.engine.running.forward import run_to_y
 from squashlens.engine.running.streamed import streamed, why_not_streamed
 
-Call = tuple[Tensor, tuple[Any, ...], dict[str, Any]]  # the stream that enters a block, and what else it is given
+Call = tuple[
+    Tensor, tuple[Any, ...], dict[str, Any]
+]  # the stream that enters a block, and what else it is given
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,18 @@ class Replay:
     calls: dict[int, Call]
 
     def gradients(
-        self, query: int | None, to: Target, cotangents: Float[Tensor, "cotangent prompt ... out"], batch: int,
+        self,
+        query: int | None,
+        to: Target,
+        cotangents: Float[Tensor, "cotangent prompt ... out"],
+        batch: int,
         by_layer: Callable[[int, Tensor], None] | None = None,
-    ) -> Iterator[Float[Tensor, "cotangent prompt position in"]]:  # fmt: skip
+    ) -> Iterator[Float[Tensor, "cotangent prompt position in"]]:
         """Cotangents at one token of `to`, or all, pulled back by `batch`; `by_layer` gets those at each input."""
         blocks = sorted(self.calls, reverse=True)
-        reached = None if query is None else slice(0, query + 1)  # cotangents stand at no later token
+        reached = (
+            None if query is None else slice(0, query + 1)
+        )  # cotangents stand at no later token
         for part in cotangents.split(batch):
             with torch.enable_grad(), self.running(reached=reached):
                 for block in blocks:
@@ -59,7 +67,9 @@ class Replay:
                     if block == blocks[0]:
                         above = self.model.ln_final(above) if to == "y" else above
                         above = above if query is None else above[:, query]
-                    ((part,),) = vjps(self.model, above, [leaf], part.to(above.device), len(part))
+                    ((part,),) = vjps(
+                        self.model, above, [leaf], part.to(above.device), len(part)
+                    )
                     if by_layer is not None:
                         by_layer(block, part)
             yield part
@@ -73,25 +83,42 @@ class Replay:
             leaves.append(leaf_of(tensor))
             return leaves[0]
 
-        with attached(self.model, Unchecked("leaf", residual_site(block, self.model), plant)):
+        with attached(
+            self.model, Unchecked("leaf", residual_site(block, self.model), plant)
+        ):
             left = self.model.blocks[block](entering, *more, **others)
         return leaves[0], left[0] if isinstance(left, tuple) else left
 
     @contextmanager
     def running(self, reached: slice | None = None) -> Iterator[None]:
         """Blocks run in the body as they were recorded."""
-        with applied(self.model, *self.hooks), streamed(self.model, frozen=self.frozen, reached=reached):
+        with (
+            applied(self.model, *self.hooks),
+            streamed(self.model, frozen=self.frozen, reached=reached),
+        ):
             yield
 
 
 def replayable(model: Bridge, hooks: Sequence[Hook | Recipe]) -> bool:
     """Whether blocks can be run again one by one: no hook would see it happen twice, and none needs patterns."""
-    sites = [p for h in expanded_hooks(model, split_frozen_attention(hooks)[1]) for p in h.points(n_blocks(model))]
-    return not ambient(model) and why_not_streamed(model, sites) is None and why_not_block_by_block(model) is None
+    sites = [
+        p
+        for h in expanded_hooks(model, split_frozen_attention(hooks)[1])
+        for p in h.points(n_blocks(model))
+    ]
+    return (
+        not ambient(model)
+        and why_not_streamed(model, sites) is None
+        and why_not_block_by_block(model) is None
+    )
 
 
 def record(
-    model: Bridge, ids: Int[Tensor, "prompt position"], hooks: Sequence[Hook | Recipe], source: int, top: int
+    model: Bridge,
+    ids: Int[Tensor, "prompt position"],
+    hooks: Sequence[Hook | Recipe],
+    source: int,
+    top: int,
 ) -> Replay:
     """One forward pass, of which blocks `source` … `top` − 1 can be run again."""
     calls: dict[int, Call] = {}

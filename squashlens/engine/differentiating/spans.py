@@ -62,8 +62,13 @@ def open_spans(
         return lambda tensor: outputs[bottom].update({to: tensor})
 
     watch: list[Watch] = [(residual_site(bottoms[0], model), plant(bottoms[0]))]
-    for below, above in pairwise(bottoms):  # what a span leads to is read before the next leaf takes its place
-        watch += [(residual_site(above, model), read(below, above)), (residual_site(above, model), plant(above))]
+    for below, above in pairwise(
+        bottoms
+    ):  # what a span leads to is read before the next leaf takes its place
+        watch += [
+            (residual_site(above, model), read(below, above)),
+            (residual_site(above, model), plant(above)),
+        ]
     watch.append((residual_site(top, model), read(bottoms[-1], top)))
     if top == n_blocks(model):
         watch.append((residual_site("y", model), read(bottoms[-1], "y")))
@@ -73,7 +78,9 @@ def open_spans(
             with within or nullcontext():
                 forward(model, ids.clone(), [*watch, *also], frozen=frozen)
         except RuntimeError as error:
-            if within is None or isinstance(error, SquashlensError | torch.OutOfMemoryError):
+            if within is None or isinstance(
+                error, SquashlensError | torch.OutOfMemoryError
+            ):
                 raise
             raise UnsoundModelError(
                 f"{type(model.original_model).__name__} cannot be run with results that are moved by rounding "
@@ -84,7 +91,11 @@ def open_spans(
 
 
 def vjps(
-    model: Bridge, output: Tensor, leaves: Sequence[Tensor], cotangents: Tensor, batch: int
+    model: Bridge,
+    output: Tensor,
+    leaves: Sequence[Tensor],
+    cotangents: Tensor,
+    batch: int,
 ) -> Iterator[tuple[Float[Tensor, "cotangent ..."], ...]]:
     """Vector–Jacobian products, `batch` cotangents at a time; NaN and infinite ones raise an error (`later`)."""
     for part in cotangents.split(batch):
@@ -104,6 +115,13 @@ def _infinite() -> UnsoundModelError:
     )
 
 
-def _pull(output: Tensor, leaves: Sequence[Tensor], cotangent: Tensor) -> tuple[Tensor, ...]:
-    rows = torch.autograd.grad(output, leaves, cotangent, retain_graph=True, allow_unused=True)
-    return tuple(torch.zeros_like(x) if row is None else row for row, x in zip(rows, leaves, strict=True))
+def _pull(
+    output: Tensor, leaves: Sequence[Tensor], cotangent: Tensor
+) -> tuple[Tensor, ...]:
+    rows = torch.autograd.grad(
+        output, leaves, cotangent, retain_graph=True, allow_unused=True
+    )
+    return tuple(
+        torch.zeros_like(x) if row is None else row
+        for row, x in zip(rows, leaves, strict=True)
+    )

@@ -57,12 +57,17 @@ class Visibility:
             return rows | ((rows.double() @ self.keys.double()) > 0)
         n = rows.shape[1]
         places = torch.arange(n)
-        ahead = torch.where(rows, places, 2 * n).flip(1).cummin(dim=1).values.flip(1)  # the next one marked, if any
+        ahead = (
+            torch.where(rows, places, 2 * n).flip(1).cummin(dim=1).values.flip(1)
+        )  # the next one marked, if any
         return ahead - places < (n if self.window is None else min(n, self.window))
 
 
 def visibilities(
-    model: Bridge, ids: Int[Tensor, "1 position"], hooks: Sequence[Hook | Recipe], blocks: range
+    model: Bridge,
+    ids: Int[Tensor, "1 position"],
+    hooks: Sequence[Hook | Recipe],
+    blocks: range,
 ) -> dict[int, Visibility]:
     """What the attention of each of `blocks` sees on one prompt, under `hooks` and the hooks already on the model."""
     if not len(blocks):
@@ -72,7 +77,12 @@ def visibilities(
     def see(block: int, attention: Attention) -> None:
         n = slice(0, attention.queries.shape[2])
         keys = None if attention.mask is None else attention.visible(n, n).cpu()
-        found[block] = Visibility(attention.largest_product(), attention.queries.shape[-1], attention.window, keys)
+        found[block] = Visibility(
+            attention.largest_product(),
+            attention.queries.shape[-1],
+            attention.window,
+            keys,
+        )
 
     with applied(model, *split_frozen_attention(hooks)[1]):
         forward(model, ids.clone(), [], on_attention=see)
@@ -80,8 +90,13 @@ def visibilities(
         found = _written(model, ids, hooks, blocks)
     # A user's hook outside attention may lead where attention does not see, and by less than any sketch resolves.
     points = (entry.partition(":")[0] for entry in ambient(model))
-    if not all(point.endswith(("hook_attn_scores", "hook_pattern")) for point in points):
-        return {block: replace(sight, window=None, keys=None) for block, sight in found.items()}
+    if not all(
+        point.endswith(("hook_attn_scores", "hook_pattern")) for point in points
+    ):
+        return {
+            block: replace(sight, window=None, keys=None)
+            for block, sight in found.items()
+        }
     return found
 
 
@@ -94,7 +109,9 @@ def tokens_reaching(
     return rows
 
 
-def derivative_rounding(model: Bridge, seen: Mapping[int, Visibility], blocks: range, n: int) -> float:
+def derivative_rounding(
+    model: Bridge, seen: Mapping[int, Visibility], blocks: range, n: int
+) -> float:
     """What rounding in float64 can do to the derivative of a stretch, relative to the largest edge of a row.
 
     If logits have an error of δ, attention weights have a relative error of e^{2δ} − 1. The softmax's derivative is a
@@ -102,7 +119,9 @@ def derivative_rounding(model: Bridge, seen: Mapping[int, Visibility], blocks: r
     `PRODUCTS` of them, one after the other. Raises an error where the total is more than `MOST`.
     """
     wide = max(width(model), int(getattr(model.cfg, "d_mlp", None) or 4 * width(model)))
-    logits = sum(math.expm1(min(1.0, 4 * seen[block].logit_error(n))) for block in blocks)
+    logits = sum(
+        math.expm1(min(1.0, 4 * seen[block].logit_error(n))) for block in blocks
+    )
     found = logits + PRODUCTS * (len(blocks) + 1) * (wide + n + 2) * EPS
     if not found <= MOST:  # NaN too
         longest = max(seen[block].product for block in blocks)
@@ -124,7 +143,10 @@ def require_digits(lost: float) -> None:
 
 
 def _written(
-    model: Bridge, ids: Int[Tensor, "1 position"], hooks: Sequence[Hook | Recipe], blocks: range
+    model: Bridge,
+    ids: Int[Tensor, "1 position"],
+    hooks: Sequence[Hook | Recipe],
+    blocks: range,
 ) -> dict[int, Visibility]:
     """The same from the logits as the model writes them, hooks and all."""
     seen: dict[str, Tensor] = {}
@@ -133,8 +155,13 @@ def _written(
         return lambda tensor: seen.update({name: tensor})
 
     attending = [b for b in blocks if pattern_site(b) in model.hook_dict]
-    names = {b: (f"blocks.{b}.attn.hook_q", f"blocks.{b}.attn.hook_attn_scores") for b in attending}
-    missing = [name for pair in names.values() for name in pair if name not in model.hook_dict]
+    names = {
+        b: (f"blocks.{b}.attn.hook_q", f"blocks.{b}.attn.hook_attn_scores")
+        for b in attending
+    }
+    missing = [
+        name for pair in names.values() for name in pair if name not in model.hook_dict
+    ]
     if not missing:
         watch = [(name, keep(name)) for pair in names.values() for name in pair]
         open_spans(model, ids, hooks, [blocks[0]], blocks[-1] + 1, watch)
@@ -146,13 +173,25 @@ def _written(
             "Its derivative cannot be certified: use `jacobian_norms`.",
         )
     batch = cotangents_on_graph(model, 1, ids.shape[1])
-    found = {b: _from(model, seen[queries], seen[scores], batch) for b, (queries, scores) in names.items()}
-    return {b: found.get(b, Visibility(0.0, 0)) for b in blocks}  # a block without attention has no logits
+    found = {
+        b: _from(model, seen[queries], seen[scores], batch)
+        for b, (queries, scores) in names.items()
+    }
+    return {
+        b: found.get(b, Visibility(0.0, 0)) for b in blocks
+    }  # a block without attention has no logits
 
 
-def _from(model: Bridge, queries: Tensor, scores: Float[Tensor, "1 head query key"], batch: int) -> Visibility:
+def _from(
+    model: Bridge,
+    queries: Tensor,
+    scores: Float[Tensor, "1 head query key"],
+    batch: int,
+) -> Visibility:
     heads, n = scores.shape[1], scores.shape[-1]
-    flat = queries.detach().flatten(2).unflatten(-1, (heads, -1))  # position, head, coordinate
+    flat = (
+        queries.detach().flatten(2).unflatten(-1, (heads, -1))
+    )  # position, head, coordinate
     seen = unmasked(scores.detach())[0]
     largest = 0.0
     for first in range(0, n, batch):
@@ -164,5 +203,8 @@ def _from(model: Bridge, queries: Tensor, scores: Float[Tensor, "1 head query ke
             across = slopes * flat.norm(dim=-1)  # key, query, head
             along = scores.detach()[0, :, :, keys.start : keys.stop].permute(2, 1, 0)
             sizes = (across.square() + along.square()).sqrt()
-            largest = max(largest, sizes[seen[:, :, keys.start : keys.stop].permute(2, 1, 0)].max().item())
+            largest = max(
+                largest,
+                sizes[seen[:, :, keys.start : keys.stop].permute(2, 1, 0)].max().item(),
+            )
     return Visibility(largest, flat.shape[-1], keys=seen.any(dim=0).cpu())

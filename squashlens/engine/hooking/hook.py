@@ -69,22 +69,35 @@ class Hook:
     blocks: Iterable[int] | None = None
     positional: bool | tuple[int, ...] = False
     _with_point: bool = field(init=False, repr=False, compare=False)
-    _lengths: list[int] = field(init=False, repr=False, compare=False)  # of the prompts that it was called for
+    _lengths: list[int] = field(
+        init=False, repr=False, compare=False
+    )  # of the prompts that it was called for
 
     def __post_init__(self) -> None:
-        blocks = None if self.blocks is None else tuple(dict.fromkeys(whole(block) for block in self.blocks))
+        blocks = (
+            None
+            if self.blocks is None
+            else tuple(dict.fromkeys(whole(block) for block in self.blocks))
+        )
         if blocks == ():
-            raise InputError(f"{self.name}: blocks=() are not block numbers.", "Give at least one, or None for all.")
+            raise InputError(
+                f"{self.name}: blocks=() are not block numbers.",
+                "Give at least one, or None for all.",
+            )
         if blocks is not None and "{block}" not in self.site:
             raise InputError(
                 f"{self.name}: blocks= is given, but the site {self.site!r} is a single hook point.",
                 "Write {block} in the site in place of the block number, or leave blocks= out.",
             )
-        vars(self).update(blocks=blocks, _with_point=takes_point(self.edit, self.name), _lengths=[])
+        vars(self).update(
+            blocks=blocks, _with_point=takes_point(self.edit, self.name), _lengths=[]
+        )
 
     def __call__(self, tensor: Tensor, *, hook: object) -> Tensor | None:
         if isinstance(self.positional, tuple):
-            self._lengths.append(tensor.shape[-1 if self.site.endswith(AXIS_OF_KEYS) else 1])
+            self._lengths.append(
+                tensor.shape[-1 if self.site.endswith(AXIS_OF_KEYS) else 1]
+            )
         written = [_history(tensor)]
         result = self.edit(tensor, hook=hook) if self._with_point else self.edit(tensor)
         site = getattr(hook, "name", None) if "{block}" in self.site else self.site
@@ -142,12 +155,21 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
             stack.enter_context(live_attention(model))
         counting = [(hook.name, name) for hook, name in points if hook.positional]
         if counting:
-            torch_hook(stack, model.original_model, WholePassesOnly(counting), before=True, with_kwargs=True)
+            torch_hook(
+                stack,
+                model.original_model,
+                WholePassesOnly(counting),
+                before=True,
+                with_kwargs=True,
+            )
         added: list[Hook] = []
         for hook, name in points:
             if name not in known:
                 raise _unknown(model, hook, name)
-            if str(known[name].name).endswith(_LATENT) and known[name].hook_conversion is None:
+            if (
+                str(known[name].name).endswith(_LATENT)
+                and known[name].hook_conversion is None
+            ):
                 raise InputError(
                     f"{hook.name}: {name} of this bridge has heads before positions, unlike in other models.",
                     "Load the model with `squashlens.load`, which puts positions first.",
@@ -155,12 +177,21 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
             # One object for each hook point, so that exactly this hook is removed; its parts are checked already.
             added.append(copy.copy(hook))
             vars(added[-1]).update(site=name, blocks=None)
-            if isinstance(hook, RowHook) and (sink := learned_sink(model, int(name.split(".")[1]))) is not None:
+            if (
+                isinstance(hook, RowHook)
+                and (sink := learned_sink(model, int(name.split(".")[1]))) is not None
+            ):
                 vars(added[-1]).update(edit=partial(hook.edit, sink=sink))
-            stack.callback(_remove, known[name], added[-1])  # before adding, in case of an interruption
+            stack.callback(
+                _remove, known[name], added[-1]
+            )  # before adding, in case of an interruption
             known[name].add_hook(added[-1])
         yield model
-        gone = [hook for hook in added if all(h.user_hook is not hook for h in known[hook.site].fwd_hooks)]
+        gone = [
+            hook
+            for hook in added
+            if all(h.user_hook is not hook for h in known[hook.site].fwd_hooks)
+        ]
         if gone:
             raise InputError(
                 f"The hook {gone[0].name} at {gone[0].site} was removed from the model while it was in use.",
@@ -169,13 +200,23 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
             )
 
 
-_LATENT = ("attn.hook_q", "attn.hook_k", "attn.hook_v")  # points of latent attention; other models have them elsewhere
+_LATENT = (
+    "attn.hook_q",
+    "attn.hook_k",
+    "attn.hook_v",
+)  # points of latent attention; other models have them elsewhere
 
 
 def _unknown(model: Bridge, hook: Hook, name: str) -> InputError:
     """The error for a hook point that the model does not have."""
-    with_attention = [number for number, block in enumerate(model.blocks) if "attn" in block._modules]
-    if ".attn." in name and with_attention and f"blocks.{with_attention[0]}.{name.split('.', 2)[2]}" in model.hook_dict:
+    with_attention = [
+        number for number, block in enumerate(model.blocks) if "attn" in block._modules
+    ]
+    if (
+        ".attn." in name
+        and with_attention
+        and f"blocks.{with_attention[0]}.{name.split('.', 2)[2]}" in model.hook_dict
+    ):
         return InputError(
             f"{hook.name}: block {name.split('.')[1]} of this model has no attention.",
             f"Blocks with attention are {', '.join(map(str, with_attention))}.",
@@ -183,7 +224,8 @@ def _unknown(model: Bridge, hook: Hook, name: str) -> InputError:
     near = get_close_matches(name, model.hook_dict, n=1)
     return InputError(
         f"{hook.name}: this model has no hook point {name!r}.",
-        (f"Did you mean {near[0]!r}? " if near else "") + "`model.hook_dict` lists the hook points.",
+        (f"Did you mean {near[0]!r}? " if near else "")
+        + "`model.hook_dict` lists the hook points.",
     )
 
 
@@ -194,14 +236,25 @@ def _remove(point: "HookPoint", hook: Hook) -> None:
         point.fwd_hooks.remove(handle)
 
 
-def torch_hook(stack: ExitStack, module: nn.Module, function: Callable[..., Any], *, before: bool, **how: bool) -> None:
+def torch_hook(
+    stack: ExitStack,
+    module: nn.Module,
+    function: Callable[..., Any],
+    *,
+    before: bool,
+    **how: bool,
+) -> None:
     """Register a PyTorch hook before or after `module`, and remove it when `stack` is left."""
-    register = module.register_forward_pre_hook if before else module.register_forward_hook
+    register = (
+        module.register_forward_pre_hook if before else module.register_forward_hook
+    )
     stack.callback(register(function, **how).remove)
 
 
 HookPair = tuple[str | Callable[[str], Any], Callable[..., Any]]
-HookLike = TypeAliasType("HookLike", Hook | Recipe | HookPair | Iterable[Any])  # one hook in any form, or several
+HookLike = TypeAliasType(
+    "HookLike", Hook | Recipe | HookPair | Iterable[Any]
+)  # one hook in any form, or several
 
 
 def is_pair(value: object) -> bool:
@@ -216,7 +269,9 @@ def is_pair(value: object) -> bool:
 
 def one_or_several(value: Any) -> tuple[Any, ...]:
     """The items of a list, or a single hook as a tuple; a pair is one hook."""
-    return (value,) if is_pair(value) or not isinstance(value, Iterable) else tuple(value)
+    return (
+        (value,) if is_pair(value) or not isinstance(value, Iterable) else tuple(value)
+    )
 
 
 def expanded_hooks(model: Bridge, hooks: Iterable[Any]) -> list[Hook]:
@@ -265,13 +320,33 @@ def checking_results(model: Bridge) -> Iterator[None]:
     """
     with ExitStack() as stack:
         for site, point in reader_of(model).distinct.items():
-            if point.fwd_hooks and torch.is_grad_enabled() and site.endswith(".hook_pattern"):
-                torch_hook(stack, point, lambda _, entering: (entering[0].clone(), *entering[1:]), before=True)
-            theirs = [h.user_hook for h in point.fwd_hooks if not isinstance(h.user_hook, Hook)]
+            if (
+                point.fwd_hooks
+                and torch.is_grad_enabled()
+                and site.endswith(".hook_pattern")
+            ):
+                torch_hook(
+                    stack,
+                    point,
+                    lambda _, entering: (entering[0].clone(), *entering[1:]),
+                    before=True,
+                )
+            theirs = [
+                h.user_hook
+                for h in point.fwd_hooks
+                if not isinstance(h.user_hook, Hook)
+            ]
             if theirs:
                 written: list[Any] = []
-                torch_hook(stack, point, lambda _, t, written=written: written.append(_history(t[0])), before=True)
-                check = partial(_checked, " or ".join(map(function_name, theirs)), site, written)
+                torch_hook(
+                    stack,
+                    point,
+                    lambda _, t, written=written: written.append(_history(t[0])),
+                    before=True,
+                )
+                check = partial(
+                    _checked, " or ".join(map(function_name, theirs)), site, written
+                )
                 torch_hook(stack, point, check, before=False)
         yield
 
@@ -279,7 +354,9 @@ def checking_results(model: Bridge) -> Iterator[None]:
 def takes_point(function: Callable[..., Any], name: str) -> bool:
     """True for a function ``fn(tensor, hook=point)``, and False for ``fn(tensor)``; an error for any other."""
     try:
-        signature = inspect.signature(function.forward if isinstance(function, torch.nn.Module) else function)
+        signature = inspect.signature(
+            function.forward if isinstance(function, torch.nn.Module) else function
+        )
     except (ValueError, TypeError):
         return False
     for options in ({"hook": None}, {}):
@@ -311,7 +388,14 @@ def _history(value: object) -> tuple[int, object]:
     return writes(value), getattr(value if base is None else base, "grad_fn", None)
 
 
-def _checked(name: str, site: str, written: list[Any], _point: object, entered: tuple[Any, ...], after: object) -> Any:
+def _checked(
+    name: str,
+    site: str,
+    written: list[Any],
+    _point: object,
+    entered: tuple[Any, ...],
+    after: object,
+) -> Any:
     """What the model goes on with after a hook: its result, or a copy of what entered if the hook only wrote to that.
 
     Raises an error if that is not a tensor like the one that entered, whose `written` history was another; if it has
@@ -320,8 +404,12 @@ def _checked(name: str, site: str, written: list[Any], _point: object, entered: 
     before = entered[0]
     (writes_before, origin), (writes_now, follows) = written.pop(), _history(before)
     same, wrote = after is None or after is before, writes_now != writes_before
-    unseen = wrote and origin is not None and torch.is_grad_enabled() and follows is origin
-    if unseen or any(getattr(tensor, "_backward_hooks", None) for tensor in (before, after)):
+    unseen = (
+        wrote and origin is not None and torch.is_grad_enabled() and follows is origin
+    )
+    if unseen or any(
+        getattr(tensor, "_backward_hooks", None) for tensor in (before, after)
+    ):
         does = "calls `register_hook`, which changes derivatives but not the model's output"
         if unseen:
             does = "writes to its tensor unrecorded, which changes the model's output but not its derivatives"
@@ -331,7 +419,9 @@ def _checked(name: str, site: str, written: list[Any], _point: object, entered: 
         )
     if not isinstance(before, Tensor) or (same and not wrote):
         return after
-    after = before.clone() if same else after  # the bridge's norms take the same tensor as one without an edit
+    after = (
+        before.clone() if same else after
+    )  # the bridge's norms take the same tensor as one without an edit
     if not isinstance(after, Tensor):
         raise InputError(
             f"The hook {name} at {site} returned a {type(after).__name__}, not a tensor.",
@@ -347,7 +437,11 @@ def _checked(name: str, site: str, written: list[Any], _point: object, entered: 
             )
     wrong = has_nan(after)
     if wrong.device.type != "cpu" or wrong:
-        did = "left NaN in the tensor that it wrote to" if wrote else "returned NaN, but got numbers"
+        did = (
+            "left NaN in the tensor that it wrote to"
+            if wrote
+            else "returned NaN, but got numbers"
+        )
         nan = InputError(
             f"The hook {name} at {site} {did}.",
             "Correct its arithmetic: 0/0, inf − inf and roots of negative numbers give NaN.",
@@ -357,7 +451,11 @@ def _checked(name: str, site: str, written: list[Any], _point: object, entered: 
 
 
 def _plain(value: object) -> str:
-    return str(tuple(value)) if isinstance(value, torch.Size) else str(value).removeprefix("torch.")
+    return (
+        str(tuple(value))
+        if isinstance(value, torch.Size)
+        else str(value).removeprefix("torch.")
+    )
 
 
 AXIS_OF_KEYS = (".hook_attn_scores", ".hook_pattern")
@@ -369,14 +467,25 @@ class WholePassesOnly:
 
     hooks: Sequence[tuple[str, str]]
 
-    def __call__(self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __call__(
+        self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         for cache in (*args, *kwargs.values()):
             if hasattr(cache, "get_seq_length") and int(cache.get_seq_length()):
                 # Of blocks whose cache has one key for every token so far: no window, and no reserved space.
-                kept = [layer for layer in getattr(cache, "layers", ()) if getattr(layer, "keys", None) is not None]
-                every = all(layer.keys.shape[-2] == int(layer.get_seq_length()) for layer in kept)
+                kept = [
+                    layer
+                    for layer in getattr(cache, "layers", ())
+                    if getattr(layer, "keys", None) is not None
+                ]
+                every = all(
+                    layer.keys.shape[-2] == int(layer.get_seq_length())
+                    for layer in kept
+                )
                 right = AXIS_OF_KEYS if every else ()
-                if wrong := [name for name, site in self.hooks if not site.endswith(right)]:
+                if wrong := [
+                    name for name, site in self.hooks if not site.endswith(right)
+                ]:
                     raise InputError(
                         f"{wrong[0]} counts positions from the start of the prompt, but this pass continues a cache "
                         "and gets only the new tokens.",
@@ -386,10 +495,20 @@ class WholePassesOnly:
 
 
 # In `squashlens.hooks` as `freeze_attention`. Passes without patterns freeze attention themselves.
-FROZEN_ATTENTION = Hook("freeze_attention", "blocks.{block}.attn.hook_pattern", lambda pattern: pattern.detach())
+FROZEN_ATTENTION = Hook(
+    "freeze_attention",
+    "blocks.{block}.attn.hook_pattern",
+    lambda pattern: pattern.detach(),
+)
 
 
-def split_frozen_attention(hooks: Sequence[Hook | Recipe]) -> tuple[bool, list[Hook | Recipe]]:
+def split_frozen_attention(
+    hooks: Sequence[Hook | Recipe],
+) -> tuple[bool, list[Hook | Recipe]]:
     """Whether attention is frozen in every block, and the other hooks."""
-    frozen = [h for h in hooks if isinstance(h, Hook) and h.name == FROZEN_ATTENTION.name and h.blocks is None]
+    frozen = [
+        h
+        for h in hooks
+        if isinstance(h, Hook) and h.name == FROZEN_ATTENTION.name and h.blocks is None
+    ]
     return bool(frozen), [h for h in hooks if h not in frozen]

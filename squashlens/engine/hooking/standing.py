@@ -10,7 +10,12 @@ import torch
 from torch import nn
 
 from squashlens._typing import Bridge
-from squashlens.engine.hooking.hook import Hook, WholePassesOnly, function_name, without_partials
+from squashlens.engine.hooking.hook import (
+    Hook,
+    WholePassesOnly,
+    function_name,
+    without_partials,
+)
 from squashlens.engine.locks import locked
 from squashlens.engine.reader import reader_of
 from squashlens.errors import InputError
@@ -28,7 +33,11 @@ class Standing:
     @property
     def name(self) -> str:
         """``place: function``, for the provenance of a result."""
-        named = self.function.name if isinstance(self.function, Hook) else function_name(self.function)
+        named = (
+            self.function.name
+            if isinstance(self.function, Hook)
+            else function_name(self.function)
+        )
         return f"{self.place}: {named}"
 
     @property
@@ -47,7 +56,9 @@ class Standing:
         return self.is_a_users or self._defined_in("squashlens.hooks.")
 
     def _defined_in(self, *modules: str) -> bool:
-        return str(getattr(without_partials(self.edit), "__module__", "")).startswith(modules)
+        return str(getattr(without_partials(self.edit), "__module__", "")).startswith(
+            modules
+        )
 
 
 def ambient(model: Bridge) -> list[str]:
@@ -68,21 +79,42 @@ def require_no_backward_hooks(model: Bridge) -> None:
 def standing(model: Bridge) -> Iterator[Standing]:
     """Every hook on a model, except those that libraries keep there as parts of the model."""
     known = reader_of(model).points
-    used = {name: point for name, point in reader_of(model).distinct.items() if point.fwd_hooks or point.bwd_hooks}
+    used = {
+        name: point
+        for name, point in reader_of(model).distinct.items()
+        if point.fwd_hooks or point.bwd_hooks
+    }
     for name, point in sorted(used.items()):
-        for function in (handle.user_hook for handle in point.fwd_hooks if not _joins_points(handle)):
+        for function in (
+            handle.user_hook for handle in point.fwd_hooks if not _joins_points(handle)
+        ):
             # A `Hook` has the name of the point that its user gave.
             site = function.site if isinstance(function, Hook) else name
-            yield Standing(site if known.get(site) is point else name, function, point, "_forward_hooks")
+            yield Standing(
+                site if known.get(site) is point else name,
+                function,
+                point,
+                "_forward_hooks",
+            )
         for handle in point.bwd_hooks:
-            yield Standing(f"{name} (backward)", handle.user_hook, point, "_backward_hooks")
+            yield Standing(
+                f"{name} (backward)", handle.user_hook, point, "_backward_hooks"
+            )
     for module, name in _with_hooks(model).items():
         for table in _TABLES:
-            own = (function for function in vars(module)[table].values() if not belongs_to_a_library(function))
-            yield from (Standing(f"{name} (torch)", function, module, table) for function in own)
+            own = (
+                function
+                for function in vars(module)[table].values()
+                if not belongs_to_a_library(function)
+            )
+            yield from (
+                Standing(f"{name} (torch)", function, module, table) for function in own
+            )
     for table in _TABLES:
         everywhere = getattr(torch.nn.modules.module, f"_global{table}").values()
-        yield from (Standing("every module (torch)", f, None, table) for f in everywhere)
+        yield from (
+            Standing("every module (torch)", f, None, table) for f in everywhere
+        )
 
 
 def _with_hooks(model: Bridge) -> dict[nn.Module, str]:
@@ -102,7 +134,12 @@ def _with_hooks(model: Bridge) -> dict[nn.Module, str]:
 # those with which transformers collects attentions and hidden states. transformers installs the latter at
 # the first pass that asks for either (`run_with_cache` does) and leaves them; they only read. `WholePassesOnly` is not
 # an intervention: it only stops passes that other hooks cannot handle. `users_hooks` only looks at tensors.
-_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_TABLES = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
 _LIBRARIES = (
     "transformer_lens",
     "transformers.utils.output_capturing",
@@ -126,21 +163,40 @@ def without_ambient(model: Bridge) -> Iterator[None]:
     """Run the body without the hooks that are on the model, and then restore them."""
     with locked(model):
         points, kept = set(reader_of(model).distinct.values()), Tables()
-        joining = {handle.hook.id for point in points for handle in point.fwd_hooks if _joins_points(handle)}
+        joining = {
+            handle.hook.id
+            for point in points
+            for handle in point.fwd_hooks
+            if _joins_points(handle)
+        }
         for (module, table), hooks in hooks_as_now(model).items():
-            own = ((k, f) for k, f in hooks.items() if belongs_to_a_library(f) and not isinstance(f, WholePassesOnly))
-            kept[module, table] = OrderedDict((k, f) for k, f in own if k in joining or module not in points)
+            own = (
+                (k, f)
+                for k, f in hooks.items()
+                if belongs_to_a_library(f) and not isinstance(f, WholePassesOnly)
+            )
+            kept[module, table] = OrderedDict(
+                (k, f) for k, f in own if k in joining or module not in points
+            )
         with with_hooks(model, kept):
             yield
 
 
-Tables = dict[tuple[nn.Module, str], OrderedDict[Any, Any]]  # the hooks of modules, by the tables of PyTorch
+Tables = dict[
+    tuple[nn.Module, str], OrderedDict[Any, Any]
+]  # the hooks of modules, by the tables of PyTorch
 
 
 def hooks_as_now(model: Bridge) -> Tables:
     """A copy of all hooks of all modules, for `with_hooks`."""
-    held = ((module, table, getattr(module, table)) for module in _with_hooks(model) for table in _TABLES)
-    return {(module, table): OrderedDict(hooks) for module, table, hooks in held if hooks}
+    held = (
+        (module, table, getattr(module, table))
+        for module in _with_hooks(model)
+        for table in _TABLES
+    )
+    return {
+        (module, table): OrderedDict(hooks) for module, table, hooks in held if hooks
+    }
 
 
 @contextmanager

@@ -16,14 +16,20 @@ import xxhash
 
 from squashlens.errors import OutputError
 
-PARTIAL, STALE = ".partial-", 24 * 3600  # folders that are being written, and the seconds after which none is
+PARTIAL, STALE = (
+    ".partial-",
+    24 * 3600,
+)  # folders that are being written, and the seconds after which none is
 
 
 def location() -> Path:
     """The folder of the cache, which may not exist yet."""
     if folder := os.environ.get("SQUASHLENS_CACHE"):
         return Path(folder).expanduser().absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "squashlens"
+    return (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser()
+        / "squashlens"
+    )
 
 
 def digest_of(files: Iterable[Path]) -> str:
@@ -46,7 +52,8 @@ def kept(label: str, digest: str, make: Callable[[Path], None]) -> Path:
         partial = Path(tempfile.mkdtemp(dir=root, prefix=PARTIAL))
     except OSError as error:
         raise OutputError(
-            f"The cache {root} cannot be written ({error.strerror}).", "Set SQUASHLENS_CACHE to another folder."
+            f"The cache {root} cannot be written ({error.strerror}).",
+            "Set SQUASHLENS_CACHE to another folder.",
         ) from error
     try:
         make(partial)

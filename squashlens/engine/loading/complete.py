@@ -35,7 +35,9 @@ class Stored:
     dtype: str
 
 
-def read_checkpoint(source: str, revision: str | None, config: Any) -> dict[str, Stored]:
+def read_checkpoint(
+    source: str, revision: str | None, config: Any
+) -> dict[str, Stored]:
     """Every tensor that transformers will read for this folder or hub name; missing files are downloaded."""
     refuse_adapter(source, revision)
     named = getattr(config, "transformers_weights", None) or SINGLE
@@ -46,7 +48,9 @@ def read_checkpoint(source: str, revision: str | None, config: Any) -> dict[str,
             "Convert the weights with `save_pretrained`; pickled weights can run code and are not opened.",
         )
     tensors: dict[str, Stored] = {}
-    for shard in [file] if file.suffix == ".safetensors" else _shards(source, revision, file):
+    for shard in (
+        [file] if file.suffix == ".safetensors" else _shards(source, revision, file)
+    ):
         for name, stored in _tensors(shard):
             tensors[name] = stored
     return tensors
@@ -64,7 +68,10 @@ def refuse_adapter(source: str, revision: str | None) -> None:
 
 def commit_of(stored: Mapping[str, Stored]) -> str | None:
     """The commit of the hub model, from the name of its folder in the cache; None for a local folder."""
-    matches = [re.search(r"/snapshots/([0-9a-f]{40})/", each.file.as_posix()) for each in stored.values()]
+    matches = [
+        re.search(r"/snapshots/([0-9a-f]{40})/", each.file.as_posix())
+        for each in stored.values()
+    ]
     return next((match.group(1) for match in matches if match), None)
 
 
@@ -72,18 +79,26 @@ def _file(source: str, name: str, revision: str | None) -> Path | None:
     """The path of a file of a folder or hub model, downloaded if necessary; None if it does not exist."""
     from transformers.utils.hub import cached_file
 
-    path = cached_file(source, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+    path = cached_file(
+        source, name, revision=revision, _raise_exceptions_for_missing_entries=False
+    )
     return None if path is None else Path(path)
 
 
 def _shards(source: str, revision: str | None, index: Path) -> list[Path]:
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted(
+            set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelAccessError(f"{index} is not a valid index of weight files ({error!r}).", AGAIN) from error
+        raise ModelAccessError(
+            f"{index} is not a valid index of weight files ({error!r}).", AGAIN
+        ) from error
     files = {name: _file(source, name, revision) for name in names}
     if absent := [name for name, file in files.items() if file is None]:
-        raise ModelAccessError(f"{source} lacks {listed(absent)}, listed in {index.name}.", AGAIN)
+        raise ModelAccessError(
+            f"{source} lacks {listed(absent)}, listed in {index.name}.", AGAIN
+        )
     return [file for file in files.values() if file is not None]
 
 
@@ -95,26 +110,52 @@ def _tensors(file: Path) -> Iterator[tuple[str, Stored]]:
             for name in opened.keys():  # noqa: SIM118 - not a mapping
                 yield name, Stored(file, opened.get_slice(name).get_dtype())
     except (SafetensorError, OSError) as error:
-        raise ModelAccessError(f"{file} is damaged or truncated ({error}).", AGAIN) from error
+        raise ModelAccessError(
+            f"{file} is damaged or truncated ({error}).", AGAIN
+        ) from error
 
 
-def require_complete(model: Any, report: Mapping[str, Any], stored: Mapping[str, Stored], source: str) -> None:
+def require_complete(
+    model: Any, report: Mapping[str, Any], stored: Mapping[str, Stored], source: str
+) -> None:
     """Raise an error if tensors are missing, left over, of another shape, or integers without a quantization."""
     held = model.state_dict(keep_vars=True)
     prefix = f"{model.base_model_prefix}."  # which checkpoints may leave out or add
-    spellings = {name: (name, prefix + name, name.removeprefix(prefix)) for name in stored}
-    places = {name: next((one for one in each if one in held), None) for name, each in spellings.items()}
+    spellings = {
+        name: (name, prefix + name, name.removeprefix(prefix)) for name in stored
+    }
+    places = {
+        name: next((one for one in each if one in held), None)
+        for name, each in spellings.items()
+    }
     # The model's class may exclude missing tensors from the loading report.
     unreported = model._keys_to_ignore_on_load_missing or ()
-    absent = held.keys() - {*places.values()} - {*getattr(model, "all_tied_weights_keys", {})}
-    absent = {name for name in absent if any(re.search(pattern, name) for pattern in unreported)}
-    shapes = (f"{n} (stored {tuple(a)}, needed {tuple(b)})" for n, a, b in report["mismatched_keys"])
+    absent = (
+        held.keys()
+        - {*places.values()}
+        - {*getattr(model, "all_tied_weights_keys", {})}
+    )
+    absent = {
+        name
+        for name in absent
+        if any(re.search(pattern, name) for pattern in unreported)
+    }
+    shapes = (
+        f"{n} (stored {tuple(a)}, needed {tuple(b)})"
+        for n, a, b in report["mismatched_keys"]
+    )
     wrong: dict[str, Iterable[str]] = {
         "missing": {*report["missing_keys"], *absent},
-        "left over": (name for name in report["unexpected_keys"] if not MADE.search(name)),
+        "left over": (
+            name for name in report["unexpected_keys"] if not MADE.search(name)
+        ),
         "of another shape": shapes,
     }
-    complaints = [f"{what}: {listed(sorted(names))}" for what, each in wrong.items() if (names := list(each))]
+    complaints = [
+        f"{what}: {listed(sorted(names))}"
+        for what, each in wrong.items()
+        if (names := list(each))
+    ]
     if complaints:
         raise ModelAccessError(
             f"The weights of {source} do not match {type(model).__name__} with its config.json; "
@@ -127,7 +168,11 @@ def require_complete(model: Any, report: Mapping[str, Any], stored: Mapping[str,
 
 
 def _refuse_integers(
-    model: Any, held: Mapping[str, Any], stored: Mapping[str, Stored], places: Mapping[str, str | None], source: str
+    model: Any,
+    held: Mapping[str, Any],
+    stored: Mapping[str, Stored],
+    places: Mapping[str, str | None],
+    source: str,
 ) -> None:
     """Raise an error for integers without a quantization, which transformers would cast to floating point."""
     if getattr(model, "hf_quantizer", None) is not None:
@@ -135,7 +180,9 @@ def _refuse_integers(
     unapplied = getattr(model.config, "quantization_config", None) is not None
     for name, tensor in stored.items():
         place = places[name]
-        fits = MADE.search(name) if place is None else not held[place].is_floating_point()
+        fits = (
+            MADE.search(name) if place is None else not held[place].is_floating_point()
+        )
         if unapplied or not (tensor.dtype in FLOATING or fits):
             raise ModelAccessError(
                 f"{name} of {source} is stored as {tensor.dtype}, and transformers applied no quantization_config to "

@@ -39,9 +39,14 @@ SAYS = {
 THETA, SCALING, FACTOR = "rope.freq_base", "rope.scaling.type", "rope.scaling.factor"
 WINDOW_THETA = "rope.freq_base_swa"  # of Gemma 3's blocks with windows
 NEEDED = (
-    "embedding_length", "block_count", "feed_forward_length", "attention.head_count", "attention.head_count_kv",
-    "context_length", "attention.layer_norm_rms_epsilon",
-)  # fmt: skip
+    "embedding_length",
+    "block_count",
+    "feed_forward_length",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "context_length",
+    "attention.layer_norm_rms_epsilon",
+)
 PLAIN = ("F32", "F16", "BF16", "F64")
 ORIGIN = "squashlens_origin"  # the entry of config.json that says what a folder was converted from
 MAGIC = b"GGUF"
@@ -69,7 +74,9 @@ _SENTENCEPIECE = {"tokenizer.ggml.model": "llama"}
 FAMILIES = {
     "gemma2": Family("gemma2", _GEMMA_ENTRIES, _SENTENCEPIECE),
     "gemma3": Family("gemma3_text", _GEMMA_ENTRIES, _SENTENCEPIECE),
-    "llama": Family("llama", (), {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm"}),
+    "llama": Family(
+        "llama", (), {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm"}
+    ),
 }
 
 
@@ -96,14 +103,21 @@ def read_header(path: Path) -> Header:
         from gguf import GGUFReader
     except ImportError as error:
         raise ModelAccessError(
-            f"GGUF files need the package gguf, which cannot be imported ({error}).", "pip install squashlens[gguf]"
+            f"GGUF files need the package gguf, which cannot be imported ({error}).",
+            "pip install squashlens[gguf]",
         ) from error
     try:
         reader = GGUFReader(path)
         if reader.byte_order != "I":
             raise ValueError("it was written on a machine of the other byte order")
-        short = {name: field.contents() for name, field in reader.fields.items() if len(field.data) <= LONG}
-    except Exception as error:  # the many errors of gguf and numpy on bytes that mean something else
+        short = {
+            name: field.contents()
+            for name, field in reader.fields.items()
+            if len(field.data) <= LONG
+        }
+    except (
+        Exception
+    ) as error:  # the many errors of gguf and numpy on bytes that mean something else
         reason = " ".join(str(error).split())[:200]
         raise ModelAccessError(
             f"{path} cannot be read: it is not a GGUF file, or it is damaged or truncated ({reason}).",
@@ -139,9 +153,13 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
         config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
         _describe(config, header, file)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            file.parent, gguf_file=file.name, config=config, dtype=torch.float32, output_loading_info=True,
+            file.parent,
+            gguf_file=file.name,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
             ignore_mismatched_sizes=True,
-        )  # fmt: skip
+        )
         model, report = loaded
         _require_all_used(model, report, header, file)
         require_finite(model, str(file))
@@ -180,7 +198,9 @@ def _split_digits(tokenizer: Any) -> None:
     """Make each digit a piece of text of its own, before pieces become tokens; transformers leaves this out."""
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 
-    pieces = Sequence([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
+    pieces = Sequence(
+        [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
+    )
     tokenizer.backend_tokenizer.pre_tokenizer = pieces
 
 
@@ -215,14 +235,20 @@ def _format(header: Header) -> str | None:
         declared = LlamaFileType(header.values["general.file_type"]).name
     except (KeyError, ValueError):
         return None
-    return None if declared == "GUESSED" else declared.removeprefix("MOSTLY_").removeprefix("ALL_")
+    return (
+        None
+        if declared == "GUESSED"
+        else declared.removeprefix("MOSTLY_").removeprefix("ALL_")
+    )
 
 
 def _describe(config: Any, header: Header, file: Path) -> None:
     """Write what the file says of the architecture into the configuration; raise an error for what is not known."""
     architecture = header.values["general.architecture"]
     family = FAMILIES[architecture]
-    if config.model_type != family.model_type:  # transformers takes a name of the model for an architecture
+    if (
+        config.model_type != family.model_type
+    ):  # transformers takes a name of the model for an architecture
         raise ModelAccessError(
             f"transformers takes {file} for a model of the type {config.model_type!r}, and it says {architecture!r}.",
             "Load the model from a Hugging Face folder.",
@@ -234,9 +260,12 @@ def _describe(config: Any, header: Header, file: Path) -> None:
     }
     absent = [key for key in (*NEEDED, *family.needed) if key not in said]
     if absent:  # transformers would take another value, silently
-        raise ModelAccessError(f"{file} does not say {listed(absent)}.", "Convert the model again.")
+        raise ModelAccessError(
+            f"{file} does not say {listed(absent)}.", "Convert the model again."
+        )
     config.vocab_size = next(
-        (int(t.shape[-1]) for t in header.tensors if t.name == "token_embd.weight"), config.vocab_size
+        (int(t.shape[-1]) for t in header.tensors if t.name == "token_embd.weight"),
+        config.vocab_size,
     )
     config.head_dim = _head_width(said)
     for key, value in said.items():
@@ -244,7 +273,9 @@ def _describe(config: Any, header: Header, file: Path) -> None:
             if _has_a_place(config, key, said):
                 setattr(config, SAYS[key], value)
                 continue
-        elif key in (THETA, SCALING, FACTOR) or (key == WINDOW_THETA and architecture == "gemma3"):
+        elif key in (THETA, SCALING, FACTOR) or (
+            key == WINDOW_THETA and architecture == "gemma3"
+        ):
             continue
         raise ModelAccessError(
             f"{file} says {architecture}.{key} = {value!r}, which cannot be carried over to {type(config).__name__}.",
@@ -264,19 +295,25 @@ def _has_a_place(config: Any, key: str, said: Mapping[str, Any]) -> bool:
         return said[key] == _head_width(said)
     if key == "vocab_size":  # set already, from the embeddings
         return said[key] == config.vocab_size
-    if SAYS[key] == "_sliding_window_pattern":  # the kinds of blocks follow from it, and are set already
+    if (
+        SAYS[key] == "_sliding_window_pattern"
+    ):  # the kinds of blocks follow from it, and are set already
         return said[key] == getattr(config, SAYS[key], None)
     return hasattr(config, SAYS[key])
 
 
 def _head_width(said: Mapping[str, Any]) -> int:
-    return said.get("attention.key_length", said["embedding_length"] // said["attention.head_count"])
+    return said.get(
+        "attention.key_length", said["embedding_length"] // said["attention.head_count"]
+    )
 
 
 def _set_rotary(config: Any, said: Mapping[str, Any], file: Path) -> None:
     """Set base and scale of the rotary frequencies; those of Gemma 3's blocks with windows are never scaled."""
     by_kind = "full_attention" in config.rope_parameters
-    rope = config.rope_parameters["full_attention"] if by_kind else config.rope_parameters
+    rope = (
+        config.rope_parameters["full_attention"] if by_kind else config.rope_parameters
+    )
     rope["rope_theta"] = said.get(THETA, rope["rope_theta"])
     if WINDOW_THETA in said:
         config.rope_parameters["sliding_attention"]["rope_theta"] = said[WINDOW_THETA]
@@ -290,14 +327,22 @@ def _set_rotary(config: Any, said: Mapping[str, Any], file: Path) -> None:
         )
 
 
-def _require_all_used(model: Any, report: Mapping[str, Any], header: Header, file: Path) -> None:
+def _require_all_used(
+    model: Any, report: Mapping[str, Any], header: Header, file: Path
+) -> None:
     """Raise an error unless the file's numbers are exactly the model's parameters."""
-    missing = sorted({*report["missing_keys"], *(str(key[0]) for key in report["mismatched_keys"])})
+    missing = sorted(
+        {*report["missing_keys"], *(str(key[0]) for key in report["mismatched_keys"])}
+    )
     stored = _numbers(header)
     needed = sum(parameter.numel() for parameter in model.parameters())
     if missing or stored != needed:
         lacks = f" It lacks {listed(missing)}." if missing else ""
-        unused = [tensor.name for tensor in header.tensors if tensor.name not in _places(model, header)]
+        unused = [
+            tensor.name
+            for tensor in header.tensors
+            if tensor.name not in _places(model, header)
+        ]
         homeless = f" The model has no place for {listed(unused)}." if unused else ""
         sizes = f"it has {stored:,} numbers, the model {needed:,}"
         raise ModelAccessError(
@@ -312,6 +357,11 @@ def _places(model: Any, header: Header) -> set[str]:
     from gguf.constants import MODEL_ARCH_NAMES
 
     architecture = header.values["general.architecture"]
-    known = next(arch for arch, name in MODEL_ARCH_NAMES.items() if name == architecture)
+    known = next(
+        arch for arch, name in MODEL_ARCH_NAMES.items() if name == architecture
+    )
     names = get_tensor_name_map(known, model.config.num_hidden_layers)
-    return {str(names.get_name(weight, try_suffixes=(".weight", ".bias"))) for weight in model.state_dict()}
+    return {
+        str(names.get_name(weight, try_suffixes=(".weight", ".bias")))
+        for weight in model.state_dict()
+    }

@@ -17,18 +17,41 @@ from squashlens.bars import shown, write
 from squashlens.checks.arguments import validated
 from squashlens.engine.agreement import dtype_to_run_in
 from squashlens.engine.live import bridge_around
-from squashlens.engine.loading.complete import commit_of, read_checkpoint, require_complete
+from squashlens.engine.loading.complete import (
+    commit_of,
+    read_checkpoint,
+    require_complete,
+)
 from squashlens.engine.loading.gguf import ORIGIN
-from squashlens.engine.loading.sources import access_error, hub_commit, nearest, require_revisions, source_of
+from squashlens.engine.loading.sources import (
+    access_error,
+    hub_commit,
+    nearest,
+    require_revisions,
+    source_of,
+)
 from squashlens.engine.memory import available, device_named, human, require_room
 from squashlens.engine.reader import AGAIN, require_finite
 from squashlens.engine.text.start import adds_bos, start_of
 from squashlens.engine.verify import accept_unverified, prove, shared_copy
 from squashlens.errors import InputError, ModelAccessError, SquashlensError
 
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
-TEXT = ("ForCausalLM", "LMHeadModel")  # how the names of classes end that are language models alone
-SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # ways of accelerate to spread a model over devices
+TOKENIZERS = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "tokenizer_config.json",
+)
+TEXT = (
+    "ForCausalLM",
+    "LMHeadModel",
+)  # how the names of classes end that are language models alone
+SPREADS = (
+    "auto",
+    "balanced",
+    "balanced_low_0",
+    "sequential",
+)  # ways of accelerate to spread a model over devices
 
 
 @validated
@@ -83,10 +106,15 @@ def load(
     6
     """
     if isinstance(device, Mapping) and not device:
-        raise InputError("device={} names no device.", "Give a device for each module, 'auto' or a device.")
+        raise InputError(
+            "device={} names no device.",
+            "Give a device for each module, 'auto' or a device.",
+        )
     place = None if isinstance(device, Mapping) or device in SPREADS else device
     device_map = device if place is None else None
-    device = device_named(("cuda" if torch.cuda.is_available() else "cpu") if place is None else place)
+    device = device_named(
+        ("cuda" if torch.cuda.is_available() else "cpu") if place is None else place
+    )
     dtype = dtype_to_run_in(dtype)
     with torch.inference_mode(False), _uncollected(), _libraries_silenced():
         origin = source_of(name)
@@ -100,15 +128,27 @@ def load(
         try:
             # Before the weights, since a damaged one costs less time then.
             tokenizer = _read_tokenizer(source, revision)
-            model = _bridge(source, config, tokenizer, device, device_map, dtype, revision, verify)
+            model = _bridge(
+                source, config, tokenizer, device, device_map, dtype, revision, verify
+            )
             model.cfg.model_name = origin.label
             if origin.file is not None:
                 getattr(model.original_model.config, ORIGIN)["file"] = origin.file
             return model
         except (SquashlensError, torch.OutOfMemoryError):
             raise
-        except (RuntimeError, TypeError, KeyError, IndexError, AttributeError, ValueError, AssertionError) as error:
-            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+        except (
+            RuntimeError,
+            TypeError,
+            KeyError,
+            IndexError,
+            AttributeError,
+            ValueError,
+            AssertionError,
+        ) as error:
+            reason = (
+                f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+            )
             raise ModelAccessError(
                 f"{source} cannot be run in {dtype_name(dtype)} ({reason}).",
                 "Check config.json and the other files of the folder, or load it in another dtype.",
@@ -136,7 +176,10 @@ def _libraries_silenced() -> Iterator[None]:
     """
     from transformers.utils import logging as transformers_logging
 
-    loggers = [logging.getLogger(name) for name in ("transformers", "accelerate", "torchao", "torch.utils._pytree")]
+    loggers = [
+        logging.getLogger(name)
+        for name in ("transformers", "accelerate", "torchao", "torch.utils._pytree")
+    ]
     levels = [logger.level for logger in loggers]
     bars = transformers_logging.is_progress_bar_enabled()
     if not shown():
@@ -156,9 +199,13 @@ def _open_config(source: str, revision: str | None) -> Any:
     from transformers import AutoConfig
 
     if not Path(source).is_dir():
-        hub_commit(source, revision)  # which says within a second that a name is unknown
+        hub_commit(
+            source, revision
+        )  # which says within a second that a name is unknown
     try:
-        return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+        return AutoConfig.from_pretrained(
+            source, revision=revision, trust_remote_code=False
+        )
     except Exception as error:
         raise access_error(source, error, nearest(source)) from error
 
@@ -174,9 +221,14 @@ def _read_tokenizer(source: str, revision: str | None) -> Any:
     if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZERS):
         return None
     try:
-        return AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(
+            source, revision=revision, trust_remote_code=False
+        )
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # raised by Rust code
+        if (
+            not isinstance(error, Exception)
+            and type(error).__name__ != "PanicException"
+        ):  # raised by Rust code
             raise
         if not folder.is_dir():
             return None  # TransformerLens has ways to read some of the hub's
@@ -188,7 +240,11 @@ def _read_tokenizer(source: str, revision: str | None) -> Any:
 
 def _require_decoder(config: Any, source: str) -> None:
     named = getattr(config, "architectures", None)
-    if not isinstance(named, list) or not named or not all(isinstance(name, str) for name in named):
+    if (
+        not isinstance(named, list)
+        or not named
+        or not all(isinstance(name, str) for name in named)
+    ):
         raise ModelAccessError(
             f"config.json of {source} names no class under architectures, so the model's class is unknown.",
             'Add the class that was saved, for example "architectures": ["LlamaForCausalLM"].',
@@ -209,7 +265,11 @@ def _auto_class(config: Any) -> Any:
         return None
     if config.architectures[0].endswith(TEXT):
         return AutoModelForCausalLM
-    return AutoModelForMultimodalLM if type(config) in MODEL_FOR_MULTIMODAL_LM_MAPPING else None
+    return (
+        AutoModelForMultimodalLM
+        if type(config) in MODEL_FOR_MULTIMODAL_LM_MAPPING
+        else None
+    )
 
 
 def _language_model_of(whole: Any) -> Any:
@@ -228,14 +288,18 @@ def _language_model_of(whole: Any) -> Any:
         return whole
     try:
         with init_empty_weights(include_buffers=False):
-            tower = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+            tower = AutoModelForCausalLM.from_config(
+                config, attn_implementation="eager"
+            )
     except ValueError as error:
         raise ModelAccessError(
             f"transformers has no language model for the text configuration of {name} ({config.model_type!r}).",
             "Use a checkpoint of a language model, or another multimodal model.",
         ) from error
     complete = [module for module in whole.modules() if type(module) is type(tower)]
-    bases = [module for module in whole.modules() if type(module) is type(tower.base_model)]
+    bases = [
+        module for module in whole.modules() if type(module) is type(tower.base_model)
+    ]
     head = whole.get_output_embeddings()
     if len(complete) == 1:
         tower = complete[0]
@@ -269,8 +333,12 @@ def _on_no_device(config: Any, source: str) -> Any:
     except Exception as error:
         raise access_error(source, error, nearest(source)) from error
     built = type(empty).__name__
-    own_code = str((getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM", built)).split(".")[-1]
-    if own_code != built:  # the checkpoint has its own code for a class that transformers lacks
+    own_code = str(
+        (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM", built)
+    ).split(".")[-1]
+    if (
+        own_code != built
+    ):  # the checkpoint has its own code for a class that transformers lacks
         raise ModelAccessError(
             f"{source} needs its own Python code ({own_code}), which squashlens does not run.",
             "Use a model built into transformers.",
@@ -285,29 +353,53 @@ def _on_no_device(config: Any, source: str) -> Any:
     return empty
 
 
-def _require_fit(empty: Any, source: str, device: torch.device, dtype: torch.dtype) -> None:
+def _require_fit(
+    empty: Any, source: str, device: torch.device, dtype: torch.dtype
+) -> None:
     """Print the model's size, and raise an error if it does not fit into memory."""
     count = sum(p.numel() for p in empty.parameters())
     size, kind = count * dtype.itemsize, dtype_name(dtype)
     label = Path(source).name if Path(source).exists() else source
     free = human(available(device))
-    write(f"{label}: {count / 1e6:,.1f} M parameters, {human(size)} in {kind}; {free} free on {device}")
-    require_room(size, device, f"{label} in {kind}", "Use a smaller model, dtype=torch.bfloat16, or a larger device.")
+    write(
+        f"{label}: {count / 1e6:,.1f} M parameters, {human(size)} in {kind}; {free} free on {device}"
+    )
+    require_room(
+        size,
+        device,
+        f"{label} in {kind}",
+        "Use a smaller model, dtype=torch.bfloat16, or a larger device.",
+    )
 
 
 def _bridge(
-    source: str, config: Any, tokenizer: Any, device: torch.device, device_map: Any, dtype: torch.dtype,
-    revision: str | None, verify: bool,
-) -> Bridge:  # fmt: skip
+    source: str,
+    config: Any,
+    tokenizer: Any,
+    device: torch.device,
+    device_map: Any,
+    dtype: torch.dtype,
+    revision: str | None,
+    verify: bool,
+) -> Bridge:
     whole = _plain(source, config, device_map, dtype, revision)
-    whole = (whole if device_map is not None else whole.to(device)).eval().requires_grad_(False)
+    whole = (
+        (whole if device_map is not None else whole.to(device))
+        .eval()
+        .requires_grad_(False)
+    )
     inner = _language_model_of(whole)
     plain = shared_copy(whole) if verify else None
     try:
         model = _wrap(inner, source, tokenizer, inner.config._commit_hash or revision)
     except torch.OutOfMemoryError:
         raise
-    except (ValueError, RuntimeError, AttributeError, TypeError) as error:  # also NotImplementedError
+    except (
+        ValueError,
+        RuntimeError,
+        AttributeError,
+        TypeError,
+    ) as error:  # also NotImplementedError
         raise ModelAccessError(
             f"TransformerLens cannot bridge {type(inner).__name__} ({str(error).splitlines()[0]}).",
             "Use an architecture that it supports.",
@@ -319,12 +411,16 @@ def _bridge(
     return model
 
 
-def _plain(source: str, config: Any, device_map: Any, dtype: torch.dtype, revision: str | None) -> Any:
+def _plain(
+    source: str, config: Any, device_map: Any, dtype: torch.dtype, revision: str | None
+) -> Any:
     """Load the Hugging Face model, with every weight from the checkpoint."""
     try:
         stored = read_checkpoint(source, revision, config)
         commit = None if Path(source).is_dir() else commit_of(stored)
-        loaded: Any = _auto_class(config).from_pretrained(
+        loaded: Any = _auto_class(
+            config
+        ).from_pretrained(
             source,
             revision=commit or revision,
             dtype=dtype,
@@ -338,7 +434,9 @@ def _plain(source: str, config: Any, device_map: Any, dtype: torch.dtype, revisi
         )
     except ModelAccessError:
         raise
-    except RuntimeError as error:  # for example experts, which are stored one by one and then stacked
+    except (
+        RuntimeError
+    ) as error:  # for example experts, which are stored one by one and then stacked
         if "conversion" not in str(error):
             raise
         raise ModelAccessError(
@@ -351,13 +449,17 @@ def _plain(source: str, config: Any, device_map: Any, dtype: torch.dtype, revisi
     model, report = loaded
     require_finite(model, source)
     require_complete(model, report, stored, source)
-    model.config._commit_hash = commit  # for the provenance: a branch may point to other weights later
+    model.config._commit_hash = (
+        commit  # for the provenance: a branch may point to other weights later
+    )
     return model
 
 
 def _wrap(inner: Any, source: str, tokenizer: Any, revision: str | None) -> Bridge:
     """Build the bridge. `boot_transformers` is not called: for a multimodal model it may install packages with pip."""
-    from transformer_lens.utilities.hf_utils import autotokenizer_with_special_token_compat
+    from transformer_lens.utilities.hf_utils import (
+        autotokenizer_with_special_token_compat,
+    )
 
     opened = tokenizer
     if adds_bos(tokenizer):

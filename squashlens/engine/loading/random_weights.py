@@ -13,7 +13,9 @@ from squashlens.engine.memory import require_room
 from squashlens.engine.native import is_native
 from squashlens.engine.verify import require_sound
 
-APART = 2**16  # between seeds that users give and one that is drawn in the place of the model's own
+APART = (
+    2**16
+)  # between seeds that users give and one that is drawn in the place of the model's own
 
 
 @torch.inference_mode(False)
@@ -28,7 +30,9 @@ def with_random_weights(model: Bridge, seed: int) -> Bridge:
     dtype, device = dtype_of(model), device_of(model)
     count = sum(p.numel() for p in wrapped.parameters())
     remedy = "Use a larger device, or n_random_models=0, which gives no verdict about what is represented."
-    require_room(count * dtype.itemsize, device, "A second model with random weights", remedy)
+    require_room(
+        count * dtype.itemsize, device, "A second model with random weights", remedy
+    )
     made = _native(model, seed) if is_native(model) else _drawn(model, seed)
     if all(map(torch.equal, made.parameters(), model.parameters())):
         return with_random_weights(model, seed + APART)
@@ -47,7 +51,9 @@ def _drawn(model: Bridge, seed: int) -> Bridge:
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         # Not `.to(dtype)`: that would round the rotary frequencies too.
-        inner = type(wrapped)._from_config(config, dtype=dtype_of(model), attn_implementation="eager")
+        inner = type(wrapped)._from_config(
+            config, dtype=dtype_of(model), attn_implementation="eager"
+        )
     inner = inner.to(device_of(model)).eval().requires_grad_(False)
     return bridge_around(inner, None, f"random weights {seed}")
 
@@ -58,6 +64,11 @@ def _native(model: Bridge, seed: int) -> Bridge:
 
     config = copy.deepcopy(model.cfg)
     config.seed, config.init_weights = seed, True
-    untrained = boot(config, device=device_of(model), dtype=dtype_of(model), model_name=f"random weights {seed}")
+    untrained = boot(
+        config,
+        device=device_of(model),
+        dtype=dtype_of(model),
+        model_name=f"random weights {seed}",
+    )
     untrained.eval().requires_grad_(False)
     return untrained

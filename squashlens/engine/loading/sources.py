@@ -23,7 +23,15 @@ from squashlens.engine.loading.packaged import PACKAGED, located
 from squashlens.engine.reader import AGAIN
 from squashlens.errors import InputError, ModelAccessError
 
-LEFT_OUT = (".md", ".txt", ".py", ".bin", ".pt", ".h5", ".msgpack")  # files that `load` does not read
+LEFT_OUT = (
+    ".md",
+    ".txt",
+    ".py",
+    ".bin",
+    ".pt",
+    ".h5",
+    ".msgpack",
+)  # files that `load` does not read
 READ_ANYWAY = ("merges.txt", "vocab.txt")
 
 
@@ -44,11 +52,17 @@ def source_of(name: str | Path) -> Source:
     if text in zoo.bundled():
         return Source(str(zoo.folder(text)), str(zoo.folder(text)))
     path = Path(os.path.expanduser(text))
-    if os.path.isdir(path):  # which is false, and no error, for a name that no path can have
+    if os.path.isdir(
+        path
+    ):  # which is false, and no error, for a name that no path can have
         if not os.path.isfile(path / "config.json"):
             refuse_adapter(str(path), None)
             files = sorted(map(str, path.glob("*.gguf")))
-            other = f"the GGUF file: {files[0]!r}." if files else "the folder that `save_pretrained` wrote."
+            other = (
+                f"the GGUF file: {files[0]!r}."
+                if files
+                else "the folder that `save_pretrained` wrote."
+            )
             raise ModelAccessError(f"{path} has no config.json.", f"Give {other}")
         resolved = str(path.resolve())  # the same name for every way to write the path
         return Source(resolved, resolved)
@@ -56,7 +70,12 @@ def source_of(name: str | Path) -> Source:
         return _packaged(text)
     if os.path.isfile(path):
         return _from_file(path.resolve())
-    looks_local = isinstance(name, Path) or path.is_absolute() or text.startswith((".", "~")) or path.suffix == ".gguf"
+    looks_local = (
+        isinstance(name, Path)
+        or path.is_absolute()
+        or text.startswith((".", "~"))
+        or path.suffix == ".gguf"
+    )
     if looks_local or text.count("/") > 1:
         what = "file" if path.suffix == ".gguf" else "folder"
         raise ModelAccessError(f"There is no {what} {text!r}.", nearest(text))
@@ -87,14 +106,18 @@ def _packaged(name: str) -> Source:
     model = PACKAGED[name]
     digest = kept_folders.digest_of(model.paths())
     if shown():  # the terms are looked up only to be named
-        write(f"{name}: {model.notice} Its terms of use: {located(model.package, model.terms)}")
+        write(
+            f"{name}: {model.notice} Its terms of use: {located(model.package, model.terms)}"
+        )
     folder = _converted(name, name, digest, model.convert)
     return Source(folder, name, model.file)
 
 
 def _from_file(path: Path) -> Source:
     if not is_gguf(path):
-        raise ModelAccessError(f"{path} is a file and no GGUF file.", "Give a model folder or a GGUF file.")
+        raise ModelAccessError(
+            f"{path} is a file and no GGUF file.", "Give a model folder or a GGUF file."
+        )
     digest = kept_folders.digest_of([path])
 
     def make(folder: Path) -> None:
@@ -109,7 +132,9 @@ def _converted(name: str, label: str, digest: str, make: Callable[[Path], None])
     """The folder that `make` writes. If quiet, the bar of transformers is left out too: it has no setting."""
 
     def told(folder: Path) -> None:
-        write(f"{name}: converting it once, which may take two minutes, into {kept_folders.location()}")
+        write(
+            f"{name}: converting it once, which may take two minutes, into {kept_folders.location()}"
+        )
         with nullcontext() if shown() else redirect_stderr(io.StringIO()):
             make(folder)
 
@@ -131,7 +156,10 @@ def access_error(source: str, error: Exception, near: str) -> ModelAccessError:
             f"1. Accept the licence at https://huggingface.co/{source}. 2. Create a read token at "
             "https://huggingface.co/settings/tokens. 3. Run `hf auth login` and paste the token, or set HF_TOKEN.",
         )
-    if any(isinstance(e, RepositoryNotFoundError) for e in chain) or "not a valid model identifier" in messages:
+    if (
+        any(isinstance(e, RepositoryNotFoundError) for e in chain)
+        or "not a valid model identifier" in messages
+    ):
         return ModelAccessError(
             f"Hugging Face has no model {source!r} that you can access.",
             f"{near} A private model needs a token: `hf auth login`.".lstrip(),
@@ -141,11 +169,20 @@ def access_error(source: str, error: Exception, near: str) -> ModelAccessError:
             f"{source} needs its own Python code, which squashlens does not run.",
             "Use a model built into transformers.",
         )
-    if "does not recognize this architecture" in messages or "unrecognized model" in messages:
+    if (
+        "does not recognize this architecture" in messages
+        or "unrecognized model" in messages
+    ):
         return ModelAccessError(
-            f"The installed transformers does not know the architecture of {source}.", "Update transformers."
+            f"The installed transformers does not know the architecture of {source}.",
+            "Update transformers.",
         )
-    if "connect" in messages or "offline" in messages or "resolve" in messages or "timed out" in messages:
+    if (
+        "connect" in messages
+        or "offline" in messages
+        or "resolve" in messages
+        or "timed out" in messages
+    ):
         return ModelAccessError(
             f"{source} is not on this machine and the Hugging Face hub cannot be reached.",
             f"{near} A Hugging Face name needs a connection to the internet.",
@@ -170,8 +207,16 @@ def identity(name: str, revision: str | None = None) -> str:
     require_revisions(name, source, revision)
     if not Path(source).is_dir():
         return f"commit {hub_commit(source, revision)}"
-    shown = (file for file in Path(source).iterdir() if file.is_file() and not file.name.startswith("."))
-    files = sorted(file for file in shown if file.suffix not in LEFT_OUT or file.name in READ_ANYWAY)
+    shown = (
+        file
+        for file in Path(source).iterdir()
+        if file.is_file() and not file.name.startswith(".")
+    )
+    files = sorted(
+        file
+        for file in shown
+        if file.suffix not in LEFT_OUT or file.name in READ_ANYWAY
+    )
     whole = hashlib.sha256()
     for file in files:
         about = file.stat()

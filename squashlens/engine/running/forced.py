@@ -18,9 +18,12 @@ from squashlens.engine.running.forward import forward, log_probabilities
 
 
 def edited_copies(
-    model: Bridge, ids: Int[Tensor, " position"], many: int, hooks: Callable[[list[int]], Sequence[Hook]],
+    model: Bridge,
+    ids: Int[Tensor, " position"],
+    many: int,
+    hooks: Callable[[list[int]], Sequence[Hook]],
     cache: Any = None,
-) -> Iterator[Float[Tensor, "some position d"]]:  # fmt: skip
+) -> Iterator[Float[Tensor, "some position d"]]:
     """y of a number of copies of a prompt, under `hooks` of the numbers of those that are in a pass together.
 
     With a cache, `ids` follow what is in it.
@@ -29,7 +32,9 @@ def edited_copies(
     size = max(1, int(batch_memory(model) / pass_bytes(model, 1, whole)))
     for numbers in bar(torch.arange(many).split(size), desc="variants", leave=False):
         kept: list[Tensor] = []
-        watch = [(residual_site("y", model), lambda y, kept=kept: kept.append(y.clone()))]
+        watch = [
+            (residual_site("y", model), lambda y, kept=kept: kept.append(y.clone()))
+        ]
         context = None
         if cache is not None:
             own = copy.deepcopy(cache)

@@ -29,11 +29,21 @@ from squashlens.engine.anatomy import (
 )
 from squashlens.engine.applied import applied, probe_ids
 from squashlens.engine.budget import pass_bytes, pattern_bytes, queries_and_keys
-from squashlens.engine.hooking.hook import FROZEN_ATTENTION, Hook, Unchecked, attached, checking_results
+from squashlens.engine.hooking.hook import (
+    FROZEN_ATTENTION,
+    Hook,
+    Unchecked,
+    attached,
+    checking_results,
+)
 from squashlens.engine.hooking.standing import Standing, standing, without_ambient
 from squashlens.engine.memory import available, awaited, later, require_room, to_cpu
 from squashlens.engine.native import is_native
-from squashlens.engine.running.streamed import AttentionObserver, streamed, why_not_streamed
+from squashlens.engine.running.streamed import (
+    AttentionObserver,
+    streamed,
+    why_not_streamed,
+)
 from squashlens.engine.running.users_hooks import users_hooks_tested
 from squashlens.engine.state import hooks_at_begin, proved
 from squashlens.errors import UnsoundModelError
@@ -93,7 +103,10 @@ def forward(
 
 
 def next_logits(
-    model: Bridge, ids: Int[Tensor, "prompt position"], watch: Watch = (), context: Mapping[str, Any] | None = None
+    model: Bridge,
+    ids: Int[Tensor, "prompt position"],
+    watch: Watch = (),
+    context: Mapping[str, Any] | None = None,
 ) -> Float[Tensor, "prompt token"]:
     """Run the model as `forward` does, and return the logits at the last position."""
     hooks = [Hook("squashlens", site, function) for site, function in watch]
@@ -103,25 +116,46 @@ def next_logits(
 
 @contextmanager
 def _prepare(
-    model: Bridge, ids: Tensor, hooks: Sequence[Hook], context: Mapping[str, Any] | None = None,
-    on_attention: AttentionObserver | None = None, frozen: bool = False,
-) -> Iterator[None]:  # fmt: skip
+    model: Bridge,
+    ids: Tensor,
+    hooks: Sequence[Hook],
+    context: Mapping[str, Any] | None = None,
+    on_attention: AttentionObserver | None = None,
+    frozen: bool = False,
+) -> Iterator[None]:
     """Around a pass: its hooks, attention as it has to be computed, and the test of users' hooks."""
     reason = why_not_streamed(model, [hook.site for hook in hooks])
     if reason is None:
         runner: Any = streamed(model, on_attention, frozen=frozen)
     else:
         remedy = f"Use a shorter prompt, or fewer at a time. Patterns are computed since {reason}."
-        require_room(pattern_bytes(model, *ids.shape), ids.device, "A block's attention patterns", remedy)
+        require_room(
+            pattern_bytes(model, *ids.shape),
+            ids.device,
+            "A block's attention patterns",
+            remedy,
+        )
         runner = applied(model, FROZEN_ATTENTION) if frozen else nullcontext()
-    with users_hooks_tested(model, ids, run) if context is None else nullcontext(), runner, attached(model, *hooks):
+    with (
+        users_hooks_tested(model, ids, run) if context is None else nullcontext(),
+        runner,
+        attached(model, *hooks),
+    ):
         yield
 
 
-def run(model: Bridge, ids: Int[Tensor, "prompt position"], context: Mapping[str, Any] | None = None) -> Tensor:
+def run(
+    model: Bridge,
+    ids: Int[Tensor, "prompt position"],
+    context: Mapping[str, Any] | None = None,
+) -> Tensor:
     """Run the model once with its present hooks; the output head runs only on the last position."""
     forget_lengths(model)
-    options: dict[str, Any] = {"use_cache": False, **(context or {}), **last_logits(model)}
+    options: dict[str, Any] = {
+        "use_cache": False,
+        **(context or {}),
+        **last_logits(model),
+    }
     with checking_results(model):
         last = model(ids, **options)[:, -1]
     require_numbers(model, last)
@@ -129,16 +163,22 @@ def run(model: Bridge, ids: Int[Tensor, "prompt position"], context: Mapping[str
 
 
 def run_to_y(
-    model: Bridge, ids: Int[Tensor, "prompt position"], context: Mapping[str, Any] | None = None,
+    model: Bridge,
+    ids: Int[Tensor, "prompt position"],
+    context: Mapping[str, Any] | None = None,
     watching: Sequence[Hook] = (),
-) -> None:  # fmt: skip
+) -> None:
     """The same without the output head, a large part of the weights, unless a hook outside the blocks may need it.
 
     `watching` are hooks of this pass that are on the model. The head of a model with 262,144 tokens takes a quarter of
     a short pass.
     """
     own, left = {id(hook.edit) for hook in watching}, {hook.site for hook in watching}
-    others = [h for h in standing(model) if id(h.edit) not in own and not isinstance(h.function, Unchecked)]
+    others = [
+        h
+        for h in standing(model)
+        if id(h.edit) not in own and not isinstance(h.function, Unchecked)
+    ]
     if others and not {hook.module for hook in others} <= {*model.blocks.modules()}:
         run(model, ids, context)
         return
@@ -148,7 +188,10 @@ def run_to_y(
         if not left:
             raise _ReachedError
 
-    seen = [Unchecked("seen", site, lambda _, site=site: left.discard(site)) for site in [*left]]
+    seen = [
+        Unchecked("seen", site, lambda _, site=site: left.discard(site))
+        for site in [*left]
+    ]
     try:
         with attached(model, *seen, Unchecked("stop", residual_site("y", model), stop)):
             run(model, ids, context)
@@ -161,7 +204,10 @@ def require_numbers(model: Bridge, values: Tensor) -> None:
 
     A device that is ahead with the pass is not waited for, unless users' hooks are on the model, which are tested next.
     """
-    wrong, at_once = has_nan(values), values.device.type == "cpu" or hooks_at_begin(model) is not None
+    wrong, at_once = (
+        has_nan(values),
+        values.device.type == "cpu" or hooks_at_begin(model) is not None,
+    )
     with awaited() if at_once else nullcontext():
         if not at_once or wrong:
             hooks = [hook for hook in standing(model) if hook.is_an_intervention]
@@ -174,11 +220,18 @@ def _nan(model: Bridge, hooks: Sequence[Standing]) -> UnsoundModelError:
     if dtype_of(model) != torch.float16:
         remedies = ["Load the model again: its weights may be damaged."]
     if hooks:
-        remedies.insert(0, "Correct the hooks: a row of attention logits with only −∞ gives NaN, for example.")
-    return UnsoundModelError(f"The model computes NaN on this prompt{under}.", " ".join(remedies))
+        remedies.insert(
+            0,
+            "Correct the hooks: a row of attention logits with only −∞ gives NaN, for example.",
+        )
+    return UnsoundModelError(
+        f"The model computes NaN on this prompt{under}.", " ".join(remedies)
+    )
 
 
-def head_mean(pattern: Float[Tensor, "prompt head query key"]) -> Float[Tensor, "prompt query key"]:
+def head_mean(
+    pattern: Float[Tensor, "prompt head query key"],
+) -> Float[Tensor, "prompt query key"]:
     """The pattern averaged over heads, for the path bound, in float32."""
     return pattern.detach().float().mean(dim=1)
 
@@ -205,10 +258,23 @@ def attention_of(
 
         forward(model, ids, [(pattern_site(b), keep(b)) for b in blocks])
         return dict(zip(patterns, to_cpu(list(patterns.values())), strict=True))
-    kept, passing = len(blocks) * queries_and_keys(model, prompts, n), pass_bytes(model, prompts, n)
+    kept, passing = (
+        len(blocks) * queries_and_keys(model, prompts, n),
+        pass_bytes(model, prompts, n),
+    )
     target = device if kept + passing < available(device) / 2 else cpu
-    require_room(passing, device, "A forward pass", "Use a shorter prompt, or fewer prompts at a time.")
-    require_room(kept, target, "Queries and keys of every block", "Use a shorter prompt, or fewer prompts at a time.")
+    require_room(
+        passing,
+        device,
+        "A forward pass",
+        "Use a shorter prompt, or fewer prompts at a time.",
+    )
+    require_room(
+        kept,
+        target,
+        "Queries and keys of every block",
+        "Use a shorter prompt, or fewer prompts at a time.",
+    )
     found: dict[int, Attention | Tensor] = {}
 
     def keep_attention(block: int, attention: Attention) -> None:
@@ -219,16 +285,28 @@ def attention_of(
     return found
 
 
-MOST, ROOM = 256, 2**28  # rows of logits at a time, and bytes that they may take: a vocabulary may have 262,144 tokens
-CELLS = {"cpu": 2**18, "cuda": 2**23}  # log-probabilities at a time: on a CPU as many as its cache holds in float64
+MOST, ROOM = (
+    256,
+    2**28,
+)  # rows of logits at a time, and bytes that they may take: a vocabulary may have 262,144 tokens
+CELLS = {
+    "cpu": 2**18,
+    "cuda": 2**23,
+}  # log-probabilities at a time: on a CPU as many as its cache holds in float64
 
 
 def rows_together(model: Bridge) -> int:
     """The number of rows of log-probabilities that are computed at a time."""
-    return max(1, CELLS["cpu" if device_of(model).type == "cpu" else "cuda"] // int(model.cfg.d_vocab))
+    return max(
+        1,
+        CELLS["cpu" if device_of(model).type == "cpu" else "cuda"]
+        // int(model.cfg.d_vocab),
+    )
 
 
-def log_probabilities(model: Bridge, y: Float[Tensor, "branch d"]) -> Iterator[Float[Tensor, "branch outcome"]]:
+def log_probabilities(
+    model: Bridge, y: Float[Tensor, "branch d"]
+) -> Iterator[Float[Tensor, "branch outcome"]]:
     """Log-probabilities of the next token for each row of y, some rows at a time, in float64."""
     require_understood(model)
     for rows in y.split(max(1, min(MOST, ROOM // (8 * int(model.cfg.d_vocab))))):
@@ -248,12 +326,18 @@ def require_understood(model: Bridge) -> None:
 def _understood(model: Bridge) -> bool:
     seen: list[Tensor] = []
     with without_ambient(model):
-        truth = next_logits(model, probe_ids(model), [(residual_site("y", model), lambda y: seen.append(y[:, -1]))])
+        truth = next_logits(
+            model,
+            probe_ids(model),
+            [(residual_site("y", model), lambda y: seen.append(y[:, -1]))],
+        )
         found = logits_of(model, seen[0])
     return agree(found, truth, dtype_of(model))
 
 
-def logits_of(model: Bridge, y: Float[Tensor, "branch d"]) -> Float[Tensor, "branch outcome"]:
+def logits_of(
+    model: Bridge, y: Float[Tensor, "branch d"]
+) -> Float[Tensor, "branch outcome"]:
     """The logits of each row of y; `require_understood` tests that the model computes the same."""
     plain = cast(Any, model.original_model)
     head = plain.head if is_native(model) else plain.get_output_embeddings()
@@ -274,11 +358,19 @@ def logits_among(
 
 def _columns_suffice(model: Bridge) -> bool:
     tokens = torch.arange(min(64, int(model.cfg.d_vocab)))
-    y = torch.randn(4, int(model.cfg.d_model), generator=torch.Generator().manual_seed(0)).to(device_of(model))
-    return agree(_among(model, y, tokens), logits_of(model, y)[:, tokens.to(y.device)], dtype_of(model))
+    y = torch.randn(
+        4, int(model.cfg.d_model), generator=torch.Generator().manual_seed(0)
+    ).to(device_of(model))
+    return agree(
+        _among(model, y, tokens),
+        logits_of(model, y)[:, tokens.to(y.device)],
+        dtype_of(model),
+    )
 
 
-def _among(model: Bridge, y: Float[Tensor, "branch d"], tokens: Int[Tensor, " outcome"]) -> Tensor:
+def _among(
+    model: Bridge, y: Float[Tensor, "branch d"], tokens: Int[Tensor, " outcome"]
+) -> Tensor:
     weight, bias = model.W_U.detach(), model.b_U.detach()
     chosen = tokens.to(weight.device)
     return _scaled(model, y.to(weight) @ weight[:, chosen] + bias[chosen])

@@ -76,41 +76,69 @@ def generate(
                 "Use shorter lengths or a smaller max_new_tokens.",
             )
     kinds = ((len(prompt.ids), prompt.max_new_tokens) for prompt in prompts)
-    for (_, max_new_tokens), part in batches(kinds, lambda kind: _batch_size(model, sum(kind))):
-        said = _batch(model, [prompts[place] for place in part], max_new_tokens, temperature)
+    for (_, max_new_tokens), part in batches(
+        kinds, lambda kind: _batch_size(model, sum(kind))
+    ):
+        said = _batch(
+            model, [prompts[place] for place in part], max_new_tokens, temperature
+        )
         yield dict(zip(part, said, strict=True))
 
 
-def _batch(model: Bridge, prompts: Sequence[Prompt], max_new_tokens: int, temperature: float) -> list[Continuation]:
+def _batch(
+    model: Bridge, prompts: Sequence[Prompt], max_new_tokens: int, temperature: float
+) -> list[Continuation]:
     if not outputs_are_tokens(model):
         raise InputError(
             f"This model reads {int(model.cfg.d_vocab)} tokens and puts out {n_outcomes(model)} outcomes, so its "
             "output cannot be its next input.",
             "Use `top_tokens`, which gives one distribution over its outcomes.",
         )
-    ends, ids = _ends(model), torch.tensor([prompt.ids for prompt in prompts], device=device_of(model))
+    ends, ids = (
+        _ends(model),
+        torch.tensor([prompt.ids for prompt in prompts], device=device_of(model)),
+    )
     start, cache, ended = ids.shape[1], empty_cache(model), dict[int, Continuation]()
     cached = None if cache is None else {"use_cache": True, "past_key_values": cache}
     with users_hooks_tested(model, ids, run):
         for step in range(max_new_tokens):
-            logits = run(model, ids if cached is None or step == 0 else ids[:, -1:], cached)
+            logits = run(
+                model, ids if cached is None or step == 0 else ids[:, -1:], cached
+            )
             if temperature:
-                noise = [_gumbel(prompt.seed, step, logits.shape[1]) for prompt in prompts]
-                logits = logits.double() / temperature + torch.stack(noise).to(logits.device)
-            ids = torch.cat([ids, logits.argmax(dim=-1, keepdim=True).to(ids.device)], dim=1)
-            for row, (prompt, new) in enumerate(zip(prompts, ids[:, start:].tolist(), strict=True)):
+                noise = [
+                    _gumbel(prompt.seed, step, logits.shape[1]) for prompt in prompts
+                ]
+                logits = logits.double() / temperature + torch.stack(noise).to(
+                    logits.device
+                )
+            ids = torch.cat(
+                [ids, logits.argmax(dim=-1, keepdim=True).to(ids.device)], dim=1
+            )
+            for row, (prompt, new) in enumerate(
+                zip(prompts, ids[:, start:].tolist(), strict=True)
+            ):
                 if row not in ended and (new[-1] in ends or prompt.enough(new[-TAIL:])):
-                    ended[row] = Continuation(tuple(new[:-1] if new[-1] in ends else new), True)
+                    ended[row] = Continuation(
+                        tuple(new[:-1] if new[-1] in ends else new), True
+                    )
             if len(ended) == len(prompts):
                 break
-    return [ended.get(row, Continuation(tuple(new), False)) for row, new in enumerate(ids[:, start:].tolist())]
+    return [
+        ended.get(row, Continuation(tuple(new), False))
+        for row, new in enumerate(ids[:, start:].tolist())
+    ]
 
 
 def empty_cache(model: Bridge) -> Any:
     """An empty cache of keys and values; None where a token by itself would be another than in a whole pass."""
     if is_native(model) or ambient(model) or length_dependent_encodings(model):
         return None
-    return _cache(model) if proved(model, "tokens on a cache", lambda: _continues(model)) else None
+    return (
+        _cache(model)
+        if proved(model, "tokens on a cache", lambda: _continues(model))
+        else None
+    )
 
 
 def _cache(model: Bridge) -> Any:
@@ -121,7 +149,10 @@ def _cache(model: Bridge) -> Any:
 
 def _continues(model: Bridge) -> bool:
     """Whether a token on a cache has the logits that it has in the whole prompt: the libraries must pass caches on."""
-    ids, context = probe_ids(model), {"use_cache": True, "past_key_values": _cache(model)}
+    ids, context = (
+        probe_ids(model),
+        {"use_cache": True, "past_key_values": _cache(model)},
+    )
     run(model, ids[:, :-1], context)
     if agree(run(model, ids[:, -1:], context), run(model, ids), dtype_of(model)):
         return True
@@ -141,14 +172,24 @@ def _ends(model: Bridge) -> set[int]:
     else:
         given = getattr(plain.generation_config, "eos_token_id", None)
         given = plain.config.eos_token_id if given is None else given
-    return set() if given is None else set(given) if isinstance(given, list | tuple) else {int(given)}
+    return (
+        set()
+        if given is None
+        else set(given)
+        if isinstance(given, list | tuple)
+        else {int(given)}
+    )
 
 
 def _gumbel(seed: str, step: int, size: int) -> Float[Tensor, " outcome"]:
     """Gumbel noise −log(−log u), u uniform; the argmax of logits / T and it is a draw from their softmax."""
     digest = hashlib.sha256(f"{seed} {step}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big", signed=True))
-    return -torch.empty(size, dtype=torch.float64).exponential_(generator=generator).log()
+    generator = torch.Generator().manual_seed(
+        int.from_bytes(digest[:8], "big", signed=True)
+    )
+    return (
+        -torch.empty(size, dtype=torch.float64).exponential_(generator=generator).log()
+    )
 
 
 def _batch_size(model: Bridge, n: int) -> int:

@@ -34,12 +34,19 @@ COPIES = (1, 3)  # copies of a prompt in a batch, where it cannot be cut
 def groupings(model: Bridge) -> list[str]:
     """How the prompts are computed in each run, in words for the provenance."""
     if empty_cache(model) is None:
-        return ["whole", *(f"whole, {copies} side by side, with patterns" for copies in COPIES)]
+        return [
+            "whole",
+            *(f"whole, {copies} side by side, with patterns" for copies in COPIES),
+        ]
     return ["whole", *(f"in pieces of {size} tokens" for size in PIECES)]
 
 
 def grouped_streams(
-    model: Bridge, rows: Sequence[Ids], places: Sequence[Sequence[int]], *, label: str = "groupings"
+    model: Bridge,
+    rows: Sequence[Ids],
+    places: Sequence[Sequence[int]],
+    *,
+    label: str = "groupings",
 ) -> Float[Tensor, "run layer prompt d"]:
     """v⁽⁰⁾ … v⁽ᴸ⁾ and y of prompts in every grouping, in float32 or wider, on the CPU.
 
@@ -49,9 +56,16 @@ def grouped_streams(
     """
     sites, many = residual_sites(model), sum(map(len, places))
     size = (1 + len(PIECES)) * len(sites) * many * int(model.cfg.d_model) * 4
-    require_room(size, torch.device("cpu"), "Keeping the representations of every run", "Use fewer prompts.")
+    require_room(
+        size,
+        torch.device("cpu"),
+        "Keeping the representations of every run",
+        "Use fewer prompts.",
+    )
     runs: list[list[Tensor]] = [[] for _ in groupings(model)]
-    for ids, wanted in bar([*zip(rows, places, strict=True)], desc=label, unit="prompt"):
+    for ids, wanted in bar(
+        [*zip(rows, places, strict=True)], desc=label, unit="prompt"
+    ):
         tensor = torch.tensor([ids], device=device_of(model))
         for kept, streams in zip(runs, _in_each(model, tensor, sites), strict=True):
             kept.append(streams[:, list(wanted)].cpu())
@@ -59,7 +73,10 @@ def grouped_streams(
 
 
 def continued_streams(
-    model: Bridge, ids: Ids, continuations: Sequence[Ids], sizes: Sequence[int | None] = (None, *PIECES)
+    model: Bridge,
+    ids: Ids,
+    continuations: Sequence[Ids],
+    sizes: Sequence[int | None] = (None, *PIECES),
 ) -> tuple[Float[Tensor, "run layer d"], list[Float[Tensor, "run token d"]]]:
     """A prompt's v⁽⁰⁾ … v⁽ᴸ⁾ and y, and y before each token of several continuations, in every grouping, on the CPU.
 
@@ -71,10 +88,14 @@ def continued_streams(
         rows = [(*ids, *tokens[:-1]) for tokens in continuations]
         places = [range(last, len(row)) for row in rows]
         of_rows = grouped_streams(model, rows, places, label="answers")
-        return of_rows[:, :, 0], list(of_rows[:, -1].split([len(tokens) for tokens in continuations], dim=1))
+        return of_rows[:, :, 0], list(
+            of_rows[:, -1].split([len(tokens) for tokens in continuations], dim=1)
+        )
     device = device_of(model)
     prompt = torch.tensor([ids], device=device)
-    tails = list(dict.fromkeys(tokens[:-1] for tokens in continuations))  # none before all answers of one token
+    tails = list(
+        dict.fromkeys(tokens[:-1] for tokens in continuations)
+    )  # none before all answers of one token
     parts = [torch.tensor([tail], dtype=torch.long, device=device) for tail in tails]
     streams: list[Tensor] = []
     before_tokens: list[list[Tensor]] = [[] for _ in tails]
@@ -86,8 +107,13 @@ def continued_streams(
         streams.append(of_prompt)
         for kept, y in zip(before_tokens, of_tails, strict=True):
             kept.append(y)
-    by_tail = {tail: _wide(torch.stack(kept).cpu()) for tail, kept in zip(tails, before_tokens, strict=True)}
-    return _wide(torch.stack(streams).cpu()), [by_tail[tokens[:-1]] for tokens in continuations]
+    by_tail = {
+        tail: _wide(torch.stack(kept).cpu())
+        for tail, kept in zip(tails, before_tokens, strict=True)
+    }
+    return _wide(torch.stack(streams).cpu()), [
+        by_tail[tokens[:-1]] for tokens in continuations
+    ]
 
 
 def _whole(
@@ -95,12 +121,19 @@ def _whole(
 ) -> tuple[Float[Tensor, "layer d"], list[Float[Tensor, "token d"]]]:
     """The streams at the prompt's last token, and y from there on, with each part after the prompt in one pass."""
     last = prompt.shape[1] - 1
-    passes = [_read(model, [torch.cat([prompt, part], dim=1)], sites, None)[:, last:] for part in parts]
+    passes = [
+        _read(model, [torch.cat([prompt, part], dim=1)], sites, None)[:, last:]
+        for part in parts
+    ]
     return passes[0][:, 0], [streams[-1] for streams in passes]
 
 
 def _in_pieces(
-    model: Bridge, prompt: Tensor, parts: Sequence[Tensor], sites: Sequence[str], size: int
+    model: Bridge,
+    prompt: Tensor,
+    parts: Sequence[Tensor],
+    sites: Sequence[str],
+    size: int,
 ) -> tuple[Float[Tensor, "layer d"], list[Float[Tensor, "token d"]]]:
     """The same with the prompt run in pieces of `size` tokens, and each part on a copy of its cache."""
     with patterns_written(REASON):
@@ -108,7 +141,11 @@ def _in_pieces(
         start = _read(model, prompt.split(size, dim=1), sites, cache)[:, -1]
         of_tails = []
         for part in parts:
-            after = [_read(model, [part], sites[-1:], copy.deepcopy(cache))[0]] if part.shape[1] else []
+            after = (
+                [_read(model, [part], sites[-1:], copy.deepcopy(cache))[0]]
+                if part.shape[1]
+                else []
+            )
             of_tails.append(torch.cat([start[-1:], *after]))
     return start, of_tails
 
@@ -129,7 +166,9 @@ def _in_each(model: Bridge, ids: Tensor, sites: Sequence[str]) -> Iterator[Tenso
                 yield _read(model, ids.split(size, dim=1), sites, empty_cache(model))
 
 
-def _read(model: Bridge, pieces: Sequence[Tensor], sites: Sequence[str], cache: object) -> Tensor:
+def _read(
+    model: Bridge, pieces: Sequence[Tensor], sites: Sequence[str], cache: object
+) -> Tensor:
     """The streams at all positions, with the pieces run one after another."""
     kept: dict[str, list[Tensor]] = {site: [] for site in sites}
 

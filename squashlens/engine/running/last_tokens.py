@@ -51,7 +51,9 @@ def at_last_tokens(
     with bar(total=len(prompts), desc=label, unit="prompt") as progress_bar:
         for _, part in batches(map(len, prompts), size):
             ids = torch.tensor([prompts[place] for place in part], device=device)
-            logits = next_logits(model, ids, [(site, keep(site, part)) for site in sites])
+            logits = next_logits(
+                model, ids, [(site, keep(site, part)) for site in sites]
+            )
             following[part] = logits.argmax(dim=-1).cpu()
             progress_bar.update(len(part))
     return LastTokens(found, following)

@@ -35,7 +35,11 @@ from squashlens.engine.hooking.standing import ambient
 from squashlens.engine.memory import available, require_room, to_cpu
 from squashlens.engine.native import is_native
 from squashlens.engine.running.forward import causal, context, forward
-from squashlens.engine.running.streamed import FAILURES, implementation, why_not_streamed
+from squashlens.engine.running.streamed import (
+    FAILURES,
+    implementation,
+    why_not_streamed,
+)
 from squashlens.engine.state import proved
 from squashlens.errors import InputError
 from squashlens.sequences import Branch, Ids
@@ -107,12 +111,17 @@ def read(
     one_of(passes, Passes, "passes")
     branches_on_trunk = [branch.along(trunk, positions) for branch in branches]
     each = tuple(dict.fromkeys(branches_on_trunk))  # equal prompts are run once
-    plan = Plan(model, trunk, each, tuple(sites), positions, hooks, tuple(branch_hooks), copies)
+    plan = Plan(
+        model, trunk, each, tuple(sites), positions, hooks, tuple(branch_hooks), copies
+    )
     _require_room(plan, len(branches))
     rows, route = _route(plan, passes)
     if len(each) < len(branches_on_trunk):
         number = {branch: i for i, branch in enumerate(each)}
-        rows = {site: values[[number[b] for b in branches_on_trunk]] for site, values in rows.items()}
+        rows = {
+            site: values[[number[b] for b in branches_on_trunk]]
+            for site, values in rows.items()
+        }
     return Readings(rows, route, implementation(model, sites, plan.longest))
 
 
@@ -123,13 +132,20 @@ def _route(plan: Plan, passes: Passes) -> tuple[dict[str, Tensor], str]:
     if rows is not None and reason is None:
         return rows, "shared"
     if passes == "shared":
-        raise InputError(f"passes='shared' gives wrong numbers here: {reason}.", "Use passes='auto' or 'separate'.")
+        raise InputError(
+            f"passes='shared' gives wrong numbers here: {reason}.",
+            "Use passes='auto' or 'separate'.",
+        )
     return _run_separately(plan), f"separate, since {reason}"
 
 
 def _share(plan: Plan) -> tuple[dict[str, Tensor] | None, str | None]:
     """The rows from shared passes, and the reason if they must not be used."""
-    reason = "hooks are on the model" if ambient(plan.model) else why_lengths_differ(plan.model, _pass_lengths(plan))
+    reason = (
+        "hooks are on the model"
+        if ambient(plan.model)
+        else why_lengths_differ(plan.model, _pass_lengths(plan))
+    )
     alone = "its prompts cannot share a pass"
     if reason is None and is_native(plan.model):  # native models have no cache
         reason = alone
@@ -177,7 +193,13 @@ def _sample(plan: Plan) -> list[int]:
     trunk = Branch(max(b.at for b in plan.branches))
     chosen = {order[0], order[-1], *[i for i in order if plan.branches[i].tokens][-1:]}
     for part in (4, 16):
-        chosen |= set([i for i in order if 2 * lengths[order[0]] <= lengths[i] <= plan.longest / part][-1:])
+        chosen |= set(
+            [
+                i
+                for i in order
+                if 2 * lengths[order[0]] <= lengths[i] <= plan.longest / part
+            ][-1:]
+        )
     return sorted(i for i in chosen if plan.branches[i] != trunk)
 
 
@@ -188,7 +210,10 @@ def _run_separately(plan: Plan) -> dict[str, Tensor]:
     with bar(total=len(plan.branches), desc="prompts") as progress_bar:
         for numbers in _of_one_length(plan):
             same = [plan.branches[number] for number in numbers]
-            ids = torch.tensor([b.ids(plan.trunk) for b in same for _ in range(plan.copies)], device=device)
+            ids = torch.tensor(
+                [b.ids(plan.trunk) for b in same for _ in range(plan.copies)],
+                device=device,
+            )
             extra, length = None, len(same[0])
             if plan.positions is not None:
                 place = _positions(plan, same[0])
@@ -196,7 +221,12 @@ def _run_separately(plan: Plan) -> dict[str, Tensor]:
             keys = torch.arange(length).expand(len(same), -1)
             own = range(0, len(ids), plan.copies)
             with attached(plan.model, *plan.hooks(same[0].at)):
-                forward(plan.model, ids, rows.watch(numbers, [length - 1] * len(same), keys, own), extra)
+                forward(
+                    plan.model,
+                    ids,
+                    rows.watch(numbers, [length - 1] * len(same), keys, own),
+                    extra,
+                )
             rows.take(numbers)
             progress_bar.update(len(numbers))
     return rows.values
@@ -204,17 +234,27 @@ def _run_separately(plan: Plan) -> dict[str, Tensor]:
 
 def _of_one_length(plan: Plan) -> Iterator[list[int]]:
     """The prompts of each batch: of one length, the longest first."""
-    order = sorted(range(len(plan.branches)), key=lambda number: -len(plan.branches[number]))
+    order = sorted(
+        range(len(plan.branches)), key=lambda number: -len(plan.branches[number])
+    )
     own = plan.copies > 1 or plan.positions is not None or plan.hooks is not no_hooks
 
     def size(length: int) -> int:
-        return 1 if own else max(1, int(batch_memory(plan.model) / pass_bytes(plan.model, 1, length)))
+        return (
+            1
+            if own
+            else max(
+                1, int(batch_memory(plan.model) / pass_bytes(plan.model, 1, length))
+            )
+        )
 
     for _, places in batches([len(plan.branches[number]) for number in order], size):
         yield [order[place] for place in places]
 
 
-def batches(kinds: Iterable[Kind], size: Callable[[Kind], int]) -> Iterator[tuple[Kind, list[int]]]:
+def batches(
+    kinds: Iterable[Kind], size: Callable[[Kind], int]
+) -> Iterator[tuple[Kind, list[int]]]:
     """Group items of equal kind into batches of at most `size(kind)`: yields each kind with the indices of a batch.
 
     >>> [(n, places) for n, places in batches([5, 7, 5, 5], lambda n: 2)]
@@ -225,7 +265,10 @@ def batches(kinds: Iterable[Kind], size: Callable[[Kind], int]) -> Iterator[tupl
         alike.setdefault(kind, []).append(place)
     for kind, places in alike.items():
         step = size(kind)
-        yield from ((kind, places[start : start + step]) for start in range(0, len(places), step))
+        yield from (
+            (kind, places[start : start + step])
+            for start in range(0, len(places), step)
+        )
 
 
 def _run_together(plan: Plan) -> dict[str, Tensor]:
@@ -236,16 +279,25 @@ def _run_together(plan: Plan) -> dict[str, Tensor]:
     n = max(b.at for b in plan.branches)  # the part of the trunk that is needed
     # A cache without the configuration keeps every key; one that is trimmed to a window would be misread.
     cache = DynamicCache()
-    extra: dict[str, Any] = {"use_cache": True, "past_key_values": cache} if leaving else {}
+    extra: dict[str, Any] = (
+        {"use_cache": True, "past_key_values": cache} if leaving else {}
+    )
     trunk_positions = _positions(plan, Branch(n))
     if plan.positions is not None:
         extra |= context(model, trunk_positions, trunk_positions, causal(n))
     if n:
         ends = [plan.branches[i].at - 1 for i in on_trunk]
         keys = torch.arange(n).expand(len(ends), n)
-        keys = keys.masked_fill(keys > torch.tensor(ends, dtype=torch.long)[:, None], -1)
+        keys = keys.masked_fill(
+            keys > torch.tensor(ends, dtype=torch.long)[:, None], -1
+        )
         with attached(model, *plan.hooks(n)):
-            forward(model, torch.tensor([plan.trunk[:n]], device=device), rows.watch(on_trunk, ends, keys), extra)
+            forward(
+                model,
+                torch.tensor([plan.trunk[:n]], device=device),
+                rows.watch(on_trunk, ends, keys),
+                extra,
+            )
         rows.take(on_trunk)
     groups = list(_groups(plan, leaving, _tokens_per_pass(plan, n)))
     for group in bar(groups, desc="branches", unit="pass"):
@@ -253,7 +305,9 @@ def _run_together(plan: Plan) -> dict[str, Tensor]:
     return rows.values
 
 
-def _groups(plan: Plan, leaving: list[int], tokens_per_pass: int) -> Iterator[list[int]]:
+def _groups(
+    plan: Plan, leaving: list[int], tokens_per_pass: int
+) -> Iterator[list[int]]:
     """Groups of branches with at most `tokens_per_pass` tokens together, or a single branch."""
     group, size = [], 0
     for i in leaving:
@@ -266,7 +320,9 @@ def _groups(plan: Plan, leaving: list[int], tokens_per_pass: int) -> Iterator[li
         yield group
 
 
-def _on_cache(plan: Plan, rows: "_Rows", group: list[int], cache: Any, trunk_positions: Tensor) -> None:
+def _on_cache(
+    plan: Plan, rows: "_Rows", group: list[int], cache: Any, trunk_positions: Tensor
+) -> None:
     """Run one pass over the tokens of several branches; each sees its part of the trunk and itself."""
     n, chosen = len(trunk_positions), [plan.branches[i] for i in group]
     total = sum(len(b.tokens) for b in chosen)
@@ -283,11 +339,17 @@ def _on_cache(plan: Plan, rows: "_Rows", group: list[int], cache: Any, trunk_pos
         ends.append(stop - 1)
         start = stop
     position = torch.cat(places)
-    fresh = copy.copy(cache)  # the pass appends to copies of the layers, which share the tensors
+    fresh = copy.copy(
+        cache
+    )  # the pass appends to copies of the layers, which share the tensors
     fresh.layers = [copy.copy(layer) for layer in cache.layers]
     extra = {"use_cache": True, "past_key_values": fresh}
-    extra |= context(plan.model, position, torch.cat([trunk_positions, position]), visible)
-    ids = torch.tensor([[t for b in chosen for t in b.tokens]], device=device_of(plan.model))
+    extra |= context(
+        plan.model, position, torch.cat([trunk_positions, position]), visible
+    )
+    ids = torch.tensor(
+        [[t for b in chosen for t in b.tokens]], device=device_of(plan.model)
+    )
     with attached(plan.model, *plan.branch_hooks):
         forward(plan.model, ids, rows.watch(group, ends, keys), extra)
     rows.take(group)
@@ -297,7 +359,9 @@ def _positions(plan: Plan, branch: Branch) -> Int[Tensor, " position"]:
     """Position ids of a prompt: those of the trunk, then consecutive numbers."""
     trunk = range(branch.at) if plan.positions is None else plan.positions[: branch.at]
     first = trunk[-1] + 1 if len(trunk) else 0
-    return torch.tensor([*trunk, *range(first, first + len(branch.tokens))], dtype=torch.long)
+    return torch.tensor(
+        [*trunk, *range(first, first + len(branch.tokens))], dtype=torch.long
+    )
 
 
 class _Rows:
@@ -309,33 +373,59 @@ class _Rows:
         self._read: dict[str, Tensor] = {}
 
     def watch(
-        self, numbers: list[int], ends: list[int], keys: Tensor, own: Sequence[int] | None = None
+        self,
+        numbers: list[int],
+        ends: list[int],
+        keys: Tensor,
+        own: Sequence[int] | None = None,
     ) -> list[tuple[str, Any]]:
         """Hooks for one pass: prompt `numbers[k]` is read in row `own[k]` of the batch, by default the only one, at
         index `ends[k]`, and its positions are `keys[k]`."""
         at = list(own or [0] * len(ends)), ends
-        return [(site, partial(self._keep, site, numbers, at, keys)) for site in self.plan.sites] if numbers else []
+        return (
+            [
+                (site, partial(self._keep, site, numbers, at, keys))
+                for site in self.plan.sites
+            ]
+            if numbers
+            else []
+        )
 
     def _keep(
-        self, site: str, numbers: list[int], at: tuple[list[int], list[int]], keys: Tensor, tensor: Tensor
+        self,
+        site: str,
+        numbers: list[int],
+        at: tuple[list[int], list[int]],
+        keys: Tensor,
+        tensor: Tensor,
     ) -> None:
         if site.endswith("hook_pattern"):
             rows = tensor.transpose(1, 2)[at]
             # Reorder the columns of the pass to each prompt's own positions.
-            place = keys.clamp(min=0).to(rows.device)[:, None].expand(-1, rows.shape[1], -1)
-            rows = rows.gather(-1, place).masked_fill((keys < 0).to(rows.device)[:, None], 0.0)
-            rows = torch.nn.functional.pad(rows, (0, self.plan.longest - rows.shape[-1]))
+            place = (
+                keys.clamp(min=0).to(rows.device)[:, None].expand(-1, rows.shape[1], -1)
+            )
+            rows = rows.gather(-1, place).masked_fill(
+                (keys < 0).to(rows.device)[:, None], 0.0
+            )
+            rows = torch.nn.functional.pad(
+                rows, (0, self.plan.longest - rows.shape[-1])
+            )
         else:
             rows = tensor[at]
         self._read[site] = rows.detach()
-        if site.endswith("hook_pattern"):  # large, so they do not wait for those of other blocks
+        if site.endswith(
+            "hook_pattern"
+        ):  # large, so they do not wait for those of other blocks
             self.take(numbers)
 
     def take(self, numbers: list[int]) -> None:
         """Bring what one pass read to the CPU, all sites together."""
         for site, rows in zip(self._read, to_cpu([*self._read.values()]), strict=True):
             if site not in self.values:
-                self.values[site] = rows.new_zeros(len(self.plan.branches), *rows.shape[1:])
+                self.values[site] = rows.new_zeros(
+                    len(self.plan.branches), *rows.shape[1:]
+                )
             self.values[site][numbers] = rows
         self._read.clear()
 
@@ -359,6 +449,13 @@ def _require_room(plan: Plan, prompts: int) -> None:
     """Raise an error if the rows of all prompts do not fit into CPU memory."""
     heads = int(plan.model.cfg.n_heads)
     patterns = sum(site.endswith("hook_pattern") for site in plan.sites)
-    each = patterns * heads * plan.longest + (len(plan.sites) - patterns) * width(plan.model)
+    each = patterns * heads * plan.longest + (len(plan.sites) - patterns) * width(
+        plan.model
+    )
     size = prompts * each * dtype_of(plan.model).itemsize
-    require_room(size, torch.device("cpu"), "Keeping the activations of every length", "Use fewer lengths.")
+    require_room(
+        size,
+        torch.device("cpu"),
+        "Keeping the activations of every length",
+        "Use fewer lengths.",
+    )

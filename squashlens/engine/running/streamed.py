@@ -23,7 +23,13 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree
-from squashlens.engine.anatomy import dtype_of, last_logits, n_blocks, pattern_site, residual_sites
+from squashlens.engine.anatomy import (
+    dtype_of,
+    last_logits,
+    n_blocks,
+    pattern_site,
+    residual_sites,
+)
 from squashlens.engine.applied import ineffective_points, probe_ids
 from squashlens.engine.hooking.hook import Hook, attached
 from squashlens.engine.hooking.standing import ambient, without_ambient
@@ -36,7 +42,14 @@ from squashlens.theory.attention import Attention
 
 NAME = "squashlens"  # under which the attention function is registered
 SHAKEN = 2.0  # of the difference that one unit in the last place makes: the most by which two ways to attend may differ
-FAILURES = (RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError)
+FAILURES = (
+    RuntimeError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    KeyError,
+    NotImplementedError,
+)
 AttentionObserver = Callable[[int, Attention], None]
 
 
@@ -83,22 +96,37 @@ def why_not_streamed(model: Bridge, sites: Iterable[str] = ()) -> str | None:
         return "its attention is not that of transformers"
     # A bridge may have a weight twice; if only one is edited, the two ways to run it differ.
     with steady(model):
-        proof, points = proved(model, "streamed", lambda: _prove(model)), reader_of(model).points
+        proof, points = (
+            proved(model, "streamed", lambda: _prove(model)),
+            reader_of(model).points,
+        )
         if proof.reason is not None:
             return proof.reason
         read = [points[site].name or site for site in sites if site in points]
-        standing = [name for name, p in reader_of(model).distinct.items() if p.fwd_hooks or p.bwd_hooks]
+        standing = [
+            name
+            for name, p in reader_of(model).distinct.items()
+            if p.fwd_hooks or p.bwd_hooks
+        ]
         _test_effect(model, proof, [*standing, *read])
         blind = [name for name in (*standing, *read) if not proof.effective.get(name)]
-        if hooks_at_begin(model) is not None and any(" (torch)" in entry for entry in ambient(model)):
+        if hooks_at_begin(model) is not None and any(
+            " (torch)" in entry for entry in ambient(model)
+        ):
             return "a PyTorch hook is on a module"
         return f"a hook is at {blind[0]}" if blind else None
 
 
 def _test_effect(model: Bridge, proof: _Proof, names: Iterable[str]) -> None:
     """Find out where edits take effect; one point of a block at a time, since another could hide that it has none."""
-    new = [name for name in dict.fromkeys(names) if name in proof.fires and name not in proof.effective]
-    groups: list[dict[str, str]] = []  # point by block, or by part of the model outside blocks
+    new = [
+        name
+        for name in dict.fromkeys(names)
+        if name in proof.fires and name not in proof.effective
+    ]
+    groups: list[
+        dict[str, str]
+    ] = []  # point by block, or by part of the model outside blocks
     for name in new:
         near = ".".join(name.split(".")[: 2 if name.startswith("blocks.") else 1])
         group = next((group for group in groups if near not in group), None)
@@ -117,7 +145,11 @@ def _test_effect(model: Bridge, proof: _Proof, names: Iterable[str]) -> None:
 
 
 def implementation(
-    model: Bridge, sites: Iterable[str] = (), n: int = 0, differentiated: bool = False, planned: str = ""
+    model: Bridge,
+    sites: Iterable[str] = (),
+    n: int = 0,
+    differentiated: bool = False,
+    planned: str = "",
 ) -> str:
     """How attention, or its derivative, is computed for n tokens while `sites` are watched, for the provenance.
 
@@ -128,8 +160,12 @@ def implementation(
         return f"eager, since {reason}"
     kinds = proved(model, "streamed", lambda: _prove(model)).kinds
     changed = partial(replace, differentiated=differentiated)
-    ways = {is_fused(changed(kind, windowed=(window or n) < n), n) for kind, window in kinds}
-    way = " and ".join(name for name, fused in (("fused", True), ("streamed", False)) if fused in ways)
+    ways = {
+        is_fused(changed(kind, windowed=(window or n) < n), n) for kind, window in kinds
+    }
+    way = " and ".join(
+        name for name, fused in (("fused", True), ("streamed", False)) if fused in ways
+    )
     return way if planned in ("", way) else f"{planned}, then {way}"
 
 
@@ -156,23 +192,35 @@ def streamed(
     `on_attention` gets block and `Attention`; `frozen` drops the softmax's derivative; `reached` says at which
     positions cotangents of attention are not zero. It yields the kinds of attention that are seen, with their windows.
     """
-    from transformer_lens.model_bridge.generalized_components.attention import AttentionBridge
+    from transformer_lens.model_bridge.generalized_components.attention import (
+        AttentionBridge,
+    )
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     with steady(model):  # first, since it computes the stamp before anything is changed
         ALL_ATTENTION_FUNCTIONS.register(NAME, _attend)
         ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _window_of)
-        before = [(c, c._attn_implementation) for c in reader_of(model).configs if hasattr(c, "_attn_implementation")]
+        before = [
+            (c, c._attn_implementation)
+            for c in reader_of(model).configs
+            if hasattr(c, "_attn_implementation")
+        ]
         sites = [block.attn for block in model.blocks]
-        block_of = {id(attn.original_component): number for number, attn in enumerate(sites)}
+        block_of = {
+            id(attn.original_component): number for number, attn in enumerate(sites)
+        }
         replaced = [(vars(attn), vars(attn).get("forward")) for attn in sites]
         token = _stream.set(stream := _Stream(block_of, on_attention, frozen, reached))
         try:
             for config, _ in before:
                 config._attn_implementation = NAME
-            for attn in sites:  # not setattr: the bridge passes attributes on to the module it wraps
-                attn.__dict__["forward"] = types.MethodType(AttentionBridge.forward, attn)
+            for attn in (
+                sites
+            ):  # not setattr: the bridge passes attributes on to the module it wraps
+                attn.__dict__["forward"] = types.MethodType(
+                    AttentionBridge.forward, attn
+                )
             yield stream.kinds
         finally:
             for own, earlier in replaced:
@@ -185,26 +233,46 @@ def streamed(
 
 
 def _attend(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any,
-    scaling: float | None = None, softcap: float | None = None, s_aux: Tensor | None = None,
-    position_bias: Tensor | None = None, **others: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
     """The attention function for Hugging Face models: (prompt, head, position, value) to (prompt, position, …)."""
     stream = _stream.get()
     if stream is None or id(module) not in stream.block_of:
         raise UnsoundModelError(
-            "The attention of another model was called during this run.", "Run one model at a time."
+            "The attention of another model was called during this run.",
+            "Run one model at a time.",
         )
     windowed = isinstance(attention_mask, _Window)
-    if position_bias is not None or not (windowed or isinstance(attention_mask, Tensor)):
-        raise UnsoundModelError("This attention has an unknown kind of mask.", "Compute the patterns.")
+    if position_bias is not None or not (
+        windowed or isinstance(attention_mask, Tensor)
+    ):
+        raise UnsoundModelError(
+            "This attention has an unknown kind of mask.", "Compute the patterns."
+        )
     attention = Attention(
-        query, key, query.shape[-1] ** -0.5 if scaling is None else scaling, softcap,
-        attention_mask.size if windowed else None, s_aux,
+        query,
+        key,
+        query.shape[-1] ** -0.5 if scaling is None else scaling,
+        softcap,
+        attention_mask.size if windowed else None,
+        s_aux,
         None if windowed else attention_mask,
-    )  # fmt: skip
-    stream.kinds.add((Kind.of(attention, value), attention_mask.native if windowed else None))
-    needed = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    )
+    stream.kinds.add(
+        (Kind.of(attention, value), attention_mask.native if windowed else None)
+    )
+    needed = torch.is_grad_enabled() and (
+        query.requires_grad or key.requires_grad or value.requires_grad
+    )
     if needed:
         found = differentiable(attention, value, stream.frozen, stream.reached)
     else:
@@ -215,14 +283,24 @@ def _attend(
 
 
 def _window_of(
-    q_length: int, kv_length: int, mask_function: Callable[..., Any], q_offset: int = 0, kv_offset: int = 0,
-    attention_mask: Tensor | None = None, local_size: int | None = None, device: Any = "cpu", **others: Any,
-) -> _Window:  # fmt: skip
+    q_length: int,
+    kv_length: int,
+    mask_function: Callable[..., Any],
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    device: Any = "cpu",
+    **others: Any,
+) -> _Window:
     """The mask that a model requests, as a window; raises an error for any other mask."""
     if attention_mask is not None and not bool(attention_mask.all()):
         raise UnsoundModelError("Padding needs attention patterns.", "Leave it out.")
     if q_offset or kv_offset or q_length != kv_length:
-        raise UnsoundModelError("A cache without its own mask needs attention patterns.", "Compute the patterns.")
+        raise UnsoundModelError(
+            "A cache without its own mask needs attention patterns.",
+            "Compute the patterns.",
+        )
     window = None if local_size is None or local_size >= kv_length else int(local_size)
     place = torch.arange(q_length, device=device)
     edges = [(place, place, True), (place[:-1], place[1:], False)]
@@ -232,11 +310,19 @@ def _window_of(
         edges.append((place[window - 1 :], place[: q_length - window + 1], True))
         edges.append((place[window:], place[: q_length - window], False))
     zero = torch.zeros((), dtype=torch.long, device=device)
-    wrong = torch.zeros((), dtype=torch.bool, device=device)  # read once, since a device has to be waited for
+    wrong = torch.zeros(
+        (), dtype=torch.bool, device=device
+    )  # read once, since a device has to be waited for
     for queries, keys, seen in edges:
-        wrong |= (torch.as_tensor(mask_function(zero, zero, queries, keys), device=device) != seen).any()
+        wrong |= (
+            torch.as_tensor(mask_function(zero, zero, queries, keys), device=device)
+            != seen
+        ).any()
     if bool(wrong):
-        raise UnsoundModelError("This model's mask is neither causal nor a sliding window.", "Compute the patterns.")
+        raise UnsoundModelError(
+            "This model's mask is neither causal nor a sliding window.",
+            "Compute the patterns.",
+        )
     return _Window(window, local_size)
 
 
@@ -251,11 +337,19 @@ def _prove(model: Bridge) -> _Proof:
         raise
     except SquashlensError as error:
         cause = error.cause.rstrip(".")
-        return _Proof(reason=f"its attention cannot be computed without patterns ({cause})")
+        return _Proof(
+            reason=f"its attention cannot be computed without patterns ({cause})"
+        )
     except FAILURES:
         # Python's words for what an architecture does, such as to add position biases to the mask, explain nothing.
-        return _Proof(reason="its architecture computes attention or its mask in a way of its own, as with ALiBi")
-    fires = [name for name, value in found.items() if name in eager and value.shape == eager[name].shape]
+        return _Proof(
+            reason="its architecture computes attention or its mask in a way of its own, as with ALiBi"
+        )
+    fires = [
+        name
+        for name, value in found.items()
+        if name in eager and value.shape == eager[name].shape
+    ]
     compared = ["logits"]
     for site in residual_sites(model):
         name = model.hook_dict[site].name or site
@@ -265,10 +359,18 @@ def _prove(model: Bridge) -> _Proof:
     for block in range(n_blocks(model)):
         if block not in seen:
             return _Proof(reason=f"block {block} attends in a way of its own")
-        weights = seen[block].weights(slice(0, ids.shape[1]), slice(0, ids.shape[1]))[0].flatten(1, 2)
+        weights = (
+            seen[block]
+            .weights(slice(0, ids.shape[1]), slice(0, ids.shape[1]))[0]
+            .flatten(1, 2)
+        )
         found[pattern_site(block)] = weights
         compared.append(pattern_site(block))
-    differing = [name for name in compared if not agree(found[name], eager[name], dtype_of(model))]
+    differing = [
+        name
+        for name in compared
+        if not agree(found[name], eager[name], dtype_of(model))
+    ]
     if differing and dtype_of(model).itemsize < 4:
         differing = _beyond_rounding(model, ids, eager, found, differing)
     if differing:
@@ -277,7 +379,11 @@ def _prove(model: Bridge) -> _Proof:
 
 
 def _beyond_rounding(
-    model: Bridge, ids: Tensor, eager: Mapping[str, Tensor], found: Mapping[str, Tensor], names: Sequence[str]
+    model: Bridge,
+    ids: Tensor,
+    eager: Mapping[str, Tensor],
+    found: Mapping[str, Tensor],
+    names: Sequence[str],
 ) -> list[str]:
     """Those of `names` where `found` differs from `eager` by more than `SHAKEN` times what rounding alone does there.
 
@@ -289,15 +395,21 @@ def _beyond_rounding(
 
     def shake(stream: Tensor) -> Tensor:
         signs = 2 * torch.randint(0, 2, stream.shape, generator=generator) - 1
-        return stream * (1 + torch.finfo(stream.dtype).eps * signs.to(stream.device, stream.dtype))
+        return stream * (
+            1 + torch.finfo(stream.dtype).eps * signs.to(stream.device, stream.dtype)
+        )
 
-    entering = (Hook("shake", site, shake) for site in residual_sites(model)[: n_blocks(model)])
+    entering = (
+        Hook("shake", site, shake) for site in residual_sites(model)[: n_blocks(model)]
+    )
     with without_ambient(model), attached(model, *entering):
         shaken = _everything(model, ids)
 
     def differs(name: str) -> bool:
         difference = (found[name] - eager[name]).abs().max()
-        return not bool(difference <= SHAKEN * (shaken[name] - eager[name]).abs().max())  # NaN differs
+        return not bool(
+            difference <= SHAKEN * (shaken[name] - eager[name]).abs().max()
+        )  # NaN differs
 
     return [name for name in names if differs(name)]
 
@@ -305,7 +417,10 @@ def _beyond_rounding(
 def _everything(model: Bridge, ids: Tensor) -> dict[str, Tensor]:
     """The tensor at every hook point, and the last logits."""
     seen: dict[str, Tensor] = {}
-    readers = (Hook("look", name, partial(_keep, seen, name)) for name in reader_of(model).distinct)
+    readers = (
+        Hook("look", name, partial(_keep, seen, name))
+        for name in reader_of(model).distinct
+    )
     with torch.no_grad(), attached(model, *readers), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logits = model(ids, use_cache=False, **last_logits(model))

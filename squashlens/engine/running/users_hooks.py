@@ -21,7 +21,12 @@ from squashlens._typing import Bridge
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of, residual_site
 from squashlens.engine.hooking.hook import Hook, attached, torch_hook
-from squashlens.engine.hooking.standing import Standing, standing, with_hooks, without_ambient
+from squashlens.engine.hooking.standing import (
+    Standing,
+    standing,
+    with_hooks,
+    without_ambient,
+)
 from squashlens.engine.reader import writes
 from squashlens.engine.state import hooks_at_begin, proved
 from squashlens.errors import InputError, UnsoundModelError
@@ -37,17 +42,32 @@ Run = Callable[[Bridge, Tensor], Tensor]
 
 def key_of(model: Bridge) -> list[tuple[Any, ...]]:
     """What tells the hooks on a model apart: a user's function itself, and of ours the name, which says everything."""
-    return [(hook.name, hook.edit if hook.is_a_users else None) for hook in standing(model)]
+    return [
+        (hook.name, hook.edit if hook.is_a_users else None) for hook in standing(model)
+    ]
 
 
 @contextmanager
-def users_hooks_tested(model: Bridge, ids: Int[Tensor, "prompt position"], run: Run) -> Iterator[None]:
+def users_hooks_tested(
+    model: Bridge, ids: Int[Tensor, "prompt position"], run: Run
+) -> Iterator[None]:
     """Around a pass: see whether users' hooks edit, and test those that do with `run`. See the module."""
     at_begin = hooks_at_begin(model)
     # A certificate moves rounding at random, within a mode of its own.
-    moved = any(type(mode).__module__.startswith("squashlens.") for mode in _get_current_function_mode_stack())
-    users = [hook for hook in standing(model) if hook.is_a_users] if at_begin is not None and not moved else []
-    if at_begin is None or not users or key_of(model) in proved(model, "users' hooks", list[Any]):
+    moved = any(
+        type(mode).__module__.startswith("squashlens.")
+        for mode in _get_current_function_mode_stack()
+    )
+    users = (
+        [hook for hook in standing(model) if hook.is_a_users]
+        if at_begin is not None and not moved
+        else []
+    )
+    if (
+        at_begin is None
+        or not users
+        or key_of(model) in proved(model, "users' hooks", list[Any])
+    ):
         yield
         return
     with edits(users) as edited:
@@ -58,17 +78,27 @@ def users_hooks_tested(model: Bridge, ids: Int[Tensor, "prompt position"], run: 
         proved(model, "users' hooks", list[Any]).append(key_of(model))
 
 
-def _test(model: Bridge, prompt: Int[Tensor, "one position"], run: Run, users: list[Standing]) -> None:
+def _test(
+    model: Bridge, prompt: Int[Tensor, "one position"], run: Run, users: list[Standing]
+) -> None:
     """Raise an error for hooks that treat prompts of a batch differently, or let tokens depend on later ones."""
     n, vocabulary = prompt.shape[1], int(model.cfg.d_vocab)
-    cuts = sorted({1, n // 2, n - 1} & {*range(1, n)})  # the first token sees later ones, or they see the last
+    cuts = sorted(
+        {1, n // 2, n - 1} & {*range(1, n)}
+    )  # the first token sees later ones, or they see the last
     replaced = (torch.arange(n) >= torch.tensor(cuts).long()[:, None]).to(prompt.device)
-    prompts = torch.cat([prompt, torch.where(replaced, (prompt + vocabulary // 2) % vocabulary, prompt)])
+    prompts = torch.cat(
+        [prompt, torch.where(replaced, (prompt + vocabulary // 2) % vocabulary, prompt)]
+    )
     complaint = partial(_complaint, model, prompts, cuts, run)
     wrong = complaint()
-    if wrong and all(hook.module is not None for hook in users):  # others cannot be taken off
+    if wrong and all(
+        hook.module is not None for hook in users
+    ):  # others cannot be taken off
         with without_ambient(model):
-            wrong = 0 if wrong == complaint() else wrong  # rounding alone may send a token to other experts
+            wrong = (
+                0 if wrong == complaint() else wrong
+            )  # rounding alone may send a token to other experts
     names = ", ".join(hook.name.partition(": ")[2] for hook in users[:3])
     if isinstance(wrong, str):
         raise InputError(f"With {names} {wrong}.", REMEDIES[wrong])
@@ -81,7 +111,9 @@ def _test(model: Bridge, prompt: Int[Tensor, "one position"], run: Run, users: l
         )
 
 
-def _complaint(model: Bridge, prompts: Int[Tensor, "prompt position"], cuts: list[int], run: Run) -> str | int:
+def _complaint(
+    model: Bridge, prompts: Int[Tensor, "prompt position"], cuts: list[int], run: Run
+) -> str | int:
     """What is wrong: the cause of an error, the first of the tokens that earlier ones depend on, or nothing (0)."""
     alone = [_final(model, row, run) for row in prompts.split(1)]
     apart = [torch.cat(parts) for parts in zip(alone[0], alone[-1], strict=True)]
@@ -92,17 +124,27 @@ def _complaint(model: Bridge, prompts: Int[Tensor, "prompt position"], cuts: lis
     except Exception:  # a function that accepts only one prompt
         both = apart
     if not _same(model, both, apart):
-        return BATCH if all(map(torch.equal, _final(model, prompts[:1], run), alone[0])) else RANDOM
+        return (
+            BATCH
+            if all(map(torch.equal, _final(model, prompts[:1], run), alone[0]))
+            else RANDOM
+        )
     for cut, (y, _) in zip(cuts, alone[1:], strict=True):
         if not _same(model, [y[:, :cut]], [alone[0][0][:, :cut]]):
             return cut
     return 0
 
 
-def _final(model: Bridge, rows: Int[Tensor, "prompt position"], run: Run) -> list[Tensor]:
+def _final(
+    model: Bridge, rows: Int[Tensor, "prompt position"], run: Run
+) -> list[Tensor]:
     """y and the last logits."""
     y: list[Tensor] = []
-    look = Hook("squashlens", residual_site("y", model), lambda found: y.append(found.detach().clone()))
+    look = Hook(
+        "squashlens",
+        residual_site("y", model),
+        lambda found: y.append(found.detach().clone()),
+    )
     with attached(model, look), torch.no_grad():
         logits = run(model, rows.clone())
     return [y[0], logits]
@@ -121,13 +163,17 @@ def edits(users: list[Standing]) -> Iterator[set[str]]:
     found = {hook.place for hook in users if hook.module is None}
     with ExitStack() as stack:
         forward = [hook for hook in users if hook.table.startswith("_forward")]
-        for module, table in dict.fromkeys((hook.module, hook.table) for hook in forward):
+        for module, table in dict.fromkeys(
+            (hook.module, hook.table) for hook in forward
+        ):
             if module is not None:
                 _compare_around(stack, module, found, table == "_forward_pre_hooks")
         yield found
 
 
-def _compare_around(stack: ExitStack, module: nn.Module, found: set[str], entering: bool) -> None:
+def _compare_around(
+    stack: ExitStack, module: nn.Module, found: set[str], entering: bool
+) -> None:
     """Compare what is there before the first and after the last of a module's hooks, at its input or its output."""
     seen: list[list[object]] = []
 

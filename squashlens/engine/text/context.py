@@ -21,14 +21,29 @@ from squashlens.records.sentences import escape
 from squashlens.sequences import Ids
 
 UNFINISHED = "\ufffd"  # a decoder's sign for a part of a character
-SPACES = (" ", "▁", "Ġ", "<0x20>")  # how entries of a vocabulary begin that have a space of their own
-NEUTRAL = ("\n", "1", "a", ".", "")  # what a text is encoded after where it must not merge: none merges with all
+SPACES = (
+    " ",
+    "▁",
+    "Ġ",
+    "<0x20>",
+)  # how entries of a vocabulary begin that have a space of their own
+NEUTRAL = (
+    "\n",
+    "1",
+    "a",
+    ".",
+    "",
+)  # what a text is encoded after where it must not merge: none merges with all
 NEAR = 64  # tokens at the end of a prompt that are encoded and decoded with the text after it
 
 
 def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
     """The text of ids, with special tokens, and with every space that the decoder writes."""
-    return str(tokenizer.decode([*ids], skip_special_tokens=False, clean_up_tokenization_spaces=False))
+    return str(
+        tokenizer.decode(
+            [*ids], skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+    )
 
 
 def texts_in_context(tokenizer: Any, ids: Sequence[int]) -> list[str]:
@@ -37,7 +52,9 @@ def texts_in_context(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     Of the text of the first tokens, the sign for an unfinished character is not in the whole text, and a real one is.
     """
     whole = decoded(tokenizer, ids)
-    shared = [_shared(decoded(tokenizer, ids[:end]), whole) for end in range(1, len(ids) + 1)]
+    shared = [
+        _shared(decoded(tokenizer, ids[:end]), whole) for end in range(1, len(ids) + 1)
+    ]
     return [whole[start:end] for start, end in pairwise([0, *accumulate(shared, max)])]
 
 
@@ -69,7 +86,9 @@ def tokenize_after(model: Bridge, ids: Sequence[int], text: str) -> Ids:
         if exact := _with_this_text(model, near, contexts, text):
             return exact
     if own := _continuation(model, prompt, text):
-        return own  # the tokenizer writes the text in another way, such as in lower case
+        return (
+            own  # the tokenizer writes the text in another way, such as in lower case
+        )
     nearest = text_after(tokenizer, near, encode(model, text))
     raise InputError(
         f"No tokens have the text {short_repr(text)} after a prompt that ends in {prompt[-20:]!r}.",
@@ -79,13 +98,21 @@ def tokenize_after(model: Bridge, ids: Sequence[int], text: str) -> Ids:
 
 def tokenize_inside(model: Bridge, text: str) -> Ids:
     """The ids of `text` inside of another one: the fewest that have exactly this text there."""
-    return _with_this_text(model, neutral(model), NEUTRAL, text) or tuple(encode(model, text))
+    return _with_this_text(model, neutral(model), NEUTRAL, text) or tuple(
+        encode(model, text)
+    )
 
 
-def _with_this_text(model: Bridge, ids: Sequence[int], contexts: Iterable[str], text: str) -> Ids:
+def _with_this_text(
+    model: Bridge, ids: Sequence[int], contexts: Iterable[str], text: str
+) -> Ids:
     """The fewest ids that have exactly this text after `ids`, of those that it has after several contexts; or none."""
     tokenizer = require_tokenizer(model)
-    every = [tokens for context in contexts if (tokens := _continuation(model, context, text))]
+    every = [
+        tokens
+        for context in contexts
+        if (tokens := _continuation(model, context, text))
+    ]
     exact = [tokens for tokens in every if text_after(tokenizer, ids, tokens) == text]
     return min(exact, key=len, default=())
 
@@ -95,7 +122,9 @@ def end_of(model: Bridge, ids: Sequence[int]) -> Ids:
     tokenizer, start = require_tokenizer(model), start_of(model).ids
     own = tuple(ids[len(start) :] if tuple(ids[: len(start)]) == start else ids)
     ends = (own[at:] for at in range(max(0, len(own) - NEAR), len(own)))
-    return next((end for end in ends if not decoded(tokenizer, end).startswith(UNFINISHED)), own)
+    return next(
+        (end for end in ends if not decoded(tokenizer, end).startswith(UNFINISHED)), own
+    )
 
 
 def neutral(model: Bridge) -> Ids:
@@ -108,11 +137,15 @@ def neutral(model: Bridge) -> Ids:
     return ()
 
 
-def display_tokens(model: Bridge, ids: Int[Tensor, "prompt position"]) -> list[list[str]]:
+def display_tokens(
+    model: Bridge, ids: Int[Tensor, "prompt position"]
+) -> list[list[str]]:
     """Each token as printable text with its own space; control characters escaped, parts of a character in raw form."""
     rows = ids.tolist()
     before = () if model.tokenizer is None else neutral(model)
-    texts = {token: _display(model.tokenizer, before, token) for token in {*chain(*rows)}}
+    texts = {
+        token: _display(model.tokenizer, before, token) for token in {*chain(*rows)}
+    }
     return [[texts[token] for token in row] for row in rows]
 
 
@@ -141,4 +174,8 @@ def _has_space(tokenizer: Any, token: int) -> bool:
 
 def _shared(text: str, whole: str) -> int:
     """The number of characters with which both texts begin."""
-    return len(text) if whole.startswith(text) else sum(takewhile(bool, map(eq, text, whole)))
+    return (
+        len(text)
+        if whole.startswith(text)
+        else sum(takewhile(bool, map(eq, text, whole)))
+    )

@@ -23,7 +23,10 @@ def pieces_of(text: str, kind: Pieces) -> list[Piece]:
     >>> pieces_of("It is. So?", "sentences")
     [('It is.', 0, 6), ('So?', 7, 10)]
     """
-    return [(match.group().strip(), match.start(), match.end()) for match in SPLITS[kind].finditer(text)]
+    return [
+        (match.group().strip(), match.start(), match.end())
+        for match in SPLITS[kind].finditer(text)
+    ]
 
 
 def positions_in(texts: Sequence[str], pieces: Sequence[Piece]) -> list[list[int]]:

@@ -25,7 +25,9 @@ class Start:
 
 
 # For each model, its tokenizer and the result; `bridge.tokenizer` can be replaced, and is then read again.
-_known: "weakref.WeakKeyDictionary[Any, tuple[Any, Start]]" = weakref.WeakKeyDictionary()
+_known: "weakref.WeakKeyDictionary[Any, tuple[Any, Start]]" = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def start_of(model: Bridge, own: Any = None) -> Start:
@@ -45,7 +47,9 @@ def adds_bos(tokenizer: Any) -> bool:
 def _read(model: Bridge, current: Any, own: Any) -> Start:
     table = int(bool(model.cfg.default_prepend_bos))
     named = f"TransformerLens's table for {type(model.original_model).__name__}"
-    config_bos = getattr(getattr(model.original_model, "config", None), "bos_token_id", None)
+    config_bos = getattr(
+        getattr(model.original_model, "config", None), "bos_token_id", None
+    )
     if current is None:
         ids = (config_bos,) if table and isinstance(config_bos, int) else ()
         return Start(ids, config_bos, f"no tokenizer; {named}: {table} BOS")
@@ -53,24 +57,37 @@ def _read(model: Bridge, current: Any, own: Any) -> Start:
     tokenizer = own or current
     ids = _ids_before_text(tokenizer)
     bos = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else config_bos
-    whose = "the checkpoint's tokenizer" if own else "the bridge's tokenizer (its checkpoint cannot be read)"
+    whose = (
+        "the checkpoint's tokenizer"
+        if own
+        else "the bridge's tokenizer (its checkpoint cannot be read)"
+    )
     if ids is None:
         ids = (bos,) if table and bos is not None else ()
         return Start(ids, bos, f"{whose} failed on every text; {named}: {table} BOS")
     rule = f"{whose}: {list(ids)} before a text"
-    return Start(ids, bos, rule if len(ids) == table else f"{rule}; {named} differs: {table} BOS")
+    return Start(
+        ids, bos, rule if len(ids) == table else f"{rule}; {named} differs: {table} BOS"
+    )
 
 
 def _with_checkpoint_settings(model: Bridge, current: Any) -> Any:
     """The tokenizer with the checkpoint's settings; None if it is not on this machine."""
     from transformers import AutoTokenizer
 
-    commit = getattr(getattr(model.original_model, "config", None), "_commit_hash", None)
+    commit = getattr(
+        getattr(model.original_model, "config", None), "_commit_hash", None
+    )
     try:
         return AutoTokenizer.from_pretrained(
-            current.name_or_path, revision=commit, trust_remote_code=False, local_files_only=True
+            current.name_or_path,
+            revision=commit,
+            trust_remote_code=False,
+            local_files_only=True,
         )
-    except Exception:  # the rule in the result says that the bridge's tokenizer was used
+    except (
+        Exception
+    ):  # the rule in the result says that the bridge's tokenizer was used
         return None
 
 
@@ -79,7 +96,11 @@ def _of_the_same_tokens(own: Any, current: Any) -> Any:
     if own is None or own is current:
         return own
     known = current.get_vocab()
-    return own if all(known.get(token) == place for token, place in own.get_vocab().items()) else None
+    return (
+        own
+        if all(known.get(token) == place for token, place in own.get_vocab().items())
+        else None
+    )
 
 
 def _ids_before_text(tokenizer: Any) -> tuple[int, ...] | None:
@@ -92,7 +113,9 @@ def _ids_before_text(tokenizer: Any) -> tuple[int, ...] | None:
         try:
             bare = list(tokenizer(text, add_special_tokens=False)["input_ids"])
             whole = list(tokenizer(text)["input_ids"])
-        except Exception:  # a word-level tokenizer without an unknown token raises its library's error
+        except (
+            Exception
+        ):  # a word-level tokenizer without an unknown token raises its library's error
             bare, whole = [], []
         if not bare or special & set(bare):
             continue
@@ -114,13 +137,26 @@ def warn_of_start(model: Bridge, rows: list[list[int]]) -> None:
     """Warn if ids do not begin as this model's tokenizer begins a text. One BOS that it does not add is common."""
     start, own = list(start_of(model).ids), start_of(model).bos
     usual = [start] if start or own is None else [start, [own]]
-    odd = [row for row in rows if not any(row[: len(u)] == u and row[len(u) : len(u) + 1] != [own] for u in usual)]
+    odd = [
+        row
+        for row in rows
+        if not any(
+            row[: len(u)] == u and row[len(u) : len(u) + 1] != [own] for u in usual
+        )
+    ]
     if not odd:
         return
-    whose = "this model, which has no tokenizer," if model.tokenizer is None else "this model's tokenizer"
+    whose = (
+        "this model, which has no tokenizer,"
+        if model.tokenizer is None
+        else "this model's tokenizer"
+    )
     twice = own is not None and odd[0][: len(start) + 1] == [*start, own]
     remark(
         f"A prompt begins with the ids {odd[0][: len(start) + 1]}, and {whose} begins a text with "
         f"{start or 'none'} (BOS: {own}). It is measured as it is."
-        + (" Leave the BOS out of the text, or use `squashlens.prompts.tokenize(model, text, bos='none')`." * twice)
+        + (
+            " Leave the BOS out of the text, or use `squashlens.prompts.tokenize(model, text, bos='none')`."
+            * twice
+        )
     )

@@ -29,9 +29,14 @@ Id = int | np.integer
 Tokenized = Mapping[str, Any]  # what a tokenizer of transformers returns
 Prompts = TypeAliasType(
     "Prompts",
-    str | Sequence[str | Id] | Sequence[Sequence[Id]] | Sequence[Tensor | np.ndarray | Tokenized] | np.ndarray | Tensor
+    str
+    | Sequence[str | Id]
+    | Sequence[Sequence[Id]]
+    | Sequence[Tensor | np.ndarray | Tokenized]
+    | np.ndarray
+    | Tensor
     | Tokenized,
-)  # fmt: skip
+)
 
 ALLOWED = (
     "Give text, a list of texts, what a tokenizer returns, token ids as a list, nested list, NumPy array or tensor of "
@@ -50,18 +55,27 @@ def each_of(prompts: Any) -> list[str] | list[list[int]]:
         return [prompts]
     if is_tokenized(prompts):
         return _without_padding(prompts)
-    if isinstance(prompts, list | tuple) and prompts and all(map(is_tokenized, prompts)):
+    if (
+        isinstance(prompts, list | tuple)
+        and prompts
+        and all(map(is_tokenized, prompts))
+    ):
         return [row for item in prompts for row in _without_padding(item)]
     items = _plain(prompts)
     if not isinstance(items, list):
-        raise InputError(f"The prompts are of type {type(prompts).__name__}, which has no order of tokens.", ALLOWED)
+        raise InputError(
+            f"The prompts are of type {type(prompts).__name__}, which has no order of tokens.",
+            ALLOWED,
+        )
     if all(isinstance(item, str) for item in items):
         return items
     if not any(isinstance(item, str | list) for item in items):
         return [_ids(items)]
     if all(isinstance(item, list) for item in items):
         return [_ids(item) for item in items]
-    kinds = sorted({"a list" if isinstance(item, list) else type(item).__name__ for item in items})
+    kinds = sorted(
+        {"a list" if isinstance(item, list) else type(item).__name__ for item in items}
+    )
     raise InputError(f"The prompts are a mixture of {' and '.join(kinds)}.", ALLOWED)
 
 
@@ -73,21 +87,33 @@ def _without_padding(tokenized: Tokenized) -> list[list[int]]:
     shown = _plain(tokenized["attention_mask"])
     masks = shown if shown and isinstance(shown[0], list) else [shown]
     if [*map(len, masks)] != [*map(len, rows)]:
-        raise InputError("attention_mask and input_ids have different shapes.", "Give both as the tokenizer does.")
+        raise InputError(
+            "attention_mask and input_ids have different shapes.",
+            "Give both as the tokenizer does.",
+        )
     seen = [[place for place, shown in enumerate(mask) if shown] for mask in masks]
     if any(places and places[-1] - places[0] >= len(places) for places in seen):
         raise InputError(
             "attention_mask leaves out tokens between others, which is no padding.",
             "Give the ids without these tokens, or hide them with `squashlens.hooks.mask_tokens`.",
         )
-    return [[row[place] for place in places] for row, places in zip(rows, seen, strict=True)]
+    return [
+        [row[place] for place in places] for row, places in zip(rows, seen, strict=True)
+    ]
 
 
 def _plain(value: Any) -> Any:
     """Tuples, tensors, and arrays of NumPy, pandas and xarray as lists of Python's texts and numbers, at all levels."""
     if isinstance(value, list | tuple):
-        rows = (row[0] if isinstance(row, Tensor | np.ndarray) and row.shape[:-1] == (1,) else row for row in value)
-        return [_plain(row) for row in rows]  # one prompt in a row, as `tokenize` returns it
+        rows = (
+            row[0]
+            if isinstance(row, Tensor | np.ndarray) and row.shape[:-1] == (1,)
+            else row
+            for row in value
+        )
+        return [
+            _plain(row) for row in rows
+        ]  # one prompt in a row, as `tokenize` returns it
     if isinstance(value, Tensor):
         return value.tolist()
     return np.asanyarray(value).tolist() if hasattr(value, "__array__") else value
@@ -96,15 +122,24 @@ def _plain(value: Any) -> Any:
 def _ids(ids: list[Any]) -> list[int]:
     for token in ids:
         if isinstance(token, bool) or not isinstance(token, int):
-            kind = "a list inside a list" if isinstance(token, list) else short_repr(token)
-            raise InputError(f"Token ids must be integers, got {kind} ({type(token).__name__}).", ALLOWED)
+            kind = (
+                "a list inside a list" if isinstance(token, list) else short_repr(token)
+            )
+            raise InputError(
+                f"Token ids must be integers, got {kind} ({type(token).__name__}).",
+                ALLOWED,
+            )
         if not -WIDEST <= token < WIDEST:
-            raise InputError(f"{token} is not a token id.", "Give ids of the model's vocabulary.")
+            raise InputError(
+                f"{token} is not a token id.", "Give ids of the model's vocabulary."
+            )
     return ids
 
 
 @exclusive
-def tokenize(model: Bridge, prompt: Prompts, *, bos: Bos = "family") -> Int[Tensor, "prompt position"]:
+def tokenize(
+    model: Bridge, prompt: Prompts, *, bos: Bos = "family"
+) -> Int[Tensor, "prompt position"]:
     """Tokenize one or several prompts of equal length, and check the ids.
 
     Args:
@@ -146,13 +181,18 @@ def checked_prompts(
     return checked
 
 
-def checked_ids(model: Bridge, ids: Int[Tensor, "prompt position"]) -> Int[Tensor, "prompt position"]:
+def checked_ids(
+    model: Bridge, ids: Int[Tensor, "prompt position"]
+) -> Int[Tensor, "prompt position"]:
     """The ids on the model's device, after a check that they are in the vocabulary and fit into the context."""
     if ids.numel() == 0:
         raise InputError("The prompt is empty.", "Pass at least one token.")
     limit = longest_prompt(model)
     if limit is not None and ids.shape[-1] > limit:
-        raise InputError(f"The prompt has {ids.shape[-1]} tokens, the model's context {limit}.", "Shorten the prompt.")
+        raise InputError(
+            f"The prompt has {ids.shape[-1]} tokens, the model's context {limit}.",
+            "Shorten the prompt.",
+        )
     _require_embedded(model, int(ids.min()), int(ids.max()))
     return ids.to(device_of(model))
 
@@ -163,7 +203,9 @@ def _require_embedded(model: Bridge, least: int, largest: int) -> None:
     if least < 0 or largest > last:
         raise InputError(
             f"Token ids run from {least} to {largest}, the vocabulary from 0 to {last}.",
-            _instead_of(model.tokenizer, largest) if least >= 0 else "Leave out negative ids, such as padding.",
+            _instead_of(model.tokenizer, largest)
+            if least >= 0
+            else "Leave out negative ids, such as padding.",
         )
 
 
@@ -171,7 +213,11 @@ def _instead_of(tokenizer: Any, token_id: int) -> str:
     """What to give instead of an id that the model has no embedding for."""
     if tokenizer is None:
         return "Give ids of the vocabulary: this model has no tokenizer."
-    known = tokenizer.convert_ids_to_tokens(token_id) if 0 <= token_id < len(tokenizer) else None
+    known = (
+        tokenizer.convert_ids_to_tokens(token_id)
+        if 0 <= token_id < len(tokenizer)
+        else None
+    )
     if known is None:
         return "Tokenize with this model's tokenizer."
     return f"Leave out {known!r}: the tokenizer knows this token, and the model has no embedding for it."
@@ -190,7 +236,8 @@ def _rows(model: Bridge, prompts: Any, bos: Bos) -> list[list[int]]:
     if not items or not isinstance(items[0], str):
         if bos != "family":
             raise InputError(
-                f"bos={bos!r} is for text, and ids were given.", "Leave it out: ids are taken as they are."
+                f"bos={bos!r} is for text, and ids were given.",
+                "Leave it out: ids are taken as they are.",
             )
         return cast(list[list[int]], items)
     require_tokenizer(model)
@@ -226,7 +273,11 @@ def tokenizer_digest(model: Bridge) -> str:
     core = getattr(model.tokenizer, "backend_tokenizer", None)
     if core is not None:
         return digest(core.to_str())
-    return "none" if model.tokenizer is None else digest(sorted(model.tokenizer.get_vocab().items()))
+    return (
+        "none"
+        if model.tokenizer is None
+        else digest(sorted(model.tokenizer.get_vocab().items()))
+    )
 
 
 def encode(model: Bridge, text: str) -> list[int]:
@@ -252,10 +303,16 @@ def as_chat(model: Bridge, text: str) -> str:
     """The text as a user's turn in the tokenizer's chat template, up to the start of the answer."""
     tokenizer = require_tokenizer(model)
     if not getattr(tokenizer, "chat_template", None):
-        raise InputError("This model's tokenizer has no chat template.", "Use template='none'.")
+        raise InputError(
+            "This model's tokenizer has no chat template.", "Use template='none'."
+        )
     turn = [{"role": "user", "content": text}]
     try:
-        return str(tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True))
+        return str(
+            tokenizer.apply_chat_template(
+                turn, tokenize=False, add_generation_prompt=True
+            )
+        )
     except Exception as error:  # the many errors of Jinja and of templates
         why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ModelAccessError(
@@ -267,7 +324,10 @@ def as_chat(model: Bridge, text: str) -> str:
 def _warn_of_end(model: Bridge, last: list[int]) -> None:
     """Warn of a last token that is a space alone, where words begin with theirs."""
     for token in {*vocabulary_of(model, last).values()} & {" ", "▁", "Ġ"}:
-        if model.tokenizer.convert_tokens_to_ids(f"{token}the") not in (None, model.tokenizer.unk_token_id):
+        if model.tokenizer.convert_tokens_to_ids(f"{token}the") not in (
+            None,
+            model.tokenizer.unk_token_id,
+        ):
             remark(
                 "A prompt ends with a space, which is a token of its own: words begin with theirs in this vocabulary, "
                 "so that none is expected after it. It is measured as it is; leave the space out if it is not meant."
@@ -276,12 +336,18 @@ def _warn_of_end(model: Bridge, last: list[int]) -> None:
 
 def _refuse_padding(model: Bridge, rows: list[list[int]]) -> None:
     """Raise an error for prompts that begin or end with the pad token, unless this token is used otherwise too."""
-    holder = getattr(model.original_model, "config", None) if model.tokenizer is None else model.tokenizer
+    holder = (
+        getattr(model.original_model, "config", None)
+        if model.tokenizer is None
+        else model.tokenizer
+    )
     pad = getattr(holder, "pad_token_id", None)
     padded = [number for number, row in enumerate(rows) if pad in (row[0], row[-1])]
     if pad is None or not padded or pad in _other_special(model):
         return
-    ends = " and ".join(end for end, at in (("begins", 0), ("ends", -1)) if rows[padded[0]][at] == pad)
+    ends = " and ".join(
+        end for end, at in (("begins", 0), ("ends", -1)) if rows[padded[0]][at] == pad
+    )
     name = "" if model.tokenizer is None else f" {model.tokenizer.pad_token!r}"
     which = f"Prompt {padded[0]}" if len(rows) > 1 else "The prompt"
     raise InputError(
@@ -294,7 +360,10 @@ def _other_special(model: Bridge) -> set[int]:
     """The ids of tokens that begin or end a text, or stand for others, by tokenizer and configuration."""
     special: set[Any] = {*start_of(model).ids, start_of(model).bos}
     names = [f"{name}_token_id" for name in ("bos", "eos", "unk", "sep", "cls", "mask")]
-    configured = [getattr(model.original_model, name, None) for name in ("config", "generation_config")]
+    configured = [
+        getattr(model.original_model, name, None)
+        for name in ("config", "generation_config")
+    ]
     for holder in (model.tokenizer, *configured):
         for value in (getattr(holder, name, None) for name in names):
             special |= {*value} if isinstance(value, list | tuple) else {value}
@@ -307,7 +376,9 @@ def vocabulary_of(model: Bridge, ids: Collection[int]) -> dict[int, str]:
         return {}
     known = sorted(i for i in {*ids} if 0 <= i < int(model.cfg.d_vocab))
     entries = model.tokenizer.convert_ids_to_tokens(known)
-    return {i: entry for i, entry in zip(known, entries, strict=True) if entry is not None}
+    return {
+        i: entry for i, entry in zip(known, entries, strict=True) if entry is not None
+    }
 
 
 def require_same_vocabulary(model: Bridge, sequence: GrowingSequence) -> None:
@@ -331,10 +402,20 @@ def refuse_unknown_words(core: Any, text: str, special: Iterable[str]) -> None:
         return
     for token in special:  # special tokens are read before the text is split into words
         text = text.replace(token, " ")
-    unknown = [piece for piece, _ in core.pre_tokenizer.pre_tokenize_str(text) if core.token_to_id(piece) is None]
+    unknown = [
+        piece
+        for piece, _ in core.pre_tokenizer.pre_tokenize_str(text)
+        if core.token_to_id(piece) is None
+    ]
     if not unknown:
         return
     near = difflib.get_close_matches(unknown[0], core.get_vocab(), n=3, cutoff=0.5)
-    hint = f"Similar words: {', '.join(near)}." if near else "`model.tokenizer.get_vocab()` lists the words."
+    hint = (
+        f"Similar words: {', '.join(near)}."
+        if near
+        else "`model.tokenizer.get_vocab()` lists the words."
+    )
     plural = f" (and {len(set(unknown)) - 1} more)" if len(set(unknown)) > 1 else ""
-    raise InputError(f"The word {unknown[0]!r}{plural} is not in this model's vocabulary.", hint)
+    raise InputError(
+        f"The word {unknown[0]!r}{plural} is not in this model's vocabulary.", hint
+    )

@@ -8,8 +8,19 @@ from typing import Any, cast
 import numpy as np
 import plotly.graph_objects as go
 
-from squashlens.figures.drawing.page_blocks import axes_of, group_of, reference, traces_of
-from squashlens.figures.drawing.text import LINE, height_of, number_token, width_of, wrap
+from squashlens.figures.drawing.page_blocks import (
+    axes_of,
+    group_of,
+    reference,
+    traces_of,
+)
+from squashlens.figures.drawing.text import (
+    LINE,
+    height_of,
+    number_token,
+    width_of,
+    wrap,
+)
 from squashlens.figures.drawing.themes import SMALL
 
 STEEP = -60  # degrees, of labels that do not fit side by side
@@ -39,7 +50,9 @@ def text_axis(texts: Mapping[int, str]) -> dict[str, Any]:
     }
 
 
-def set_axis(figure: go.Figure, name: str, length: float, size: float, *, limit: float = 0.0) -> float:
+def set_axis(
+    figure: go.Figure, name: str, length: float, size: float, *, limit: float = 0.0
+) -> float:
     """Set ticks and title of an axis that is `length` pixels long; how far they extend from the panel.
 
     Labels of a vertical axis are broken into lines of at most `limit` pixels.
@@ -58,19 +71,38 @@ def set_axis(figure: go.Figure, name: str, length: float, size: float, *, limit:
     return space + STANDOFF + height_of(text, size)
 
 
-def _set_ticks(figure: go.Figure, name: str, length: float, size: float, limit: float) -> float:
+def _set_ticks(
+    figure: go.Figure, name: str, length: float, size: float, limit: float
+) -> float:
     """Set the ticks of an axis with text of `size` pixels; the space its labels take."""
     axis, upright = cast(Any, figure.layout)[name], name.startswith("y")
     if axis.labelalias:
         ends = [int(place) for place in axis.labelalias]
         places, fit = 1 + max(ends) - min(ends), max(1, int(length / (LINE * size)))
         # Without a fixed distance plotly labels more tokens in a part that is zoomed in, but also places between them.
-        axis.update(tick0=0, **({"dtick": 1} if places <= fit else {"dtick": None, "nticks": fit}))
-        return SINE * max(width_of(text, size) for text in axis.labelalias.values()) + GAP * size
+        axis.update(
+            tick0=0,
+            **({"dtick": 1} if places <= fit else {"dtick": None, "nticks": fit}),
+        )
+        return (
+            SINE * max(width_of(text, size) for text in axis.labelalias.values())
+            + GAP * size
+        )
     along = values_along(figure, name)
-    texts = list(map(str, axis.ticktext or axis.categoryarray or [one for one in along if isinstance(one, str)]))
+    texts = list(
+        map(
+            str,
+            axis.ticktext
+            or axis.categoryarray
+            or [one for one in along if isinstance(one, str)],
+        )
+    )
     if not texts:
-        _number_ticks(axis, *limits_of(figure, name), length / ((2.2 if upright else NUMBER + GAP) * size))
+        _number_ticks(
+            axis,
+            *limits_of(figure, name),
+            length / ((2.2 if upright else NUMBER + GAP) * size),
+        )
         return (LINE if not upright else NUMBER + (axis.exponentformat == "e")) * size
     if upright:
         if axis.ticktext is not None:
@@ -78,23 +110,35 @@ def _set_ticks(figure: go.Figure, name: str, length: float, size: float, limit: 
         return max(width_of(text, size) for text in texts)
     wide = max(width_of(text, size) for text in texts)
     axis.tickangle = 0 if wide + GAP * size <= length / len({*texts}) else STEEP
-    return SINE * wide if axis.tickangle else max(height_of(text, size) for text in texts)
+    return (
+        SINE * wide if axis.tickangle else max(height_of(text, size) for text in texts)
+    )
 
 
 def _number_ticks(axis: Any, low: float, high: float, fit: float) -> None:
     """Set the ticks of an axis of numbers, of which `fit` have room."""
-    axis.update(tickangle=0, nticks=int(max(3, min(fit, 6 if axis.type == "log" else 10))))
+    axis.update(
+        tickangle=0, nticks=int(max(3, min(fit, 6 if axis.type == "log" else 10)))
+    )
     decades = high - low
     if axis.type != "log":
-        axis.exponentformat = "e" if max(-low, high) < 0.01 else None  # as in sentences, and not with µ
+        axis.exponentformat = (
+            "e" if max(-low, high) < 0.01 else None
+        )  # as in sentences, and not with µ
         if axis.dtick is not None:  # layers, blocks and the like
             axis.dtick = max(1, math.ceil((high - low) / max(3, min(fit, 10))))
         return
     short = decades <= 2 and low >= -3 and high < 6
     axis.update(dtick=None, exponentformat="power", tickformat="~r" if short else "")
-    axis.tickfont.size /= 1.0 if short else 1.25  # plotly writes powers larger, by this factor
+    axis.tickfont.size /= (
+        1.0 if short else 1.25
+    )  # plotly writes powers larger, by this factor
     if decades >= 0.6:  # 1, 2 and 5 of each of at most two powers of ten, or powers
-        axis.dtick = "D2" if decades < 1 or (decades <= 2 and 2 * decades < fit < 12) else math.ceil(decades / fit)
+        axis.dtick = (
+            "D2"
+            if decades < 1 or (decades <= 2 and 2 * decades < fit < 12)
+            else math.ceil(decades / fit)
+        )
 
 
 def limits_of(figure: go.Figure, name: str) -> tuple[float, float]:
@@ -102,10 +146,17 @@ def limits_of(figure: go.Figure, name: str) -> tuple[float, float]:
     axis = cast(Any, figure.layout)[name]
     if axis.range is not None:
         return min(axis.range), max(axis.range)
-    values = np.array([one for one in values_along(figure, name) if not isinstance(one, str)], dtype=float)
+    values = np.array(
+        [one for one in values_along(figure, name) if not isinstance(one, str)],
+        dtype=float,
+    )
     values = values[np.isfinite(values) & (values > 0 if axis.type == "log" else True)]
     values = np.log10(values) if axis.type == "log" else values
-    values = np.append(values, 0.0) if axis.rangemode == "tozero" or not len(values) else values
+    values = (
+        np.append(values, 0.0)
+        if axis.rangemode == "tozero" or not len(values)
+        else values
+    )
     room = ROOM * (values.max() - values.min())
     return float(values.min() - room), float(values.max() + room)
 
@@ -115,16 +166,24 @@ def values_along(figure: go.Figure, name: str) -> list[Any]:
     side, layout = name[0], cast(Any, figure.layout)
     same = {*map(reference, group_of(figure, name))}
     found = [
-        end for shape in layout.shapes if shape[f"{side}ref"] in same for end in (shape[f"{side}0"], shape[f"{side}1"])
+        end
+        for shape in layout.shapes
+        if shape[f"{side}ref"] in same
+        for end in (shape[f"{side}0"], shape[f"{side}1"])
     ]
     for trace in traces_of(figure):
         if axes_of(trace)[side == "y"] not in same or trace[side] is None:
             continue
         values, bars = numbers_of(trace[side]), getattr(trace, f"error_{side}", None)
         found += list(values)
-        for sign, ends in ((1, bars.array), (-1, bars.arrayminus)) if bars is not None else ():
+        for sign, ends in (
+            ((1, bars.array), (-1, bars.arrayminus)) if bars is not None else ()
+        ):
             if ends is not None:
-                found += list(np.asarray(values, float) + sign * np.asarray(numbers_of(ends), float))
+                found += list(
+                    np.asarray(values, float)
+                    + sign * np.asarray(numbers_of(ends), float)
+                )
     return found
 
 

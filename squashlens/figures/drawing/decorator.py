@@ -42,7 +42,9 @@ def draws(
     """
     dims_of = dims_by_name(needed)
 
-    def decorate(function: Drawn[R, P]) -> Callable[Concatenate[R | Mapping[str, R], P], go.Figure]:
+    def decorate(
+        function: Drawn[R, P],
+    ) -> Callable[Concatenate[R | Mapping[str, R], P], go.Figure]:
         signature = inspect.signature(function, eval_str=True)
         first, *rest = signature.parameters.values()
         function.__doc__ = _documented(function.__doc__ or "", first.name, maker)
@@ -50,25 +52,60 @@ def draws(
 
         @functools.wraps(function)
         def draw(found: Any, *args: Any, **kwargs: Any) -> go.Figure:
-            several: dict[str, Any] = {"": found} if isinstance(found, xr.Dataset | xr.DataArray) else dict(found)
+            several: dict[str, Any] = (
+                {"": found}
+                if isinstance(found, xr.Dataset | xr.DataArray)
+                else dict(found)
+            )
             several = {label: restored(one) for label, one in several.items()}
             if not several:
-                raise InputError(f"{first.name} contains no result.", f"Give the result of {maker}.")
-            ready = {label: in_order(with_modes(one, dims_of)) for label, one in several.items()}
+                raise InputError(
+                    f"{first.name} contains no result.", f"Give the result of {maker}."
+                )
+            ready = {
+                label: in_order(with_modes(one, dims_of))
+                for label, one in several.items()
+            }
             for label, one in ready.items():
                 require_done(one)
-                require(one, f"{first.name}[{label!r}]" if label else first.name, maker, dims_of, joined_along(one))
+                require(
+                    one,
+                    f"{first.name}[{label!r}]" if label else first.name,
+                    maker,
+                    dims_of,
+                    joined_along(one),
+                )
             draw_one: Any = function
-            selected = {at: [text for text in selections(one, dims_of) if text not in at] for at, one in ready.items()}
+            selected = {
+                at: [text for text in selections(one, dims_of) if text not in at]
+                for at, one in ready.items()
+            }
             if takes_several:
                 escaped = {escape(label): one for label, one in ready.items()}
-                return mark_derived(draw_one(escaped, *args, **kwargs), several.values(), *chain(*selected.values()))
-            figures = {label: draw_one(one, *args, **kwargs) for label, one in ready.items()}
-            drawn = {at: mark_derived(figure, [several[at]], *selected[at]) for at, figure in figures.items()}
+                return mark_derived(
+                    draw_one(escaped, *args, **kwargs),
+                    several.values(),
+                    *chain(*selected.values()),
+                )
+            figures = {
+                label: draw_one(one, *args, **kwargs) for label, one in ready.items()
+            }
+            drawn = {
+                at: mark_derived(figure, [several[at]], *selected[at])
+                for at, figure in figures.items()
+            }
             return compose(drawn) if len(drawn) > 1 else drawn.popitem()[1]
 
-        kinds = first.annotation if takes_several else first.annotation | Mapping[str, first.annotation]
-        setattr(draw, "__signature__", signature.replace(parameters=[first.replace(annotation=kinds), *rest]))  # noqa: B010
+        kinds = (
+            first.annotation
+            if takes_several
+            else first.annotation | Mapping[str, first.annotation]
+        )
+        setattr(  # noqa: B010
+            draw,
+            "__signature__",
+            signature.replace(parameters=[first.replace(annotation=kinds), *rest]),
+        )
         drawing = validated(draw)
         setattr(drawing, "__draws__", (maker, dims_of, usual))  # noqa: B010
         return cast(Any, drawing)
@@ -80,15 +117,25 @@ def _documented(text: str, name: str, maker: str) -> str:
     """A docstring that describes the result to draw, and the figure, where it does not."""
     about, raises, errors = inspect.cleandoc(text).partition("\n\nRaises:\n")
     about, _, others = about.partition("\n\nArgs:\n")
-    given = "" if f"    {name}: " in others else f"    {name}: a result of `{maker}`, or several by label.\n"
+    given = (
+        ""
+        if f"    {name}: " in others
+        else f"    {name}: a result of `{maker}`, or several by label.\n"
+    )
     return f"{about}\n\nArgs:\n{given}{others.rstrip()}\n\nReturns:\n    The figure.{raises}{errors}\n"
 
 
-def mark_derived(figure: go.Figure, given: Iterable[xr.Dataset | xr.DataArray], *selected: str) -> go.Figure:
+def mark_derived(
+    figure: go.Figure, given: Iterable[xr.Dataset | xr.DataArray], *selected: str
+) -> go.Figure:
     """The figure, whose line under the title says what was selected, and whether what was given is derived."""
     page, derived = Page.of(figure), any(origin_of(one) == "derived" for one in given)
     said = [note for note in page.notes.split(DOT) if note not in ("", DERIVED)]
-    new = [text for text in map(escape, selected) if not any(text.endswith(f" {note}") for note in said)]
+    new = [
+        text
+        for text in map(escape, selected)
+        if not any(text.endswith(f" {note}") for note in said)
+    ]
     notes = DOT.join(dict.fromkeys([*said, *new, *[DERIVED] * derived]))
     if notes == page.notes:
         return figure
@@ -99,27 +146,42 @@ def mark_derived(figure: go.Figure, given: Iterable[xr.Dataset | xr.DataArray], 
 def with_modes(found: Any, dims_of: Mapping[str, str]) -> Any:
     """A result of one mode that was selected from several, for a figure whose variables have the dimension."""
     needed = any("mode" in dims.split() for dims in dims_of.values())
-    return found.expand_dims("mode") if needed and "mode" in {*found.coords} - {*found.dims} else found
+    return (
+        found.expand_dims("mode")
+        if needed and "mode" in {*found.coords} - {*found.dims}
+        else found
+    )
 
 
 def in_order(found: Any) -> Any:
     """The result with its lengths, layers and other numbers in increasing order, however they were selected."""
-    return found.sortby([dim for dim, index in found.indexes.items() if index.dtype.kind in "iuf"])
+    return found.sortby(
+        [dim for dim, index in found.indexes.items() if index.dtype.kind in "iuf"]
+    )
 
 
 def of_one_prompt(result: X) -> X:
     """The result for the tokens of one prompt, without padding."""
     positions = np.asarray(result["position"].values)
-    if positions.dtype.kind not in "iuf" or not np.array_equal(positions, np.round(positions)):
+    if positions.dtype.kind not in "iuf" or not np.array_equal(
+        positions, np.round(positions)
+    ):
         raise InputError(
             "The coordinate 'position' of this result does not have whole numbers.",
             "Keep the positions that the measurement gave.",
         )
-    return result.isel(position=positions < int(result["n_tokens"].item())) if "n_tokens" in result.coords else result
+    return (
+        result.isel(position=positions < int(result["n_tokens"].item()))
+        if "n_tokens" in result.coords
+        else result
+    )
 
 
 def tokens_of(result: xr.Dataset | xr.DataArray) -> dict[int, str]:
     """The token at each position of a result."""
     return {
-        int(place): str(token) for place, token in zip(result["position"].values, result["token"].values, strict=True)
+        int(place): str(token)
+        for place, token in zip(
+            result["position"].values, result["token"].values, strict=True
+        )
     }

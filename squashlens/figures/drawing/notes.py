@@ -15,10 +15,19 @@ from squashlens.records.results import facts_of, measured_sizes
 from squashlens.records.sentences import plural
 
 Result = xr.Dataset | xr.DataArray
-NORMS = {"linf": "L∞", "l1": "L1", "l2": "L2", "kl": "KL", "cosine": "cosine", "frobenius": "Frobenius"}
+NORMS = {
+    "linf": "L∞",
+    "l1": "L1",
+    "l2": "L2",
+    "kl": "KL",
+    "cosine": "cosine",
+    "frobenius": "Frobenius",
+}
 PLACES = {  # options of a measurement: what is usual, and the text for other values
-    "from_layer": (0, "from layer "), "to_layer": ("y", "to layer "), "query": (-1, "query at position "),
-}  # fmt: skip
+    "from_layer": (0, "from layer "),
+    "to_layer": ("y", "to layer "),
+    "query": (-1, "query at position "),
+}
 HEADS = {"value": "heads: their outputs", "slice": "heads: slices of the stream"}
 WAYS = {"sketch": "estimates", "sketch_upper": "upper bounds"}
 # Further options that change what is measured: what they are, of one part, and the text.
@@ -31,10 +40,16 @@ OPTIONS: dict[str, tuple[Any, Callable[[Any], str]]] = {
     "method": (str, lambda way: f"Jacobian: {WAYS[way]}" if way in WAYS else ""),
     "candidates": (list[int], lambda ids: f"replacements: {plural(len(ids), 'token')}"),
     "freeze": (list[str], frozen),
-    "missing": (str, lambda way: "in its place: the mean of other prompts" if way == "mean" else ""),
+    "missing": (
+        str,
+        lambda way: "in its place: the mean of other prompts" if way == "mean" else "",
+    ),
     "kind": (str, lambda kind: "embeddings set to 0" if kind == "embedding" else ""),
 }
-TITLED = ("path_bound", "jacobian_norms")  # whose long names, which are titles, have all options
+TITLED = (
+    "path_bound",
+    "jacobian_norms",
+)  # whose long names, which are titles, have all options
 LONG = 40  # characters of a label
 FEW = 3  # names that the line under the title lists
 
@@ -48,8 +63,14 @@ def notes_of(found: Result | Iterable[Result], *notes: str) -> str:
     named = [task.get("name") or [] for one in facts for task in _each(one, "task")]
     tasks = _few([name for names in named for name in np.atleast_1d(names)], "tasks")
     changed = _edits(facts)
-    places = dict.fromkeys(place for one, fact in zip(several, facts, strict=True) for place in _places(one, fact))
-    return " · ".join(filter(None, [models, tasks, changed, *map(escape, places), *notes]))
+    places = dict.fromkeys(
+        place
+        for one, fact in zip(several, facts, strict=True)
+        for place in _places(one, fact)
+    )
+    return " · ".join(
+        filter(None, [models, tasks, changed, *map(escape, places), *notes])
+    )
 
 
 def norm_of(found: Result) -> str:
@@ -73,13 +94,19 @@ def norm_note(found: Result) -> list[str]:
 def distance_of(found: xr.Dataset, name: str = "distance") -> str:
     """The title of an axis of D: whether it is relative, and the norm."""
     norm = norm_of(found)
-    return ("D ÷ rms(v)" if is_relative(found[name]) else "D") + (f" ({norm})" if norm else "")
+    return ("D ÷ rms(v)" if is_relative(found[name]) else "D") + (
+        f" ({norm})" if norm else ""
+    )
 
 
 def _each(facts: dict[str, Any], about: str) -> list[dict[str, Any]]:
     """The facts about one thing; several, if results were merged."""
     found = facts.get(about)
-    return [one for one in (found if isinstance(found, list) else [found]) if isinstance(one, dict)]
+    return [
+        one
+        for one in (found if isinstance(found, list) else [found])
+        if isinstance(one, dict)
+    ]
 
 
 def _edits(facts: list[dict[str, Any]]) -> str:
@@ -88,15 +115,25 @@ def _edits(facts: list[dict[str, Any]]) -> str:
     for one in facts:  # those that were on the model in all parts of a result; a joined one has a list for each part
         first, *others = _lists(one.get("ambient_hooks") or [])
         hooks.append([name for name in first if all(name in other for other in others)])
-    names = [_short(one.partition(": ")[2].replace("·", "")) for each in hooks for one in each]  # without their points
+    names = [
+        _short(one.partition(": ")[2].replace("·", ""))
+        for each in hooks
+        for one in each
+    ]  # without their points
     named, having = _few(names, "hooks"), sum(map(bool, hooks))
-    return named + (f" in {having} of {len(hooks)} results" if 0 < having < len(hooks) else "")
+    return named + (
+        f" in {having} of {len(hooks)} results" if 0 < having < len(hooks) else ""
+    )
 
 
 def _short(text: str) -> str:
     """A text on one line; a long one ends after a word."""
     text = " ".join(text.split())
-    return text if len(text) <= LONG else f"{text[:LONG].rpartition(' ')[0] or text[:LONG]} …"
+    return (
+        text
+        if len(text) <= LONG
+        else f"{text[:LONG].rpartition(' ')[0] or text[:LONG]} …"
+    )
 
 
 def _lists(names: list[Any]) -> Iterator[list[str]]:
@@ -118,14 +155,20 @@ def _places(found: Result, facts: dict[str, Any]) -> Iterator[str]:
             yield text + str(value).replace("-", "−")
     for name, (kind, tell) in OPTIONS.items():
         value = call.get(name)
-        if call.get("function") not in TITLED and name not in found.coords and _is(value, kind):
+        if (
+            call.get("function") not in TITLED
+            and name not in found.coords
+            and _is(value, kind)
+        ):
             yield from filter(None, [tell(value)])
 
 
 def whole_sizes(found: Result) -> dict[str, int]:
     """The size along each dimension before anything was selected, if it is recorded; otherwise that of now."""
     sizes: list[Any] = [found.sizes, *measured_sizes(found).values()]
-    return {dim: max(own.get(dim, 1) for own in sizes) for each in sizes for dim in each}
+    return {
+        dim: max(own.get(dim, 1) for own in sizes) for each in sizes for dim in each
+    }
 
 
 def selections(found: Result, names: Iterable[str]) -> Iterator[str]:
@@ -133,11 +176,21 @@ def selections(found: Result, names: Iterable[str]) -> Iterator[str]:
 
     A variable may be a summary over the dimension that was selected from: that of the whole result is drawn then.
     """
-    sizes, names = measured_sizes(found), names if isinstance(found, xr.Dataset) else [str(found.name)]
-    over, whole = {dim for name in (sizes.keys() & names or sizes) for dim in sizes[name]}, whole_sizes(found)
+    sizes, names = (
+        measured_sizes(found),
+        names if isinstance(found, xr.Dataset) else [str(found.name)],
+    )
+    over, whole = (
+        {dim for name in (sizes.keys() & names or sizes) for dim in sizes[name]},
+        whole_sizes(found),
+    )
     for name, values in zip(map(str, found.coords), found.coords.values(), strict=True):
         label = PLACES[name][1] if name in PLACES else f"{name} ".replace("_", " ")
-        part = plural(values.size, name.replace("_", " ")) if values.ndim else label + _short(str(values.values))
+        part = (
+            plural(values.size, name.replace("_", " "))
+            if values.ndim
+            else label + _short(str(values.values))
+        )
         if not values.ndim and (name in over or name in PLACES):
             yield part
         elif name not in over and values.size < whole.get(name, 1):
@@ -147,7 +200,9 @@ def selections(found: Result, names: Iterable[str]) -> Iterator[str]:
 def _is(value: Any, kind: Any) -> bool:
     """Whether a recorded option is that of one part, and no list of those of several."""
     if get_origin(kind) is list:
-        return isinstance(value, list) and all(isinstance(one, get_args(kind)) for one in value)
+        return isinstance(value, list) and all(
+            isinstance(one, get_args(kind)) for one in value
+        )
     return isinstance(value, kind)
 
 

@@ -48,7 +48,9 @@ class Page:
     height: float | None = None
     font: str | None = None
     font_size: float | None = None  # points
-    fit: float = 1.0  # of the font size, so that the text of a slide leaves room for its panels
+    fit: float = (
+        1.0  # of the font size, so that the text of a slide leaves room for its panels
+    )
 
     @classmethod
     def of(cls, figure: go.Figure) -> "Page":
@@ -60,7 +62,10 @@ class Page:
                 "Give a figure of squashlens.figures, or change the figure with plotly's own functions.",
             )
         facts = dict(meta[KEY])
-        return cls([[Panel(**panel) for panel in block] for block in facts.pop("blocks")], **facts)
+        return cls(
+            [[Panel(**panel) for panel in block] for block in facts.pop("blocks")],
+            **facts,
+        )
 
     def keep(self, figure: go.Figure) -> None:
         """Write the facts into a figure."""
@@ -76,7 +81,12 @@ class Page:
         """The theme, with font and size if they were chosen."""
         theme = THEMES[self.theme]
         size = theme.size if self.font_size is None else self.font_size * INCH / 72
-        return replace(theme, font=self.font or theme.font, size=self.fit * size, width=self.width or theme.width)
+        return replace(
+            theme,
+            font=self.font or theme.font,
+            size=self.fit * size,
+            width=self.width or theme.width,
+        )
 
 
 def traces_of(figure: go.Figure) -> list[Any]:

@@ -19,7 +19,11 @@ LIBRARY = "plotly.min.js"
 
 @validated
 def save(
-    figure: go.Figure, path: str | Path, *, dpi: int = 300, plotlyjs: Literal["inline", "file", "cdn"] = "inline"
+    figure: go.Figure,
+    path: str | Path,
+    *,
+    dpi: int = 300,
+    plotlyjs: Literal["inline", "file", "cdn"] = "inline",
 ) -> Path:
     """Write a figure to a file; its ending chooses the format.
 
@@ -61,11 +65,15 @@ def save(
         from plotly.offline import get_plotlyjs
 
         library = path.with_name(LIBRARY)
-        if not library.exists() or library.stat().st_size != len(get_plotlyjs().encode()):
+        if not library.exists() or library.stat().st_size != len(
+            get_plotlyjs().encode()
+        ):
             write(library, get_plotlyjs().encode())
     source: Any = {"inline": True, "file": LIBRARY, "cdn": "cdn"}[plotlyjs]
     config = {"displaylogo": False, "typesetMath": False}
-    page = figure.to_html(include_plotlyjs=source, config=config, default_width=IN_BROWSER)
+    page = figure.to_html(
+        include_plotlyjs=source, config=config, default_width=IN_BROWSER
+    )
     return write(path, page.encode())
 
 
@@ -76,10 +84,17 @@ def _picture(figure: go.Figure, ending: str, dpi: int) -> bytes:
 
     layout = cast(Any, figure.layout)
     options = {
-        "format": ending, "scale": dpi / INCH if ending == "png" else 1,
-        "width": layout.width or ASSUMED, "height": layout.height or plotly.io.defaults.default_height,
-    }  # fmt: skip
-    return cast(bytes, kaleido.calc_fig_sync(figure.to_dict(), opts=cast(Any, options), kopts={"mathjax": False}))
+        "format": ending,
+        "scale": dpi / INCH if ending == "png" else 1,
+        "width": layout.width or ASSUMED,
+        "height": layout.height or plotly.io.defaults.default_height,
+    }
+    return cast(
+        bytes,
+        kaleido.calc_fig_sync(
+            figure.to_dict(), opts=cast(Any, options), kopts={"mathjax": False}
+        ),
+    )
 
 
 def require_browser(path: Path) -> None:
@@ -95,7 +110,9 @@ def require_browser(path: Path) -> None:
         ) from None
     # kaleido waits for ever for a browser that is not there, so it is looked for first.
     chosen = os.environ.get("BROWSER_PATH")
-    if (shutil.which(chosen) if chosen else Chromium.find_browser(skip_local=False)) is None:
+    if (
+        shutil.which(chosen) if chosen else Chromium.find_browser(skip_local=False)
+    ) is None:
         raise OutputError(
             f"A figure is drawn as {ending} by a browser, and none was found{' at BROWSER_PATH' if chosen else ''}.",
             "Install Chromium or Chrome (`apt install chromium`, or `plotly_get_chrome`), or set BROWSER_PATH to one; "

@@ -16,16 +16,26 @@ from squashlens.figures.drawing.themes import IN_BROWSER, WIDTHS, ThemeName
 
 Width = Literal["column", "page"] | float
 # The least and the largest value of each size, and its unit.
-LIMITS = {"width": (2, 100, "inches"), "height": (1, 100, "inches"), "font_size": (4, 72, "points")}
+LIMITS = {
+    "width": (2, 100, "inches"),
+    "height": (1, 100, "inches"),
+    "font_size": (4, 72, "points"),
+}
 SMALL = 60.0  # pixels: no figure has panels that are lower
 MANY = 70  # marks of a line of usual size
 
 
 @validated
 def styled(
-    figure: go.Figure, *, theme: ThemeName | None = None, width: Width | None = None, height: float | None = None,
-    font: str | None = None, font_size: float | None = None, title: str | None = None,
-) -> go.Figure:  # fmt: skip
+    figure: go.Figure,
+    *,
+    theme: ThemeName | None = None,
+    width: Width | None = None,
+    height: float | None = None,
+    font: str | None = None,
+    font_size: float | None = None,
+    title: str | None = None,
+) -> go.Figure:
     """A copy of a figure with another theme, size or title. What is not given stays as it was.
 
     Everything is laid out again for the new size: text is broken into lines, ticks are thinned, and a narrow page has
@@ -56,16 +66,25 @@ def styled(
     """
     page = Page.of(figure)
     changed: Any = figure.layout
-    page.title = unbreak(changed.title.text or "")  # may have been changed by plotly's own functions
+    page.title = unbreak(
+        changed.title.text or ""
+    )  # may have been changed by plotly's own functions
     inches = WIDTHS[width] if isinstance(width, str) else width
     given: dict[str, Any] = {
-        "theme": theme, "width": inches, "height": height, "font": font, "font_size": font_size,
+        "theme": theme,
+        "width": inches,
+        "height": height,
+        "font": font,
+        "font_size": font_size,
         "title": None if title is None else escape(title),
-    }  # fmt: skip
+    }
     given = {name: value for name, value in given.items() if value is not None}
     for name, (least, most, unit) in LIMITS.items():
         if not least <= given.get(name, least) <= most:
-            raise InputError(f"{name}={given[name]:g} {unit} is not usable.", f"Use {least} to {most} {unit}.")
+            raise InputError(
+                f"{name}={given[name]:g} {unit} is not usable.",
+                f"Use {least} to {most} {unit}.",
+            )
     for panel in page.panels if title == "" else ():
         panel.notes = ""
     new = go.Figure(figure)
@@ -74,21 +93,37 @@ def styled(
 
 
 def finish(
-    figure: go.Figure, title: str, height: float, found: Result | Iterable[Result] = (), *notes: str, says: str = ""
+    figure: go.Figure,
+    title: str,
+    height: float,
+    found: Result | Iterable[Result] = (),
+    *notes: str,
+    says: str = "",
 ) -> go.Figure:
     """Give a new figure its page, and lay it out.
 
     `height` has the pixels of all rows of panels together, and `says` the message in a sentence. The line below it has
     what is to say of the results that were `found`, and `notes`.
     """
-    page = Page.of(figure) if cast(Any, figure.layout).meta else Page([[Panel("xaxis", "yaxis", 1.0)]])
+    page = (
+        Page.of(figure)
+        if cast(Any, figure.layout).meta
+        else Page([[Panel("xaxis", "yaxis", 1.0)]])
+    )
     rows = sum(panel.height for panel in page.panels) / page.columns
     for panel in page.panels:
         panel.height *= max(height, SMALL) / rows
     replace(page, title=title, says=says, notes=notes_of(found, *notes)).keep(figure)
     for trace in traces_of(figure):
-        many = len(trace.x) > MANY if trace.type == "scatter" and trace.mode == "lines+markers" else False
-        if many and trace.marker.size in (None, 6):  # so that marks do not touch; other sizes mean something
+        many = (
+            len(trace.x) > MANY
+            if trace.type == "scatter" and trace.mode == "lines+markers"
+            else False
+        )
+        if many and trace.marker.size in (
+            None,
+            6,
+        ):  # so that marks do not touch; other sizes mean something
             trace.marker.size = max(6 * MANY / len(trace.x), trace.line.width or 2)
     return dress(figure)
 
@@ -106,7 +141,9 @@ class ShownFigure(go.Figure):
             return
         from IPython.display import display
 
-        page = self.to_html(full_html=False, include_plotlyjs="cdn", default_width=IN_BROWSER)
+        page = self.to_html(
+            full_html=False, include_plotlyjs="cdn", default_width=IN_BROWSER
+        )
         display({"text/html": page} | bundle, raw=True)
 
 

@@ -16,10 +16,17 @@ WIDTHS = bytes.fromhex(
     "20282e54405f591b2727325420242022404040404040404040402222545454366448494d504945505728284b42665852"
     "43524b45435448674742452722275432323d4038403e254040201f3d2061403d4040303428403b563b3b3540224054"
 )
-OTHER, FULL = 0.84, 1.0  # other characters: mathematical signs, and those of East Asian scripts
+OTHER, FULL = (
+    0.84,
+    1.0,
+)  # other characters: mathematical signs, and those of East Asian scripts
 TAG = re.compile(r"<[^<>]*>")
-PIECE = re.compile(r"<su[bp]>.*?</su[bp]>|<[^<>]*>|&[^&;\s]{1,9};|.", re.DOTALL)  # what a break must not divide
-AFTER = set("/-_.,:")  # a word that is too long is divided after one of these, if it has one
+PIECE = re.compile(
+    r"<su[bp]>.*?</su[bp]>|<[^<>]*>|&[^&;\s]{1,9};|.", re.DOTALL
+)  # what a break must not divide
+AFTER = set(
+    "/-_.,:"
+)  # a word that is too long is divided after one of these, if it has one
 INSIDE = "\u200b<br>"  # a break inside of a word
 SMALL = re.compile(r"<su[bp]>(.*?)</su[bp]>")
 LINE = 1.3  # height of a line of text, in units of its size
@@ -46,7 +53,11 @@ def _ems(text: str) -> float:
 def _em(character: str) -> float:
     if " " <= character <= "~":
         return WIDTHS[ord(character) - 32] / 100
-    if unicodedata.category(character) in ("Mn", "Me", "Cf"):  # on top of another character, or not seen
+    if unicodedata.category(character) in (
+        "Mn",
+        "Me",
+        "Cf",
+    ):  # on top of another character, or not seen
         return 0.0
     if unicodedata.east_asian_width(character) in "WF":
         return FULL
@@ -55,7 +66,9 @@ def _em(character: str) -> float:
 
 def _plain(line: str) -> str:
     """A line as it is seen: without markup; raised and lowered characters count as a narrow one each."""
-    return html.unescape(TAG.sub("", SMALL.sub(lambda found: "i" * (1 + len(found[1])), line)))
+    return html.unescape(
+        TAG.sub("", SMALL.sub(lambda found: "i" * (1 + len(found[1])), line))
+    )
 
 
 def wrap(text: str, width: float, size: float) -> str:
@@ -73,7 +86,9 @@ def wrap(text: str, width: float, size: float) -> str:
         if lines and width_of(f"{lines[-1]} {word}", size) <= width:
             lines[-1] += f" {word}"
         else:
-            lines += [word] if width_of(word, size) <= width else _divide(word, width, size)
+            lines += (
+                [word] if width_of(word, size) <= width else _divide(word, width, size)
+            )
     return "<br>".join(lines)
 
 
@@ -82,7 +97,10 @@ def _divide(word: str, width: float, size: float) -> list[str]:
     parts, line = list[str](), list[str]()
     for piece in PIECE.findall(word):
         if line and width_of("".join((*line, piece)), size) > width:
-            end = 1 + max((at for at, one in enumerate(line) if one in AFTER), default=len(line) - 1)
+            end = 1 + max(
+                (at for at, one in enumerate(line) if one in AFTER),
+                default=len(line) - 1,
+            )
             parts.append("".join(line[:end]) + INSIDE[0])
             line = line[end:]
         line.append(piece)
@@ -123,7 +141,11 @@ def escape(text: str) -> str:
     >>> escape('<b> & "'), escape("&quot;"), escape("$5 to $9"), escape("%{x}\n\u202e")
     ('&lt;b&gt; &amp; "', '&amp;quot;', '&#36;5 to &#36;9', '&#37;{x}⏎\\u202e')
     """
-    return html.escape(_visible(text), quote=False).replace("$", "&#36;").replace("%{", "&#37;{")
+    return (
+        html.escape(_visible(text), quote=False)
+        .replace("$", "&#36;")
+        .replace("%{", "&#37;{")
+    )
 
 
 def _visible(text: str) -> str:

@@ -8,7 +8,10 @@ from plotly.colors import sample_colorscale
 
 ThemeName = Literal["notebook", "paper", "slides", "dark"]
 INK = "#1d2330"  # of text on a light ground
-GUIDE, BROWN = "#8a92a0", "#8C564B"  # lines at a level, and a dark curve, which are seen on a light and a dark ground
+GUIDE, BROWN = (
+    "#8a92a0",
+    "#8C564B",
+)  # lines at a level, and a dark curve, which are seen on a light and a dark ground
 INCH = 96.0  # pixels; plotly writes a pixel as 1/96 inch
 POINT = INCH / 72
 
@@ -28,7 +31,16 @@ COLOURS = {
     "attention": "#0072B2",
     "mlp": "#E69F00",
 }
-LINES = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#7F7F7F", BROWN)
+LINES = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#E69F00",
+    "#CC79A7",
+    "#56B4E9",
+    "#7F7F7F",
+    BROWN,
+)
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "triangle-down")
 SANS = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 SERIF = "'Times New Roman', Times, 'Liberation Serif', 'Nimbus Roman', 'DejaVu Serif', serif"
@@ -36,12 +48,17 @@ SERIF = "'Times New Roman', Times, 'Liberation Serif', 'Nimbus Roman', 'DejaVu S
 
 def series(number: int) -> dict[str, Any]:
     """Colour and symbol of one of several curves; neighbours differ in each, so also without colours."""
-    return {"colour": LINES[number % len(LINES)], "symbol": SYMBOLS[number % len(SYMBOLS)]}
+    return {
+        "colour": LINES[number % len(LINES)],
+        "symbol": SYMBOLS[number % len(SYMBOLS)],
+    }
 
 
 def shades_of(ends: np.ndarray) -> dict[int, str]:
     """Of curves that end at these values, those to draw, with their colours: of many, the highest to the lowest."""
-    drawn = np.argsort(ends)[::-1][np.linspace(0, len(ends) - 1, min(len(ends), DRAWN)).round().astype(int)].tolist()
+    drawn = np.argsort(ends)[::-1][
+        np.linspace(0, len(ends) - 1, min(len(ends), DRAWN)).round().astype(int)
+    ].tolist()
     colours = sample_colorscale("Viridis", list(np.linspace(0.3, 0.75, len(drawn))))
     return dict(zip(drawn, map(str, colours), strict=True))
 
@@ -72,20 +89,43 @@ class Theme:
     def template(self) -> dict[str, Any]:
         """What plotly calls a template: the look of all that a figure does not set itself."""
         font: dict[str, Any] = {"family": self.font, "size": self.size}
-        axis = {"zeroline": False, "linecolor": self.ink, "gridcolor": self.faint, "automargin": True}
+        axis = {
+            "zeroline": False,
+            "linecolor": self.ink,
+            "gridcolor": self.faint,
+            "automargin": True,
+        }
         return {
             "layout": {
-                "font": font | {"color": self.ink}, "paper_bgcolor": self.paper, "plot_bgcolor": self.paper,
-                "xaxis": axis | {"showgrid": False, "showline": True, "ticks": ""}, "yaxis": axis | {"showgrid": True},
+                "font": font | {"color": self.ink},
+                "paper_bgcolor": self.paper,
+                "plot_bgcolor": self.paper,
+                "xaxis": axis | {"showgrid": False, "showline": True, "ticks": ""},
+                "yaxis": axis | {"showgrid": True},
                 "hoverlabel": {"font": font},
-                "modebar": {"remove": ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"]},
+                "modebar": {
+                    "remove": [
+                        "select2d",
+                        "lasso2d",
+                        "autoScale2d",
+                        "zoomIn2d",
+                        "zoomOut2d",
+                    ]
+                },
             }
-        }  # fmt: skip
+        }
 
 
 THEMES: dict[ThemeName, Theme] = {
     "notebook": Theme(),
-    "paper": Theme(font=SERIF, size=8 * POINT, width=6.75, ink="#000000", faint="#dddddd", soft="#444444"),
+    "paper": Theme(
+        font=SERIF,
+        size=8 * POINT,
+        width=6.75,
+        ink="#000000",
+        faint="#dddddd",
+        soft="#444444",
+    ),
     "slides": Theme(size=18 * POINT, width=13.0, shape=9 / 16),
     "dark": Theme(ink="#e8eaf0", faint="#3a4150", paper="#14171f", soft="#a9b0bf"),
 }

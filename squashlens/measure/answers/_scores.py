@@ -52,26 +52,54 @@ class Answers:
 
     @classmethod
     def of(
-        cls, task: Task, questions: tuple[Question, ...], ids: list[Ids], n_train: int, splits: int = SPLITS
+        cls,
+        task: Task,
+        questions: tuple[Question, ...],
+        ids: list[Ids],
+        n_train: int,
+        splits: int = SPLITS,
     ) -> "Answers":
         """The answers of questions. Raises for answers that are not numbers, unless they are all the same."""
-        one = len({q.truth for q in questions}) == 1  # then it may be a word, since nothing can be learned about it
-        if not one and not (task.numeric and all(is_number(q.truth) for q in questions)):
+        one = (
+            len({q.truth for q in questions}) == 1
+        )  # then it may be a word, since nothing can be learned about it
+        if not one and not (
+            task.numeric and all(is_number(q.truth) for q in questions)
+        ):
             raise InputError(
                 f"The right answers of the task {task.name!r} are not numbers.",
                 "Probe a task whose answers are counts or digits.",
             )
-        lengths, seeds = (tuple(dict.fromkeys(getattr(q, part) for q in questions)) for part in ("length", "seed"))
+        lengths, seeds = (
+            tuple(dict.fromkeys(getattr(q, part) for q in questions))
+            for part in ("length", "seed")
+        )
         shape = (len(lengths), len(seeds))
-        truth = np.array([0 if one else int(q.truth) for q in questions], dtype=float).reshape(shape)
+        truth = np.array(
+            [0 if one else int(q.truth) for q in questions], dtype=float
+        ).reshape(shape)
         _, prompt = np.unique([q.prompt for q in questions], return_inverse=True)
-        kinds = {item: place for place, item in enumerate(sorted({item for q in questions for item in q.items}))}
+        kinds = {
+            item: place
+            for place, item in enumerate(
+                sorted({item for q in questions for item in q.items})
+            )
+        }
         rows = [[kinds[item] for item in q.items] for q in questions]
-        items = tuple(np.array(rows[at * shape[1] : (at + 1) * shape[1]]) for at in range(shape[0]))
+        items = tuple(
+            np.array(rows[at * shape[1] : (at + 1) * shape[1]])
+            for at in range(shape[0])
+        )
         return cls(
-            lengths, seeds, truth, prompt.reshape(shape), np.array(list(map(len, ids))).reshape(shape), items, n_train,
+            lengths,
+            seeds,
+            truth,
+            prompt.reshape(shape),
+            np.array(list(map(len, ids))).reshape(shape),
+            items,
+            n_train,
             splits,
-        )  # fmt: skip
+        )
 
     @property
     def prompts(self) -> list[int]:
@@ -91,12 +119,21 @@ class Answers:
     @cached_property
     def probed(self) -> list[int]:
         """The indices of the lengths with enough distinct prompts and varying answers."""
-        return [at for at, many in enumerate(self.prompts) if many >= self.needed and self.varied[at]]
+        return [
+            at
+            for at, many in enumerate(self.prompts)
+            if many >= self.needed and self.varied[at]
+        ]
 
     @cached_property
     def different(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """For each length: the first sample of each distinct prompt, the prompt of each sample, and their counts."""
-        return [np.unique(row, return_index=True, return_inverse=True, return_counts=True)[1:] for row in self.prompt]
+        return [
+            np.unique(row, return_index=True, return_inverse=True, return_counts=True)[
+                1:
+            ]
+            for row in self.prompt
+        ]
 
     def split(self, at: int, number: int) -> Split:
         """A numbered split at a length, the same for the model, the random models and the control task.
@@ -109,7 +146,9 @@ class Answers:
         distinct, first = np.unique(order, return_index=True)
         order = distinct[np.argsort(first)]
         train, test = order[: self.n_train], order[self.n_train :]
-        again = np.bincount(rng.integers(len(test), size=len(test)), minlength=len(test))
+        again = np.bincount(
+            rng.integers(len(test), size=len(test)), minlength=len(test)
+        )
         return Split(train, test, drawn[test] * again)
 
     def control(self, at: int, number: int) -> np.ndarray:
@@ -117,12 +156,16 @@ class Answers:
         rng = np.random.default_rng([number, self.lengths[at], 1])
         items = self.items[at][self.different[at][0]]
         places = np.arange(items.shape[1])
-        table = rng.standard_normal((items.shape[1], max(part.max() for part in self.items) + 1))
+        table = rng.standard_normal(
+            (items.shape[1], max(part.max() for part in self.items) + 1)
+        )
         return table[places, items].sum(axis=1)
 
     def targets(self, at: int, number: int) -> np.ndarray:
         """The targets of distinct prompts, (prompt, target): the right answer, and that of the control task."""
-        return np.stack([self.truth[at, self.different[at][0]], self.control(at, number)], axis=1)
+        return np.stack(
+            [self.truth[at, self.different[at][0]], self.control(at, number)], axis=1
+        )
 
     def of_samples(self, at: int, test: np.ndarray, values: np.ndarray) -> np.ndarray:
         """The values of some distinct prompts, for each sample; NaN for samples of the other prompts."""
@@ -148,7 +191,9 @@ class Scores:
     prediction: np.ndarray
 
 
-def score_probes(layers: np.ndarray, data: Answers, direction: Direction, numbers: range, label: str) -> Scores:
+def score_probes(
+    layers: np.ndarray, data: Answers, direction: Direction, numbers: range, label: str
+) -> Scores:
     """The scores of probes on features of shape (layer, length · seed, d), for the splits with these numbers."""
     from threadpoolctl import threadpool_limits
 
@@ -158,24 +203,34 @@ def score_probes(layers: np.ndarray, data: Answers, direction: Direction, number
             "Load the model with dtype='float32', and check its hooks and weights for values that are not finite.",
         )
     rows = layers.reshape(len(layers), *data.truth.shape, -1)
-    r2, control, right = np.full((3, len(numbers), len(layers), len(data.lengths)), np.nan)
+    r2, control, right = np.full(
+        (3, len(numbers), len(layers), len(data.lengths)), np.nan
+    )
     residual, variation = np.zeros((2, len(numbers), len(layers)))
     total, times = np.zeros(data.truth.shape), np.zeros(data.truth.shape)
     progress_bar = bar(numbers, desc=label, unit="split")
-    with threadpool_limits(1):  # with many small fits, several threads are slower than one
+    with threadpool_limits(
+        1
+    ):  # with many small fits, several threads are slower than one
         for place, number in enumerate(progress_bar):
-            for layer, at, split, targets, predicted in _predict(rows, data, direction, number):
+            for layer, at, split, targets, predicted in _predict(
+                rows, data, direction, number
+            ):
                 squares, about_mean = _sums(targets, predicted, split.weight)
                 here = place, layer, at
                 r2[here], control[here] = 1 - _ratio(squares, about_mean)
-                right[here] = np.average(np.rint(predicted[:, 0]) == targets[:, 0], weights=split.weight)
+                right[here] = np.average(
+                    np.rint(predicted[:, 0]) == targets[:, 0], weights=split.weight
+                )
                 residual[place, layer] += squares[0]
                 variation[place, layer] += about_mean[0]
                 if layer == len(layers) - 1:
                     by_sample = data.of_samples(at, split.test, predicted[:, 0])
                     total[at] += np.nan_to_num(by_sample)
                     times[at] += ~np.isnan(by_sample)
-    return Scores(r2, control, right, 1 - _ratio(residual, variation), _ratio(total, times))
+    return Scores(
+        r2, control, right, 1 - _ratio(residual, variation), _ratio(total, times)
+    )
 
 
 def of_length(data: Answers) -> np.ndarray:
@@ -188,7 +243,10 @@ def of_length(data: Answers) -> np.ndarray:
             seen, which = np.unique(tokens[split.train], return_inverse=True)
             means = np.bincount(which, weights=truth[split.train]) / np.bincount(which)
             predicted = np.interp(tokens[split.test], seen, means)[:, None]
-            found[number, at] = 1 - _ratio(*_sums(truth[split.test][:, None], predicted, split.weight))[0]
+            found[number, at] = (
+                1
+                - _ratio(*_sums(truth[split.test][:, None], predicted, split.weight))[0]
+            )
     return found
 
 
@@ -199,7 +257,10 @@ def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     ends = np.full((3, *values.shape[1:]), np.nan)
     if known.any():
         kept = values[:, known]
-        ends[:, known] = np.nanmean(kept, axis=0), *np.nanquantile(kept, [out, 1 - out], axis=0)
+        ends[:, known] = (
+            np.nanmean(kept, axis=0),
+            *np.nanquantile(kept, [out, 1 - out], axis=0),
+        )
     return ends[0], ends[1], ends[2]
 
 
@@ -222,9 +283,18 @@ def gains(
     middle, _, high = interval(r2 - np.fmax(others, r2_random))
     if many == 1:
         return middle, np.full_like(high, np.nan), interval(r2 - others)[2]
-    each = np.stack([interval(r2[t::many] - r2_random[t::many])[0] for t in range(many)])
-    reach = special.stdtrit(many - 1, (1 + LEVEL) / 2) * each.std(axis=0, ddof=1) * np.sqrt(1 + 1 / many)
-    low, high = (interval(r2 - np.fmax(others, r2_random + way * reach))[end] for way, end in ((1, 1), (-1, 2)))
+    each = np.stack(
+        [interval(r2[t::many] - r2_random[t::many])[0] for t in range(many)]
+    )
+    reach = (
+        special.stdtrit(many - 1, (1 + LEVEL) / 2)
+        * each.std(axis=0, ddof=1)
+        * np.sqrt(1 + 1 / many)
+    )
+    low, high = (
+        interval(r2 - np.fmax(others, r2_random + way * reach))[end]
+        for way, end in ((1, 1), (-1, 2))
+    )
     return middle, low, high
 
 
@@ -232,38 +302,58 @@ def _predict(
     rows: np.ndarray, data: Answers, direction: Direction, number: int
 ) -> Iterator[tuple[int, int, Split, np.ndarray, np.ndarray]]:
     """For each layer and probed length: the split, and targets and predictions (prompt, target) of its test set."""
-    each = [(at, data.split(at, number), data.targets(at, number), data.different[at][0]) for at in data.probed]
+    each = [
+        (at, data.split(at, number), data.targets(at, number), data.different[at][0])
+        for at in data.probed
+    ]
     fitted = [own[split.train] for _, split, own, _ in each]
     for layer, features in enumerate(rows):
         seen = [features[at, first[split.train]] for at, split, _, first in each]
         unseen = [features[at, first[split.test]] for at, split, _, first in each]
         if direction == "own":
-            predicted = [ridge(*parts) for parts in zip(seen, fitted, unseen, strict=True)]
+            predicted = [
+                ridge(*parts) for parts in zip(seen, fitted, unseen, strict=True)
+            ]
         else:
             predicted = _predict_shared(seen, fitted, unseen)
         for (at, split, own, _), values in zip(each, predicted, strict=True):
             yield layer, at, split, own[split.test], values
 
 
-def _predict_shared(seen: list[np.ndarray], targets: list[np.ndarray], unseen: list[np.ndarray]) -> list[np.ndarray]:
+def _predict_shared(
+    seen: list[np.ndarray], targets: list[np.ndarray], unseen: list[np.ndarray]
+) -> list[np.ndarray]:
     """Predictions for each length from one direction that all lengths share, with an offset for each length."""
     offset, level = ([part.mean(axis=0) for part in parts] for parts in (seen, targets))
 
     def centre(parts: list[np.ndarray], means: list[np.ndarray]) -> np.ndarray:
-        return np.concatenate([part - mean for part, mean in zip(parts, means, strict=True)])
+        return np.concatenate(
+            [part - mean for part, mean in zip(parts, means, strict=True)]
+        )
 
-    predicted = ridge(centre(seen, offset), centre(targets, level), centre(unseen, offset))
+    predicted = ridge(
+        centre(seen, offset), centre(targets, level), centre(unseen, offset)
+    )
     ends = np.cumsum([len(part) for part in unseen])[:-1]
-    return [mean + part for mean, part in zip(level, np.split(predicted, ends), strict=True)]
+    return [
+        mean + part for mean, part in zip(level, np.split(predicted, ends), strict=True)
+    ]
 
 
-def _sums(targets: np.ndarray, predicted: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _sums(
+    targets: np.ndarray, predicted: np.ndarray, weight: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Weighted sums of (truth − prediction)² and of (truth − mean truth)², for each target."""
     about_mean = targets - np.average(targets, axis=0, weights=weight)
     return weight @ (targets - predicted) ** 2, weight @ about_mean**2
 
 
-def _ratio(numerator: np.ndarray | float, denominator: np.ndarray | float) -> np.ndarray:
+def _ratio(
+    numerator: np.ndarray | float, denominator: np.ndarray | float
+) -> np.ndarray:
     """The quotient of two arrays, NaN where the denominator is 0."""
-    above, below = np.asarray(numerator, dtype=float), np.asarray(denominator, dtype=float)
+    above, below = (
+        np.asarray(numerator, dtype=float),
+        np.asarray(denominator, dtype=float),
+    )
     return np.divide(above, below, out=np.full(below.shape, np.nan), where=below > 0)

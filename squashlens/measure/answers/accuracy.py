@@ -16,7 +16,11 @@ from squashlens.engine.native import n_outcomes, outputs_are_tokens
 from squashlens.engine.running.forward import next_logits
 from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.engine.text.context import display_tokens, end_of, neutral, text_after
-from squashlens.engine.text.tokens import require_same_vocabulary, require_tokenizer, tokenize
+from squashlens.engine.text.tokens import (
+    require_same_vocabulary,
+    require_tokenizer,
+    tokenize,
+)
 from squashlens.errors import InputError
 from squashlens.measure.answers.frequencies import judge_ability
 from squashlens.measure.collapse.metric import sequence_session
@@ -85,17 +89,30 @@ def accuracy(
     run = prepare_run(model, given[0], lengths, "separate")
     for one in given[1:]:
         require_same_vocabulary(run.model, one)
-    session = sequence_session(run.model, run, "accuracy", lengths=list(run.lengths), n_baseline=n_baseline)
+    session = sequence_session(
+        run.model, run, "accuracy", lengths=list(run.lengths), n_baseline=n_baseline
+    )
     asked = [(sequence, length) for sequence in given for length in run.lengths]
     right = _are_right(run.model, asked, answer).reshape(len(given), len(run.lengths))
     facts = {"prompts": len(given), "sequences": [one.name for one in given][:8]}
     _, low, high = share_interval(torch.from_numpy(right.T).double())
-    alone = torch.tensor([len({one.plain(n).ids(one.trunk) for one in given}) == 1 for n in run.lengths])
+    alone = torch.tensor(
+        [len({one.plain(n).ids(one.trunk) for one in given}) == 1 for n in run.lengths]
+    )
     low[alone] = high[alone] = torch.nan
     able = judge_ability(_short_answers(run.model, given, answer, n_baseline))
-    coords = {"length": np.array(run.lengths), "low": ("length", low.numpy()), "high": ("length", high.numpy())}
+    coords = {
+        "length": np.array(run.lengths),
+        "low": ("length", low.numpy()),
+        "high": ("length", high.numpy()),
+    }
     coords |= able._asdict()
-    shares = (("length",), right.mean(axis=0), "share of right answers, greedy decoding", "1")
+    shares = (
+        ("length",),
+        right.mean(axis=0),
+        "share of right answers, greedy decoding",
+        "1",
+    )
     return session.array("accuracy", coords, shares, **facts)
 
 
@@ -108,50 +125,84 @@ def _short_answers(
         return []
     # Not of the whole alphabet: ones are counted, and other digits may be another task, or have another right answer.
     kinds = [replace(one, alphabet=tuple(sorted(set(one.content)))) for one in given]
-    drawn = [kinds[number % len(kinds)].unrelated(Random(f"short {number}")) for number in range(SHORT)]
+    drawn = [
+        kinds[number % len(kinds)].unrelated(Random(f"short {number}"))
+        for number in range(SHORT)
+    ]
     lengths = range(1, min(SHORT, len(given[0])) + 1)
-    asked = list({one.plain(n).ids(one.trunk): (one, n) for one in drawn for n in lengths}.values())[:most]
+    asked = list(
+        {
+            one.plain(n).ids(one.trunk): (one, n) for one in drawn for n in lengths
+        }.values()
+    )[:most]
     right = _are_right(model, asked, answer).tolist()
-    return [(each, right_answer(model, one, n, answer)) for each, (one, n) in zip(right, asked, strict=True)]
+    return [
+        (each, right_answer(model, one, n, answer))
+        for each, (one, n) in zip(right, asked, strict=True)
+    ]
 
 
-def _are_right(model: Bridge, asked: Sequence[tuple[GrowingSequence, int]], answer: Answer) -> np.ndarray:
+def _are_right(
+    model: Bridge, asked: Sequence[tuple[GrowingSequence, int]], answer: Answer
+) -> np.ndarray:
     """Whether each of several sequences, at a length of its own, is answered correctly."""
     tokenizer = require_tokenizer(model)
     if not outputs_are_tokens(model):
         raise InputError(
-            "The outputs of this model are not tokens, so that it cannot give an answer in text.", "Use `top_tokens`."
+            "The outputs of this model are not tokens, so that it cannot give an answer in text.",
+            "Use `top_tokens`.",
         )
     special = set(tokenizer.all_special_ids)
 
     def ends_answer(answered: Ids, token: int) -> bool:
-        return token in special or not text_after(tokenizer, end_of(model, answered), [token])[:1].isalnum()
+        return (
+            token in special
+            or not text_after(tokenizer, end_of(model, answered), [token])[:1].isalnum()
+        )
 
-    questions = [(row, *each) for row, of in enumerate(asked) for each in _questions(model, *of, answer)]
-    predicted = at_last_tokens(model, [ids for _, ids, _ in questions], label="answers").next.tolist()
+    questions = [
+        (row, *each)
+        for row, of in enumerate(asked)
+        for each in _questions(model, *of, answer)
+    ]
+    predicted = at_last_tokens(
+        model, [ids for _, ids, _ in questions], label="answers"
+    ).next.tolist()
     right = np.ones(len(asked), dtype=bool)
     for (row, ids, token), said in zip(questions, predicted, strict=True):
         right[row] &= ends_answer(ids, said) if token is None else said == token
     return right
 
 
-def right_answer(model: Bridge, sequence: GrowingSequence, length: int, answer: Answer) -> str:
+def right_answer(
+    model: Bridge, sequence: GrowingSequence, length: int, answer: Answer
+) -> str:
     """The text of the right answer that `answer` gives for the content at one length."""
-    last = sequence.stem(length).ids(sequence.trunk)[-1]  # which may be the sequence's `ending`
+    last = sequence.stem(length).ids(sequence.trunk)[
+        -1
+    ]  # which may be the sequence's `ending`
     content = (*sequence.content[: length - 1], last)
-    texts = {token: text_after(require_tokenizer(model), neutral(model), [token]) for token in {*content}}
+    texts = {
+        token: text_after(require_tokenizer(model), neutral(model), [token])
+        for token in {*content}
+    }
     text = answer(tuple(texts[token] for token in content))
     if not isinstance(text, str) or not text.strip():
         raise InputError(
-            f"answer= gave {text!r} for {length} content tokens.", "Return the text of the right answer, not empty."
+            f"answer= gave {text!r} for {length} content tokens.",
+            "Return the text of the right answer, not empty.",
         )
     return text
 
 
-def _questions(model: Bridge, sequence: GrowingSequence, length: int, answer: Answer) -> list[tuple[Ids, int | None]]:
+def _questions(
+    model: Bridge, sequence: GrowingSequence, length: int, answer: Answer
+) -> list[tuple[Ids, int | None]]:
     """A prompt for each token of the right answer, and one for the token after it, where any that ends it is right."""
     prompt = sequence.plain(length).ids(sequence.trunk)
-    (ids,) = answers_after(model, prompt, [right_answer(model, sequence, length, answer)])
+    (ids,) = answers_after(
+        model, prompt, [right_answer(model, sequence, length, answer)]
+    )
     tokenize(model, torch.tensor((*prompt, *ids)))  # checks the context
     return [((*prompt, *ids[:step]), token) for step, token in enumerate((*ids, None))]
 
@@ -180,14 +231,32 @@ def top_tokens(model: Bridge, prompt: PromptOrCapture, *, k: int = 3) -> xr.Data
     session = Session.start(model, prompt, "top_tokens", k=k)
     most = n_outcomes(session.model)
     if not 1 <= k <= most:
-        raise InputError(f"k={k!r} is not a number of tokens of this model.", f"Give a number from 1 to {most}.")
+        raise InputError(
+            f"k={k!r} is not a number of tokens of this model.",
+            f"Give a number from 1 to {most}.",
+        )
     logits = next_logits(session.model, session.ids)
     best = logits.double().softmax(dim=-1).topk(k)
-    known = outputs_are_tokens(session.model)  # those of a compiled program are not, and have no text
+    known = outputs_are_tokens(
+        session.model
+    )  # those of a compiled program are not, and have no text
     rows = best.indices.tolist()
-    texts = display_tokens(session.model, best.indices) if known else [[f"#{token}" for token in row] for row in rows]
+    texts = (
+        display_tokens(session.model, best.indices)
+        if known
+        else [[f"#{token}" for token in row] for row in rows]
+    )
     one = len(rows) == 1
     dims, part = (("rank",), 0) if one else (("prompt", "rank"), slice(None))
-    tokens = {"token": (dims, np.array(texts, dtype=object)[part]), "token_id": (dims, np.array(rows)[part])}
-    coords = {"rank": np.arange(k), **tokens} | ({} if one else {"prompt": np.arange(len(rows))})
-    return session.array("top_tokens", coords, (dims, best.values[part], "probability of the next token", "1"))
+    tokens = {
+        "token": (dims, np.array(texts, dtype=object)[part]),
+        "token_id": (dims, np.array(rows)[part]),
+    }
+    coords = {"rank": np.arange(k), **tokens} | (
+        {} if one else {"prompt": np.arange(len(rows))}
+    )
+    return session.array(
+        "top_tokens",
+        coords,
+        (dims, best.values[part], "probability of the next token", "1"),
+    )

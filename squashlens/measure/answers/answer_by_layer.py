@@ -10,7 +10,13 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters, positive
 from squashlens.engine.agreement import agree
-from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, residual_sites
+from squashlens.engine.anatomy import (
+    device_of,
+    dtype_of,
+    n_blocks,
+    residual_site,
+    residual_sites,
+)
 from squashlens.engine.applied import probe_ids
 from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.loading.random_weights import with_random_weights
@@ -18,14 +24,22 @@ from squashlens.engine.running.forward import next_logits
 from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.engine.state import proved, steady
 from squashlens.errors import UnsoundModelError
-from squashlens.measure.answers.choices import Choices, mean_of, of_choices, others_shares
+from squashlens.measure.answers.choices import (
+    Choices,
+    mean_of,
+    of_choices,
+    others_shares,
+)
 from squashlens.measure.registration import measurement
 from squashlens.records.results import Variable
 
 TEXTS = {
     "rank": ("share of the other choices that the readout finds less likely", "1"),
     "first": ("whether the readout finds no choice likelier", "1"),
-    "log_odds": ("log-odds of the answer and the likeliest other choice in the readout", "nats"),
+    "log_odds": (
+        "log-odds of the answer and the likeliest other choice in the readout",
+        "nats",
+    ),
 }
 
 
@@ -83,39 +97,66 @@ def answer_by_layer(
     """
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
     session, asked = of_choices(
-        model, prompts, answers, choices, clusters, "answer_by_layer", n_random_models=n_random_models
+        model,
+        prompts,
+        answers,
+        choices,
+        clusters,
+        "answer_by_layer",
+        n_random_models=n_random_models,
     )
     rows = np.arange(len(asked.prompts))
     own = _standing(_scores(session.model, asked))
     weights = others_shares(asked.right, asked.many)
     scored = {
-        "right answer": {name: values[rows, asked.right] for name, values in own.items()},
-        "other prompts' answers": {name: np.einsum("pcl,pc->pl", each, weights) for name, each in own.items()},
+        "right answer": {
+            name: values[rows, asked.right] for name, values in own.items()
+        },
+        "other prompts' answers": {
+            name: np.einsum("pcl,pc->pl", each, weights) for name, each in own.items()
+        },
     }
     for seed in range(n_random_models):
         untrained = with_random_weights(session.model, seed)
         with steady(untrained):
             standing = _standing(_scores(untrained, asked))
-        scored[f"random weights {seed}"] = {name: values[rows, asked.right] for name, values in standing.items()}
-    variables: dict[str, Variable] = {"chance": ((), 1 / asked.many, "share of first places by chance", "1")}
+        scored[f"random weights {seed}"] = {
+            name: values[rows, asked.right] for name, values in standing.items()
+        }
+    variables: dict[str, Variable] = {
+        "chance": ((), 1 / asked.many, "share of first places by chance", "1")
+    }
     for name, (text, units) in TEXTS.items():
         each = np.stack([standing[name] for standing in scored.values()])
         variables[name] = (("scored", "prompt", "layer"), each, text, units)
         means = each.swapaxes(1, 2), f"mean over prompts: {text}", units
-        variables |= mean_of(f"mean_{name}", ("scored", "layer"), *means, clusters=asked.clusters)
+        variables |= mean_of(
+            f"mean_{name}", ("scored", "layer"), *means, clusters=asked.clusters
+        )
     layers = np.arange(n_blocks(session.model) + 1)
-    labels = {"answer": ("prompt", asked.answers), "cluster": ("prompt", asked.clusters)}
+    labels = {
+        "answer": ("prompt", asked.answers),
+        "cluster": ("prompt", asked.clusters),
+    }
     over = {"scored": [*scored], "prompt": rows, "layer": layers, **labels}
     return session.dataset("answer by layer", over, variables)
 
 
-def _standing(scores: Float[np.ndarray, "prompt outcome layer"]) -> dict[str, np.ndarray]:
+def _standing(
+    scores: Float[np.ndarray, "prompt outcome layer"],
+) -> dict[str, np.ndarray]:
     """For every choice of each prompt, how it stands among the others at each layer."""
     many, itself = scores.shape[1], np.eye(scores.shape[1], dtype=bool)[:, :, None]
-    pairs = scores[:, :, None] - scores[:, None]  # (prompt, choice, other choice, layer)
+    pairs = (
+        scores[:, :, None] - scores[:, None]
+    )  # (prompt, choice, other choice, layer)
     below = ((pairs > 0) + (pairs == 0) / 2).sum(axis=2) - 0.5
     best = np.where(itself, -np.inf, scores[:, None]).max(axis=2)
-    return {"rank": below / (many - 1), "first": (scores >= best).astype(float), "log_odds": scores - best}
+    return {
+        "rank": below / (many - 1),
+        "first": (scores >= best).astype(float),
+        "log_odds": scores - best,
+    }
 
 
 def _scores(model: Bridge, asked: Choices) -> Float[np.ndarray, "prompt outcome layer"]:
@@ -126,20 +167,32 @@ def _scores(model: Bridge, asked: Choices) -> Float[np.ndarray, "prompt outcome 
             for k in range(len(tokens)):
                 rows.setdefault((number, tokens[:k]), len(rows))
     sites = residual_sites(model)[:-1]
-    last = at_last_tokens(model, [(*asked.prompts[number], *before) for number, before in rows], sites)
+    last = at_last_tokens(
+        model, [(*asked.prompts[number], *before) for number, before in rows], sites
+    )
     streams = torch.stack([last.values[site] for site in sites])
-    vocabulary = sorted({token for choices in asked.tokens for tokens in choices for token in tokens})
+    vocabulary = sorted(
+        {token for choices in asked.tokens for tokens in choices for token in tokens}
+    )
     place = {token: column for column, token in enumerate(vocabulary)}
     read = readout(model, streams, vocabulary).double().numpy()
     found = [
-        [sum(read[:, rows[number, one[:k]], place[token]] for k, token in enumerate(one)) for one in choices]
+        [
+            sum(
+                read[:, rows[number, one[:k]], place[token]]
+                for k, token in enumerate(one)
+            )
+            for one in choices
+        ]
         for number, choices in enumerate(asked.tokens)
     ]
     return np.array(found)
 
 
 def readout(
-    model: Bridge, streams: Float[Tensor, "*many d"], vocabulary: Sequence[int] | None = None
+    model: Bridge,
+    streams: Float[Tensor, "*many d"],
+    vocabulary: Sequence[int] | None = None,
 ) -> Float[Tensor, "*many outcome"]:
     """Log-probabilities of some tokens if residual streams are read by the final norm and the output embedding.
 
@@ -157,21 +210,36 @@ def readout(
 
 
 def _read(model: Bridge, streams: Tensor, vocabulary: Sequence[int] | None) -> Tensor:
-    from transformer_lens.tools.analysis import logit_readout  # takes a second to import
+    from transformer_lens.tools.analysis import (
+        logit_readout,
+    )  # takes a second to import
 
     given = streams.clone().to(device_of(model))
-    if norm := getattr(model, "ln_final", None):  # applied here, since it may be on another device than W_U
+    if norm := getattr(
+        model, "ln_final", None
+    ):  # applied here, since it may be on another device than W_U
         given = norm(given.reshape(1, -1, given.shape[-1])).reshape(given.shape)
-    return logit_readout(model, given, apply_ln=False, vocab=vocabulary, return_type="log_probs").values.cpu()
+    return logit_readout(
+        model, given, apply_ln=False, vocab=vocabulary, return_type="log_probs"
+    ).values.cpu()
 
 
 def _reads_out(model: Bridge) -> bool:
     seen: list[Tensor] = []
     with without_ambient(model):
-        watch = [(residual_site(n_blocks(model), model), lambda v: seen.append(v[:, -1].clone()))]
+        watch = [
+            (
+                residual_site(n_blocks(model), model),
+                lambda v: seen.append(v[:, -1].clone()),
+            )
+        ]
         truth = next_logits(model, probe_ids(model), watch)
         try:
             found = _read(model, seen[0], None)
-        except (NotImplementedError, TypeError, ValueError):  # TransformerLens has no readout of this model
+        except (
+            NotImplementedError,
+            TypeError,
+            ValueError,
+        ):  # TransformerLens has no readout of this model
             return False
     return agree(found, truth.float().log_softmax(dim=-1).cpu(), dtype_of(model))

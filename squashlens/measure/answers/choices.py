@@ -48,9 +48,14 @@ class Choices:
 
 
 def of_choices(
-    model: Bridge, prompts: Sequence[str], answers: Sequence[str], choices: Any, clusters: Any, function: str,
+    model: Bridge,
+    prompts: Sequence[str],
+    answers: Sequence[str],
+    choices: Any,
+    clusters: Any,
+    function: str,
     **arguments: Any,
-) -> tuple[Session, Choices]:  # fmt: skip
+) -> tuple[Session, Choices]:
     """The session and the choices of a measurement, all checked; by default they are the answers of all prompts.
 
     By default each different prompt is a cluster of its own.
@@ -58,8 +63,16 @@ def of_choices(
     texts, right = list(prompts), list(answers)
     require_an_answer_each(texts, right)
     given = list(dict.fromkeys(right) if choices is None else choices)
-    each = [given] * len(texts) if given and isinstance(given[0], str) else [list(own) for own in given]
-    if len(each) != len(texts) or min(map(len, each)) < 2 or len(set(map(len, each))) > 1:
+    each = (
+        [given] * len(texts)
+        if given and isinstance(given[0], str)
+        else [list(own) for own in given]
+    )
+    if (
+        len(each) != len(texts)
+        or min(map(len, each)) < 2
+        or len(set(map(len, each))) > 1
+    ):
         raise InputError(
             "choices=, or else the answers, are not two or more texts for each prompt, and equally many.",
             "Give one list of texts for all prompts, or one list for each prompt, all equally long.",
@@ -73,16 +86,26 @@ def of_choices(
     units = texts if clusters is None else list(clusters)
     if len(units) != len(texts):
         raise InputError(
-            f"The numbers of prompts and clusters are {len(texts)} and {len(units)}.", "Give one label for each prompt."
+            f"The numbers of prompts and clusters are {len(texts)} and {len(units)}.",
+            "Give one label for each prompt.",
         )
-    cluster_of = dict(zip(zip(texts, right, map(tuple, each), strict=True), units, strict=True))
+    cluster_of = dict(
+        zip(zip(texts, right, map(tuple, each), strict=True), units, strict=True)
+    )
     different = list(cluster_of)
     if len(different) < len(texts):
-        remark(f"Equal prompts are measured, and count, once: of {len(texts)}, {len(different)} differ.")
+        remark(
+            f"Equal prompts are measured, and count, once: of {len(texts)}, {len(different)} differ."
+        )
     if len(different) < 2:
-        raise InputError("All prompts are equal.", "Give different ones: others are the control.")
+        raise InputError(
+            "All prompts are equal.", "Give different ones: others are the control."
+        )
     ids = [tuple(tokenize(model, text)[0].tolist()) for text, _, _ in different]
-    tokens = [tuple(answers_after(model, row, own)) for row, (_, _, own) in zip(ids, different, strict=True)]
+    tokens = [
+        tuple(answers_after(model, row, own))
+        for row, (_, _, own) in zip(ids, different, strict=True)
+    ]
     facts = {
         "answers": right,
         "choices": choices,
@@ -90,11 +113,19 @@ def of_choices(
         "token_ids": [list(row) for row in ids],
         **arguments,
     }
-    session = Session.without_prompt(model, torch.tensor(max(ids, key=len)), function, **facts)
+    session = Session.without_prompt(
+        model, torch.tensor(max(ids, key=len)), function, **facts
+    )
     places = np.array([own.index(answer) for _, answer, own in different])
     number = {label: k for k, label in enumerate(dict.fromkeys(cluster_of.values()))}
     members = np.array([number[label] for label in cluster_of.values()])
-    return session, Choices(tuple(ids), [answer for _, answer, _ in different], tuple(tokens), places, members)
+    return session, Choices(
+        tuple(ids),
+        [answer for _, answer, _ in different],
+        tuple(tokens),
+        places,
+        members,
+    )
 
 
 def require_an_answer_each(prompts: Sequence[Any], answers: Sequence[str]) -> None:
@@ -114,17 +145,27 @@ def others_shares(right: Int[np.ndarray, " prompt"], many: int) -> np.ndarray:
 
 
 def mean_of(
-    name: str, dims: Sequence[str], values: Float[np.ndarray, "..."], text: str, units: str = "1", *,
-    clusters: Int[np.ndarray, " prompt"] | None = None, share: bool = True,
-) -> Labelled:  # fmt: skip
+    name: str,
+    dims: Sequence[str],
+    values: Float[np.ndarray, "..."],
+    text: str,
+    units: str = "1",
+    *,
+    clusters: Int[np.ndarray, " prompt"] | None = None,
+    share: bool = True,
+) -> Labelled:
     """The mean over the last axis, prompts without NaN, with its 95 % interval over clusters: of a share, or Student's.
 
     Values are shares if all of an entry of the first axis are 0 or 1, unless `share` is false.
     """
     given = torch.from_numpy(np.asarray(values, dtype=float))
     members = None if clusters is None else torch.from_numpy(clusters)
-    counted = ((given == 0) | (given == 1) | given.isnan()).flatten(1).all(dim=1) & share
+    counted = ((given == 0) | (given == 1) | given.isnan()).flatten(1).all(
+        dim=1
+    ) & share
     counted = counted.view(-1, *[1] * (given.ndim - 2))
-    both = zip(share_interval(given, members), mean_interval(given, members), strict=True)
+    both = zip(
+        share_interval(given, members), mean_interval(given, members), strict=True
+    )
     ends = [torch.where(counted, *pair) for pair in both]
     return with_ends(name, dims, ends, text, units)

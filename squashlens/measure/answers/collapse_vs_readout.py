@@ -21,9 +21,19 @@ from squashlens.engine.anatomy import dtype_of, n_blocks, residual_sites
 from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.errors import InputError
 from squashlens.measure.answers._scores import N_TRAIN, Answers
-from squashlens.measure.answers.evaluate import answer_questions, answers_file, prepare_questions
+from squashlens.measure.answers.evaluate import (
+    answer_questions,
+    answers_file,
+    prepare_questions,
+)
 from squashlens.measure.answers.frequencies import HALF, Ability, score_answers
-from squashlens.measure.answers.probe import N_RANDOM_MODELS, N_SEEDS, probe_layers, require_probing, streams
+from squashlens.measure.answers.probe import (
+    N_RANDOM_MODELS,
+    N_SEEDS,
+    probe_layers,
+    require_probing,
+    streams,
+)
 from squashlens.measure.collapse.metric import Dtype, Metric, find_dtype
 from squashlens.measure.registration import measurement
 from squashlens.records.results import Variable
@@ -39,7 +49,11 @@ __all__ = ["VERDICTS", "collapse_vs_readout"]
 
 
 # Longer than 60 lines, since nearly every step from prompts to verdicts needs the results of the earlier ones.
-@measurement("collapse_vs_readout", "probe", cheaper="Fewer lengths= or n_random_models=0 takes less.")
+@measurement(
+    "collapse_vs_readout",
+    "probe",
+    cheaper="Fewer lengths= or n_random_models=0 takes less.",
+)
 def collapse_vs_readout(
     model: Bridge,
     task: Task | str,
@@ -118,12 +132,27 @@ def collapse_vs_readout(
     rounding = replace(metric, round_to=find_dtype(round_to))
     resume = checked(resume)
     require_probing(n_train, n_random_models)
-    form = Prompting(mode=mode, template=template, prefill=True, n_examples=n_examples, n_baseline=n_baseline)
+    form = Prompting(
+        mode=mode,
+        template=template,
+        prefill=True,
+        n_examples=n_examples,
+        n_baseline=n_baseline,
+    )
     session, prepared = prepare_questions(
-        model, task, lengths, seeds, "collapse_vs_readout", form, n_seeds=N_SEEDS,
-        norm=metric.norm, scale=metric.scale, round_to=rounding.form, n_train=n_train,
+        model,
+        task,
+        lengths,
+        seeds,
+        "collapse_vs_readout",
+        form,
+        n_seeds=N_SEEDS,
+        norm=metric.norm,
+        scale=metric.scale,
+        round_to=rounding.form,
+        n_train=n_train,
         n_random_models=n_random_models,
-    )  # fmt: skip
+    )
     sound, task, questions = session.model, prepared.task, prepared.each
     doubled = [task.doubled(question) for question in questions]
     every = dict.fromkeys((*questions, *doubled, *prepared.baseline))
@@ -135,50 +164,137 @@ def collapse_vs_readout(
     last = at_last_tokens(sound, [*v, *star], residual_sites(sound))
     own, other = streams(sound, last).split(len(v), dim=1)
     answers = answer_questions(sound, prepared, ids, journal)
-    asked, short = ({q: answers[q] for q in each} for each in (questions, prepared.baseline))
-    scores = score_answers(task, asked, session.facts, prefill=True, short=short).isel(mode=0)
+    asked, short = (
+        {q: answers[q] for q in each} for each in (questions, prepared.baseline)
+    )
+    scores = score_answers(task, asked, session.facts, prefill=True, short=short).isel(
+        mode=0
+    )
     shape = (scores.sizes["length"], scores.sizes["seed"])
     over = ("length", "seed")
     gaps = metric.gap(own[-2:], other[-2:]).reshape(2, *shape)
-    same_bits = identical(own[-1], other[-1], rounding.round_to or dtype_of(sound)).reshape(shape) == 1
+    same_bits = (
+        identical(own[-1], other[-1], rounding.round_to or dtype_of(sound)).reshape(
+            shape
+        )
+        == 1
+    )
     same_next = (last.next[: len(v)] == last.next[len(v) :]).reshape(shape)
-    same_answer = np.array([answers[a].text == answers[b].text for a, b in zip(questions, doubled, strict=True)])
-    same_truth = np.array([a.truth == b.truth for a, b in zip(questions, doubled, strict=True)]).reshape(shape)
+    same_answer = np.array(
+        [
+            answers[a].text == answers[b].text
+            for a, b in zip(questions, doubled, strict=True)
+        ]
+    )
+    same_truth = np.array(
+        [a.truth == b.truth for a, b in zip(questions, doubled, strict=True)]
+    ).reshape(shape)
     bits = rounding.stated("share of pairs with bit-identical y")
     found: dict[str, Variable] = {
-        "distance": (over, gaps[0], metric.distance("distance of v and v* at layer L"), metric.units),
-        "distance_y": (over, gaps[1], metric.distance("distance of v and v*, y"), metric.units),
-        "inserted": (over, np.array(inserted).reshape(shape), "number of tokens that v* has more", "tokens"),
-        "right": (over, scores["right"].values, "whether the parsed value is the right answer", "1"),
-        "same_argmax": (over[:1], same_next.double().mean(dim=1), "share of pairs with the same next token", "1"),
-        "same_answer": (over[:1], same_answer.reshape(shape).mean(axis=1), "share of pairs with the same answer", "1"),
-        "same_truth": (over[:1], same_truth.mean(axis=1), "share of pairs with the same right answer", "1"),
+        "distance": (
+            over,
+            gaps[0],
+            metric.distance("distance of v and v* at layer L"),
+            metric.units,
+        ),
+        "distance_y": (
+            over,
+            gaps[1],
+            metric.distance("distance of v and v*, y"),
+            metric.units,
+        ),
+        "inserted": (
+            over,
+            np.array(inserted).reshape(shape),
+            "number of tokens that v* has more",
+            "tokens",
+        ),
+        "right": (
+            over,
+            scores["right"].values,
+            "whether the parsed value is the right answer",
+            "1",
+        ),
+        "same_argmax": (
+            over[:1],
+            same_next.double().mean(dim=1),
+            "share of pairs with the same next token",
+            "1",
+        ),
+        "same_answer": (
+            over[:1],
+            same_answer.reshape(shape).mean(axis=1),
+            "share of pairs with the same answer",
+            "1",
+        ),
+        "same_truth": (
+            over[:1],
+            same_truth.mean(axis=1),
+            "share of pairs with the same right answer",
+            "1",
+        ),
         "bit_identical": (over[:1], same_bits.double().mean(dim=1), bits, "1"),
     }
     for name in ("accuracy", "accuracy_low", "accuracy_high", *Ability._fields[1:]):
         long_name, units = (scores[name].attrs[k] for k in ("long_name", "units"))
-        found[name] = (tuple(map(str, scores[name].dims)), scores[name].values, long_name, units)
-    coords = {"length": scores["length"].values, "seed": scores["seed"].values, "able": scores["able"].item()}
+        found[name] = (
+            tuple(map(str, scores[name].dims)),
+            scores[name].values,
+            long_name,
+            units,
+        )
+    coords = {
+        "length": scores["length"].values,
+        "seed": scores["seed"].values,
+        "able": scores["able"].item(),
+    }
     if data.probed:
         probes, facts = probe_layers(sound, data, own, v, "own", n_random_models)
         found |= probes
         session = session.knowing(**facts)
         coords |= {"layer": list(range(n_blocks(sound) + 1))}
-    of_y = {name.removesuffix("_y"): np.asarray(each[1]) for name, each in found.items() if each[0] == over[:1]}
-    judged = verdicts(data, scores["right"].values, same_bits.numpy(), ~same_truth, task.random, n_random_models, of_y)
-    if scores["able"] != "yes":  # what is said of wrong answers holds, but not as an effect of length
+    of_y = {
+        name.removesuffix("_y"): np.asarray(each[1])
+        for name, each in found.items()
+        if each[0] == over[:1]
+    }
+    judged = verdicts(
+        data,
+        scores["right"].values,
+        same_bits.numpy(),
+        ~same_truth,
+        task.random,
+        n_random_models,
+        of_y,
+    )
+    if (
+        scores["able"] != "yes"
+    ):  # what is said of wrong answers holds, but not as an effect of length
         unable = f" Length is not shown to matter: {scores['able_reason'].item()}"
-        judged = [(verdict, reason + unable * (verdict != READ)) for verdict, reason in judged]
-    words, reasons = (np.array(list(column), dtype=object) for column in zip(*judged, strict=True))
+        judged = [
+            (verdict, reason + unable * (verdict != READ)) for verdict, reason in judged
+        ]
+    words, reasons = (
+        np.array(list(column), dtype=object) for column in zip(*judged, strict=True)
+    )
     found["verdict"] = (over[:1], words, "verdict on the answers", "text")
-    found["reason"] = (over[:1], reasons, "what decides the verdict, or would decide it", "text")
+    found["reason"] = (
+        over[:1],
+        reasons,
+        "what decides the verdict, or would decide it",
+        "text",
+    )
     return session.dataset(f"collapse and read-out of {task.name}", coords, found)
 
 
 def more(v: Ids, star: Ids) -> int:
     """The number of tokens that v* has more than v. Raises unless v* is v with its last item repeated."""
     extra = len(star) - len(v)
-    ends_alike = (p for p in range(1, len(v) + 1) if star[:p] == v[:p] and star[p + extra :] == v[p:])
+    ends_alike = (
+        p
+        for p in range(1, len(v) + 1)
+        if star[:p] == v[:p] and star[p + extra :] == v[p:]
+    )
     if extra < 1 or not any(star[p + extra - 1] == v[p - 1] for p in ends_alike):
         raise InputError(
             "The prompt with its last item repeated does not contain the prompt's tokens, because the tokenizer merges "
@@ -198,7 +314,9 @@ READ, COLLAPSED, LENGTH, REPRESENTED, PARTLY, BASELINE, UNDECIDED = VERDICTS = (
     "undecided",
 )
 MARGIN = 0.05  # least gain in R² over the best baseline that counts; our choice
-REPRESENTED_FROM = 0.9  # least R² at which the right answer counts as represented; our choice
+REPRESENTED_FROM = (
+    0.9  # least R² at which the right answer counts as represented; our choice
+)
 Judgement = tuple[str, str]  # verdict and reason
 
 
@@ -234,7 +352,9 @@ def judge(evidence: Evidence) -> Judgement:
     return found or _judge_length(e) or _judge_probe(e)
 
 
-def _at_least_half(verdict: str, count: int, total: int, random: bool, what: str) -> Judgement | None:
+def _at_least_half(
+    verdict: str, count: int, total: int, random: bool, what: str
+) -> Judgement | None:
     """The verdict if the interval of the share is at least 1/2, undecided if it includes 1/2, else None."""
     share, text = count / total, f"{count} of {total} {what}"
     # A task without random items always repeats its share.
@@ -242,7 +362,10 @@ def _at_least_half(verdict: str, count: int, total: int, random: bool, what: str
     if low >= HALF:
         return verdict, f"{text}."
     if high >= HALF:
-        return UNDECIDED, f"{text}; the interval {_range(low, high)} includes 1/2. More samples would decide."
+        return (
+            UNDECIDED,
+            f"{text}; the interval {_range(low, high)} includes 1/2. More samples would decide.",
+        )
     return None
 
 
@@ -250,11 +373,20 @@ def _judge_length(e: Evidence) -> Judgement | None:
     """Step 3: whether the length determines the right answer."""
     if e.constant:
         if not e.random or e.samples >= e.n_train:
-            return LENGTH, "All prompts of this length have the same right answer, so that a probe shows nothing."
-        return UNDECIDED, f"{plural(e.samples, 'sample')} with one right answer; {e.n_train} would show if all have it."
+            return (
+                LENGTH,
+                "All prompts of this length have the same right answer, so that a probe shows nothing.",
+            )
+        return (
+            UNDECIDED,
+            f"{plural(e.samples, 'sample')} with one right answer; {e.n_train} would show if all have it.",
+        )
     low, high = e.probe("r2_length_low"), e.probe("r2_length_high")
     if low >= REPRESENTED_FROM:
-        return LENGTH, f"The number of tokens alone predicts the answer (R² is {_range(low, high)})."
+        return (
+            LENGTH,
+            f"The number of tokens alone predicts the answer (R² is {_range(low, high)}).",
+        )
     if high >= REPRESENTED_FROM:
         return UNDECIDED, (
             f"R² from the number of tokens alone is {_range(low, high)}. More samples would decide whether it reaches "
@@ -270,43 +402,75 @@ def _judge_probe(e: Evidence) -> Judgement:
         why = "Nearly all prompts have the same right answer, so that R² is undefined in at least half of the splits"
         if e.prompts < e.needed:
             why = f"{plural(e.prompts, 'distinct prompt')} in {plural(e.samples, 'sample')}: a probe needs {e.needed}"
-        return UNDECIDED, f"{why}. Use more samples, longer sequences or a smaller n_train=."
+        return (
+            UNDECIDED,
+            f"{why}. Use more samples, longer sequences or a smaller n_train=.",
+        )
     r2 = f"R² is {_range(e.probe('r2_low'), e.probe('r2_high'))}"
     if high < MARGIN:
         ends = "" if np.isnan(low) else f"{_range(low, high)}, "
-        return BASELINE, f"{r2}; its gain over the best baseline is {ends}below {MARGIN}."
+        return (
+            BASELINE,
+            f"{r2}; its gain over the best baseline is {ends}below {MARGIN}.",
+        )
     if not low > MARGIN:
         if e.n_random_models < 2:
-            return UNDECIDED, f"{r2}; its gain over random weights needs two such models, not {e.n_random_models}."
+            return (
+                UNDECIDED,
+                f"{r2}; its gain over random weights needs two such models, not {e.n_random_models}.",
+            )
         return UNDECIDED, (
             f"{r2}; its gain over the best baseline is {_range(low, high)}, which includes {MARGIN}. More samples or "
             "more random models would decide."
         )
-    text = f"{r2}; its gain over the best baseline is {_range(low, high)}, above {MARGIN}"
+    text = (
+        f"{r2}; its gain over the best baseline is {_range(low, high)}, above {MARGIN}"
+    )
     if e.probe("r2_low") >= REPRESENTED_FROM:
         return REPRESENTED, f"{text}."
     if e.probe("r2_high") < REPRESENTED_FROM:
         return PARTLY, f"{text}."
-    return UNDECIDED, f"{text}. More samples would decide whether R² reaches {REPRESENTED_FROM:g}."
+    return (
+        UNDECIDED,
+        f"{text}. More samples would decide whether R² reaches {REPRESENTED_FROM:g}.",
+    )
 
 
 def _range(low: float, high: float) -> str:
     """A range with two decimal places, without a minus sign before zero."""
-    return " to ".join(f"{value + 0:.2f}".replace("-", "−").replace("−0.00", "0.00") for value in (low, high))
+    return " to ".join(
+        f"{value + 0:.2f}".replace("-", "−").replace("−0.00", "0.00")
+        for value in (low, high)
+    )
 
 
 def verdicts(
-    data: Answers, right: np.ndarray, same_bits: np.ndarray, differ: np.ndarray, random: bool, n_random_models: int,
+    data: Answers,
+    right: np.ndarray,
+    same_bits: np.ndarray,
+    differ: np.ndarray,
+    random: bool,
+    n_random_models: int,
     probe: Mapping[str, np.ndarray],
-) -> list[Judgement]:  # fmt: skip
+) -> list[Judgement]:
     """The verdict and its reason for each length; `right`, `same_bits` and `differ` are over (length, seed)."""
     return [
         judge(
             Evidence(
-                int(right[at].sum()), right.shape[1], int((same_bits & differ)[at].sum()), int(differ[at].sum()),
-                random, not data.varied[at], data.prompts[at], data.needed, data.n_train, n_random_models,
-                lambda name, at=at: float(probe[name][at]) if name in probe else float("nan"),
+                int(right[at].sum()),
+                right.shape[1],
+                int((same_bits & differ)[at].sum()),
+                int(differ[at].sum()),
+                random,
+                not data.varied[at],
+                data.prompts[at],
+                data.needed,
+                data.n_train,
+                n_random_models,
+                lambda name, at=at: (
+                    float(probe[name][at]) if name in probe else float("nan")
+                ),
             ),
         )
         for at in range(len(data.lengths))
-    ]  # fmt: skip
+    ]

@@ -38,22 +38,39 @@ class Questions:
     def baseline(self) -> tuple[Question, ...]:
         """The short questions, in each mode, that show whether the model can do the task at all."""
         few = self.task.short()[: self.form.n_baseline] if self.form.n_baseline else []
-        asked = [self.task.about(q.items, seed=q.seed, mode=mode) for mode in several(self.form.mode) for q in few]
-        return tuple(self.task.after_examples(question, self.form.n_examples) for question in asked)
+        asked = [
+            self.task.about(q.items, seed=q.seed, mode=mode)
+            for mode in several(self.form.mode)
+            for q in few
+        ]
+        return tuple(
+            self.task.after_examples(question, self.form.n_examples)
+            for question in asked
+        )
 
     def ids(self, model: Bridge, question: Question) -> Ids:
         """The token ids of the prompt of a question, with the first words of the answer if `prefill`."""
         opening = self.task.opening if self.form.prefill else ""
         asked: Any = f"{question.prompt} {opening}" if opening else question.prompt
         if self.form.template != "none":
-            asked = torch.tensor(encode(model, as_chat(model, question.prompt) + opening))
+            asked = torch.tensor(
+                encode(model, as_chat(model, question.prompt) + opening)
+            )
         return tuple(tokenize(model, asked)[0].tolist())
 
 
 def prepare_questions(
-    model: Any, task: Task | str, lengths: Any, seeds: Any, function: str, form: Prompting,
-    *, sampled: bool = False, n_seeds: int = DRAWN_SEEDS, **arguments: Any,
-) -> tuple[Session, Questions]:  # fmt: skip
+    model: Any,
+    task: Task | str,
+    lengths: Any,
+    seeds: Any,
+    function: str,
+    form: Prompting,
+    *,
+    sampled: bool = False,
+    n_seeds: int = DRAWN_SEEDS,
+    **arguments: Any,
+) -> tuple[Session, Questions]:
     """The session and the questions of a measurement of answers, all checked before anything is run.
 
     `sampled`: answers to one question differ between seeds. `n_seeds`: the default if questions or answers differ.
@@ -62,14 +79,23 @@ def prepare_questions(
     modes = several(form.mode)
     numbers = seeds_of(seeds, n_seeds if task.random or sampled else 1)
     asked = task.asked(list(lengths), numbers, modes)
-    if len(numbers) > 1 and not sampled and not any(map(task.varies, {question.length for question in asked})):
+    if (
+        len(numbers) > 1
+        and not sampled
+        and not any(map(task.varies, {question.length for question in asked}))
+    ):
         raise InputError(
             f"The task {task.name!r} asks one question at each length, whatever the seed, and decoding is greedy, so "
             f"that {len(numbers)} seeds would count one answer several times.",
             "Give seeds=1, a task whose draw= uses its generator, or temperature= to sample answers.",
         )
-    questions = tuple(task.after_examples(question, form.n_examples) for question in asked)
-    chosen = {f"{part}s": list(dict.fromkeys(getattr(q, part) for q in questions)) for part in ("length", "seed")}
+    questions = tuple(
+        task.after_examples(question, form.n_examples) for question in asked
+    )
+    chosen = {
+        f"{part}s": list(dict.fromkeys(getattr(q, part) for q in questions))
+        for part in ("length", "seed")
+    }
     sound = require_sound(model)
     prepared = Questions(task, questions, form)
     given = [list(prepared.ids(sound, question)) for question in questions]
@@ -80,14 +106,25 @@ def prepare_questions(
     return session.knowing(task=describe(task), token_ids=given), prepared
 
 
-def answers_file(session: Session, task: Task, path: str | Path | None, temperature: float = 0.0) -> Journal:
+def answers_file(
+    session: Session, task: Task, path: str | Path | None, temperature: float = 0.0
+) -> Journal:
     """The file from which a run resumes: answers of one model, task and temperature, stored by question."""
-    facts = {name: value for name, value in session.facts.items() if name not in ("call", "bos_count", "token_ids")}
-    return session.journal(path, {**facts, "task": task.name, "temperature": temperature})
+    facts = {
+        name: value
+        for name, value in session.facts.items()
+        if name not in ("call", "bos_count", "token_ids")
+    }
+    return session.journal(
+        path, {**facts, "task": task.name, "temperature": temperature}
+    )
 
 
 @measurement(
-    "accuracy_by_length", "error_by_length", "answer_frequencies", cheaper="Fewer lengths= or seeds= takes less."
+    "accuracy_by_length",
+    "error_by_length",
+    "answer_frequencies",
+    cheaper="Fewer lengths= or seeds= takes less.",
 )
 def evaluate(
     model: Bridge,
@@ -163,30 +200,59 @@ def evaluate(
     """
     if temperature != 0 and not temperature > torch.finfo(torch.float32).tiny:
         raise InputError(
-            f"temperature={temperature!r} is not a temperature.", "Give 0 for greedy decoding, or a positive number."
+            f"temperature={temperature!r} is not a temperature.",
+            "Give 0 for greedy decoding, or a positive number.",
         )
     if max_new_tokens is not None:
         positive(max_new_tokens, "max_new_tokens", "a number of tokens")
     resume = checked(resume)
-    form = Prompting(mode=mode, template=template, prefill=prefill, n_examples=n_examples, n_baseline=n_baseline)
+    form = Prompting(
+        mode=mode,
+        template=template,
+        prefill=prefill,
+        n_examples=n_examples,
+        n_baseline=n_baseline,
+    )
     session, questions = prepare_questions(
-        model, task, lengths, seeds, "evaluate", form,
-        sampled=temperature > 0, temperature=temperature, max_new_tokens=max_new_tokens,
-    )  # fmt: skip
+        model,
+        task,
+        lengths,
+        seeds,
+        "evaluate",
+        form,
+        sampled=temperature > 0,
+        temperature=temperature,
+        max_new_tokens=max_new_tokens,
+    )
     journal = answers_file(session, questions.task, resume, temperature)
-    ids = {q: questions.ids(session.model, q) for q in dict.fromkeys((*questions.each, *questions.baseline))}
-    answers = answer_questions(session.model, questions, ids, journal, temperature, max_new_tokens)
-    own, short = ({q: answers[q] for q in asked} for asked in (questions.each, questions.baseline))
-    return score_answers(questions.task, own, session.facts, prefill=prefill, short=short)
+    ids = {
+        q: questions.ids(session.model, q)
+        for q in dict.fromkeys((*questions.each, *questions.baseline))
+    }
+    answers = answer_questions(
+        session.model, questions, ids, journal, temperature, max_new_tokens
+    )
+    own, short = (
+        {q: answers[q] for q in asked} for asked in (questions.each, questions.baseline)
+    )
+    return score_answers(
+        questions.task, own, session.facts, prefill=prefill, short=short
+    )
 
 
 def answer_questions(
-    model: Bridge, questions: Questions, ids: Mapping[Question, Ids], journal: Journal, temperature: float = 0.0,
+    model: Bridge,
+    questions: Questions,
+    ids: Mapping[Question, Ids],
+    journal: Journal,
+    temperature: float = 0.0,
     max_new_tokens: int | None = None,
-) -> dict[Question, Answer]:  # fmt: skip
+) -> dict[Question, Answer]:
     """The answer to each question, from the resumed file or from the model; each batch is stored at once."""
     decode, task = require_tokenizer(model).decode, questions.task
-    text_of = partial(decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    text_of = partial(
+        decode, skip_special_tokens=False, clean_up_tokenization_spaces=False
+    )
     prompts = {
         q: Prompt(
             each,
@@ -198,18 +264,30 @@ def answer_questions(
     }
     # With a digest of the prompt, so that an edited task gets new answers.
     keys = {
-        q: f"{q.mode} {q.length} {q.seed} {prompt.max_new_tokens} {digest(prompt.ids)}" for q, prompt in prompts.items()
+        q: f"{q.mode} {q.length} {q.seed} {prompt.max_new_tokens} {digest(prompt.ids)}"
+        for q, prompt in prompts.items()
     }
     missing = [question for question in keys if keys[question] not in journal.found]
-    with bar(total=len(keys), initial=len(keys) - len(missing), desc=task.name, unit="answer") as progress_bar:
-        for batch in generate(model, [prompts[q] for q in missing], temperature=temperature):
+    with bar(
+        total=len(keys), initial=len(keys) - len(missing), desc=task.name, unit="answer"
+    ) as progress_bar:
+        for batch in generate(
+            model, [prompts[q] for q in missing], temperature=temperature
+        ):
             told = {missing[place]: said for place, said in batch.items()}
-            journal.keep({keys[q]: [text_of(a.ids), a.ended, len(ids[q]), len(a.ids)] for q, a in told.items()})
+            journal.keep(
+                {
+                    keys[q]: [text_of(a.ids), a.ended, len(ids[q]), len(a.ids)]
+                    for q, a in told.items()
+                }
+            )
             progress_bar.update(len(batch))
     return {question: Answer(*journal.found[key]) for question, key in keys.items()}
 
 
-def _needed_tokens(model: Bridge, questions: Questions, question: Question, prompt: int) -> int:
+def _needed_tokens(
+    model: Bridge, questions: Questions, question: Question, prompt: int
+) -> int:
     """The number of tokens that an answer can need: for steps, for a number or all items, or for a sentence.
 
     The mode decides, unless the prompt ends with the first words of the answer, before which no steps can be written.

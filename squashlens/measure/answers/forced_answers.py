@@ -24,7 +24,9 @@ from squashlens.theory.distances import ulp
 
 Spellings = Mapping[str, Sequence[Ids]]  # the tokens of each way to write each text
 MORE = 4  # tokens that may be written beside an answer: a space or a line before it, and what shows that it ended
-GOES_ON = re.compile(r"\w|-\w|[.,]\d")  # a text after a word or number that makes it another one
+GOES_ON = re.compile(
+    r"\w|-\w|[.,]\d"
+)  # a text after a word or number that makes it another one
 QUICK = (PIECES[-1],)  # one grouping alone, for odds whose rounding is not asked for
 
 
@@ -57,7 +59,9 @@ class ForcedAnswers:
 
     def probability(self, text: str) -> float:
         """The probability of a text, or of a longer one that begins with it, in the first run."""
-        each = torch.stack([spelling.log_p[0].sum() for spelling in self.spellings[text]])
+        each = torch.stack(
+            [spelling.log_p[0].sum() for spelling in self.spellings[text]]
+        )
         return float(each.logsumexp(dim=0).exp())
 
     def rank(self, text: str) -> int:
@@ -82,7 +86,10 @@ class ForcedAnswers:
         for spelling in self.spellings[text]:
             whole, length = spelling.log_p.sum(dim=-1), len(spelling.tokens)
             for longer in self.spellings[other]:
-                if len(longer.tokens) > length and longer.tokens[:length] == spelling.tokens:
+                if (
+                    len(longer.tokens) > length
+                    and longer.tokens[:length] == spelling.tokens
+                ):
                     whole = whole + torch.log1p(-longer.log_p[:, length].exp())
                     break
             log_p.append(whole)
@@ -92,22 +99,39 @@ class ForcedAnswers:
 
 
 def force(
-    model: Bridge, ids: Ids, spellings: Spellings, sizes: Sequence[int | None] = (None, *PIECES)
+    model: Bridge,
+    ids: Ids,
+    spellings: Spellings,
+    sizes: Sequence[int | None] = (None, *PIECES),
 ) -> ForcedAnswers:
     """Run a prompt with every spelling of every text after it, in the groupings of `sizes`."""
-    every = list(dict.fromkeys(tokens for of_text in spellings.values() for tokens in of_text))
+    every = list(
+        dict.fromkeys(tokens for of_text in spellings.values() for tokens in of_text)
+    )
     streams, before_tokens = continued_streams(model, ids, every, sizes)
-    read = {tokens: _read(model, tokens, y) for tokens, y in zip(every, before_tokens, strict=True)}
-    by_text = {text: [read[tokens] for tokens in of_text] for text, of_text in spellings.items()}
+    read = {
+        tokens: _read(model, tokens, y)
+        for tokens, y in zip(every, before_tokens, strict=True)
+    }
+    by_text = {
+        text: [read[tokens] for tokens in of_text]
+        for text, of_text in spellings.items()
+    }
     return ForcedAnswers(streams, by_text)
 
 
 def force_each(
-    model: Bridge, prompts: Sequence[Ids], spellings: Sequence[Spellings], sizes: Sequence[int | None] = (None, *PIECES)
+    model: Bridge,
+    prompts: Sequence[Ids],
+    spellings: Sequence[Spellings],
+    sizes: Sequence[int | None] = (None, *PIECES),
 ) -> list[ForcedAnswers]:
     """`force` for several prompts, with a progress bar."""
     both = list(zip(prompts, spellings, strict=True))
-    return [force(model, ids, of_prompt, sizes) for ids, of_prompt in bar(both, desc="answers", unit="prompt")]
+    return [
+        force(model, ids, of_prompt, sizes)
+        for ids, of_prompt in bar(both, desc="answers", unit="prompt")
+    ]
 
 
 def write_freely(model: Bridge, prompts: Sequence[Ids], longest: int) -> list[Ids]:
@@ -130,14 +154,20 @@ def answer_in(text: str, answers: Sequence[str]) -> str | None:
     """
     said = text.lstrip()
     begun = [answer for answer in answers if said.startswith(answer.strip())]
-    ended = [answer for answer in begun if not GOES_ON.match(said[len(answer.strip()) :])]
+    ended = [
+        answer for answer in begun if not GOES_ON.match(said[len(answer.strip()) :])
+    ]
     return max(ended, key=lambda answer: len(answer.strip()), default=None)
 
 
 def tokens_up_to(model: Bridge, prompt: Ids, written: Ids, answer: str) -> Ids:
     """The first tokens of what was written after a prompt, up to the end of the answer."""
     for count in range(1, len(written) + 1):
-        if text_after(model.tokenizer, prompt, written[:count]).lstrip().startswith(answer.strip()):
+        if (
+            text_after(model.tokenizer, prompt, written[:count])
+            .lstrip()
+            .startswith(answer.strip())
+        ):
             return written[:count]
     return written
 
@@ -148,4 +178,6 @@ def _read(model: Bridge, tokens: Ids, y: Float[Tensor, "run token d"]) -> Spelli
     log_p = (own - logits.logsumexp(dim=-1, keepdim=True))[..., 0]
     ranks = (logits > own).sum(dim=-1).amax(dim=-1) + 1
     behind = float((logits[0].amax(dim=-1, keepdim=True) - own[0]).max())
-    return Spelling(tokens, log_p, ranks, ulp(own[0, :, 0], dtype_of(model)) / 2, behind)
+    return Spelling(
+        tokens, log_p, ranks, ulp(own[0, :, 0], dtype_of(model)) / 2, behind
+    )

@@ -20,13 +20,17 @@ def changed_words(text: str, other: str) -> list[tuple[str, str]]:
     """
     words, others = WORD.findall(text), WORD.findall(other)
     pairs: list[tuple[str, str]] = []
-    for kind, start, end, other_start, other_end in SequenceMatcher(None, words, others, False).get_opcodes():
+    for kind, start, end, other_start, other_end in SequenceMatcher(
+        None, words, others, False
+    ).get_opcodes():
         if kind == "replace":
             pairs += zip(words[start:end], others[other_start:other_end], strict=False)
     return list(dict.fromkeys(pairs))
 
 
-def placebos_of(texts: tuple[str, str], answers: tuple[str, str]) -> list[tuple[str, str]]:
+def placebos_of(
+    texts: tuple[str, str], answers: tuple[str, str]
+) -> list[tuple[str, str]]:
     """Pairs of changed words of which neither is one of the answers, or a part of one."""
     spoken = {word for answer in answers for word in WORD.findall(answer)}
     return [pair for pair in changed_words(*texts) if not spoken & {*pair}][:MOST]
@@ -36,7 +40,9 @@ def is_mentioned_alone(texts: tuple[str, str], answers: tuple[str, str]) -> bool
     """Whether an answer occurs in its own prompt and not in the other one, so that being mentioned may suffice."""
     text, other = texts
     answer, other_answer = (each.strip() for each in answers)
-    return (answer in text and answer not in other) or (other_answer in other and other_answer not in text)
+    return (answer in text and answer not in other) or (
+        other_answer in other and other_answer not in text
+    )
 
 
 def words_of(pairs: Iterable[tuple[str, str]]) -> list[str]:

@@ -20,7 +20,14 @@ from squashlens.engine.running.last_tokens import LastTokens, at_last_tokens
 from squashlens.engine.state import steady
 from squashlens.engine.verify import status
 from squashlens.errors import InputError
-from squashlens.measure.answers._scores import N_TRAIN, Answers, gains, interval, of_length, score_probes
+from squashlens.measure.answers._scores import (
+    N_TRAIN,
+    Answers,
+    gains,
+    interval,
+    of_length,
+    score_probes,
+)
 from squashlens.measure.answers.evaluate import prepare_questions
 from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.registration import measurement
@@ -104,11 +111,25 @@ def probe(
     (True, False)
     """
     require_probing(n_train, n_random_models)
-    form = Prompting(mode=mode, template=template, prefill=prefill, n_examples=n_examples, n_baseline=0)
+    form = Prompting(
+        mode=mode,
+        template=template,
+        prefill=prefill,
+        n_examples=n_examples,
+        n_baseline=0,
+    )
     session, questions = prepare_questions(
-        model, task, lengths, seeds, "probe", form, n_seeds=N_SEEDS,
-        direction=direction, n_train=n_train, n_random_models=n_random_models,
-    )  # fmt: skip
+        model,
+        task,
+        lengths,
+        seeds,
+        "probe",
+        form,
+        n_seeds=N_SEEDS,
+        direction=direction,
+        n_train=n_train,
+        n_random_models=n_random_models,
+    )
     sound = session.model
     prompts = [questions.ids(sound, question) for question in questions.each]
     data = Answers.of(questions.task, questions.each, prompts, n_train)
@@ -116,14 +137,23 @@ def probe(
     last = at_last_tokens(sound, prompts, residual_sites(sound))
     own = streams(sound, last)
     found, facts = probe_layers(sound, data, own, prompts, direction, n_random_models)
-    over = {"layer": range(n_blocks(sound) + 1), "length": list(data.lengths), "seed": list(data.seeds)}
-    return session.knowing(**facts).dataset(f"probe of {questions.task.name}", over, found)
+    over = {
+        "layer": range(n_blocks(sound) + 1),
+        "length": list(data.lengths),
+        "seed": list(data.seeds),
+    }
+    return session.knowing(**facts).dataset(
+        f"probe of {questions.task.name}", over, found
+    )
 
 
 def require_probing(n_train: int, n_random_models: int) -> None:
     """Raise for a number of training prompts, or of models with random weights, that is too small."""
     if n_train < 2:
-        raise InputError(f"n_train={n_train}: a probe cannot be fitted to so few prompts.", "Give at least 2.")
+        raise InputError(
+            f"n_train={n_train}: a probe cannot be fitted to so few prompts.",
+            "Give at least 2.",
+        )
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
 
 
@@ -133,49 +163,91 @@ def streams(model: Bridge, last: LastTokens) -> Float[Tensor, "layer branch d"]:
 
 
 def probe_layers(
-    model: Bridge, data: Answers, representations: Float[Tensor, "layer branch d"], prompts: list[Ids],
-    direction: Direction, n_random_models: int,
-) -> tuple[dict[str, Variable], dict[str, Any]]:  # fmt: skip
+    model: Bridge,
+    data: Answers,
+    representations: Float[Tensor, "layer branch d"],
+    prompts: list[Ids],
+    direction: Direction,
+    n_random_models: int,
+) -> tuple[dict[str, Variable], dict[str, Any]]:
     """The scores of each layer and of its baselines, where the last layer is y, and facts for the provenance."""
-    own = score_probes(representations.double().numpy(), data, direction, range(data.splits), "probes")
+    own = score_probes(
+        representations.double().numpy(), data, direction, range(data.splits), "probes"
+    )
     r2, control = own.r2, own.control  # (split, layer, length)
     length, r2_random, proofs = of_length(data)[:, None], np.full_like(r2, np.nan), []
     for seed in range(n_random_models if data.probed else 0):
         other = with_random_weights(model, seed)
         with steady(other):
-            last = at_last_tokens(other, prompts, residual_sites(other), label=f"random weights {seed}")
+            last = at_last_tokens(
+                other, prompts, residual_sites(other), label=f"random weights {seed}"
+            )
             proofs.append(status(other))
         numbers = range(seed, data.splits, n_random_models)
         theirs = streams(other, last).double().numpy()
         label = f"probes of random weights {seed}"
-        r2_random[seed::n_random_models] = score_probes(theirs, data, direction, numbers, label).r2
+        r2_random[seed::n_random_models] = score_probes(
+            theirs, data, direction, numbers, label
+        ).r2
     found = {
         **_over_layers("r2", interval(r2), "R² of the right answer on test prompts"),
-        **_over_layers("r2_random_model", interval(r2_random), "R² in models with random weights"),
+        **_over_layers(
+            "r2_random_model", interval(r2_random), "R² in models with random weights"
+        ),
         **_over_layers("r2_control", interval(control), "R² of the control task"),
-        **_over_layers("selectivity", interval(r2 - control), "R² minus that of the control task"),
+        **_over_layers(
+            "selectivity", interval(r2 - control), "R² minus that of the control task"
+        ),
     }
     gain = gains(r2, np.fmax(0, np.fmax(length, control)), r2_random, n_random_models)
     found |= _over_layers("gain", gain, "R² minus that of the best baseline")
     right, overall = interval(own.right)[0], interval(own.overall)[0]
-    found |= with_y("probe_right", torch.tensor(right), "share of predictions that round to the right answer", "1")
-    found |= with_y("r2_overall", torch.tensor(overall), "R² over all lengths on test prompts", "1", ("layer",))
+    found |= with_y(
+        "probe_right",
+        torch.tensor(right),
+        "share of predictions that round to the right answer",
+        "1",
+    )
+    found |= with_y(
+        "r2_overall",
+        torch.tensor(overall),
+        "R² over all lengths on test prompts",
+        "1",
+        ("layer",),
+    )
     over = ("length", "seed")
-    found |= with_ends("r2_length", over[:1], interval(length[:, 0]), "R² from the number of tokens alone")
+    found |= with_ends(
+        "r2_length",
+        over[:1],
+        interval(length[:, 0]),
+        "R² from the number of tokens alone",
+    )
     found |= {
         "prompts": (over[:1], data.prompts, "number of distinct prompts", "prompts"),
         "truth": (over, data.truth, "right answer", "items"),
-        "prediction": (over, own.prediction, "prediction of the probe of y for test prompts", "items"),
+        "prediction": (
+            over,
+            own.prediction,
+            "prediction of the probe of y for test prompts",
+            "items",
+        ),
     }
     splits = {"n_train": data.n_train, "splits": data.splits}
-    random_models = {"random_model_seeds": list(range(n_random_models)), "random_model_proofs": proofs}
+    random_models = {
+        "random_model_seeds": list(range(n_random_models)),
+        "random_model_proofs": proofs,
+    }
     return found, {"probe": splits | random_models}
 
 
-def _over_layers(name: str, ends: tuple[np.ndarray, np.ndarray, np.ndarray], text: str) -> dict[str, Variable]:
+def _over_layers(
+    name: str, ends: tuple[np.ndarray, np.ndarray, np.ndarray], text: str
+) -> dict[str, Variable]:
     """The variables of a mean over splits and the ends of its interval, over layers and for y."""
     found: dict[str, Variable] = {}
-    for full, (dims, values, label, units) in with_ends(name, ("layer", "length"), ends, text).items():
+    for full, (dims, values, label, units) in with_ends(
+        name, ("layer", "length"), ends, text
+    ).items():
         found |= with_y(full, torch.tensor(values), label, units, dims)
     return found
 

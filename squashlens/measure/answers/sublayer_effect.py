@@ -15,7 +15,15 @@ import xarray as xr
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters, Missing, Parts, dtype_name, positive
+from squashlens._typing import (
+    Bridge,
+    ChoicesOfPrompts,
+    Clusters,
+    Missing,
+    Parts,
+    dtype_name,
+    positive,
+)
 from squashlens.bars import bar
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site
@@ -41,7 +49,10 @@ from squashlens.theory.statistics.trends import with_ends
 
 HALVES = ("select", "confirm")
 WITHOUT = {"zero": "output 0", "mean": "the mean output of the other prompts"}
-SCALE, MIXED = "ln_final.hook_scale", "blocks.{block}.attn.hook_out"  # attention's output before a norm of its own
+SCALE, MIXED = (
+    "ln_final.hook_scale",
+    "blocks.{block}.attn.hook_out",
+)  # attention's output before a norm of its own
 CACHED = "the last token continues a cache"
 OVER = ("block", "sublayer")
 
@@ -61,7 +72,11 @@ class Part:
 
     def of(self, values: Mapping[str, Tensor]) -> Float[Tensor, "*many out"]:
         """Its output among activations by hook point."""
-        return values[self.site] if self.head is None else values[self.site][..., self.head, :]
+        return (
+            values[self.site]
+            if self.head is None
+            else values[self.site][..., self.head, :]
+        )
 
     def replaced(self, copied: int, place: Any, vector: Tensor) -> Hook:
         """The hook that puts a vector in place of the output in one copy of the prompt."""
@@ -75,7 +90,9 @@ class Part:
         return Hook("sublayer_effect", self.site, edit)
 
 
-Edits = Sequence[tuple[Part, Tensor]]  # parts, and what takes the place of the output of each
+Edits = Sequence[
+    tuple[Part, Tensor]
+]  # parts, and what takes the place of the output of each
 
 
 def _parts(model: Bridge, which: Parts) -> list[Part]:
@@ -84,7 +101,10 @@ def _parts(model: Bridge, which: Parts) -> list[Part]:
     return [
         part
         for block in range(n_blocks(model))
-        for part in (*(Part(block, name) for name in SUBLAYERS), *(Part(block, f"head {h}", h) for h in heads))
+        for part in (
+            *(Part(block, name) for name in SUBLAYERS),
+            *(Part(block, f"head {h}", h) for h in heads),
+        )
     ]
 
 
@@ -167,23 +187,45 @@ def sublayer_effect(
     """
     positive(n_random_vectors, "n_random_vectors", "a number of vectors", or_zero=True)
     session, asked = of_choices(
-        model, prompts, answers, choices, clusters, "sublayer_effect", missing=missing, parts=parts,
-        n_random_vectors=n_random_vectors, texts=list(texts), seed=seed,
-    )  # fmt: skip
+        model,
+        prompts,
+        answers,
+        choices,
+        clusters,
+        "sublayer_effect",
+        missing=missing,
+        parts=parts,
+        n_random_vectors=n_random_vectors,
+        texts=list(texts),
+        seed=seed,
+    )
     many, independent = len(asked.prompts), int(asked.clusters.max()) + 1
     if independent < 4:
         raise InputError(
             f"{independent} different prompts or clusters are too few for two halves.",
             "Give at least 4, better 48 or more.",
         )
-    first, sound, rows = asked.first_tokens(), session.model, np.arange(len(asked.prompts))
+    first, sound, rows = (
+        asked.first_tokens(),
+        session.model,
+        np.arange(len(asked.prompts)),
+    )
     require_understood(sound)
     every = _parts(sound, parts)
     values = at_last_tokens(sound, asked.prompts, _sites(sound, every)).values
     y = values[residual_site("y", sound)]
     outputs = [part.of(values) for part in every]
-    put = [(own.sum(dim=0) - own) / (many - 1) if missing == "mean" else torch.zeros_like(own) for own in outputs]
-    seeds = np.random.default_rng([seed, 2]).integers(2**31, size=(n_random_vectors, len(every))).tolist()
+    put = [
+        (own.sum(dim=0) - own) / (many - 1)
+        if missing == "mean"
+        else torch.zeros_like(own)
+        for own in outputs
+    ]
+    seeds = (
+        np.random.default_rng([seed, 2])
+        .integers(2**31, size=(n_random_vectors, len(every)))
+        .tolist()
+    )
     put += [
         own + selection.rotated(other - own, number).to(own)
         for draw in seeds
@@ -191,55 +233,119 @@ def sublayer_effect(
     ]
     replacing, runs = every * (1 + n_random_vectors), []
     for row, ids in enumerate(bar(asked.prompts, desc="prompts")):
-        edits = [(part, vectors[row]) for part, vectors in zip(replacing, put, strict=True)]
-        each = torch.cat([y[row, None], _without(sound, ids, y[row, None], edits).to(y.device)])
+        edits = [
+            (part, vectors[row]) for part, vectors in zip(replacing, put, strict=True)
+        ]
+        each = torch.cat(
+            [y[row, None], _without(sound, ids, y[row, None], edits).to(y.device)]
+        )
         runs.append(logits_among(sound, each, first[row]).double().cpu())
-    logits = torch.stack(runs).numpy()  # (prompt, run, choice); the prompt as it is comes first, in two batches
+    logits = torch.stack(
+        runs
+    ).numpy()  # (prompt, run, choice); the prompt as it is comes first, in two batches
     leads, noise, against = _leads(logits, asked.right, dtype_of(sound))
     pairs = first[rows[:, None], np.stack([asked.right, against], axis=1)]
     written = _written(sound, values, every, pairs)
-    own, without, *random = np.split(leads[:, 1:], 1 + len(every) * np.arange(1 + n_random_vectors), axis=1)
+    own, without, *random = np.split(
+        leads[:, 1:], 1 + len(every) * np.arange(1 + n_random_vectors), axis=1
+    )
     selecting = selection.halves(asked.clusters, seed)
     here = np.stack([selecting, ~selecting])
     shape = (n_blocks(sound), len(every) // n_blocks(sound))
     text = f"with {WITHOUT[missing]} at the last token"
     variables: dict[str, Variable] = {
-        "log_odds": (("prompt",), own[:, 0], "logit of the right choice minus the largest other one", "1"),
-        "log_odds_noise": (("prompt",), noise, "how far rounding moves this difference", "1"),
-        "log_odds_without": (("prompt", *OVER), without.reshape(-1, *shape), f"the same {text}", "1"),
-        "written": (
-            ("prompt", *OVER), written.reshape(-1, *shape), "what the output adds to the difference directly", "1"
+        "log_odds": (
+            ("prompt",),
+            own[:, 0],
+            "logit of the right choice minus the largest other one",
+            "1",
         ),
-    }  # fmt: skip
+        "log_odds_noise": (
+            ("prompt",),
+            noise,
+            "how far rounding moves this difference",
+            "1",
+        ),
+        "log_odds_without": (
+            ("prompt", *OVER),
+            without.reshape(-1, *shape),
+            f"the same {text}",
+            "1",
+        ),
+        "written": (
+            ("prompt", *OVER),
+            written.reshape(-1, *shape),
+            "what the output adds to the difference directly",
+            "1",
+        ),
+    }
     if random:
         label = f"the same with an equally large random change of the stream as {text}"
         each = np.stack(random).reshape(n_random_vectors, -1, *shape)
-        variables["log_odds_random"] = (("random_vector", "prompt", *OVER), each, label, "1")
-    variables |= _by_half(np.hstack([own, without]), random, here, asked.clusters, shape, text)
+        variables["log_odds_random"] = (
+            ("random_vector", "prompt", *OVER),
+            each,
+            label,
+            "1",
+        )
+    variables |= _by_half(
+        np.hstack([own, without]), random, here, asked.clusters, shape, text
+    )
     if texts:
-        variables |= _losses(sound, [tokenize(sound, one) for one in texts], every, missing)
+        variables |= _losses(
+            sound, [tokenize(sound, one) for one in texts], every, missing
+        )
     if (own[selecting] > 0).all():
-        remark("No answer of the half that selects is wrong, so that no sublayer can repair any.")
+        remark(
+            "No answer of the half that selects is wrong, so that no sublayer can repair any."
+        )
     if unsure := int((np.abs(own[:, 0]) <= noise).sum()):
         name = dtype_name(dtype_of(sound))
-        remark(f"{unsure} of {many} answers are right or wrong by rounding in {name}: load a wider dtype to be sure.")
-    beside = np.split(logits[:, 2 + len(every) :], n_random_vectors or 1, axis=1)[:n_random_vectors]
-    chosen = selection.select(logits[:, 1 : 2 + len(every)], beside, asked.right, asked.clusters, selecting, seed)
+        remark(
+            f"{unsure} of {many} answers are right or wrong by rounding in {name}: load a wider dtype to be sure."
+        )
+    beside = np.split(logits[:, 2 + len(every) :], n_random_vectors or 1, axis=1)[
+        :n_random_vectors
+    ]
+    chosen = selection.select(
+        logits[:, 1 : 2 + len(every)],
+        beside,
+        asked.right,
+        asked.clusters,
+        selecting,
+        seed,
+    )
     variables |= _of_selected(chosen, text)
     block, number = divmod(chosen.part, shape[1])
-    at = {"selected_block": block, "selected_sublayer": every[number].name, "above_null": chosen.above_null}
+    at = {
+        "selected_block": block,
+        "selected_sublayer": every[number].name,
+        "above_null": chosen.above_null,
+    }
     of_half = np.where(selecting, *HALVES)
     labels = {
-        "half": [*HALVES], "of_half": ("prompt", of_half), "answer": ("prompt", asked.answers),
+        "half": [*HALVES],
+        "of_half": ("prompt", of_half),
+        "answer": ("prompt", asked.answers),
         "cluster": ("prompt", asked.clusters),
-    }  # fmt: skip
-    over = {"prompt": rows, "block": np.arange(shape[0]), "sublayer": [part.name for part in every[: shape[1]]]}
+    }
+    over = {
+        "prompt": rows,
+        "block": np.arange(shape[0]),
+        "sublayer": [part.name for part in every[: shape[1]]],
+    }
     return session.dataset("sublayer effect", {**over, **labels, **at}, variables)
 
 
 def _leads(
-    logits: Float[np.ndarray, "prompt variant outcome"], right: Int[np.ndarray, " prompt"], dtype: torch.dtype
-) -> tuple[Float[np.ndarray, "prompt variant"], Float[np.ndarray, " prompt"], Int[np.ndarray, " prompt"]]:
+    logits: Float[np.ndarray, "prompt variant outcome"],
+    right: Int[np.ndarray, " prompt"],
+    dtype: torch.dtype,
+) -> tuple[
+    Float[np.ndarray, "prompt variant"],
+    Float[np.ndarray, " prompt"],
+    Int[np.ndarray, " prompt"],
+]:
     """How far the right choice leads in each run, how far rounding moves that, and the choice that it leads.
 
     The noise is the difference of the first two runs, but at least what rounding the two logits does.
@@ -249,37 +355,82 @@ def _leads(
     first = torch.from_numpy(np.stack([logits[rows, 0, right], others.max(axis=-1)]))
     rounded = ulp(first, dtype).sum(dim=0).numpy() / 2
     leads = selection.leads(logits, right)
-    return leads, np.maximum(np.abs(leads[:, 0] - leads[:, 1]), rounded), others.argmax(axis=-1)
+    return (
+        leads,
+        np.maximum(np.abs(leads[:, 0] - leads[:, 1]), rounded),
+        others.argmax(axis=-1),
+    )
 
 
 def _by_half(
-    odds: Float[np.ndarray, "prompt variant"], random: Sequence[Float[np.ndarray, "prompt part"]],
-    here: Bool[np.ndarray, "half prompt"], clusters: Int[np.ndarray, " prompt"], shape: tuple[int, int], text: str,
-) -> dict[str, Variable]:  # fmt: skip
+    odds: Float[np.ndarray, "prompt variant"],
+    random: Sequence[Float[np.ndarray, "prompt part"]],
+    here: Bool[np.ndarray, "half prompt"],
+    clusters: Int[np.ndarray, " prompt"],
+    shape: tuple[int, int],
+    text: str,
+) -> dict[str, Variable]:
     """Shares of repaired and broken answers, their net share, and the mean change, in each half."""
     own, without = odds[:, 0], odds[:, 1:].T
     beside = [selection.gained(np.hstack([odds[:, :1], one])).T for one in random]
     by_chance = np.mean(beside, axis=0) if beside else np.full(without.shape, np.nan)
     counts = {"wrong": own <= 0, "right": own > 0}
     parts = {
-        "repaired": (without > 0, counts["wrong"], f"share of wrong answers that are right {text}"),
-        "broken": (without <= 0, counts["right"], f"share of right answers that are wrong {text}"),
-        "net": (selection.gained(odds).T, True, f"repaired minus broken answers {text}, share of all prompts"),
-        "net_random": (by_chance, True, f"the same with equally large random changes of the stream as {text}"),
-        "change": (without - own, True, f"mean change of the difference of logits {text}"),
+        "repaired": (
+            without > 0,
+            counts["wrong"],
+            f"share of wrong answers that are right {text}",
+        ),
+        "broken": (
+            without <= 0,
+            counts["right"],
+            f"share of right answers that are wrong {text}",
+        ),
+        "net": (
+            selection.gained(odds).T,
+            True,
+            f"repaired minus broken answers {text}, share of all prompts",
+        ),
+        "net_random": (
+            by_chance,
+            True,
+            f"the same with equally large random changes of the stream as {text}",
+        ),
+        "change": (
+            without - own,
+            True,
+            f"mean change of the difference of logits {text}",
+        ),
     }
     found: dict[str, Variable] = {}
     for name, (values, counted, label) in parts.items():
-        each = np.where(here[:, None] & counted, values, np.nan).reshape(len(HALVES), *shape, -1)
-        found |= mean_of(name, ("half", *OVER), each, label, clusters=clusters, share="net" not in name)
+        each = np.where(here[:, None] & counted, values, np.nan).reshape(
+            len(HALVES), *shape, -1
+        )
+        found |= mean_of(
+            name,
+            ("half", *OVER),
+            each,
+            label,
+            clusters=clusters,
+            share="net" not in name,
+        )
     for name, which in counts.items():
-        found[name] = (("half",), (here & which).sum(axis=1), f"number of {name} answers", "prompts")
+        found[name] = (
+            ("half",),
+            (here & which).sum(axis=1),
+            f"number of {name} answers",
+            "prompts",
+        )
     return found
 
 
 def _of_selected(chosen: selection.Selection, text: str) -> dict[str, Variable]:
     """The net share of the selected part in the half that confirms, and what the same selection reaches by chance."""
-    ends, label = (chosen.net, chosen.low, chosen.high), f"net share of prompts repaired {text}, selected, held out"
+    ends, label = (
+        (chosen.net, chosen.low, chosen.high),
+        f"net share of prompts repaired {text}, selected, held out",
+    )
     found = dict(with_ends("selected_net", (), ends, label))
     kinds = {
         "random": ("equally large random changes", chosen.random, chosen.random_limit),
@@ -288,57 +439,105 @@ def _of_selected(chosen: selection.Selection, text: str) -> dict[str, Variable]:
     for name, (kind, draws, limit) in kinds.items():
         mean = draws.mean() if len(draws) else np.nan
         found[f"selected_net_{name}"] = ((), mean, f"{label}, with {kind}: mean", "1")
-        found[f"selected_net_{name}_limit"] = ((), limit, f"{label}, with {kind}: 95 % limit", "1")
+        found[f"selected_net_{name}_limit"] = (
+            (),
+            limit,
+            f"{label}, with {kind}: 95 % limit",
+            "1",
+        )
     return found
 
 
 def _sites(model: Bridge, parts: Sequence[Part]) -> list[str]:
     """The hook points of the parts, and those that say what they write."""
     ends = [residual_site(layer, model) for layer in (0, n_blocks(model), "y")]
-    mixed = [MIXED.replace("{block}", str(part.block)) for part in parts if part.head is not None]
+    mixed = [
+        MIXED.replace("{block}", str(part.block))
+        for part in parts
+        if part.head is not None
+    ]
     return list(dict.fromkeys([*(part.site for part in parts), *mixed, *ends, SCALE]))
 
 
 def _written(
-    model: Bridge, values: Mapping[str, Tensor], parts: Sequence[Part], pairs: Int[Tensor, "prompt outcome"]
+    model: Bridge,
+    values: Mapping[str, Tensor],
+    parts: Sequence[Part],
+    pairs: Int[Tensor, "prompt outcome"],
 ) -> Float[np.ndarray, "prompt variant"]:
     """What each part adds directly to the lead of the first token of each pair; NaN if outputs do not add up."""
-    bottom, last, y = (values[residual_site(layer, model)] for layer in (0, n_blocks(model), "y"))
+    bottom, last, y = (
+        values[residual_site(layer, model)] for layer in (0, n_blocks(model), "y")
+    )
     towards = model.W_U[:, pairs.T.to(model.W_U.device)].double().cpu()
-    heads = {part.block: _by_head(model, part.block, values) for part in parts if part.head == 0}
-    added = [p.of(values).double() if p.head is None else heads[p.block][p.head] for p in parts]
+    heads = {
+        part.block: _by_head(model, part.block, values)
+        for part in parts
+        if part.head == 0
+    }
+    added = [
+        p.of(values).double() if p.head is None else heads[p.block][p.head]
+        for p in parts
+    ]
     normed = partial(_normed, model, scale=values[SCALE].double())
-    written = torch.einsum("vpd,dp->pv", normed(torch.stack(added)), towards[:, 0] - towards[:, 1])
+    written = torch.einsum(
+        "vpd,dp->pv", normed(torch.stack(added)), towards[:, 0] - towards[:, 1]
+    )
     bias = getattr(model.ln_final, "bias", None)
-    whole = normed(last.double()) + (0 if bias is None else bias.detach().cpu().double())
-    total = bottom.double() + sum(own for part, own in zip(parts, added, strict=True) if part.head is None)
+    whole = normed(last.double()) + (
+        0 if bias is None else bias.detach().cpu().double()
+    )
+    total = bottom.double() + sum(
+        own for part, own in zip(parts, added, strict=True) if part.head is None
+    )
     known = agree(total, last, dtype_of(model)) and agree(whole, y, dtype_of(model))
     return np.where(known, written.numpy(), np.nan)
 
 
-def _by_head(model: Bridge, block: int, values: Mapping[str, Tensor]) -> Float[Tensor, "head prompt d"]:
+def _by_head(
+    model: Bridge, block: int, values: Mapping[str, Tensor]
+) -> Float[Tensor, "head prompt d"]:
     """What each head adds to the stream; NaN unless W_O and its bias give the attention's output.
 
     A norm that follows attention multiplies each entry of a head's share as it multiplies that of the whole output.
     """
-    sites = (site.replace("{block}", str(block)) for site in (OUTPUTS, MIXED, SUBLAYERS["attention"]))
+    sites = (
+        site.replace("{block}", str(block))
+        for site in (OUTPUTS, MIXED, SUBLAYERS["attention"])
+    )
     z, mixed, output = (values[site].double() for site in sites)
     each = torch.einsum("phe,hed->hpd", z, output_weights(model, block))
     bias = model.blocks[block].attn.b_O
-    if not agree(each.sum(dim=0) + (0 if bias is None else bias.detach().cpu()), mixed, dtype_of(model)):
+    if not agree(
+        each.sum(dim=0) + (0 if bias is None else bias.detach().cpu()),
+        mixed,
+        dtype_of(model),
+    ):
         return torch.full_like(each, torch.nan)
     return each * (output / mixed.masked_fill(mixed == 0, torch.inf))
 
 
-def _normed(model: Bridge, values: Float[Tensor, "*many prompt d"], scale: Float[Tensor, "prompt 1"]) -> Tensor:
+def _normed(
+    model: Bridge,
+    values: Float[Tensor, "*many prompt d"],
+    scale: Float[Tensor, "prompt 1"],
+) -> Tensor:
     """The final norm as a linear map, with the scale that it has on the whole stream, and without its bias."""
     if str(model.cfg.normalization_type).startswith("LN"):
         values = values - values.mean(dim=-1, keepdim=True)
-    gain = getattr(model.ln_final, "weight", torch.ones(())).detach().cpu().double()  # OLMo has no gain
-    return values / scale * (gain + 1 if getattr(model.cfg, "rmsnorm_uses_offset", False) else gain)
+    gain = (
+        getattr(model.ln_final, "weight", torch.ones(())).detach().cpu().double()
+    )  # OLMo has no gain
+    return (
+        values
+        / scale
+        * (gain + 1 if getattr(model.cfg, "rmsnorm_uses_offset", False) else gain)
+    )
 
 
-def _without(model: Bridge, ids: Ids, whole: Float[Tensor, "1 d"], edits: Edits) -> Float[Tensor, "variant d"]:
+def _without(
+    model: Bridge, ids: Ids, whole: Float[Tensor, "1 d"], edits: Edits
+) -> Float[Tensor, "variant d"]:
     """The last y of a prompt as it is, and with each part's output replaced at its last token.
 
     The other tokens are run once, if the last token on their cache is what it is in the `whole` prompt.
@@ -346,7 +545,9 @@ def _without(model: Bridge, ids: Ids, whole: Float[Tensor, "1 d"], edits: Edits)
     row = torch.tensor(ids, device=device_of(model))
     if len(ids) > 1 and (cache := empty_cache(model)) is not None:
         with patterns_written(CACHED):
-            forward(model, row[None, :-1], [], {"use_cache": True, "past_key_values": cache})
+            forward(
+                model, row[None, :-1], [], {"use_cache": True, "past_key_values": cache}
+            )
             y = torch.cat([*_replaced(model, row[-1:], edits, -1, cache)])[:, -1]
         if agree(y[:1], whole, dtype_of(model)):
             return y
@@ -354,28 +555,49 @@ def _without(model: Bridge, ids: Ids, whole: Float[Tensor, "1 d"], edits: Edits)
 
 
 def _replaced(
-    model: Bridge, ids: Int[Tensor, " position"], edits: Edits, place: Any, cache: Any = None
+    model: Bridge,
+    ids: Int[Tensor, " position"],
+    edits: Edits,
+    place: Any,
+    cache: Any = None,
 ) -> Iterator[Float[Tensor, "some position d"]]:
     """y of a prompt as it is, and of a copy for each part whose output is replaced at a place."""
 
     def hooks(numbers: list[int]) -> list[Hook]:
-        chosen = [(copied, *edits[number - 1]) for copied, number in enumerate(numbers) if number]
+        chosen = [
+            (copied, *edits[number - 1])
+            for copied, number in enumerate(numbers)
+            if number
+        ]
         return [part.replaced(copied, place, vector) for copied, part, vector in chosen]
 
     return edited_copies(model, ids, len(edits) + 1, hooks, cache)
 
 
-def _losses(model: Bridge, texts: Sequence[Tensor], parts: Sequence[Part], missing: Missing) -> dict[str, Variable]:
+def _losses(
+    model: Bridge, texts: Sequence[Tensor], parts: Sequence[Part], missing: Missing
+) -> dict[str, Variable]:
     """How the loss on texts changes when a part's output is replaced at every token."""
     sites = {part.site for part in parts}
     seen = [streams_at(model, ids, sites) for ids in texts] if missing == "mean" else []
-    means = [torch.cat([part.of(values)[0] for values in seen]).mean(dim=0) for part in parts] if seen else []
+    means = (
+        [
+            torch.cat([part.of(values)[0] for values in seen]).mean(dim=0)
+            for part in parts
+        ]
+        if seen
+        else []
+    )
     edits = list(zip(parts, means or [torch.zeros(())] * len(parts), strict=True))
     changes = []
     for ids in bar(texts, desc="texts"):
         variants = _replaced(model, ids[0], edits, slice(None))
-        losses = torch.cat([-log_p(model, y[:, :-1], ids[0, 1:]).mean(dim=-1) for y in variants])
+        losses = torch.cat(
+            [-log_p(model, y[:, :-1], ids[0, 1:]).mean(dim=-1) for y in variants]
+        )
         changes.append(losses[1:] - losses[0])
-    values = torch.stack(changes, dim=-1).reshape(n_blocks(model), -1, len(texts)).numpy()
+    values = (
+        torch.stack(changes, dim=-1).reshape(n_blocks(model), -1, len(texts)).numpy()
+    )
     text = f"change of the loss on texts with {'output 0' if missing == 'zero' else 'the mean output'} at every token"
     return mean_of("loss_change", OVER, values, text, "nats", share=False)

@@ -27,7 +27,11 @@ from squashlens.measure.answers.forced_answers import (
     tokens_up_to,
     write_freely,
 )
-from squashlens.measure.answers.placebos import is_mentioned_alone, placebos_of, words_of
+from squashlens.measure.answers.placebos import (
+    is_mentioned_alone,
+    placebos_of,
+    words_of,
+)
 from squashlens.measure.answers.verdict_evidence import PREFERRED, Evidence, decide
 from squashlens.measure.answers.verdict_questions import Questions, prepare_pairs
 from squashlens.measure.registration import measurement
@@ -40,7 +44,9 @@ from squashlens.theory.separation import distance_by_noise, nearer_to_own
 def verdict(
     model: Bridge,
     prompts: Sequence[str] | Sequence[tuple[str, str]] | GrowingSequence,
-    answers: Sequence[str] | Sequence[tuple[str, str]] | Callable[[tuple[str, ...]], str],
+    answers: Sequence[str]
+    | Sequence[tuple[str, str]]
+    | Callable[[tuple[str, ...]], str],
     *,
     lengths: Iterable[int] | None = None,
     n_random_models: int = 1,
@@ -109,27 +115,45 @@ def verdict(
     sound = session.model
     require_understood(sound)
     written, forced = _answers_of(sound, asked)
-    odds = [forced[first].log_odds(*asked.answers_of(first, second)) for first, second in asked.pairs]
-    odds_after = [forced[second].log_odds(*asked.answers_of(first, second)) for first, second in asked.pairs]
-    streams = [(forced[first].streams, forced[second].streams) for first, second in asked.pairs]
+    odds = [
+        forced[first].log_odds(*asked.answers_of(first, second))
+        for first, second in asked.pairs
+    ]
+    odds_after = [
+        forced[second].log_odds(*asked.answers_of(first, second))
+        for first, second in asked.pairs
+    ]
+    streams = [
+        (forced[first].streams, forced[second].streams) for first, second in asked.pairs
+    ]
     margins = torch.stack([distance_by_noise(*both) for both in streams]).numpy()
     recovered = torch.stack([nearer_to_own(*both) for both in streams]).numpy()
     evidence = [
         Evidence(
             answers=asked.answers_of(first, second),
             said=(written[first], written[second]),
-            writes=(_writes(asked, written, forced, first), _writes(asked, written, forced, second)),
+            writes=(
+                _writes(asked, written, forced, first),
+                _writes(asked, written, forced, second),
+            ),
             odds=before[0].numpy(),
             odds_after=after[0].numpy(),
             noise=max(before[1], after[1]),
-            behind=max(forced[first].behind(asked.right[first]), forced[second].behind(asked.right[second])),
+            behind=max(
+                forced[first].behind(asked.right[first]),
+                forced[second].behind(asked.right[second]),
+            ),
             margins=margins[pair],
             recovered=recovered[pair],
             dtype=dtype_name(dtype_of(sound)),
         )
-        for pair, ((first, second), before, after) in enumerate(zip(asked.pairs, odds, odds_after, strict=True))
+        for pair, ((first, second), before, after) in enumerate(
+            zip(asked.pairs, odds, odds_after, strict=True)
+        )
     ]
-    open_pairs = [pair for pair, known in enumerate(evidence) if decide(known)[0] == PREFERRED]
+    open_pairs = [
+        pair for pair, known in enumerate(evidence) if decide(known)[0] == PREFERRED
+    ]
     if open_pairs:
         _add_placebos(sound, asked, evidence)
     still_open = [pair for pair in open_pairs if decide(evidence[pair])[0] == PREFERRED]
@@ -149,37 +173,64 @@ def verdict(
         **asked.labels,
     }
     variables = _variables(asked, forced, evidence)
-    variables |= _by_layer("margin", margins, "L2 distance of the two prompts ÷ the sum of their noises")
-    variables |= _by_layer("recovered", recovered, "share of runs that are nearer to their own prompt")
+    variables |= _by_layer(
+        "margin", margins, "L2 distance of the two prompts ÷ the sum of their noises"
+    )
+    variables |= _by_layer(
+        "recovered", recovered, "share of runs that are nearer to their own prompt"
+    )
     if n_random_models:
         coords["random_model"] = np.arange(n_random_models)
         for place, name in enumerate(("log_odds", "log_odds_after")):
             text = f"{variables[name][2]}, in a model with random weights"
-            variables[f"{name}_random"] = (("random_model", "pair"), random_odds[:, place], text, "nats")
+            variables[f"{name}_random"] = (
+                ("random_model", "pair"),
+                random_odds[:, place],
+                text,
+                "nats",
+            )
     return session.dataset("verdict", coords, variables)
 
 
-def _answers_of(model: Bridge, asked: Questions) -> tuple[list[str], list[ForcedAnswers]]:
+def _answers_of(
+    model: Bridge, asked: Questions
+) -> tuple[list[str], list[ForcedAnswers]]:
     """What greedy decoding writes after each prompt, and each prompt with the answers of its pairs forced on it.
 
     An answer that is written in other tokens than those expected is one more spelling of it.
     """
-    compared = [[pair for pair in asked.pairs if prompt in pair] for prompt in range(len(asked.prompts))]
-    wanted = [dict.fromkeys(asked.right[other] for pair in pairs for other in pair) for pairs in compared]
+    compared = [
+        [pair for pair in asked.pairs if prompt in pair]
+        for prompt in range(len(asked.prompts))
+    ]
+    wanted = [
+        dict.fromkeys(asked.right[other] for pair in pairs for other in pair)
+        for pairs in compared
+    ]
     spellings = [asked.spellings(prompt, texts) for prompt, texts in enumerate(wanted)]
-    longest = max(len(tokens) for of_prompt in spellings for of_text in of_prompt.values() for tokens in of_text)
+    longest = max(
+        len(tokens)
+        for of_prompt in spellings
+        for of_text in of_prompt.values()
+        for tokens in of_text
+    )
     written = write_freely(model, asked.prompts, longest)
     texts = [
-        text_after(model.tokenizer, ids, new) if new else "" for ids, new in zip(asked.prompts, written, strict=True)
+        text_after(model.tokenizer, ids, new) if new else ""
+        for ids, new in zip(asked.prompts, written, strict=True)
     ]
     for prompt, answer in enumerate(asked.right):
         if answer_in(texts[prompt], asked.right) == answer:
             tokens = tokens_up_to(model, asked.prompts[prompt], written[prompt], answer)
-            spellings[prompt][answer] = list(dict.fromkeys([*spellings[prompt][answer], tokens]))
+            spellings[prompt][answer] = list(
+                dict.fromkeys([*spellings[prompt][answer], tokens])
+            )
     return texts, force_each(model, asked.prompts, spellings)
 
 
-def _writes(asked: Questions, written: list[str], forced: list[ForcedAnswers], prompt: int) -> bool | None:
+def _writes(
+    asked: Questions, written: list[str], forced: list[ForcedAnswers], prompt: int
+) -> bool | None:
     """Whether greedy decoding writes a prompt's right answer; None if that depends on the grouping into passes."""
     right = asked.right[prompt]
     begins = answer_in(written[prompt], asked.right)
@@ -189,16 +240,27 @@ def _writes(asked: Questions, written: list[str], forced: list[ForcedAnswers], p
     return False if begins is not None or not in_runs.any() else None
 
 
-def _add_placebos(model: Bridge, asked: Questions, evidence: Sequence[Evidence]) -> None:
+def _add_placebos(
+    model: Bridge, asked: Questions, evidence: Sequence[Evidence]
+) -> None:
     """Force the words that differ between the two prompts of a pair in the same places on both, for every pair."""
-    for (first, second), known in zip(asked.pairs, bar(evidence, desc="placebos", unit="pair"), strict=True):
+    for (first, second), known in zip(
+        asked.pairs, bar(evidence, desc="placebos", unit="pair"), strict=True
+    ):
         texts = asked.texts[first], asked.texts[second]
         known.only_mentioned = is_mentioned_alone(texts, known.answers)
         words = placebos_of(texts, known.answers)
         if not words:
             continue
-        after_first = force(model, asked.prompts[first], asked.spellings(first, words_of(words)), QUICK)
-        after_second = force(model, asked.prompts[second], asked.spellings(second, words_of(words)), QUICK)
+        after_first = force(
+            model, asked.prompts[first], asked.spellings(first, words_of(words)), QUICK
+        )
+        after_second = force(
+            model,
+            asked.prompts[second],
+            asked.spellings(second, words_of(words)),
+            QUICK,
+        )
         for word, other in words:
             odds = float(after_first.log_odds(word, other)[0][0])
             odds_after = float(after_second.log_odds(word, other)[0][0])
@@ -208,7 +270,9 @@ def _add_placebos(model: Bridge, asked: Questions, evidence: Sequence[Evidence])
         known.all_placebos = everywhere
 
 
-def _odds_in_random_weights(model: Bridge, asked: Questions, pairs: Sequence[int], n_random_models: int) -> np.ndarray:
+def _odds_in_random_weights(
+    model: Bridge, asked: Questions, pairs: Sequence[int], n_random_models: int
+) -> np.ndarray:
     """λ(P) and λ(P′) in models with random weights, (model, 2, pair); NaN for other pairs than `pairs`."""
     odds = np.full((n_random_models, 2, len(asked.pairs)), np.nan)
     for seed in range(n_random_models if pairs else 0):
@@ -217,33 +281,73 @@ def _odds_in_random_weights(model: Bridge, asked: Questions, pairs: Sequence[int
         for pair in pairs:
             texts = asked.answers_of(*asked.pairs[pair])
             for place, prompt in enumerate(asked.pairs[pair]):
-                forced = force(untrained, asked.prompts[prompt], asked.spellings(prompt, texts), QUICK)
+                forced = force(
+                    untrained,
+                    asked.prompts[prompt],
+                    asked.spellings(prompt, texts),
+                    QUICK,
+                )
                 odds[seed, place, pair] = float(forced.log_odds(*texts)[0][0])
     return odds
 
 
-def _variables(asked: Questions, forced: Sequence[ForcedAnswers], evidence: Sequence[Evidence]) -> dict[str, Variable]:
+def _variables(
+    asked: Questions, forced: Sequence[ForcedAnswers], evidence: Sequence[Evidence]
+) -> dict[str, Variable]:
     """The variables over pairs that are known without random weights."""
     firsts, seconds = zip(*asked.pairs, strict=True)
     after_first, after_second = "after the first prompt", "after the second prompt"
     values: dict[str, tuple[Iterable[float], str, str]] = {
-        "log_odds": ((e.odds[0] for e in evidence), f"log-odds of the two answers {after_first}", "nats"),
-        "log_odds_after": ((e.odds_after[0] for e in evidence), f"log-odds of the two answers {after_second}", "nats"),
-        "log_odds_noise": ((e.noise for e in evidence), "how far rounding moves the log-odds", "nats"),
+        "log_odds": (
+            (e.odds[0] for e in evidence),
+            f"log-odds of the two answers {after_first}",
+            "nats",
+        ),
+        "log_odds_after": (
+            (e.odds_after[0] for e in evidence),
+            f"log-odds of the two answers {after_second}",
+            "nats",
+        ),
+        "log_odds_noise": (
+            (e.noise for e in evidence),
+            "how far rounding moves the log-odds",
+            "nats",
+        ),
         "behind": (
             (e.behind for e in evidence),
             "largest log ratio of the likeliest token to a right answer's",
             "nats",
         ),
-        "placebo": ((e.placebo for e in evidence), "largest log-odds by which placebos are preferred", "nats"),
+        "placebo": (
+            (e.placebo for e in evidence),
+            "largest log-odds by which placebos are preferred",
+            "nats",
+        ),
     }
     probability = [forced[prompt].probability(asked.right[prompt]) for prompt in firsts]
-    probability_after = [forced[prompt].probability(asked.right[prompt]) for prompt in seconds]
+    probability_after = [
+        forced[prompt].probability(asked.right[prompt]) for prompt in seconds
+    ]
     ranks = [forced[prompt].rank(asked.right[prompt]) for prompt in firsts]
-    values["probability"] = (probability, f"probability of the first answer {after_first}", "1")
-    values["probability_after"] = (probability_after, f"probability of the second answer {after_second}", "1")
-    values["rank"] = (ranks, f"worst rank of a token of the first answer {after_first}", "1")
-    return {name: (("pair",), _array(each), text, units) for name, (each, text, units) in values.items()}
+    values["probability"] = (
+        probability,
+        f"probability of the first answer {after_first}",
+        "1",
+    )
+    values["probability_after"] = (
+        probability_after,
+        f"probability of the second answer {after_second}",
+        "1",
+    )
+    values["rank"] = (
+        ranks,
+        f"worst rank of a token of the first answer {after_first}",
+        "1",
+    )
+    return {
+        name: (("pair",), _array(each), text, units)
+        for name, (each, text, units) in values.items()
+    }
 
 
 def _array(values: Iterable[float]) -> np.ndarray:

@@ -8,11 +8,17 @@ import numpy as np
 from squashlens.records.sentences import escape, number, quoted, times
 from squashlens.theory.distances import NOISE_FLOORS
 
-LEAD = math.log(2)  # least log-odds of a preferred answer, in nats, and least lead over placebos and random weights
+LEAD = math.log(
+    2
+)  # least log-odds of a preferred answer, in nats, and least lead over placebos and random weights
 # How much less likely than the likeliest token those of an answer may be. λ of two answers that the model would never
 # give follows the prompt by chance: of right answers in another order one in ten, all of them e^9.9 behind or more.
 POSSIBLE = math.log(1000)
-ANSWERED, PREFERRED, REACHES = "answered", "preferred, not answered", "reaches the last token, not used"
+ANSWERED, PREFERRED, REACHES = (
+    "answered",
+    "preferred, not answered",
+    "reaches the last token, not used",
+)
 LOST, UNDECIDED = "lost", "undecided"
 CHANCE = 0.05  # greatest share of placebos, with the answer among them, that may lead as much as a mentioned answer
 LEAST_PLACEBOS = 19  # with fewer, the answer alone is more than that share
@@ -75,23 +81,37 @@ def decide(known: Evidence) -> tuple[str, str]:
     if all(known.writes):
         return ANSWERED, said
     if None in known.writes and False not in known.writes:
-        return UNDECIDED, f"{said} Whether it writes the right answers depends on rounding in {known.dtype}."
+        return (
+            UNDECIDED,
+            f"{said} Whether it writes the right answers depends on rounding in {known.dtype}.",
+        )
     if same_at_y and not resolved:
         return LOST, f"{_where_lost(known)} {odds}"
     if before <= -known.noise or after >= known.noise:
         far = times(float(known.margins[-1]))
         apart = f"at the last token the two prompts are {far} as far apart as rounding moves them"
         if known.told_apart[-1] or resolved:
-            return REACHES, f"{_preferred_of(known)} {said} The change arrives: {apart}. {odds}"
+            return (
+                REACHES,
+                f"{_preferred_of(known)} {said} The change arrives: {apart}. {odds}",
+            )
         return UNDECIDED, f"Not all runs tell the two prompts apart: {apart}. {odds}"
-    if not (resolved and (known.odds >= LEAD).all() and (known.odds_after <= -LEAD).all()):
-        return UNDECIDED, f"In not all runs is each right answer at least twice as likely as the other. {odds}"
+    if not (
+        resolved and (known.odds >= LEAD).all() and (known.odds_after <= -LEAD).all()
+    ):
+        return (
+            UNDECIDED,
+            f"In not all runs is each right answer at least twice as likely as the other. {odds}",
+        )
     if explanation := _other_explanation(known):
         return UNDECIDED, f"{explanation} {odds}"
     beyond = [f"placebos ({number(known.placebo)} nats)"] if known.placebos else []
     beyond += ["random weights"] if len(known.random) else []
     more = f", by more than {' and '.join(beyond)}" if beyond else ""
-    return PREFERRED, f"Of the two answers each prompt prefers its own{more}. {said} {odds}"
+    return (
+        PREFERRED,
+        f"Of the two answers each prompt prefers its own{more}. {said} {odds}",
+    )
 
 
 def _other_explanation(known: Evidence) -> str:
@@ -99,13 +119,18 @@ def _other_explanation(known: Evidence) -> str:
     if known.behind > POSSIBLE:
         return f"The likeliest token is {times(float(np.exp(known.behind)))} as likely as one of the right answers'."
     if known.only_mentioned:
-        as_strong, many = int((known.all_placebos >= known.lead).sum()), len(known.all_placebos)
+        as_strong, many = (
+            int((known.all_placebos >= known.lead).sum()),
+            len(known.all_placebos),
+        )
         if 1 + as_strong > CHANCE * (1 + many):
             why = f"An answer occurs in its own prompt alone, and {as_strong} of {many} other words that change in the"
             why += " same places lead as much: that it was mentioned may be all."
             return f"{why} {FEWEST}" if many < LEAST_PLACEBOS else why
     elif known.placebos and known.lead < known.placebo + LEAD:
-        words = " and ".join(map(quoted, max(known.placebos, key=lambda pair: known.placebos[pair])))
+        words = " and ".join(
+            map(quoted, max(known.placebos, key=lambda pair: known.placebos[pair]))
+        )
         return f"{words}, which change too and are not the answers, lead by {number(known.placebo)} nats."
     if len(known.random) and not exceeds_random(known):
         moved = float(np.abs(known.random[:, 0] - known.random[:, 1]).max())

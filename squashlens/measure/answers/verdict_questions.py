@@ -40,35 +40,54 @@ class Questions:
         forms = ("",) if spaced else ("", " ")
         spelled: dict[str, list[Ids]] = {}
         for text in texts:
-            tokens = [tokenize_after(self.session.model, self.prompts[prompt], form + text) for form in forms]
+            tokens = [
+                tokenize_after(self.session.model, self.prompts[prompt], form + text)
+                for form in forms
+            ]
             spelled[text] = list(dict.fromkeys(tokens))
         return spelled
 
 
-def prepare_pairs(model: Bridge, prompts: Any, answers: Any, lengths: Iterable[int] | None) -> Questions:
+def prepare_pairs(
+    model: Bridge, prompts: Any, answers: Any, lengths: Iterable[int] | None
+) -> Questions:
     """The checked prompts, right answers and pairs."""
     labels: dict[str, Any] = {}
     if isinstance(prompts, GrowingSequence):
         if not callable(answers):
             raise InputError(
-                "answers= of a growing sequence is not a function.", "Give one, such as lambda items: str(len(items))."
+                "answers= of a growing sequence is not a function.",
+                "Give one, such as lambda items: str(len(items)).",
             )
         chosen = list(range(1, len(prompts) + 1) if lengths is None else lengths)
         ids = [prompts.plain(n).ids(prompts.trunk) for n in chosen]
-        texts = [require_tokenizer(model).decode(row, skip_special_tokens=True) for row in ids]
+        texts = [
+            require_tokenizer(model).decode(row, skip_special_tokens=True)
+            for row in ids
+        ]
         right = [right_answer(model, prompts, n, answers) for n in chosen]  # pyright: ignore[reportArgumentType]
         pairs = list(pairwise(range(len(ids))))
         labels = {"length": ("pair", chosen[:-1]), "length_after": ("pair", chosen[1:])}
     else:
         if lengths is not None:
-            raise InputError("lengths= is for a growing sequence, and prompts= is a list.", "Leave lengths= out.")
+            raise InputError(
+                "lengths= is for a growing sequence, and prompts= is a list.",
+                "Leave lengths= out.",
+            )
         texts, right, pairs = _listed(prompts, answers)
         ids = [tuple(tokenize(model, text)[0].tolist()) for text in texts]
     if not pairs:
-        raise InputError("prompts= has no pair to compare.", "Give at least two prompts, and one answer for each.")
+        raise InputError(
+            "prompts= has no pair to compare.",
+            "Give at least two prompts, and one answer for each.",
+        )
     for first, second in pairs:
         stripped = [text.strip() for text in right]
-        same = [name for name, of in (("right answer", stripped), ("token ids", ids)) if of[first] == of[second]]
+        same = [
+            name
+            for name, of in (("right answer", stripped), ("token ids", ids))
+            if of[first] == of[second]
+        ]
         if same:
             raise InputError(
                 f"Prompts {first} and {second}, which are compared, have the same {same[0]}.",
@@ -76,14 +95,21 @@ def prepare_pairs(model: Bridge, prompts: Any, answers: Any, lengths: Iterable[i
                 "each prompt with a counterpart of its own, give pairs: prompts=[(prompt, counterpart), …] and "
                 "answers=[(answer, its answer), …].",
             )
-    facts = {"answers": answers if not callable(answers) else right, "token_ids": [list(row) for row in ids]}
-    session = Session.without_prompt(model, torch.tensor(max(ids, key=len)), "verdict", **facts)
+    facts = {
+        "answers": answers if not callable(answers) else right,
+        "token_ids": [list(row) for row in ids],
+    }
+    session = Session.without_prompt(
+        model, torch.tensor(max(ids, key=len)), "verdict", **facts
+    )
     labels |= {"answer": ("pair", [right[first] for first, _ in pairs])}
     labels |= {"answer_after": ("pair", [right[second] for _, second in pairs])}
     return Questions(session, ids, texts, right, pairs, labels)
 
 
-def _listed(prompts: Any, answers: Any) -> tuple[list[str], list[str], list[tuple[int, int]]]:
+def _listed(
+    prompts: Any, answers: Any
+) -> tuple[list[str], list[str], list[tuple[int, int]]]:
     """The texts of prompts and right answers, and the pairs: successive prompts, or those that were given as pairs."""
     given, right = list(prompts), [] if callable(answers) else list(answers)
     if len(given) != len(right):
@@ -93,7 +119,10 @@ def _listed(prompts: Any, answers: Any) -> tuple[list[str], list[str], list[tupl
         )
     in_pairs = bool(given) and not isinstance(given[0], str)
     if in_pairs:
-        if not all(isinstance(item, list | tuple) and len(item) == 2 for item in [*given, *right]):
+        if not all(
+            isinstance(item, list | tuple) and len(item) == 2
+            for item in [*given, *right]
+        ):
             raise InputError(
                 "prompts= and answers= are not both texts, or both pairs of texts.",
                 "Give prompts=[(prompt, counterpart), …] and answers=[(answer, its answer), …].",
@@ -105,5 +134,8 @@ def _listed(prompts: Any, answers: Any) -> tuple[list[str], list[str], list[tupl
         pairs = list(pairwise(range(len(given))))
     for text in right:
         if not isinstance(text, str) or not text.strip():
-            raise InputError(f"answers= has {text!r} as a right answer.", "Give the texts of the answers, not empty.")
+            raise InputError(
+                f"answers= has {text!r} as a right answer.",
+                "Give the texts of the answers, not empty.",
+            )
     return given, right, pairs

@@ -17,9 +17,22 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Baselines, Bridge, Distance, Heads, Passes, Scale, dtype_name
+from squashlens._typing import (
+    Baselines,
+    Bridge,
+    Distance,
+    Heads,
+    Passes,
+    Scale,
+    dtype_name,
+)
 from squashlens.engine.anatomy import device_of, dtype_of, known_windows
-from squashlens.engine.capturing.pairs import PairCapture, Pairs, SequenceOrCapture, head_site
+from squashlens.engine.capturing.pairs import (
+    PairCapture,
+    Pairs,
+    SequenceOrCapture,
+    head_site,
+)
 from squashlens.engine.running.forward import logits_of, rows_together
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import (
@@ -50,18 +63,36 @@ from squashlens.theory.statistics.trends import association
 Rows = Float[Tensor, "branch d"]
 # How the distributions of the next token are compared, from their log-probabilities; what that is, and its unit.
 COMPARISONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str, str]] = {
-    "total_variation": (lambda p, q: total_variation(p.exp(), q.exp()), "total variation of the next token", "1"),
-    "kl": (divergence, "Kullback–Leibler divergence of the next token, v from v*", "nats"),
+    "total_variation": (
+        lambda p, q: total_variation(p.exp(), q.exp()),
+        "total variation of the next token",
+        "1",
+    ),
+    "kl": (
+        divergence,
+        "Kullback–Leibler divergence of the next token, v from v*",
+        "nats",
+    ),
     "log_odds": (log_odds, "largest change of the log odds of two next tokens", "nats"),
     "same_argmax": (
-        lambda p, q: p.argmax(dim=-1) == q.argmax(dim=-1), "whether the most likely next token is the same", "1",
+        lambda p, q: p.argmax(dim=-1) == q.argmax(dim=-1),
+        "whether the most likely next token is the same",
+        "1",
     ),
-}  # fmt: skip
+}
 TOGETHER = 64  # lengths whose logits are computed at once
-MOVED = {"total_variation": ("total variation", "1"), "log_odds": ("log odds", "nats")}  # by rounding
+MOVED = {
+    "total_variation": ("total variation", "1"),
+    "log_odds": ("log odds", "nats"),
+}  # by rounding
 
 
-@measurement("collapse_curve", "collapse_heatmap", captured=True, cheaper="Fewer lengths= or baselines= takes less.")
+@measurement(
+    "collapse_curve",
+    "collapse_heatmap",
+    captured=True,
+    cheaper="Fewer lengths= or baselines= takes less.",
+)
 def collapse(
     model: Bridge,
     sequence: SequenceOrCapture,
@@ -137,23 +168,39 @@ def collapse(
     """
     metric = Metric(norm, scale, find_dtype(round_to))
     wanted = Pairs(
-        lengths=lengths, baselines=baselines, n_samples=n_samples, noise_lengths=noise_lengths, passes=passes,
+        lengths=lengths,
+        baselines=baselines,
+        n_samples=n_samples,
+        noise_lengths=noise_lengths,
+        passes=passes,
         seed=seed,
-    )  # fmt: skip
+    )
     session, pairs = take_pairs(
-        model, sequence, "collapse", wanted,
-        patterns=by_head == "value", **metric.said, by_head=by_head, round_to=metric.form,
-    )  # fmt: skip
+        model,
+        sequence,
+        "collapse",
+        wanted,
+        patterns=by_head == "value",
+        **metric.said,
+        by_head=by_head,
+        round_to=metric.form,
+    )
     pairs = pairs.on(device_of(session.model))
     gaps = metric.between(pairs).cpu()
-    found = with_y("distance", gaps, metric.distance("distance of v and v*"), metric.units)
+    found = with_y(
+        "distance", gaps, metric.distance("distance of v and v*"), metric.units
+    )
     size = metric.stated("root mean square of the coordinates of v")
     found |= with_y("rms", metric.size(pairs.v.values), size, MODEL_UNITS)
     trend = association(gaps, torch.arange(len(pairs.lengths), dtype=torch.float64))
     correlation = metric.derived("Spearman correlation of D with the length")
-    for name, (dims, values, text, units) in trend.variables("length_trend", correlation, "layer").items():
+    for name, (dims, values, text, units) in trend.variables(
+        "length_trend", correlation, "layer"
+    ).items():
         found |= with_y(name, values, text, units, dims)
-    slopes = torch.tensor([log_slope(pairs.lengths, row.tolist())[0] for row in gaps], dtype=torch.float64)
+    slopes = torch.tensor(
+        [log_slope(pairs.lengths, row.tolist())[0] for row in gaps], dtype=torch.float64
+    )
     text = metric.derived("slope of log D over log length")
     found |= with_y("length_slope", slopes, text, "1", ("layer",))
     found |= _precision(metric, dtype_of(session.model), pairs)
@@ -165,45 +212,75 @@ def collapse(
         text = metric.distance("distance of v and v with another last token")
         found |= with_y("contrast", contrast, text, metric.units)
     if pairs.unrelated:
-        unrelated = torch.stack([metric.gap(pairs.v.values, other.values) for other in pairs.unrelated])
+        unrelated = torch.stack(
+            [metric.gap(pairs.v.values, other.values) for other in pairs.unrelated]
+        )
         dims = ("draw", "layer", "length")
         text = metric.distance("distance of v and a sequence with other content")
         found |= with_y("unrelated", unrelated, text, metric.units, dims)
     sizes = {window for window in known_windows(session.model) if window is not None}
-    edges = np.array([edge(pairs.sequence, length, sizes) for length in pairs.lengths], dtype=np.int64)
+    edges = np.array(
+        [edge(pairs.sequence, length, sizes) for length in pairs.lengths],
+        dtype=np.int64,
+    )
     over = coords(pairs) | {"window_edge": ("length", edges)}
     if pairs.replay is not None:
         over["replayed"] = [pairs.lengths[place] for place in pairs.replay.places]
         noise = metric.noise(pairs.v, pairs.star, pairs.replay)
-        found |= with_y("noise_floor", noise, metric.derived(NOISE), metric.units, ("layer", "replayed"))
+        found |= with_y(
+            "noise_floor",
+            noise,
+            metric.derived(NOISE),
+            metric.units,
+            ("layer", "replayed"),
+        )
     return session.dataset("representational collapse", over, found)
 
 
-def _precision(metric: Metric, own: torch.dtype, pairs: PairCapture) -> dict[str, Variable]:
+def _precision(
+    metric: Metric, own: torch.dtype, pairs: PairCapture
+) -> dict[str, Variable]:
     """Differences between v and v* in units in the last place, and the share of coordinates that are bit-identical."""
     dtype = metric.round_to or own
-    both = [(metric.rounded(a), metric.rounded(b)) for a, b in zip(pairs.v.values, pairs.star.values, strict=True)]
-    widest, median = map(torch.stack, zip(*(ulps(a, b, dtype) for a, b in both), strict=True))
+    both = [
+        (metric.rounded(a), metric.rounded(b))
+        for a, b in zip(pairs.v.values, pairs.star.values, strict=True)
+    ]
+    widest, median = map(
+        torch.stack, zip(*(ulps(a, b, dtype) for a, b in both), strict=True)
+    )
     same = torch.stack([identical(a, b, dtype) for a, b in both])
     typical = torch.stack([relative_median(a, b) for a, b in both])
     text = metric.stated("median over coordinates of |Δ| ÷ the larger of |v| and |v*|")
     unit = f"ulp ({dtype_name(dtype)})"
     return {
-        **with_y("ulps", widest, metric.stated("|Δ| at the coordinate that attains L∞"), unit),
-        **with_y("ulps_median", median, metric.stated("median of |Δ| over coordinates"), unit),
+        **with_y(
+            "ulps", widest, metric.stated("|Δ| at the coordinate that attains L∞"), unit
+        ),
+        **with_y(
+            "ulps_median", median, metric.stated("median of |Δ| over coordinates"), unit
+        ),
         **with_y("relative_median", typical, text, "1"),
-        **with_y("bit_identical", same, metric.stated("share of coordinates that are bit-identical"), "1"),
+        **with_y(
+            "bit_identical",
+            same,
+            metric.stated("share of coordinates that are bit-identical"),
+            "1",
+        ),
     }
 
 
-def _next_token(model: Bridge, metric: Metric, pairs: PairCapture) -> dict[str, Variable]:
+def _next_token(
+    model: Bridge, metric: Metric, pairs: PairCapture
+) -> dict[str, Variable]:
     """Comparisons of the next token after v and v*; empty, with a warning, if the logits cannot be computed from y."""
     if not next_token_is_known(model):
         return {}
     y, star = (metric.rounded(side.values[-1]) for side in (pairs.v, pairs.star))
     found = _compare(model, y, star)
     variables: dict[str, Variable] = {
-        name: (("length",), found[name], metric.stated(text), units) for name, (_, text, units) in COMPARISONS.items()
+        name: (("length",), found[name], metric.stated(text), units)
+        for name, (_, text, units) in COMPARISONS.items()
     }
     if pairs.replay is None:
         return variables
@@ -212,7 +289,12 @@ def _next_token(model: Bridge, metric: Metric, pairs: PairCapture) -> dict[str, 
     moved = [_noise(model, one, metric.rounded(again), own) for one, again in both]
     for name, (text, units) in MOVED.items():
         label = metric.stated(f"how far rounding can move the {text} of v and v*")
-        variables[f"{name}_noise"] = (("replayed",), moved[0][name] + moved[1][name], label, units)
+        variables[f"{name}_noise"] = (
+            ("replayed",),
+            moved[0][name] + moved[1][name],
+            label,
+            units,
+        )
     return variables
 
 
@@ -223,45 +305,86 @@ def _compare(model: Bridge, y: Rows, other: Rows) -> dict[str, Tensor]:
     """
     parts: list[dict[str, Tensor]] = []
     for both in zip(y.split(TOGETHER), other.split(TOGETHER), strict=True):
-        rows, numbers = torch.cat([part.double() for part in both]).unique(dim=0, return_inverse=True)
-        logits = logits_of(model, rows)  # log-probabilities of all rows in float64 would leave the cache
+        rows, numbers = torch.cat([part.double() for part in both]).unique(
+            dim=0, return_inverse=True
+        )
+        logits = logits_of(
+            model, rows
+        )  # log-probabilities of all rows in float64 would leave the cache
         some, pairs = rows_together(model), numbers.to(logits.device).reshape(2, -1)
-        sums = torch.cat([part.double().logsumexp(dim=-1) for part in logits.split(some)])
+        sums = torch.cat(
+            [part.double().logsumexp(dim=-1) for part in logits.split(some)]
+        )
         for pair in pairs.split(some, dim=1):
             p, q = logits[pair].double() - sums[pair][..., None]
-            parts.append({name: measure(p, q) for name, (measure, *_) in COMPARISONS.items()})
-    return {name: torch.cat([part[name] for part in parts]).cpu() for name in COMPARISONS}
+            parts.append(
+                {name: measure(p, q) for name, (measure, *_) in COMPARISONS.items()}
+            )
+    return {
+        name: torch.cat([part[name] for part in parts]).cpu() for name in COMPARISONS
+    }
 
 
-def _noise(model: Bridge, y: Rows, again: Rows, dtype: torch.dtype) -> dict[str, Tensor]:
+def _noise(
+    model: Bridge, y: Rows, again: Rows, dtype: torch.dtype
+) -> dict[str, Tensor]:
     """How far rounding moves the next token: by a second run, and at least by one unit in the last place of y.
 
     Two runs can round to the same numbers by chance. The units have alternating signs.
     """
     signs = 1 - 2 * (torch.arange(y.shape[-1], device=y.device) % 2)
-    one, two = (_compare(model, y, other) for other in (again, y.double() + signs * ulp(y, dtype)))
+    one, two = (
+        _compare(model, y, other)
+        for other in (again, y.double() + signs * ulp(y, dtype))
+    )
     return {name: torch.maximum(one[name], two[name]) for name in MOVED}
 
 
-def _by_head(metric: Metric, n_heads: int, heads: Heads, pairs: PairCapture) -> dict[str, Variable]:
+def _by_head(
+    metric: Metric, n_heads: int, heads: Heads, pairs: PairCapture
+) -> dict[str, Variable]:
     """Distances per head, with their mean, minimum and maximum over heads."""
     both = (pairs.v, pairs.star)
     if heads == "slice":
         width = pairs.v.values.shape[-1]
         if width % n_heads:
-            raise InputError(f"{width} coordinates cannot be cut into {n_heads} equal slices.", "Use by_head='value'.")
-        axis, text = "layer", metric.distance("distance of v and v* in one slice of the residual stream")
-        sides = [rearrange(s.values[:-1], "layer n (h e) -> layer h n e", h=n_heads) for s in both]
+            raise InputError(
+                f"{width} coordinates cannot be cut into {n_heads} equal slices.",
+                "Use by_head='value'.",
+            )
+        axis, text = (
+            "layer",
+            metric.distance("distance of v and v* in one slice of the residual stream"),
+        )
+        sides = [
+            rearrange(s.values[:-1], "layer n (h e) -> layer h n e", h=n_heads)
+            for s in both
+        ]
     else:
-        axis, text = "block", metric.distance("distance of the outputs of one head for v and v*")
-        outputs = [torch.stack([s.others[head_site(b)] for b in pairs.layers[:-1]]) for s in both]
+        axis, text = (
+            "block",
+            metric.distance("distance of the outputs of one head for v and v*"),
+        )
+        outputs = [
+            torch.stack([s.others[head_site(b)] for b in pairs.layers[:-1]])
+            for s in both
+        ]
         sides = [rearrange(output, "block n h e -> block h n e") for output in outputs]
     gaps = torch.stack([metric.gap(a, b) for a, b in zip(*sides, strict=True)])
-    spread = {"mean": gaps.mean(dim=1), "min": gaps.amin(dim=1), "max": gaps.amax(dim=1)}
+    spread = {
+        "mean": gaps.mean(dim=1),
+        "min": gaps.amin(dim=1),
+        "max": gaps.amax(dim=1),
+    }
     return {
         "head_distance": ((axis, "head", "length"), gaps, text, metric.units),
         **{
-            f"head_{name}": ((axis, "length"), values, f"{text}: {name} over heads", metric.units)
+            f"head_{name}": (
+                (axis, "length"),
+                values,
+                f"{text}: {name} over heads",
+                metric.units,
+            )
             for name, values in spread.items()
         },
     }
@@ -284,4 +407,7 @@ def edge(sequence: GrowingSequence, length: int, sizes: Collection[int]) -> int:
         return sequence.trunk[place] if place < v.at else v.tokens[place - v.at]
 
     left = {p - size + 1 for size in sizes for p in range(last, len(v))}
-    return min((place for place in left if 0 <= place < last and token(place) != token(last)), default=-1)
+    return min(
+        (place for place in left if 0 <= place < last and token(place) != token(last)),
+        default=-1,
+    )

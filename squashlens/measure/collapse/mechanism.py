@@ -100,26 +100,69 @@ def collapse_mechanism(
         )
     require_attention_alone(require_sound(model))
     wanted = Pairs(lengths=lengths, noise_lengths=noise_lengths, passes=passes)
-    session, pairs = take_pairs(model, sequence, "collapse_mechanism", wanted, patterns=True, norm=norm)
+    session, pairs = take_pairs(
+        model, sequence, "collapse_mechanism", wanted, patterns=True, norm=norm
+    )
     blocks, clear = pairs.layers[:-1], Metric(norm).clear(pairs)
     variation, own = _attention(pairs)
     observed, bound = _first_block(session.model, pairs, variation[0], own[0])
     bridge = session.model
-    found = torch.stack([torch.where(clear[b + 1], _shares(bridge, pairs, b, norm), torch.nan) for b in blocks], dim=1)
+    found = torch.stack(
+        [
+            torch.where(clear[b + 1], _shares(bridge, pairs, b, norm), torch.nan)
+            for b in blocks
+        ],
+        dim=1,
+    )
     heads, by_block = ("block", "head", "length"), ("block", "length")
     over = coords(pairs) | {"block": blocks, "part": list(PARTS)}
     return session.dataset(
         "mechanism of representational collapse",
         {name: values for name, values in over.items() if name != "layer"},
         {
-            "attention_tv": (heads, variation, "total variation of the last attention row", "1"),
-            "self_weight": (heads, own, "attention of the repeated token to itself", "1"),
-            "attention_tv_mean": (by_block, variation.mean(dim=1), "total variation of the row, mean over heads", "1"),
-            "self_weight_mean": (by_block, own.mean(dim=1), "attention of the token to itself, mean over heads", "1"),
+            "attention_tv": (
+                heads,
+                variation,
+                "total variation of the last attention row",
+                "1",
+            ),
+            "self_weight": (
+                heads,
+                own,
+                "attention of the repeated token to itself",
+                "1",
+            ),
+            "attention_tv_mean": (
+                by_block,
+                variation.mean(dim=1),
+                "total variation of the row, mean over heads",
+                "1",
+            ),
+            "self_weight_mean": (
+                by_block,
+                own.mean(dim=1),
+                "attention of the token to itself, mean over heads",
+                "1",
+            ),
             **_trends(attention_tv_trend=variation, self_weight_trend=own),
-            "observed": (("length",), observed, "L1 distance of the attention outputs of block 0", MODEL_UNITS),
-            "bound": (("length",), bound, "Theorem B.3's bound on it, value norms measured", MODEL_UNITS),
-            "share": (("part", "block", "length"), found, f"share of the {norm} distance after the block", "1"),
+            "observed": (
+                ("length",),
+                observed,
+                "L1 distance of the attention outputs of block 0",
+                MODEL_UNITS,
+            ),
+            "bound": (
+                ("length",),
+                bound,
+                "Theorem B.3's bound on it, value norms measured",
+                MODEL_UNITS,
+            ),
+            "share": (
+                ("part", "block", "length"),
+                found,
+                f"share of the {norm} distance after the block",
+                "1",
+            ),
         },
     )
 
@@ -127,18 +170,27 @@ def collapse_mechanism(
 def _trends(**rows: Float[Tensor, "block head length"]) -> dict[str, Variable]:
     """Trends of means over blocks and heads with the length, with p-values that are corrected together."""
     means = torch.stack([values.mean(dim=(0, 1)) for values in rows.values()])
-    found = association(means, torch.arange(means.shape[-1], dtype=torch.float64)).corrected()
+    found = association(
+        means, torch.arange(means.shape[-1], dtype=torch.float64)
+    ).corrected()
     text = "Spearman correlation with the length of the mean over blocks and heads"
     parts: dict[str, Variable] = {}
     for place, name in enumerate(rows):
-        parts |= Association(*(part[place] for part in found)).variables(name, text, among="both trends")
+        parts |= Association(*(part[place] for part in found)).variables(
+            name, text, among="both trends"
+        )
     return parts
 
 
-def _attention(pairs: PairCapture) -> tuple[Float[Tensor, "block head length"], Float[Tensor, "block head length"]]:
+def _attention(
+    pairs: PairCapture,
+) -> tuple[Float[Tensor, "block head length"], Float[Tensor, "block head length"]]:
     """The total variation δ over the first n positions, and the attention of position n + 1 to itself."""
     blocks = pairs.layers[:-1]
-    rows, star = (torch.stack([s.others[pattern_site(b)] for b in blocks]) for s in (pairs.v, pairs.star))
+    rows, star = (
+        torch.stack([s.others[pattern_site(b)] for b in blocks])
+        for s in (pairs.v, pairs.star)
+    )
     variation, own = [], []
     for k, length in enumerate(pairs.lengths):
         n = len(pairs.sequence.plain(length))
@@ -148,17 +200,25 @@ def _attention(pairs: PairCapture) -> tuple[Float[Tensor, "block head length"], 
 
 
 def _first_block(
-    model: Bridge, pairs: PairCapture, variation: Float[Tensor, "head length"], own: Float[Tensor, "head length"]
+    model: Bridge,
+    pairs: PairCapture,
+    variation: Float[Tensor, "head length"],
+    own: Float[Tensor, "head length"],
 ) -> tuple[Float[Tensor, " length"], Float[Tensor, " length"]]:
     """The distance ‖o − o*‖₁ of block 0, and its bound by B.3."""
     weights, v, star = output_weights(model, 0), pairs.v.others, pairs.star.others
     _require_known_output(model, weights, v, star)
-    new = largest = torch.maximum(_contribution(v[VALUE], weights), _contribution(star[VALUE], weights))
+    new = largest = torch.maximum(
+        _contribution(v[VALUE], weights), _contribution(star[VALUE], weights)
+    )
     if pairs.values is not None:
         before = _contribution(pairs.values, weights).cummax(dim=0).values
         shared = [len(pairs.sequence.plain(n)) - 1 for n in pairs.lengths]
         largest = torch.stack(
-            [torch.maximum(before[k - 1], own) if k else own for k, own in zip(shared, new, strict=True)]
+            [
+                torch.maximum(before[k - 1], own) if k else own
+                for k, own in zip(shared, new, strict=True)
+            ]
         )
     bound = (largest.T * (variation + own)).sum(dim=0)
     return distance(v[OUTPUT], star[OUTPUT], "l1"), bound
@@ -170,7 +230,9 @@ def output_weights(model: Bridge, block: int) -> Float[Tensor, "head value d"]:
     if stored_as(model) is None:
         return attention.W_O.detach().cpu().double()
     weight = attention.o.original_component.weight.dequantize().detach().cpu().double()
-    return rearrange(weight, "d (head value) -> head value d", head=int(model.cfg.n_heads))
+    return rearrange(
+        weight, "d (head value) -> head value d", head=int(model.cfg.n_heads)
+    )
 
 
 def _contribution(
@@ -178,10 +240,18 @@ def _contribution(
 ) -> Float[Tensor, "branch head"]:
     """The norm ‖x^h‖₁ = ‖W_O^h value‖₁ for each query head h, which reads key/value head h // (heads per group)."""
     group = len(weights) // values.shape[1]
-    return torch.stack([(values[:, h // group].double() @ w).abs().sum(dim=-1) for h, w in enumerate(weights)], dim=-1)
+    return torch.stack(
+        [
+            (values[:, h // group].double() @ w).abs().sum(dim=-1)
+            for h, w in enumerate(weights)
+        ],
+        dim=-1,
+    )
 
 
-def _require_known_output(model: Bridge, weights: Tensor, v: Mapping[str, Tensor], star: Mapping[str, Tensor]) -> None:
+def _require_known_output(
+    model: Bridge, weights: Tensor, v: Mapping[str, Tensor], star: Mapping[str, Tensor]
+) -> None:
     """Raise unless the output of the block's attention is W_O applied to the outputs of its heads."""
     mixed = v[head_site(0)].double() - star[head_site(0)].double()
     expected = torch.einsum("nhe,hed->nd", mixed, weights)
@@ -194,14 +264,23 @@ def _require_known_output(model: Bridge, weights: Tensor, v: Mapping[str, Tensor
         )
 
 
-def _shares(model: Bridge, pairs: PairCapture, block: int, norm: Distance) -> Float[Tensor, "part length"]:
+def _shares(
+    model: Bridge, pairs: PairCapture, block: int, norm: Distance
+) -> Float[Tensor, "part length"]:
     """The parts' shares of the distance after a block: Δv⁽ℓ⁺¹⁾ = Δv⁽ℓ⁾ + Δattention + ΔMLP."""
     v, star = pairs.v, pairs.star
     parts = [v.values[block].double() - star.values[block].double()]
-    parts += [v.others[site].double() - star.others[site].double() for site in branch_sites(model, block)]
-    parts += [torch.zeros_like(parts[0])] * (len(PARTS) - len(parts))  # a block without an MLP
+    parts += [
+        v.others[site].double() - star.others[site].double()
+        for site in branch_sites(model, block)
+    ]
+    parts += [torch.zeros_like(parts[0])] * (
+        len(PARTS) - len(parts)
+    )  # a block without an MLP
     whole = v.values[block + 1].double() - star.values[block + 1].double()
-    off, allowed = difference(torch.stack(parts).sum(dim=0), whole, v.values.dtype, size=v.values[block + 1])
+    off, allowed = difference(
+        torch.stack(parts).sum(dim=0), whole, v.values.dtype, size=v.values[block + 1]
+    )
     if not off <= allowed:
         raise UnsoundModelError(
             f"Block {block} adds more to the residual stream than attention and MLP (the difference is {off:.2g}).",

@@ -10,7 +10,15 @@ from torch import Tensor
 from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bridge, Distance, DtypeName, Scale, dtype_name, full_name
-from squashlens.engine.capturing.pairs import PairCapture, PairRun, Pairs, Replay, SequenceOrCapture, Streams, pairs_of
+from squashlens.engine.capturing.pairs import (
+    PairCapture,
+    PairRun,
+    Pairs,
+    Replay,
+    SequenceOrCapture,
+    Streams,
+    pairs_of,
+)
 from squashlens.engine.running.forward import require_understood
 from squashlens.engine.text.context import display_tokens
 from squashlens.errors import UnsoundModelError
@@ -22,7 +30,9 @@ from squashlens.sequences import GrowingSequence, Ids
 from squashlens.theory.distances import NOISE_FLOORS, distance, noise, rms
 
 Dtype = TypeAliasType("Dtype", DtypeName | torch.dtype)  # as a user may give it
-NOISE = "how far rounding can move D: ‖v − ṽ‖ + ‖v* − ṽ*‖, with ṽ and ṽ* from a second run"
+NOISE = (
+    "how far rounding can move D: ‖v − ṽ‖ + ‖v* − ṽ*‖, with ṽ and ṽ* from a second run"
+)
 
 
 def find_dtype(given: Dtype | None) -> torch.dtype | None:
@@ -69,7 +79,9 @@ class Metric:
 
     def derived(self, text: str) -> str:
         """The long name of what was computed from distances, whose units do not tell the scale."""
-        return self.stated(f"{text}, {self.norm} distances{' ÷ rms(v)' if self.scale == 'relative' else ''}")
+        return self.stated(
+            f"{text}, {self.norm} distances{' ÷ rms(v)' if self.scale == 'relative' else ''}"
+        )
 
     def stated(self, text: str) -> str:
         """The long name of what depends on the rounding alone."""
@@ -84,7 +96,9 @@ class Metric:
     ) -> Float[Tensor, "layer branch"]:
         """The distance D = ‖v − w‖ at every layer and length, divided by rms(v) on the relative scale."""
         v, w = self.rounded(v), self.rounded(w)
-        found = torch.stack([distance(a, b, self.norm) for a, b in zip(v, w, strict=True)])
+        found = torch.stack(
+            [distance(a, b, self.norm) for a, b in zip(v, w, strict=True)]
+        )
         return found / self.size(v) if self.scale == "relative" else found
 
     def size(self, v: Float[Tensor, "layer branch d"]) -> Float[Tensor, "layer branch"]:
@@ -100,13 +114,17 @@ class Metric:
         floor = self.floor(pairs.v, pairs.star, pairs.replay)
         return self.between(pairs) > NOISE_FLOORS * floor[:, None]
 
-    def floor(self, v: Streams, star: Streams, replay: Replay | None) -> Float[Tensor, " layer"]:
+    def floor(
+        self, v: Streams, star: Streams, replay: Replay | None
+    ) -> Float[Tensor, " layer"]:
         """The largest noise over the replayed lengths, which is used for all lengths; NaN if none was replayed."""
         if replay is None:
             return torch.full((len(v.values),), torch.nan, dtype=torch.float64)
         return self.noise(v, star, replay).amax(dim=-1)
 
-    def noise(self, v: Streams, star: Streams, replay: Replay) -> Float[Tensor, "layer branch"]:
+    def noise(
+        self, v: Streams, star: Streams, replay: Replay
+    ) -> Float[Tensor, "layer branch"]:
         """An upper bound on |D − D̃| at the replayed lengths, where D̃ is the distance of the second run's ṽ and ṽ*.
 
         By the triangle inequality |‖v − v*‖ − ‖ṽ − ṽ*‖| ≤ ‖v − ṽ‖ + ‖v* − ṽ*‖. |D − D̃| itself can be 0 by chance. The
@@ -114,7 +132,10 @@ class Metric:
         r = rms(v), and (D̃ ÷ r̃) |r̃ − r| ÷ r is added.
         """
         places = list(replay.places)
-        pair, again = (v.values[:, places], star.values[:, places]), (replay.v, replay.star)
+        pair, again = (
+            (v.values[:, places], star.values[:, places]),
+            (replay.v, replay.star),
+        )
         moved = [
             noise(self.rounded(one), self.rounded(two), self.norm, replay.roundings)
             for one, two in zip(pair, again, strict=True)
@@ -127,7 +148,11 @@ class Metric:
 
 
 def with_y(
-    name: str, values: Tensor, text: str, units: str, dims: tuple[str, ...] = ("layer", "length")
+    name: str,
+    values: Tensor,
+    text: str,
+    units: str,
+    dims: tuple[str, ...] = ("layer", "length"),
 ) -> dict[str, Variable]:
     """Two variables from values whose last layer is y: one over the layers, and one for y."""
     axis = dims.index("layer")
@@ -139,11 +164,19 @@ def with_y(
     }
 
 
-REPLAYED = 4  # lengths that are run a second time for the noise floor, if no capture is given
+REPLAYED = (
+    4  # lengths that are run a second time for the noise floor, if no capture is given
+)
 
 
 def take_pairs(
-    model: Bridge, given: SequenceOrCapture, function: str, pairs: Pairs, *, patterns: bool = False, **arguments: Any
+    model: Bridge,
+    given: SequenceOrCapture,
+    function: str,
+    pairs: Pairs,
+    *,
+    patterns: bool = False,
+    **arguments: Any,
 ) -> tuple[Session, PairCapture]:
     """The session of a measurement of pairs, and the pairs: those of a capture, or of a sequence that is run now.
 
@@ -154,7 +187,9 @@ def take_pairs(
     return with_passes(session, captured.v, capture=captured.options), captured
 
 
-def sequence_session(model: Bridge, of: PairCapture | PairRun, function: str, **arguments: Any) -> Session:
+def sequence_session(
+    model: Bridge, of: PairCapture | PairRun, function: str, **arguments: Any
+) -> Session:
     """The session of a measurement on a growing sequence, whose provenance describes the sequence."""
     session = Session.without_prompt(model, of.ids, function, **arguments)
     return session.knowing(sequence=_describe(session.model, of.sequence))
@@ -162,8 +197,13 @@ def sequence_session(model: Bridge, of: PairCapture | PairRun, function: str, **
 
 def with_passes(session: Session, *streams: Streams, **facts: Any) -> Session:
     """The session with further facts in its provenance: how the passes were run, and `facts`."""
-    routes, attention = ({getattr(s, part) for s in streams} for part in ("route", "attention"))
-    ways = {"passes": ", ".join(sorted(routes)), "attention_implementation": ", ".join(sorted(attention))}
+    routes, attention = (
+        {getattr(s, part) for s in streams} for part in ("route", "attention")
+    )
+    ways = {
+        "passes": ", ".join(sorted(routes)),
+        "attention_implementation": ", ".join(sorted(attention)),
+    }
     return session.knowing(**ways, **facts)
 
 
@@ -173,7 +213,10 @@ def coords(of: PairCapture | PairRun) -> dict[str, Any]:
         "layer": np.array(of.layers),
         "length": np.array(of.lengths),
         "tokens": ("length", np.array([len(of.sequence.plain(n)) for n in of.lengths])),
-        "before_separator": ("length", np.array([of.sequence.before_separator(n) for n in of.lengths])),
+        "before_separator": (
+            "length",
+            np.array([of.sequence.before_separator(n) for n in of.lengths]),
+        ),
     }
 
 
@@ -192,7 +235,8 @@ def _describe(model: Any, sequence: GrowingSequence) -> dict[str, Any]:
         "separators_after": list(sequence.breaks),
         "ending": "" if sequence.ending is None else as_text((sequence.ending,)),
         "token_ids": {
-            part: list(getattr(sequence, part)) for part in ("prefix", "content", "suffix", "separators", "alphabet")
+            part: list(getattr(sequence, part))
+            for part in ("prefix", "content", "suffix", "separators", "alphabet")
         }
         | {"ending": sequence.ending},
     }

@@ -19,17 +19,31 @@ from squashlens.engine.memory import require_room
 from squashlens.engine.running.forward import log_probabilities
 from squashlens.engine.running.groupings import grouped_streams, groupings
 from squashlens.errors import InputError
-from squashlens.measure.collapse.metric import coords, next_token_is_known, sequence_session, with_y
+from squashlens.measure.collapse.metric import (
+    coords,
+    next_token_is_known,
+    sequence_session,
+    with_y,
+)
 from squashlens.measure.registration import measurement
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.sequences import GrowingSequence, Ids
 from squashlens.theory.distances import total_variation
-from squashlens.theory.separation import margin, noise_of_runs, ratio, recovered, steps, to_first_run
+from squashlens.theory.separation import (
+    margin,
+    noise_of_runs,
+    ratio,
+    recovered,
+    steps,
+    to_first_run,
+)
 
 RECOVERED = "share of runs in which the nearest representation of the first run is that of the same length"
 
 
-@measurement("separation_curve", cheaper="Fewer lengths= or n_random_models=0 takes less.")
+@measurement(
+    "separation_curve", cheaper="Fewer lengths= or n_random_models=0 takes less."
+)
 def separation(
     model: Bridge,
     sequence: GrowingSequence,
@@ -89,21 +103,47 @@ def separation(
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
     run = prepare_run(model, sequence, lengths, "auto")
     if len(run.lengths) < 2:
-        raise InputError(f"lengths={run.lengths} has one length, and nothing to tell it from.", "Give at least two.")
-    session = sequence_session(run.model, run, "separation", lengths=list(run.lengths), n_random_models=n_random_models)
+        raise InputError(
+            f"lengths={run.lengths} has one length, and nothing to tell it from.",
+            "Give at least two.",
+        )
+    session = sequence_session(
+        run.model,
+        run,
+        "separation",
+        lengths=list(run.lengths),
+        n_random_models=n_random_models,
+    )
     prompts = [run.sequence.plain(n).ids(run.sequence.trunk) for n in run.lengths]
     streams = grouped_streams(run.model, *rows_of(prompts))
     variables = _of_streams(streams, np.array(run.lengths))
-    variables |= {"chance": ((), 1 / len(prompts), "recovery by chance, 1 ÷ number of lengths", "1")}
+    variables |= {
+        "chance": (
+            (),
+            1 / len(prompts),
+            "recovery by chance, 1 ÷ number of lengths",
+            "1",
+        )
+    }
     if next_token_is_known(run.model):
         variables |= _of_next_token(run.model, streams[:, -1])
     axes = coords(run)
     if n_random_models:
         axes["random_model"] = np.arange(n_random_models)
-        by_seed = [_random_recovery(run, prompts, seed) for seed in range(n_random_models)]
+        by_seed = [
+            _random_recovery(run, prompts, seed) for seed in range(n_random_models)
+        ]
         text = "recovery in a model with random weights"
-        variables |= with_y("recovery_random", torch.stack(by_seed), text, "1", ("random_model", "layer"))
-    return session.knowing(groupings=groupings(run.model)).dataset("separation", axes, variables)
+        variables |= with_y(
+            "recovery_random",
+            torch.stack(by_seed),
+            text,
+            "1",
+            ("random_model", "layer"),
+        )
+    return session.knowing(groupings=groupings(run.model)).dataset(
+        "separation", axes, variables
+    )
 
 
 def rows_of(prompts: Sequence[Ids]) -> tuple[list[Ids], list[list[int]]]:
@@ -114,34 +154,71 @@ def rows_of(prompts: Sequence[Ids]) -> tuple[list[Ids], list[list[int]]]:
     return [*prompts], [[len(ids) - 1] for ids in prompts]
 
 
-def _of_streams(streams: Float[Tensor, "run layer prompt d"], lengths: np.ndarray) -> dict[str, Variable]:
+def _of_streams(
+    streams: Float[Tensor, "run layer prompt d"], lengths: np.ndarray
+) -> dict[str, Variable]:
     """The variables over layers, and for y."""
     layers = streams.transpose(0, 1)
     noise = torch.stack([noise_of_runs(runs) for runs in layers])
     moved = torch.stack([steps(runs) for runs in layers])
     margins = torch.stack([margin(runs) for runs in layers])
-    share, place = map(torch.stack, zip(*(recovered(to_first_run(runs)) for runs in layers), strict=True))
+    share, place = map(
+        torch.stack,
+        zip(*(recovered(to_first_run(runs)) for runs in layers), strict=True),
+    )
     nearest = torch.from_numpy(lengths)[place]
     return {
-        **with_y("noise", noise, "how far rounding moves the representation, L2", MODEL_UNITS),
+        **with_y(
+            "noise", noise, "how far rounding moves the representation, L2", MODEL_UNITS
+        ),
         **with_y("step", moved, "L2 distance to the next length ÷ noise", "1"),
         **with_y("recovered", share, RECOVERED, "1"),
-        **with_y("nearest", nearest, "length whose representation in the first run is nearest to the second", "tokens"),
-        **with_y("recovery", share.mean(dim=-1), f"{RECOVERED}, mean of all lengths", "1", ("layer",)),
-        **with_y("margin", margins, "smallest distance of two lengths ÷ the sum of their noise", "1", ("layer",)),
+        **with_y(
+            "nearest",
+            nearest,
+            "length whose representation in the first run is nearest to the second",
+            "tokens",
+        ),
+        **with_y(
+            "recovery",
+            share.mean(dim=-1),
+            f"{RECOVERED}, mean of all lengths",
+            "1",
+            ("layer",),
+        ),
+        **with_y(
+            "margin",
+            margins,
+            "smallest distance of two lengths ÷ the sum of their noise",
+            "1",
+            ("layer",),
+        ),
     }
 
 
-def _random_recovery(run: PairRun, prompts: Sequence[Ids], seed: int) -> Float[Tensor, " layer"]:
+def _random_recovery(
+    run: PairRun, prompts: Sequence[Ids], seed: int
+) -> Float[Tensor, " layer"]:
     """The recovery at each layer and at y of a model with random weights."""
-    streams = grouped_streams(with_random_weights(run.model, seed), *rows_of(prompts), label="random weights")
-    return torch.stack([recovered(to_first_run(runs))[0].mean() for runs in streams.transpose(0, 1)])
+    streams = grouped_streams(
+        with_random_weights(run.model, seed), *rows_of(prompts), label="random weights"
+    )
+    return torch.stack(
+        [recovered(to_first_run(runs))[0].mean() for runs in streams.transpose(0, 1)]
+    )
 
 
-def _of_next_token(model: Bridge, y: Float[Tensor, "run prompt d"]) -> dict[str, Variable]:
+def _of_next_token(
+    model: Bridge, y: Float[Tensor, "run prompt d"]
+) -> dict[str, Variable]:
     """The variables of the next-token distributions, whose square roots are compared: ‖√p − √q‖₂ is √2 × Hellinger."""
     n, outcomes = y.shape[1], int(model.cfg.d_vocab)
-    require_room(3 * 8 * n * outcomes, torch.device("cpu"), "The next-token distributions", "Use fewer lengths.")
+    require_room(
+        3 * 8 * n * outcomes,
+        torch.device("cpu"),
+        "The next-token distributions",
+        "Use fewer lengths.",
+    )
     first = torch.cat([rows.exp().cpu() for rows in log_probabilities(model, y[0])])
     roots, others = first.sqrt(), torch.empty_like(first)
     noise, gaps = torch.zeros(n, dtype=torch.float64), []
@@ -152,14 +229,28 @@ def _of_next_token(model: Bridge, y: Float[Tensor, "run prompt d"]) -> dict[str,
             here = slice(start, start := start + len(p))
             noise[here] = torch.maximum(noise[here], total_variation(p, first[here]))
             others[here] = p.sqrt()
-        gaps.append((2 - 2 * others @ roots.T).clamp(min=0).sqrt())  # one product: row by row it waits for memory
+        gaps.append(
+            (2 - 2 * others @ roots.T).clamp(min=0).sqrt()
+        )  # one product: row by row it waits for memory
     share, _ = recovered(torch.stack(gaps))
     moved = total_variation(first[1:], first[:-1])
-    step = torch.cat([ratio(moved, noise[:-1]), torch.full((1,), torch.nan, dtype=torch.float64)])
+    step = torch.cat(
+        [ratio(moved, noise[:-1]), torch.full((1,), torch.nan, dtype=torch.float64)]
+    )
     text = f"{RECOVERED}, by the next token"
     return {
-        "next_noise": (("length",), noise, "how far rounding moves the next token's distribution, L1", "1"),
-        "next_step": (("length",), step, "L1 distance of the next token to that of the next length ÷ noise", "1"),
+        "next_noise": (
+            ("length",),
+            noise,
+            "how far rounding moves the next token's distribution, L1",
+            "1",
+        ),
+        "next_step": (
+            ("length",),
+            step,
+            "L1 distance of the next token to that of the next length ÷ noise",
+            "1",
+        ),
         "next_recovered": (("length",), share, text, "1"),
         "next_recovery": ((), share.mean(), f"{text}, mean of all lengths", "1"),
     }

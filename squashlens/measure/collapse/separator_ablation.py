@@ -18,12 +18,27 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from squashlens._typing import Ablation, Bridge, Distance, Edit, Kind, Kinds, Scale, positive
+from squashlens._typing import (
+    Ablation,
+    Bridge,
+    Distance,
+    Edit,
+    Kind,
+    Kinds,
+    Scale,
+    positive,
+)
 from squashlens.bars import bar, write
 from squashlens.engine.agreement import agree
 from squashlens.engine.anatomy import dtype_of
 from squashlens.engine.applied import probe_ids, require_effective
-from squashlens.engine.capturing.pairs import PairRun, SequenceOrCapture, Streams, passes_of, prepare_run
+from squashlens.engine.capturing.pairs import (
+    PairRun,
+    SequenceOrCapture,
+    Streams,
+    passes_of,
+    prepare_run,
+)
 from squashlens.engine.hooking.hook import Hook
 from squashlens.engine.hooking.standing import without_ambient
 from squashlens.engine.running.forward import causal, context, next_logits
@@ -33,9 +48,23 @@ from squashlens.engine.text.context import display_tokens
 from squashlens.engine.text.tokens import checked_prompts, require_same_vocabulary
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
 from squashlens.hooks.activations import mean_activations
-from squashlens.hooks.interventions import STREAMS, mask_tokens, zero_pattern, zero_residual, zero_values
+from squashlens.hooks.interventions import (
+    STREAMS,
+    mask_tokens,
+    zero_pattern,
+    zero_residual,
+    zero_values,
+)
 from squashlens.hooks.patches import drawn_from, replacing
-from squashlens.measure.collapse.metric import NOISE, REPLAYED, Metric, coords, sequence_session, with_passes, with_y
+from squashlens.measure.collapse.metric import (
+    NOISE,
+    REPLAYED,
+    Metric,
+    coords,
+    sequence_session,
+    with_passes,
+    with_y,
+)
 from squashlens.measure.registration import measurement
 from squashlens.prompts import Token, one_token, stacked
 from squashlens.records.results import Variable
@@ -48,7 +77,9 @@ GAP: Edit = "delete_keep_positions"
 HOOKED = "distance of v and v* with a hook from a block on"
 
 
-@measurement("retained_by_kind", cheaper="Fewer kinds=, from_blocks= or lengths= takes less.")
+@measurement(
+    "retained_by_kind", cheaper="Fewer kinds=, from_blocks= or lengths= takes less."
+)
 def separator_ablation(
     model: Bridge,
     sequence: SequenceOrCapture,
@@ -120,34 +151,70 @@ def separator_ablation(
     if lengths is None and isinstance(sequence, GrowingSequence):
         lengths = range(len(sequence), 0, len(sequence) // -LENGTHS)
     run = prepare_run(model, sequence, lengths, passes_of(sequence))
-    if not run.sequence.separator_places(run.lengths[-1]):  # a separator after the last content token is not within
+    if not run.sequence.separator_places(
+        run.lengths[-1]
+    ):  # a separator after the last content token is not within
         raise InputError(
-            "The sequence has no separators to ablate.", "Build it with separators, such as separator=',', every=3."
+            "The sequence has no separators to ablate.",
+            "Build it with separators, such as separator=',', every=3.",
         )
     blocks, every = _blocks(run, from_blocks), run.layers[:-1]
-    if by_default and (len(run.lengths) < len(run.sequence) or len(blocks) < len(every)):
+    if by_default and (
+        len(run.lengths) < len(run.sequence) or len(blocks) < len(every)
+    ):
         taken = f"lengths: {len(run.lengths)} of {len(run.sequence)}; from_blocks: {len(blocks)} of {len(every)}"
-        write(f"separator_ablation: {taken}. The arguments of these names choose others.")
-    found, over, ways, facts = _ablate(run, metric, kinds, blocks, substitute, source, seed, noise_lengths)
+        write(
+            f"separator_ablation: {taken}. The arguments of these names choose others."
+        )
+    found, over, ways, facts = _ablate(
+        run, metric, kinds, blocks, substitute, source, seed, noise_lengths
+    )
     session = sequence_session(
-        run.model, run, "separator_ablation", kinds=list(kinds), **metric.said, seed=seed,
-        noise_lengths=noise_lengths, source="drawn" if source is None else [other.name for other in source],
+        run.model,
+        run,
+        "separator_ablation",
+        kinds=list(kinds),
+        **metric.said,
+        seed=seed,
+        noise_lengths=noise_lengths,
+        source="drawn" if source is None else [other.name for other in source],
         substitute=None if substitute is None else facts.get("substitute", substitute),
-    )  # fmt: skip
-    return with_passes(session, *ways, **facts).dataset("separator ablation", over, found)
+    )
+    return with_passes(session, *ways, **facts).dataset(
+        "separator ablation", over, found
+    )
 
 
 def _ablate(
-    run: PairRun, metric: Metric, kinds: Collection[Kind], blocks: Sequence[int], substitute: Token | None,
-    source: Sequence[GrowingSequence] | None, seed: int, replay: int,
-) -> tuple[dict[str, Variable], dict[str, Any], list[Streams], dict[str, Any]]:  # fmt: skip
+    run: PairRun,
+    metric: Metric,
+    kinds: Collection[Kind],
+    blocks: Sequence[int],
+    substitute: Token | None,
+    source: Sequence[GrowingSequence] | None,
+    seed: int,
+    replay: int,
+) -> tuple[dict[str, Variable], dict[str, Any], list[Streams], dict[str, Any]]:
     """The ablations of the separators of one sequence: variables, coordinates, streams as run, and provenance facts."""
     sequence = run.sequence
     other = substitute_for(run, substitute, seed) if "substitute" in kinds else -1
-    inputs = {"none": Variant(sequence.separated((), ())), "separators": Variant(sequence)}
-    inputs |= {kind: edit(run, kind, other, seed) for kind in get_args(Edit) if kind in kinds}
-    hooks = {kind: maker(run, kind, source, seed) for kind in get_args(Ablation) if kind in kinds}
-    acting = {(kind, block): hook_separators(run, kind, block, act) for kind, act in hooks.items() for block in blocks}
+    inputs = {
+        "none": Variant(sequence.separated((), ())),
+        "separators": Variant(sequence),
+    }
+    inputs |= {
+        kind: edit(run, kind, other, seed) for kind in get_args(Edit) if kind in kinds
+    }
+    hooks = {
+        kind: maker(run, kind, source, seed)
+        for kind in get_args(Ablation)
+        if kind in kinds
+    }
+    acting = {
+        (kind, block): hook_separators(run, kind, block, act)
+        for kind, act in hooks.items()
+        for block in blocks
+    }
 
     distances, ways, floors = {}, [], []
     for name, variant in bar({**inputs, **acting}.items(), desc="ablations"):
@@ -161,14 +228,21 @@ def _ablate(
         ways.append(v)
     floor = torch.stack(floors).amax(dim=0)
 
-    edits, dims = torch.stack([distances[name] for name in inputs]), ("edit", "layer", "length")
+    edits, dims = (
+        torch.stack([distances[name] for name in inputs]),
+        ("edit", "layer", "length"),
+    )
     none, separators = distances["none"], distances["separators"]
     effect = separators - none
-    found = with_y("distance", edits, metric.distance("distance of v and v*"), metric.units, dims)
+    found = with_y(
+        "distance", edits, metric.distance("distance of v and v*"), metric.units, dims
+    )
     share = metric.derived("share of the separators' effect that remains")
     retained = _where_clear(effect.abs(), floor, (edits - none) / effect)
     found |= with_y("retained", retained, share, "1", dims)
-    found |= with_y("noise_floor", floor, metric.derived(NOISE), metric.units, ("layer",))
+    found |= with_y(
+        "noise_floor", floor, metric.derived(NOISE), metric.units, ("layer",)
+    )
     if GAP in distances:
         gap = distances[GAP]
         factor = _where_clear(torch.minimum(gap, none), floor, gap / none)
@@ -178,17 +252,35 @@ def _ablate(
         text = metric.derived("D with separators ÷ D with gaps in their place")
         found |= with_y("attention_factor", factor, text, "1")
     if acting:
-        from_block = torch.stack([torch.stack([distances[kind, b] for b in blocks]) for kind in hooks])
+        from_block = torch.stack(
+            [torch.stack([distances[kind, b] for b in blocks]) for kind in hooks]
+        )
         dims = ("hook", "from_block", "layer", "length")
-        found |= with_y("distance_from", from_block, metric.distance(HOOKED), metric.units, dims)
+        found |= with_y(
+            "distance_from", from_block, metric.distance(HOOKED), metric.units, dims
+        )
         retained = _where_clear(effect.abs(), floor, (from_block - none) / effect)
         found |= with_y("retained_from", retained, share, "1", dims)
-    over = coords(run) | {"edit": list(inputs)} | ({"hook": list(hooks), "from_block": blocks} if acting else {})
-    counts = [[len(variant.sequence.plain(n)) for n in run.lengths] for variant in inputs.values()]
+    over = (
+        coords(run)
+        | {"edit": list(inputs)}
+        | ({"hook": list(hooks), "from_block": blocks} if acting else {})
+    )
+    counts = [
+        [len(variant.sequence.plain(n)) for n in run.lengths]
+        for variant in inputs.values()
+    ]
     over["tokens"] = (("edit", "length"), np.array(counts))
-    since = [n - max((after for after in sequence.breaks if after < n), default=0) for n in run.lengths]
+    since = [
+        n - max((after for after in sequence.breaks if after < n), default=0)
+        for n in run.lengths
+    ]
     over["place_in_group"] = ("length", np.array(since))
-    facts = {} if other < 0 else {"substitute": display_tokens(run.model, torch.tensor([[other]]))[0][0]}
+    facts = (
+        {}
+        if other < 0
+        else {"substitute": display_tokens(run.model, torch.tensor([[other]]))[0][0]}
+    )
     return found, over, ways, facts
 
 
@@ -200,10 +292,13 @@ def _where_clear(size: Tensor, floor: Tensor, quotient: Tensor) -> Tensor:
 def _blocks(run: PairRun, from_blocks: Iterable[int] | None) -> list[int]:
     """The first blocks of the hooks. Raises for blocks that do not exist or are given twice."""
     every = run.layers[:-1]
-    chosen = list(every[:: -(-len(every) // BLOCKS)] if from_blocks is None else from_blocks)
+    chosen = list(
+        every[:: -(-len(every) // BLOCKS)] if from_blocks is None else from_blocks
+    )
     if not chosen or not set(chosen) <= set(every) or len(set(chosen)) < len(chosen):
         raise InputError(
-            f"from_blocks={chosen!r} are not different blocks of this model.", f"Use blocks 0 to {every[-1]}."
+            f"from_blocks={chosen!r} are not different blocks of this model.",
+            f"Use blocks 0 to {every[-1]}.",
         )
     return chosen
 
@@ -211,8 +306,11 @@ def _blocks(run: PairRun, from_blocks: Iterable[int] | None) -> list[int]:
 REFERENCES = 8  # reference sequences to draw when the caller gives none
 
 FACTORIES: dict[str, Callable[..., Hook]] = {
-    "mask": mask_tokens, "zero_pattern": zero_pattern, "zero_values": zero_values, "zero_residual": zero_residual,
-}  # fmt: skip
+    "mask": mask_tokens,
+    "zero_pattern": zero_pattern,
+    "zero_values": zero_values,
+    "zero_residual": zero_residual,
+}
 # The hooks that ablate separators, given the positions of the separators and the blocks in which the hooks act.
 MakeHooks = Callable[[Sequence[int], tuple[int, ...]], list[Hook]]
 
@@ -230,12 +328,20 @@ def edit(run: PairRun, kind: Edit, other: int, seed: int) -> Variant:
     breaks = sequence.breaks
     removed = set(sequence.separator_places())
     if kind == "delete":  # all remaining tokens after the prefix are content
-        left = tuple(token for place, token in enumerate(sequence.trunk) if place not in removed)
-        return Variant(replace(sequence, content=left[len(sequence.prefix) :], breaks=(), separators=()))
+        left = tuple(
+            token for place, token in enumerate(sequence.trunk) if place not in removed
+        )
+        return Variant(
+            replace(
+                sequence, content=left[len(sequence.prefix) :], breaks=(), separators=()
+            )
+        )
     if kind == "substitute":
         return Variant(sequence.separated([other] * len(breaks), breaks))
     if kind == "extra_digits":
-        return Variant(sequence.separated([sequence.content[b - 1] for b in breaks], breaks))
+        return Variant(
+            sequence.separated([sequence.content[b - 1] for b in breaks], breaks)
+        )
     if kind == "random_places":
         return Variant(sequence.scattered(f"places {seed}"))
     if sequence.ending is not None:
@@ -268,16 +374,27 @@ def _uses_position_ids(model: Bridge) -> bool:
     hidden[2:, 1] = False  # no later token attends to token 1
     try:
         with without_ambient(model):
-            masked = next_logits(model, ids, context=context(model, whole, whole, hidden))
-            missing = next_logits(model, ids[:, kept], context=context(model, kept, kept, causal(4)))
+            masked = next_logits(
+                model, ids, context=context(model, whole, whole, hidden)
+            )
+            missing = next_logits(
+                model, ids[:, kept], context=context(model, kept, kept, causal(4))
+            )
     except SquashlensError:
         raise
-    except (RuntimeError, TypeError, ValueError, AttributeError):  # the model does not take them
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+        AttributeError,
+    ):  # the model does not take them
         return False
     return agree(missing, masked, dtype_of(model))
 
 
-def hook_separators(run: PairRun, kind: Ablation, from_block: int, make: MakeHooks) -> Variant:
+def hook_separators(
+    run: PairRun, kind: Ablation, from_block: int, make: MakeHooks
+) -> Variant:
     """The unchanged sequence with hooks on its separators in all blocks from `from_block` on.
 
     Raises if a hook point has no effect on the logits.
@@ -289,28 +406,41 @@ def hook_separators(run: PairRun, kind: Ablation, from_block: int, make: MakeHoo
     require_effective(run.model, sites)
 
     def on_trunk(tokens: int) -> list[Hook]:
-        inside = [p for p in places if p < tokens]  # at later positions a branch has its own tokens
+        inside = [
+            p for p in places if p < tokens
+        ]  # at later positions a branch has its own tokens
         return make(inside, blocks) if inside else []
 
     # In a pass on the cache, attention to the separators must still be changed; changed values and residual streams
     # are in the cache already.
-    options = {"hooks": on_trunk, "branch_hooks": everywhere if kind in ("mask", "zero_pattern") else ()}
+    options = {
+        "hooks": on_trunk,
+        "branch_hooks": everywhere if kind in ("mask", "zero_pattern") else (),
+    }
     return Variant(run.sequence, options)
 
 
-def maker(run: PairRun, kind: Ablation, source: Sequence[GrowingSequence] | None, seed: int) -> MakeHooks:
+def maker(
+    run: PairRun, kind: Ablation, source: Sequence[GrowingSequence] | None, seed: int
+) -> MakeHooks:
     """The function that makes the hooks of a kind. Of some kinds they insert streams of reference prompts, run here."""
     if kind in FACTORIES:
         return lambda places, blocks: [FACTORIES[kind](places, blocks)]
     rng = Random(f"reference {seed}")
-    given = [run.sequence.unrelated(rng) for _ in range(REFERENCES)] if source is None else source
+    given = (
+        [run.sequence.unrelated(rng) for _ in range(REFERENCES)]
+        if source is None
+        else source
+    )
     for sequence in given:
         require_same_vocabulary(run.model, sequence)
     ids = checked_prompts(run.model, stacked(given))
     chosen = ids if kind == "mean_residual" else drawn_from(ids, seed)
     inserted = mean_activations(run.model, chosen, STREAMS, run.layers[:-1])
     name = f"{kind} of {inserted.name}"
-    return lambda places, blocks: replacing(name, STREAMS, inserted, blocks, tuple(places), tuple(places))
+    return lambda places, blocks: replacing(
+        name, STREAMS, inserted, blocks, tuple(places), tuple(places)
+    )
 
 
 def substitute_for(run: PairRun, token: Token | None, seed: int) -> int:

@@ -24,7 +24,9 @@ MASKS, POSITIONS = ("causal", "none"), ("kept", "none")
 
 
 @measured
-def shares_and_counts(model: Bridge, content: Sequence[Token] = ("1", "0"), *, times: int = 2) -> xr.Dataset:
+def shares_and_counts(
+    model: Bridge, content: Sequence[Token] = ("1", "0"), *, times: int = 2
+) -> xr.Dataset:
     """Distance of the representations of two prompts with equal token shares and different counts, such as 10 and 1100.
 
     The longer prompt repeats each token of `content` `times` in a row. The distance is measured with and without the
@@ -76,25 +78,47 @@ def shares_and_counts(model: Bridge, content: Sequence[Token] = ("1", "0"), *, t
             "Give fewer tokens in content=, or a smaller times=.",
         )
     session = Session.without_prompt(
-        sound, torch.tensor(longer), "shares_and_counts", content=list(map(str, content)), times=times,
+        sound,
+        torch.tensor(longer),
+        "shares_and_counts",
+        content=list(map(str, content)),
+        times=times,
         token_ids=list(longer),
-    )  # fmt: skip
-    gaps = [torch.stack([_apart(sound, ids, longer, mask, kept) for kept in POSITIONS]) for mask in MASKS]
+    )
+    gaps = [
+        torch.stack([_apart(sound, ids, longer, mask, kept) for kept in POSITIONS])
+        for mask in MASKS
+    ]
     text = "distance of tokens of one kind in prompts with equal shares and different counts"
-    found = with_y("distance", torch.stack(gaps), text, "1", ("mask", "positions", "layer"))
-    coords = {"mask": list(MASKS), "positions": list(POSITIONS), "layer": np.arange(n_blocks(sound) + 1)}
+    found = with_y(
+        "distance", torch.stack(gaps), text, "1", ("mask", "positions", "layer")
+    )
+    coords = {
+        "mask": list(MASKS),
+        "positions": list(POSITIONS),
+        "layer": np.arange(n_blocks(sound) + 1),
+    }
     return session.dataset("shares and counts", coords, found)
 
 
-def _apart(model: Bridge, ids: Ids, longer: Ids, mask: str, positions: str) -> Float[Tensor, " layer"]:
+def _apart(
+    model: Bridge, ids: Ids, longer: Ids, mask: str, positions: str
+) -> Float[Tensor, " layer"]:
     """The largest distance over kinds of token, for each layer and then for y."""
     few, many = (_streams(model, one, mask, positions) for one in (ids, longer))
     first = few[:, [ids.index(token) for token in (*ids, *longer)]]
     both = torch.cat([few, many], dim=1)
-    return torch.stack([(distance(a, b, "linf") / rms(a)).max() for a, b in zip(first, both, strict=True)])
+    return torch.stack(
+        [
+            (distance(a, b, "linf") / rms(a)).max()
+            for a, b in zip(first, both, strict=True)
+        ]
+    )
 
 
-def _streams(model: Bridge, ids: Ids, mask: str, positions: str) -> Float[Tensor, "layer position d"]:
+def _streams(
+    model: Bridge, ids: Ids, mask: str, positions: str
+) -> Float[Tensor, "layer position d"]:
     """The residual streams of a prompt at each layer, then y, in a pass with this mask and these positions."""
     n = len(ids)
     place = torch.arange(n) if positions == "kept" else torch.zeros(n, dtype=torch.long)
@@ -105,7 +129,9 @@ def _streams(model: Bridge, ids: Ids, mask: str, positions: str) -> Float[Tensor
         seen = streams_at(model, given, sites, context(model, place, place, visible))
     except SquashlensError:
         raise
-    except ValueError as error:  # models with ALiBi compute biases from a mask of another shape
+    except (
+        ValueError
+    ) as error:  # models with ALiBi compute biases from a mask of another shape
         raise UnsoundModelError(
             f"{type(model.original_model).__name__} does not accept a mask over queries and keys "
             f"({error}), so its causal mask and positions cannot be removed.",

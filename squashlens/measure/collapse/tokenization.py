@@ -26,7 +26,9 @@ from squashlens.measure.session import Session
 from squashlens.records.results import Variable, signed, versions
 from squashlens.sequences import Branch, GrowingSequence, Ids
 
-FORMS: Mapping[str, str] = MappingProxyType({"joined": "", "spaced": " ", "commas": ",", "commas spaced": ", "})
+FORMS: Mapping[str, str] = MappingProxyType(
+    {"joined": "", "spaced": " ", "commas": ",", "commas spaced": ", "}
+)
 
 
 class Text(NamedTuple):
@@ -104,39 +106,67 @@ def repeat_tokenization(
     held = held_by(model) if alone else require_sound(model)
     texts = write_texts(held, n, repeat, separator, prefix)
     coords: dict[str, Any] = {
-        "form": np.array(list(separator), dtype=object), "repeats": np.arange(1, n + 1),
+        "form": np.array(list(separator), dtype=object),
+        "repeats": np.arange(1, n + 1),
         "between": ("form", np.array(list(separator.values()), dtype=object)),
-    }  # fmt: skip
-    about = {"tokenizer": type(held.tokenizer).__name__, "vocabulary_size": len(held.tokenizer.get_vocab())}
+    }
+    about = {
+        "tokenizer": type(held.tokenizer).__name__,
+        "vocabulary_size": len(held.tokenizer.get_vocab()),
+    }
     found = table_of(held, texts, repeat)
     if alone:
-        facts = {**about, "versions": versions(), "call": {"function": "repeat_tokenization", **asked}}
+        facts = {
+            **about,
+            "versions": versions(),
+            "call": {"function": "repeat_tokenization", **asked},
+        }
         return signed("tokenization of repeats", coords, found, facts)
     lead = start_of(held).ids
     # In each form: the prompts with 1 … n repeats, the same with one more repeat, and v* of each of the first.
     whole = [[(*lead, *text.ids) for text in row] for row in texts.values()]
-    compared = [[*row[:-1], *row[1:], *((*ids, ids[-1]) for ids in row[:-1])] for row in whole]
+    compared = [
+        [*row[:-1], *row[1:], *((*ids, ids[-1]) for ids in row[:-1])] for row in whole
+    ]
     every = [ids for row in compared for ids in row]
     for ids in every:
         tokenize(held, torch.tensor(ids))
     session = Session.without_prompt(
-        held, torch.tensor(max(every, key=len)), "repeat_tokenization", **asked, **metric.said
+        held,
+        torch.tensor(max(every, key=len)),
+        "repeat_tokenization",
+        **asked,
+        **metric.said,
     )
-    streams = [_run(held, row).streams([Branch(0, ids) for ids in row]) for row in compared]
+    streams = [
+        _run(held, row).streams([Branch(0, ids) for ids in row]) for row in compared
+    ]
     thirds = [found.values.chunk(3, dim=1) for found in streams]
     naive = torch.stack([metric.gap(text, longer) for text, longer, _ in thirds])
     true = torch.stack([metric.gap(text, doubled) for text, _, doubled in thirds])
     dims = ("form", "layer", "repeats")
-    found |= with_y("naive", naive, f"{norm} distance of the texts with n and n + 1 repeats", metric.units, dims)
-    found |= with_y("distance", true, f"{norm} distance of v and v*", metric.units, dims)
+    found |= with_y(
+        "naive",
+        naive,
+        f"{norm} distance of the texts with n and n + 1 repeats",
+        metric.units,
+        dims,
+    )
+    found |= with_y(
+        "distance", true, f"{norm} distance of v and v*", metric.units, dims
+    )
     coords["layer"] = np.arange(len(streams[0].values) - 1)
-    return with_passes(session, *streams, **about).dataset("tokenization and collapse", coords, found)
+    return with_passes(session, *streams, **about).dataset(
+        "tokenization and collapse", coords, found
+    )
 
 
 def _run(model: Bridge, row: list[Ids]) -> PairRun:
     """The run of all prompts of one form; prompts that are prefixes of the longest one share its pass."""
     trunk = max(row, key=len)
-    sequence = GrowingSequence("texts of one form", content=trunk, alphabet=tuple(dict.fromkeys(trunk)))
+    sequence = GrowingSequence(
+        "texts of one form", content=trunk, alphabet=tuple(dict.fromkeys(trunk))
+    )
     return PairRun(model, sequence, (len(trunk),), torch.tensor([trunk]), "auto")
 
 
@@ -149,7 +179,11 @@ def held_by(given: Any) -> Bridge:
     if hasattr(given, "tokenizer"):
         require_tokenizer(given)
         return given
-    if not (callable(given) and hasattr(given, "get_vocab") and hasattr(given, "convert_ids_to_tokens")):
+    if not (
+        callable(given)
+        and hasattr(given, "get_vocab")
+        and hasattr(given, "convert_ids_to_tokens")
+    ):
         raise InputError(
             f"model= is of type {type(given).__name__}, neither a model with a tokenizer nor a Hugging Face tokenizer.",
             "Load a model, give `AutoTokenizer.from_pretrained(…)`, or `PreTrainedTokenizerFast(tokenizer_object=…)`.",
@@ -158,28 +192,42 @@ def held_by(given: Any) -> Bridge:
     return cast(Bridge, SimpleNamespace(tokenizer=given, cfg=size))
 
 
-def write_texts(held: Bridge, n: int, repeat: str, separator: Mapping[str, str], prefix: str) -> dict[str, list[Text]]:
+def write_texts(
+    held: Bridge, n: int, repeat: str, separator: Mapping[str, str], prefix: str
+) -> dict[str, list[Text]]:
     """The texts of 1 … n + 1 repeats in each form."""
     positive(n, "n", "a number of repeats")
     if not repeat.strip():
-        raise InputError(f"repeat={repeat!r} is not non-empty text.", "Give a digit or a word, such as '1' or 'one'.")
+        raise InputError(
+            f"repeat={repeat!r} is not non-empty text.",
+            "Give a digit or a word, such as '1' or 'one'.",
+        )
     if not separator:
         raise InputError(
-            "separator= has no forms.", "Give names with texts, such as separator={'joined': '', 'spaced': ' '}."
+            "separator= has no forms.",
+            "Give names with texts, such as separator={'joined': '', 'spaced': ' '}.",
         )
     before = tuple(encode(held, prefix)) if prefix.strip() else ()
     found: dict[str, list[Text]] = {}
     for form, between in separator.items():
         both = f"{repeat}{between}{repeat}"
-        if between and sum(both.startswith(repeat, place) for place in range(len(both))) > 2:
+        if (
+            between
+            and sum(both.startswith(repeat, place) for place in range(len(both))) > 2
+        ):
             raise InputError(
                 f"The form {form!r} of separator= writes two repeats as {both!r}, which has more than two {repeat!r}.",
                 f"Use a separator that does not form {repeat!r}.",
             )
         try:
             if between.strip():
-                encode(held, between)  # a tokenizer without a byte fallback would silently drop it
-            found[form] = [_text(held, k, between.join([repeat] * k), prefix, before) for k in range(1, n + 2)]
+                encode(
+                    held, between
+                )  # a tokenizer without a byte fallback would silently drop it
+            found[form] = [
+                _text(held, k, between.join([repeat] * k), prefix, before)
+                for k in range(1, n + 2)
+            ]
         except InputError as error:
             raise InputError(
                 f"The form {form!r} of separator= cannot be tokenized: {error.cause}",
@@ -191,26 +239,39 @@ def write_texts(held: Bridge, n: int, repeat: str, separator: Mapping[str, str],
 def _text(held: Bridge, repeats: int, written: str, prefix: str, before: Ids) -> Text:
     """A text after its prefix. Its own tokens start where the ids differ from those of the prefix alone."""
     ids = tuple(encode(held, prefix + written))
-    start = next((k for k, (a, b) in enumerate(zip(before, ids, strict=False)) if a != b), min(len(before), len(ids)))
+    start = next(
+        (k for k, (a, b) in enumerate(zip(before, ids, strict=False)) if a != b),
+        min(len(before), len(ids)),
+    )
     if start == len(ids):
         raise InputError(
-            f"{written!r} adds no token to the prefix.", "Give a repeat= that the tokenizer does not drop."
+            f"{written!r} adds no token to the prefix.",
+            "Give a repeat= that the tokenizer does not drop.",
         )
     return Text(repeats, written, ids, ids[start:])
 
 
-def table_of(held: Bridge, texts: dict[str, list[Text]], repeat: str) -> dict[str, Variable]:
+def table_of(
+    held: Bridge, texts: dict[str, list[Text]], repeat: str
+) -> dict[str, Variable]:
     """All variables that follow from the token ids, over (form, repeats) and (form, repeats, place)."""
     steps = [list(pairwise(row)) for row in texts.values()]
     every = {token for row in steps for text, _ in row for token in text.content}
     pieces = display_tokens(held, torch.tensor([[*every]]))[0]
-    text_of = {token: piece.replace(" ", SPACE) for token, piece in zip(every, pieces, strict=True)}
+    text_of = {
+        token: piece.replace(" ", SPACE)
+        for token, piece in zip(every, pieces, strict=True)
+    }
     width = max(len(text.content) for row in steps for text, _ in row)
     once = _bare(held, encode(held, repeat))
     repeats = {token for token in every if _bare(held, [token]) == once}
 
-    def over(dtype: Any, text: str, units: str, value: Callable[[Text, Text], Any]) -> Variable:
-        values = np.array([[value(text, longer) for text, longer in row] for row in steps], dtype)
+    def over(
+        dtype: Any, text: str, units: str, value: Callable[[Text, Text], Any]
+    ) -> Variable:
+        values = np.array(
+            [[value(text, longer) for text, longer in row] for row in steps], dtype
+        )
         return ("form", "repeats", "place")[: values.ndim], values, text, units
 
     def filled(values: Iterable[Any], beyond: Any) -> list[Any]:
@@ -218,26 +279,44 @@ def table_of(held: Bridge, texts: dict[str, list[Text]], repeat: str) -> dict[st
 
     return {
         "text": over(object, "the text", "text", lambda t, _: t.written),
-        "tokens": over(int, "number of tokens of the text", "1", lambda t, _: len(t.content)),
-        "pieces": over(
-            object, "the tokens of the text as text", "text", lambda t, _: BETWEEN.join(text_of[k] for k in t.content)
+        "tokens": over(
+            int, "number of tokens of the text", "1", lambda t, _: len(t.content)
         ),
-        "distinct": over(int, "number of distinct tokens", "1", lambda t, _: len(set(t.content))),
+        "pieces": over(
+            object,
+            "the tokens of the text as text",
+            "text",
+            lambda t, _: BETWEEN.join(text_of[k] for k in t.content),
+        ),
+        "distinct": over(
+            int, "number of distinct tokens", "1", lambda t, _: len(set(t.content))
+        ),
         "uniform": over(
-            bool, "whether every repeat is the same single token", "1",
+            bool,
+            "whether every repeat is the same single token",
+            "1",
             lambda t, _: any(_repeats(held, t, token) for token in repeats),
         ),
         "grows": over(
-            bool, "whether one more repeat leaves the earlier tokens unchanged", "1",
+            bool,
+            "whether one more repeat leaves the earlier tokens unchanged",
+            "1",
             lambda t, longer: longer.ids[: len(t.ids)] == t.ids,
         ),
         "pair": over(
-            bool, "whether one more repeat only repeats the last token", "1",
+            bool,
+            "whether one more repeat only repeats the last token",
+            "1",
             lambda t, longer: longer.ids == (*t.ids, t.ids[-1]),
         ),
-        "piece": over(object, "token as text", "text", lambda t, _: filled(map(text_of.get, t.content), "")),
+        "piece": over(
+            object,
+            "token as text",
+            "text",
+            lambda t, _: filled(map(text_of.get, t.content), ""),
+        ),
         "token_id": over(int, "token", "id", lambda t, _: filled(t.content, -1)),
-    }  # fmt: skip
+    }
 
 
 def _repeats(held: Bridge, text: Text, token: int) -> bool:
@@ -246,7 +325,9 @@ def _repeats(held: Bridge, text: Text, token: int) -> bool:
     After a prefix that ends in 11, “111 111” may be 111·11·␣·111: two tokens 111, one of which overlaps the prefix.
     """
     as_many = text.content.count(token) == text.repeats
-    return as_many and _bare(held, text.content) == _bare(held, encode(held, text.written))
+    return as_many and _bare(held, text.content) == _bare(
+        held, encode(held, text.written)
+    )
 
 
 def _bare(held: Bridge, ids: Iterable[int]) -> str:

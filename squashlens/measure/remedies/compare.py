@@ -16,11 +16,22 @@ from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.bars import bar
 from squashlens.engine.anatomy import windows
 from squashlens.engine.applied import applied
-from squashlens.engine.capturing.pairs import Pairs, SequenceOrCapture, capture_pairs, prepare_run, sequence_of
+from squashlens.engine.capturing.pairs import (
+    Pairs,
+    SequenceOrCapture,
+    capture_pairs,
+    prepare_run,
+    sequence_of,
+)
 from squashlens.measure.answers.accuracy import Answer, accuracy
 from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.registration import measurement
-from squashlens.measure.remedies.named_interventions import Changes, are_hooks, by_name, form_under
+from squashlens.measure.remedies.named_interventions import (
+    Changes,
+    are_hooks,
+    by_name,
+    form_under,
+)
 from squashlens.measure.squashing.bound import path_bound
 from squashlens.records.joining import joined, restated
 from squashlens.records.results import as_variable, attributes
@@ -88,37 +99,71 @@ def compare(
     positive(n_samples, "n_samples", "a number of sequences", or_zero=True)
     every, whole = by_name(interventions), sequence_of(sequence)
     chosen = list(prepare_run(model, sequence, lengths, "auto").lengths)
-    asked = f"{n_samples} sequences drawn from the alphabet" if n_samples else "the sequence itself"
+    asked = (
+        f"{n_samples} sequences drawn from the alphabet"
+        if n_samples
+        else "the sequence itself"
+    )
 
     def measured(parts: tuple[Any, ...]) -> xr.Dataset:
         """All quantities under one intervention: with its hooks, and with its sequence if it has one."""
         form = form_under(parts, whole)
         with applied(model, *filter(are_hooks, parts)):
-            captured = capture_pairs(model, form, Pairs(lengths=chosen, noise_lengths=noise_lengths), patterns=False)
+            captured = capture_pairs(
+                model,
+                form,
+                Pairs(lengths=chosen, noise_lengths=noise_lengths),
+                patterns=False,
+            )
             found = collapse(model, captured, norm=norm, scale=scale)
-            found = found[[name for name in KEPT if name in found]].drop_vars("before_separator")
+            found = found[[name for name in KEPT if name in found]].drop_vars(
+                "before_separator"
+            )
             found["bound"] = as_variable(_bound(model, form, chosen[-1]), "bound")
             if answer is not None:
                 # Their content does not depend on the form's separators.
-                drawn = [form.unrelated(Random(f"asked {seed} {number}")) for number in range(n_samples)]
+                drawn = [
+                    form.unrelated(Random(f"asked {seed} {number}"))
+                    for number in range(n_samples)
+                ]
                 right = accuracy(model, drawn or form, answer, lengths=chosen)
-                right = right.rename(low="accuracy_low", high="accuracy_high")  # D has no such ends
+                right = right.rename(
+                    low="accuracy_low", high="accuracy_high"
+                )  # D has no such ends
                 right.attrs["long_name"] = f"share of right answers to {asked}"
                 found["accuracy"] = as_variable(right, "accuracy")
         return restated(found, {"asked": {"n_samples": n_samples, "seed": seed}})
 
-    found = {name: measured(parts) for name, parts in bar(every.items(), desc="interventions")}
-    native = np.array([np.nan if window is None else window for window in windows(model)], dtype=float)
+    found = {
+        name: measured(parts)
+        for name, parts in bar(every.items(), desc="interventions")
+    }
+    native = np.array(
+        [np.nan if window is None else window for window in windows(model)], dtype=float
+    )
     labels = attributes("native attention window, including the query", "tokens")
-    return restated(joined(found, "change").assign(native_window=("block", native, labels)), {})
+    return restated(
+        joined(found, "change").assign(native_window=("block", native, labels)), {}
+    )
 
 
 def _bound(model: Bridge, form: GrowingSequence, longest: int) -> xr.DataArray:
     """The path bound of each content token of the longest prompt."""
     bound = path_bound(model, torch.tensor(form.plain(longest).ids(form.trunk)))
     places = [form.position(number) for number in range(1, longest + 1)]
-    here = bound[places].drop_vars(["position", "token", "token_id"]).rename(position="content")
+    here = (
+        bound[places]
+        .drop_vars(["position", "token", "token_id"])
+        .rename(position="content")
+    )
     return here.assign_coords(content=range(1, longest + 1))
 
 
-KEPT = ("distance", "distance_y", "same_argmax", "total_variation", "noise_floor", "noise_floor_y")
+KEPT = (
+    "distance",
+    "distance_y",
+    "same_argmax",
+    "total_variation",
+    "noise_floor",
+    "noise_floor_y",
+)

@@ -5,12 +5,24 @@ from typing import Any
 
 from typing_extensions import TypeAliasType
 
-from squashlens.engine.hooking.hook import Hook, HookPair, Recipe, is_pair, one_or_several
+from squashlens.engine.hooking.hook import (
+    Hook,
+    HookPair,
+    Recipe,
+    is_pair,
+    one_or_several,
+)
 from squashlens.errors import InputError
 from squashlens.records.results import AS_IT_IS
 from squashlens.sequences import GrowingSequence
 
-Change = Hook | Recipe | HookPair | GrowingSequence | Callable[[GrowingSequence], GrowingSequence]
+Change = (
+    Hook
+    | Recipe
+    | HookPair
+    | GrowingSequence
+    | Callable[[GrowingSequence], GrowingSequence]
+)
 Changes = TypeAliasType("Changes", Mapping[str, Change | Iterable[Change]])
 
 
@@ -31,7 +43,10 @@ def form_under(parts: Iterable[Any], sequence: GrowingSequence) -> GrowingSequen
     """The form of a sequence under an intervention: another sequence, or what its function returns for this one."""
     forms = [part for part in parts if not are_hooks(part)] or [sequence]
     try:
-        found = [form if isinstance(form, GrowingSequence) else form(sequence) for form in forms]
+        found = [
+            form if isinstance(form, GrowingSequence) else form(sequence)
+            for form in forms
+        ]
     except Exception as error:  # of a function that users write
         raise InputError(
             f"The function of an intervention failed for a growing sequence: {type(error).__name__}: {error}.",

@@ -9,7 +9,15 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import AttentionKind, Bridge, FrozenParts, SpansOfTokens, Target, Targets, positive
+from squashlens._typing import (
+    AttentionKind,
+    Bridge,
+    FrozenParts,
+    SpansOfTokens,
+    Target,
+    Targets,
+    positive,
+)
 from squashlens.checks.arguments import and_frozen
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
@@ -88,22 +96,38 @@ def path_bound(
     betas = {"beta1": beta1, "beta2": beta2, "beta3": beta3, "sigma_psi": sigma_psi}
     for name, value in betas.items():
         if not (value > 0 or (name == "sigma_psi" and value == 0)):
-            raise InputError(f"{name}={value!r} is not a positive number.", "Give one; sigma_psi may also be 0.")
+            raise InputError(
+                f"{name}={value!r} is not a positive number.",
+                "Give one; sigma_psi may also be 0.",
+            )
     session = Session.start(
-        model, prompt, "path_bound",
-        attention=attention, query=query, from_layer=from_layer, to_layer=to_layer, **betas, spans=spans,
-    )  # fmt: skip
-    layers, (session, groups) = session.spans(from_layer, to_layer), Spans.of(session, spans)
+        model,
+        prompt,
+        "path_bound",
+        attention=attention,
+        query=query,
+        from_layer=from_layer,
+        to_layer=to_layer,
+        **betas,
+        spans=spans,
+    )
+    layers, (session, groups) = (
+        session.spans(from_layer, to_layer),
+        Spans.of(session, spans),
+    )
     most = max(layers.values())
     down = top_down(session, attention, from_layer, most)
     found: dict[Target, xr.DataArray] = {
-        to: printed(session, groups, attention, down[most - top :], query, betas, to) for to, top in layers.items()
+        to: printed(session, groups, attention, down[most - top :], query, betas, to)
+        for to, top in layers.items()
     }
     return session.by_layer(to_layer, found)
 
 
 @measurement(
-    "by_token", prompts="equal", cheaper="`jacobian_norms(method='sketch_upper')` is certified too, and takes less."
+    "by_token",
+    prompts="equal",
+    cheaper="`jacobian_norms(method='sketch_upper')` is certified too, and takes less.",
 )
 def certified_bound(
     model: Bridge,
@@ -161,27 +185,50 @@ def certified_bound(
     if vjp_batch_size is not None:
         positive(vjp_batch_size, "vjp_batch_size", "a batch size")
     parts = frozen_parts(freeze)
-    how: dict[str, Any] = {"n_composed": n_composed, "vjp_batch_size": vjp_batch_size, "seed": seed_of(seed)}
+    how: dict[str, Any] = {
+        "n_composed": n_composed,
+        "vjp_batch_size": vjp_batch_size,
+        "seed": seed_of(seed),
+    }
     session = Session.start(
-        model, prompt, "certified_bound",
-        freeze=parts, query=query, from_layer=from_layer, to_layer=to_layer, spans=spans, **how,
-    )  # fmt: skip
-    layers, (session, groups) = session.spans(from_layer, to_layer), Spans.of(session, spans)
-    rows, certificate = certified_rows(session, layers, from_layer, session.query(query), parts, **how)
+        model,
+        prompt,
+        "certified_bound",
+        freeze=parts,
+        query=query,
+        from_layer=from_layer,
+        to_layer=to_layer,
+        spans=spans,
+        **how,
+    )
+    layers, (session, groups) = (
+        session.spans(from_layer, to_layer),
+        Spans.of(session, spans),
+    )
+    rows, certificate = certified_rows(
+        session, layers, from_layer, session.query(query), parts, **how
+    )
     composed = f", {n_composed} blocks composed" if n_composed != 1 else ""
     long_name = f"certified path bound{composed}{and_frozen(parts)}"
     stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
     labelled: dict[Target, xr.DataArray] = {
-        to: _label(session, groups, row, long_name, certificate=certificate).assign_attrs(stated)
+        to: _label(
+            session, groups, row, long_name, certificate=certificate
+        ).assign_attrs(stated)
         for to, row in rows.items()
     }
     return session.by_layer(to_layer, labelled)
 
 
 def printed(
-    session: Session, groups: Spans | None, attention: AttentionKind, down: Sequence[Pattern], query: int,
-    betas: Mapping[str, float] = PAPER, to: Target = "y",
-) -> xr.DataArray:  # fmt: skip
+    session: Session,
+    groups: Spans | None,
+    attention: AttentionKind,
+    down: Sequence[Pattern],
+    query: int,
+    betas: Mapping[str, float] = PAPER,
+    to: Target = "y",
+) -> xr.DataArray:
     """The printed formula of Theorem 5.1, from patterns of this kind of attention from the top block down."""
     start = one_hot(session, query)
     scale, gain = 1 / betas["beta1"], betas["sigma_psi"] / betas["beta2"] + 1
@@ -193,7 +240,9 @@ def printed(
         "uniform": "path bound under uniform attention",
         "topological": "path bound with all attention weights 1",
     }[attention]
-    other = [f"{LETTERS[name]} = {value:g}" for name, value in betas.items() if value != 1]
+    other = [
+        f"{LETTERS[name]} = {value:g}" for name, value in betas.items() if value != 1
+    ]
     found = _label(session, groups, row, ", ".join([long_name, *other]))
     if np.isfinite(found.values).all():
         return found
@@ -210,11 +259,18 @@ def printed(
 
 
 def _label(
-    session: Session, groups: Spans | None, row: Float[Tensor, "prompt position"], long_name: str, **extra: Any
+    session: Session,
+    groups: Spans | None,
+    row: Float[Tensor, "prompt position"],
+    long_name: str,
+    **extra: Any,
 ) -> xr.DataArray:
     """A bound for each token, or for each span: the root of the sum of squares of its tokens' bounds."""
     if groups is not None:
-        row, long_name = groups.root_sum_squares(row), f"{long_name}, root of the sum of squares over the span"
+        row, long_name = (
+            groups.root_sum_squares(row),
+            f"{long_name}, root of the sum of squares over the span",
+        )
     return session.label(row, "path_bound", long_name, "1", **extra)
 
 
@@ -250,11 +306,15 @@ def composition(
     >>> sl.paths.composition(model, "Can you copy the following number? 11 =").sum("position").round(6).values
     array([1., 1., 1., 1., 1., 1., 1.])
     """
-    session = Session.start(model, prompt, "composition", attention=attention, query=query)
+    session = Session.start(
+        model, prompt, "composition", attention=attention, query=query
+    )
     top = n_blocks(session.model)
     row = one_hot(session, query)
     rows = [row, *sweep(row, top_down(session, attention, 0, top), gain=0.5)]
-    stacked = torch.stack([each.to(rows[-1].device) for each in rows[::-1]]).cpu().numpy()
+    stacked = (
+        torch.stack([each.to(rows[-1].device) for each in rows[::-1]]).cpu().numpy()
+    )
     dims, coords = session.coords()
     shares = stacked[:, 0] if len(session.ids) == 1 else stacked
     text = f"share of attention paths into the query{of_attention(attention)}"

@@ -19,7 +19,12 @@ from squashlens.bars import bar
 from squashlens.engine.anatomy import device_of, n_blocks, width
 from squashlens.engine.budget import cotangents_on_graph
 from squashlens.engine.differentiating import visibility
-from squashlens.engine.differentiating.exact import CERTIFIES, Jittered, certifying, require_one_device
+from squashlens.engine.differentiating.exact import (
+    CERTIFIES,
+    Jittered,
+    certifying,
+    require_one_device,
+)
 from squashlens.engine.differentiating.spans import Span, open_spans, vjps
 from squashlens.engine.memory import require_room
 from squashlens.engine.premises import why_not_block_by_block
@@ -31,13 +36,22 @@ from squashlens.theory.norms import missing_sizes, spectral_norms, with_rounding
 from squashlens.theory.probes import PROBES, normals
 
 FAILURE = 5e-7  # probability that the probes miss what rounding did
-Stretch = tuple[int, Target]  # consecutive blocks: the layer at which they start, and the one at which they end
+Stretch = tuple[
+    int, Target
+]  # consecutive blocks: the layer at which they start, and the one at which they end
 
 
 def certified_rows(
-    session: Session, targets: Mapping[Target, int], from_layer: int, query: int, freeze: Sequence[str], *,
-    n_composed: int, vjp_batch_size: int | None, seed: int,
-) -> tuple[dict[Target, Float[Tensor, "prompt position"]], dict[str, Any]]:  # fmt: skip
+    session: Session,
+    targets: Mapping[Target, int],
+    from_layer: int,
+    query: int,
+    freeze: Sequence[str],
+    *,
+    n_composed: int,
+    vjp_batch_size: int | None,
+    seed: int,
+) -> tuple[dict[Target, Float[Tensor, "prompt position"]], dict[str, Any]]:
     """For each target the row `query` of the product of edge matrices, and what its certificate says.
 
     Every edge is computed once, and all bounds hold together, except with the certificate's failure probability.
@@ -45,14 +59,20 @@ def certified_rows(
     chains: dict[Target, list[Stretch]] = {
         to: _stretches(from_layer, top, to, n_composed) for to, top in targets.items()
     }
-    if any(len(chain) > 1 for chain in chains.values()) and (reason := why_not_block_by_block(session.model)):
+    if any(len(chain) > 1 for chain in chains.values()) and (
+        reason := why_not_block_by_block(session.model)
+    ):
         whole = n_blocks(session.model)
         raise UnsoundModelError(reason, f"Use n_composed={whole}, or `jacobian_norms`.")
     # The row needs all edges, except in the last stretch, where it needs only those into the query.
     wanted = {chain[-1]: range(query, query + 1) for chain in chains.values()}
-    wanted |= {stretch: range(query + 1) for chain in chains.values() for stretch in chain[:-1]}
+    wanted |= {
+        stretch: range(query + 1) for chain in chains.values() for stretch in chain[:-1]
+    }
     wanted = dict(sorted(wanted.items(), key=lambda item: item[0][0], reverse=True))
-    work = _Work(session, wanted, freeze, max(map(len, chains.values())), seed, vjp_batch_size)
+    work = _Work(
+        session, wanted, freeze, max(map(len, chains.values())), seed, vjp_batch_size
+    )
     start = torch.nn.functional.one_hot(torch.tensor(query), session.positions).double()
     rows: dict[Target, list[Tensor]] = {to: [] for to in targets}
     require_one_device(session.model)
@@ -92,18 +112,39 @@ class _Work:
 
     def require_fits(self) -> None:
         """Raise if the Jacobian's rows of one query do not fit."""
-        model, n, d = self.session.model, self.session.positions, width(self.session.model)
-        cheaper = "`jacobian_norms(method='sketch_upper')` is certified too, and takes less."
-        require_room(8 * n * d * d, device_of(model), "The rows of one query", f"Use a shorter prompt. {cheaper}")
+        model, n, d = (
+            self.session.model,
+            self.session.positions,
+            width(self.session.model),
+        )
+        cheaper = (
+            "`jacobian_norms(method='sketch_upper')` is certified too, and takes less."
+        )
+        require_room(
+            8 * n * d * d,
+            device_of(model),
+            "The rows of one query",
+            f"Use a shorter prompt. {cheaper}",
+        )
 
-    def matrices(self, ids: Tensor) -> Iterator[tuple[Stretch, Float[Tensor, "query key"]]]:
+    def matrices(
+        self, ids: Tensor
+    ) -> Iterator[tuple[Stretch, Float[Tensor, "query key"]]]:
         """The edges of every stretch on one prompt, as matrices on the CPU."""
-        model, n, hooks = self.session.model, self.session.positions, freezing(self.freeze)
+        model, n, hooks = (
+            self.session.model,
+            self.session.positions,
+            freezing(self.freeze),
+        )
         batch = self.batch_size or cotangents_on_graph(model, 1, n)
-        tops: dict[Target, int] = {to: n_blocks(model) if to == "y" else to for _, to in self.wanted}
+        tops: dict[Target, int] = {
+            to: n_blocks(model) if to == "y" else to for _, to in self.wanted
+        }
         blocks = range(min(bottom for bottom, _ in self.wanted), max(tops.values()))
         seen = visibility.visibilities(model, ids, hooks, blocks)
-        for (bottom, to), queries in bar(self.wanted.items(), desc="path bound", unit="stretch"):
+        for (bottom, to), queries in bar(
+            self.wanted.items(), desc="path bound", unit="stretch"
+        ):
             plain, jittered = (
                 open_spans(model, ids, hooks, [bottom], tops[to], within=within)[bottom]
                 for within in (None, Jittered(device_of(model), self.seed))
@@ -111,13 +152,23 @@ class _Work:
             edges = _edges(model, plain, to, queries, batch)
             crossed = range(bottom, tops[to])
             rounding = visibility.derivative_rounding(model, seen, crossed, n)
-            rounding += self._rounded_away(plain, jittered, to, edges[queries.start : queries.stop], queries, batch)
+            rounding += self._rounded_away(
+                plain, jittered, to, edges[queries.start : queries.stop], queries, batch
+            )
             self.rounding = max(self.rounding, rounding)
-            reached = visibility.tokens_reaching(seen, crossed, torch.eye(n, dtype=torch.bool))
+            reached = visibility.tokens_reaching(
+                seen, crossed, torch.eye(n, dtype=torch.bool)
+            )
             yield (bottom, to), with_rounding(edges.cpu(), reached, rounding)
 
     def _rounded_away(
-        self, plain: Span, jittered: Span, to: Target, edges: Float[Tensor, "query key"], queries: range, batch: int
+        self,
+        plain: Span,
+        jittered: Span,
+        to: Target,
+        edges: Float[Tensor, "query key"],
+        queries: range,
+        batch: int,
     ) -> float:
         """The most that rounding did to a block Δ_ji of the derivative, relative to the largest edge r_j of its row.
 
@@ -126,7 +177,9 @@ class _Work:
         difference is at least ``‖Δ_i‖₂ ≥ ‖Δ_ji‖₂/r_j``. Raises if it leaves no digit.
         """
         largest = edges.amax(dim=-1).clamp(min=torch.finfo(edges.dtype).tiny)
-        directions = normals(self.seed)(PROBES, len(queries), width(self.session.model)).to(largest)
+        directions = normals(self.seed)(
+            PROBES, len(queries), width(self.session.model)
+        ).to(largest)
         pulled = []
         for span in (plain, jittered):
             output = span.outputs[to]
@@ -149,15 +202,26 @@ class _Work:
         }
 
 
-def _edges(model: Bridge, span: Span, to: Target, queries: range, batch: int) -> Float[Tensor, "query key"]:
+def _edges(
+    model: Bridge, span: Span, to: Target, queries: range, batch: int
+) -> Float[Tensor, "query key"]:
     """The norms ‖∂v'_j/∂v_i‖ of a stretch of blocks, from d vector–Jacobian products for each query j."""
     output, leaf = span.outputs[to], span.leaf
-    every = torch.eye(output.shape[-1], dtype=output.dtype, device=output.device)[:, None]
-    edges = torch.zeros(leaf.shape[1], leaf.shape[1], dtype=torch.float64, device=leaf.device)
+    every = torch.eye(output.shape[-1], dtype=output.dtype, device=output.device)[
+        :, None
+    ]
+    edges = torch.zeros(
+        leaf.shape[1], leaf.shape[1], dtype=torch.float64, device=leaf.device
+    )
     for j in bar(queries, desc="edges", unit="token", leave=False):
         with torch.enable_grad():
             alone = output[:, j]
-        products = (require_causal(model, part, j) for (part,) in vjps(model, alone, [leaf], every, batch))
+        products = (
+            require_causal(model, part, j)
+            for (part,) in vjps(model, alone, [leaf], every, batch)
+        )
         rows = torch.cat([*products])[:, 0]
-        edges[j, : j + 1] = torch.cat([spectral_norms(rows[None, :, i]) for i in range(j + 1)])
+        edges[j, : j + 1] = torch.cat(
+            [spectral_norms(rows[None, :, i]) for i in range(j + 1)]
+        )
     return edges

@@ -23,7 +23,12 @@ from squashlens.errors import UnsoundModelError
 from squashlens.hooks.interventions import SCORES, grid
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
-from squashlens.measure.squashing.substitution import beside_the_first, choose_places, empty_effects, label_effects
+from squashlens.measure.squashing.substitution import (
+    beside_the_first,
+    choose_places,
+    empty_effects,
+    label_effects,
+)
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.prompts import answers_after
 from squashlens.records.results import MODEL_UNITS
@@ -31,7 +36,10 @@ from squashlens.sequences import Ids
 from squashlens.theory.distances import distance, divergence, total_variation
 
 EMBEDDING = "embed.hook_out"
-WITHOUT = {"attention": "when no later token attends to the token", "embedding": "when the token's embedding is zero"}
+WITHOUT = {
+    "attention": "when no later token attends to the token",
+    "embedding": "when the token's embedding is zero",
+}
 
 
 @measurement("substitution", prompts="equal", cheaper="Fewer positions= takes less.")
@@ -86,12 +94,22 @@ def knockout_effect(
     [0.0, 0.0, 0.0, 12.8]
     """
     session = Session.start(
-        model, prompt, "knockout_effect",
-        kind=kind, positions=None if positions is None else [*positions], target=target, query=query, spans=spans,
-    )  # fmt: skip
+        model,
+        prompt,
+        "knockout_effect",
+        kind=kind,
+        positions=None if positions is None else [*positions],
+        target=target,
+        query=query,
+        spans=spans,
+    )
     if kind == "attention":
         require_attention_alone(session.model)
-    elif not proved(session.model, "identity is in embeddings", lambda: _only_in_embeddings(session.model)):
+    elif not proved(
+        session.model,
+        "identity is in embeddings",
+        lambda: _only_in_embeddings(session.model),
+    ):
         raise UnsoundModelError(
             f"A token of {type(session.model.original_model).__name__} whose embedding is zero still acts by its id, "
             "as with embeddings for each layer.",
@@ -99,16 +117,29 @@ def knockout_effect(
         )
     n, (session, groups) = session.query(query), Spans.of(session, spans)
     together = choose_places(positions, groups, 0, n)
-    found = empty_effects(session, groups, together, n, ("effect", "kl", "total_variation", "log_odds_change"))
-    found |= {name: torch.zeros(len(session.ids), dtype=torch.float64) for name in ("log_odds", "log_odds_noise")}
+    found = empty_effects(
+        session,
+        groups,
+        together,
+        n,
+        ("effect", "kl", "total_variation", "log_odds_change"),
+    )
+    found |= {
+        name: torch.zeros(len(session.ids), dtype=torch.float64)
+        for name in ("log_odds", "log_odds_noise")
+    }
     labels: dict[str, list[str]] = {"target": [], "against": []}
-    hidden = torch.zeros(len(together) + 1, n + 1, dtype=torch.bool)  # the first row is the prompt itself
+    hidden = torch.zeros(
+        len(together) + 1, n + 1, dtype=torch.bool
+    )  # the first row is the prompt itself
     for row, places in enumerate(together.values(), 1):
         hidden[row, places] = True
     for row, ids in enumerate(session.ids):
         prompt_ids = ids[: n + 1]
         y = _knock_out(session.model, prompt_ids, hidden, kind)[:, 0]
-        found["effect"][row, [*together]] = distance(y[1:], y[:1].expand_as(y[1:]), "l2").cpu()
+        found["effect"][row, [*together]] = distance(
+            y[1:], y[:1].expand_as(y[1:]), "l2"
+        ).cpu()
         answers = [target] if isinstance(target, str) else [*(target or ())]
         tokens = answers_after(session.model, prompt_ids.tolist(), answers)
         parts = []
@@ -116,31 +147,55 @@ def knockout_effect(
             if not tokens:
                 tokens = [(token,) for token in own[0].topk(2).indices.tolist()]
                 answers = display_tokens(session.model, torch.tensor(tokens).T)[0]
-            moved = divergence(own, logs), total_variation(own.exp().expand_as(logs), logs.exp())
-            parts.append(torch.stack([*moved, *(logs[:, one[0]] for one in tokens)]).cpu())
+            moved = (
+                divergence(own, logs),
+                total_variation(own.exp().expand_as(logs), logs.exp()),
+            )
+            parts.append(
+                torch.stack([*moved, *(logs[:, one[0]] for one in tokens)]).cpu()
+            )
         kl, moves, *first = torch.cat(parts, dim=1)
-        found["kl"][row, [*together]], found["total_variation"][row, [*together]] = kl[1:], moves[1:]
+        found["kl"][row, [*together]], found["total_variation"][row, [*together]] = (
+            kl[1:],
+            moves[1:],
+        )
         odds = _lead(session.model, prompt_ids, tokens, hidden, kind, first)
-        found["log_odds_change"][row, [*together]], found["log_odds"][row] = odds[1:] - odds[0], odds[0]
-        found["log_odds_noise"][row] = (_lead(session.model, prompt_ids, tokens, None, kind) - odds[0]).abs().max()
+        found["log_odds_change"][row, [*together]], found["log_odds"][row] = (
+            odds[1:] - odds[0],
+            odds[0],
+        )
+        found["log_odds_noise"][row] = (
+            (_lead(session.model, prompt_ids, tokens, None, kind) - odds[0]).abs().max()
+        )
         for name, text in zip(labels, [*answers, ""], strict=False):
             labels[name].append(text)
-    lead = "log-probability of the answer" if isinstance(target, str) else "log-odds of the two answers"
+    lead = (
+        "log-probability of the answer"
+        if isinstance(target, str)
+        else "log-odds of the two answers"
+    )
     texts = {
         "effect": (f"distance that the output moves {WITHOUT[kind]}", MODEL_UNITS),
         "kl": (f"KL divergence of the next token {WITHOUT[kind]}", "nats"),
         "total_variation": (f"total variation of the next token {WITHOUT[kind]}", "1"),
         "log_odds_change": (f"change of the {lead} {WITHOUT[kind]}", "nats"),
         "log_odds": (f"{lead} after the prompt", "nats"),
-        "log_odds_noise": (f"difference of this {lead} and that of a pass of another shape", "nats"),
+        "log_odds_noise": (
+            f"difference of this {lead} and that of a pass of another shape",
+            "nats",
+        ),
     }
     return label_effects("knockout effect", session, found, texts, labels)
 
 
 def _lead(
-    model: Bridge, ids: Tensor, answers: Sequence[Ids], hidden: Bool[Tensor, "variant position"] | None, kind: Knockout,
+    model: Bridge,
+    ids: Tensor,
+    answers: Sequence[Ids],
+    hidden: Bool[Tensor, "variant position"] | None,
+    kind: Knockout,
     first: Sequence[Tensor] | None = None,
-) -> Float[Tensor, " variant"]:  # fmt: skip
+) -> Float[Tensor, " variant"]:
     """The log-probability of the first answer, minus that of the second one if there is one, for each variant.
 
     `first` has those of the answers' first tokens, if they are known. Without `hidden`, of the prompt by itself.
@@ -157,13 +212,21 @@ def _lead(
 
 
 def _knock_out(
-    model: Bridge, ids: Tensor, hidden: Bool[Tensor, "variant position"] | None, kind: Knockout, start: int = -1
+    model: Bridge,
+    ids: Tensor,
+    hidden: Bool[Tensor, "variant position"] | None,
+    kind: Knockout,
+    start: int = -1,
 ) -> Float[Tensor, "variant position d"]:
     """y from position `start` on, with the `hidden` positions of each variant knocked out, or of the prompt itself."""
     if hidden is None:
         return next(edited_copies(model, ids, 1, lambda _: []))[:, start:]
-    rows = torch.nn.functional.pad(hidden, (0, len(ids) - hidden.shape[1])).to(ids.device)
-    variants = edited_copies(model, ids, len(rows), lambda numbers: [_hook(kind, rows[numbers])])
+    rows = torch.nn.functional.pad(hidden, (0, len(ids) - hidden.shape[1])).to(
+        ids.device
+    )
+    variants = edited_copies(
+        model, ids, len(rows), lambda numbers: [_hook(kind, rows[numbers])]
+    )
     return torch.cat([y[:, start:].clone() for y in variants])
 
 
@@ -184,7 +247,9 @@ def _hook(kind: Knockout, hidden: Bool[Tensor, "variant position"]) -> Hook:
 
     def unread(scores: Tensor) -> Tensor:
         query, key = grid(scores)
-        return scores.masked_fill(hidden.to(scores.device)[:, None, None] & (query > key), -torch.inf)
+        return scores.masked_fill(
+            hidden.to(scores.device)[:, None, None] & (query > key), -torch.inf
+        )
 
     def zeroed(embeddings: Tensor) -> Tensor:
         return embeddings.masked_fill(hidden[..., None], 0.0)

@@ -9,7 +9,14 @@ import numpy as np
 import torch
 import xarray as xr
 
-from squashlens._typing import Bridge, Candidates, FrozenParts, Method, Norm, SpansOfTokens
+from squashlens._typing import (
+    Bridge,
+    Candidates,
+    FrozenParts,
+    Method,
+    Norm,
+    SpansOfTokens,
+)
 from squashlens.bars import bar
 from squashlens.engine.anatomy import n_blocks
 from squashlens.engine.capturing.capture import PromptOrCapture
@@ -26,8 +33,19 @@ from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.jacobians.sketch import PROBES, Estimation, resolved
 from squashlens.measure.squashing.substitution import substitution_effect
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.measure.squashing.walks import patterns_of, shares_beyond_uniform, top_down
-from squashlens.records.results import MODEL_UNITS, Variable, arrays_of, as_variable, attributes, sealed
+from squashlens.measure.squashing.walks import (
+    patterns_of,
+    shares_beyond_uniform,
+    top_down,
+)
+from squashlens.records.results import (
+    MODEL_UNITS,
+    Variable,
+    arrays_of,
+    as_variable,
+    attributes,
+    sealed,
+)
 from squashlens.theory.spread import are_sinks
 from squashlens.theory.statistics.ranks import mean_interval
 from squashlens.theory.statistics.trends import association, difference, with_ends
@@ -36,7 +54,11 @@ ESTIMATES = ("path_bound", "null", "bound_over_null", "jacobian_frozen", "jacobi
 ENDS = ("low", "high")
 
 
-@measurement("attribution", prompts="one", cheaper="A sketch, or one of fewer n_probes=, takes less.")
+@measurement(
+    "attribution",
+    prompts="one",
+    cheaper="A sketch, or one of fewer n_probes=, takes less.",
+)
 def sensitivity(
     model: Bridge,
     prompt: PromptOrCapture,
@@ -88,16 +110,34 @@ def sensitivity(
     (True, 1.0)
     """
     model = require_sound(model)
-    way = Estimation(method=method, n_probes=n_probes, rtol=rtol, vjp_batch_size=vjp_batch_size, seed=seed)
+    way = Estimation(
+        method=method,
+        n_probes=n_probes,
+        rtol=rtol,
+        vjp_batch_size=vjp_batch_size,
+        seed=seed,
+    )
     how = asdict(resolved(way, model, ("exact", "sketch")))
-    session = Session.start(model, prompt, "sensitivity", norm=norm, query=query, spans=spans, **how)
-    n, first, blocks = session.query(query), session.facts["bos_count"], range(n_blocks(session.model))
+    session = Session.start(
+        model, prompt, "sensitivity", norm=norm, query=query, spans=spans, **how
+    )
+    n, first, blocks = (
+        session.query(query),
+        session.facts["bos_count"],
+        range(n_blocks(session.model)),
+    )
     session, groups = Spans.of(session, spans)
-    sizes = [[i] for i in range(session.positions)] if groups is None else groups.positions
+    sizes = (
+        [[i] for i in range(session.positions)] if groups is None else groups.positions
+    )
     patterns = patterns_of(session, "model", blocks)
     found = {
-        "path_bound": printed(session, groups, "model", [*reversed(patterns.values())], n),
-        "null": printed(session, groups, "uniform", top_down(session, "uniform", 0, len(blocks)), n),
+        "path_bound": printed(
+            session, groups, "model", [*reversed(patterns.values())], n
+        ),
+        "null": printed(
+            session, groups, "uniform", top_down(session, "uniform", 0, len(blocks)), n
+        ),
     }
     found["bound_over_null"] = (found["path_bound"] / found["null"]).assign_attrs(
         attributes("path bound relative to uniform attention", "1")
@@ -106,38 +146,85 @@ def sensitivity(
     derived: dict[str, FrozenParts] = {"jacobian_frozen": "attention", "jacobian": ()}
     for name, freeze in bar(derived.items(), desc="sensitivity", unit="quantity"):
         norms = jacobian_norms(
-            session.model, session.capture or session.ids, norm=norm, freeze=freeze, query=n, spans=named, **how
+            session.model,
+            session.capture or session.ids,
+            norm=norm,
+            freeze=freeze,
+            query=n,
+            spans=named,
+            **how,
         ).assign_coords(session.coords()[1])
         found[name] = norms.drop_vars(ENDS, errors="ignore")
-        found |= {f"{name}_{end}": norms[end].drop_vars(ENDS) for end in ENDS if end in norms.coords}
+        found |= {
+            f"{name}_{end}": norms[end].drop_vars(ENDS)
+            for end in ENDS
+            if end in norms.coords
+        }
     dataset = xr.Dataset({n: as_variable(a, n) for n, a in found.items()})
     sinks = are_sinks(shares_beyond_uniform(session, patterns)).tolist()
     kept = [k for k, inside in enumerate(sizes) if min(inside) <= n]
     has_sink = np.array([any(sinks[i] for i in sizes[k]) for k in kept])
     dataset = dataset.isel(position=kept)
-    dataset["sink"] = ("position", has_sink.astype(float), attributes("whether the token is an attention sink", "1"))
-    compared = [at for at, k in enumerate(kept) if not has_sink[at] and all(first <= i < n for i in sizes[k])]
+    dataset["sink"] = (
+        "position",
+        has_sink.astype(float),
+        attributes("whether the token is an attention sink", "1"),
+    )
+    compared = [
+        at
+        for at, k in enumerate(kept)
+        if not has_sink[at] and all(first <= i < n for i in sizes[k])
+    ]
     dataset = dataset.assign(arrays_of(_ranks(dataset.isel(position=compared), norm)))
-    facts = {**session.as_run(), **({} if groups is None else {"spans": [sizes[k] for k in kept]})}
+    facts = {
+        **session.as_run(),
+        **({} if groups is None else {"spans": [sizes[k] for k in kept]}),
+    }
     dataset = dataset.assign_coords(estimate=list(ESTIMATES))
-    return sealed(dataset.assign_attrs(long_name="sensitivity of the query's representation"), facts)
+    return sealed(
+        dataset.assign_attrs(long_name="sensitivity of the query's representation"),
+        facts,
+    )
 
 
 def _ranks(inner: xr.Dataset, norm: Norm) -> dict[str, Variable]:
     """Rank correlations of the estimates with the Jacobian and the position, and the bound's gain over its null."""
-    table = torch.tensor(np.stack([inner[name].values for name in ESTIMATES]), dtype=torch.float64)
+    table = torch.tensor(
+        np.stack([inner[name].values for name in ESTIMATES]), dtype=torch.float64
+    )
     truth, tokens = table[ESTIMATES.index("jacobian")], table.shape[-1]
     agreement = association(table, truth)
-    itself = torch.tensor([name == "jacobian" for name in ESTIMATES])  # agrees with itself, so it is not tested
-    agreement = agreement._replace(p=agreement.p.masked_fill(itself, torch.nan)).corrected()
+    itself = torch.tensor(
+        [name == "jacobian" for name in ESTIMATES]
+    )  # agrees with itself, so it is not tested
+    agreement = agreement._replace(
+        p=agreement.p.masked_fill(itself, torch.nan)
+    ).corrected()
     trend = association(table, torch.arange(tokens, dtype=torch.float64)).corrected()
-    ends = difference(table[ESTIMATES.index("path_bound")], table[ESTIMATES.index("null")], truth)
-    of_jacobian, among = f"the {norm} norm of the Jacobian", "the estimates that are tested"
+    ends = difference(
+        table[ESTIMATES.index("path_bound")], table[ESTIMATES.index("null")], truth
+    )
+    of_jacobian, among = (
+        f"the {norm} norm of the Jacobian",
+        "the estimates that are tested",
+    )
     of_position = "of the estimate with the position"
-    over_null = f"rank agreement of the path bound with {of_jacobian} minus that of its null"
+    over_null = (
+        f"rank agreement of the path bound with {of_jacobian} minus that of its null"
+    )
     return {
-        **agreement.variables("rank_agreement", f"Spearman correlation with {of_jacobian}", "estimate", among=among),
-        **trend.variables("position_trend", f"Spearman correlation {of_position}", "estimate", among=among),
+        **agreement.variables(
+            "rank_agreement",
+            f"Spearman correlation with {of_jacobian}",
+            "estimate",
+            among=among,
+        ),
+        **trend.variables(
+            "position_trend",
+            f"Spearman correlation {of_position}",
+            "estimate",
+            among=among,
+        ),
         **with_ends("agreement_over_null", (), ends, over_null),
         "compared_tokens": ((), tokens, "tokens in the correlations", "1"),
     }
@@ -209,10 +296,20 @@ def needle(
     True
     """
     if (positions is None) == (find is None):
-        raise InputError("Give either positions= or find=.", "find='Lisbon' finds the positions of a word in texts.")
+        raise InputError(
+            "Give either positions= or find=.",
+            "find='Lisbon' finds the positions of a word in texts.",
+        )
     model = require_sound(model)
-    prompts, way = rows_of(model, prompt), resolved(Estimation(method=method), model, ("exact", "sketch")).method
-    places = _places(model, prompts, find) if positions is None else [[at] for at in positions]
+    prompts, way = (
+        rows_of(model, prompt),
+        resolved(Estimation(method=method), model, ("exact", "sketch")).method,
+    )
+    places = (
+        _places(model, prompts, find)
+        if positions is None
+        else [[at] for at in positions]
+    )
     groups = [(find or "needle", at) for at, *_ in places] if groups is None else groups
     counts = [len(prompts), len(places), len(groups)]
     if len(set(counts)) != 1:
@@ -223,58 +320,98 @@ def needle(
     measured: dict[str, np.ndarray] = {}
     tokens = np.full(len(prompts), "", dtype=object)
     asked = {
-        "prompt": each_of(prompt), "find": find, "norm": norm, "method": way, "candidates": candidates,
-        "n_replacements": n_replacements, "seed": seed,
-    }  # fmt: skip
+        "prompt": each_of(prompt),
+        "find": find,
+        "norm": norm,
+        "method": way,
+        "candidates": candidates,
+        "n_replacements": n_replacements,
+        "seed": seed,
+    }
     sessions = []
     each = [*batches(map(len, prompts), lambda _: TOGETHER)]
-    for length, rows in bar(each, desc="needle", unit="batch") if len(each) > 1 else each:  # one shows its own bars
-        session = Session.without_prompt(model, torch.tensor([prompts[k] for k in rows]), "needle", **asked)
+    for length, rows in (
+        bar(each, desc="needle", unit="batch") if len(each) > 1 else each
+    ):  # one shows its own bars
+        session = Session.without_prompt(
+            model, torch.tensor([prompts[k] for k in rows]), "needle", **asked
+        )
         sessions.append(session)
-        inside = [[session.query(at, f"positions[{k}]") for at in places[k]] for k in rows]
+        inside = [
+            [session.query(at, f"positions[{k}]") for at in places[k]] for k in rows
+        ]
         texts = display_tokens(session.model, session.ids)
         for k, own, text in zip(rows, inside, texts, strict=True):
             if own[0] < session.facts["bos_count"]:
-                raise InputError(f"positions[{k}]={own[0]} is a BOS token.", "Give the position of another token.")
+                raise InputError(
+                    f"positions[{k}]={own[0]} is a BOS token.",
+                    "Give the position of another token.",
+                )
             tokens[k] = text[own[0]] if len(own) == 1 else str(find).strip()
-        present = {token for ids in prompts if len(ids) == length for token in ids} - {start_of(session.model).bos}
-        swaps = {"candidates": sorted(present) if candidates is None else candidates, "n_replacements": n_replacements}
-        for name, values in _by_place(session, inside, {"norm": norm, "method": way, "seed": seed}, swaps).items():
+        present = {token for ids in prompts if len(ids) == length for token in ids} - {
+            start_of(session.model).bos
+        }
+        swaps = {
+            "candidates": sorted(present) if candidates is None else candidates,
+            "n_replacements": n_replacements,
+        }
+        for name, values in _by_place(
+            session, inside, {"norm": norm, "method": way, "seed": seed}, swaps
+        ).items():
             measured.setdefault(name, np.full(len(prompts), np.nan))[rows] = values
     variables, coords = _with_means(measured, groups, norm)
     of_prompt = {
-        "position": [at for at, *_ in places], "token": tokens, "group_of": [name for name, _ in groups],
+        "position": [at for at, *_ in places],
+        "token": tokens,
+        "group_of": [name for name, _ in groups],
         "at_of": [at for _, at in groups],
-    }  # fmt: skip
-    coords |= {"prompt": np.arange(len(prompts)), **{name: ("prompt", each) for name, each in of_prompt.items()}}
-    return sessions[0].dataset("sensitivity to one token of each prompt", coords, variables)
+    }
+    coords |= {
+        "prompt": np.arange(len(prompts)),
+        **{name: ("prompt", each) for name, each in of_prompt.items()},
+    }
+    return sessions[0].dataset(
+        "sensitivity to one token of each prompt", coords, variables
+    )
 
 
-def _places(model: Bridge, prompts: Sequence[Sequence[int]], find: str | None) -> list[list[int]]:
+def _places(
+    model: Bridge, prompts: Sequence[Sequence[int]], find: str | None
+) -> list[list[int]]:
     """The tokens that have the text `find` in each prompt; white space may stand before or after it."""
     wanted, places = (find or "").strip(), []
     for number, ids in enumerate(prompts):
         texts = texts_in_context(require_tokenizer(model), ids)
         whole, ends = "".join(texts), [*accumulate(map(len, texts))]
-        starts = [at for at in range(len(whole)) if wanted and whole.startswith(wanted, at)]
+        starts = [
+            at for at in range(len(whole)) if wanted and whole.startswith(wanted, at)
+        ]
         if len(starts) != 1:
             raise InputError(
                 f"Prompt {number} has the text find={find!r} {len(starts)} times.",
                 "Give a text that every prompt has once, or positions=.",
             )
         start, end = starts[0], starts[0] + len(wanted)
-        inside = [k for k, text in enumerate(texts) if start < ends[k] and ends[k] - len(text) < end]
+        inside = [
+            k
+            for k, text in enumerate(texts)
+            if start < ends[k] and ends[k] - len(text) < end
+        ]
         read = "".join(texts[k] for k in inside)
         if read.strip() != wanted:
             raise InputError(
-                f"The tokens of prompt {number} that have find={find!r} are {read!r}.", f"Give find={read.strip()!r}."
+                f"The tokens of prompt {number} that have find={find!r} are {read!r}.",
+                f"Give find={read.strip()!r}.",
             )
         places.append(inside)
     return places
 
 
 def _by_place(
-    session: Session, places: list[list[int]], way: Mapping[str, Any], swaps: Mapping[str, Any]
+    session: Session,
+    places: list[list[int]],
+    way: Mapping[str, Any],
+    swaps: Mapping[str, Any],
 ) -> dict[str, np.ndarray]:
     """All measures for prompts of one length, each at the token or tokens of interest."""
     model, ids = session.model, session.ids
@@ -282,27 +419,47 @@ def _by_place(
 
     def here(measure: Callable[..., xr.DataArray], **options: Any) -> np.ndarray:
         if all(len(inside) == 1 for inside in places):
-            return np.atleast_2d(measure(model, ids, **options).values)[range(len(ids)), [at for (at,) in places]]
-        return np.array([measure(model, row, spans=own, **options).item() for row, own in zip(ids, spans, strict=True)])
+            return np.atleast_2d(measure(model, ids, **options).values)[
+                range(len(ids)), [at for (at,) in places]
+            ]
+        return np.array(
+            [
+                measure(model, row, spans=own, **options).item()
+                for row, own in zip(ids, spans, strict=True)
+            ]
+        )
 
     bound, null = (here(path_bound, attention=kind) for kind in ("model", "uniform"))
-    measured = {"path_bound": bound, "bound_over_null": bound / null, "jacobian": here(jacobian_norms, **way)}
+    measured = {
+        "path_bound": bound,
+        "bound_over_null": bound / null,
+        "jacobian": here(jacobian_norms, **way),
+    }
     effects = [
         substitution_effect(model, row, spans=own, seed=way["seed"], **swaps)
-        for row, own in bar([*zip(ids, spans, strict=True)], desc="replacements", unit="prompt")
+        for row, own in bar(
+            [*zip(ids, spans, strict=True)], desc="replacements", unit="prompt"
+        )
     ]
-    return measured | {name: np.array([moved[name].item() for moved in effects]) for name in ("effect", "kl")}
+    return measured | {
+        name: np.array([moved[name].item() for moved in effects])
+        for name in ("effect", "kl")
+    }
 
 
 def _with_means(
     found: Mapping[str, np.ndarray], groups: Sequence[tuple[str, int]], norm: Norm
 ) -> tuple[dict[str, Variable], dict[str, Any]]:
     """All values by prompt, with means and intervals of the groups, and the labels of the groups."""
-    names, numbers = list(dict.fromkeys(name for name, _ in groups)), sorted({at for _, at in groups})
+    names, numbers = (
+        list(dict.fromkeys(name for name, _ in groups)),
+        sorted({at for _, at in groups}),
+    )
     members = {
         (i, j): [k for k, group in enumerate(groups) if group == (name, at)]
-        for i, name in enumerate(names) for j, at in enumerate(numbers)
-    }  # fmt: skip
+        for i, name in enumerate(names)
+        for j, at in enumerate(numbers)
+    }
     shape, variables = (len(names), len(numbers)), dict[str, Variable]()
     for name, values in found.items():
         text, units = MEASURES[name][0].format(norm=norm), MEASURES[name][1]
@@ -313,7 +470,17 @@ def _with_means(
                 part = torch.from_numpy(values[rows])
                 table[:, i, j] = part.mean(), *mean_interval(part)[1:]
         for (side, statistic), cells in zip(SIDES.items(), table, strict=True):
-            variables[f"{name}_{side}"] = (("group", "at"), cells, f"{text}: {statistic}", units)
+            variables[f"{name}_{side}"] = (
+                ("group", "at"),
+                cells,
+                f"{text}: {statistic}",
+                units,
+            )
     counts = np.array([len(rows) for rows in members.values()]).reshape(shape)
-    variables["prompts"] = (("group", "at"), counts, "number of prompts in the mean", "prompts")
+    variables["prompts"] = (
+        ("group", "at"),
+        counts,
+        "number of prompts in the mean",
+        "prompts",
+    )
     return variables, {"group": names, "at": numbers}

@@ -25,12 +25,19 @@ from squashlens.sequences import Branch
 from squashlens.theory.distances import distance, divergence
 from squashlens.theory.statistics.ranks import noise_ceiling
 
-CEILINGS = ("noise_ceiling", "noise_ceiling_kl")  # of the effect, and of the KL divergence
+CEILINGS = (
+    "noise_ceiling",
+    "noise_ceiling_kl",
+)  # of the effect, and of the KL divergence
 CEILING = "rank correlation that the expected effects would have with these means"
 
 
 # candidates are the tokens of all prompts, and draws go on from one to the next
-@measurement("substitution", prompts="dependent", cheaper="Fewer n_replacements= or positions= takes less.")
+@measurement(
+    "substitution",
+    prompts="dependent",
+    cheaper="Fewer n_replacements= or positions= takes less.",
+)
 def substitution_effect(
     model: Bridge,
     prompt: PromptOrCapture,
@@ -88,12 +95,21 @@ def substitution_effect(
     """
     positive(n_replacements, "n_replacements", "a number of tokens")
     session = Session.start(
-        model, prompt, "substitution_effect",
-        candidates=candidates, n_replacements=n_replacements, query=query, to_layer=to_layer, seed=seed, spans=spans,
-    )  # fmt: skip
+        model,
+        prompt,
+        "substitution_effect",
+        candidates=candidates,
+        n_replacements=n_replacements,
+        query=query,
+        to_layer=to_layer,
+        seed=seed,
+        spans=spans,
+    )
     session.spans(0, to_layer)
     n, natural = session.query(query), isinstance(candidates, str)
-    first = max(session.facts["bos_count"], 1 if natural else 0)  # a prediction needs a token before it
+    first = max(
+        session.facts["bos_count"], 1 if natural else 0
+    )  # a prediction needs a token before it
     session, groups = Spans.of(session, spans)
     if groups is None and n < first:
         raise InputError(
@@ -102,11 +118,21 @@ def substitution_effect(
         )
     together = choose_places(positions, groups, first, n)
     places = [*chain(*together.values())]
-    choices = require_choices(session, None if isinstance(candidates, str) else candidates, [] if natural else places)
+    choices = require_choices(
+        session,
+        None if isinstance(candidates, str) else candidates,
+        [] if natural else places,
+    )
     found = empty_effects(session, groups, together, n, ("effect", "effect_std", "kl"))
-    ceilings = {name: torch.zeros(len(session.ids), dtype=torch.float64) for name in CEILINGS}
-    drawn = draw_variants(session, together, None if natural else choices, n_replacements, n, seed)
-    for row, (ids, (owners, variants)) in enumerate(zip(session.ids.cpu(), drawn, strict=True)):
+    ceilings = {
+        name: torch.zeros(len(session.ids), dtype=torch.float64) for name in CEILINGS
+    }
+    drawn = draw_variants(
+        session, together, None if natural else choices, n_replacements, n, seed
+    )
+    for row, (ids, (owners, variants)) in enumerate(
+        zip(session.ids.cpu(), drawn, strict=True)
+    ):
         moved = _read(session, ids[: n + 1], variants, to_layer)
         gaps = distance(moved[1:], moved[:1].expand_as(moved[1:]), "l2").cpu()
         apart = torch.zeros_like(gaps)
@@ -124,36 +150,66 @@ def substitution_effect(
             found["kl"][row, place] = apart[here].mean()
     what = "the token is" if groups is None else "all tokens of the span are"
     texts = {
-        "effect": (f"mean distance that the output moves when {what} replaced", MODEL_UNITS),
-        "effect_std": ("standard deviation of that distance over replacements", MODEL_UNITS),
+        "effect": (
+            f"mean distance that the output moves when {what} replaced",
+            MODEL_UNITS,
+        ),
+        "effect_std": (
+            "standard deviation of that distance over replacements",
+            MODEL_UNITS,
+        ),
         "kl": (f"mean KL divergence of the next token when {what} replaced", "nats"),
         **dict.fromkeys(ceilings, (CEILING, "1")),
     }
-    kept = {name: text for name, text in texts.items() if to_layer == "y" or not name.endswith("kl")}
+    kept = {
+        name: text
+        for name, text in texts.items()
+        if to_layer == "y" or not name.endswith("kl")
+    }
     return label_effects("substitution effect", session, found | ceilings, kept)
 
 
 def empty_effects(
-    session: Session, groups: Spans | None, together: Mapping[int, Sequence[int]], query: int, names: Iterable[str]
+    session: Session,
+    groups: Spans | None,
+    together: Mapping[int, Sequence[int]],
+    query: int,
+    names: Iterable[str],
 ) -> dict[str, Float[Tensor, "prompt place"]]:
     """Zeros for every token or span, NaN for tokens up to the query that are not changed."""
-    empty = torch.zeros(session.ids.shape if groups is None else (1, len(groups.names)), dtype=torch.float64)
+    empty = torch.zeros(
+        session.ids.shape if groups is None else (1, len(groups.names)),
+        dtype=torch.float64,
+    )
     if groups is None:
-        empty[:, [place for place in range(query + 1) if place not in together]] = torch.nan
+        empty[:, [place for place in range(query + 1) if place not in together]] = (
+            torch.nan
+        )
     return {name: empty.clone() for name in names}
 
 
 def label_effects(
-    long_name: str, session: Session, found: Mapping[str, Tensor], texts: Mapping[str, tuple[str, str]],
+    long_name: str,
+    session: Session,
+    found: Mapping[str, Tensor],
+    texts: Mapping[str, tuple[str, str]],
     labels: Mapping[str, Sequence[str]] | None = None,
-) -> xr.Dataset:  # fmt: skip
+) -> xr.Dataset:
     """The Dataset of effects per token or span; `texts` has the long name and unit of each, `labels` one per prompt."""
     dims, coords = session.coords()
     for name, each in (labels or {}).items():
         coords[name] = each[0] if len(session.ids) == 1 else ("prompt", list(each))
-    kept = {name: values[0] if len(session.ids) == 1 else values for name, values in found.items()}
+    kept = {
+        name: values[0] if len(session.ids) == 1 else values
+        for name, values in found.items()
+    }
     return session.dataset(
-        long_name, coords, {name: (dims[: kept[name].ndim], kept[name], *text) for name, text in texts.items()}
+        long_name,
+        coords,
+        {
+            name: (dims[: kept[name].ndim], kept[name], *text)
+            for name, text in texts.items()
+        },
     )
 
 
@@ -166,16 +222,31 @@ def choose_places(
         require_places(places, first, query)
         return {place: [place] for place in places}
     if positions is not None:
-        raise InputError("positions= and spans= are given, which exclude each other.", "Give one of them.")
+        raise InputError(
+            "positions= and spans= are given, which exclude each other.",
+            "Give one of them.",
+        )
     if any(place < first for inside in groups.positions for place in inside):
-        raise InputError("A span of spans= has the BOS token, which is not replaced.", f"Give positions from {first}.")
-    found = {number: inside for number, inside in enumerate(groups.within(query + 1)) if inside}
+        raise InputError(
+            "A span of spans= has the BOS token, which is not replaced.",
+            f"Give positions from {first}.",
+        )
+    found = {
+        number: inside
+        for number, inside in enumerate(groups.within(query + 1))
+        if inside
+    }
     if not found:
-        raise InputError("All spans= come after the query.", "Give spans of tokens up to it, or a later query.")
+        raise InputError(
+            "All spans= come after the query.",
+            "Give spans of tokens up to it, or a later query.",
+        )
     return found
 
 
-def require_choices(session: Session, candidates: Sequence[int] | None, places: Sequence[int]) -> list[int]:
+def require_choices(
+    session: Session, candidates: Sequence[int] | None, places: Sequence[int]
+) -> list[int]:
     """The candidates given, or the prompts' tokens without BOS. Raises if one of `places` has no other token."""
     vocabulary = int(session.model.cfg.d_vocab)
     if candidates is None:
@@ -183,7 +254,8 @@ def require_choices(session: Session, candidates: Sequence[int] | None, places: 
         choices = sorted({*present.flatten().tolist()} - {start_of(session.model).bos})
     elif not candidates or not 0 <= min(candidates) <= max(candidates) < vocabulary:
         raise InputError(
-            f"candidates={list(candidates)!r} are not token ids.", f"Give at least one, from 0 to {vocabulary - 1}."
+            f"candidates={list(candidates)!r} are not token ids.",
+            f"Give at least one, from 0 to {vocabulary - 1}.",
         )
     else:
         choices = sorted({*candidates})
@@ -191,33 +263,55 @@ def require_choices(session: Session, candidates: Sequence[int] | None, places: 
         stuck = [place for place in places if choices == [ids[place]] or not choices]
         if stuck:
             raise InputError(
-                f"No candidate differs from the token at position {stuck[0]}.", "Give other token ids in candidates=."
+                f"No candidate differs from the token at position {stuck[0]}.",
+                "Give other token ids in candidates=.",
             )
     return choices
 
 
 def draw_variants(
-    session: Session, together: Mapping[int, Sequence[int]], choices: list[int] | None, n_replacements: int,
-    query: int, seed: int,
-) -> Iterator[tuple[Int[Tensor, " variant"], list[Branch]]]:  # fmt: skip
+    session: Session,
+    together: Mapping[int, Sequence[int]],
+    choices: list[int] | None,
+    n_replacements: int,
+    query: int,
+    seed: int,
+) -> Iterator[tuple[Int[Tensor, " variant"], list[Branch]]]:
     """For each prompt, variants up to the query that differ from each other, with the place or span that is replaced.
 
     Tokens come from `choices`, or from what the model expects. The first variant, of place -1, is the prompt itself.
     """
-    generator, places = torch.Generator().manual_seed(seed), [*chain(*together.values())]
+    generator, places = (
+        torch.Generator().manual_seed(seed),
+        [*chain(*together.values())],
+    )
     for ids in session.ids.cpu():
         if choices is None:
-            others = _draw_expected(session.model, ids, places, n_replacements, generator)
+            others = _draw_expected(
+                session.model, ids, places, n_replacements, generator
+            )
         else:
-            others = {p: torch.tensor([token for token in choices if token != int(ids[p])]) for p in places}
+            others = {
+                p: torch.tensor([token for token in choices if token != int(ids[p])])
+                for p in places
+            }
         owners, branches = [-1], [Branch(query + 1, ())]
         for number, inside in together.items():
             if len(inside) == 1:
                 each = others[inside[0]]
-                rows = each[torch.randperm(len(each), generator=generator)[:n_replacements]][:, None]
+                rows = each[
+                    torch.randperm(len(each), generator=generator)[:n_replacements]
+                ][:, None]
             else:
-                picked = [torch.randint(len(others[p]), (n_replacements,), generator=generator) for p in inside]
-                rows = torch.stack([others[p][k] for p, k in zip(inside, picked, strict=True)], dim=1).unique(dim=0)
+                picked = [
+                    torch.randint(
+                        len(others[p]), (n_replacements,), generator=generator
+                    )
+                    for p in inside
+                ]
+                rows = torch.stack(
+                    [others[p][k] for p, k in zip(inside, picked, strict=True)], dim=1
+                ).unique(dim=0)
             for row in rows:
                 changed = ids[: query + 1].clone()
                 changed[inside] = row
@@ -227,14 +321,20 @@ def draw_variants(
 
 
 def _draw_expected(
-    model: Bridge, ids: Int[Tensor, " position"], places: Sequence[int], n_replacements: int, generator: torch.Generator
+    model: Bridge,
+    ids: Int[Tensor, " position"],
+    places: Sequence[int],
+    n_replacements: int,
+    generator: torch.Generator,
 ) -> dict[int, Int[Tensor, " draw"]]:
     """Other tokens for each place, drawn without replacement from what the model expects there.
 
     The largest of ``log p + g``, with g from Gumbel's distribution, are such a draw (Vieira 2014).
     """
     site, bos = residual_site("y", model), start_of(model).bos
-    y = streams_at(model, ids[None].to(device_of(model)), [site], at=torch.tensor(places) - 1)[site][0]
+    y = streams_at(
+        model, ids[None].to(device_of(model)), [site], at=torch.tensor(places) - 1
+    )[site][0]
     found: list[Tensor] = []
     for logs in log_probabilities(model, y):
         uniform = torch.rand(logs.shape, generator=generator, dtype=torch.float64)
@@ -247,10 +347,20 @@ def _draw_expected(
     return dict(zip(places, found, strict=True))
 
 
-def _read(session: Session, ids: Int[Tensor, " position"], variants: Sequence[Branch], to_layer: Target) -> Tensor:
+def _read(
+    session: Session,
+    ids: Int[Tensor, " position"],
+    variants: Sequence[Branch],
+    to_layer: Target,
+) -> Tensor:
     """The target at the last token for each variant of a prompt; they share the tokens before the first replacement."""
     model, site = session.model, residual_site(to_layer, session.model)
-    require_room(pass_bytes(model, 1, len(ids)), session.ids.device, "A forward pass", "Use a shorter prompt.")
+    require_room(
+        pass_bytes(model, 1, len(ids)),
+        session.ids.device,
+        "A forward pass",
+        "Use a shorter prompt.",
+    )
     return read(model, tuple(ids.tolist()), variants, [site]).values[site]
 
 

@@ -30,7 +30,9 @@ class Spans:
     positions: list[list[int]]
 
     @classmethod
-    def of(cls, session: Session, wanted: SpansOfTokens) -> "tuple[Session, Spans | None]":
+    def of(
+        cls, session: Session, wanted: SpansOfTokens
+    ) -> "tuple[Session, Spans | None]":
         """The spans that were asked for, and the session whose results are labelled by them; None for none.
 
         Raises unless there is a single prompt that has them.
@@ -43,24 +45,40 @@ class Spans:
                 "Measure prompts one by one: each has spans of its own.",
             )
         if isinstance(wanted, Mapping):
-            named = {str(name): session.queries(positions, f"spans[{name!r}]") for name, positions in wanted.items()}
+            named = {
+                str(name): session.queries(positions, f"spans[{name!r}]")
+                for name, positions in wanted.items()
+            }
             names, positions = list(named), list(named.values())
         else:
             first = session.facts["bos_count"]
-            texts = texts_in_context(require_tokenizer(session.model), session.ids[0, first:].tolist())
+            texts = texts_in_context(
+                require_tokenizer(session.model), session.ids[0, first:].tolist()
+            )
             pieces = pieces_of("".join(texts), wanted)
             together = [
                 (name, [first + i for i in inside])
-                for (name, *_), inside in zip(pieces, positions_in(texts, pieces), strict=True)
+                for (name, *_), inside in zip(
+                    pieces, positions_in(texts, pieces), strict=True
+                )
                 if inside  # a piece inside one token belongs to that of the piece before
             ]
-            names, positions = [name for name, _ in together], [inside for _, inside in together]
+            names, positions = (
+                [name for name, _ in together],
+                [inside for _, inside in together],
+            )
         if not names:
-            raise InputError(f"spans={short_repr(wanted)} has no span in this prompt.", "Choose another kind of span.")
+            raise InputError(
+                f"spans={short_repr(wanted)} has no span in this prompt.",
+                "Choose another kind of span.",
+            )
         order = sorted(range(len(names)), key=lambda k: positions[k])
         taken = [i for inside in positions for i in inside]
         if len(set(taken)) < len(taken):
-            raise InputError("Some spans= have a token in common.", "Measure overlapping spans in different calls.")
+            raise InputError(
+                "Some spans= have a token in common.",
+                "Measure overlapping spans in different calls.",
+            )
         spans = cls([escape(names[k]) for k in order], [positions[k] for k in order])
         return spans.labelling(session), spans
 
@@ -71,9 +89,11 @@ class Spans:
             "token": ("position", np.array(self.names, dtype=object)),
             "token_id": ("position", np.full(len(self.names), -1)),
             "span_size": (
-                "position", np.array([*map(len, self.positions)]), {"long_name": "number of tokens of the span"}
+                "position",
+                np.array([*map(len, self.positions)]),
+                {"long_name": "number of tokens of the span"},
             ),
-        }  # fmt: skip
+        }
         return replace(session.knowing(spans=self.positions), labels=labels)
 
     def within(self, reach: int) -> list[list[int]]:
@@ -88,10 +108,16 @@ class Spans:
         """The same spans, and one of all n positions."""
         return Spans([*self.names, ""], [*self.positions, list(range(n))])
 
-    def sums(self, values: Float[Tensor, "*many position"]) -> Float[Tensor, "*many span"]:
+    def sums(
+        self, values: Float[Tensor, "*many position"]
+    ) -> Float[Tensor, "*many span"]:
         """The sum over each span."""
-        return torch.stack([values[..., inside].sum(dim=-1) for inside in self.positions], dim=-1)
+        return torch.stack(
+            [values[..., inside].sum(dim=-1) for inside in self.positions], dim=-1
+        )
 
-    def root_sum_squares(self, values: Float[Tensor, "prompt position"]) -> Float[Tensor, "prompt span"]:
+    def root_sum_squares(
+        self, values: Float[Tensor, "prompt position"]
+    ) -> Float[Tensor, "prompt span"]:
         """The root of the sum of squares over each span."""
         return self.sums(values.square()).sqrt()

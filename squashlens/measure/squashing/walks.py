@@ -10,7 +10,14 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import ATTENTION, AttentionKind, Bridge, Target, positive, short_repr
+from squashlens._typing import (
+    ATTENTION,
+    AttentionKind,
+    Bridge,
+    Target,
+    positive,
+    short_repr,
+)
 from squashlens.engine.anatomy import learned_sink, n_blocks, windows
 from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.engine.memory import require_room, to_cpu
@@ -20,7 +27,14 @@ from squashlens.errors import InputError
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
 from squashlens.theory.attention import Attention
-from squashlens.theory.bounds.path_sums import Pattern, Uniform, Visible, by_hops, heaviest_paths, sweep
+from squashlens.theory.bounds.path_sums import (
+    Pattern,
+    Uniform,
+    Visible,
+    by_hops,
+    heaviest_paths,
+    sweep,
+)
 from squashlens.theory.spread import are_sinks, beyond_uniform, received
 
 
@@ -31,14 +45,18 @@ def one_hot(session: Session, query: int) -> Float[Tensor, "prompt position"]:
     return row
 
 
-def patterns_of(session: Session, attention: AttentionKind, blocks: range) -> dict[int, Pattern]:
+def patterns_of(
+    session: Session, attention: AttentionKind, blocks: range
+) -> dict[int, Pattern]:
     """The attention of each block, averaged over heads: of a null, or of the model. A capture's patterns are used."""
     require_attention_alone(session.model)
     if attention != "model":
         model, native = session.model, windows(session.model, session.positions)
         if attention == "topological":
             return {b: Visible(native[b]) for b in blocks}
-        return {b: Uniform(native[b], learned_sink(model, b) is not None) for b in blocks}
+        return {
+            b: Uniform(native[b], learned_sink(model, b) is not None) for b in blocks
+        }
     held = {} if session.capture is None else session.capture.patterns
     if not held:
         found = attention_of(session.model, session.ids, blocks)
@@ -52,7 +70,9 @@ def patterns_of(session: Session, attention: AttentionKind, blocks: range) -> di
     return dict(zip(blocks, to_cpu([head_mean(held[b]) for b in blocks]), strict=True))
 
 
-def top_down(session: Session, attention: AttentionKind, from_layer: int, top: int) -> list[Pattern]:
+def top_down(
+    session: Session, attention: AttentionKind, from_layer: int, top: int
+) -> list[Pattern]:
     """The attention patterns between two layers, from the top block down, in the order in which rows are multiplied."""
     require_paths(session.model)
     return [*reversed(patterns_of(session, attention, range(from_layer, top)).values())]
@@ -61,7 +81,12 @@ def top_down(session: Session, attention: AttentionKind, from_layer: int, top: i
 def written_out(session: Session, pattern: Pattern) -> Float[Tensor, "query key"]:
     """The attention pattern of one prompt as a full n × n matrix."""
     n = session.positions
-    require_room(n * n * 8, torch.device("cpu"), "A full attention pattern", "Use a shorter prompt.")
+    require_room(
+        n * n * 8,
+        torch.device("cpu"),
+        "A full attention pattern",
+        "Use a shorter prompt.",
+    )
     if isinstance(pattern, Uniform | Visible):
         return pattern.pushed(torch.eye(n, dtype=torch.float64))
     dense = pattern.averaged().cpu() if isinstance(pattern, Attention) else pattern
@@ -110,16 +135,33 @@ def hops(
     [1.0, 6.0, 15.0, 20.0, 15.0, 6.0, 1.0]
     """
     session = Session.start(
-        model, prompt, "hops", attention=attention, query=query, from_layer=from_layer, to_layer=to_layer
+        model,
+        prompt,
+        "hops",
+        attention=attention,
+        query=query,
+        from_layer=from_layer,
+        to_layer=to_layer,
     )
     session.require_one()
     (top,) = session.spans(from_layer, to_layer).values()
-    start, kinds = one_hot(session, query), cast("tuple[AttentionKind, ...]", (attention, "uniform"))
-    counts, null = (by_hops(start, top_down(session, kind, from_layer, top))[:, 0].cpu() for kind in kinds)
+    start, kinds = (
+        one_hot(session, query),
+        cast("tuple[AttentionKind, ...]", (attention, "uniform")),
+    )
+    counts, null = (
+        by_hops(start, top_down(session, kind, from_layer, top))[:, 0].cpu()
+        for kind in kinds
+    )
     dims, coords = session.coords()
-    coords |= {"hop": np.arange(len(counts)), "null": (("hop", *dims), (null / null.sum()).numpy())}
+    coords |= {
+        "hop": np.arange(len(counts)),
+        "null": (("hop", *dims), (null / null.sum()).numpy()),
+    }
     text = f"share of attention paths{of_attention(attention)}"
-    return session.array("hops", coords, (("hop", *dims), counts / counts.sum(), text, "1"))
+    return session.array(
+        "hops", coords, (("hop", *dims), counts / counts.sum(), text, "1")
+    )
 
 
 @measurement("strongest_paths")
@@ -166,9 +208,16 @@ def strongest_paths(
     """
     positive(k, "k", "a number of paths")
     session = Session.start(
-        model, prompt, "strongest_paths",
-        k=k, avoid=list(avoid), attention=attention, query=query, from_layer=from_layer, to_layer=to_layer,
-    )  # fmt: skip
+        model,
+        prompt,
+        "strongest_paths",
+        k=k,
+        avoid=list(avoid),
+        attention=attention,
+        query=query,
+        from_layer=from_layer,
+        to_layer=to_layer,
+    )
     session.require_one()
     avoided = [session.query(position, "avoid") for position in avoid]
     if any(position >= session.query(query) for position in avoided):
@@ -178,11 +227,16 @@ def strongest_paths(
         )
     (top,) = session.spans(from_layer, to_layer).values()
     down, null = (
-        [written_out(session, pattern) for pattern in top_down(session, kind, from_layer, top)]
+        [
+            written_out(session, pattern)
+            for pattern in top_down(session, kind, from_layer, top)
+        ]
         for kind in (attention, "uniform")
     )
     *_, everything = one_hot(session, query), *sweep(one_hot(session, query), down)
-    weights, places, of_null = strongest(without(down, avoided), null, session.query(query), k)
+    weights, places, of_null = strongest(
+        without(down, avoided), null, session.query(query), k
+    )
     _, coords = session.coords()
     said = of_attention(attention)
     said += f", without positions {', '.join(map(str, avoid))}" if len(avoid) else ""
@@ -192,24 +246,46 @@ def strongest_paths(
         "strongest attention paths into the query",
         coords,
         {
-            "position_at": (("path", "layer"), places, f"position of the path in each layer{said}", "position"),
-            "weight": (("path",), weights, f"product of attention and residual weights{said}", "1"),
-            "share": (("path",), weights / everything.sum(), f"share of all paths' weight{said}", "1"),
+            "position_at": (
+                ("path", "layer"),
+                places,
+                f"position of the path in each layer{said}",
+                "position",
+            ),
+            "weight": (
+                ("path",),
+                weights,
+                f"product of attention and residual weights{said}",
+                "1",
+            ),
+            "share": (
+                ("path",),
+                weights / everything.sum(),
+                f"share of all paths' weight{said}",
+                "1",
+            ),
             "over_null": (("path",), weights / of_null, f"{over_null}{said}", "1"),
         },
     )
 
 
-def without(patterns: Sequence[Float[Tensor, "query key"]], positions: Sequence[int]) -> list[Tensor]:
+def without(
+    patterns: Sequence[Float[Tensor, "query key"]], positions: Sequence[int]
+) -> list[Tensor]:
     """Patterns whose paths from other positions do not reach these: nothing attends to them."""
     return [
-        pattern.index_fill(1, torch.tensor(positions, dtype=torch.int64, device=pattern.device), 0)
+        pattern.index_fill(
+            1, torch.tensor(positions, dtype=torch.int64, device=pattern.device), 0
+        )
         for pattern in patterns
     ]
 
 
 def strongest(
-    down: Sequence[Float[Tensor, "query key"]], uniform: Sequence[Float[Tensor, "query key"]], query: int, k: int
+    down: Sequence[Float[Tensor, "query key"]],
+    uniform: Sequence[Float[Tensor, "query key"]],
+    query: int,
+    k: int,
 ) -> tuple[Float[Tensor, " path"], Int[Tensor, "path layer"], Float[Tensor, " path"]]:
     """The weights of the k strongest paths into the query, their positions, and their weights under the null.
 
@@ -227,7 +303,9 @@ def strongest(
 
 
 @measurement("depth_limit")
-def depth_limit(model: Bridge, prompt: PromptOrCapture, *, depth: int = 64, query: int = -1) -> xr.Dataset:
+def depth_limit(
+    model: Bridge, prompt: PromptOrCapture, *, depth: int = 64, query: int = -1
+) -> xr.Dataset:
     """The limit of attention paths when one block's attention is repeated: all paths start at the first token.
 
     For each block with head-averaged attention Λ, it follows row n of ``(½(Λ + I))^k`` for k = 0 … `depth`. Λ is
@@ -260,17 +338,25 @@ def depth_limit(model: Bridge, prompt: PromptOrCapture, *, depth: int = 64, quer
     """
     positive(depth, "depth", "a number of layers")
     if depth < 4:
-        raise InputError(f"depth={depth!r} is too small to estimate a rate.", "Give a whole number of at least 4.")
+        raise InputError(
+            f"depth={depth!r} is too small to estimate a rate.",
+            "Give a whole number of at least 4.",
+        )
     session = Session.start(model, prompt, "depth_limit", depth=depth, query=query)
     session.require_one()
     last, blocks = session.query(query), range(n_blocks(session.model))
-    patterns = {b: written_out(session, p) for b, p in patterns_of(session, "model", blocks).items()}
+    patterns = {
+        b: written_out(session, p)
+        for b, p in patterns_of(session, "model", blocks).items()
+    }
     shares, rest, predicted, observed, absorbing = [], [], [], [], []
     for block in blocks:
         row = one_hot(session, query)
         rows = torch.cat([row, *sweep(row, [patterns[block]] * depth, gain=0.5)])
         shares.append(rows[:, 0])
-        rest.append(rows[:, 1:].sum(dim=-1))  # not 1 minus the first share, since float32 rows sum to 1 only roughly
+        rest.append(
+            rows[:, 1:].sum(dim=-1)
+        )  # not 1 minus the first share, since float32 rows sum to 1 only roughly
         own = patterns[block].diagonal()[1 : last + 1].double()
         absorbs = own > 1 - SELF
         absorbing.append(int(absorbs.sum()))
@@ -282,11 +368,36 @@ def depth_limit(model: Bridge, prompt: PromptOrCapture, *, depth: int = 64, quer
         "depth limit of repeated attention",
         {"block": list(blocks), "depth": np.arange(depth + 1)},
         {
-            "first_share": (by_depth, torch.stack(shares), "share of paths from the first token", "1"),
-            "rest": (by_depth, torch.stack(rest), "share of paths from later tokens", "1"),
-            "predicted_rate": (by_block, predicted, "(1 + largest self-attention) / 2", "1"),
-            "observed_rate": (by_block, observed, f"factor on the rest with each of {depth} repetitions", "1"),
-            "absorbing": (by_block, absorbing, "later tokens that attend only to themselves", "1"),
+            "first_share": (
+                by_depth,
+                torch.stack(shares),
+                "share of paths from the first token",
+                "1",
+            ),
+            "rest": (
+                by_depth,
+                torch.stack(rest),
+                "share of paths from later tokens",
+                "1",
+            ),
+            "predicted_rate": (
+                by_block,
+                predicted,
+                "(1 + largest self-attention) / 2",
+                "1",
+            ),
+            "observed_rate": (
+                by_block,
+                observed,
+                f"factor on the rest with each of {depth} repetitions",
+                "1",
+            ),
+            "absorbing": (
+                by_block,
+                absorbing,
+                "later tokens that attend only to themselves",
+                "1",
+            ),
         },
     )
 
@@ -333,16 +444,27 @@ def attention_sinks(model: Bridge, prompt: PromptOrCapture) -> xr.DataArray:
     """
     session = Session.start(model, prompt, "attention_sinks")
     session.require_one()
-    share = shares_beyond_uniform(session, patterns_of(session, "model", range(n_blocks(session.model))))
+    share = shares_beyond_uniform(
+        session, patterns_of(session, "model", range(n_blocks(session.model)))
+    )
     dims, coords = session.coords()
     coords |= {"block": np.arange(len(share)), "sink": (dims, are_sinks(share).numpy())}
     text = "attention from later tokens, beyond uniform attention"
-    return session.array("attention_sinks", coords, (("block", *dims), share, text, "1"))
+    return session.array(
+        "attention_sinks", coords, (("block", *dims), share, text, "1")
+    )
 
 
-def shares_beyond_uniform(session: Session, patterns: Mapping[int, Pattern]) -> Float[Tensor, "block position"]:
+def shares_beyond_uniform(
+    session: Session, patterns: Mapping[int, Pattern]
+) -> Float[Tensor, "block position"]:
     """The share of every token in every block, from the patterns of a session with one prompt."""
     model, reach = session.model, windows(session.model, session.positions)
     sinks = {block: learned_sink(model, block) is not None for block in patterns}
     totals = to_cpu([received(pattern) for pattern in patterns.values()])  # pyright: ignore[reportArgumentType]
-    return torch.stack([beyond_uniform(t, reach[b], sinks[b]) for b, t in zip(patterns, totals, strict=True)])
+    return torch.stack(
+        [
+            beyond_uniform(t, reach[b], sinks[b])
+            for b, t in zip(patterns, totals, strict=True)
+        ]
+    )

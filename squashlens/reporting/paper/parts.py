@@ -22,7 +22,10 @@ NUMBERS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 PATHS = 25  # how many single paths are drawn
 REPLAYED = 8  # lengths at which D is measured again for the noise floor
 TEMPERATURE = 1.0  # of the sampled answers
-GROWING, DRAWS = np.geomspace(10, 100_000, 30).round().astype(int).tolist(), 5  # figures 8 and 9: tokens, random draws
+GROWING, DRAWS = (
+    np.geomspace(10, 100_000, 30).round().astype(int).tolist(),
+    5,
+)  # figures 8 and 9: tokens, random draws
 
 COPYING = ("copy_last", "copy_first", "copy_last_hint", "copy_first_hint")
 COPYING += ("copy_last_alternating", "copy_first_alternating")
@@ -66,11 +69,20 @@ class Part:
 def parts_of(number: int, model: Bridge, chosen: Settings) -> list[Part]:
     """The parts of a figure of the paper, for a model."""
     if number == 2:
-        return [_answers(model, name, chosen, 1, "answer_only") for name in COPYING if _task(model, name)]
+        return [
+            _answers(model, name, chosen, 1, "answer_only")
+            for name in COPYING
+            if _task(model, name)
+        ]
     if number in (3, 4, 6, 7):
         temperature, mode = TEMPERATURE if number > 5 else 0.0, chosen.prompting.mode
-        return [_answers(model, name, chosen, chosen.seeds, mode, temperature) for name in COUNTING]
-    return {1: _first, 5: _collapse, 8: _convergence, 9: _variation}[number](model, chosen)
+        return [
+            _answers(model, name, chosen, chosen.seeds, mode, temperature)
+            for name in COUNTING
+        ]
+    return {1: _first, 5: _collapse, 8: _convergence, 9: _variation}[number](
+        model, chosen
+    )
 
 
 def _first(model: Bridge, chosen: Settings) -> list[Part]:
@@ -80,16 +92,26 @@ def _first(model: Bridge, chosen: Settings) -> list[Part]:
 
     def ones_and_zero(_: Path) -> xr.Dataset:
         zero = prompts.one_token(model, "0")
-        return collapse(model, prompts.repeated(model, "1", chosen.n, suffix=[zero]), scale="relative")
+        return collapse(
+            model,
+            prompts.repeated(model, "1", chosen.n, suffix=[zero]),
+            scale="relative",
+        )
 
     def strongest(attention: Any) -> Part:
         return Part(
             f"strongest_paths_{attention}",
             {"prompt": chosen.prompt, "k": PATHS},
-            lambda _: strongest_paths(model, chosen.prompt, k=PATHS, attention=attention),
+            lambda _: strongest_paths(
+                model, chosen.prompt, k=PATHS, attention=attention
+            ),
         )
 
-    return [Part("ones_and_zero", {"n": chosen.n}, ones_and_zero), strongest("model"), strongest("uniform")]
+    return [
+        Part("ones_and_zero", {"n": chosen.n}, ones_and_zero),
+        strongest("model"),
+        strongest("uniform"),
+    ]
 
 
 def _task(model: Bridge, name: str) -> Task | None:
@@ -99,7 +121,14 @@ def _task(model: Bridge, name: str) -> Task | None:
     return tasks.find(known) if known else None
 
 
-def _answers(model: Bridge, name: str, chosen: Settings, seeds: int, mode: Any, temperature: float = 0.0) -> Part:
+def _answers(
+    model: Bridge,
+    name: str,
+    chosen: Settings,
+    seeds: int,
+    mode: Any,
+    temperature: float = 0.0,
+) -> Part:
     """The answers to a task. Without anything random, one answer at each length is all that there is."""
     from squashlens.measure.answers.evaluate import evaluate
 
@@ -107,13 +136,23 @@ def _answers(model: Bridge, name: str, chosen: Settings, seeds: int, mode: Any, 
     form = replace(chosen.prompting, mode=mode)
     lengths, draws = list(chosen.lengths), seeds if task.random or temperature else 1
     about = {
-        "task": task.name, "lengths": lengths, "seeds": draws, **vars(form), "mode": several(mode),
+        "task": task.name,
+        "lengths": lengths,
+        "seeds": draws,
+        **vars(form),
+        "mode": several(mode),
         "temperature": temperature,
-    }  # fmt: skip
+    }
 
     def measure(journal: Path) -> xr.Dataset:
         return evaluate(
-            model, task, lengths=lengths, seeds=draws, **vars(form), temperature=temperature, resume=journal
+            model,
+            task,
+            lengths=lengths,
+            seeds=draws,
+            **vars(form),
+            temperature=temperature,
+            resume=journal,
         )
 
     return Part(f"{name}_sampled" if temperature else name, about, measure)
@@ -127,13 +166,21 @@ def _collapse(model: Bridge, chosen: Settings) -> list[Part]:
         def panel(_: Path) -> xr.Dataset:
             sequence = prompts.figure5(model, chosen.n)[letter]
             return collapse(
-                model, sequence, by_head="value", baselines=("contrast", "unrelated"), noise_lengths=REPLAYED
+                model,
+                sequence,
+                by_head="value",
+                baselines=("contrast", "unrelated"),
+                noise_lengths=REPLAYED,
             )
 
         return panel
 
     return [
-        Part(f"collapse_{letter}", {"n": chosen.n, "sequences": "prompts.figure5"}, measure(letter))
+        Part(
+            f"collapse_{letter}",
+            {"n": chosen.n, "sequences": "prompts.figure5"},
+            measure(letter),
+        )
         for letter in "abcd"
     ]
 
@@ -148,11 +195,21 @@ def _convergence(_: Bridge, chosen: Settings) -> list[Part]:
         return lambda _: convergence(stack, GROWING, seeds=DRAWS)
 
     about = {"lengths": GROWING, "seeds": DRAWS}
-    return [Part(f"stack_{name}", about, measure(one), of_model=False) for name, one in stacks.items()]
+    return [
+        Part(f"stack_{name}", about, measure(one), of_model=False)
+        for name, one in stacks.items()
+    ]
 
 
 def _variation(_: Bridge, __: Settings) -> list[Part]:
     from squashlens.synthetic import softmax_total_variation
 
     about = {"lengths": GROWING, "seeds": DRAWS}
-    return [Part("total_variation", about, lambda _: softmax_total_variation(GROWING, seeds=DRAWS), of_model=False)]
+    return [
+        Part(
+            "total_variation",
+            about,
+            lambda _: softmax_total_variation(GROWING, seeds=DRAWS),
+            of_model=False,
+        )
+    ]

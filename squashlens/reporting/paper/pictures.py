@@ -32,27 +32,49 @@ STACKS = {
     "stack_inputs": "sines on the inputs",
 }
 PANELS = {"copy": "(a)", "copy_hint": "(b)", "copy_alternating": "(c)"}
-COUNTED = {"sum": "(i) sum", "count_ones": "(ii) ones", "count_bernoulli": "(iii) ones among zeros"}
+COUNTED = {
+    "sum": "(i) sum",
+    "count_ones": "(ii) ones",
+    "count_bernoulli": "(iii) ones among zeros",
+}
 
 
 def caption_of(number: int, found: Found) -> str:
     """The caption of a figure, for its results by the names of their parts."""
     given: dict[str, Any] = {
-        "number": number, "found": found, "stacks": STACKS, "copying": len(COPYING), "provenance": provenance,
-        "named_models": named_models, "escape": escape, "shortened": _shorten, "g": sentences.number,
-        "percent": lambda share: sentences.percent(float(share)), "collapses": collapses,
+        "number": number,
+        "found": found,
+        "stacks": STACKS,
+        "copying": len(COPYING),
+        "provenance": provenance,
+        "named_models": named_models,
+        "escape": escape,
+        "shortened": _shorten,
+        "g": sentences.number,
+        "percent": lambda share: sentences.percent(float(share)),
+        "collapses": collapses,
         "exponent": _exponent,
-    }  # fmt: skip
+    }
     if number < 8:
-        given["trained"] = zoo.trained_length(str(provenance(next(iter(found.values())))["model"]))
+        given["trained"] = zoo.trained_length(
+            str(provenance(next(iter(found.values())))["model"])
+        )
     if number in (2, 3, 4, 6, 7):
-        given["unread"] = np.mean([one["unread"].sum("why").mean() for one in found.values()])
-        asked = dict.fromkeys(_shorten(str(provenance(one)["task"]["template"])) for one in found.values())
+        given["unread"] = np.mean(
+            [one["unread"].sum("why").mean() for one in found.values()]
+        )
+        asked = dict.fromkeys(
+            _shorten(str(provenance(one)["task"]["template"])) for one in found.values()
+        )
         given["questions"] = list(asked)
-        given["unable"] = [name for name, one in found.items() if bool((one["able"] != "yes").any())]
+        given["unable"] = [
+            name for name, one in found.items() if bool((one["able"] != "yes").any())
+        ]
         given["seeds"] = [one.sizes["seed"] for one in found.values()]
     if number == 5:
-        given["floor"] = max(float(one["noise_floor"].isel(layer=-1).max()) for one in found.values())
+        given["floor"] = max(
+            float(one["noise_floor"].isel(layer=-1).max()) for one in found.values()
+        )
     return " ".join(template("paper/captions.jinja").render(given).split())
 
 
@@ -62,8 +84,12 @@ def role(name: str) -> str:
 
 
 def _exponent(one: xr.Dataset, name: str) -> str:
-    mean, low, high = (f"{float(one[f'{name}_{edge}']):.3f}" for edge in ("mean", "low", "high"))
-    return f"{mean} (95 % interval {low} to {high})".replace("-", "−").replace("−0.000", "0.000")
+    mean, low, high = (
+        f"{float(one[f'{name}_{edge}']):.3f}" for edge in ("mean", "low", "high")
+    )
+    return f"{mean} (95 % interval {low} to {high})".replace("-", "−").replace(
+        "−0.000", "0.000"
+    )
 
 
 def _shorten(text: str) -> str:
@@ -79,13 +105,23 @@ def width_of(number: int) -> Literal["column", "page"]:
 def draw_figure(number: int, found: Found) -> go.Figure:
     """A figure, without a title, because the caption says what it shows."""
     draw = {
-        1: _first, 2: _copying, 3: _errors, 4: _frequencies, 5: _collapse, 6: _errors, 7: _frequencies,
-        8: lambda found: figures.synthetic_convergence({STACKS[name]: one for name, one in found.items()}),
+        1: _first,
+        2: _copying,
+        3: _errors,
+        4: _frequencies,
+        5: _collapse,
+        6: _errors,
+        7: _frequencies,
+        8: lambda found: figures.synthetic_convergence(
+            {STACKS[name]: one for name, one in found.items()}
+        ),
         9: lambda found: figures.synthetic_total_variation(found["total_variation"]),
-    }[number]  # fmt: skip
+    }[number]
     several = any(one.sizes.get("mode", 1) > 1 for one in found.values())
     height = None if several else HEIGHTS.get(number)
-    return figures.styled(draw(found), theme="paper", width=width_of(number), height=height, title="")
+    return figures.styled(
+        draw(found), theme="paper", width=width_of(number), height=height, title=""
+    )
 
 
 def data_of(number: int, found: Found) -> dict[str, xr.Dataset]:
@@ -99,7 +135,9 @@ def data_of(number: int, found: Found) -> dict[str, xr.Dataset]:
 
 def _first(found: Found) -> go.Figure:
     parts = {
-        "(a) collapse, by layer and number of ones": figures.collapse_heatmap(found["ones_and_zero"]),
+        "(a) collapse, by layer and number of ones": figures.collapse_heatmap(
+            found["ones_and_zero"]
+        ),
         "(b) strongest paths": figures.strongest_paths(found["strongest_paths_model"]),
     }
     return figures.panels(parts, columns=1)
@@ -107,25 +145,40 @@ def _first(found: Found) -> go.Figure:
 
 def _copying(found: Found) -> go.Figure:
     parts: dict[str, Any] = {}
-    texts = {"copy": "1…10 and 01…1", "copy_hint": "with a hint", "copy_alternating": "alternating"}
+    texts = {
+        "copy": "1…10 and 01…1",
+        "copy_hint": "with a hint",
+        "copy_alternating": "alternating",
+    }
     for name, panel in PANELS.items():
         tail = name.removeprefix("copy")
-        ends = {f"{end} digit": found.get(f"copy_{end}{tail}") for end in ("last", "first")}
+        ends = {
+            f"{end} digit": found.get(f"copy_{end}{tail}") for end in ("last", "first")
+        }
         if all(one is not None for one in ends.values()):
             parts[f"{panel} {texts[name]}"] = figures.accuracy_by_length(ends)  # pyright: ignore[reportArgumentType]
     return figures.panels(parts)
 
 
 def _errors(found: Found) -> go.Figure:
-    return figures.error_by_length({COUNTED[role(name)]: one for name, one in found.items()})
+    return figures.error_by_length(
+        {COUNTED[role(name)]: one for name, one in found.items()}
+    )
 
 
 def _frequencies(found: Found) -> go.Figure:
-    return figures.answer_frequencies({COUNTED[role(name)]: answer_frequencies(one) for name, one in found.items()})
+    return figures.answer_frequencies(
+        {COUNTED[role(name)]: answer_frequencies(one) for name, one in found.items()}
+    )
 
 
 def _collapse(found: Found) -> go.Figure:
-    texts = {"a": "count ones", "b": "count ones among digits", "c": "copy ones", "d": "copy ones with commas"}
+    texts = {
+        "a": "count ones",
+        "b": "count ones among digits",
+        "c": "copy ones",
+        "d": "copy ones with commas",
+    }
     named = {f"({name[-1]}) {texts[name[-1]]}": one for name, one in found.items()}
     trained = zoo.trained_length(str(provenance(found["collapse_a"])["model"]))
     return figures.collapse_curve(named, trained=trained)  # pyright: ignore[reportArgumentType]

@@ -95,7 +95,13 @@ def paper(
     ['fig9_total_variation.csv', 'total_variation.nc']
     """
     wanted = sorted({*figures})
-    form = Prompting(mode=mode, template=template, prefill=prefill, n_examples=n_examples, n_baseline=n_baseline)
+    form = Prompting(
+        mode=mode,
+        template=template,
+        prefill=prefill,
+        n_examples=n_examples,
+        n_baseline=n_baseline,
+    )
     chosen = Settings(prompt, n, tuple(lengths), seeds, form)
     _check(model, wanted, chosen)
     plan = {number: parts_of(number, model, chosen) for number in NUMBERS}
@@ -110,7 +116,12 @@ def paper(
         for number in wanted:
             shown.set_description(f"figure {number}")
             try:
-                _draw(folder, number, {part.name: kept.measured(part) for part in plan[number]}, ending)
+                _draw(
+                    folder,
+                    number,
+                    {part.name: kept.measured(part) for part in plan[number]},
+                    ending,
+                )
             except OutputError:
                 raise
             except SquashlensError as error:
@@ -130,9 +141,16 @@ def _check(model: Bridge, wanted: Sequence[int], chosen: Settings) -> None:
     if not wanted:
         raise InputError("figures is empty.", "Give numbers of figures, 1 to 9.")
     if chosen.n < FEWEST:
-        raise InputError(f"n={chosen.n} is too small: a curve needs several lengths.", f"Give at least {FEWEST}.")
-    find("count_ones").asked(chosen.lengths, seeds_of(chosen.seeds, 1), chosen.prompting.mode)
-    if 1 in wanted and chosen.prompt != zoo.EXAMPLE_PROMPT:  # the default need not suit every model
+        raise InputError(
+            f"n={chosen.n} is too small: a curve needs several lengths.",
+            f"Give at least {FEWEST}.",
+        )
+    find("count_ones").asked(
+        chosen.lengths, seeds_of(chosen.seeds, 1), chosen.prompting.mode
+    )
+    if (
+        1 in wanted and chosen.prompt != zoo.EXAMPLE_PROMPT
+    ):  # the default need not suit every model
         tokenize(model, chosen.prompt)
 
 
@@ -154,13 +172,19 @@ def _draw(folder: Path, number: int, results: Mapping[str, Any], ending: str) ->
     from squashlens.reporting.paper.pictures import data_of, draw_figure
 
     for name, table in data_of(number, results).items():
-        write(_table(folder, number, name), long_table(table).to_csv(index=False).encode())
-    figures.save(draw_figure(number, results), folder / f"fig{number}{ending}", plotlyjs="file")
+        write(
+            _table(folder, number, name), long_table(table).to_csv(index=False).encode()
+        )
+    figures.save(
+        draw_figure(number, results), folder / f"fig{number}{ending}", plotlyjs="file"
+    )
     if ending == ".pdf":
         (folder / f"fig{number}.html").unlink(missing_ok=True)
 
 
-def _find_figure(folder: Path, number: int, kept: "Kept", parts: Sequence[Part]) -> dict[str, Any]:
+def _find_figure(
+    folder: Path, number: int, kept: "Kept", parts: Sequence[Part]
+) -> dict[str, Any]:
     """A figure in the folder, also from an earlier call, as the pages state it; nothing if it is of other results."""
     from squashlens.figures.drawing.themes import WIDTHS
     from squashlens.reporting.paper.pictures import caption_of, data_of, width_of
@@ -170,11 +194,21 @@ def _find_figure(folder: Path, number: int, kept: "Kept", parts: Sequence[Part])
         return {}
     since = max(kept.path(part).stat().st_mtime_ns for part in parts)
     files = [folder / f"fig{number}{ending}" for ending in (".pdf", ".html")]
-    file = next((one for one in files if one.exists() and one.stat().st_mtime_ns >= since), None)
+    file = next(
+        (one for one in files if one.exists() and one.stat().st_mtime_ns >= since), None
+    )
     if file is None:
         return {}
-    tables, width = [_table(folder, number, name) for name in data_of(number, results)], width_of(number)
-    stated = {"number": number, "file": file, "caption": caption_of(number, results), "tables": tables}
+    tables, width = (
+        [_table(folder, number, name) for name in data_of(number, results)],
+        width_of(number),
+    )
+    stated = {
+        "number": number,
+        "file": file,
+        "caption": caption_of(number, results),
+        "tables": tables,
+    }
     return stated | {"wide": width == "page", "inches": WIDTHS[width]}
 
 
@@ -191,8 +225,14 @@ class Kept:
     def __init__(self, folder: Path, model: Bridge) -> None:
         self.folder = folder
         self.found: dict[str, Any] = {}
-        session = Session.without_prompt(model, torch.zeros((1, 1), dtype=torch.long), "paper")
-        facts = {name: value for name, value in session.facts.items() if name not in ("call", "bos_count", "versions")}
+        session = Session.without_prompt(
+            model, torch.zeros((1, 1), dtype=torch.long), "paper"
+        )
+        facts = {
+            name: value
+            for name, value in session.facts.items()
+            if name not in ("call", "bos_count", "versions")
+        }
         self.facts = session.facts
         self.model: Mapping[str, Any] = {
             **facts,
@@ -218,12 +258,15 @@ class Kept:
             return
         if stated is None:
             raise InputError(
-                f"{str(path)!r} was not written by `paper`.", "Choose another folder, or move this file away."
+                f"{str(path)!r} was not written by `paper`.",
+                "Choose another folder, or move this file away.",
             )
         wanted = self._depends_on(part)
         if any_settings:
             stated = {**stated, "settings": wanted["settings"]}
-        differing = [name.removeprefix("settings: ") for name in different(stated, wanted)]
+        differing = [
+            name.removeprefix("settings: ") for name in different(stated, wanted)
+        ]
         if differing:
             raise InputError(
                 f"{str(path)!r} was measured for a different {', '.join(differing)}.",
@@ -243,7 +286,10 @@ class Kept:
                 self.found[part.name] = error  # for other figures with this part
             else:
                 stated = json.dumps(self._depends_on(part), sort_keys=True, default=str)
-                save(self.found[part.name].assign_attrs({STATED: stated}), self.path(part))
+                save(
+                    self.found[part.name].assign_attrs({STATED: stated}),
+                    self.path(part),
+                )
                 journal.unlink(missing_ok=True)
         if isinstance(self.found[part.name], SquashlensError):
             raise self.found[part.name]
@@ -263,12 +309,18 @@ def write_index(
 ) -> None:
     """Write the LaTeX file that includes the figures, and the page that lists them with captions and provenance."""
     syntax = {
-        "block_start_string": "<%", "block_end_string": "%>", "variable_start_string": "<<",
+        "block_start_string": "<%",
+        "block_end_string": "%>",
+        "variable_start_string": "<<",
         "variable_end_string": ">>",
-    }  # fmt: skip
+    }
     for name in (TEX, PAGE):
         page = template(f"paper/{name}.jinja", **syntax)
         text = page.render(
-            numbers=sorted({*drawn, *failed}), drawn=drawn, failed=failed, facts=facts, fact_text=fact_text
+            numbers=sorted({*drawn, *failed}),
+            drawn=drawn,
+            failed=failed,
+            facts=facts,
+            fact_text=fact_text,
         )
         write(folder / name, text.encode())

@@ -50,8 +50,12 @@ class Visible:
         n, w = rows.shape[-1], self.window
         padded = torch.nn.functional.pad(rows, (0, (-n) % w + w))
         parts = padded.unflatten(-1, (-1, w))
-        behind = parts.flip(-1).cumsum(-1).flip(-1)[..., :-1, :]  # from i to the end of its part
-        ahead = parts.cumsum(-1)[..., 1:, :].roll(1, -1)  # from the start of the next part to before i + w
+        behind = (
+            parts.flip(-1).cumsum(-1).flip(-1)[..., :-1, :]
+        )  # from i to the end of its part
+        ahead = parts.cumsum(-1)[..., 1:, :].roll(
+            1, -1
+        )  # from the start of the next part to before i + w
         ahead[..., 0] = 0
         return (behind + ahead).flatten(-2)[..., :n]
 
@@ -60,11 +64,19 @@ class Visible:
 Pattern = Float[Tensor, "*#prompt query key"] | Attention | Uniform | Visible
 
 
-def pushed(rows: Float[Tensor, "... query"], pattern: Pattern, within: slice | None = None) -> Float[Tensor, "... key"]:
+def pushed(
+    rows: Float[Tensor, "... query"], pattern: Pattern, within: slice | None = None
+) -> Float[Tensor, "... key"]:
     """The product ``r A`` of rows with a pattern; outside the slice `within` the rows are zero."""
     if isinstance(pattern, Tensor):
-        return einsum(rows, pattern.to(rows.dtype), "... query, ... query key -> ... key")
-    return pattern.pushed(rows, within) if isinstance(pattern, Attention) else pattern.pushed(rows)
+        return einsum(
+            rows, pattern.to(rows.dtype), "... query, ... query key -> ... key"
+        )
+    return (
+        pattern.pushed(rows, within)
+        if isinstance(pattern, Attention)
+        else pattern.pushed(rows)
+    )
 
 
 def _where(row: Float[Tensor, "... position"]) -> slice:
@@ -119,22 +131,32 @@ def compositions(
 
 
 def _through(
-    queries: Int[Tensor, " chosen"], rows: Float[Tensor, "chosen position"], pattern: Pattern
+    queries: Int[Tensor, " chosen"],
+    rows: Float[Tensor, "chosen position"],
+    pattern: Pattern,
 ) -> Float[Tensor, "chosen position"]:
     """The product of rows, of which each is zero after its query, with a pattern."""
     if not isinstance(pattern, Attention | Tensor):
         return pattern.pushed(rows)
     # The rows go to the device, which nobody waits for; the pattern's rows would have to come from it, part by part.
-    rows = rows.to(pattern.queries.device if isinstance(pattern, Attention) else pattern.device)
+    rows = rows.to(
+        pattern.queries.device if isinstance(pattern, Attention) else pattern.device
+    )
     found = torch.zeros_like(rows)
     for here, keys, weights in by_rows(pattern):
-        first = int(torch.searchsorted(queries, here.start))  # earlier queries do not see these rows
+        first = int(
+            torch.searchsorted(queries, here.start)
+        )  # earlier queries do not see these rows
         if first < len(queries):
-            found[first:, keys] += rows[first:, here] @ weights.mean(dim=0).to(rows.dtype)
+            found[first:, keys] += rows[first:, here] @ weights.mean(dim=0).to(
+                rows.dtype
+            )
     return found
 
 
-def by_hops(row: Float[Tensor, "*#prompt position"], patterns: Iterable[Pattern]) -> Float[Tensor, "hop ..."]:
+def by_hops(
+    row: Float[Tensor, "*#prompt position"], patterns: Iterable[Pattern]
+) -> Float[Tensor, "hop ..."]:
     """The last row of `sweep`, split by the number of times that a path goes through attention, from 0 to L hops.
 
     With tA in place of A, the product is a polynomial in t, and entry k of the result is the coefficient of t^k.
@@ -168,7 +190,9 @@ def heaviest_paths(
         # (key, query, rank): every extension to a key of one of the best paths that end at a query
         longer = edges.T[:, :, None] * weights[None]
         best = longer.flatten(1).topk(min(k, longer[0].numel()), dim=1)
-        backpointers.append((best.indices // weights.shape[1], best.indices % weights.shape[1]))
+        backpointers.append(
+            (best.indices // weights.shape[1], best.indices % weights.shape[1])
+        )
         weights = best.values
     flat = weights.flatten().topk(min(k, weights.numel()))
     flat_indices = flat.indices[flat.values > 0]

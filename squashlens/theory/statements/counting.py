@@ -19,9 +19,13 @@ UNITS = 1000  # tolerance: units in the last place of the largest coordinate, in
 
 @validated
 def proposition_b9(
-    layers: Sequence[Callable[[Tensor], Tensor]], symbols: Float[Tensor, "symbol d"], sequence: Sequence[int], *,
-    times: int = 2, seed: int = 0,
-) -> Statement:  # fmt: skip
+    layers: Sequence[Callable[[Tensor], Tensor]],
+    symbols: Float[Tensor, "symbol d"],
+    sequence: Sequence[int],
+    *,
+    times: int = 2,
+    seed: int = 0,
+) -> Statement:
     """Check Proposition B.9 (6.1): if every symbol occurs `times` as often, the representation stays the same.
 
     For example, 10 and 1100. Without positions and mask, all tokens of a symbol have the same vector in every layer.
@@ -43,9 +47,16 @@ def proposition_b9(
         sequence from the first of them, and its right side is 0.
     """
     positive(times, "times", "a number of repeats")
-    if times < 2 or not sequence or not all(0 <= symbol < len(symbols) for symbol in sequence):
+    if (
+        times < 2
+        or not sequence
+        or not all(0 <= symbol < len(symbols) for symbol in sequence)
+    ):
         given = f"times={times} of sequence={short_repr(sequence)} gives no second sequence."
-        raise InputError(given, f"Use times= at least 2, and some symbols from 0 to {len(symbols) - 1}.")
+        raise InputError(
+            given,
+            f"Use times= at least 2, and some symbols from 0 to {len(symbols) - 1}.",
+        )
     generator, fair = torch.Generator().manual_seed(seed), True
 
     def through(chosen: list[int]) -> Float[Tensor, "position d"]:
@@ -57,21 +68,41 @@ def proposition_b9(
             require_shape(tokens, entered.shape, "A function in layers")
             for _ in range(ORDERS):
                 order = torch.randperm(len(entered), generator=generator)
-                fair &= float((layer(entered[order]) - tokens[order]).abs().max()) <= _rounding(tokens)
+                fair &= float(
+                    (layer(entered[order]) - tokens[order]).abs().max()
+                ) <= _rounding(tokens)
         return tokens
 
-    first, longer = list(sequence), [symbol for symbol in sequence for _ in range(times)]
+    first, longer = (
+        list(sequence),
+        [symbol for symbol in sequence for _ in range(times)],
+    )
     few, many = through(first), through(longer)
     of_kind = few[[first.index(symbol) for symbol in first + longer]]
     left = float(distance(torch.cat([few, many]), of_kind, "linf").max())
-    premises = {f"layers treat tokens alike, without mask and positions ({ORDERS} random orders)": fair}
-    found = {"tokens in the first": float(len(first)), "tokens in the second": float(len(longer))}
+    premises = {
+        f"layers treat tokens alike, without mask and positions ({ORDERS} random orders)": fair
+    }
+    found = {
+        "tokens in the first": float(len(first)),
+        "tokens in the second": float(len(longer)),
+    }
     shows = (
         f"these layers on one sequence and on the same with each symbol {times} times. Whether they treat tokens alike "
         f"was tested with {ORDERS} orders only"
     )
     claim = "distance of equal symbols in both sequences = 0"
-    return Statement("Proposition B.9", claim, premises, left, "=", 0.0, left <= _rounding(many), found, shows)
+    return Statement(
+        "Proposition B.9",
+        claim,
+        premises,
+        left,
+        "=",
+        0.0,
+        left <= _rounding(many),
+        found,
+        shows,
+    )
 
 
 def _rounding(tokens: Float[Tensor, "position d"]) -> float:
@@ -81,9 +112,13 @@ def _rounding(tokens: Float[Tensor, "position d"]) -> float:
 
 @validated
 def corollary_b10(
-    y: Float[Tensor, " d"], y_star: Float[Tensor, " d"], count: Callable[[Tensor], int], n: int, *,
+    y: Float[Tensor, " d"],
+    y_star: Float[Tensor, " d"],
+    count: Callable[[Tensor], int],
+    n: int,
+    *,
     dtype: torch.dtype = torch.bfloat16,
-) -> Statement:  # fmt: skip
+) -> Statement:
     """Check Corollary B.10 (6.2): if y and y* are equal, every read-out miscounts at least one of n and n + 1 tokens.
 
     If y = y*, then count(y) = count(y*), but n ≠ n + 1. Attention plays no part; Theorem B.3 and a finite number format
@@ -100,16 +135,33 @@ def corollary_b10(
     Corollary B.10: 1 ≤ 1, holds
     """
     if y.shape != y_star.shape or not y.numel():
-        raise InputError(f"y has {len(y)} coordinates and y_star has {len(y_star)}.", "Give two of equal width.")
+        raise InputError(
+            f"y has {len(y)} coordinates and y_star has {len(y_star)}.",
+            "Give two of equal width.",
+        )
     same = float(identical(y, y_star, dtype))
     answers = [count(rows.to(dtype)) for rows in (y, y_star)]
     if not all(isinstance(answer, Real) for answer in answers):
-        raise InputError(f"count returned {short_repr(answers)}.", "It must return a whole number.")
-    wrong = sum(answer != truth for answer, truth in zip(answers, (n, n + 1), strict=True))
+        raise InputError(
+            f"count returned {short_repr(answers)}.", "It must return a whole number."
+        )
+    wrong = sum(
+        answer != truth for answer, truth in zip(answers, (n, n + 1), strict=True)
+    )
     claim, premises = (
         "1 ≤ wrong counts among n and n + 1",
         {f"y and y* are bit-identical in {dtype_name(dtype)}": same == 1},
     )
     found = {"count(y)": float(answers[0]), "count(y*)": float(answers[1])}
     shows = "the stored bits of y and y*, and one way to read a count"
-    return Statement("Corollary B.10", claim, premises, 1.0, "≤", float(wrong), wrong >= 1, found, shows)
+    return Statement(
+        "Corollary B.10",
+        claim,
+        premises,
+        1.0,
+        "≤",
+        float(wrong),
+        wrong >= 1,
+        found,
+        shows,
+    )

@@ -25,7 +25,12 @@ ROUNDING = 1e-9
 
 @validated
 def lemma_b1(
-    a: Float[Tensor, " position"], b: Extended, c: Extended, *, bound: Extended, lengths: Sequence[int] | None = None
+    a: Float[Tensor, " position"],
+    b: Extended,
+    c: Extended,
+    *,
+    bound: Extended,
+    lengths: Sequence[int] | None = None,
 ) -> Statement:
     """Check Lemma B.1: one more entry takes weight from the last entry, by an amount that tends to 0.
 
@@ -44,23 +49,41 @@ def lemma_b1(
     >>> lemma_b1(torch.rand(99), 0.5, 0.2, bound=1.0).verdict
     'consistent'
     """
-    entries, found = torch.cat([a.double(), torch.tensor([b, c], dtype=torch.float64)]), dict[str, float]()
+    entries, found = (
+        torch.cat([a.double(), torch.tensor([b, c], dtype=torch.float64)]),
+        dict[str, float](),
+    )
     steps: list[Step] = []
     for n in check_lengths(lengths, len(a) + 1):
-        x, star = (torch.cat([entries[: n - 1], entries[k:]]).log_softmax(dim=0) for k in (-1, -2))
+        x, star = (
+            torch.cat([entries[: n - 1], entries[k:]]).log_softmax(dim=0)
+            for k in (-1, -2)
+        )
         # As a product, since the difference of nearly equal numbers is rounding; in logarithms, which do not underflow.
         gap, right = float(x[-1] + star[-2]), 2 * bound - math.log(n)
-        steps.append(Step(n, _exp(gap), _exp(right), gap <= right + 8 * EPS * max(1.0, abs(right))))
-        found = {"softmax(x)_n": _exp(float(x[-1])), "softmax(x*)_{n+1}": _exp(float(star[-1]))}
+        steps.append(
+            Step(
+                n, _exp(gap), _exp(right), gap <= right + 8 * EPS * max(1.0, abs(right))
+            )
+        )
+        found = {
+            "softmax(x)_n": _exp(float(x[-1])),
+            "softmax(x*)_{n+1}": _exp(float(star[-1])),
+        }
     claim = "0 < softmax(x)_n − softmax(x*)_{n+1} ≤ e^{2M}/n → 0"
-    return _of_a_limit("Lemma B.1", claim, _bounded(entries, bound), steps, found, most=1.0)
+    return _of_a_limit(
+        "Lemma B.1", claim, _bounded(entries, bound), steps, found, most=1.0
+    )
 
 
 @validated
 def lemma_b2(
-    x: Float[Tensor, " position"], x_star: Float[Tensor, " position"], *, bound: Extended,
+    x: Float[Tensor, " position"],
+    x_star: Float[Tensor, " position"],
+    *,
+    bound: Extended,
     lengths: Sequence[int] | None = None,
-) -> Statement:  # fmt: skip
+) -> Statement:
     """Check Lemma B.2: if the differences of two sequences tend to 0, so does the distance of their softmaxes.
 
     The claim is δ(y, y*) ≤ 2 e^{2M} · mean_i |x_i − x*_i|. With Z, Z* the partition functions, δ ≤ |Z − Z*|/Z* +
@@ -80,17 +103,30 @@ def lemma_b2(
     'consistent'
     """
     if x.shape != x_star.shape:
-        raise InputError(f"x has {len(x)} entries and x_star has {len(x_star)}.", "Give two sequences of equal length.")
+        raise InputError(
+            f"x has {len(x)} entries and x_star has {len(x_star)}.",
+            "Give two sequences of equal length.",
+        )
     x, x_star = x.double(), x_star.double()
     chosen, apart = check_lengths(lengths, len(x)), (x - x_star).abs()
-    largest = [float(part.max()) for part in apart[: chosen[-1]].tensor_split(chosen[:-1])]
+    largest = [
+        float(part.max()) for part in apart[: chosen[-1]].tensor_split(chosen[:-1])
+    ]
     steps = []
     for n in chosen:
-        left, mean = float(total_variation(x[:n].softmax(dim=0), x_star[:n].softmax(dim=0))), float(apart[:n].mean())
+        left, mean = (
+            float(total_variation(x[:n].softmax(dim=0), x_star[:n].softmax(dim=0))),
+            float(apart[:n].mean()),
+        )
         right = 2 * _exp(2 * bound) * mean if mean else 0.0
         steps.append(Step(n, left, right, left <= right + n * EPS))
-    claim, premises = "δ(y, y*) ≤ 2 e^{2M} mean|x − x*| → 0", _bounded(torch.cat([x, x_star]), bound)
-    premises["differences decrease from each length to the next"] = decays(chosen, largest)
+    claim, premises = (
+        "δ(y, y*) ≤ 2 e^{2M} mean|x − x*| → 0",
+        _bounded(torch.cat([x, x_star]), bound),
+    )
+    premises["differences decrease from each length to the next"] = decays(
+        chosen, largest
+    )
     found = {f"largest difference up to n = {chosen[0]}": largest[0]}
     found["largest difference of the last step"] = largest[-1]
     return _of_a_limit("Lemma B.2", claim, premises, steps, found, most=2.0)
@@ -110,11 +146,15 @@ def _exp(x: float) -> float:
     return math.inf if x > 709 else math.exp(x)
 
 
-Rows = tuple[Float[Tensor, " _"], Float[Tensor, " _"]]  # weights over n and over n + 1 tokens
+Rows = tuple[
+    Float[Tensor, " _"], Float[Tensor, " _"]
+]  # weights over n and over n + 1 tokens
 
 
 @validated
-def theorem_b3(rows: Sequence[Rows], values: Float[Tensor, "position d"], *, bound: Extended) -> Statement:
+def theorem_b3(
+    rows: Sequence[Rows], values: Float[Tensor, "position d"], *, bound: Extended
+) -> Statement:
     """Check Theorem B.3 (4.2) for one layer: representations of the last token and of its repetition become equal.
 
     The claim is ‖z_n − z*_{n+1}‖₁ ≤ max_i ‖v_i‖₁ · (δ(α_n, α*_{n+1}) + α*_{n+1,n+1}), where the right side tends to 0
@@ -140,24 +180,42 @@ def theorem_b3(rows: Sequence[Rows], values: Float[Tensor, "position d"], *, bou
     'consistent'
     """
     sizes = check_lengths([len(row) for row, _ in rows], len(values))
-    if len(values) > sizes[-1] or not values.shape[1] or any(len(star) != len(row) + 1 for row, star in rows):
+    if (
+        len(values) > sizes[-1]
+        or not values.shape[1]
+        or any(len(star) != len(row) + 1 for row, star in rows)
+    ):
         raise InputError(
             f"{sizes} and {[len(star) for _, star in rows]} weights do not match values of {tuple(values.shape)}.",
             "Give n and n + 1 weights at each length, and values (position, d) for the last n.",
         )
     values, norms = values.double(), values.double().abs().sum(dim=-1)
-    apart = [(float(total_variation(row.double(), star[:-1].double())), float(star[-1])) for row, star in rows]
+    apart = [
+        (float(total_variation(row.double(), star[:-1].double())), float(star[-1]))
+        for row, star in rows
+    ]
     together, steps = [delta + own for delta, own in apart], []
     for n, (row, star), most in zip(sizes, rows, together, strict=True):
-        z, z_star = row.double() @ values[:n], star.double() @ torch.cat([values[:n], values[n - 1 : n]])
+        z, z_star = (
+            row.double() @ values[:n],
+            star.double() @ torch.cat([values[:n], values[n - 1 : n]]),
+        )
         left, right = float(distance(z, z_star, "l1")), float(norms[:n].max()) * most
         steps.append(Step(n, left, right, left <= right + ROUNDING * max(1.0, right)))
     premises = {
-        "attention rows are distributions": all(distributions(one) for pair in rows for one in pair),
+        "attention rows are distributions": all(
+            distributions(one) for pair in rows for one in pair
+        ),
         f"‖v_i‖₁ ≤ {bound:g} < ∞": float(norms.max()) <= bound < math.inf,
-        "positional information decays (δ + α* decreases from each length to the next)": decays(sizes, together),
+        "positional information decays (δ + α* decreases from each length to the next)": decays(
+            sizes, together
+        ),
     }
-    found = {"δ": apart[-1][0], "α*_{n+1,n+1}": apart[-1][1], f"δ + α* at n = {sizes[0]}": together[0]}
+    found = {
+        "δ": apart[-1][0],
+        "α*_{n+1,n+1}": apart[-1][1],
+        f"δ + α* at n = {sizes[0]}": together[0],
+    }
     shows = (
         f"the inequality for one layer at {len(sizes)} lengths from {sizes[0]:,} to {sizes[-1]:,}, and whether a side "
         "decreases at each of them. The induction over layers is not checked, and no finite check proves a limit"
@@ -181,26 +239,57 @@ def proposition_b4(n: int) -> Statement:
     """
     positive(n, "n", "a number of entries", most=10**8)
     x = torch.arange(1, n + 1, dtype=torch.float64) % 2
-    left, right = float(total_variation(x.softmax(dim=0), (1 - x).softmax(dim=0))), 2 * (math.e - 1) / (math.e + 1)
+    left, right = (
+        float(total_variation(x.softmax(dim=0), (1 - x).softmax(dim=0))),
+        2 * (math.e - 1) / (math.e + 1),
+    )
     claim, holds = "δ(y, y*) = 2(e − 1)/(e + 1)", abs(left - right) <= (8 + n) * EPS
-    return Statement("Proposition B.4", claim, {"n is even": n % 2 == 0}, left, "=", right, holds)
+    return Statement(
+        "Proposition B.4", claim, {"n is even": n % 2 == 0}, left, "=", right, holds
+    )
 
 
 def _of_a_limit(
-    name: str, claim: str, premises: Mapping[str, bool], steps: Sequence[Step], found: Mapping[str, float],
-    shows: str = "", most: float = math.inf,
-) -> Statement:  # fmt: skip
+    name: str,
+    claim: str,
+    premises: Mapping[str, bool],
+    steps: Sequence[Step],
+    found: Mapping[str, float],
+    shows: str = "",
+    most: float = math.inf,
+) -> Statement:
     """The statement that both sides tend to 0, from their values at some lengths; no left side exceeds `most`."""
     last, lengths = steps[-1], [step.at for step in steps]
-    decreases = decays(lengths, [s.left for s in steps]) or decays(lengths, [min(s.right, most) for s in steps])
-    empty, holds = sum(step.right >= most for step in steps), all(step.holds for step in steps)
+    decreases = decays(lengths, [s.left for s in steps]) or decays(
+        lengths, [min(s.right, most) for s in steps]
+    )
+    empty, holds = (
+        sum(step.right >= most for step in steps),
+        all(step.holds for step in steps),
+    )
     shows = shows or (
         f"the inequality at {len(steps)} lengths from {lengths[0]:,} to {last.at:,}, which is proved, so only an "
         "arithmetic error can break it"
-        + (f" (at {empty} of them its right side is at least {most:g}, so it says nothing)" if empty else "")
+        + (
+            f" (at {empty} of them its right side is at least {most:g}, so it says nothing)"
+            if empty
+            else ""
+        )
         + "; and whether a side decreases at each of these lengths. No finite check proves a limit"
     )
-    return Statement(name, claim, premises, last.left, "≤", last.right, holds, found, shows, tuple(steps), decreases)
+    return Statement(
+        name,
+        claim,
+        premises,
+        last.left,
+        "≤",
+        last.right,
+        holds,
+        found,
+        shows,
+        tuple(steps),
+        decreases,
+    )
 
 
 FEWEST = 4  # lengths: three steps, so that a single drop before or after a constant part is not taken for a trend
@@ -214,8 +303,14 @@ def check_lengths(lengths: Sequence[int] | None, longest: int) -> list[int]:
     """The lengths, or by default five up to `longest`, evenly spaced on a logarithmic axis over at most two decades."""
     if lengths is None:
         first = max(1, longest // 100)
-        lengths = sorted({round(first * (longest / first) ** (k / 4)) for k in range(5)})
-    few = len(lengths) < FEWEST or lengths[0] < 1 or any(a >= b for a, b in pairwise(lengths))
+        lengths = sorted(
+            {round(first * (longest / first) ** (k / 4)) for k in range(5)}
+        )
+    few = (
+        len(lengths) < FEWEST
+        or lengths[0] < 1
+        or any(a >= b for a, b in pairwise(lengths))
+    )
     if few or not SPAN * lengths[0] <= lengths[-1] <= longest:
         raise InputError(
             f"lengths={list(lengths)} are too few, too close or too long to show a limit.",
@@ -233,4 +328,6 @@ def decays(lengths: Sequence[int], values: Sequence[float]) -> bool:
     if not all(0 <= value < math.inf for value in values):
         return False
     steps = zip(pairwise(lengths), pairwise(values), strict=True)
-    return all(b <= a * (math.log(n + 1) / math.log(m + 1)) ** RATE for (n, m), (a, b) in steps)
+    return all(
+        b <= a * (math.log(n + 1) / math.log(m + 1)) ** RATE for (n, m), (a, b) in steps
+    )

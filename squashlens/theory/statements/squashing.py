@@ -17,7 +17,12 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.theory.bounds.path_sums import sweep
 from squashlens.theory.norms import spectral_norms
-from squashlens.theory.statements.statement import Statement, distributions, require_shape, rounding
+from squashlens.theory.statements.statement import (
+    Statement,
+    distributions,
+    require_shape,
+    rounding,
+)
 
 ROUNDING = 1e-9
 Attention = Float[Tensor, "query key"] | Callable[[Tensor], Tensor]
@@ -25,9 +30,13 @@ Attention = Float[Tensor, "query key"] | Callable[[Tensor], Tensor]
 
 @validated
 def theorem_51(
-    attention: Sequence[Attention], tokens: Float[Tensor, "position d"], mlp: Callable[[Tensor], Tensor], *,
-    sigma: float, betas: tuple[float, float, float] = (1.0, 1.0, 1.0),
-) -> Statement:  # fmt: skip
+    attention: Sequence[Attention],
+    tokens: Float[Tensor, "position d"],
+    mlp: Callable[[Tensor], Tensor],
+    *,
+    sigma: float,
+    betas: tuple[float, float, float] = (1.0, 1.0, 1.0),
+) -> Statement:
     """Check Theorem 5.1 (B.5): the path bound is an upper bound on the Jacobian norm at every position.
 
     The claim is ‖∂y_n/∂v⁽⁰⁾_i‖ ≤ (1/β₃) (σ_ψ/β₂ + 1)^L [Π_ℓ (Λ⁽ℓ⁾/β₁ + I)]_{n,i} for every position i. With constant
@@ -55,35 +64,67 @@ def theorem_51(
     """
     if not tokens.numel() or not attention:
         given = f"The number of blocks is {len(attention)}, and tokens have shape {tuple(tokens.shape)}."
-        raise InputError(given, "Give at least one block, and tokens of shape (position, d).")
+        raise InputError(
+            given, "Give at least one block, and tokens of shape (position, d)."
+        )
     if min(betas) <= 0 or sigma < 0:
-        raise InputError(f"betas={betas!r} or sigma={sigma!r} is not allowed.", "Give positive betas, and sigma >= 0.")
+        raise InputError(
+            f"betas={betas!r} or sigma={sigma!r} is not allowed.",
+            "Give positive betas, and sigma >= 0.",
+        )
     v, (first, second, third) = tokens.double(), betas
     require_shape(mlp(v), v.shape, "mlp")
     output, patterns, slopes, premises = _forward(attention, v, mlp, first, second)
 
     def last(now: Tensor) -> Tensor:
         for block in attention:
-            now = now + (block(now) if callable(block) else block).double() @ now / first
+            now = (
+                now + (block(now) if callable(block) else block).double() @ now / first
+            )
             now = now + mlp(now / second)
         return now[-1] / third
 
     jacobian = _norms(torch.func.jacrev(last)(v).detach().transpose(0, 1))
     row = torch.eye(len(v), dtype=torch.float64)[-1]
-    *_, product = sweep(row, reversed(patterns), attention_scale=1 / first, gain=sigma / second + 1)
+    *_, product = sweep(
+        row, reversed(patterns), attention_scale=1 / first, gain=sigma / second + 1
+    )
     bound = product / third
-    ratio = torch.where(bound > 0, jacobian / bound, torch.where(jacobian > 0, torch.inf, jacobian))
-    worst, finite = float(ratio.max()), all(bool(one.isfinite().all()) for one in (v, output, jacobian))
-    premises = {"everything is finite": finite, **premises, f"‖ψ'‖ ≤ {sigma:g}": max(slopes) <= sigma * (1 + ROUNDING)}
+    ratio = torch.where(
+        bound > 0, jacobian / bound, torch.where(jacobian > 0, torch.inf, jacobian)
+    )
+    worst, finite = (
+        float(ratio.max()),
+        all(bool(one.isfinite().all()) for one in (v, output, jacobian)),
+    )
+    premises = {
+        "everything is finite": finite,
+        **premises,
+        f"‖ψ'‖ ≤ {sigma:g}": max(slopes) <= sigma * (1 + ROUNDING),
+    }
     found = {"largest ‖ψ'‖": max(slopes), "least Jacobian ÷ bound": float(ratio.min())}
     found["share of the bound on the first token"] = float(bound[0] / bound.sum())
     claim = "max_i ‖∂y_n/∂v_i‖ ÷ path bound ≤ 1"
     shows = f"the Jacobian and the bound at all {len(v)} positions of one input; ‖ψ'‖ is measured at the forward pass"
-    return Statement("Theorem 5.1", claim, premises, worst, "≤", 1.0, worst <= 1 + ROUNDING, found, shows)
+    return Statement(
+        "Theorem 5.1",
+        claim,
+        premises,
+        worst,
+        "≤",
+        1.0,
+        worst <= 1 + ROUNDING,
+        found,
+        shows,
+    )
 
 
 def _forward(
-    attention: Sequence[Attention], v: Tensor, mlp: Callable[[Tensor], Tensor], first: float, second: float
+    attention: Sequence[Attention],
+    v: Tensor,
+    mlp: Callable[[Tensor], Tensor],
+    first: float,
+    second: float,
 ) -> tuple[Tensor, list[Tensor], list[float], dict[str, bool]]:
     """The output for v, each block's pattern and largest ‖ψ'‖, and the premises, with β₁ = `first`, β₂ = `second`."""
     n, patterns, slopes = len(v), list[Tensor](), list[float]()
@@ -91,18 +132,24 @@ def _forward(
     for block in attention:
         given = block(v) if callable(block) else block
         require_shape(given, (n, n), "A function in attention")
-        distributed &= distributions(given.detach())  # in its own dtype, which determines the rounding of row sums
+        distributed &= distributions(
+            given.detach()
+        )  # in its own dtype, which determines the rounding of row sums
         constant &= not (callable(block) and bool(torch.func.jacrev(block)(v).any()))
         patterns.append(given.detach().double())
         z = v + patterns[-1] @ v / first
-        slope = torch.func.jacrev(mlp)(z / second).detach()  # token out, coordinate out, token in, coordinate in
+        slope = torch.func.jacrev(mlp)(
+            z / second
+        ).detach()  # token out, coordinate out, token in, coordinate in
         own = slope[range(n), :, range(n)]
         local &= bool(slope.abs().sum() <= own.abs().sum() * (1 + ROUNDING))
         slopes.append(float(_norms(own).max()))
         v = (z + mlp(z / second)).detach()
     premises = {
         "attention rows are distributions": distributed,
-        "attention is causal": not any(bool(pattern.triu(1).any()) for pattern in patterns),
+        "attention is causal": not any(
+            bool(pattern.triu(1).any()) for pattern in patterns
+        ),
         "attention does not depend on the tokens": constant,
         "ψ acts on each token by itself": local,
     }
@@ -112,7 +159,11 @@ def _forward(
 def _norms(blocks: Float[Tensor, "position out in"]) -> Float[Tensor, " position"]:
     """Spectral norms; NaN for all blocks if any entry is not finite."""
     finite = bool(blocks.isfinite().all())
-    return spectral_norms(blocks) if finite else torch.full((len(blocks),), torch.nan, dtype=torch.float64)
+    return (
+        spectral_norms(blocks)
+        if finite
+        else torch.full((len(blocks),), torch.nan, dtype=torch.float64)
+    )
 
 
 @validated
@@ -135,13 +186,18 @@ def lemma_b6(pattern: Float[Tensor, "query key"]) -> Statement:
     multiplicity, largest = math.nan, math.nan
     if premises["triangular"]:
         multiplicity, largest = float(ones.sum()), float(a.diagonal().max())
-    claim, holds = "multiplicity of the eigenvalue 1 = 1", multiplicity == 1 and abs(largest - 1) <= slack
+    claim, holds = (
+        "multiplicity of the eigenvalue 1 = 1",
+        multiplicity == 1 and abs(largest - 1) <= slack,
+    )
     found = {"largest eigenvalue": largest}
     return Statement("Lemma B.6", claim, premises, multiplicity, "=", 1.0, holds, found)
 
 
 @validated
-def lemma_b7(first: Float[Tensor, "query key"], second: Float[Tensor, "query key"]) -> Statement:
+def lemma_b7(
+    first: Float[Tensor, "query key"], second: Float[Tensor, "query key"]
+) -> Statement:
     """Check Lemma B.7: a product of triangular row-stochastic matrices is triangular and row-stochastic.
 
     Σ_j (AB)_ij = Σ_k A_ik Σ_j B_kj = Σ_k A_ik = 1. The sum (AB)_ij = Σ_{j≤k≤i} A_ik B_kj is empty for j > i, and
@@ -159,18 +215,32 @@ def lemma_b7(first: Float[Tensor, "query key"], second: Float[Tensor, "query key
     'holds'
     """
     if first.shape != second.shape:
-        raise InputError(f"first and second have {len(first)} and {len(second)} rows.", "Give two of equal size.")
+        raise InputError(
+            f"first and second have {len(first)} and {len(second)} rows.",
+            "Give two of equal size.",
+        )
     product = _square(first) @ _square(second)
     parts = [(product.sum(dim=-1) - 1).abs(), -product, product.triu(1).abs()]
-    off, allowed = max(float(part.max()) for part in parts), rounding(first) + rounding(second)
+    off, allowed = (
+        max(float(part.max()) for part in parts),
+        rounding(first) + rounding(second),
+    )
     both = (("A", first), ("B", second))
-    premises = {f"{name}: {premise}": true for name, m in both for premise, true in _stochastic(m).items()}
+    premises = {
+        f"{name}: {premise}": true
+        for name, m in both
+        for premise, true in _stochastic(m).items()
+    }
     claim = "AB is triangular and row-stochastic"
-    return Statement("Lemma B.7", claim, premises, off, "≤", allowed, off <= allowed * (1 + allowed))
+    return Statement(
+        "Lemma B.7", claim, premises, off, "≤", allowed, off <= allowed * (1 + allowed)
+    )
 
 
 @validated
-def proposition_b8(pattern: Float[Tensor, "query key"], *, depth: int = 1000) -> Statement:
+def proposition_b8(
+    pattern: Float[Tensor, "query key"], *, depth: int = 1000
+) -> Statement:
     """Check Proposition B.8 (5.2): with depth, the path bound concentrates on the first token.
 
     The claim is shown for L-th roots of both sides, which are mean factors of one layer: (mass elsewhere)^{1/L} ≤ (Σ_k
@@ -199,23 +269,54 @@ def proposition_b8(pattern: Float[Tensor, "query key"], *, depth: int = 1000) ->
     a = _square(pattern)
     positive(depth, "depth", "a number of layers")
     if depth < 2 or len(a) < 2:
-        raise InputError(f"size {len(a)} and depth={depth} show no rate.", "Give at least two tokens and two layers.")
-    stays = torch.log1p(-_off_diagonal(a)[1:] / 2)  # log of (1 + α_ii)/2, accurate for α_ii near 1
+        raise InputError(
+            f"size {len(a)} and depth={depth} show no rate.",
+            "Give at least two tokens and two layers.",
+        )
+    stays = torch.log1p(
+        -_off_diagonal(a)[1:] / 2
+    )  # log of (1 + α_ii)/2, accurate for α_ii near 1
     below = a[1:, 1:].tril(-1) / 2
     log_mass, factor = _log_mass(below + stays.exp().diag(), depth)
     log_rate = float(stays.max())
-    found, bound = log_mass / depth, min(0.0, _log_bound(log_rate, float(below.sum(dim=-1).max()), len(below), depth))
-    slack = ROUNDING + rounding(pattern)  # for each layer, since rows sum to 1 only up to rounding
-    claim, premises = "mass^{1/L} ≤ (Σ_k C(L, k) λ^{L−k} ν^k)^{1/L} → λ", _of_a_chain(pattern)
+    found, bound = (
+        log_mass / depth,
+        min(
+            0.0, _log_bound(log_rate, float(below.sum(dim=-1).max()), len(below), depth)
+        ),
+    )
+    slack = ROUNDING + rounding(
+        pattern
+    )  # for each layer, since rows sum to 1 only up to rounding
+    claim, premises = (
+        "mass^{1/L} ≤ (Σ_k C(L, k) λ^{L−k} ν^k)^{1/L} → λ",
+        _of_a_chain(pattern),
+    )
     holds = log_rate < 0 and log_rate - slack <= found <= bound + slack
-    more = {"λ": math.exp(log_rate), "factor of the last layer": factor, "log of the mass elsewhere": log_mass}
+    more = {
+        "λ": math.exp(log_rate),
+        "factor of the last layer": factor,
+        "log of the mass elsewhere": log_mass,
+    }
     more["rows that share λ"] = float((stays >= log_rate - ROUNDING).sum())
-    return Statement("Proposition B.8", claim, premises, math.exp(found), "≤", math.exp(bound), holds, more)
+    return Statement(
+        "Proposition B.8",
+        claim,
+        premises,
+        math.exp(found),
+        "≤",
+        math.exp(bound),
+        holds,
+        more,
+    )
 
 
 def _log_mass(block: Float[Tensor, "query key"], depth: int) -> tuple[float, float]:
     """The logarithm of the largest row sum of ``block^depth``, and the factor of the last multiplication."""
-    mass, sizes = torch.ones(len(block), dtype=torch.float64), torch.zeros(depth, dtype=torch.float64)
+    mass, sizes = (
+        torch.ones(len(block), dtype=torch.float64),
+        torch.zeros(depth, dtype=torch.float64),
+    )
     for layer in range(depth):  # rescaled to size 1: 0.75³⁰⁰⁰ underflows in float64
         mass = block @ mass
         sizes[layer] = mass.max()
@@ -227,13 +328,20 @@ def _log_bound(log_rate: float, nu: float, tokens: int, depth: int) -> float:
     """The logarithm of Σ_{k<tokens} C(L, k) λ^{L−k} ν^k, divided by L."""
     k = torch.arange(min(tokens, depth + 1), dtype=torch.float64)
     choose = math.lgamma(depth + 1) - (k + 1).lgamma() - (depth - k + 1).lgamma()
-    terms = choose + (depth - k) * log_rate + torch.special.xlogy(k, torch.tensor(nu, dtype=torch.float64))
+    terms = (
+        choose
+        + (depth - k) * log_rate
+        + torch.special.xlogy(k, torch.tensor(nu, dtype=torch.float64))
+    )
     return float(terms.logsumexp(dim=0)) / depth
 
 
 def _square(pattern: Tensor) -> Float[Tensor, "query key"]:
     if pattern.shape[0] != pattern.shape[1] or not len(pattern):
-        raise InputError(f"The pattern has shape {tuple(pattern.shape)}.", "Give a square one, with a row per token.")
+        raise InputError(
+            f"The pattern has shape {tuple(pattern.shape)}.",
+            "Give a square one, with a row per token.",
+        )
     return pattern.double()
 
 
@@ -243,9 +351,15 @@ def _off_diagonal(a: Float[Tensor, "query key"]) -> Float[Tensor, " query"]:
 
 
 def _stochastic(pattern: Tensor) -> dict[str, bool]:
-    return {"triangular": not bool(pattern.triu(1).any()), "rows are distributions": distributions(pattern)}
+    return {
+        "triangular": not bool(pattern.triu(1).any()),
+        "rows are distributions": distributions(pattern),
+    }
 
 
 def _of_a_chain(pattern: Tensor) -> dict[str, bool]:
     two = bool(((pattern != 0).sum(dim=-1)[1:] >= 2).all())
-    return {**_stochastic(pattern), "each row after the first has at least two entries": two}
+    return {
+        **_stochastic(pattern),
+        "each row after the first has at least two entries": two,
+    }

@@ -61,7 +61,13 @@ class Statement:
             return "premise violated"
         if not self.holds:
             return "fails"
-        return "holds" if self.limit is None else "consistent" if self.limit else "undecided"
+        return (
+            "holds"
+            if self.limit is None
+            else "consistent"
+            if self.limit
+            else "undecided"
+        )
 
     def __str__(self) -> str:
         broken = [premise for premise, true in self.premises.items() if not true]
@@ -87,4 +93,7 @@ def distributions(rows: Tensor) -> bool:
 def require_shape(given: object, shape: tuple[int, ...], what: str) -> None:
     """Raise an error unless a user's function returned a tensor of this shape."""
     if not isinstance(given, Tensor) or given.shape != shape:
-        raise InputError(f"{what} returned {short_repr(given)}.", f"It must return a tensor of shape {tuple(shape)}.")
+        raise InputError(
+            f"{what} returned {short_repr(given)}.",
+            f"It must return a tensor of shape {tuple(shape)}.",
+        )

@@ -25,9 +25,24 @@ def log_slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, flo
         return nan, nan, nan
     logs, n = np.log(x), len(x)
     line = np.polyfit(logs, np.log(y), 1)
-    slope, at, left = float(line[0]), logs - logs.mean(), np.log(y) - np.polyval(line, logs)
-    r = min(max(left[1:] @ left[:-1] / max(left @ left, np.finfo(float).tiny) + n**-0.5, 0), 0.99)
-    new = np.append((1 - r * r) ** 0.5 * left[0], left[1:] - r * left[:-1])  # what neighbours do not explain
-    dependence = np.correlate(at, at, "full") @ r ** np.abs(np.arange(1 - n, n)) / (1 - r * r)
-    half = float(special.stdtrit(n - 3, 0.975) * (new @ new / max(n - 3, 1) * dependence) ** 0.5 / (at @ at))
+    slope, at, left = (
+        float(line[0]),
+        logs - logs.mean(),
+        np.log(y) - np.polyval(line, logs),
+    )
+    r = min(
+        max(left[1:] @ left[:-1] / max(left @ left, np.finfo(float).tiny) + n**-0.5, 0),
+        0.99,
+    )
+    new = np.append(
+        (1 - r * r) ** 0.5 * left[0], left[1:] - r * left[:-1]
+    )  # what neighbours do not explain
+    dependence = (
+        np.correlate(at, at, "full") @ r ** np.abs(np.arange(1 - n, n)) / (1 - r * r)
+    )
+    half = float(
+        special.stdtrit(n - 3, 0.975)
+        * (new @ new / max(n - 3, 1) * dependence) ** 0.5
+        / (at @ at)
+    )
     return slope, slope - half, slope + half

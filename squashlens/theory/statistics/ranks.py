@@ -25,7 +25,9 @@ class Clustered(NamedTuple):
     variance: Float[Tensor, "*many"]
 
 
-def clustered(values: Float[Tensor, "*many seed"], clusters: Int[Tensor, " seed"] | None = None) -> Clustered:
+def clustered(
+    values: Float[Tensor, "*many seed"], clusters: Int[Tensor, " seed"] | None = None
+) -> Clustered:
     """The means along the last axis, with their variance between clusters; by default each value is one of its own.
 
     The mean is a ratio, the sum of the n known values ÷ n. So cluster c counts by its linearised total
@@ -67,10 +69,14 @@ def mean_interval(
 
 def _student(many: Int[Tensor, "*many"]) -> Float[Tensor, "*many"]:
     """Student's t of a 95 % interval, with one degree of freedom less than there are units; NaN for one unit."""
-    return torch.from_numpy(np.asarray(special.stdtrit(many.numpy() - 1, (1 + LEVEL) / 2)))
+    return torch.from_numpy(
+        np.asarray(special.stdtrit(many.numpy() - 1, (1 + LEVEL) / 2))
+    )
 
 
-def noise_ceiling(draws: Sequence[Float[Tensor, " draw"]], seed: int, splits: int = 64) -> float:
+def noise_ceiling(
+    draws: Sequence[Float[Tensor, " draw"]], seed: int, splits: int = 64
+) -> float:
     """The mean Spearman ρ that exact expectations would have with means over a few draws of each outcome.
 
     The draws of each outcome are split at random into halves, whose means have the rank correlation r, on average over
@@ -85,7 +91,9 @@ def noise_ceiling(draws: Sequence[Float[Tensor, " draw"]], seed: int, splits: in
     for outcome, one in enumerate(held):
         for split in range(splits):
             order = one[torch.randperm(len(one), generator=generator)]
-            halves[:, split, outcome] = torch.stack([order[::2].mean(), order[1::2].mean()])
+            halves[:, split, outcome] = torch.stack(
+                [order[::2].mean(), order[1::2].mean()]
+            )
     r = float(association(halves[0], halves[1]).rho.nanmean())
     return math.sqrt(2 * r / (1 + r)) if r >= 0 else math.nan
 
@@ -110,7 +118,14 @@ def share_interval(
     """
     share, n, many, variance = clustered(right, clusters)
     certain = (share == 0) | (share == 1)
-    worth = share * (1 - share) / variance * n.double() / (n - 1) * (_student(n) / _student(many)).square()
+    worth = (
+        share
+        * (1 - share)
+        / variance
+        * n.double()
+        / (n - 1)
+        * (_student(n) / _student(many)).square()
+    )
     size = torch.where(certain, many, torch.minimum(worth, n))
     size, ones = size.numpy(), (share * size).numpy()
     tail = (1 - LEVEL) / 2

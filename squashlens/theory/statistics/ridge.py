@@ -2,7 +2,9 @@
 
 import numpy as np
 
-PENALTIES = np.logspace(-3, 6, 19)  # candidates; each target gets the one with the least leave-one-out error
+PENALTIES = np.logspace(
+    -3, 6, 19
+)  # candidates; each target gets the one with the least leave-one-out error
 
 
 def ridge(features: np.ndarray, targets: np.ndarray, unseen: np.ndarray) -> np.ndarray:
@@ -26,9 +28,13 @@ def ridge(features: np.ndarray, targets: np.ndarray, unseen: np.ndarray) -> np.n
         squares = np.maximum(squares, 0)
     shrunk = squares / (squares + PENALTIES[:, None])  # (penalty, direction)
     along = left.T @ (targets - level)  # (direction, target)
-    missed = targets - level - left @ (shrunk[:, :, None] * along)  # (penalty, row, target)
+    missed = (
+        targets - level - left @ (shrunk[:, :, None] * along)
+    )  # (penalty, row, target)
     own = 1 / len(x) + shrunk @ (left**2).T  # H_ii by penalty
-    alone = ((missed / np.maximum(1 - own, np.finfo(float).eps)[:, :, None]) ** 2).sum(axis=1)
+    alone = ((missed / np.maximum(1 - own, np.finfo(float).eps)[:, :, None]) ** 2).sum(
+        axis=1
+    )
     chosen = PENALTIES[alone.argmin(axis=0)]  # one for each target
     weights = x.T @ (left @ (along / (squares[:, None] + chosen)))
     predicted = level + (unseen - middle) / size @ weights

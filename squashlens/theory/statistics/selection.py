@@ -55,14 +55,17 @@ class Selection:
         return "yes" if np.isfinite(limits).all() else "not measured"
 
 
-def halves(clusters: Int[np.ndarray, " place"], seed: int) -> Bool[np.ndarray, " place"]:
+def halves(
+    clusters: Int[np.ndarray, " place"], seed: int
+) -> Bool[np.ndarray, " place"]:
     """Whether each unit belongs to the half that selects: that of half of the clusters, drawn at random."""
     many = int(clusters.max()) + 1
     return np.isin(clusters, np.random.default_rng(seed).permutation(many)[: many // 2])
 
 
 def leads(
-    logits: Float[np.ndarray, "place run outcome"], right: Int[np.ndarray, "*many place"]
+    logits: Float[np.ndarray, "place run outcome"],
+    right: Int[np.ndarray, "*many place"],
 ) -> Float[np.ndarray, "*many place run"]:
     """How far the right choice is above the largest other one."""
     own = logits[np.arange(len(logits)), :, right]
@@ -83,16 +86,21 @@ def best(lead: Float[np.ndarray, "place run"]) -> int:
     return int(np.lexsort((lead[:, 1:].sum(axis=0), gained(lead).sum(axis=0)))[-1])
 
 
-def held_out(lead: Float[np.ndarray, "place run"], selecting: Bool[np.ndarray, " place"]) -> float:
+def held_out(
+    lead: Float[np.ndarray, "place run"], selecting: Bool[np.ndarray, " place"]
+) -> float:
     """The net share, in the half that confirms, of the part that is best in the half that selects."""
     return float(gained(lead[~selecting])[:, best(lead[selecting])].mean())
 
 
 def select(
-    logits: Float[np.ndarray, "place run outcome"], random: Sequence[Float[np.ndarray, "place part outcome"]],
-    right: Int[np.ndarray, " place"], clusters: Int[np.ndarray, " place"], selecting: Bool[np.ndarray, " place"],
+    logits: Float[np.ndarray, "place run outcome"],
+    random: Sequence[Float[np.ndarray, "place part outcome"]],
+    right: Int[np.ndarray, " place"],
+    clusters: Int[np.ndarray, " place"],
+    selecting: Bool[np.ndarray, " place"],
     seed: int,
-) -> Selection:  # fmt: skip
+) -> Selection:
     """Select a part on one half of the units, and confirm it on the other, with two nulls.
 
     The net share of a part is the mean of `gained`. Selected on other units, it is no longer too large by chance, but
@@ -115,8 +123,13 @@ def select(
     lead = leads(logits, right)
     part = best(lead[selecting])
     own = torch.from_numpy(clusters[~selecting])
-    net, low, high = map(float, mean_interval(torch.from_numpy(gained(lead[~selecting])[:, part]), own))
-    drawn = [held_out(np.hstack([lead[:, :1], leads(one, right)]), selecting) for one in random]
+    net, low, high = map(
+        float, mean_interval(torch.from_numpy(gained(lead[~selecting])[:, part]), own)
+    )
+    drawn = [
+        held_out(np.hstack([lead[:, :1], leads(one, right)]), selecting)
+        for one in random
+    ]
     rng = np.random.default_rng([seed, 1])  # another stream than that of the halves
     answers = np.stack([shuffled(right, clusters, rng) for _ in range(SHUFFLES)])
     reached = [held_out(one, selecting) for one in leads(logits, answers)]
@@ -125,11 +138,16 @@ def select(
 
 
 def shuffled(
-    values: Int[np.ndarray, " place"], clusters: Int[np.ndarray, " place"], rng: np.random.Generator
+    values: Int[np.ndarray, " place"],
+    clusters: Int[np.ndarray, " place"],
+    rng: np.random.Generator,
 ) -> Int[np.ndarray, " place"]:
     """Values of other units: clusters in one random order get those of clusters in another, each in a random order."""
     many, n = int(clusters.max()) + 1, len(clusters)
-    to, of = (np.lexsort((rng.permutation(n), rng.permutation(many)[clusters])) for _ in range(2))
+    to, of = (
+        np.lexsort((rng.permutation(n), rng.permutation(many)[clusters]))
+        for _ in range(2)
+    )
     exchanged = np.empty_like(values)
     exchanged[to] = values[of]
     return exchanged
@@ -149,6 +167,11 @@ def rotated(changes: Float[Tensor, "place d"], seed: int) -> Float[Tensor, "plac
     With ``changesᵀ = V R`` and orthonormal columns V, ``W R`` has columns W drawn uniformly (Stewart 1980).
     """
     _, inner = torch.linalg.qr(changes.double().T)
-    drawn = torch.randn(changes.shape[1], len(inner), generator=torch.Generator().manual_seed(seed), dtype=torch.double)
+    drawn = torch.randn(
+        changes.shape[1],
+        len(inner),
+        generator=torch.Generator().manual_seed(seed),
+        dtype=torch.double,
+    )
     columns, triangle = torch.linalg.qr(drawn)
     return ((columns * triangle.diagonal().sign()) @ inner).T

@@ -22,15 +22,25 @@ PERSISTENT = 0.97  # largest r in the rule for the block length, which diverges 
 
 
 ENDS = {"": "", "_low": ", lower end of {}", "_high": ", upper end of {}"}
-Labelled = dict[str, tuple[tuple[str, ...], Any, str, str]]  # variables: dimensions, values, long name and units
+Labelled = dict[
+    str, tuple[tuple[str, ...], Any, str, str]
+]  # variables: dimensions, values, long name and units
 
 
 def with_ends(
-    name: str, dims: Iterable[Any], ends: Iterable[Any], text: str, units: str = "1", of: str = "its 95 % interval"
+    name: str,
+    dims: Iterable[Any],
+    ends: Iterable[Any],
+    text: str,
+    units: str = "1",
+    of: str = "its 95 % interval",
 ) -> Labelled:
     """An estimate and the ends of its interval as variables of a result: `name`, `name_low` and `name_high`."""
     each, over = zip(ENDS.items(), ends, strict=True), tuple(dims)
-    return {name + end: (over, values, text + which.format(of), units) for (end, which), values in each}
+    return {
+        name + end: (over, values, text + which.format(of), units)
+        for (end, which), values in each
+    }
 
 
 class Association(NamedTuple):
@@ -44,15 +54,21 @@ class Association(NamedTuple):
     def variables(self, name: str, text: str, *dims: str, among: str = "") -> Labelled:
         """The parts as variables of a result: `name`, `name_low`, `name_high` and `name_p`, corrected `among` tests."""
         holm = f", Holm-corrected for {among}" if among else ""
-        p = {f"{name}_p": (dims, self.p, f"{text}, p-value of no association{holm}", "1")}
+        p = {
+            f"{name}_p": (dims, self.p, f"{text}, p-value of no association{holm}", "1")
+        }
         return with_ends(name, dims, (self.rho, self.low, self.high), text) | p
 
     def corrected(self) -> "Association":
         """The same associations with p-values corrected for their number by Holm's method."""
-        return self._replace(p=torch.tensor(holm(self.p.flatten().tolist())).reshape(self.p.shape))
+        return self._replace(
+            p=torch.tensor(holm(self.p.flatten().tolist())).reshape(self.p.shape)
+        )
 
 
-def association(a: Float[Tensor, "*many place"], b: Float[Tensor, "*#many place"]) -> Association:
+def association(
+    a: Float[Tensor, "*many place"], b: Float[Tensor, "*#many place"]
+) -> Association:
     """Spearman's ρ along the last axis, with an interval that allows for dependence between neighbours.
 
     1. r is the product of two lag-one rank correlations: of one series, and of what the other leaves after a linear fit
@@ -79,7 +95,9 @@ def association(a: Float[Tensor, "*many place"], b: Float[Tensor, "*#many place"
 
 
 def difference(
-    a: Float[Tensor, " place"], b: Float[Tensor, " place"], reference: Float[Tensor, " place"]
+    a: Float[Tensor, " place"],
+    b: Float[Tensor, " place"],
+    reference: Float[Tensor, " place"],
 ) -> tuple[float, float, float]:
     """The difference of ρ(a, reference) and ρ(b, reference), and the ends of its 95 % interval.
 
@@ -94,7 +112,9 @@ def difference(
     if n < FEWEST or math.isnan(first + second):
         return math.nan, math.nan, math.nan
     length = max(_block(_dependence(row, y[0]), n) for row in (x[0], other[0]))
-    half = _quantile(n, length) * _error(_influence(x[0], y[0]) - _influence(other[0], y[0]), length)
+    half = _quantile(n, length) * _error(
+        _influence(x[0], y[0]) - _influence(other[0], y[0]), length
+    )
     return first - second, first - second - half, first - second + half
 
 
@@ -118,7 +138,13 @@ def _rows(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
 def _one(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float, float]:
     """ρ, both ends of its interval, and the p-value, for one pair of series."""
     n, nothing = len(x), (math.nan, math.nan, math.nan)
-    if n < 3 or np.isnan(x).any() or np.isnan(y).any() or np.ptp(x) == 0 or np.ptp(y) == 0:
+    if (
+        n < 3
+        or np.isnan(x).any()
+        or np.isnan(y).any()
+        or np.ptp(x) == 0
+        or np.ptp(y) == 0
+    ):
         return math.nan, *nothing
     rho = float(np.corrcoef(_ranks(x), _ranks(y))[0, 1])
     if n < FEWEST:
@@ -126,9 +152,17 @@ def _one(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float, float]:
     r, most = _dependence(x, y), 1 - 6 / (n**3 - n)
     inside, length = min(max(rho, -most), most), _block(r, n)
     error = max(n * (1 - r) / (1 + r) - 3, 0.5) ** -0.5
-    z, half = math.atanh(inside), _quantile(n, length) * error * math.sqrt(1 + inside**2 / 2)
+    z, half = (
+        math.atanh(inside),
+        _quantile(n, length) * error * math.sqrt(1 + inside**2 / 2),
+    )
     low, high = min(rho, math.tanh(z - half)), max(rho, math.tanh(z + half))
-    return rho, low, high, float(2 * special.stdtr(_freedom(n, length), -abs(z) / error))
+    return (
+        rho,
+        low,
+        high,
+        float(2 * special.stdtr(_freedom(n, length), -abs(z) / error)),
+    )
 
 
 def _ranks(row: np.ndarray) -> np.ndarray:
@@ -149,7 +183,10 @@ def _above(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     """For each place, the mean over all places of v if u is larger there than here, and of v/2 if u is equal."""
     order = np.argsort(u, kind="stable")
     sums = np.append(np.cumsum(v[order][::-1])[::-1], 0.0) / len(u)
-    return (sums[np.searchsorted(u[order], u, "left")] + sums[np.searchsorted(u[order], u, "right")]) / 2
+    return (
+        sums[np.searchsorted(u[order], u, "left")]
+        + sums[np.searchsorted(u[order], u, "right")]
+    ) / 2
 
 
 def _dependence(x: np.ndarray, y: np.ndarray) -> float:
@@ -160,7 +197,11 @@ def _dependence(x: np.ndarray, y: np.ndarray) -> float:
     for one, other in ((u, v), (v, u)):
         slope = (one @ other) / (other @ other)
         left, itself = _lag_one(one - slope * other), _lag_one(other)
-        found = max(found, min(1.0, left + (2 + 4 * left) / n) * min(1.0, itself + (1 + 3 * itself) / n))
+        found = max(
+            found,
+            min(1.0, left + (2 + 4 * left) / n)
+            * min(1.0, itself + (1 + 3 * itself) / n),
+        )
     return min(found, PERSISTENT)
 
 
@@ -172,7 +213,13 @@ def _lag_one(centred: np.ndarray) -> float:
 
 def _block(r: float, n: int) -> int:
     """The block length: how many neighbours are kept together."""
-    return max(1, min(2 * math.ceil((math.sqrt(6) * r / (1 - r * r)) ** (2 / 3) * n ** (1 / 3)), n // BLOCKS))
+    return max(
+        1,
+        min(
+            2 * math.ceil((math.sqrt(6) * r / (1 - r * r)) ** (2 / 3) * n ** (1 / 3)),
+            n // BLOCKS,
+        ),
+    )
 
 
 def _error(influence: np.ndarray, length: int) -> float:

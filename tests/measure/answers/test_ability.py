@@ -23,19 +23,38 @@ LATER = "longer lengths cannot be judged"
 @pytest.mark.parametrize(
     ("right", "truths", "able"),
     [
-        (16, "1234" * 4, "yes"), (13, "1234" * 4, "yes"), (12, "1234" * 4, "undecided"), (8, "1234" * 4, "undecided"),
-        (4, "1234" * 4, "undecided"), (3, "1234" * 4, "no"), (0, "1234" * 4, "no"), (6, "123456", "yes"),
-        (5, "12345", "undecided"), (1, "12345678123456", "no"),
-        (16, "01" * 8, "yes"), (14, "0000000000001111", "undecided"), (16, "0" * 16, "undecided"), (9, "0" * 16, "no"),
-        (0, "1", "undecided"), (0, "11111", "undecided"), (8, "0" * 14 + "11", "undecided"), (7, "0" * 14 + "11", "no"),
+        (16, "1234" * 4, "yes"),
+        (13, "1234" * 4, "yes"),
+        (12, "1234" * 4, "undecided"),
+        (8, "1234" * 4, "undecided"),
+        (4, "1234" * 4, "undecided"),
+        (3, "1234" * 4, "no"),
+        (0, "1234" * 4, "no"),
+        (6, "123456", "yes"),
+        (5, "12345", "undecided"),
+        (1, "12345678123456", "no"),
+        (16, "01" * 8, "yes"),
+        (14, "0000000000001111", "undecided"),
+        (16, "0" * 16, "undecided"),
+        (9, "0" * 16, "no"),
+        (0, "1", "undecided"),
+        (0, "11111", "undecided"),
+        (8, "0" * 14 + "11", "undecided"),
+        (7, "0" * 14 + "11", "no"),
     ],
-)  # fmt: skip
+)
 def test_verdicts_by_hand(right: int, truths: str, able: str) -> None:
     """With 16 questions at least 13 must be right; a model that a constant answer beats or equals is not able."""
-    found = judge_ability([(place < right, truth) for place, truth in enumerate(truths)])
+    found = judge_ability(
+        [(place < right, truth) for place, truth in enumerate(truths)]
+    )
     n = len(truths)
     exact = binomtest(right, n).proportion_ci(method="exact")
-    assert (found.able, found.baseline, found.baseline_questions) == (able, right / n, n)
+    assert (found.able, found.baseline, found.baseline_questions) == (
+        able,
+        right / n,
+        n,
+    )
     np.testing.assert_allclose([found.baseline_low, found.baseline_high], exact)
     assert found.chance == max(map(truths.count, truths)) / n
     assert found.able_reason.startswith(f"{right} of {n} short questions")
@@ -43,11 +62,16 @@ def test_verdicts_by_hand(right: int, truths: str, able: str) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 5, 16])
-def test_a_model_as_good_as_the_best_constant_answer_is_seldom_called_unable(n: int) -> None:
+def test_a_model_as_good_as_the_best_constant_answer_is_seldom_called_unable(
+    n: int,
+) -> None:
     """At most 2.5 % for each of two reasons, though the constant is chosen on the same questions (share right: 0.6)."""
     rng = np.random.default_rng(n)
     right, truths = rng.random((2000, n)) < 0.6, rng.choice(list("00012"), (2000, n))
-    drawn = [judge_ability(list(zip(*each, strict=True))).able for each in zip(right, truths, strict=True)]
+    drawn = [
+        judge_ability(list(zip(*each, strict=True))).able
+        for each in zip(right, truths, strict=True)
+    ]
     assert drawn.count("no") <= 0.05 * len(drawn)
 
 
@@ -56,19 +80,42 @@ def test_a_table_of_answers_has_the_baseline_of_its_own_short_lengths() -> None:
     task = sl.tasks.find("count_ones")
     for right, able in ((0, "no"), (1, "undecided"), (8, "yes")):
         asked = task.asked(range(1, 15))
-        told = {q: Answer(q.truth if place < right else "99", True) for place, q in enumerate(asked)}
+        told = {
+            q: Answer(q.truth if place < right else "99", True)
+            for place, q in enumerate(asked)
+        }
         found = score_answers(task, told, {})
         assert found["able"].values.tolist() == [able]
-        assert (found["baseline"].item(), found["baseline_questions"].item()) == (right / 8, 8)
-        given = score_answers(task, told, {}, short={q: Answer("99", True) for q in asked[:7]})
-        assert (given["able"].item(), given["baseline"].item(), given["baseline_questions"].item()) == ("no", 0, 7)
-        assert score_answers(task, told, {}, short={})["able_reason"].item().startswith("No short questions were asked")
+        assert (found["baseline"].item(), found["baseline_questions"].item()) == (
+            right / 8,
+            8,
+        )
+        given = score_answers(
+            task, told, {}, short={q: Answer("99", True) for q in asked[:7]}
+        )
+        assert (
+            given["able"].item(),
+            given["baseline"].item(),
+            given["baseline_questions"].item(),
+        ) == ("no", 0, 7)
+        assert (
+            score_answers(task, told, {}, short={})["able_reason"]
+            .item()
+            .startswith("No short questions were asked")
+        )
     long = {q: Answer(q.truth, True) for q in task.asked([20, 30])}
     assert score_answers(task, long, {})["able"].item() == "undecided"
 
 
 @pytest.mark.parametrize(
-    "name", ["copy_last", "taught_last_odd_last", "count_ones", "count_word", "taught_copy_random"]
+    "name",
+    [
+        "copy_last",
+        "taught_last_odd_last",
+        "count_ones",
+        "count_word",
+        "taught_copy_random",
+    ],
 )
 def test_short_questions_are_different_and_their_answers_vary(name: str) -> None:
     task = sl.tasks.find(name)
@@ -90,7 +137,9 @@ def test_examples_are_solved_and_never_the_question(name: str) -> None:
         assert last == question.prompt
         assert len({*examples}) == 4
         assert {*examples} <= solved
-        assert not any(example.startswith(f"{question.prompt} ") for example in examples)
+        assert not any(
+            example.startswith(f"{question.prompt} ") for example in examples
+        )
         doubled = task.doubled(shown)
         assert doubled.prompt == "\n\n".join([*examples, task.doubled(question).prompt])
         assert task.after_examples(question, 0) == question
@@ -102,7 +151,9 @@ def test_a_task_without_short_questions_is_refused_with_the_remedy() -> None:
     def draw(n: int, rng: Any) -> list[str]:
         return ["1"] * (n if n > 9 else n // 0)
 
-    task = Task("long ones", "How many? {sequence}", draw, lambda items: str(len(items)))
+    task = Task(
+        "long ones", "How many? {sequence}", draw, lambda items: str(len(items))
+    )
     with pytest.raises(InputError, match="1 to 8 items: .*zero.*n_baseline"):
         task.short()
 
@@ -114,48 +165,91 @@ def untrained(tiny: Any) -> Any:
     return twin
 
 
-def test_the_trained_model_can_and_its_untrained_twin_cannot(tiny: Any, untrained: Any) -> None:
+def test_the_trained_model_can_and_its_untrained_twin_cannot(
+    tiny: Any, untrained: Any
+) -> None:
     """With what tables, figures and sentences make of it."""
     how: dict[str, Any] = {"lengths": [24, 60], "seeds": 2, "max_new_tokens": 3}
     can, cannot = (sl.evaluate(model, COUNT, **how) for model in (tiny, untrained))
-    assert (can["able"].item(), can["baseline"].item(), can["baseline_questions"].item()) == ("yes", 1, 16)
+    assert (
+        can["able"].item(),
+        can["baseline"].item(),
+        can["baseline_questions"].item(),
+    ) == ("yes", 1, 16)
     assert (cannot["able"].item(), cannot["baseline"].item()) == ("no", 0)
     assert LATER in cannot["able_reason"].item()
     for draw in (accuracy_by_length, error_by_length):
         for found, mode in ((can, "lines+markers"), (cannot, "markers")):
             figure = draw(found)
             assert ("cannot be judged" in str(figure.layout)) == (mode == "markers")
-            assert {trace.mode for trace in figure.data if trace.name != "single answers"} >= {mode}
+            assert {
+                trace.mode for trace in figure.data if trace.name != "single answers"
+            } >= {mode}
     assert all(trace.mode == "markers" for trace in accuracy_by_length(cannot).data)
-    assert "· twin not shown" in accuracy_by_length({"tiny": can, "twin": cannot}).layout.title.subtitle.text
-    assert Page.of(accuracy_by_length(can.isel(length=[0]))).says == "The share of right answers is 100 %."
+    assert (
+        "· twin not shown"
+        in accuracy_by_length({"tiny": can, "twin": cannot}).layout.title.subtitle.text
+    )
+    assert (
+        Page.of(accuracy_by_length(can.isel(length=[0]))).says
+        == "The share of right answers is 100 %."
+    )
 
 
 def test_accuracy_on_sequences_has_a_baseline(tiny: Any, untrained: Any) -> None:
-    form: dict[str, Any] = {"prefix": "How many ones are in the following sequence?", "suffix": "="}
+    form: dict[str, Any] = {
+        "prefix": "How many ones are in the following sequence?",
+        "suffix": "=",
+    }
     drawn = [sl.prompts.bernoulli(tiny, 20, seed=seed, **form) for seed in range(3)]
     for model, able, share in ((tiny, "yes", 1), (untrained, "no", 0)):
         found = sl.accuracy(model, drawn, counted, lengths=[20])
-        assert (found["able"].item(), found["baseline"].item(), found["baseline_questions"].item()) == (able, share, 16)
+        assert (
+            found["able"].item(),
+            found["baseline"].item(),
+            found["baseline_questions"].item(),
+        ) == (able, share, 16)
         exact = binomtest(round(3 * found.item()), 3).proportion_ci(method="exact")
         np.testing.assert_allclose([found["low"].item(), found["high"].item()], exact)
-        ones = sl.prompts.repeated(model, "1", 12, **form)  # their alphabet is ten digits, and nobody asks about these
-        alone = sl.accuracy(model, [ones] * 3, lambda items: str(len(items)), lengths=[4, 12])
-        assert (alone["able"].item(), alone["baseline"].item(), alone["baseline_questions"].item()) == (able, share, 8)
+        ones = sl.prompts.repeated(
+            model, "1", 12, **form
+        )  # their alphabet is ten digits, and nobody asks about these
+        alone = sl.accuracy(
+            model, [ones] * 3, lambda items: str(len(items)), lengths=[4, 12]
+        )
+        assert (
+            alone["able"].item(),
+            alone["baseline"].item(),
+            alone["baseline_questions"].item(),
+        ) == (able, share, 8)
         assert alone.values.tolist() == [share, share]
-        assert np.isnan([alone["low"], alone["high"]]).all()  # one answer, however often it is given
+        assert np.isnan(
+            [alone["low"], alone["high"]]
+        ).all()  # one answer, however often it is given
         figure = sl.figures.of(alone)
-        assert (figure.data[0].mode == "markers") == ("cannot be judged" in str(figure.layout)) == (able == "no")
+        assert (
+            (figure.data[0].mode == "markers")
+            == ("cannot be judged" in str(figure.layout))
+            == (able == "no")
+        )
     none = sl.accuracy(tiny, drawn, counted, lengths=[20], n_baseline=0)
     assert (none["able"].item(), none["baseline_questions"].item()) == ("undecided", 0)
     assert np.isnan(none["baseline_low"])
     assert re.search(f"No short questions.*{LATER}", none["able_reason"].item())
 
 
-def test_reasons_of_verdicts_say_that_length_is_not_shown_to_matter(tiny: Any, untrained: Any) -> None:
+def test_reasons_of_verdicts_say_that_length_is_not_shown_to_matter(
+    tiny: Any, untrained: Any
+) -> None:
     how: dict[str, Any] = {"lengths": [8], "seeds": 4, "n_random_models": 0}
-    can, cannot = (sl.collapse_vs_readout(model, COUNT, **how) for model in (tiny, untrained))
+    can, cannot = (
+        sl.collapse_vs_readout(model, COUNT, **how) for model in (tiny, untrained)
+    )
     assert (can["able"].item(), cannot["able"].item()) == ("yes", "no")
     assert LATER not in can["reason"].item()
-    assert cannot["reason"].item().endswith(f"Length is not shown to matter: {cannot['able_reason'].item()}")
+    assert (
+        cannot["reason"]
+        .item()
+        .endswith(f"Length is not shown to matter: {cannot['able_reason'].item()}")
+    )
     assert "cannot be judged" in str(collapse_vs_readout(cannot).layout.title)

@@ -26,7 +26,11 @@ def chained(tmp_path_factory: pytest.TempPathFactory) -> Models:
     @functools.cache
     def of(kind: str, chain: tuple[tuple[str, str], ...]) -> tuple[Any, Any]:
         tokenizer, config = tokenizer_of(kind), copy.deepcopy(CONFIGS["llama"])
-        config.vocab_size, config.hidden_size, config.max_position_embeddings = len(tokenizer), 64, 256
+        config.vocab_size, config.hidden_size, config.max_position_embeddings = (
+            len(tokenizer),
+            64,
+            256,
+        )
         config.bos_token_id, config.eos_token_id, config.pad_token_id = 2, 1, 0
         plain = random_model(config, seed=1)
         with torch.no_grad():
@@ -35,7 +39,9 @@ def chained(tmp_path_factory: pytest.TempPathFactory) -> Models:
             embedding.copy_(torch.nn.functional.normalize(embedding, dim=-1))
             head.mul_(0.01)
             for last, then in chain:
-                first, second = (tokenizer.convert_tokens_to_ids(entry) for entry in (last, then))
+                first, second = (
+                    tokenizer.convert_tokens_to_ids(entry) for entry in (last, then)
+                )
                 head[second] += 5 * embedding[first]
             for name, weight in plain.named_parameters():
                 if "o_proj" in name or "down_proj" in name:
@@ -43,26 +49,48 @@ def chained(tmp_path_factory: pytest.TempPathFactory) -> Models:
         folder = tmp_path_factory.mktemp(kind)
         plain.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        return sl.load(folder, device="cpu"), AutoModelForCausalLM.from_pretrained(folder).eval()
+        return sl.load(folder, device="cpu"), AutoModelForCausalLM.from_pretrained(
+            folder
+        ).eval()
 
     return lambda kind, chain: of(kind, tuple(chain.items()))
 
 
 @pytest.mark.parametrize(
     ("kind", "goes_on", "ends"),
-    [("always", "and", "▁and"), ("first", "and", "▁and"), ("never", "and", "▁and"), ("bytes", "and", "Ġand")],
+    [
+        ("always", "and", "▁and"),
+        ("first", "and", "▁and"),
+        ("never", "and", "▁and"),
+        ("bytes", "and", "Ġand"),
+    ],
 )
-def test_an_answer_ends_where_a_word_begins(kind: str, goes_on: str, ends: str, chained: Models) -> None:
+def test_an_answer_ends_where_a_word_begins(
+    kind: str, goes_on: str, ends: str, chained: Models
+) -> None:
     """After 1 comes " and", which ends the answer, or "and", which carries it on; decoded alone both may be "and"."""
     for then, share in ((ends, 1), (goes_on, 0)):
         model, _ = chained(kind, {"=": "1", "1": then})
-        sequence = sl.prompts.words(model, 3, ["0", "2"], seed=0, prefix="copy", suffix="=")
+        sequence = sl.prompts.words(
+            model, 3, ["0", "2"], seed=0, prefix="copy", suffix="="
+        )
         seen: list[tuple[str, ...]] = []
-        found = sl.accuracy(model, [sequence], lambda items, seen=seen: seen.append(items) or "1", lengths=[3])
+        found = sl.accuracy(
+            model,
+            [sequence],
+            lambda items, seen=seen: seen.append(items) or "1",
+            lengths=[3],
+        )
         assert found.item() == share
         assert {*seen[0]} <= {"0", "2"}
     one = sl.prompts.repeated(model, " one", 3, prefix="copy", suffix="=")
-    sl.accuracy(model, [one], lambda items, seen=seen: seen.append(items) or "1", lengths=[3], n_baseline=0)
+    sl.accuracy(
+        model,
+        [one],
+        lambda items, seen=seen: seen.append(items) or "1",
+        lengths=[3],
+        n_baseline=0,
+    )
     assert seen[-1] == (" one",) * 3
 
 
@@ -71,33 +99,60 @@ def test_answers_to_prompts_of_any_end(kind: str, chained: Models) -> None:
     """Log-odds against plain forward passes over ids whose text is that of the prompt and the answer."""
     model, plain = chained(kind, {"=": "1"})
     tokenizer = model.tokenizer
-    for end in (":", "?", "=", ")", "é", "€", "…", "日本", "العربية", "🙂", " ", "\n", "12"):
-        prompts = [f"The sum of {words} is{end}" for words in ("12 and 345", "one and 1")]
+    for end in (
+        ":",
+        "?",
+        "=",
+        ")",
+        "é",
+        "€",
+        "…",
+        "日本",
+        "العربية",
+        "🙂",
+        " ",
+        "\n",
+        "12",
+    ):
+        prompts = [
+            f"The sum of {words} is{end}" for words in ("12 and 345", "one and 1")
+        ]
         for answers in ((" Paris", " one"), ("one", "and"), ("日", "é")):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = sl.knockout_effect(model, prompts[0], target=answers, positions=[1])
+                found = sl.knockout_effect(
+                    model, prompts[0], target=answers, positions=[1]
+                )
             assert [found[name].item() for name in ("target", "against")] == [*answers]
             ids = tokenizer(prompts[0])["input_ids"]
             lead = [log_p(plain, tokenizer, ids, answer) for answer in answers]
-            assert found["log_odds"].item() == pytest.approx(lead[0] - lead[1], abs=1e-4), (end, answers)
+            assert found["log_odds"].item() == pytest.approx(
+                lead[0] - lead[1], abs=1e-4
+            ), (end, answers)
 
 
 def log_p(plain: Any, tokenizer: Any, ids: list[int], answer: str) -> float:
     """log p of an answer after a prompt: of the shortest ids of known texts that have this text there."""
-    every = [tokenizer(f"{lead}{answer}", add_special_tokens=False)["input_ids"] for lead in ("", "\n", "1", "a", ":")]
+    every = [
+        tokenizer(f"{lead}{answer}", add_special_tokens=False)["input_ids"]
+        for lead in ("", "\n", "1", "a", ":")
+    ]
     tails = [tuple(row[at:]) for row in every for at in range(len(row))]
     joint = tokenizer(decoded(tokenizer, ids[1:]) + answer)["input_ids"]
     tails = [tuple(joint[len(ids) :])] if joint[: len(ids)] == ids else tails
     text = decoded(tokenizer, ids) + answer
-    own = min((tail for tail in tails if decoded(tokenizer, [*ids, *tail]) == text), key=len)
+    own = min(
+        (tail for tail in tails if decoded(tokenizer, [*ids, *tail]) == text), key=len
+    )
     logits = plain(torch.tensor([[*ids, *own]])).logits[0].double().log_softmax(dim=-1)
     return sum(logits[len(ids) - 1 + k, token].item() for k, token in enumerate(own))
 
 
 @pytest.mark.parametrize("kind", ["always", "bytes"])
 @pytest.mark.parametrize("end", [":", "é", " "])
-def test_measurements_take_prompts_of_any_end(kind: str, end: str, chained: Models) -> None:
+def test_measurements_take_prompts_of_any_end(
+    kind: str, end: str, chained: Models
+) -> None:
     model, _ = chained(kind, {"=": "1"})
     prompts = [f"The sum of {words} is{end}" for words in ("12 and 345", "one and 1")]
     answers = [" Paris", " one"]
@@ -119,10 +174,19 @@ def test_separators_are_their_text(chained: Models) -> None:
     comma = tokenizer.convert_tokens_to_ids(",")
     assert {*ones.separators} == {comma}
     np.testing.assert_array_equal(
-        sl.collapse(model, sl.prompts.repeated(model, "1", 7, separator=","))["distance"],
-        sl.collapse(model, sl.prompts.repeated(model, "1", 7, separator=comma))["distance"],
+        sl.collapse(model, sl.prompts.repeated(model, "1", 7, separator=","))[
+            "distance"
+        ],
+        sl.collapse(model, sl.prompts.repeated(model, "1", 7, separator=comma))[
+            "distance"
+        ],
     )
-    assert sl.separation(model, sl.prompts.repeated(model, " one", 6, separator=",")).sizes["length"] == 6
+    assert (
+        sl.separation(
+            model, sl.prompts.repeated(model, " one", 6, separator=",")
+        ).sizes["length"]
+        == 6
+    )
 
 
 @pytest.mark.parametrize("kind", ["always", "words"])

@@ -12,13 +12,22 @@ import squashlens as sl
 from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.engine.verify import status
 from squashlens.errors import CapacityError, InputError
-from squashlens.measure.answers._scores import Answers, Scores, gains, interval, of_length, score_probes
+from squashlens.measure.answers._scores import (
+    Answers,
+    Scores,
+    gains,
+    interval,
+    of_length,
+    score_probes,
+)
 
 LENGTHS, SEEDS, D, FIT = (10, 20, 30), 200, 12, 64
 COUNT = sl.tasks.find("taught_count_bernoulli")
 
 
-def answers(seeds: int = SEEDS, n_train: int = FIT, prompts: int | None = None, splits: int = 20) -> Answers:
+def answers(
+    seeds: int = SEEDS, n_train: int = FIT, prompts: int | None = None, splits: int = 20
+) -> Answers:
     """Counts of ones in different prompts at each length, each drawn as often as any other."""
     rng, many = np.random.default_rng(7), prompts or seeds
     which = np.arange(seeds) % many
@@ -26,7 +35,16 @@ def answers(seeds: int = SEEDS, n_train: int = FIT, prompts: int | None = None, 
     truth = np.stack([part.sum(axis=1) for part in items]).astype(float)
     number = np.arange(len(LENGTHS) * many).reshape(len(LENGTHS), many)
     tokens = np.repeat(np.array(LENGTHS)[:, None], seeds, axis=1)
-    return Answers(LENGTHS, tuple(range(seeds)), truth, number[:, which], tokens, items, n_train, splits)
+    return Answers(
+        LENGTHS,
+        tuple(range(seeds)),
+        truth,
+        number[:, which],
+        tokens,
+        items,
+        n_train,
+        splits,
+    )
 
 
 def planted(data: Answers, noise: float, turning: bool = False) -> np.ndarray:
@@ -50,11 +68,15 @@ def r2(data: Answers, features: np.ndarray, direction: Any = "own") -> np.ndarra
 
 @pytest.mark.parametrize("direction", ["own", "shared"])
 @pytest.mark.parametrize("noise", [0.01, 1.0])
-def test_a_planted_count_is_found_as_well_as_it_can_be(direction: str, noise: float) -> None:
+def test_a_planted_count_is_found_as_well_as_it_can_be(
+    direction: str, noise: float
+) -> None:
     """Of t + noise along one direction no line explains more than var(t) ÷ (var(t) + noise²)."""
     data = answers()
     possible = data.truth.var(axis=1) / (data.truth.var(axis=1) + noise**2)
-    np.testing.assert_allclose(r2(data, planted(data, noise), direction), possible, atol=0.12)
+    np.testing.assert_allclose(
+        r2(data, planted(data, noise), direction), possible, atol=0.12
+    )
 
 
 @pytest.mark.few(1)
@@ -87,7 +109,9 @@ def test_every_fit_sees_as_many_prompts_and_is_tested_on_others() -> None:
     assert not np.array_equal(data.split(0, 1).train, data.split(0, 2).train)
 
 
-def test_a_truth_that_is_the_same_in_every_draw_is_not_found(recwarn: pytest.WarningsRecorder) -> None:
+def test_a_truth_that_is_the_same_in_every_draw_is_not_found(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
     data = answers()
     data.truth[0] = 5
     found = scores(data, planted(data, 0.1))
@@ -125,7 +149,10 @@ def test_numbers_are_those_of_scikit_learn() -> None:
     found = scores(data, features)
     for at in range(len(LENGTHS)):
         split, first = data.split(at, 0), data.different[at][0]
-        truth, said = data.truth[at, first[split.test]], found.prediction[at, first[split.test]]
+        truth, said = (
+            data.truth[at, first[split.test]],
+            found.prediction[at, first[split.test]],
+        )
         expected = sklearn.metrics.r2_score(truth, said, sample_weight=split.weight)
         assert found.r2[0, 0, at] == pytest.approx(expected, abs=1e-9)
         right = np.average(np.abs(truth - said) < 0.5, weights=split.weight)
@@ -137,9 +164,14 @@ def test_a_control_is_a_sum_over_items_and_tells_a_count_from_a_prompt() -> None
     data = answers(seeds=400, n_train=200)
     table = {}
     for which in range(data.truth.shape[1]):
-        table[tuple(data.items[0][which])] = data.control(0, 3)[data.different[0][1][which]]
+        table[tuple(data.items[0][which])] = data.control(0, 3)[
+            data.different[0][1][which]
+        ]
     steps = []
-    for digits, value in table.items():  # turning a digit adds the same, whatever stands elsewhere
+    for (
+        digits,
+        value,
+    ) in table.items():  # turning a digit adds the same, whatever stands elsewhere
         other = (1 - digits[0], *digits[1:])
         if other in table:
             steps.append((table[other] - value) * (1 if digits[0] == 0 else -1))
@@ -148,7 +180,9 @@ def test_a_control_is_a_sum_over_items_and_tells_a_count_from_a_prompt() -> None
     only = scores(data, data.truth.reshape(-1, 1).repeat(2, axis=1))
     assert (interval(only.r2)[0] > 0.99).all()
     assert (interval(only.control)[0] < 0.25).all()
-    digits = np.concatenate([np.pad(part, ((0, 0), (0, 30 - part.shape[1]))) for part in data.items]).astype(float)
+    digits = np.concatenate(
+        [np.pad(part, ((0, 0), (0, 30 - part.shape[1]))) for part in data.items]
+    ).astype(float)
     whole = scores(data, digits)
     assert (interval(whole.r2)[0] > 0.99).all()
     assert (interval(whole.control)[0] > 0.99).all()
@@ -156,7 +190,9 @@ def test_a_control_is_a_sum_over_items_and_tells_a_count_from_a_prompt() -> None
 
 def test_what_the_length_gives_away_is_measured() -> None:
     data = answers()
-    assert (interval(of_length(data))[0] <= 0).all(), "one number of tokens says nothing"
+    assert (interval(of_length(data))[0] <= 0).all(), (
+        "one number of tokens says nothing"
+    )
     data.tokens[:] = 3 * data.truth + 7
     np.testing.assert_allclose(interval(of_length(data))[0], 1, atol=0.02)
     data.tokens[0] = np.random.default_rng(1).integers(5, 8, size=SEEDS)
@@ -166,19 +202,30 @@ def test_what_the_length_gives_away_is_measured() -> None:
 def test_a_gain_allows_for_another_draw_of_random_weights() -> None:
     rng = np.random.default_rng(2)
     many, splits = 4, 40
-    own, others = 0.9 + 0.01 * rng.standard_normal((splits, 2)), np.full((splits, 2), 0.1)
-    twins = np.array([0.5, 0.6, 0.4, 0.5])[np.arange(splits) % many][:, None].repeat(2, axis=1)
+    own, others = (
+        0.9 + 0.01 * rng.standard_normal((splits, 2)),
+        np.full((splits, 2), 0.1),
+    )
+    twins = np.array([0.5, 0.6, 0.4, 0.5])[np.arange(splits) % many][:, None].repeat(
+        2, axis=1
+    )
     middle, low, high = gains(own, others, twins, many)
     each = np.stack([(own - twins)[t::many].mean(axis=0) for t in range(many)])
     reach = stats.t.ppf(0.975, 3) * each.std(axis=0, ddof=1) * np.sqrt(1 + 1 / 4)
     np.testing.assert_allclose(middle, (own - twins).mean(axis=0))
     np.testing.assert_allclose(low, np.quantile(own - twins - reach, 0.025, axis=0))
-    np.testing.assert_allclose(high, np.quantile(own - np.maximum(twins - reach, 0.1), 0.975, axis=0))
+    np.testing.assert_allclose(
+        high, np.quantile(own - np.maximum(twins - reach, 0.1), 0.975, axis=0)
+    )
     for few in (0, 1):
-        _, low, high = gains(own, others, np.full_like(own, np.nan) if few == 0 else twins, few)
+        _, low, high = gains(
+            own, others, np.full_like(own, np.nan) if few == 0 else twins, few
+        )
         assert np.isnan(low).all(), "nothing is known of another draw"
         np.testing.assert_allclose(high, np.quantile(own - 0.1, 0.975, axis=0))
-    assert gains(own, others + 0.8, twins, many)[2].max() < 0.05, "the best baseline counts"
+    assert gains(own, others + 0.8, twins, many)[2].max() < 0.05, (
+        "the best baseline counts"
+    )
 
 
 @pytest.mark.slow
@@ -188,8 +235,12 @@ def test_random_weights_hold_the_count_as_well(tiny: Any) -> None:
     assert (ds["r2_y"] > 0.7).all()
     assert (ds["r2_random_model_y"] > 0.99).all()
     assert (ds["gain_high_y"] < 0.05).all()
-    assert (ds["selectivity_low_y"] > 0.3).all(), "other sums of the digits are not there"
-    assert (ds["r2"].sel(layer=0) < 0.05).all(), "the last token by itself knows nothing"
+    assert (ds["selectivity_low_y"] > 0.3).all(), (
+        "other sums of the digits are not there"
+    )
+    assert (ds["r2"].sel(layer=0) < 0.05).all(), (
+        "the last token by itself knows nothing"
+    )
     for name in ("r2", "r2_random_model", "r2_control", "selectivity"):
         assert (ds[f"{name}_low_y"] <= ds[f"{name}_y"]).all()
         assert (ds[f"{name}_y"] <= ds[f"{name}_high_y"]).all()
@@ -200,7 +251,9 @@ def test_random_weights_hold_the_count_as_well(tiny: Any) -> None:
         "random_model_seeds": [0, 1],
         "random_model_proofs": ["verified as it stands"] * 2,
     }
-    assert ds["truth"].values.tolist() == [[float(COUNT.ask(56, seed=seed).truth) for seed in range(128)]]
+    assert ds["truth"].values.tolist() == [
+        [float(COUNT.ask(56, seed=seed).truth) for seed in range(128)]
+    ]
 
 
 @pytest.mark.slow
@@ -215,14 +268,24 @@ def test_a_twin_is_the_same_architecture_with_weights_of_its_own(tiny: Any) -> N
         assert torch.equal(p, before[name])
     assert type(one.original_model) is type(tiny.original_model)
     assert status(one) == "verified as it stands"
-    mine, twins = tiny.original_model.state_dict(), [b.original_model.state_dict() for b in (one, again, other)]
-    assert all(mine.keys() == t.keys() and all(mine[k].shape == t[k].shape for k in mine) for t in twins)
+    mine, twins = (
+        tiny.original_model.state_dict(),
+        [b.original_model.state_dict() for b in (one, again, other)],
+    )
+    assert all(
+        mine.keys() == t.keys() and all(mine[k].shape == t[k].shape for k in mine)
+        for t in twins
+    )
     assert all(torch.equal(twins[0][k], twins[1][k]) for k in mine)
     drawn = [k for k in mine if mine[k].ndim == 2]
-    assert not any(torch.equal(twins[0][k], t[k]) for k in drawn for t in (mine, twins[2]))
+    assert not any(
+        torch.equal(twins[0][k], t[k]) for k in drawn for t in (mine, twins[2])
+    )
 
 
-def test_a_twin_that_does_not_fit_is_refused(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_twin_that_does_not_fit_is_refused(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("squashlens.engine.memory.available", lambda device: 1000)
     with pytest.raises(CapacityError, match="A second model.*n_random_models=0"):
         with_random_weights(tiny, 0)

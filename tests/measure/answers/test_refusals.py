@@ -11,7 +11,10 @@ from squashlens.tasks.task import Prompting
 from tests.measurements import counted
 from tests.references import fingerprint, raw
 
-PAIR = ["How many ones are in the following sequence? 1 =", "How many ones are in the following sequence? 11 ="]
+PAIR = [
+    "How many ones are in the following sequence? 1 =",
+    "How many ones are in the following sequence? 11 =",
+]
 
 
 def evaluated(**options: Any) -> Callable[[Any], Any]:
@@ -20,11 +23,17 @@ def evaluated(**options: Any) -> Callable[[Any], Any]:
 
 
 def probed(task: str, **options: Any) -> Callable[[Any], Any]:
-    return lambda model: sl.probe(model, sl.tasks.find(task), **{"lengths": [3, 4, 5], **options})
+    return lambda model: sl.probe(
+        model, sl.tasks.find(task), **{"lengths": [3, 4, 5], **options}
+    )
 
 
-def scored(*lengths: int, answer: Callable[[Any], Any] = counted) -> Callable[[Any], Any]:
-    return lambda model: raw(sl.accuracy)(model, [sl.prompts.repeated(model, "1", n) for n in lengths], answer)
+def scored(
+    *lengths: int, answer: Callable[[Any], Any] = counted
+) -> Callable[[Any], Any]:
+    return lambda model: raw(sl.accuracy)(
+        model, [sl.prompts.repeated(model, "1", n) for n in lengths], answer
+    )
 
 
 REFUSED: list[tuple[Callable[[Any], Any], str]] = [
@@ -45,8 +54,14 @@ REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (scored(3, answer=lambda _: "zebra"), "'zebra' is not in this model's vocabulary"),
     (probed("copy_last"), "the same right answer, so that only the length"),
     (probed("taught_copy_repeated"), "not numbers"),
-    (probed("taught_count_alternating", seeds=20, lengths=[10, 12]), "only the length can be learned"),
-    (probed("taught_count_alternating", seeds=20, lengths=[9, 12]), "distinct prompts at length 9 is 2, .* n_train=64"),
+    (
+        probed("taught_count_alternating", seeds=20, lengths=[10, 12]),
+        "only the length can be learned",
+    ),
+    (
+        probed("taught_count_alternating", seeds=20, lengths=[9, 12]),
+        "distinct prompts at length 9 is 2, .* n_train=64",
+    ),
     (probed("taught_count_bernoulli", n_train=1), "n_train=1"),
     (probed("taught_count_bernoulli", n_random_models=-1), "n_random_models=-1"),
     (lambda m: sl.verdict(m, PAIR, ["1"]), "prompts and right answers are 2 and 1"),

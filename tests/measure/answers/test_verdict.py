@@ -23,51 +23,98 @@ from squashlens.measure.answers.verdict_evidence import (
 )
 from tests.cases import CONFIGS, save_random
 
-COUNT, LAST = "How many ones are in the following sequence? {} =", "What is the last digit in this sequence? {} ="
+COUNT, LAST = (
+    "How many ones are in the following sequence? {} =",
+    "What is the last digit in this sequence? {} =",
+)
 
 
 def log_odds(plain: Any, ids: list[int], one: list[int], other: list[int]) -> float:
     """log p(one) − log p(other) after a prompt, by plain forward passes."""
 
     def whole(answer: list[int]) -> float:
-        logits = plain(torch.tensor([[*ids, *answer]])).logits[0].double().log_softmax(dim=-1)
-        return sum(logits[len(ids) - 1 + k, token].item() for k, token in enumerate(answer))
+        logits = (
+            plain(torch.tensor([[*ids, *answer]]))
+            .logits[0]
+            .double()
+            .log_softmax(dim=-1)
+        )
+        return sum(
+            logits[len(ids) - 1 + k, token].item() for k, token in enumerate(answer)
+        )
 
     return whole(one) - whole(other)
 
 
-def test_log_odds_of_answers_of_several_tokens_equal_plain_forward_passes(tiny: Any, plain_tiny: Any) -> None:
+def test_log_odds_of_answers_of_several_tokens_equal_plain_forward_passes(
+    tiny: Any, plain_tiny: Any
+) -> None:
     ones = sl.prompts.repeated(tiny, "1", 52, prefix=COUNT[:-5].strip(), suffix="=")
-    found = sl.verdict(tiny, ones, lambda items: str(len(items)), lengths=[38, 40, 51, 52], n_random_models=0)
-    digits = {n: [sl.prompts.one_token(tiny, digit) for digit in str(n)] for n in (38, 40, 51, 52)}
+    found = sl.verdict(
+        tiny,
+        ones,
+        lambda items: str(len(items)),
+        lengths=[38, 40, 51, 52],
+        n_random_models=0,
+    )
+    digits = {
+        n: [sl.prompts.one_token(tiny, digit) for digit in str(n)]
+        for n in (38, 40, 51, 52)
+    }
     expected = [
-        [log_odds(plain_tiny, list(ones.pair(n).v), digits[before], digits[after]) for n in (before, after)]
+        [
+            log_odds(plain_tiny, list(ones.pair(n).v), digits[before], digits[after])
+            for n in (before, after)
+        ]
         for before, after in ((38, 40), (40, 51), (51, 52))
     ]
     given = np.stack([found["log_odds"], found["log_odds_after"]], axis=1)
     np.testing.assert_allclose(given, expected, atol=1e-4)
     assert found["verdict"].values.tolist() == [ANSWERED, REACHES, REACHES]
     for rank, n in zip(found["rank"].values, (38, 40, 51), strict=True):
-        order = plain_tiny(torch.tensor([[*ones.pair(n).v, *digits[n]]])).logits[0, -3:-1].argsort(descending=True)
-        assert rank == 1 + max(row.index(digit) for row, digit in zip(order.tolist(), digits[n], strict=True))
+        order = (
+            plain_tiny(torch.tensor([[*ones.pair(n).v, *digits[n]]]))
+            .logits[0, -3:-1]
+            .argsort(descending=True)
+        )
+        assert rank == 1 + max(
+            row.index(digit)
+            for row, digit in zip(order.tolist(), digits[n], strict=True)
+        )
 
 
-def test_an_answer_that_begins_the_other_one_counts_without_its_continuation(tiny: Any, plain_tiny: Any) -> None:
+def test_an_answer_that_begins_the_other_one_counts_without_its_continuation(
+    tiny: Any, plain_tiny: Any
+) -> None:
     ids = sl.prompts.tokenize(tiny, COUNT.format("1"))[0].tolist()
     one, zero = (sl.prompts.one_token(tiny, digit) for digit in "10")
     logits = plain_tiny(torch.tensor([[*ids, one]])).logits[0].double().softmax(dim=-1)
     goes_on = float(logits[-1, zero])
-    found = sl.verdict(tiny, [COUNT.format("1"), COUNT.format("1" * 10)], ["1", "10"], n_random_models=0)
-    assert float(found["log_odds"][0]) == pytest.approx(np.log((1 - goes_on) / goes_on), rel=1e-5)
+    found = sl.verdict(
+        tiny,
+        [COUNT.format("1"), COUNT.format("1" * 10)],
+        ["1", "10"],
+        n_random_models=0,
+    )
+    assert float(found["log_odds"][0]) == pytest.approx(
+        np.log((1 - goes_on) / goes_on), rel=1e-5
+    )
 
 
 def truth(**changed: Any) -> Evidence:
     """What is known of a pair of which each prompt prefers its own answer, beyond all doubt."""
     known: dict[str, Any] = {
-        "answers": ("3", "4"), "said": ("a lot", "a lot"), "writes": (False, False), "odds": np.full(3, 4.0),
-        "odds_after": np.full(3, -5.0), "noise": 1e-3, "behind": 1.0, "margins": np.array([0.0, 50.0, 90.0]),
-        "recovered": np.array([0.0, 1.0, 1.0]), "dtype": "float32",
-    }  # fmt: skip
+        "answers": ("3", "4"),
+        "said": ("a lot", "a lot"),
+        "writes": (False, False),
+        "odds": np.full(3, 4.0),
+        "odds_after": np.full(3, -5.0),
+        "noise": 1e-3,
+        "behind": 1.0,
+        "margins": np.array([0.0, 50.0, 90.0]),
+        "recovered": np.array([0.0, 1.0, 1.0]),
+        "dtype": "float32",
+    }
     return Evidence(**known | changed)
 
 
@@ -84,26 +131,58 @@ UNSURE = {"odds": np.array([4, 4, 0.1]), "odds_after": np.full(3, -5.0)}
         (truth(writes=(True, None)), UNDECIDED, "depends on rounding in float32"),
         (truth(writes=(None, False)), PREFERRED, "each prompt prefers its own. Greedy"),
         (truth(**EQUAL, **SAME_ODDS), LOST, "told apart up to layer 1, and not"),
-        (truth(margins=NEAR, recovered=np.array([0.0, 0.5, 0.5]), **SAME_ODDS), LOST, "At no layer"),
-        (truth(margins=NEAR, recovered=np.ones(3), **SAME_ODDS), UNDECIDED, "Not all runs tell"),
+        (
+            truth(margins=NEAR, recovered=np.array([0.0, 0.5, 0.5]), **SAME_ODDS),
+            LOST,
+            "At no layer",
+        ),
+        (
+            truth(margins=NEAR, recovered=np.ones(3), **SAME_ODDS),
+            UNDECIDED,
+            "Not all runs tell",
+        ),
         (truth(**SAME_ODDS), REACHES, "prefers “3” after both prompts."),
-        (truth(odds=np.full(3, -4.0), odds_after=np.full(3, 5.0)), REACHES, "the wrong way round?"),
-        (truth(**EQUAL), PREFERRED, "the odds of equal streams cannot differ: the distance is of few coordinates"),
+        (
+            truth(odds=np.full(3, -4.0), odds_after=np.full(3, 5.0)),
+            REACHES,
+            "the wrong way round?",
+        ),
+        (
+            truth(**EQUAL),
+            PREFERRED,
+            "the odds of equal streams cannot differ: the distance is of few coordinates",
+        ),
         (truth(**UNSURE), UNDECIDED, "In not all runs"),
         (truth(noise=4.0), UNDECIDED, "In not all runs"),
         (truth(behind=7.0), UNDECIDED, "1,100 times as likely"),
-        (truth(placebos={("a", "b"): 3.2}), PREFERRED, "by more than placebos (3.2 nats)"),
+        (
+            truth(placebos={("a", "b"): 3.2}),
+            PREFERRED,
+            "by more than placebos (3.2 nats)",
+        ),
         (truth(placebos={("a", "b"): 3.5}), UNDECIDED, "“a” and “b”, which change too"),
         (truth(only_mentioned=True), UNDECIDED, "0 of 0 other words"),
-        (truth(only_mentioned=True, all_placebos=np.zeros(18)), UNDECIDED, "0 of 18 other words"),
-        (truth(only_mentioned=True, all_placebos=np.zeros(19)), PREFERRED, "prefers its own"),
-        (truth(only_mentioned=True, all_placebos=np.array([9.0] * 2 + [0.0] * 36)), UNDECIDED, "2 of 38"),
+        (
+            truth(only_mentioned=True, all_placebos=np.zeros(18)),
+            UNDECIDED,
+            "0 of 18 other words",
+        ),
+        (
+            truth(only_mentioned=True, all_placebos=np.zeros(19)),
+            PREFERRED,
+            "prefers its own",
+        ),
+        (
+            truth(only_mentioned=True, all_placebos=np.array([9.0] * 2 + [0.0] * 36)),
+            UNDECIDED,
+            "2 of 38",
+        ),
         (truth(random=np.array([[5.0, 4.0]])), PREFERRED, "random weights"),
         (truth(random=np.array([[5.0, 3.0]])), UNDECIDED, "log-odds by 2 nats, too"),
         (truth(random=np.array([[1.0, -1.0]])), UNDECIDED, "random weights"),
         (truth(random=np.array([[-2.0, 2.0]])), UNDECIDED, "random weights"),
     ],
-)  # fmt: skip
+)
 def test_the_order_of_the_tests(known: Evidence, expected: str, reason: str) -> None:
     said, why = decide(known)
     assert said == expected
@@ -127,21 +206,38 @@ def begun(plain: Any, ids: list[int], short: list[int], long: list[int]) -> floa
         ([COUNT.format("1" * 7), COUNT.format("1" * 8)], ["6", "9"], UNDECIDED),
         ([COUNT.format("1" * 90), COUNT.format("1" * 91)], ["90", "91"], REACHES),
         (
-            [(LAST.format("1107"), LAST.format("1108")), (LAST.format("17"), LAST.format("18"))],
+            [
+                (LAST.format("1107"), LAST.format("1108")),
+                (LAST.format("17"), LAST.format("18")),
+            ],
             [("7", "8")] * 2,
             ANSWERED,
         ),
     ],
-    ids=["count", "last digit", "answers exchanged", "answers of others", "ninety ones", "one answer at two depths"],
+    ids=[
+        "count",
+        "last digit",
+        "answers exchanged",
+        "answers of others",
+        "ninety ones",
+        "one answer at two depths",
+    ],
 )
-def test_the_truth_is_known(tiny: Any, prompts: list[str], answers: list[str], expected: str) -> None:
+def test_the_truth_is_known(
+    tiny: Any, prompts: list[str], answers: list[str], expected: str
+) -> None:
     found = sl.verdict(tiny, prompts, answers)
     assert {*found["verdict"].values} == {expected}
     assert (found["margin_y"].values > 1).all()
 
 
-@pytest.mark.parametrize(("name", "window"), [("llama", None), ("mistral", 1), ("gemma3", None), ("gemma3", 1)])
-def test_what_no_token_can_see_is_lost(tiny: Any, tmp_path: Path, name: str, window: int | None) -> None:
+@pytest.mark.parametrize(
+    ("name", "window"),
+    [("llama", None), ("mistral", 1), ("gemma3", None), ("gemma3", 1)],
+)
+def test_what_no_token_can_see_is_lost(
+    tiny: Any, tmp_path: Path, name: str, window: int | None
+) -> None:
     """The only token that differs is hidden from all later ones, or each token sees itself alone: equal streams."""
     config = copy.deepcopy(CONFIGS[name])
     config.vocab_size = 128
@@ -151,7 +247,12 @@ def test_what_no_token_can_see_is_lost(tiny: Any, tmp_path: Path, name: str, win
     model = sl.load(save_random(config, tmp_path / name), device="cpu")
     model.tokenizer = tiny.tokenizer
     prompts = ["How many? 1101 =", "How many? 1111 ="]
-    place = int((sl.prompts.tokenize(model, prompts[0]) != sl.prompts.tokenize(model, prompts[1]))[0].nonzero()[0])
+    place = int(
+        (
+            sl.prompts.tokenize(model, prompts[0])
+            != sl.prompts.tokenize(model, prompts[1])
+        )[0].nonzero()[0]
+    )
     seen = sl.verdict(model, prompts, ["3", "4"])
     with sl.applied(model, *([] if window else [sl.hooks.mask_tokens([place])])):
         hidden = sl.verdict(model, prompts, ["3", "4"])
@@ -182,7 +283,9 @@ def test_random_weights_never_prefer_an_answer(tiny: Any, seed: int) -> None:
     assert found["verdict"].item() in (ANSWERED, UNDECIDED)
 
 
-def test_log_odds_of_placebos_and_random_weights_equal_plain_forward_passes(tiny: Any, plain_tiny: Any) -> None:
+def test_log_odds_of_placebos_and_random_weights_equal_plain_forward_passes(
+    tiny: Any, plain_tiny: Any
+) -> None:
     """Without its last MLP the model prefers both answers and writes neither: placebos and random weights are asked."""
     prompts, answers = [COUNT.format("10" * 3), COUNT.format("10" * 7)], ["3", "7"]
     with sl.applied(tiny, sl.hooks.zero_mlp([5])):
@@ -194,15 +297,23 @@ def test_log_odds_of_placebos_and_random_weights_equal_plain_forward_passes(tiny
     untrained = with_random_weights(tiny, 0).original_model
     expected = [log_odds(untrained, prompt, [three], [seven]) for prompt in ids]
     np.testing.assert_allclose(
-        [found["log_odds_random"].item(), found["log_odds_after_random"].item()], expected, atol=1e-4
+        [found["log_odds_random"].item(), found["log_odds_after_random"].item()],
+        expected,
+        atol=1e-4,
     )
-    words = [sl.prompts.tokenize(tiny, "10" * n, bos="none")[0].tolist() for n in (3, 7)]
+    words = [
+        sl.prompts.tokenize(tiny, "10" * n, bos="none")[0].tolist() for n in (3, 7)
+    ]
     with torch.no_grad():
         for layer in plain_tiny.model.layers[-1:]:
-            handle = layer.mlp.register_forward_hook(lambda module, given, output: 0 * output)
+            handle = layer.mlp.register_forward_hook(
+                lambda module, given, output: 0 * output
+            )
         echoes = [begun(plain_tiny, prompt, *words) for prompt in ids]
         handle.remove()
-    assert found["placebo"].item() == pytest.approx(min(echoes[0], -echoes[1]), abs=1e-3)
+    assert found["placebo"].item() == pytest.approx(
+        min(echoes[0], -echoes[1]), abs=1e-3
+    )
 
 
 def test_placebos_are_words_in_the_same_places() -> None:
@@ -215,11 +326,18 @@ def test_placebos_are_words_in_the_same_places() -> None:
 @pytest.mark.parametrize(
     ("text", "answers", "expected"),
     [
-        (" Ann.", [" Ann", " Ann Lee"], " Ann"), (" Ann Lee.", [" Ann", " Ann Lee"], " Ann Lee"), ("\n90", ["9"], None),
-        ("3.14", ["3"], None), ("3.", ["3"], "3"), ("twenty-one", ["twenty"], None), ("", ["3"], None),
+        (" Ann.", [" Ann", " Ann Lee"], " Ann"),
+        (" Ann Lee.", [" Ann", " Ann Lee"], " Ann Lee"),
+        ("\n90", ["9"], None),
+        ("3.14", ["3"], None),
+        ("3.", ["3"], "3"),
+        ("twenty-one", ["twenty"], None),
+        ("", ["3"], None),
     ],
-)  # fmt: skip
-def test_the_answer_that_a_text_begins_with(text: str, answers: list[str], expected: str | None) -> None:
+)
+def test_the_answer_that_a_text_begins_with(
+    text: str, answers: list[str], expected: str | None
+) -> None:
     assert answer_in(text, answers) == expected
 
 

@@ -21,24 +21,38 @@ from tests.cases import CONFIGS, MORE, NO_HEAD_DIM, save_random
 from tests.hooks.test_patches import outputs_of
 from tests.references import final_norm, frozen_model, last_streams, layers_of, passing
 
-PROMPTS = ["What is the last digit ? 107 =", "How many ones ? 1 =", "110 =", "What ? 29 =", "The first digit of 4 ="]
+PROMPTS = [
+    "What is the last digit ? 107 =",
+    "How many ones ? 1 =",
+    "110 =",
+    "What ? 29 =",
+    "The first digit of 4 =",
+]
 ANSWERS, CHOICES = ["12", "7", "30", "7", "12"], ["7", "12", "30"]
-DIGITS = [f"What is the last digit in this sequence? 01{digit} =" for digit in "0123456789"]
+DIGITS = [
+    f"What is the last digit in this sequence? 01{digit} =" for digit in "0123456789"
+]
 
 
 @pytest.fixture(scope="module")
-def speaking(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Any, Any]]:
+def speaking(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], tuple[Any, Any]]:
     """A family's random model with the tokenizer of the bundled one, as a bridge and as Hugging Face opens it."""
     held: dict[str, tuple[Any, Any]] = {}
 
     def made(family: str) -> tuple[Any, Any]:
         if family not in held:
-            config = copy.deepcopy((CONFIGS | MORE | {"olmo": OlmoConfig(**NO_HEAD_DIM)})[family])
+            config = copy.deepcopy(
+                (CONFIGS | MORE | {"olmo": OlmoConfig(**NO_HEAD_DIM)})[family]
+            )
             config.vocab_size = len(sl.load("tiny-gemma").tokenizer)
             folder = save_random(config, tmp_path_factory.mktemp(family))
             for name in ("tokenizer.json", "tokenizer_config.json"):
                 shutil.copy(Path(sl.zoo.folder("tiny-gemma"), name), folder)
-            plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+            plain = AutoModelForCausalLM.from_pretrained(
+                folder, attn_implementation="eager"
+            ).eval()
             held[family] = sl.load(folder, device="cpu"), plain
         return held[family]
 
@@ -51,9 +65,14 @@ def ids_of(model: Any, text: str) -> list[int]:
 
 def read_at_layers(plain: Any, ids: list[int], answer: list[int]) -> np.ndarray:
     """The log-probability of a whole answer in the readout of each layer, from one plain pass for each token."""
-    total, cap = np.zeros(len(layers_of(plain)) + 1), getattr(plain.config, "final_logit_softcapping", None)
+    total, cap = (
+        np.zeros(len(layers_of(plain)) + 1),
+        getattr(plain.config, "final_logit_softcapping", None),
+    )
     for k, token in enumerate(answer):
-        logits = plain.get_output_embeddings()(final_norm(plain)(last_streams(plain, [*ids, *answer[:k]])[:-1]))
+        logits = plain.get_output_embeddings()(
+            final_norm(plain)(last_streams(plain, [*ids, *answer[:k]])[:-1])
+        )
         logits = logits if cap is None else cap * torch.tanh(logits / cap)
         total += logits.detach().double().log_softmax(dim=-1)[:, token].numpy()
     return total
@@ -61,25 +80,56 @@ def read_at_layers(plain: Any, ids: list[int], answer: list[int]) -> np.ndarray:
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("family", ["gemma2", "gpt2", "llama", "qwen3", "olmo2"])
-def test_every_layer_is_read_as_in_plain_transformers(family: str, speaking: Callable[[str], tuple[Any, Any]]) -> None:
+def test_every_layer_is_read_as_in_plain_transformers(
+    family: str, speaking: Callable[[str], tuple[Any, Any]]
+) -> None:
     model, plain = speaking(family)
     digit = {text: sl.prompts.one_token(model, text) for text in "0123456789"}
-    each = [{c: read_at_layers(plain, ids_of(model, p), [digit[d] for d in c]) for c in CHOICES} for p in PROMPTS]
+    each = [
+        {
+            c: read_at_layers(plain, ids_of(model, p), [digit[d] for d in c])
+            for c in CHOICES
+        }
+        for p in PROMPTS
+    ]
 
     def standing(prompt: int, answer: str) -> list[Any]:
-        own, rest = each[prompt][answer], np.stack([v for c, v in each[prompt].items() if c != answer])
-        return [(own > rest).mean(axis=0), (own > rest).all(axis=0), own - rest.max(axis=0)]
+        own, rest = (
+            each[prompt][answer],
+            np.stack([v for c, v in each[prompt].items() if c != answer]),
+        )
+        return [
+            (own > rest).mean(axis=0),
+            (own > rest).all(axis=0),
+            own - rest.max(axis=0),
+        ]
 
     numbers = range(len(PROMPTS))
-    others = [np.mean([standing(k, ANSWERS[j]) for j in numbers if j != k], axis=0) for k in numbers]
-    expected = {"right answer": [standing(k, ANSWERS[k]) for k in numbers], "other prompts' answers": others}
-    found = sl.answer_by_layer(model, PROMPTS, ANSWERS, choices=CHOICES, n_random_models=0)
+    others = [
+        np.mean([standing(k, ANSWERS[j]) for j in numbers if j != k], axis=0)
+        for k in numbers
+    ]
+    expected = {
+        "right answer": [standing(k, ANSWERS[k]) for k in numbers],
+        "other prompts' answers": others,
+    }
+    found = sl.answer_by_layer(
+        model, PROMPTS, ANSWERS, choices=CHOICES, n_random_models=0
+    )
     assert found["scored"].values.tolist() == [*expected]
     for scored, values in expected.items():
-        for name, truth in zip(("rank", "first", "log_odds"), np.stack(values, axis=1), strict=True):
+        for name, truth in zip(
+            ("rank", "first", "log_odds"), np.stack(values, axis=1), strict=True
+        ):
             given = found[name].sel(scored=scored)
-            np.testing.assert_allclose(given, truth, atol=2e-3, err_msg=f"{scored} {name}")
-            np.testing.assert_allclose(found[f"mean_{name}"].sel(scored=scored), np.mean(truth, axis=0), atol=2e-3)
+            np.testing.assert_allclose(
+                given, truth, atol=2e-3, err_msg=f"{scored} {name}"
+            )
+            np.testing.assert_allclose(
+                found[f"mean_{name}"].sel(scored=scored),
+                np.mean(truth, axis=0),
+                atol=2e-3,
+            )
     assert 0 < float(found["first"].mean()) < 1
 
 
@@ -95,35 +145,60 @@ def test_the_controls_are_null(tiny: Any) -> None:
     np.testing.assert_allclose(found["rank"][2], alone["rank"][0])
     blind = sl.hooks.mask_tokens([len(ids_of(tiny, DIGITS[0])) - 2])
     with sl.applied(tiny, blind):
-        constant = sl.answer_by_layer(tiny, DIGITS, [*"0123456789"], n_random_models=0)["mean_first"].isel(layer=-1)
+        constant = sl.answer_by_layer(tiny, DIGITS, [*"0123456789"], n_random_models=0)[
+            "mean_first"
+        ].isel(layer=-1)
     np.testing.assert_allclose(constant, 0.1)
 
 
 def test_choices_of_each_prompt_stand_for_places(tiny: Any) -> None:
     """The other prompts' answers are then the choices at their places."""
     choices = [["7", "1"], ["1", "2"], ["0", "1"]]
-    found = sl.answer_by_layer(tiny, PROMPTS[:3], ["7", "2", "0"], choices=choices, n_random_models=0)
-    second = sl.answer_by_layer(tiny, PROMPTS[:3], ["1", "2", "1"], choices=choices, n_random_models=0)
-    own, other = found["rank"].sel(scored="other prompts' answers"), found["rank"].sel(scored="right answer")
+    found = sl.answer_by_layer(
+        tiny, PROMPTS[:3], ["7", "2", "0"], choices=choices, n_random_models=0
+    )
+    second = sl.answer_by_layer(
+        tiny, PROMPTS[:3], ["1", "2", "1"], choices=choices, n_random_models=0
+    )
+    own, other = (
+        found["rank"].sel(scored="other prompts' answers"),
+        found["rank"].sel(scored="right answer"),
+    )
     np.testing.assert_allclose(own[1], other[1] * 0 + 1 - other[1])
-    np.testing.assert_allclose(own[0], (other[0] + second["rank"].sel(scored="right answer")[0]) / 2)
+    np.testing.assert_allclose(
+        own[0], (other[0] + second["rank"].sel(scored="right answer")[0]) / 2
+    )
 
 
-Part = tuple[Any, slice | None]  # a module whose output counts, or columns of what enters it
+Part = tuple[
+    Any, slice | None
+]  # a module whose output counts, or columns of what enters it
 
 
 def parts_of(plain: Any) -> list[Part]:
     """Of each block: the modules whose outputs are added to the stream, and the heads, which enter W_O in a row."""
     found: list[Part] = []
     for layer, mixing in zip(layers_of(plain), outputs_of(plain), strict=True):
-        after = [getattr(layer, name, None) for name in ("post_attention_layernorm", "post_feedforward_layernorm")]
-        attention = next(getattr(layer, name) for name in ("self_attn", "attention", "attn") if hasattr(layer, name))
-        found += [(module, None) for module in (after if after[1] is not None else [attention, layer.mlp])]
+        after = [
+            getattr(layer, name, None)
+            for name in ("post_attention_layernorm", "post_feedforward_layernorm")
+        ]
+        attention = next(
+            getattr(layer, name)
+            for name in ("self_attn", "attention", "attn")
+            if hasattr(layer, name)
+        )
+        found += [
+            (module, None)
+            for module in (after if after[1] is not None else [attention, layer.mlp])
+        ]
         found += [(mixing, slice(4 * head, 4 * head + 4)) for head in range(4)]
     return found
 
 
-def plain_logits(plain: Any, ids: list[int], part: Part, vector: torch.Tensor, place: Any = -1) -> torch.Tensor:
+def plain_logits(
+    plain: Any, ids: list[int], part: Part, vector: torch.Tensor, place: Any = -1
+) -> torch.Tensor:
     """The logits of a plain pass in which a part puts out a vector at a place."""
     module, columns = part
 
@@ -133,32 +208,46 @@ def plain_logits(plain: Any, ids: list[int], part: Part, vector: torch.Tensor, p
         whole[:, place, columns or slice(None)] = vector
         return (whole, *values[1:]) if isinstance(values, tuple) else whole
 
-    handle = (module.register_forward_hook if columns is None else module.register_forward_pre_hook)(put)
+    handle = (
+        module.register_forward_hook
+        if columns is None
+        else module.register_forward_pre_hook
+    )(put)
     try:
         return plain(torch.tensor([ids]), use_cache=False).logits[0].detach().double()
     finally:
         handle.remove()
 
 
-def added(plain: Any, number: int, part: Part, seen: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+def added(
+    plain: Any, number: int, part: Part, seen: tuple[torch.Tensor, torch.Tensor]
+) -> torch.Tensor:
     """What a part adds to the last token's stream; of a head W_O z, by a norm that follows with the scale it has."""
     module, columns = part
     if columns is None:
         return seen[1][-1]
     alone = torch.zeros_like(seen[0][-1:])
     alone[:, columns] = seen[0][-1, columns]
-    share, layer = module(alone)[0] - module(0 * alone)[0], layers_of(plain)[number // 6]
+    share, layer = (
+        module(alone)[0] - module(0 * alone)[0],
+        layers_of(plain)[number // 6],
+    )
     if not hasattr(layer, "post_feedforward_layernorm"):
         return share
     gain = 1 + layer.post_attention_layernorm.weight
-    return share * gain / (seen[1][-1].square().mean() + plain.config.rms_norm_eps).sqrt()
+    return (
+        share * gain / (seen[1][-1].square().mean() + plain.config.rms_norm_eps).sqrt()
+    )
 
 
 @pytest.mark.parametrize("missing", ["zero", "mean"])
 @pytest.mark.few(2)
 @pytest.mark.parametrize("family", ["gemma3", "neox", "gpt2", "llama", "olmo"])
 def test_a_sublayer_is_left_out_as_by_plain_hooks(
-    family: str, missing: Any, speaking: Callable[[str], tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch
+    family: str,
+    missing: Any,
+    speaking: Callable[[str], tuple[Any, Any]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Heads too: with grouped keys and a norm after attention (Gemma 3), beside an MLP (GPT-NeoX), no gains (OLMo).
 
@@ -168,10 +257,19 @@ def test_a_sublayer_is_left_out_as_by_plain_hooks(
     model, plain = speaking(family)
     answers, choices = ["7", "1", "3", "7", "1"], ["7", "1", "3"]
     tokens = [sl.prompts.one_token(model, text) for text in choices]
-    options: Any = {"choices": choices, "missing": missing, "seed": 3, "parts": "heads", "n_random_vectors": 1}
+    options: Any = {
+        "choices": choices,
+        "missing": missing,
+        "seed": 3,
+        "parts": "heads",
+        "n_random_vectors": 1,
+    }
     found = sl.sublayer_effect(model, PROMPTS, answers, texts=PROMPTS[:2], **options)
     ids, parts = [ids_of(model, text) for text in PROMPTS], parts_of(plain)
-    seen = [dict(zip(dict(parts), passing(plain, row, *dict(parts)), strict=True)) for row in ids]
+    seen = [
+        dict(zip(dict(parts), passing(plain, row, *dict(parts)), strict=True))
+        for row in ids
+    ]
 
     def outputs(prompt: int, part: Part) -> torch.Tensor:
         entered, left = seen[prompt][part[0]]
@@ -185,22 +283,43 @@ def test_a_sublayer_is_left_out_as_by_plain_hooks(
         lead = own[tokens[right]] - own[rest].max()
         assert float(found["log_odds"][k]) == pytest.approx(lead.item(), abs=1e-3)
         assert 0 < float(found["log_odds_noise"][k]) < 1e-3
-        still, stream = frozen_model(plain, torch.tensor([row]), ["norms"]), last_streams(plain, row)[-2]
+        still, stream = (
+            frozen_model(plain, torch.tensor([row]), ["norms"]),
+            last_streams(plain, row)[-2],
+        )
         start = stream.clone().requires_grad_()
-        logits = still.get_output_embeddings()(final_norm(still)(start.expand(1, len(row), -1)))[0, -1]
-        (slope,) = torch.autograd.grad(logits[tokens[right]] - logits[rest[int(own[rest].argmax())]], start)
+        logits = still.get_output_embeddings()(
+            final_norm(still)(start.expand(1, len(row), -1))
+        )[0, -1]
+        (slope,) = torch.autograd.grad(
+            logits[tokens[right]] - logits[rest[int(own[rest].argmax())]], start
+        )
         for number, part in enumerate(parts):
-            others = torch.stack([outputs(j, part)[-1] for j in range(len(ids)) if j != k]).mean(dim=0)
-            vector, output = torch.zeros_like(others) if missing == "zero" else others, outputs(k, part)[-1]
-            for values, put in ((without, vector), (turned, output + (vector - output).flip(-1))):
+            others = torch.stack(
+                [outputs(j, part)[-1] for j in range(len(ids)) if j != k]
+            ).mean(dim=0)
+            vector, output = (
+                torch.zeros_like(others) if missing == "zero" else others,
+                outputs(k, part)[-1],
+            )
+            for values, put in (
+                (without, vector),
+                (turned, output + (vector - output).flip(-1)),
+            ):
                 logits = plain_logits(plain, row, part, put)[-1]
                 values[k, number] = logits[tokens[right]] - logits[rest].max()
             written[k, number] = slope @ added(plain, number, part, seen[k][part[0]])
     shape = found["written"].shape
     assert shape[2] == 6
-    for name, truth in {"log_odds_without": without, "written": written, "log_odds_random": turned}.items():
+    for name, truth in {
+        "log_odds_without": without,
+        "written": written,
+        "log_odds_random": turned,
+    }.items():
         given = found[name].values.reshape(shape)
-        np.testing.assert_allclose(given, truth.reshape(shape), atol=2e-3 * np.abs(truth).max(), err_msg=name)
+        np.testing.assert_allclose(
+            given, truth.reshape(shape), atol=2e-3 * np.abs(truth).max(), err_msg=name
+        )
     losses = np.zeros((2, len(parts) + 1))
     for k, row in enumerate(ids[:2]):
         for number, part in enumerate([None, *parts]):
@@ -209,12 +328,22 @@ def test_a_sublayer_is_left_out_as_by_plain_hooks(
                 mean = torch.cat([outputs(j, part) for j in range(2)]).mean(dim=0)
                 vector = torch.zeros_like(mean) if missing == "zero" else mean
                 logits = plain_logits(plain, row, part, vector, slice(None))
-            losses[k, number] = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(row[1:])).detach()
+            losses[k, number] = torch.nn.functional.cross_entropy(
+                logits[:-1], torch.tensor(row[1:])
+            ).detach()
     change = (losses[:, 1:] - losses[:, :1]).mean(axis=0)
-    np.testing.assert_allclose(found["loss_change"], change.reshape(shape[1:]), atol=2e-3 * np.abs(change).max())
+    np.testing.assert_allclose(
+        found["loss_change"],
+        change.reshape(shape[1:]),
+        atol=2e-3 * np.abs(change).max(),
+    )
     assert (found["of_half"] == "select").sum() == 2
-    whole = sl.sublayer_effect(model, PROMPTS, answers, **options | {"parts": "sublayers"})
-    np.testing.assert_allclose(whole["written"], found["written"].sel(sublayer=["attention", "mlp"]), atol=1e-5)
+    whole = sl.sublayer_effect(
+        model, PROMPTS, answers, **options | {"parts": "sublayers"}
+    )
+    np.testing.assert_allclose(
+        whole["written"], found["written"].sel(sublayer=["attention", "mlp"]), atol=1e-5
+    )
 
 
 def test_halves_count_what_the_prompts_say(tiny: Any) -> None:
@@ -227,21 +356,37 @@ def test_halves_count_what_the_prompts_say(tiny: Any) -> None:
         here = (found["of_half"] == half).values
         wrong, right = here & ~own.values, here & own.values
         counted = found.sel(half=half)
-        assert (int(counted["wrong"]), int(counted["right"])) == (wrong.sum(), right.sum())
+        assert (int(counted["wrong"]), int(counted["right"])) == (
+            wrong.sum(),
+            right.sum(),
+        )
         np.testing.assert_allclose(counted["repaired"], without[wrong].mean("prompt"))
         np.testing.assert_allclose(counted["broken"], 1 - without[right].mean("prompt"))
         gains.append(without[here].sum("prompt").values - right.sum())
         np.testing.assert_allclose(counted["net"], gains[-1] / here.sum())
-        by_chance = (found["log_odds_random"] > 0)[:, here].mean(("random_vector", "prompt")) - right.sum() / here.sum()
+        by_chance = (found["log_odds_random"] > 0)[:, here].mean(
+            ("random_vector", "prompt")
+        ) - right.sum() / here.sum()
         np.testing.assert_allclose(counted["net_random"], by_chance)
-    chosen = gains[0][int(found["selected_block"]), ["attention", "mlp"].index(found["selected_sublayer"].item())]
+    chosen = gains[0][
+        int(found["selected_block"]),
+        ["attention", "mlp"].index(found["selected_sublayer"].item()),
+    ]
     assert chosen == gains[0].max()
-    named = found.sel(half="confirm", block=found["selected_block"], sublayer=found["selected_sublayer"].item())
+    named = found.sel(
+        half="confirm",
+        block=found["selected_block"],
+        sublayer=found["selected_sublayer"].item(),
+    )
     for end in ("", "_low", "_high"):
         assert float(named[f"net{end}"]) == float(found[f"selected_net{end}"])
     with sl.applied(tiny, ("blocks.0.hook_resid_pre", lambda stream, hook: stream)):
-        whole = sl.sublayer_effect(tiny, DIGITS, answers, choices=[*"0123456789"], seed=5)
-    np.testing.assert_allclose(whole["log_odds_without"], found["log_odds_without"], atol=1e-3)
+        whole = sl.sublayer_effect(
+            tiny, DIGITS, answers, choices=[*"0123456789"], seed=5
+        )
+    np.testing.assert_allclose(
+        whole["log_odds_without"], found["log_odds_without"], atol=1e-3
+    )
 
 
 def test_equal_prompts_count_once(tiny: Any) -> None:
@@ -256,18 +401,30 @@ def test_clusters_are_drawn_whole_and_widen_intervals(tiny: Any) -> None:
     """Pairs of prompts; as many labels as prompts give what no labels give."""
     asked: Any = {"choices": [*"0123456789"], "seed": 5, "n_random_vectors": 2}
     answers, pairs = [*"0123454321"], [*"aabbccddee"]
-    alone, own = (sl.sublayer_effect(tiny, DIGITS, answers, **asked, clusters=given) for given in (None, [*range(10)]))
+    alone, own = (
+        sl.sublayer_effect(tiny, DIGITS, answers, **asked, clusters=given)
+        for given in (None, [*range(10)])
+    )
     xr.testing.assert_equal(alone, own)
     found = sl.sublayer_effect(tiny, DIGITS, answers, **asked, clusters=pairs)
     assert found["cluster"].values.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     assert (found["of_half"].values[::2] == found["of_half"].values[1::2]).all()
     here = found["of_half"].values == "confirm"
     without = found["log_odds_without"].values > 0
-    gained = torch.tensor(without.astype(float) - (found["log_odds"].values > 0)[:, None, None])[here].movedim(0, -1)
+    gained = torch.tensor(
+        without.astype(float) - (found["log_odds"].values > 0)[:, None, None]
+    )[here].movedim(0, -1)
     _, low, high = mean_interval(gained, torch.tensor(found["cluster"].values)[here])
     np.testing.assert_allclose(found["net_low"].sel(half="confirm"), low)
     np.testing.assert_allclose(found["net_high"].sel(half="confirm"), high)
-    read = sl.answer_by_layer(tiny, DIGITS, answers, choices=[*"0123456789"], clusters=pairs, n_random_models=0)
+    read = sl.answer_by_layer(
+        tiny,
+        DIGITS,
+        answers,
+        choices=[*"0123456789"],
+        clusters=pairs,
+        n_random_models=0,
+    )
     first = torch.tensor(read["first"].sel(scored="right answer").values.T)
     _, low, _ = share_interval(first, torch.tensor(read["cluster"].values))
     np.testing.assert_allclose(read["mean_first_low"].sel(scored="right answer"), low)
@@ -275,7 +432,9 @@ def test_clusters_are_drawn_whole_and_widen_intervals(tiny: Any) -> None:
 
 
 def test_without_random_vectors_nothing_is_above_them(tiny: Any) -> None:
-    found = sl.sublayer_effect(tiny, DIGITS, [*"0123454321"], choices=[*"0123456789"], n_random_vectors=0)
+    found = sl.sublayer_effect(
+        tiny, DIGITS, [*"0123454321"], choices=[*"0123456789"], n_random_vectors=0
+    )
     assert found["net_random"].isnull().all()
     assert found["above_null"].item() in ("no", "not measured")
     assert "log_odds_random" not in found
@@ -286,7 +445,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no choice": ({"choices": ["7", "1"]}, "'3', is not one of its choices: 7, 1"),
     "unequal": ({"choices": [["7", "1"]] * 2 + [["3", "7", "1"]] * 3}, "equally many"),
     "one cluster": ({"clusters": ["a"]}, "prompts and clusters are 5 and 1"),
-    "beginning": ({"choices": ["7", "1", "3", "30"]}, "'3' is the same as '30', empty, or its beginning"),
+    "beginning": (
+        {"choices": ["7", "1", "3", "30"]},
+        "'3' is the same as '30', empty, or its beginning",
+    ),
 }
 
 
@@ -295,7 +457,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_cannot_be_ranked_is_refused(function: str, name: str, tiny: Any) -> None:
     given, message = REFUSED[name]
     with pytest.raises(InputError, match=message):
-        getattr(sl, function)(tiny, PROMPTS, **{"answers": ["7", "1", "3", "7", "1"]} | given)
+        getattr(sl, function)(
+            tiny, PROMPTS, **{"answers": ["7", "1", "3", "7", "1"]} | given
+        )
 
 
 def test_first_tokens_must_differ(tiny: Any) -> None:

@@ -17,23 +17,35 @@ ORDERS = {"linf": np.inf, "l1": 1, "l2": 2}
 FEW = [1, 2, 3, 4, 6, 9, 13, 18, 24, 31, 40]
 
 
-def by_hand(v: np.ndarray, star: np.ndarray, again: Any, norm: str, scale: str) -> np.ndarray:
+def by_hand(
+    v: np.ndarray, star: np.ndarray, again: Any, norm: str, scale: str
+) -> np.ndarray:
     """‖v − ṽ‖ + ‖v* − ṽ*‖ in numpy, each at least half a unit in the last place."""
     total = np.zeros(v.shape[:2])
     for one, other in zip((v, star), again, strict=True):
         moved = np.linalg.norm(one.astype(float) - other, ord=ORDERS[norm], axis=-1)
-        last = np.linalg.norm(np.spacing(np.abs(one)).astype(float) / 2, ord=ORDERS[norm], axis=-1)
+        last = np.linalg.norm(
+            np.spacing(np.abs(one)).astype(float) / 2, ord=ORDERS[norm], axis=-1
+        )
         total += np.maximum(moved, last)
     if scale == "absolute":
         return total
-    r, again_r = (np.sqrt(np.mean(x.astype(float) ** 2, axis=-1)) for x in (v, again[0]))
-    distance = np.linalg.norm(again[0].astype(float) - again[1], ord=ORDERS[norm], axis=-1)
+    r, again_r = (
+        np.sqrt(np.mean(x.astype(float) ** 2, axis=-1)) for x in (v, again[0])
+    )
+    distance = np.linalg.norm(
+        again[0].astype(float) - again[1], ord=ORDERS[norm], axis=-1
+    )
     return total / r + distance / again_r * np.abs(r - again_r) / r
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize(("norm", "scale"), [("linf", "relative"), ("l1", "absolute"), ("l2", "relative")])
-def test_the_floor_is_the_distance_of_the_vectors(tiny: Any, norm: Any, scale: Any) -> None:
+@pytest.mark.parametrize(
+    ("norm", "scale"), [("linf", "relative"), ("l1", "absolute"), ("l2", "relative")]
+)
+def test_the_floor_is_the_distance_of_the_vectors(
+    tiny: Any, norm: Any, scale: Any
+) -> None:
     sequence = sl.prompts.repeated(tiny, "1", 40, prefix=QUESTION, separator=",")
     ds = sl.collapse(tiny, sequence, noise_lengths=3, norm=norm, scale=scale)
     lengths = ds["replayed"].values.tolist()
@@ -42,9 +54,16 @@ def test_the_floor_is_the_distance_of_the_vectors(tiny: Any, norm: Any, scale: A
     v, star = (side.values[:, places].numpy() for side in together)
     alone = prepare_run(tiny, sequence, lengths, "separate").pairs()
     expected = by_hand(v, star, [side.values.numpy() for side in alone], norm, scale)
-    np.testing.assert_allclose(np.concatenate([ds["noise_floor"], ds["noise_floor_y"].values[None]]), expected)
-    again = sl.collapse(tiny, sequence, lengths=lengths, norm=norm, scale=scale, passes="separate")["distance"]
-    assert (np.abs(ds["distance"].sel(length=lengths).values - again.values) <= ds["noise_floor"].values).all()
+    np.testing.assert_allclose(
+        np.concatenate([ds["noise_floor"], ds["noise_floor_y"].values[None]]), expected
+    )
+    again = sl.collapse(
+        tiny, sequence, lengths=lengths, norm=norm, scale=scale, passes="separate"
+    )["distance"]
+    assert (
+        np.abs(ds["distance"].sel(length=lengths).values - again.values)
+        <= ds["noise_floor"].values
+    ).all()
     assert ds["noise_floor"].min() > 0
 
 
@@ -66,11 +85,16 @@ def test_no_replay_moves_d_further(norm: Any, scale: Any) -> None:
 
 def noise(metric: Metric, pair: Any, again: Any) -> torch.Tensor:
     sides = [Streams(side, {}, "shared", "eager") for side in pair]
-    return metric.noise(sides[0], sides[1], Replay(tuple(range(pair[0].shape[1])), *again, roundings=0))
+    return metric.noise(
+        sides[0], sides[1], Replay(tuple(range(pair[0].shape[1])), *again, roundings=0)
+    )
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize(("passes", "dtype"), [("shared", "float32"), ("separate", "float32"), ("shared", "bfloat16")])
+@pytest.mark.parametrize(
+    ("passes", "dtype"),
+    [("shared", "float32"), ("separate", "float32"), ("shared", "bfloat16")],
+)
 def test_rounding_is_no_difference(passes: Any, dtype: str, bridge_of: Any) -> None:
     """GPT-2 without position embeddings on one token repeated: v and v* are equal in exact arithmetic."""
     model = bridge_of("gpt2", getattr(torch, dtype))
@@ -99,9 +123,18 @@ def test_rounding_has_no_parts(bridge_of: Any) -> None:
         ds = sl.collapse_mechanism(model, ones)
         unknown = sl.collapse_mechanism(model, ones, lengths=[1, 9], noise_lengths=0)
     for block in range(3):
-        assert ds["share"].sel(block=block, length=slice(2 * block + 3, None)).isnull().all()
-        assert ds["share"].sel(block=block, length=slice(1, 2 * block + 1)).notnull().all()
-    np.testing.assert_allclose(ds["share"].sum("part").where(ds["share"].notnull().all("part"), 1), 1)
+        assert (
+            ds["share"]
+            .sel(block=block, length=slice(2 * block + 3, None))
+            .isnull()
+            .all()
+        )
+        assert (
+            ds["share"].sel(block=block, length=slice(1, 2 * block + 1)).notnull().all()
+        )
+    np.testing.assert_allclose(
+        ds["share"].sum("part").where(ds["share"].notnull().all("part"), 1), 1
+    )
     assert unknown["share"].isnull().all()
 
 
@@ -116,8 +149,15 @@ def test_float64_models_round_in_float32_inside(tmp_path: Path) -> None:
     model = sl.load(tmp_path, dtype="float64", device="cpu")
     sequence = sl.prompts.build(model, [20] * 24, prefix=[])
     with sl.applied(
-        model, sl.hooks.Hook("as it is", "blocks.{block}.attn.hook_pattern", lambda pattern: pattern * 1.0)
+        model,
+        sl.hooks.Hook(
+            "as it is",
+            "blocks.{block}.attn.hook_pattern",
+            lambda pattern: pattern * 1.0,
+        ),
     ):
-        ds = sl.collapse(model, sequence, lengths=[1, 2, 3, 5, 8, 13, 24], noise_lengths=4)
+        ds = sl.collapse(
+            model, sequence, lengths=[1, 2, 3, 5, 8, 13, 24], noise_lengths=4
+        )
     assert ds["distance"].max() > 0
     assert (ds["distance"].max("length") <= 3 * ds["noise_floor"].max("replayed")).all()

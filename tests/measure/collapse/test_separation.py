@@ -22,7 +22,12 @@ def plain_runs(plain: Any, ids: torch.Tensor) -> np.ndarray:
         cache, parts = DynamicCache(config=plain.config), []
         with torch.no_grad():
             for piece in ids.split(size, dim=1):
-                out = plain(piece, past_key_values=cache, use_cache=True, output_hidden_states=True)
+                out = plain(
+                    piece,
+                    past_key_values=cache,
+                    use_cache=True,
+                    output_hidden_states=True,
+                )
                 parts.append(out.hidden_states[-1][0])
         runs.append(torch.cat(parts).double().numpy())
     return np.stack(runs)
@@ -33,32 +38,52 @@ def test_it_equals_plain_transformers_in_bfloat16(plain_tiny: Any) -> None:
     sequence = sl.prompts.repeated(model, "1", 40, prefix=COUNT)
     found = sl.separation(model, sequence, n_random_models=0)
     kind = type(plain_tiny)
-    plain = kind.from_pretrained(sl.zoo.folder("tiny-gemma"), dtype=torch.bfloat16, attn_implementation="sdpa")
+    plain = kind.from_pretrained(
+        sl.zoo.folder("tiny-gemma"), dtype=torch.bfloat16, attn_implementation="sdpa"
+    )
     v = plain_runs(plain, torch.tensor([sequence.trunk]))[:, len(sequence.prefix) :]
     noise = np.linalg.norm(v[1:] - v[0], axis=-1).max(axis=0)
     step = np.linalg.norm(np.diff(v[0], axis=0), axis=-1)
     # Rounding in two programs has the same size, not the same bits; a step is a property of the model.
     assert 1 / 2 < np.median(found["noise_y"]) / np.median(noise) < 2
-    np.testing.assert_allclose((found["step_y"] * found["noise_y"])[:-1], step, rtol=0.2)
+    np.testing.assert_allclose(
+        (found["step_y"] * found["noise_y"])[:-1], step, rtol=0.2
+    )
     assert 2 < np.median(found["step_y"][:-1]) < 1000
 
 
-def test_float32_tells_all_lengths_apart_and_one_more_mantissa_bit_does_not_decide(tiny: Any) -> None:
-    found = sl.separation(tiny, sl.prompts.repeated(tiny, "1", 24, prefix=COUNT, suffix="="), lengths=range(4, 25, 4))
+def test_float32_tells_all_lengths_apart_and_one_more_mantissa_bit_does_not_decide(
+    tiny: Any,
+) -> None:
+    found = sl.separation(
+        tiny,
+        sl.prompts.repeated(tiny, "1", 24, prefix=COUNT, suffix="="),
+        lengths=range(4, 25, 4),
+    )
     assert found["recovery_y"] == 1
     assert found["margin_y"] > 1000
-    assert found["recovery"].values[0] == found["chance"]  # the embedding of the last token is the same
+    assert (
+        found["recovery"].values[0] == found["chance"]
+    )  # the embedding of the last token is the same
     assert found["next_recovery"] == 1
-    assert found["length"].values[found["nearest_y"].values == found["length"].values].tolist() == [*range(4, 25, 4)]
+    assert found["length"].values[
+        found["nearest_y"].values == found["length"].values
+    ].tolist() == [*range(4, 25, 4)]
 
 
 @pytest.mark.parametrize("family", [*DISTINCT, "mixtral", "gemma3"])
-def test_groupings_are_the_same_prompt_up_to_rounding(family: str, tmp_path: Path) -> None:
+def test_groupings_are_the_same_prompt_up_to_rounding(
+    family: str, tmp_path: Path
+) -> None:
     _, model = loaded((CONFIGS | MORE | EXPERTS)[family], tmp_path)
-    ids = tuple(torch.randint(3, 60, (30,), generator=torch.Generator().manual_seed(1)).tolist())
+    ids = tuple(
+        torch.randint(3, 60, (30,), generator=torch.Generator().manual_seed(1)).tolist()
+    )
     runs = grouped_streams(model, [ids], [range(30)])
     assert runs.shape[0] == 3
-    torch.testing.assert_close(runs[1:], runs[:1].expand(2, -1, -1, -1), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        runs[1:], runs[:1].expand(2, -1, -1, -1), rtol=1e-4, atol=1e-4
+    )
     assert not torch.equal(runs[0], runs[1])  # other shapes round otherwise
 
 
@@ -71,5 +96,7 @@ def test_a_prompt_that_cannot_be_cut_is_run_whole(why: str, tmp_path: Path) -> N
     with sl.applied(model, *hooks):
         found = sl.separation(model, sequence, lengths=[1, 6, 24], n_random_models=0)
     assert sl.results.provenance(found)["groupings"][0] == "whole"
-    assert not any("pieces" in words for words in sl.results.provenance(found)["groupings"])
+    assert not any(
+        "pieces" in words for words in sl.results.provenance(found)["groupings"]
+    )
     assert found["recovery_y"] == 1

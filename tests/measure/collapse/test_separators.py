@@ -21,49 +21,83 @@ def separated(model: Any, family: str, **form: Any) -> Any:
     return sequence_for(model, family, CONTENT, separator=13, **form)
 
 
-@pytest.mark.parametrize("suffix", [pytest.param([], marks=pytest.mark.slow), [20, 21]], ids=["bare", "suffix"])
+@pytest.mark.parametrize(
+    "suffix",
+    [pytest.param([], marks=pytest.mark.slow), [20, 21]],
+    ids=["bare", "suffix"],
+)
 @pytest.mark.parametrize("family", few(FAMILIES))
-def test_hooks_equal_models_changed_by_hand(family: str, suffix: list[int], bridge_of: Any, plain_of: Any) -> None:
+def test_hooks_equal_models_changed_by_hand(
+    family: str, suffix: list[int], bridge_of: Any, plain_of: Any
+) -> None:
     """Masks: a model that picks out every other key by itself. Values and weights: a model with zeros there."""
     model, plain = bridge_of(family), plain_of(family)
     sequence = separated(model, family, suffix=suffix)
     kinds = {"mask": "keys", "zero_values": "values", "zero_pattern": "weights"}
-    ds = sl.separator_ablation(model, sequence, kinds=list(kinds), lengths=[2, 3, 13], noise_lengths=0)
+    ds = sl.separator_ablation(
+        model, sequence, kinds=list(kinds), lengths=[2, 3, 13], noise_lengths=0
+    )
     for hook, what in kinds.items():
         for block in (0, 1, 2):
             for length in (2, 3, 13):
-                changed = model_without(plain, sequence.separator_places(length), block, what)
+                changed = model_without(
+                    plain, sequence.separator_places(length), block, what
+                )
                 here = ds.sel(hook=hook, from_block=block, length=length)
                 distances_equal(here, changed, sequence.pair(length), "distance_from")
     plainly = ds["distance"].sel(edit="separators")
     for hook in kinds:
-        changed_by = np.abs(ds["distance_from"].sel(hook=hook, from_block=0) - plainly).sel(layer=3)
+        changed_by = np.abs(
+            ds["distance_from"].sel(hook=hook, from_block=0) - plainly
+        ).sel(layer=3)
         assert changed_by.max() > 1e-3
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", few(FAMILIES))
-def test_streams_in_their_place_equal_models_changed_by_hand(family: str, bridge_of: Any, plain_of: Any) -> None:
+def test_streams_in_their_place_equal_models_changed_by_hand(
+    family: str, bridge_of: Any, plain_of: Any
+) -> None:
     """Wiped, the mean over three prompts, one of them: PyTorch hooks on the plain model put the same rows there."""
     model, plain = bridge_of(family), plain_of(family)
     sequence = separated(model, family)
     others = [sequence.unrelated(Random(seed)) for seed in range(3)]
     kinds = ["zero_residual", "mean_residual", "resample_residual"]
-    ds = sl.separator_ablation(model, sequence, kinds=kinds, source=others, seed=4, from_blocks=[0, 2], noise_lengths=0)
+    ds = sl.separator_ablation(
+        model,
+        sequence,
+        kinds=kinds,
+        source=others,
+        seed=4,
+        from_blocks=[0, 2],
+        noise_lengths=0,
+    )
     places = sequence.separator_places(13)
     with torch.no_grad():
         states = [
-            plain(torch.tensor([other.pair(13).v]), use_cache=False, output_hidden_states=True).hidden_states
+            plain(
+                torch.tensor([other.pair(13).v]),
+                use_cache=False,
+                output_hidden_states=True,
+            ).hidden_states
             for other in others
         ]
-    streams = torch.stack([torch.stack(list(state[:3]))[:, 0, list(places)] for state in states])
+    streams = torch.stack(
+        [torch.stack(list(state[:3]))[:, 0, list(places)] for state in states]
+    )
     drawn = streams[Random("resample 4").randrange(3)]
-    rows = {"zero_residual": torch.zeros_like(drawn), "mean_residual": streams.mean(dim=0), "resample_residual": drawn}
+    rows = {
+        "zero_residual": torch.zeros_like(drawn),
+        "mean_residual": streams.mean(dim=0),
+        "resample_residual": drawn,
+    }
     found = []
     for kind in kinds:
         for block in (0, 2):
             for length in (4, 9, 13):
-                changed = model_with_streams(plain, sequence.separator_places(length), block, rows[kind])
+                changed = model_with_streams(
+                    plain, sequence.separator_places(length), block, rows[kind]
+                )
                 here = ds.sel(hook=kind, from_block=block, length=length)
                 distances_equal(here, changed, sequence.pair(length), "distance_from")
                 found.append(here["distance_from"].sel(layer=3).item())
@@ -72,11 +106,16 @@ def test_streams_in_their_place_equal_models_changed_by_hand(family: str, bridge
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", few(FAMILIES))
-def test_masking_everywhere_is_deleting_with_positions_kept(family: str, bridge_of: Any) -> None:
+def test_masking_everywhere_is_deleting_with_positions_kept(
+    family: str, bridge_of: Any
+) -> None:
     """If no block ever sees the separators' keys they are not there, but their places are; windows included."""
     model = bridge_of(family)
     ds = sl.separator_ablation(
-        model, separated(model, family), kinds=["mask", "delete_keep_positions"], from_blocks=[0]
+        model,
+        separated(model, family),
+        kinds=["mask", "delete_keep_positions"],
+        from_blocks=[0],
     )
     masked, gapped = (
         ds["distance_from"].sel(hook="mask", from_block=0),
@@ -88,7 +127,9 @@ def test_masking_everywhere_is_deleting_with_positions_kept(family: str, bridge_
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("family", few(["gemma", "gemma2", "gemma3", "mistral", "gpt2"]))
+@pytest.mark.parametrize(
+    "family", few(["gemma", "gemma2", "gemma3", "mistral", "gpt2"])
+)
 def test_edits_are_other_prompts(family: str, bridge_of: Any, plain_of: Any) -> None:
     model, plain = bridge_of(family), plain_of(family)
     sequence = separated(model, family)
@@ -118,7 +159,9 @@ def test_edits_are_other_prompts(family: str, bridge_of: Any, plain_of: Any) -> 
 
 def drawn_places(length: int, seed: str, every: int = 3) -> list[int]:
     """As many places before the last of `length` digits as the periodic separators have there."""
-    return sorted(Random(f"{seed} {length}").sample(range(1, length), (length - 1) // every))
+    return sorted(
+        Random(f"{seed} {length}").sample(range(1, length), (length - 1) // every)
+    )
 
 
 def spell(digits: list[int], breaks: list[int], separator: int | None) -> list[int]:
@@ -132,7 +175,9 @@ def spell(digits: list[int], breaks: list[int], separator: int | None) -> list[i
 
 @pytest.mark.slow
 def test_retained_is_one_above_zero_below(tiny: Any) -> None:
-    ones = sl.prompts.repeated(tiny, "1", 24, prefix="Can you copy the following number?", separator=",")
+    ones = sl.prompts.repeated(
+        tiny, "1", 24, prefix="Can you copy the following number?", separator=","
+    )
     ds = sl.separator_ablation(tiny, ones)
     assert ds["length"].values.tolist() == [*range(2, 25, 2)]
     assert ds["from_block"].values.tolist() == [0, 2, 4]
@@ -143,77 +188,134 @@ def test_retained_is_one_above_zero_below(tiny: Any) -> None:
     assert ((separators == 1) | separators.isnull()).all()
     none = ds["retained"].sel(edit="none")
     assert ((none == 0) | none.isnull()).all()
-    effect = np.abs(ds["distance"].sel(edit="separators") - ds["distance"].sel(edit="none"))
+    effect = np.abs(
+        ds["distance"].sel(edit="separators") - ds["distance"].sel(edit="none")
+    )
     unclear = effect <= 3 * ds["noise_floor"]
-    np.testing.assert_array_equal(ds["retained"].sel(edit="substitute").isnull(), unclear)
+    np.testing.assert_array_equal(
+        ds["retained"].sel(edit="substitute").isnull(), unclear
+    )
     assert 0 < unclear.mean() < 1
     masked = ds.sel(hook="mask", from_block=0)
     expected = (masked["distance_from"] - ds["distance"].sel(edit="none")) / (
         ds["distance"].sel(edit="separators") - ds["distance"].sel(edit="none")
     )
-    np.testing.assert_allclose(masked["retained_from"].where(~unclear), expected.where(~unclear))
+    np.testing.assert_allclose(
+        masked["retained_from"].where(~unclear), expected.where(~unclear)
+    )
 
 
 def test_gap_and_attention_make_the_whole_effect(tiny: Any) -> None:
     commas = sl.prompts.repeated(tiny, "1", 12, separator=",")
-    ds = sl.separator_ablation(tiny, commas, kinds=["delete_keep_positions", "mask"], from_blocks=[0])
+    ds = sl.separator_ablation(
+        tiny, commas, kinds=["delete_keep_positions", "mask"], from_blocks=[0]
+    )
     assert ds["place_in_group"].values.tolist() == [1, 2, 3] * 4
-    none, gap, whole = (ds["distance"].sel(edit=e, layer=6) for e in ("none", "delete_keep_positions", "separators"))
-    known = ds["gap_factor"].sel(layer=6).notnull() & ds["attention_factor"].sel(layer=6).notnull()
+    none, gap, whole = (
+        ds["distance"].sel(edit=e, layer=6)
+        for e in ("none", "delete_keep_positions", "separators")
+    )
+    known = (
+        ds["gap_factor"].sel(layer=6).notnull()
+        & ds["attention_factor"].sel(layer=6).notnull()
+    )
     assert known.sum() >= 9
-    np.testing.assert_allclose(ds["gap_factor"].sel(layer=6)[known], (gap / none)[known])
-    np.testing.assert_allclose(ds["attention_factor"].sel(layer=6)[known], (whole / gap)[known])
+    np.testing.assert_allclose(
+        ds["gap_factor"].sel(layer=6)[known], (gap / none)[known]
+    )
+    np.testing.assert_allclose(
+        ds["attention_factor"].sel(layer=6)[known], (whole / gap)[known]
+    )
     # A gap is what masking in every block leaves: nothing else of the commas reaches the pair.
     masked = ds["distance_from"].sel(hook="mask", from_block=0, layer=6)
-    np.testing.assert_allclose(masked[known] / none[known], ds["gap_factor"].sel(layer=6)[known], rtol=1e-3)
-    early = ds["gap_factor"].sel(length=[1, 2, 3], layer=6)  # no separator yet: v of 3 and v* have none
+    np.testing.assert_allclose(
+        masked[known] / none[known], ds["gap_factor"].sel(layer=6)[known], rtol=1e-3
+    )
+    early = ds["gap_factor"].sel(
+        length=[1, 2, 3], layer=6
+    )  # no separator yet: v of 3 and v* have none
     assert (early[:2].isnull() | (np.abs(early[:2] - 1) < 1e-3)).all()
-    assert "gap_factor" not in sl.separator_ablation(tiny, commas, kinds=["mask"], from_blocks=[5])
+    assert "gap_factor" not in sl.separator_ablation(
+        tiny, commas, kinds=["mask"], from_blocks=[5]
+    )
 
 
 def test_baselines_are_those_of_collapse(tiny: Any) -> None:
     ones = sl.prompts.repeated(tiny, "1", 20, separator=",", every=4, suffix="=")
     for scale in ("absolute", "relative"):
-        ds = sl.separator_ablation(tiny, ones, kinds=["substitute"], lengths=range(1, 21), scale=scale, noise_lengths=0)
+        ds = sl.separator_ablation(
+            tiny,
+            ones,
+            kinds=["substitute"],
+            lengths=range(1, 21),
+            scale=scale,
+            noise_lengths=0,
+        )
         plain = sl.prompts.repeated(tiny, "1", 20, suffix="=")
         for edit, sequence in (("separators", ones), ("none", plain)):
             with patterns_written("hooks inside attention are compared with none"):
                 expected = sl.collapse(tiny, sequence, scale=scale)
-            np.testing.assert_allclose(ds["distance"].sel(edit=edit), expected["distance"], rtol=1e-6)
+            np.testing.assert_allclose(
+                ds["distance"].sel(edit=edit), expected["distance"], rtol=1e-6
+            )
         assert ds["noise_floor"].isnull().all()
-        assert ds["distance"].attrs["units"] == {"absolute": "model units", "relative": "1"}[scale]
+        assert (
+            ds["distance"].attrs["units"]
+            == {"absolute": "model units", "relative": "1"}[scale]
+        )
 
 
 def test_the_substitute_is_drawn_and_named(tiny: Any) -> None:
     ones = sl.prompts.repeated(tiny, "1", 6, separator=",")
-    drawn = {sl.results.provenance(ablated(tiny, ones, seed=seed))["substitute"] for seed in range(4)}
+    drawn = {
+        sl.results.provenance(ablated(tiny, ones, seed=seed))["substitute"]
+        for seed in range(4)
+    }
     assert len(drawn) > 1
     assert not drawn & {"1", "0", ",", "<bos>", "<pad>", "<eos>"}
-    assert sl.results.provenance(ablated(tiny, ones, substitute="."))["substitute"] == "."
+    assert (
+        sl.results.provenance(ablated(tiny, ones, substitute="."))["substitute"] == "."
+    )
 
 
 def ablated(model: Any, sequence: Any, **options: Any) -> Any:
-    return sl.separator_ablation(model, sequence, kinds=["substitute"], noise_lengths=0, **options)
+    return sl.separator_ablation(
+        model, sequence, kinds=["substitute"], noise_lengths=0, **options
+    )
 
 
 def test_dead_hooks_are_refused(tmp_path: Any) -> None:
     """XGLM's bridge has no scores for hooks: the ablation stops instead of reporting that nothing changed."""
-    config = XGLMConfig(vocab_size=60, d_model=16, ffn_dim=24, num_layers=2, attention_heads=4, bos_token_id=2)
+    config = XGLMConfig(
+        vocab_size=60,
+        d_model=16,
+        ffn_dim=24,
+        num_layers=2,
+        attention_heads=4,
+        bos_token_id=2,
+    )
     model = sl.load(save_random(config, tmp_path), verify=False)
     sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5], separator=13)
     with pytest.raises(UnsoundModelError, match="have no effect in XGLMForCausalLM"):
         sl.separator_ablation(model, sequence, kinds=["mask"])
-    with pytest.raises(UnsoundModelError, match="have no effect"), sl.applied(model, sl.hooks.mask_tokens([3])):
+    with (
+        pytest.raises(UnsoundModelError, match="have no effect"),
+        sl.applied(model, sl.hooks.mask_tokens([3])),
+    ):
         pass
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["bloom", "falcon_alibi", "mpt"])
-def test_position_ids_that_a_model_does_not_use_are_refused(family: str, tmp_path: Any) -> None:
+def test_position_ids_that_a_model_does_not_use_are_refused(
+    family: str, tmp_path: Any
+) -> None:
     """BLOOM and Falcon end in an error of their own. MPT takes position ids, ignores them, and would give `delete`."""
     model = sl.load(save_random(OTHERS[family], tmp_path / family), device="cpu")
     sequence = sl.prompts.repeated(model, 5, 8, separator=7)
-    with pytest.raises(UnsoundModelError, match=r"delete_keep_positions cannot be measured.*Leave"):
+    with pytest.raises(
+        UnsoundModelError, match=r"delete_keep_positions cannot be measured.*Leave"
+    ):
         sl.separator_ablation(model, sequence, lengths=[8])
     ds = sl.separator_ablation(model, sequence, lengths=[8], kinds=["delete", "mask"])
     assert np.isfinite(ds["distance_from"]).all()

@@ -16,18 +16,31 @@ from tests.cases import OTHERS, few, save_random
 FAMILIES = ["gemma", "gemma2", "llama", "qwen3", "gpt2", "neox", "mistral", "olmo2"]
 
 
-def plain_streams(plain: Any, ids: list[int], mask: str, positions: str) -> list[np.ndarray]:
+def plain_streams(
+    plain: Any, ids: list[int], mask: str, positions: str
+) -> list[np.ndarray]:
     """v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and y, as Hugging Face has them."""
     n = len(ids)
     seen = torch.ones(n, n).tril() if mask == "causal" else torch.ones(n, n)
-    closed = torch.zeros(n, n, dtype=plain.dtype).masked_fill(seen == 0, torch.finfo(plain.dtype).min)[None, None]
+    closed = torch.zeros(n, n, dtype=plain.dtype).masked_fill(
+        seen == 0, torch.finfo(plain.dtype).min
+    )[None, None]
     given: Any = closed
     kinds = set(getattr(plain.config, "layer_types", None) or [])
     if len(kinds) > 1:
         given = dict.fromkeys(kinds, closed)
-    place = torch.arange(n)[None] if positions == "kept" else torch.zeros(1, n, dtype=torch.long)
+    place = (
+        torch.arange(n)[None]
+        if positions == "kept"
+        else torch.zeros(1, n, dtype=torch.long)
+    )
     with torch.no_grad():
-        out = plain(torch.tensor([ids]), attention_mask=given, position_ids=place, output_hidden_states=True)
+        out = plain(
+            torch.tensor([ids]),
+            attention_mask=given,
+            position_ids=place,
+            output_hidden_states=True,
+        )
     return [state[0].numpy() for state in out.hidden_states]
 
 
@@ -40,14 +53,17 @@ def test_each_cell_is_what_the_plain_model_gives(
     plain = AutoModelForCausalLM.from_pretrained(
         folder_of(family), attn_implementation="eager", dtype=torch.float64
     ).eval()
-    ds = sl.statements.shares_and_counts(model, [7, 9], times=2)  # four tokens are within every window
+    ds = sl.statements.shares_and_counts(
+        model, [7, 9], times=2
+    )  # four tokens are within every window
     for mask in ("causal", "none"):
         for positions in ("kept", "none"):
             few = plain_streams(plain, [7, 9], mask, positions)
             many = plain_streams(plain, [7, 7, 9, 9], mask, positions)
             expected = [
                 max(
-                    np.abs(a[i] - b[j]).max() / np.sqrt((a[i] ** 2).mean()) for i, j in ((0, 0), (0, 1), (1, 2), (1, 3))
+                    np.abs(a[i] - b[j]).max() / np.sqrt((a[i] ** 2).mean())
+                    for i, j in ((0, 0), (0, 1), (1, 2), (1, 3))
                 )
                 for a, b in zip(few, many, strict=True)
             ]
@@ -57,13 +73,23 @@ def test_each_cell_is_what_the_plain_model_gives(
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize(("family", "times"), [*((f, 2) for f in FAMILIES), ("gemma", 3), ("gpt2", 3), ("neox", 3)])
-def test_only_without_both_are_they_one(bridge_of: Callable[..., Any], family: str, times: int) -> None:
-    ds = sl.statements.shares_and_counts(bridge_of(family, torch.float64), [7, 9], times=times)
+@pytest.mark.parametrize(
+    ("family", "times"),
+    [*((f, 2) for f in FAMILIES), ("gemma", 3), ("gpt2", 3), ("neox", 3)],
+)
+def test_only_without_both_are_they_one(
+    bridge_of: Callable[..., Any], family: str, times: int
+) -> None:
+    ds = sl.statements.shares_and_counts(
+        bridge_of(family, torch.float64), [7, 9], times=times
+    )
     assert ds["distance"].sel(mask="none", positions="none").max() < 1e-5
     assert ds["distance_y"].sel(mask="none", positions="none") < 1e-5
     for mask, positions in (("causal", "kept"), ("causal", "none"), ("none", "kept")):
-        assert ds["distance_y"].sel(mask=mask, positions=positions) > 1e-3, (mask, positions)
+        assert ds["distance_y"].sel(mask=mask, positions=positions) > 1e-3, (
+            mask,
+            positions,
+        )
 
 
 def test_behind_one_block_a_causal_mask_alone_parts_them(tiny: Any) -> None:
@@ -73,7 +99,12 @@ def test_behind_one_block_a_causal_mask_alone_parts_them(tiny: Any) -> None:
     assert ds["distance"].sel(layer=1) > 1e-3
 
 
-def test_a_model_that_takes_no_mask_of_queries_and_keys_is_named(tmp_path: Path) -> None:
+def test_a_model_that_takes_no_mask_of_queries_and_keys_is_named(
+    tmp_path: Path,
+) -> None:
     model = sl.load(save_random(OTHERS["bloom"], tmp_path / "bloom"), device="cpu")
-    with pytest.raises(UnsoundModelError, match="BloomForCausalLM does not accept a mask over queries and keys"):
+    with pytest.raises(
+        UnsoundModelError,
+        match="BloomForCausalLM does not accept a mask over queries and keys",
+    ):
         sl.statements.shares_and_counts(model, [7, 9])

@@ -43,28 +43,62 @@ def several(tiny: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def compared(tiny: Any, digits: Any, several: Any) -> Any:
-    how: Any = {"answer": counted, "n_samples": 2, "lengths": [4, 12], "norm": "l2", "seed": 5, "noise_lengths": 2}
-    return together("interventions side by side", lambda: sl.compare(tiny, digits, several, **how))
+    how: Any = {
+        "answer": counted,
+        "n_samples": 2,
+        "lengths": [4, 12],
+        "norm": "l2",
+        "seed": 5,
+        "noise_lengths": 2,
+    }
+    return together(
+        "interventions side by side", lambda: sl.compare(tiny, digits, several, **how)
+    )
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("change", ["as it is", "window", "two", "recipe", "without BOS", "commas, uniform"])
-def test_every_column_is_the_plain_call(change: str, tiny: Any, digits: Any, several: Any, compared: Any) -> None:
+@pytest.mark.parametrize(
+    "change", ["as it is", "window", "two", "recipe", "without BOS", "commas, uniform"]
+)
+def test_every_column_is_the_plain_call(
+    change: str, tiny: Any, digits: Any, several: Any, compared: Any
+) -> None:
     given = several.get(change, ())
     parts = list(given) if isinstance(given, list | tuple) else [given]
     hooks = [part for part in parts if not isinstance(part, sl.prompts.GrowingSequence)]
-    form = next((part for part in parts if isinstance(part, sl.prompts.GrowingSequence)), digits)
+    form = next(
+        (part for part in parts if isinstance(part, sl.prompts.GrowingSequence)), digits
+    )
     drawn = [form.unrelated(Random(f"asked 5 {number}")) for number in range(2)]
     ids = torch.tensor(form.pair(12).v)
     with sl.applied(tiny, *hooks):
-        collapse = sl.collapse(tiny, form, lengths=[4, 12], norm="l2", scale="relative", noise_lengths=2, passes="auto")
+        collapse = sl.collapse(
+            tiny,
+            form,
+            lengths=[4, 12],
+            norm="l2",
+            scale="relative",
+            noise_lengths=2,
+            passes="auto",
+        )
         bound = sl.path_bound(tiny, ids)
         right = sl.accuracy(tiny, drawn, counted, lengths=[4, 12])
     here = compared.sel(change=change)
-    names = ("distance", "distance_y", "same_argmax", "total_variation", "noise_floor", "noise_floor_y")
+    names = (
+        "distance",
+        "distance_y",
+        "same_argmax",
+        "total_variation",
+        "noise_floor",
+        "noise_floor_y",
+    )
     for name in names:
         np.testing.assert_array_equal(here[name], collapse[name])
-    places = [place for place, token in enumerate(ids.tolist()) if place >= len(form.prefix) and token in (3, 4)]
+    places = [
+        place
+        for place, token in enumerate(ids.tolist())
+        if place >= len(form.prefix) and token in (3, 4)
+    ]
     assert len(places) == 12
     np.testing.assert_array_equal(here["bound"], bound[places])
     np.testing.assert_array_equal(here["accuracy"], right)
@@ -75,11 +109,16 @@ def test_every_column_is_the_plain_call(change: str, tiny: Any, digits: Any, sev
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gemma", "llama", "qwen3", "gpt2"])
-def test_a_first_token_that_nobody_sees(family: str, bridge_of: Any, plain_of: Any) -> None:
+def test_a_first_token_that_nobody_sees(
+    family: str, bridge_of: Any, plain_of: Any
+) -> None:
     """Masked in all blocks it is as if it were not there, where positions are relative; GPT-2 has counted it."""
     model, plain = bridge_of(family), plain_of(family)
     sequence, without = (
-        sl.prompts.build(model, CONTENT, prefix=[*start, 5, 11], alphabet=[7, 8, 9], suffix=[20]) for start in ([2], [])
+        sl.prompts.build(
+            model, CONTENT, prefix=[*start, 5, 11], alphabet=[7, 8, 9], suffix=[20]
+        )
+        for start in ([2], [])
     )
     ds = sl.compare(
         model,
@@ -97,27 +136,43 @@ def test_a_first_token_that_nobody_sees(family: str, bridge_of: Any, plain_of: A
     far = 1e-3
     for name in ("distance_y", "total_variation", "bound"):
         apart = np.abs(masked[name] - dropped[name]).max()
-        assert (apart > far) if family == "gpt2" else (apart <= 2e-5 * np.abs(dropped[name]).max()), name
+        assert (
+            (apart > far)
+            if family == "gpt2"
+            else (apart <= 2e-5 * np.abs(dropped[name]).max())
+        ), name
         assert np.abs(plainly[name] - dropped[name]).max() > far, name
 
 
 def test_the_answers_are_those_of_the_sequence(tiny: Any) -> None:
     """Not of other digits, unless they are asked for; and the figure says which, and whether the task can be done."""
-    ones, count = sl.prompts.repeated(tiny, "1", 52, prefix=COUNT, suffix="="), lambda items: str(len(items))
+    ones, count = (
+        sl.prompts.repeated(tiny, "1", 52, prefix=COUNT, suffix="="),
+        lambda items: str(len(items)),
+    )
     changes = {"window": sl.hooks.sliding_window(4)}
-    for n, asked, right in ((0, "the sequence itself", [1, 1, 0]), (3, "3 sequences drawn", [0, 0, 0])):
-        found = sl.compare(tiny, ones, changes, answer=count, lengths=[6, 48, 52], n_samples=n)
+    for n, asked, right in (
+        (0, "the sequence itself", [1, 1, 0]),
+        (3, "3 sequences drawn", [0, 0, 0]),
+    ):
+        found = sl.compare(
+            tiny, ones, changes, answer=count, lengths=[6, 48, 52], n_samples=n
+        )
         assert found["accuracy"].values.tolist() == [right, [0, 0, 0]]
         figure = str(sl.figures.changes(found).layout.meta)
         assert f"share of right answers to {asked}" in figure
         assert ("cannot be judged" in figure) == (n > 0)
 
 
-def test_without_an_answer_nothing_is_asked(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_answer_nothing_is_asked(
+    bridge_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Models without a tokenizer can be compared; and the longest prompt asked for is the one the bound is of."""
     model = bridge_of("mistral")
     sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5])
-    ds = sl.compare(model, sequence, {"cold": sl.hooks.attention_temperature(0.5)}, lengths=[3, 6])
+    ds = sl.compare(
+        model, sequence, {"cold": sl.hooks.attention_temperature(0.5)}, lengths=[3, 6]
+    )
     assert "accuracy" not in ds
     assert ds["native_window"].values.tolist() == [5, 5, 5]
     assert ds["content"].values.tolist() == [1, 2, 3, 4, 5, 6]
@@ -125,21 +180,32 @@ def test_without_an_answer_nothing_is_asked(bridge_of: Any, monkeypatch: pytest.
     np.testing.assert_array_equal(ds["bound"].sel(change=AS_IT_IS), bound[2:])
     with pytest.raises(InputError, match="has no tokenizer"):
         sl.compare(model, sequence, {}, answer=counted)
-    assert sl.compare(model, sequence, {})["length"].values.tolist() == list(range(1, 9))
+    assert sl.compare(model, sequence, {})["length"].values.tolist() == list(
+        range(1, 9)
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"as it is": sl.hooks.uniform_attention()}, "reserved for the unchanged model"),
+        (
+            {"as it is": sl.hooks.uniform_attention()},
+            "reserved for the unchanged model",
+        ),
         ({"far": sl.hooks.mask_tokens([0], (6,))}, "has block 6"),
         ({"own": lambda one: one.content}, "does not return a growing sequence"),
-        ({"own": lambda z, hook: z / 2}, r"failed for a growing sequence: TypeError: .* needs its hook point"),
+        (
+            {"own": lambda z, hook: z / 2},
+            r"failed for a growing sequence: TypeError: .* needs its hook point",
+        ),
         (
             {"short": GrowingSequence("short", (3,), (3,))},
             "content tokens in the first, are 1 and 1. Give one sequence, of length 12",
         ),
-        ({"two": [lambda one: one, lambda one: one]}, "content tokens in the first, are 2 and"),
+        (
+            {"two": [lambda one: one, lambda one: one]},
+            "content tokens in the first, are 2 and",
+        ),
     ],
 )
 def test_refused_changes(changes: Any, message: str, tiny: Any, digits: Any) -> None:

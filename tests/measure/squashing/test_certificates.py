@@ -11,7 +11,17 @@ from transformers import LlamaConfig
 
 import squashlens as sl
 from squashlens.errors import SquashlensError, UnsoundModelError
-from tests.cases import COMMON, CONFIGS, FREEZE_SETS, MORE, OTHERS, draw, few, loaded, random_model
+from tests.cases import (
+    COMMON,
+    CONFIGS,
+    FREEZE_SETS,
+    MORE,
+    OTHERS,
+    draw,
+    few,
+    loaded,
+    random_model,
+)
 from tests.references import exact_norms, float64_throughout, float64_twin
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 59])
@@ -30,14 +40,20 @@ def rounded_to(plain: Any, dtype: torch.dtype) -> Any:
 
 def certified(model: Any, composed: int, ids: torch.Tensor = IDS, **shared: Any) -> Any:
     if composed == SKETCH:
-        return sl.jacobian_norms(model, ids, method="sketch_upper", n_probes=16, **shared)
+        return sl.jacobian_norms(
+            model, ids, method="sketch_upper", n_probes=16, **shared
+        )
     return sl.certified_bound(model, ids, n_composed=composed, **shared)
 
 
-def ratios(model: Any, truth: np.ndarray, composed: int, ids: torch.Tensor = IDS, **shared: Any) -> np.ndarray:
+def ratios(
+    model: Any, truth: np.ndarray, composed: int, ids: torch.Tensor = IDS, **shared: Any
+) -> np.ndarray:
     """Bound over truth, for every token; infinite where the truth is below the range of numbers."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.nan_to_num(certified(model, composed, ids, **shared).values / truth, nan=np.inf)
+        return np.nan_to_num(
+            certified(model, composed, ids, **shared).values / truth, nan=np.inf
+        )
 
 
 @pytest.mark.parametrize("family", few([*EVERY]))
@@ -47,7 +63,11 @@ def test_the_twin_has_no_float32_inside(family: str) -> None:
 
     def look(_module: Any, _args: Any, out: Any) -> None:
         outs = out if isinstance(out, tuple) else (out,)
-        dtypes.update(o.dtype for o in outs if isinstance(o, torch.Tensor) and o.is_floating_point())
+        dtypes.update(
+            o.dtype
+            for o in outs
+            if isinstance(o, torch.Tensor) and o.is_floating_point()
+        )
 
     with float64_throughout(), torch.no_grad():
         twin = float64_twin(plain)
@@ -59,14 +79,22 @@ def test_the_twin_has_no_float32_inside(family: str) -> None:
 
 
 SAMPLE = [
-    ("gemma3", 10.0, ("norms",), 1), ("gpt2", 3.0, (), 3), ("neox", 1.0, (), 2), ("olmo2", 10.0, ("attention",), 0),
-    ("mixtral", 1.0, (), 4), ("bloom", 1.0, (), 5),
-]  # fmt: skip
+    ("gemma3", 10.0, ("norms",), 1),
+    ("gpt2", 3.0, (), 3),
+    ("neox", 1.0, (), 2),
+    ("olmo2", 10.0, ("attention",), 0),
+    ("mixtral", 1.0, (), 4),
+    ("bloom", 1.0, (), 5),
+]
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize(("family", "scale", "freeze", "seed"), SAMPLE, ids=[case[0] for case in SAMPLE])
-def test_certificates_hold(family: str, scale: float, freeze: Any, seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "scale", "freeze", "seed"), SAMPLE, ids=[case[0] for case in SAMPLE]
+)
+def test_certificates_hold(
+    family: str, scale: float, freeze: Any, seed: int, tmp_path: Path
+) -> None:
     check(family, scale, freeze, seed, torch.float32, tmp_path)
 
 
@@ -82,19 +110,27 @@ REFUSED = {("olmo2", torch.bfloat16): "cannot be run in bfloat16"} | {
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", [0.3, 1.0, 3.0, 10.0])
 @pytest.mark.parametrize("family", [*EVERY])
-def test_certificates_hold_everywhere(family: str, scale: float, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_certificates_hold_everywhere(
+    family: str, scale: float, dtype: torch.dtype, tmp_path: Path
+) -> None:
     if said := REFUSED.get((family, dtype)):
         with pytest.raises(SquashlensError, match=said):
             check(family, scale, (), 0, dtype, tmp_path)
         return
-    for seed, freeze in enumerate([()] if family in OTHERS or family == "gpt2" else FREEZE_SETS):
+    for seed, freeze in enumerate(
+        [()] if family in OTHERS or family == "gpt2" else FREEZE_SETS
+    ):
         check(family, scale, freeze, seed, dtype, tmp_path)
 
 
-def check(family: str, scale: float, freeze: Any, seed: int, dtype: torch.dtype, folder: Path) -> None:
+def check(
+    family: str, scale: float, freeze: Any, seed: int, dtype: torch.dtype, folder: Path
+) -> None:
     """Every number of composed blocks, for a prompt and a layer that the seed draws."""
     generator, source = torch.Generator().manual_seed(seed), seed % 3
-    ids = torch.cat([IDS[:1], torch.randint(3, 60, (6 - seed % 5,), generator=generator)])
+    ids = torch.cat(
+        [IDS[:1], torch.randint(3, 60, (6 - seed % 5,), generator=generator)]
+    )
     plain, model = loaded(EVERY[family], folder, lambda p: draw(p, seed, scale), dtype)
     truth = exact_norms(rounded_to(plain, dtype), ids, freeze, source=source)
     for composed in KINDS:
@@ -130,9 +166,13 @@ def test_biases_that_cancel_leave_certificates_right(tmp_path: Path) -> None:
 
 
 def test_logits_without_a_digit_are_refused(tmp_path: Path) -> None:
-    _, model = loaded(CONFIGS["gpt2"], tmp_path, lambda p: cancelling(p, 1e9), torch.float64)
+    _, model = loaded(
+        CONFIGS["gpt2"], tmp_path, lambda p: cancelling(p, 1e9), torch.float64
+    )
     for composed in (1, 2, SKETCH):
-        with pytest.raises(UnsoundModelError, match="without a digit that float64 could certify"):
+        with pytest.raises(
+            UnsoundModelError, match="without a digit that float64 could certify"
+        ):
             certified(model, composed)
 
 
@@ -143,14 +183,22 @@ def saturated(plain: Any, size: float) -> None:
 
 
 WIDE = LlamaConfig(**COMMON | {"num_key_value_heads": 4})
-NARROW = type(CONFIGS["mistral"])(**CONFIGS["mistral"].to_dict() | {"sliding_window": 2})
+NARROW = type(CONFIGS["mistral"])(
+    **CONFIGS["mistral"].to_dict() | {"sliding_window": 2}
+)
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize(("config", "size", "unreached"), [(WIDE, 1e3, 0), (WIDE, 1e6, 0), (NARROW, 0.0, 2)])
-def test_zero_is_certified_where_no_path_leads_alone(config: Any, size: float, unreached: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("config", "size", "unreached"), [(WIDE, 1e3, 0), (WIDE, 1e6, 0), (NARROW, 0.0, 2)]
+)
+def test_zero_is_certified_where_no_path_leads_alone(
+    config: Any, size: float, unreached: int, tmp_path: Path
+) -> None:
     """Saturated attention has weights far below float32, and below every number; a window has exact zeros."""
-    plain, model = loaded(config, tmp_path, lambda p: saturated(p, size) if size else None)
+    plain, model = loaded(
+        config, tmp_path, lambda p: saturated(p, size) if size else None
+    )
     truth = exact_norms(plain, IDS)
     assert truth.min() < 1e-30
     for composed in KINDS:
@@ -180,12 +228,16 @@ def mixing(size: float, to: int, source: int) -> Any:
 def norms_under(hook: Any, plain: Any) -> np.ndarray:
     """The exact norms of a copy of the plain model in which the second MLP's output is changed as by the hook."""
     plain = copy.deepcopy(plain)
-    plain.model.layers[1].mlp.register_forward_hook(lambda _module, _args, out: hook.edit(out))
+    plain.model.layers[1].mlp.register_forward_hook(
+        lambda _module, _args, out: hook.edit(out)
+    )
     return exact_norms(plain, IDS)
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize(("size", "to", "source"), [(1e-7, 5, 0), (1e-7, 1, 0), (1e-4, 4, 1), (0.3, 4, 1)])
+@pytest.mark.parametrize(
+    ("size", "to", "source"), [(1e-7, 5, 0), (1e-7, 1, 0), (1e-4, 4, 1), (0.3, 4, 1)]
+)
 def test_hooks_that_mix_tokens_are_in_the_certificate(
     size: float, to: int, source: int, bridge_of: Any, plain_of: Any
 ) -> None:
@@ -198,7 +250,9 @@ def test_hooks_that_mix_tokens_are_in_the_certificate(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1e-9, 0.3])
-def test_tokens_from_behind_are_refused(size: float, bridge_of: Any, plain_of: Any) -> None:
+def test_tokens_from_behind_are_refused(
+    size: float, bridge_of: Any, plain_of: Any
+) -> None:
     model, mix = bridge_of("llama"), mixing(size, 2, 4)
     truth = norms_under(mix, plain_of("llama"))
     with sl.applied(model, mix):
@@ -211,20 +265,30 @@ def test_tokens_from_behind_are_refused(size: float, bridge_of: Any, plain_of: A
                 certified(model, SKETCH, query=query)
 
 
-def test_a_bound_says_how_likely_it_fails_and_what_it_allows_for(bridge_of: Any) -> None:
+def test_a_bound_says_how_likely_it_fails_and_what_it_allows_for(
+    bridge_of: Any,
+) -> None:
     for composed, chance in ((1, 5e-7), (2, 5e-7), (SKETCH, 1e-6)):
         stated = certified(bridge_of("llama"), composed, IDS[:2]).attrs
         assert stated["failure_probability"] == chance
         assert 0 < stated["rounding"] < 1e-9
 
 
-def test_half_precision_is_certified_as_its_stored_weights(bridge_of: Any, plain_of: Any) -> None:
+def test_half_precision_is_certified_as_its_stored_weights(
+    bridge_of: Any, plain_of: Any
+) -> None:
     model = bridge_of("llama", torch.bfloat16)
-    truth = exact_norms(rounded_to(copy.deepcopy(plain_of("llama")), torch.bfloat16), IDS)
+    truth = exact_norms(
+        rounded_to(copy.deepcopy(plain_of("llama")), torch.bfloat16), IDS
+    )
     run: Any = sl.capture(model, IDS)
-    sl.jacobian_norms(model, run, method="sketch", n_probes=16, seed=0)  # along the same directions, in bfloat16
+    sl.jacobian_norms(
+        model, run, method="sketch", n_probes=16, seed=0
+    )  # along the same directions, in bfloat16
     for composed in (SKETCH, 3):
-        with pytest.warns(UserWarning, match="in bfloat16 the model computes something else"):
+        with pytest.warns(
+            UserWarning, match="in bfloat16 the model computes something else"
+        ):
             bound = certified(model, composed, run, seed=0)
         assert (bound.values >= truth).all()
         assert (bound.coords.get("low", 0.0) <= truth).all()
@@ -240,24 +304,37 @@ def heads_that_cancel(plain: Any, size: float, output: bool = False) -> None:
             weight[4:8] = weight[:4]
         large = size * torch.randint(-4, 5, (4, 16), generator=generator)
         small = (2 * torch.randn(4, 16, generator=generator)).round() / 8
-        large[:, 8:], small[:, :8] = 0, 0  # side by side in a row, so that no sum rounds
+        large[:, 8:], small[:, :8] = (
+            0,
+            0,
+        )  # side by side in a row, so that no sum rounds
         values, out = attention.v_proj.weight, attention.o_proj.weight.T
         whole, halves = (values, out) if output else (out, values)
         whole[4:8] = whole[:4]
         halves[:4], halves[4:8] = small + large, small - large
 
 
-def where_heads_cancel(folder: Path, size: float, output: bool = False, blocks: int = 2) -> tuple[Any, Any]:
+def where_heads_cancel(
+    folder: Path, size: float, output: bool = False, blocks: int = 2
+) -> tuple[Any, Any]:
     """The plain model without A, which float32 stores exactly and does not round, and the bridge of the one with it."""
-    config = LlamaConfig(**COMMON | {"num_key_value_heads": 4, "num_hidden_layers": blocks})
-    whole, _ = loaded(config, folder / "none", lambda plain: heads_that_cancel(plain, 0.0, output))
-    _, model = loaded(config, folder / "large", lambda plain: heads_that_cancel(plain, size, output))
+    config = LlamaConfig(
+        **COMMON | {"num_key_value_heads": 4, "num_hidden_layers": blocks}
+    )
+    whole, _ = loaded(
+        config, folder / "none", lambda plain: heads_that_cancel(plain, 0.0, output)
+    )
+    _, model = loaded(
+        config, folder / "large", lambda plain: heads_that_cancel(plain, size, output)
+    )
     return whole, model
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("blocks", "size"), [(1, 2.0**24), (2, 2.0**13), (2, 2.0**36)])
-def test_values_that_cancel_between_heads_leave_certificates_right(blocks: int, size: float, tmp_path: Path) -> None:
+def test_values_that_cancel_between_heads_leave_certificates_right(
+    blocks: int, size: float, tmp_path: Path
+) -> None:
     whole, model = where_heads_cancel(tmp_path, size, blocks=blocks)
     truth = exact_norms(whole, IDS)
     for composed in (1, 2):
@@ -268,20 +345,31 @@ def test_values_that_cancel_between_heads_leave_certificates_right(blocks: int, 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("output", [False, True])
 @pytest.mark.parametrize("size", [2.0**30, 2.0**40, 2.0**50])
-def test_heads_that_cancel_are_in_the_interval_or_refused(size: float, output: bool, tmp_path: Path) -> None:
+def test_heads_that_cancel_are_in_the_interval_or_refused(
+    size: float, output: bool, tmp_path: Path
+) -> None:
     """At 10⁹ to 10¹⁵ times the other weights."""
     whole, model = where_heads_cancel(tmp_path, size, output)
     truth, all_together = exact_norms(whole, IDS), exact_norms(whole, IDS, order="fro")
     profiled: dict[str, Any] = {"queries": [-1], "layers": [0]}
     refused = 0
-    for options in ({"n_probes": 16}, {"n_probes": 24}, {"norm": "frobenius"}, profiled):
+    for options in (
+        {"n_probes": 16},
+        {"n_probes": 24},
+        {"norm": "frobenius"},
+        profiled,
+    ):
         measure = sl.influence if options is profiled else sl.jacobian_norms
         try:
             found = measure(model, IDS, method="sketch_upper", **options)
         except UnsoundModelError as error:
             refused += "Terms of this derivative cancel" in error.cause
             continue
-        low, high = (found["jacobian_low"], found["jacobian"]) if options is profiled else (found["low"], found)
+        low, high = (
+            (found["jacobian_low"], found["jacobian"])
+            if options is profiled
+            else (found["low"], found)
+        )
         norms = all_together if "norm" in options else truth
         assert (low.values <= norms).all()
         assert (norms <= high.values).all()
@@ -292,14 +380,31 @@ def test_heads_that_cancel_are_in_the_interval_or_refused(size: float, output: b
 @pytest.mark.few(1)
 @pytest.mark.parametrize("composed", KINDS)
 @pytest.mark.parametrize("form", ["bfloat16", "float16"])
-def test_certificates_hold_of_a_model_with_hooks_that_round(form: Any, composed: int, bridge_of: Any) -> None:
-    hook, model, wide = sl.hooks.rounding(form, blocks=(1,)), bridge_of("llama"), bridge_of("llama", torch.float64)
+def test_certificates_hold_of_a_model_with_hooks_that_round(
+    form: Any, composed: int, bridge_of: Any
+) -> None:
+    hook, model, wide = (
+        sl.hooks.rounding(form, blocks=(1,)),
+        bridge_of("llama"),
+        bridge_of("llama", torch.float64),
+    )
     with sl.applied(model, hook), sl.applied(wide, hook):
-        found, truth = certified(model, composed).values, sl.jacobian_norms(wide, IDS).values
+        found, truth = (
+            certified(model, composed).values,
+            sl.jacobian_norms(wide, IDS).values,
+        )
     assert (found >= truth * (1 - 1e-6)).all()
 
 
-def test_a_hook_that_computes_in_half_precision_has_no_certificate(bridge_of: Any) -> None:
-    model, hook = bridge_of("llama"), ("blocks.1.hook_resid_pre", lambda z: z.bfloat16().to(z.dtype))
-    with sl.applied(model, hook), pytest.raises(UnsoundModelError, match="or a hook on it, computes in bfloat16"):
+def test_a_hook_that_computes_in_half_precision_has_no_certificate(
+    bridge_of: Any,
+) -> None:
+    model, hook = (
+        bridge_of("llama"),
+        ("blocks.1.hook_resid_pre", lambda z: z.bfloat16().to(z.dtype)),
+    )
+    with (
+        sl.applied(model, hook),
+        pytest.raises(UnsoundModelError, match="or a hook on it, computes in bfloat16"),
+    ):
         certified(model, 1)

@@ -10,7 +10,17 @@ import torch
 from transformers import GemmaConfig
 
 import squashlens as sl
-from tests.cases import COMMON, CONFIGS, FAMILIES, FREEZABLE, MORE, few, loaded, random_model, with_freeze_sets
+from tests.cases import (
+    COMMON,
+    CONFIGS,
+    FAMILIES,
+    FREEZABLE,
+    MORE,
+    few,
+    loaded,
+    random_model,
+    with_freeze_sets,
+)
 from tests.references import block_jacobian, frozen_model
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
@@ -20,22 +30,40 @@ def equal_to_the_norm(model: Any, ids: torch.Tensor, **shared: Any) -> np.ndarra
     """The bound without the allowance for rounding that is in it, where that is the norm of the Jacobian itself."""
     bound = sl.certified_bound(model, ids, **shared)
     bare = bound.values / (1 + bound.attrs["rounding"])
-    np.testing.assert_allclose(bare, sl.jacobian_norms(model, ids, **shared).values, rtol=1e-6)
+    np.testing.assert_allclose(
+        bare, sl.jacobian_norms(model, ids, **shared).values, rtol=1e-6
+    )
     return bare
 
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize(("family", "freeze"), with_freeze_sets([*FAMILIES, *MORE]))
-def test_edges_are_norms_of_the_plain_models_blocks(family: str, freeze: Any, bridge_of: Callable[..., Any]) -> None:
+def test_edges_are_norms_of_the_plain_models_blocks(
+    family: str, freeze: Any, bridge_of: Callable[..., Any]
+) -> None:
     model = bridge_of(family, torch.float64)
-    plain = frozen_model(random_model((CONFIGS | MORE)[family]).double(), IDS[None], freeze)
-    queries = [0, 4, 6]  # the first token, one that a window of five shows all tokens, and one that it does not
+    plain = frozen_model(
+        random_model((CONFIGS | MORE)[family]).double(), IDS[None], freeze
+    )
+    queries = [
+        0,
+        4,
+        6,
+    ]  # the first token, one that a window of five shows all tokens, and one that it does not
     for block, to in ((1, 2), (2, 3), (2, "y")):  # block 0 is built like block 2
-        jacobian = block_jacobian(plain, IDS[None], block, to, queries).permute(0, 2, 1, 3)
+        jacobian = block_jacobian(plain, IDS[None], block, to, queries).permute(
+            0, 2, 1, 3
+        )
         truth = torch.linalg.svdvals(jacobian)[..., 0].numpy()
-        assert truth[-1].min() > 1e-6 or family in ("gemma2", "gemma3", "mistral")  # windows cut the rest
+        assert truth[-1].min() > 1e-6 or family in (
+            "gemma2",
+            "gemma3",
+            "mistral",
+        )  # windows cut the rest
         for query, row in zip(queries, truth, strict=True):
-            found = sl.certified_bound(model, IDS, from_layer=block, to_layer=to, query=query, freeze=freeze)
+            found = sl.certified_bound(
+                model, IDS, from_layer=block, to_layer=to, query=query, freeze=freeze
+            )
             # The softmax and most norms of the plain model run in float32 even here.
             np.testing.assert_allclose(found, row, rtol=1e-4, atol=1e-6 * truth.max())
 
@@ -70,12 +98,16 @@ def test_one_token_and_one_block_are_equality(freeze: Any, tmp_path: Path) -> No
     equal_to_the_norm(model, IDS, freeze=freeze)
 
 
-def test_composed_blocks_are_counted_from_the_top(bridge_of: Callable[..., Any]) -> None:
+def test_composed_blocks_are_counted_from_the_top(
+    bridge_of: Callable[..., Any],
+) -> None:
     """Two of three blocks: the lowest by itself, the upper two and the final norm together."""
     model = bridge_of("gemma2", torch.float64)
     bound = sl.certified_bound(model, IDS, n_composed=2)
     upper = sl.jacobian_norms(model, IDS, from_layer=1).values
-    lower = [sl.certified_bound(model, IDS, query=j, to_layer=1).values for j in range(7)]
+    lower = [
+        sl.certified_bound(model, IDS, query=j, to_layer=1).values for j in range(7)
+    ]
     np.testing.assert_allclose(bound, upper @ np.stack(lower), rtol=1e-5)
 
 
@@ -86,21 +118,35 @@ def test_targets_sources_queries_and_prompts(bridge_of: Callable[..., Any]) -> N
     together = sl.certified_bound(model, IDS, **above, query=4)
     for to in (2, 3, "y"):
         alone = sl.certified_bound(model, IDS, to_layer=to, from_layer=1, query=4)
-        np.testing.assert_allclose(together.sel(to_layer=str(to)).values, alone.values, rtol=1e-6)
+        np.testing.assert_allclose(
+            together.sel(to_layer=str(to)).values, alone.values, rtol=1e-6
+        )
     assert (together.values[:, 5:] == 0).all()
     short = sl.certified_bound(model, IDS[:5], **above)
     np.testing.assert_allclose(together.values[:, :5], short.values, rtol=1e-5)
     prompts = torch.stack([IDS, IDS.flip(0)])
-    for row, ids in zip(sl.certified_bound(model, prompts).values, prompts, strict=True):
-        np.testing.assert_allclose(row, sl.certified_bound(model, ids).values, rtol=1e-6)
-    top = sl.certified_bound(model, IDS, from_layer=3)  # no block at all: the final norm
-    np.testing.assert_allclose(top.values, sl.jacobian_norms(model, IDS, from_layer=3).values, rtol=1e-6)
+    for row, ids in zip(
+        sl.certified_bound(model, prompts).values, prompts, strict=True
+    ):
+        np.testing.assert_allclose(
+            row, sl.certified_bound(model, ids).values, rtol=1e-6
+        )
+    top = sl.certified_bound(
+        model, IDS, from_layer=3
+    )  # no block at all: the final norm
+    np.testing.assert_allclose(
+        top.values, sl.jacobian_norms(model, IDS, from_layer=3).values, rtol=1e-6
+    )
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("family", few(FAMILIES))
-def test_cuda_equals_cpu(family: str, bridge_of: Callable[..., Any], folder_of: Any) -> None:
+def test_cuda_equals_cpu(
+    family: str, bridge_of: Callable[..., Any], folder_of: Any
+) -> None:
     expected = sl.certified_bound(bridge_of(family), IDS)
     model = sl.load(folder_of(family), device="cuda")
-    np.testing.assert_allclose(sl.certified_bound(model, IDS).values, expected.values, rtol=1e-3)
+    np.testing.assert_allclose(
+        sl.certified_bound(model, IDS).values, expected.values, rtol=1e-3
+    )

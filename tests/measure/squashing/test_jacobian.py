@@ -14,7 +14,12 @@ from squashlens.measure.squashing.jacobians import products as _rows
 from squashlens.measure.squashing.jacobians import sketch as _sketch
 from squashlens.theory.norms import sketch_factors
 from tests.cases import CONFIGS, FAMILIES, MORE, few, random_model
-from tests.references import block_jacobian, exact_norms, jacobian_by_differences, jacobian_by_jacrev
+from tests.references import (
+    block_jacobian,
+    exact_norms,
+    jacobian_by_differences,
+    jacobian_by_jacrev,
+)
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
 
@@ -28,27 +33,40 @@ def norms_of(blocks: torch.Tensor) -> dict[str, np.ndarray]:
 
 
 # The softmax runs in float32 even here, so a step must stand well above its rounding.
-TWINS = {"jacrev": (jacobian_by_jacrev, 1e-6), "differences": (partial(jacobian_by_differences, step=1e-3), 1e-3)}
+TWINS = {
+    "jacrev": (jacobian_by_jacrev, 1e-6),
+    "differences": (partial(jacobian_by_differences, step=1e-3), 1e-3),
+}
 
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize("twin", TWINS)
 @pytest.mark.parametrize("family", few(FAMILIES))
-def test_equals_the_plain_models_jacobian(family: str, twin: str, bridge_of: Callable[..., Any]) -> None:
+def test_equals_the_plain_models_jacobian(
+    family: str, twin: str, bridge_of: Callable[..., Any]
+) -> None:
     blocks, rtol = TWINS[twin]
     truth = norms_of(blocks(random_model(CONFIGS[family]).double(), IDS[None], 6))
     for norm, expected in truth.items():
         assert expected.min() > 1e-3 * expected.max()  # known values, none of them zero
-        found = sl.jacobian_norms(bridge_of(family, torch.float64), IDS, norm=norm, vjp_batch_size=5)
+        found = sl.jacobian_norms(
+            bridge_of(family, torch.float64), IDS, norm=norm, vjp_batch_size=5
+        )
         np.testing.assert_allclose(found.values, expected, rtol=rtol)
 
 
-def test_sources_and_targets_against_the_plain_blocks(bridge_of: Callable[..., Any]) -> None:
+def test_sources_and_targets_against_the_plain_blocks(
+    bridge_of: Callable[..., Any],
+) -> None:
     found = sl.jacobian_norms(bridge_of("gemma"), IDS, from_layer=1, to_layer=[2, "y"])
     for top in (2, "y"):
-        blocks = block_jacobian(random_model(CONFIGS["gemma"]), IDS[None], 1, top, [6])[0]
+        blocks = block_jacobian(random_model(CONFIGS["gemma"]), IDS[None], 1, top, [6])[
+            0
+        ]
         expected = norms_of(blocks.transpose(0, 1))["spectral"]
-        np.testing.assert_allclose(found.sel(to_layer=str(top)).values, expected, rtol=2e-5, atol=1e-7)
+        np.testing.assert_allclose(
+            found.sel(to_layer=str(top)).values, expected, rtol=2e-5, atol=1e-7
+        )
 
 
 def test_the_final_norm_alone_in_closed_form(bridge_of: Callable[..., Any]) -> None:
@@ -58,19 +76,29 @@ def test_the_final_norm_alone_in_closed_form(bridge_of: Callable[..., Any]) -> N
     v = run.residuals[3][0, -1]
     gain = 1 + model.ln_final.weight.detach()
     rho = (v.square().mean() + model.original_model.config.rms_norm_eps).sqrt()
-    block = gain[:, None] * (torch.eye(16, dtype=torch.float64) - torch.outer(v, v) / (16 * rho**2)) / rho
+    block = (
+        gain[:, None]
+        * (torch.eye(16, dtype=torch.float64) - torch.outer(v, v) / (16 * rho**2))
+        / rho
+    )
     found = sl.jacobian_norms(model, IDS, from_layer=3)
-    assert found.values[-1] == pytest.approx(torch.linalg.matrix_norm(block, ord=2).item(), rel=1e-6)
+    assert found.values[-1] == pytest.approx(
+        torch.linalg.matrix_norm(block, ord=2).item(), rel=1e-6
+    )
     assert (found.values[:-1] == 0).all()
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("norm", ["spectral", "frobenius"])
-def test_chunks_and_batches_do_not_matter(bridge_of: Callable[..., Any], norm: Any) -> None:
+def test_chunks_and_batches_do_not_matter(
+    bridge_of: Callable[..., Any], norm: Any
+) -> None:
     model, prompts = bridge_of("gemma2"), torch.stack([IDS, IDS.flip(0), IDS.roll(2)])
     together = sl.jacobian_norms(model, prompts, norm=norm, vjp_batch_size=13)
     for i, prompt in enumerate(prompts):
-        alone = sl.jacobian_norms(model, prompt, norm=norm, vjp_batch_size=1 if i == 0 else None)
+        alone = sl.jacobian_norms(
+            model, prompt, norm=norm, vjp_batch_size=1 if i == 0 else None
+        )
         np.testing.assert_allclose(together[i].values, alone.values, rtol=2e-4)
 
 
@@ -85,29 +113,47 @@ def test_works_without_gradients(mode: Any, tiny: Any) -> None:
 def test_sketches_stand_where_they_say(bridge_of: Callable[..., Any]) -> None:
     """Squares of estimates without bias; intervals and upper bounds that hold at every position and seed."""
     model = bridge_of("gemma3", torch.float64)
-    exact = {norm: sl.jacobian_norms(model, IDS, norm=norm) for norm in ("spectral", "frobenius")}
+    exact = {
+        norm: sl.jacobian_norms(model, IDS, norm=norm)
+        for norm in ("spectral", "frobenius")
+    }
 
     def sketched(seed: int, norm: Any, method: Any, n_probes: int = 6) -> Any:
-        return sl.jacobian_norms(model, IDS, norm=norm, method=method, n_probes=n_probes, seed=seed)
+        return sl.jacobian_norms(
+            model, IDS, norm=norm, method=method, n_probes=n_probes, seed=seed
+        )
 
     for norm, truth in exact.items():
         found = [sketched(seed, norm, "sketch") for seed in range(50)]
         assert all(((one["low"] <= one) & (one <= one["high"])).all() for one in found)
-        inside = [bool(((one["low"] <= truth) & (truth <= one["high"])).all()) for one in found]
+        inside = [
+            bool(((one["low"] <= truth) & (truth <= one["high"])).all())
+            for one in found
+        ]
         assert np.mean(inside) >= 0.95, "of all positions together"
         for seed in range(8):
-            assert (sketched(seed, norm, "sketch_upper") >= truth * (1 - 1e-5)).all()  # norms run in float32
+            assert (
+                sketched(seed, norm, "sketch_upper") >= truth * (1 - 1e-5)
+            ).all()  # norms run in float32
     squares, truth = [one.values**2 for one in found], exact["frobenius"].values ** 2
-    np.testing.assert_allclose(np.mean(squares, axis=0), truth, rtol=4 * (2 / 6 / 50) ** 0.5)
+    np.testing.assert_allclose(
+        np.mean(squares, axis=0), truth, rtol=4 * (2 / 6 / 50) ** 0.5
+    )
     assert (np.std(squares, axis=0) <= 1.2 * (2 / 6) ** 0.5 * truth).all()
-    whole = sketched(0, "spectral", "sketch", n_probes=99)  # more than d: nothing is left out
+    whole = sketched(
+        0, "spectral", "sketch", n_probes=99
+    )  # more than d: nothing is left out
     np.testing.assert_allclose(whole["low"], exact["spectral"].values, rtol=1e-6)
     upper = sketched(49, "frobenius", "sketch_upper")
     said = sl.results.provenance(upper)["sketch"]
     low, high = sketch_factors(6, 1e-6 / 3 / 7)  # of three events at seven positions
     np.testing.assert_allclose(upper.values, high * found[-1].values, rtol=1e-4)
     np.testing.assert_allclose(upper["low"].values, low * found[-1].values, rtol=1e-4)
-    assert (said["kind"], said["failure_probability"], said["seed"]) == ("upper bound", 1e-6, 49)
+    assert (said["kind"], said["failure_probability"], said["seed"]) == (
+        "upper bound",
+        1e-6,
+        49,
+    )
     assert upper.attrs["failure_probability"] == 1e-6
 
 
@@ -126,7 +172,9 @@ def test_the_default_is_exact_for_small_models_and_a_sketch_for_large_ones(
 
 
 @pytest.mark.slow
-def test_rows_in_a_file_give_the_same_number(tiny: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_rows_in_a_file_give_the_same_number(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     prompt = "How many ones are in 1101 ="
     read: dict[str, Any] = {"freeze": "attention", "query": 7}
     held = sl.jacobian_norms(tiny, prompt, **read)
@@ -146,8 +194,13 @@ def test_rows_in_a_file_give_the_same_number(tiny: Any, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-def test_a_sketch_stops_when_its_interval_is_narrow_enough(bridge_of: Callable[..., Any], tiny: Any) -> None:
-    prompt, asked = "How many ones are in 1101 =", {"norm": "frobenius", "method": "sketch"}
+def test_a_sketch_stops_when_its_interval_is_narrow_enough(
+    bridge_of: Callable[..., Any], tiny: Any
+) -> None:
+    prompt, asked = (
+        "How many ones are in 1101 =",
+        {"norm": "frobenius", "method": "sketch"},
+    )
     exact = sl.jacobian_norms(tiny, prompt, norm="frobenius")
     inside, taken = [], {}
     for rtol in (0.4, 0.2):
@@ -168,7 +221,9 @@ def test_a_sketch_stops_when_its_interval_is_narrow_enough(bridge_of: Callable[.
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gemma", "gpt2", "llama", "qwen3"])
-def test_an_interval_has_the_norm_of_the_float64_twin_in_it(family: str, bridge_of: Callable[..., Any]) -> None:
+def test_an_interval_has_the_norm_of_the_float64_twin_in_it(
+    family: str, bridge_of: Callable[..., Any]
+) -> None:
     truth = exact_norms(random_model((CONFIGS | MORE)[family]), IDS)
     model, shared = bridge_of(family), {"method": "sketch_upper"}
     lows = []
@@ -178,17 +233,23 @@ def test_an_interval_has_the_norm_of_the_float64_twin_in_it(family: str, bridge_
         assert (found["low"].values <= truth * (1 + 1e-12)).all()
         lows.append((found["low"].values / truth).min())
     assert lows[1] > 0.05
-    np.testing.assert_allclose(lows[2], 1, rtol=1e-9)  # as many directions as coordinates: all of J is seen
+    np.testing.assert_allclose(
+        lows[2], 1, rtol=1e-9
+    )  # as many directions as coordinates: all of J is seen
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("family", few(FAMILIES))
-def test_cuda_equals_cpu(family: str, bridge_of: Callable[..., Any], folder_of: Callable[[str], Any]) -> None:
+def test_cuda_equals_cpu(
+    family: str, bridge_of: Callable[..., Any], folder_of: Callable[[str], Any]
+) -> None:
     expected = sl.jacobian_norms(bridge_of(family), IDS)
     model = sl.load(folder_of(family), device="cuda")
     found = sl.jacobian_norms(model, IDS)
     np.testing.assert_allclose(found.values, expected.values, rtol=1e-3)
     np.testing.assert_allclose(
-        sl.path_bound(model, IDS).values, sl.path_bound(bridge_of(family), IDS).values, rtol=1e-4
+        sl.path_bound(model, IDS).values,
+        sl.path_bound(bridge_of(family), IDS).values,
+        rtol=1e-4,
     )

@@ -16,42 +16,64 @@ IDS = [2, 7, 11, 30, 7, 9, 59, 12]
 QUERY = 6
 
 
-def without(plain: Any, places: list[int], kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+def without(
+    plain: Any, places: list[int], kind: str
+) -> tuple[torch.Tensor, torch.Tensor]:
     """y and the log-probabilities of the next token at the query of a model that goes without some tokens."""
     ids = torch.tensor([IDS[: QUERY + 1]])
     model = model_without(plain, places, 0, "keys") if kind == "attention" else plain
     embeddings = model.get_input_embeddings()(ids).detach()
     embeddings[:, places if kind == "embedding" else []] = 0
     found = plain_outputs(model, ids, embeddings)
-    return found.hidden_states[-1][0, -1].detach(), found.logits.detach()[0, -1].double().log_softmax(-1)
+    return found.hidden_states[-1][0, -1].detach(), found.logits.detach()[
+        0, -1
+    ].double().log_softmax(-1)
 
 
 @pytest.mark.parametrize("kind", ["attention", "embedding"])
 @pytest.mark.few(3)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_is_the_change_of_a_plain_model(
-    family: str, kind: Any, bridge_of: Callable[..., Any], plain_of: Callable[[str], Any]
+    family: str,
+    kind: Any,
+    bridge_of: Callable[..., Any],
+    plain_of: Callable[[str], Any],
 ) -> None:
     plain = plain_of(family)
     own_y, own = without(plain, [], kind)
-    expected: dict[str, list[float]] = {"effect": [], "kl": [], "total_variation": [], "log_odds_change": []}
+    expected: dict[str, list[float]] = {
+        "effect": [],
+        "kl": [],
+        "total_variation": [],
+        "log_odds_change": [],
+    }
     first, second = own.topk(2).indices
     for place in range(QUERY + 1):
         y, logs = without(plain, [place], kind)
         expected["effect"].append(float((y - own_y).double().norm()))
         expected["kl"].append(float((own.exp() * (own - logs)).sum()))
         expected["total_variation"].append(float((own.exp() - logs.exp()).abs().sum()))
-        expected["log_odds_change"].append(float((logs - own)[first] - (logs - own)[second]))
+        expected["log_odds_change"].append(
+            float((logs - own)[first] - (logs - own)[second])
+        )
     found = sl.knockout_effect(bridge_of(family), IDS, kind=kind, query=QUERY)
     for name, values in expected.items():
         size = max(map(abs, values))
         assert size > 1e-4
-        np.testing.assert_allclose(found[name].values[: QUERY + 1], values, rtol=2e-3, atol=1e-4 * size, err_msg=name)
+        np.testing.assert_allclose(
+            found[name].values[: QUERY + 1],
+            values,
+            rtol=2e-3,
+            atol=1e-4 * size,
+            err_msg=name,
+        )
         assert (found[name].values[QUERY + 1 :] == 0).all()
 
 
 @pytest.mark.parametrize("family", ["gemma3", "gpt2"])
-def test_nothing_of_a_token_passes_a_knockout(family: str, bridge_of: Callable[..., Any]) -> None:
+def test_nothing_of_a_token_passes_a_knockout(
+    family: str, bridge_of: Callable[..., Any]
+) -> None:
     """Whatever stands at a place that nobody reads, y is the same: only its distance to the prompt's own y differs."""
     model, place, read = bridge_of(family), 3, []
     for token in (4, 30, 55):
@@ -68,13 +90,17 @@ def test_nothing_of_a_token_passes_a_knockout(family: str, bridge_of: Callable[.
 def y_of(model: Any, ids: list[int], *hooks: Any) -> torch.Tensor:
     """The output of the final norm at the last token."""
     seen: list[torch.Tensor] = []
-    with sl.applied(model, *hooks, ("ln_final.hook_out", lambda y: seen.append(y[0, -1].double()))):
+    with sl.applied(
+        model, *hooks, ("ln_final.hook_out", lambda y: seen.append(y[0, -1].double()))
+    ):
         model(torch.tensor([ids]))
     return seen[-1]
 
 
 @pytest.mark.parametrize("target", [("12", "3"), "120"])
-def test_answers_of_several_tokens_are_followed(target: Any, tiny: Any, plain_tiny: Any) -> None:
+def test_answers_of_several_tokens_are_followed(
+    target: Any, tiny: Any, plain_tiny: Any
+) -> None:
     prompt, place = "How many ones are in the following sequence? 1101 =", 11
     ids = sl.prompts.tokenize(tiny, prompt)[0].tolist()
 
@@ -82,8 +108,19 @@ def test_answers_of_several_tokens_are_followed(target: Any, tiny: Any, plain_ti
         totals = []
         for text in [target] if isinstance(target, str) else target:
             answer = [sl.prompts.one_token(tiny, digit) for digit in text]
-            logs = plain_outputs(plain, torch.tensor([[*ids, *answer]])).logits[0].detach().double().log_softmax(-1)
-            totals.append(sum(float(logs[len(ids) - 1 + k, token]) for k, token in enumerate(answer)))
+            logs = (
+                plain_outputs(plain, torch.tensor([[*ids, *answer]]))
+                .logits[0]
+                .detach()
+                .double()
+                .log_softmax(-1)
+            )
+            totals.append(
+                sum(
+                    float(logs[len(ids) - 1 + k, token])
+                    for k, token in enumerate(answer)
+                )
+            )
         return totals[0] - (totals[1] if len(totals) > 1 else 0.0)
 
     found = sl.knockout_effect(tiny, prompt, positions=[place], target=target)
@@ -96,7 +133,8 @@ def test_answers_of_several_tokens_are_followed(target: Any, tiny: Any, plain_ti
 
 
 @pytest.mark.parametrize(
-    ("target", "words"), [(("3", "30"), "or its beginning"), (("3", ""), "empty, or its"), ("", "is empty")]
+    ("target", "words"),
+    [(("3", "30"), "or its beginning"), (("3", ""), "empty, or its"), ("", "is empty")],
 )
 def test_answers_that_cannot_be_compared(target: Any, words: str, tiny: Any) -> None:
     with pytest.raises(InputError, match=words):
@@ -110,20 +148,33 @@ def test_the_figure_shows_the_lead_and_its_answers(tiny: Any) -> None:
     assert "lead: of “3” over “4”" in figure.layout.title.subtitle.text
 
 
-def test_a_span_is_knocked_out_at_once(bridge_of: Callable[..., Any], plain_of: Callable[[str], Any]) -> None:
+def test_a_span_is_knocked_out_at_once(
+    bridge_of: Callable[..., Any], plain_of: Callable[[str], Any]
+) -> None:
     model, plain = bridge_of("llama"), plain_of("llama")
     found = sl.knockout_effect(model, IDS, spans={"a": [1, 3], "b": [4]}, query=QUERY)
-    (own, _), (y, _) = without(plain, [], "attention"), without(plain, [1, 3], "attention")
-    assert float(found["effect"][0]) == pytest.approx(float((y - own).double().norm()), rel=1e-3)
+    (own, _), (y, _) = (
+        without(plain, [], "attention"),
+        without(plain, [1, 3], "attention"),
+    )
+    assert float(found["effect"][0]) == pytest.approx(
+        float((y - own).double().norm()), rel=1e-3
+    )
     assert found["span_size"].values.tolist() == [2, 1]
 
 
-def test_several_prompts_and_batches(bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_prompts_and_batches(
+    bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, other = bridge_of("gemma"), [*IDS[:4], *reversed(IDS[4:])]
     both = sl.knockout_effect(model, [IDS, other])
-    monkeypatch.setattr("squashlens.engine.running.forced.batch_memory", lambda _: 0.0)  # one variant at a time
+    monkeypatch.setattr(
+        "squashlens.engine.running.forced.batch_memory", lambda _: 0.0
+    )  # one variant at a time
     for number, ids in enumerate((IDS, other)):
         alone = sl.knockout_effect(model, ids)
         for name in ("effect", "kl", "total_variation"):
             size = float(alone[name].max())
-            np.testing.assert_allclose(both[name][number], alone[name], rtol=1e-3, atol=1e-4 * size)
+            np.testing.assert_allclose(
+                both[name][number], alone[name], rtol=1e-3, atol=1e-4 * size
+            )

@@ -14,7 +14,12 @@ import squashlens as sl
 from squashlens.figures.by_distance import PANELS
 from squashlens.figures.drawing.page_blocks import Page
 
-PROMPTS = [[2, 7, 11, 30, 7], [2, 7, 9, 30, 7, 7, 59], [2, 9, 11, 30, 8], [2, 12, 9, 30, 7, 7, 5]]
+PROMPTS = [
+    [2, 7, 11, 30, 7],
+    [2, 7, 9, 30, 7, 7, 59],
+    [2, 9, 11, 30, 8],
+    [2, 12, 9, 30, 7, 7, 5],
+]
 AT = [2, 5, 1, -2]
 
 
@@ -30,33 +35,48 @@ def test_every_number_is_the_measurements(bridge_of: Callable[..., Any]) -> None
         null = sl.path_bound(model, ids, attention="uniform").values[place]
         swap = sl.substitution_effect(model, ids, **among)
         wanted = {
-            "path_bound": bound, "bound_over_null": bound / null,
+            "path_bound": bound,
+            "bound_over_null": bound / null,
             "jacobian": sl.jacobian_norms(model, ids, norm="frobenius").values[place],
-            "effect": swap["effect"].values[place], "kl": swap["kl"].values[place],
-        }  # fmt: skip
+            "effect": swap["effect"].values[place],
+            "kl": swap["kl"].values[place],
+        }
         for name, value in wanted.items():
             assert one[name].item() == pytest.approx(value, rel=1e-3), name
         assert value > 0
     means = found["jacobian"].values
-    np.testing.assert_allclose(found["jacobian_mean"].values, [[means[[0, 2]].mean(), np.nan], [means[1], means[3]]])
+    np.testing.assert_allclose(
+        found["jacobian_mean"].values,
+        [[means[[0, 2]].mean(), np.nan], [means[1], means[3]]],
+    )
     low, high = found["jacobian_low"].values, found["jacobian_high"].values
     two = means[[0, 2]]
-    np.testing.assert_allclose([low[0, 0], high[0, 0]], t.interval(0.95, 1, two.mean(), sem(two)))
+    np.testing.assert_allclose(
+        [low[0, 0], high[0, 0]], t.interval(0.95, 1, two.mean(), sem(two))
+    )
     assert np.isnan(low[1]).all()
     assert found["prompts"].values.tolist() == [[2, 0], [1, 1]]
 
 
-ASKED = [f"What is the last digit in this sequence ? {digits} =" for digits in ("0111", "1101 1")]
+ASKED = [
+    f"What is the last digit in this sequence ? {digits} ="
+    for digits in ("0111", "1101 1")
+]
 
 
 def test_a_text_is_found_whatever_its_tokens(tiny: Any) -> None:
     found = sl.needle(tiny, ASKED, find=" 0")
-    by_hand = sl.needle(tiny, ASKED, found["position"].values.tolist(), [(" 0", 10), (" 0", 12)])
+    by_hand = sl.needle(
+        tiny, ASKED, found["position"].values.tolist(), [(" 0", 10), (" 0", 12)]
+    )
     xr.testing.assert_equal(found, by_hand)
     assert found["position"].values.tolist() == [10, 12]
     two = sl.needle(tiny, ASKED, find="last digit", method="sketch", seed=3)
     way: dict[str, Any] = {"norm": "frobenius", "method": "sketch", "seed": 3}
-    norms = [sl.jacobian_norms(tiny, text, spans={"": [4, 5]}, **way).item() for text in ASKED]
+    norms = [
+        sl.jacobian_norms(tiny, text, spans={"": [4, 5]}, **way).item()
+        for text in ASKED
+    ]
     np.testing.assert_array_equal(two["jacobian"], norms)
     assert two["token"].values.tolist() == ["last digit"] * 2
     assert (two["kl"] > 0).all()
@@ -64,9 +84,16 @@ def test_a_text_is_found_whatever_its_tokens(tiny: Any) -> None:
 
 @pytest.mark.parametrize(
     ("find", "said"),
-    [("one", "0 times"), ("1", "3 times"), ("igit", "are ' digit'. Give find='digit'"), (None, "or find=")],
+    [
+        ("one", "0 times"),
+        ("1", "3 times"),
+        ("igit", "are ' digit'. Give find='digit'"),
+        (None, "or find="),
+    ],
 )
-def test_what_is_wrong_with_a_text_is_said(tiny: Any, find: str | None, said: str) -> None:
+def test_what_is_wrong_with_a_text_is_said(
+    tiny: Any, find: str | None, said: str
+) -> None:
     with pytest.raises(sl.errors.InputError, match=re.escape(said)):
         sl.needle(tiny, ASKED, find=find)
 
@@ -76,21 +103,31 @@ def test_the_figure_draws_means_and_intervals(tiny: Any) -> None:
     cases = [(s.replaced(k, s.alphabet[0]), k) for s in sequences for k in (1, 3)]
     ids = sl.prompts.stacked([s for s, _ in cases])
     found = sl.needle(
-        tiny, ids.tolist(), [s.position(k) for s, k in cases], [("x", k) for _, k in cases],
+        tiny,
+        ids.tolist(),
+        [s.position(k) for s, k in cases],
+        [("x", k) for _, k in cases],
         candidates=list(sequences[0].alphabet),
-    )  # fmt: skip
+    )
     assert found["token"].values.tolist() == ["0"] * 6
     for end, values in {"mean": [1.0, 2], "low": [0.5, 1.5], "high": [1.5, 3]}.items():
         found[f"path_bound_{end}"][:] = values
     figure = sl.figures.needle(found, title="title", xlabel="place")
-    assert "the path bound is largest at one of 2 with overlapping bars and" in Page.of(figure).says
+    assert (
+        "the path bound is largest at one of 2 with overlapping bars and"
+        in Page.of(figure).says
+    )
     drawn = [name for name in PANELS if f"{name}_mean" in found]
     assert {"jacobian", "effect"} <= {*drawn}
     for trace, name in zip(figure.data, drawn, strict=True):
         mean = found[f"{name}_mean"].values[0]
         np.testing.assert_allclose(trace.y, mean)
-        np.testing.assert_allclose(trace.error_y.array, found[f"{name}_high"].values[0] - mean)
-        np.testing.assert_allclose(trace.error_y.arrayminus, mean - found[f"{name}_low"].values[0])
+        np.testing.assert_allclose(
+            trace.error_y.array, found[f"{name}_high"].values[0] - mean
+        )
+        np.testing.assert_allclose(
+            trace.error_y.arrayminus, mean - found[f"{name}_low"].values[0]
+        )
         assert list(trace.x) == [1, 3]
     span = figure.layout.yaxis.range
     assert span[1] - span[0] >= np.log10(2)

@@ -16,26 +16,36 @@ IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gemma", "gemma3", "gpt2"])
-def test_every_query_is_as_in_a_call_for_it(family: str, bridge_of: Callable[..., Any]) -> None:
+def test_every_query_is_as_in_a_call_for_it(
+    family: str, bridge_of: Callable[..., Any]
+) -> None:
     model = bridge_of(family)
     found = sl.influence(model, IDS, layers=[0, 2, 3])
     assert found["path_bound"].dims == ("query", "layer", "position")
     for query, layer in product((0, 4, 6), (0, 2)):
         one = found.sel(query=query, layer=layer)
         place: dict[str, Any] = {"query": query, "from_layer": layer}
-        np.testing.assert_allclose(one["path_bound"], sl.path_bound(model, IDS, **place), rtol=1e-6)
+        np.testing.assert_allclose(
+            one["path_bound"], sl.path_bound(model, IDS, **place), rtol=1e-6
+        )
         null = sl.path_bound(model, IDS, attention="uniform", **place)
         np.testing.assert_allclose(one["null"], null, rtol=1e-12)
         truth = sl.jacobian_norms(model, IDS, **place)
-        np.testing.assert_allclose(one["jacobian"], truth, rtol=1e-4, atol=1e-7 * float(truth.max()))
+        np.testing.assert_allclose(
+            one["jacobian"], truth, rtol=1e-4, atol=1e-7 * float(truth.max())
+        )
     final = sl.jacobian_norms(model, IDS, from_layer=3, query=4)
-    np.testing.assert_allclose(found["jacobian"].sel(query=4, layer=3), final, rtol=1e-5)
+    np.testing.assert_allclose(
+        found["jacobian"].sel(query=4, layer=3), final, rtol=1e-5
+    )
     assert final[4] > 0
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("norm", ["spectral", "frobenius"])
-def test_a_sketch_is_above_at_every_query_layer_and_position(norm: Any, bridge_of: Callable[..., Any]) -> None:
+def test_a_sketch_is_above_at_every_query_layer_and_position(
+    norm: Any, bridge_of: Callable[..., Any]
+) -> None:
     model = bridge_of("gemma", torch.float64)
     asked: dict[str, Any] = {"queries": [3, 6], "layers": [0, 2, 3]}
     exact = sl.influence(model, IDS, norm=norm, **asked)["jacobian"]
@@ -50,55 +60,105 @@ def test_a_sketch_is_above_at_every_query_layer_and_position(norm: Any, bridge_o
     assert sl.results.provenance(found)["sketch"]["failure_probability"] == 1e-6
     sketched = sl.influence(model, IDS, method="sketch", **asked, **probes)
     for values in (exact, sketched["jacobian"]):
-        assert ((sketched["jacobian_low"] <= values) & (values <= sketched["jacobian_high"])).all()
-    for layer in (0, 2):  # of the same directions, so only the share of the failure probability differs
-        one = sl.jacobian_norms(model, IDS, method="sketch", query=6, from_layer=layer, **probes)
-        np.testing.assert_allclose(sketched["jacobian"].sel(query=6, layer=layer), one, rtol=1e-5)
+        assert (
+            (sketched["jacobian_low"] <= values) & (values <= sketched["jacobian_high"])
+        ).all()
+    for layer in (
+        0,
+        2,
+    ):  # of the same directions, so only the share of the failure probability differs
+        one = sl.jacobian_norms(
+            model, IDS, method="sketch", query=6, from_layer=layer, **probes
+        )
+        np.testing.assert_allclose(
+            sketched["jacobian"].sel(query=6, layer=layer), one, rtol=1e-5
+        )
 
 
 @pytest.mark.slow
-def test_distances_are_means_of_what_positions_keep(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distances_are_means_of_what_positions_keep(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prompt = "How many ones are in 1101 ="
-    whole, usual = sl.influence(tiny, prompt, method="none"), sl.influence_by_distance(tiny, prompt, method="none")
+    whole, usual = (
+        sl.influence(tiny, prompt, method="none"),
+        sl.influence_by_distance(tiny, prompt, method="none"),
+    )
     monkeypatch.setattr(module, "CHUNK", 33)  # three queries at a time
     few = sl.influence_by_distance(tiny, prompt, method="none")
     n = whole.sizes["position"]
     for r in range(n - 1):
-        mean = np.mean([whole["path_bound"].sel(query=q, layer=2)[q - r] for q in range(1 + r, n)])  # without BOS
-        assert float(few["influence"].sel(quantity="path_bound", layer=2, distance=r)) == pytest.approx(mean)
-        assert int(few["pairs"].sel(quantity="path_bound", layer=2, distance=r)) == n - 1 - r
+        mean = np.mean(
+            [whole["path_bound"].sel(query=q, layer=2)[q - r] for q in range(1 + r, n)]
+        )  # without BOS
+        assert float(
+            few["influence"].sel(quantity="path_bound", layer=2, distance=r)
+        ) == pytest.approx(mean)
+        assert (
+            int(few["pairs"].sel(quantity="path_bound", layer=2, distance=r))
+            == n - 1 - r
+        )
     for name in ("influence", "exponent", "exponent_low"):
         np.testing.assert_allclose(few[name], usual[name], rtol=1e-6)
     assert list(few["quantity"].values) == ["path_bound", "null", "path_bound_random"]
-    low, middle, high = (few[f"exponent{end}"].sel(quantity="path_bound", layer=1) for end in ("_low", "", "_high"))
+    low, middle, high = (
+        few[f"exponent{end}"].sel(quantity="path_bound", layer=1)
+        for end in ("_low", "", "_high")
+    )
     assert 0.99 * low <= middle <= 1.01 * high  # ends are found to 10⁻⁴
 
 
 def test_heads_and_representations_are_those_of_a_capture(tiny: Any) -> None:
     prompt = "How many ones are in 1101 ="
-    found, heads = sl.influence(tiny, prompt, method="none"), sl.attention_heads(tiny, prompt)
+    found, heads = (
+        sl.influence(tiny, prompt, method="none"),
+        sl.attention_heads(tiny, prompt),
+    )
     run = sl.capture(tiny, prompt)
     again = sl.influence(tiny, run, method="none")
     np.testing.assert_allclose(again["path_bound"], found["path_bound"], rtol=1e-5)
     seen = run.to_xarray()
-    pattern, streams = seen["pattern"][:, 0].values.astype(float), seen["residual"][:, 0].values.astype(float)
-    np.testing.assert_allclose(heads["sink_rate"], pattern[:, :, 1:, 0].mean(axis=2), rtol=1e-4)
+    pattern, streams = (
+        seen["pattern"][:, 0].values.astype(float),
+        seen["residual"][:, 0].values.astype(float),
+    )
+    np.testing.assert_allclose(
+        heads["sink_rate"], pattern[:, :, 1:, 0].mean(axis=2), rtol=1e-4
+    )
     logs = np.where(pattern > 0, np.log(np.where(pattern > 0, pattern, 1)), 0)
     entropy = -(pattern * logs).sum(axis=-1)[:, :, 1:].mean(axis=2)
-    np.testing.assert_allclose(heads["attention_entropy"], entropy, rtol=1e-4, atol=1e-6)
-    assert (heads["attention_entropy"].max("head") <= heads["uniform_entropy"] + 1e-6).all()
+    np.testing.assert_allclose(
+        heads["attention_entropy"], entropy, rtol=1e-4, atol=1e-6
+    )
+    assert (
+        heads["attention_entropy"].max("head") <= heads["uniform_entropy"] + 1e-6
+    ).all()
     sizes = np.linalg.norm(streams, axis=-1)
     np.testing.assert_allclose(found["first_token_norm"], sizes[:, 0], rtol=1e-5)
-    np.testing.assert_allclose(found["stream_norm"], sizes[:, 1:].mean(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(
+        found["stream_norm"], sizes[:, 1:].mean(axis=1), rtol=1e-5
+    )
     singular = np.linalg.svd(streams, compute_uv=False)
     shares = singular / singular.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(found["effective_rank"], np.exp(-(shares * np.log(shares)).sum(axis=1)), rtol=1e-4)
+    np.testing.assert_allclose(
+        found["effective_rank"],
+        np.exp(-(shares * np.log(shares)).sum(axis=1)),
+        rtol=1e-4,
+    )
     longer = torch.cat([run.ids, run.ids[:, -1:]], dim=1)
     other = sl.capture(tiny, longer).to_xarray()["residual"][:, 0, -1].values
     distance = np.abs(streams[:, -1] - other).max(axis=-1)
-    np.testing.assert_allclose(found["collapse_distance"], distance, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        found["collapse_distance"], distance, rtol=1e-3, atol=1e-4
+    )
     with torch.no_grad():
         _, cache = tiny.run_with_cache(run.ids, names_filter="blocks.2.attn.hook_v")
     values = cache["blocks.2.attn.hook_v"][0].norm(dim=-1).numpy()
-    np.testing.assert_allclose(heads["sink_value_norm"][2], np.repeat(values[0], 4 // values.shape[1]), rtol=1e-5)
-    np.testing.assert_allclose(heads["value_norm"][2, 0], values[1:, 0].mean(), rtol=1e-5)
+    np.testing.assert_allclose(
+        heads["sink_value_norm"][2],
+        np.repeat(values[0], 4 // values.shape[1]),
+        rtol=1e-5,
+    )
+    np.testing.assert_allclose(
+        heads["value_norm"][2, 0], values[1:, 0].mean(), rtol=1e-5
+    )

@@ -14,8 +14,16 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (sl.path_bound, {"from_layer": 7}, "Use a layer from 0"),
     (sl.path_bound, {"to_layer": []}, "has no value or one twice"),
     (sl.path_bound, {"beta1": 0.0}, "beta1=0.0 is not a positive number"),
-    (sl.path_bound, {"beta1": 1e-300}, "beyond the range of float64.*beta1=1e-300.*larger beta1"),
-    (sl.path_bound, {"beta1": 1e-40, "spans": {"all": [1, 2]}}, "beyond the range of float64"),
+    (
+        sl.path_bound,
+        {"beta1": 1e-300},
+        "beyond the range of float64.*beta1=1e-300.*larger beta1",
+    ),
+    (
+        sl.path_bound,
+        {"beta1": 1e-40, "spans": {"all": [1, 2]}},
+        "beyond the range of float64",
+    ),
     (sl.certified_bound, {"n_composed": 0}, "a number of blocks"),
     (sl.jacobian_norms, {"n_probes": 0}, "a number of directions"),
     (sl.jacobian_norms, {"vjp_batch_size": 0}, "batch size"),
@@ -31,7 +39,11 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (sl.jacobian, {"positions": [3], "query": 2}, "not positions from 0 to 2"),
     (sl.jacobian, {"k": 129}, "k="),
     (sl.jacobian, {"prompt": ["110 =", "111 ="]}, "single prompt"),
-    (sl.influence, {"prompt": [2]}, "at least 2 tokens, and this one has 1. Give a longer prompt"),
+    (
+        sl.influence,
+        {"prompt": [2]},
+        "at least 2 tokens, and this one has 1. Give a longer prompt",
+    ),
     (sl.influence, {"queries": [4, -1]}, r"queries=\[4, -1\] has .* one twice"),
     (sl.influence, {"queries": [9]}, "not a position"),
     (sl.influence, {"layers": [1, 2, 1]}, "layers=.* has no value or one twice"),
@@ -40,13 +52,19 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (sl.substitution_effect, {"candidates": [-1]}, "not token ids"),
     (sl.substitution_effect, {"prompt": "11"}, "No candidate differs"),
     (sl.substitution_effect, {"positions": [0]}, "not positions from 1 to 4"),
-    (sl.substitution_effect, {"candidates": "predicted", "positions": [0]}, "positions from 1 to 4"),
+    (
+        sl.substitution_effect,
+        {"candidates": "predicted", "positions": [0]},
+        "positions from 1 to 4",
+    ),
     (sl.knockout_effect, {"spans": {"a": [1]}, "positions": [1]}, "exclude each other"),
     (sl.knockout_effect, {"positions": [4], "query": 3}, "positions from 0 to 3"),
 ]
 
 
 @pytest.mark.parametrize(("measure", "arguments", "complaint"), REFUSED)
-def test_refusals(measure: Any, arguments: dict[str, Any], complaint: str, tiny: Any) -> None:
+def test_refusals(
+    measure: Any, arguments: dict[str, Any], complaint: str, tiny: Any
+) -> None:
     with pytest.raises(SquashlensError, match=complaint):
         raw(measure)(tiny, **{"prompt": "110 ="} | arguments)

@@ -26,7 +26,9 @@ def test_it_is_the_single_measurements_side_by_side(tiny: Any, query: int) -> No
         "path_bound": sl.path_bound(tiny, PROMPT, query=query),
         "null": sl.path_bound(tiny, PROMPT, query=query, attention="uniform"),
         "jacobian": sl.jacobian_norms(tiny, PROMPT, query=query),
-        "jacobian_frozen": sl.jacobian_norms(tiny, PROMPT, query=query, freeze="attention"),
+        "jacobian_frozen": sl.jacobian_norms(
+            tiny, PROMPT, query=query, freeze="attention"
+        ),
     }
     assert ds.sizes["position"] == reach
     for name, expected in alone.items():
@@ -36,10 +38,14 @@ def test_it_is_the_single_measurements_side_by_side(tiny: Any, query: int) -> No
 
 
 @pytest.mark.parametrize("method", ["exact", "sketch"])
-def test_the_map_of_a_capture_hands_on_its_products(method: Any, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_map_of_a_capture_hands_on_its_products(
+    method: Any, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The map needs products to all layers, and the sensitivity those to the lowest; under hooks there are others."""
     passes: list[Any] = []
-    monkeypatch.setattr(products, "record", lambda *of: passes.append(of) or record(*of))
+    monkeypatch.setattr(
+        products, "record", lambda *of: passes.append(of) or record(*of)
+    )
     run, alone = sl.capture(tiny, SHORT), sl.sensitivity(tiny, SHORT, method=method)
     sl.squash_map(tiny, run, method=method, n_probes=64)
     passes.clear()
@@ -47,7 +53,9 @@ def test_the_map_of_a_capture_hands_on_its_products(method: Any, tiny: Any, monk
     assert len(passes) == 1, "of the Jacobian with frozen attention"
     np.testing.assert_allclose(shared["jacobian"], alone["jacobian"], rtol=1e-9)
     assert sl.results.provenance(shared)["call"] == sl.results.provenance(alone)["call"]
-    with sl.applied(tiny, sl.hooks.freeze_attention()):  # the same activations, and other derivatives
+    with sl.applied(
+        tiny, sl.hooks.freeze_attention()
+    ):  # the same activations, and other derivatives
         frozen = sl.jacobian_norms(tiny, run, method=method)
     np.testing.assert_allclose(frozen, shared["jacobian_frozen"], rtol=1e-5)
     assert abs(frozen / shared["jacobian"].values - 1).max() > 0.1
@@ -59,12 +67,21 @@ def test_rank_correlations_leave_out_bos_and_query(tiny: Any) -> None:
     assert int(ds["compared_tokens"]) == inner.sizes["position"]
     for name in ("path_bound", "null", "bound_over_null", "jacobian_frozen"):
         expected = spearmanr(inner[name].values, inner["jacobian"].values).statistic
-        assert float(ds["rank_agreement"].sel(estimate=name)) == pytest.approx(expected, abs=1e-12)
-        trend = spearmanr(inner[name].values, np.arange(inner.sizes["position"])).statistic
-        assert float(ds["position_trend"].sel(estimate=name)) == pytest.approx(trend, abs=1e-12)
+        assert float(ds["rank_agreement"].sel(estimate=name)) == pytest.approx(
+            expected, abs=1e-12
+        )
+        trend = spearmanr(
+            inner[name].values, np.arange(inner.sizes["position"])
+        ).statistic
+        assert float(ds["position_trend"].sel(estimate=name)) == pytest.approx(
+            trend, abs=1e-12
+        )
     assert float(ds["position_trend"].sel(estimate="null")) == -1.0
     assert "Jacobian" not in ds["position_trend"].long_name  # of every estimate
-    assert all("Holm" in ds[f"{name}_p"].long_name for name in ("position_trend", "rank_agreement"))
+    assert all(
+        "Holm" in ds[f"{name}_p"].long_name
+        for name in ("position_trend", "rank_agreement")
+    )
 
 
 def attending(place: int, share: float, blocks: tuple[int, ...] | None = None) -> Hook:
@@ -86,15 +103,23 @@ def test_the_shares_are_those_of_the_captured_patterns(tiny: Any) -> None:
     for block, pattern in patterns.items():
         mean = pattern[0].double().mean(dim=0).numpy()
         a, u = mean[4:, 3].mean(), np.mean([1 / (j + 1) for j in range(4, n)])
-        assert found.sel(block=block)[3].item() == pytest.approx((a - u) / (1 - u), abs=1e-6)
+        assert found.sel(block=block)[3].item() == pytest.approx(
+            (a - u) / (1 - u), abs=1e-6
+        )
     assert not found["sink"].any()
     captured = sl.attention_sinks(tiny, sl.capture(tiny, SHORT, keep="patterns"))
     np.testing.assert_allclose(captured, found, atol=1e-6)
-    assert "No token is a sink" in str(sl.figures.of(found).to_dict()["layout"]["title"])
+    assert "No token is a sink" in str(
+        sl.figures.of(found).to_dict()["layout"]["title"]
+    )
 
 
-@pytest.mark.parametrize(("blocks", "found"), [(None, [2]), ((0, 1, 2, 3), [2]), ((0, 1, 2), [])])
-def test_a_sink_is_found_if_it_is_one_in_most_blocks(tiny: Any, blocks: Any, found: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("blocks", "found"), [(None, [2]), ((0, 1, 2, 3), [2]), ((0, 1, 2), [])]
+)
+def test_a_sink_is_found_if_it_is_one_in_most_blocks(
+    tiny: Any, blocks: Any, found: list[int]
+) -> None:
     with sl.applied(tiny, attending(2, 0.5, blocks)):
         sinks = sl.attention_sinks(tiny, SHORT)
     assert np.flatnonzero(sinks["sink"]).tolist() == found
@@ -112,4 +137,6 @@ def test_correlations_leave_a_sink_out(tiny: Any) -> None:
     assert spans["compared_tokens"] == 1
     rest = [i for i in range(1, found.sizes["position"] - 1) if i != 2]
     rho = np.corrcoef(rankdata(found["path_bound"].values[rest]), rankdata(rest))[0, 1]
-    assert found["position_trend"].sel(estimate="path_bound").item() == pytest.approx(rho)
+    assert found["position_trend"].sel(estimate="path_bound").item() == pytest.approx(
+        rho
+    )

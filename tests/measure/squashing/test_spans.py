@@ -27,23 +27,38 @@ SHARED: dict[str, Any] = {"spans": SPANS}
 def test_the_norm_of_a_span_is_that_of_its_blocks_side_by_side(
     family: str, bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blocks = jacobian_by_jacrev(random_model(CONFIGS[family]).double(), IDS[None], 6).detach().double()
+    blocks = (
+        jacobian_by_jacrev(random_model(CONFIGS[family]).double(), IDS[None], 6)
+        .detach()
+        .double()
+    )
     model = bridge_of(family, torch.float64)
     truth: dict[Any, Any] = {
-        norm: np.array([np.linalg.norm(torch.cat([*blocks[list(s)]], dim=1).numpy(), ord=order) for s in sorted(
-            [sorted(s) for s in SPANS.values()])])
+        norm: np.array(
+            [
+                np.linalg.norm(torch.cat([*blocks[list(s)]], dim=1).numpy(), ord=order)
+                for s in sorted([sorted(s) for s in SPANS.values()])
+            ]
+        )
         for norm, order in ORDERS.items()
-    }  # fmt: skip
+    }
     for norm, expected in truth.items():
         with monkeypatch.context() as patched:  # rows in a file
-            patched.setattr("squashlens.measure.squashing.jacobians.products.available", lambda device: 0)
+            patched.setattr(
+                "squashlens.measure.squashing.jacobians.products.available",
+                lambda device: 0,
+            )
             exact = sl.jacobian_norms(model, IDS, norm=norm, **SHARED)
         np.testing.assert_allclose(exact.values, expected, rtol=1e-6)
-        upper = sl.jacobian_norms(model, IDS, norm=norm, method="sketch_upper", n_probes=6, **SHARED)
+        upper = sl.jacobian_norms(
+            model, IDS, norm=norm, method="sketch_upper", n_probes=6, **SHARED
+        )
         assert (upper.values >= expected * (1 - 1e-5)).all()
         assert (upper["low"].values <= expected * (1 + 1e-5)).all()
         assert (upper["low"].values > 0).all()
-        below = sl.jacobian_norms(model, IDS, norm=norm, method="sketch", n_probes=99, **SHARED)
+        below = sl.jacobian_norms(
+            model, IDS, norm=norm, method="sketch", n_probes=99, **SHARED
+        )
         if norm == "spectral":  # with more directions than d, nothing is left out
             np.testing.assert_allclose(below["low"].values, expected, rtol=1e-6)
     alone = sl.jacobian_norms(model, IDS).values
@@ -52,7 +67,12 @@ def test_the_norm_of_a_span_is_that_of_its_blocks_side_by_side(
     assert found["position"].values.tolist() == [0, 1, 3]
     assert found["span_size"].values.tolist() == [2, 1, 3]
     ends = truth["spectral"][0]
-    assert max(alone[[0, 6]]) <= ends <= np.hypot(*alone[[0, 6]]) < 0.999 * alone[[0, 6]].sum()
+    assert (
+        max(alone[[0, 6]])
+        <= ends
+        <= np.hypot(*alone[[0, 6]])
+        < 0.999 * alone[[0, 6]].sum()
+    )
 
 
 @pytest.mark.slow
@@ -60,10 +80,26 @@ def test_bounds_of_spans_and_their_sensitivity(tiny: Any) -> None:
     prompt = "How many ones are in 1101 ="
     shared: Any = {"query": 9}
     words = sl.sensitivity(tiny, prompt, spans="words", **shared)
-    assert sl.results.provenance(words)["spans"] == [[1], [2], [3], [4], [5], [6, 7, 8, 9]]
-    assert words["token"].values.tolist() == ["How", "many", "ones", "are", "in", "1101"]
-    for name, one in (("path_bound", sl.path_bound(tiny, prompt, query=9)),
-                      ("null", sl.path_bound(tiny, prompt, query=9, attention="uniform"))):  # fmt: skip
+    assert sl.results.provenance(words)["spans"] == [
+        [1],
+        [2],
+        [3],
+        [4],
+        [5],
+        [6, 7, 8, 9],
+    ]
+    assert words["token"].values.tolist() == [
+        "How",
+        "many",
+        "ones",
+        "are",
+        "in",
+        "1101",
+    ]
+    for name, one in (
+        ("path_bound", sl.path_bound(tiny, prompt, query=9)),
+        ("null", sl.path_bound(tiny, prompt, query=9, attention="uniform")),
+    ):
         assert words[name].values[-1] == pytest.approx(np.linalg.norm(one.values[6:10]))
         np.testing.assert_allclose(words[name].values[:-1], one.values[1:6], rtol=1e-6)
     exact = sl.jacobian_norms(tiny, prompt, spans="words", **shared)
@@ -75,12 +111,20 @@ def test_bounds_of_spans_and_their_sensitivity(tiny: Any) -> None:
 
 
 @pytest.mark.parametrize("family", ["gemma", "gpt2"])
-def test_the_effect_of_a_span_is_that_of_replacing_all_its_tokens(family: str, bridge_of: Callable[..., Any]) -> None:
+def test_the_effect_of_a_span_is_that_of_replacing_all_its_tokens(
+    family: str, bridge_of: Callable[..., Any]
+) -> None:
     """Against every replacement on the plain model: 200 draws of at most 6 find them all, and count each once."""
-    model, plain, among = bridge_of(family, torch.float64), random_model(CONFIGS[family]).double(), [5, 7, 9]
+    model, plain, among = (
+        bridge_of(family, torch.float64),
+        random_model(CONFIGS[family]).double(),
+        [5, 7, 9],
+    )
     shared: dict[str, Any] = {"candidates": among, "query": 5}
     spans = {"pair": [3, 1], "one": [4], "up to the query": [5, 6]}
-    found = sl.substitution_effect(model, IDS, n_replacements=200, spans=spans, **shared)
+    found = sl.substitution_effect(
+        model, IDS, n_replacements=200, spans=spans, **shared
+    )
     assert found["token"].values.tolist() == ["pair", "one", "up to the query"]
     assert found["span_size"].values.tolist() == [2, 1, 2]
     assert sl.results.provenance(found)["spans"] == [[1, 3], [4], [5, 6]]
@@ -93,7 +137,9 @@ def test_the_effect_of_a_span_is_that_of_replacing_all_its_tokens(family: str, b
     y, logs = outcome(IDS)
     for at, inside in enumerate([[1, 3], [4], [5]]):
         gaps, apart = [], []
-        for tokens in product(*[[t for t in among if t != int(IDS[place])] for place in inside]):
+        for tokens in product(
+            *[[t for t in among if t != int(IDS[place])] for place in inside]
+        ):
             other = IDS.clone()
             other[inside] = torch.tensor(tokens)
             moved, others = outcome(other)
@@ -102,7 +148,9 @@ def test_the_effect_of_a_span_is_that_of_replacing_all_its_tokens(family: str, b
         assert found["effect"].values[at] == pytest.approx(np.mean(gaps), rel=1e-4)
         assert found["effect_std"].values[at] == pytest.approx(np.std(gaps), rel=1e-3)
         assert found["kl"].values[at] == pytest.approx(np.mean(apart), rel=1e-3)
-    alone = sl.substitution_effect(model, IDS, n_replacements=1, positions=[1, 4], **shared)
+    alone = sl.substitution_effect(
+        model, IDS, n_replacements=1, positions=[1, 4], **shared
+    )
     spans = {"a": [1], "b": [4], "after the query": [6]}
     found = sl.substitution_effect(model, IDS, n_replacements=1, spans=spans, **shared)
     np.testing.assert_array_equal(found["effect"], alone["effect"][[1, 4, 6]])
@@ -110,15 +158,50 @@ def test_the_effect_of_a_span_is_that_of_replacing_all_its_tokens(family: str, b
 
 def test_words_sentences_and_lines() -> None:
     text = 'One two. "Three!" Four\n\n 5.5 six'
-    assert [name for name, *_ in pieces_of(text, "words")] == ["One", "two.", '"Three!"', "Four", "5.5", "six"]
-    assert [name for name, *_ in pieces_of(text, "sentences")] == ["One two.", '"Three!"', "Four", "5.5 six"]
-    assert [name for name, *_ in pieces_of(text, "lines")] == ['One two. "Three!" Four', "5.5 six"]
+    assert [name for name, *_ in pieces_of(text, "words")] == [
+        "One",
+        "two.",
+        '"Three!"',
+        "Four",
+        "5.5",
+        "six",
+    ]
+    assert [name for name, *_ in pieces_of(text, "sentences")] == [
+        "One two.",
+        '"Three!"',
+        "Four",
+        "5.5 six",
+    ]
+    assert [name for name, *_ in pieces_of(text, "lines")] == [
+        'One two. "Three!" Four',
+        "5.5 six",
+    ]
     for kind in ("words", "sentences", "lines"):
-        assert all(name == text[start:end].strip() for name, start, end in pieces_of(text, kind))
-    tokens = ["One", " two", ".", ' "', "Thr", "ee!", '"', " Four", "\n", "\n ", "5", ".5", " six"]
+        assert all(
+            name == text[start:end].strip()
+            for name, start, end in pieces_of(text, kind)
+        )
+    tokens = [
+        "One",
+        " two",
+        ".",
+        ' "',
+        "Thr",
+        "ee!",
+        '"',
+        " Four",
+        "\n",
+        "\n ",
+        "5",
+        ".5",
+        " six",
+    ]
     words = positions_in(tokens, pieces_of(text, "words"))
     assert words == [[0], [1, 2], [3, 4, 5, 6], [7], [8, 9, 10, 11], [12]]
-    assert positions_in(tokens, pieces_of(text, "lines")) == [[0, 1, 2, 3, 4, 5, 6, 7], [8, 9, 10, 11, 12]]
+    assert positions_in(tokens, pieces_of(text, "lines")) == [
+        [0, 1, 2, 3, 4, 5, 6, 7],
+        [8, 9, 10, 11, 12],
+    ]
 
 
 def test_a_character_of_several_tokens_is_in_the_span_that_it_ends_in() -> None:
@@ -131,15 +214,26 @@ def test_a_character_of_several_tokens_is_in_the_span_that_it_ends_in() -> None:
     text = "aé→ 漢 z"
     texts = texts_in_context(Bytes(), list(text.encode()))
     assert "".join(texts) == text
-    assert positions_in(texts, pieces_of(text, "words")) == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9], [10, 11]]
+    assert positions_in(texts, pieces_of(text, "words")) == [
+        [0, 1, 2, 3, 4, 5],
+        [6, 7, 8, 9],
+        [10, 11],
+    ]
 
 
 def test_the_ends_of_known_norms() -> None:
     """Norms of rows side by side, of which rounding moves each by 0.1 (e + 4), where 4 is that of all rows."""
-    high, low, likely = torch.tensor([[[3.0, 0.0, 4.0]], [[2.0, 0.0, 1.0]], [[1.0, 0.0, 3.5]]], dtype=torch.float64)
+    high, low, likely = torch.tensor(
+        [[[3.0, 0.0, 4.0]], [[2.0, 0.0, 1.0]], [[1.0, 0.0, 3.5]]], dtype=torch.float64
+    )
     ends = Ends(high, low, likely)
-    assert ends.tightness == 1.5  # 3 ÷ 2, as the estimate is below the lower end; 0 ÷ 0 is 1
-    spans, reached = Spans(["a", "b", ""], [[0, 2], [1], [0, 1, 2]]), torch.tensor([[[True, False, True]]])
+    assert (
+        ends.tightness == 1.5
+    )  # 3 ÷ 2, as the estimate is below the lower end; 0 ÷ 0 is 1
+    spans, reached = (
+        Spans(["a", "b", ""], [[0, 2], [1], [0, 1, 2]]),
+        torch.tensor([[[True, False, True]]]),
+    )
     found = ends.by_span(reached, torch.tensor([[0.1]], dtype=torch.float64), spans)
     root = 0.1 * 2**0.5  # of the two rows of the first span; nothing reaches the second
     np.testing.assert_allclose(found.high, [[3 + root * (3 + 4), 0]])

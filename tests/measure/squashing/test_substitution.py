@@ -22,7 +22,12 @@ def test_tokens_are_drawn_with_the_probabilities_of_the_model(
     model, place, draws = bridge_of("gemma"), 3, 2000
     ids = torch.tensor(IDS)
     with torch.no_grad():
-        p = plain_outputs(plain_of("gemma"), ids[None]).logits[0, place - 1].double().softmax(-1)
+        p = (
+            plain_outputs(plain_of("gemma"), ids[None])
+            .logits[0, place - 1]
+            .double()
+            .softmax(-1)
+        )
     p[[IDS[place], 2]] = 0  # neither the token itself nor BOS
     generator = torch.Generator().manual_seed(0)
     counts = np.zeros(len(p))
@@ -31,7 +36,9 @@ def test_tokens_are_drawn_with_the_probabilities_of_the_model(
         counts[token] += 1
     assert counts[[IDS[place], 2]].sum() == 0
     likely = (p > 0).numpy()
-    assert p[likely].max() > 2 * p[likely].min()  # far enough from uniform for the test to tell
+    assert (
+        p[likely].max() > 2 * p[likely].min()
+    )  # far enough from uniform for the test to tell
     expected = (p / p.sum()).numpy()[likely] * draws
     assert chisquare(counts[likely], expected).pvalue > 1e-4
     assert chisquare(counts[likely]).pvalue < 1e-6
@@ -48,12 +55,16 @@ def test_effects_of_expected_tokens(bridge_of: Callable[..., Any]) -> None:
     given = sl.substitution_effect(model, IDS, candidates=every, **options)
     np.testing.assert_allclose(natural["effect"], given["effect"], rtol=1e-4)
     np.testing.assert_allclose(natural["kl"], given["kl"], rtol=1e-3)
-    few = sl.substitution_effect(model, IDS, candidates="predicted", n_replacements=4, spans={"a": [1, 2]})
+    few = sl.substitution_effect(
+        model, IDS, candidates="predicted", n_replacements=4, spans={"a": [1, 2]}
+    )
     assert few["effect"].shape == (1,)
 
 
 @pytest.mark.parametrize("spread", [0.5, 2.0])
-def test_the_noise_ceiling_is_the_correlation_of_expectations_with_means(spread: float) -> None:
+def test_the_noise_ceiling_is_the_correlation_of_expectations_with_means(
+    spread: float,
+) -> None:
     rng = np.random.default_rng(0)
     ceilings, truths = [], []
     for seed in range(24):
@@ -65,8 +76,12 @@ def test_the_noise_ceiling_is_the_correlation_of_expectations_with_means(spread:
     assert np.mean(truths) < 0.99
 
 
-def test_there_is_no_ceiling_without_replacements(bridge_of: Callable[..., Any]) -> None:
+def test_there_is_no_ceiling_without_replacements(
+    bridge_of: Callable[..., Any],
+) -> None:
     one = sl.substitution_effect(bridge_of("gemma"), IDS, n_replacements=1)
     assert np.isnan(float(one["noise_ceiling"]))
-    both = sl.substitution_effect(bridge_of("gemma"), [IDS, [2, *IDS[:0:-1]]], n_replacements=4)
+    both = sl.substitution_effect(
+        bridge_of("gemma"), [IDS, [2, *IDS[:0:-1]]], n_replacements=4
+    )
     assert both["noise_ceiling"].dims == ("prompt",)

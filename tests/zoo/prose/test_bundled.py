@@ -30,10 +30,19 @@ def measured() -> dict[str, Any]:
 
 
 def test_it_is_gemma_2_with_windows_and_soft_caps() -> None:
-    stored, expected = json.loads((FOLDER / "config.json").read_text()), config().to_dict()
+    stored, expected = (
+        json.loads((FOLDER / "config.json").read_text()),
+        config().to_dict(),
+    )
     assert stored["architectures"] == ["Gemma2ForCausalLM"]
     assert stored["dtype"] == "float32"
-    for name in ("layer_types", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping", "vocab_size"):
+    for name in (
+        "layer_types",
+        "sliding_window",
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+        "vocab_size",
+    ):
         assert stored[name] == expected[name]
     assert sl.zoo.trained_length("tiny-prose") is None
 
@@ -45,7 +54,9 @@ def test_the_card_has_the_stored_numbers_sources_and_licences() -> None:
         assert source.package in text
         assert source.licence in text
     recipe = json.loads((FOLDER / HISTORY).read_text())["recipe"]
-    assert recipe == Recipe().__dict__, "train-prose has the recipe of the bundled weights"
+    assert recipe == Recipe().__dict__, (
+        "train-prose has the recipe of the bundled weights"
+    )
 
 
 @pytest.mark.slow
@@ -54,7 +65,9 @@ def test_the_abilities_are_what_the_model_does(measured: dict[str, Any]) -> None
     assert found.keys() == measured["abilities"].keys()
     for name, value in found.items():
         # One sentence pair or answer may fall otherwise on another processor; code lengths hardly move.
-        assert value == pytest.approx(measured["abilities"][name], rel=1e-3, abs=0.13 if value <= 1 else 0), name
+        assert value == pytest.approx(
+            measured["abilities"][name], rel=1e-3, abs=0.13 if value <= 1 else 0
+        ), name
 
 
 @pytest.mark.slow
@@ -72,7 +85,10 @@ def test_any_text_is_tokenized_and_measured(model: Any, text: str) -> None:
 def test_windows_and_soft_caps_take_effect(model: Any) -> None:
     """A token beyond the windows of three blocks is still reached by the others; a window's block gives it nothing."""
     run = sl.capture(model, " ".join([TEXT] * 6), keep="patterns")
-    far = {block: float(pattern[0, :, -1, :-64].max()) for block, pattern in run.patterns.items()}
+    far = {
+        block: float(pattern[0, :, -1, :-64].max())
+        for block, pattern in run.patterns.items()
+    }
     assert all(far[block] == 0 for block in (0, 2, 4))
     assert all(far[block] > 0 for block in (1, 3, 5))
     with torch.no_grad():

@@ -26,7 +26,9 @@ def test_a_bigram_model_by_hand() -> None:
     assert model.probabilities(np.array([0, 3, 3]))[1] == pytest.approx(1 / 8)
 
 
-documents = st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=12), min_size=1, max_size=6)
+documents = st.lists(
+    st.lists(st.integers(1, 3), min_size=1, max_size=12), min_size=1, max_size=6
+)
 
 
 class Twin:
@@ -37,19 +39,25 @@ class Twin:
         self.counts: dict[int, Counter[tuple[int, ...]]] = {order: Counter()}
         for text in texts:
             padded = [BOS] * (order - 1) + text
-            self.counts[order].update(tuple(padded[i : i + order]) for i in range(len(text)))
+            self.counts[order].update(
+                tuple(padded[i : i + order]) for i in range(len(text))
+            )
         for n in range(order - 1, 0, -1):
             before = defaultdict(set)
             for gram in self.counts[n + 1]:
                 before[gram[1:]].add(gram[0])
-            self.counts[n] = Counter({gram: len(tokens) for gram, tokens in before.items()})
+            self.counts[n] = Counter(
+                {gram: len(tokens) for gram, tokens in before.items()}
+            )
 
     def discount(self, n: int, count: int) -> Fraction:
         of = Counter(self.counts[n].values())
         if any(of[c] == 0 for c in (1, 2, 3, 4)):
             return Fraction(min(count, 3), 2)
         c = min(count, 3)
-        return c - (c + 1) * Fraction(of[1], of[1] + 2 * of[2]) * Fraction(of[c + 1], of[c])
+        return c - (c + 1) * Fraction(of[1], of[1] + 2 * of[2]) * Fraction(
+            of[c + 1], of[c]
+        )
 
     def p(self, context: Sequence[int], token: int, n: int) -> Fraction:
         if n == 0:
@@ -61,24 +69,44 @@ class Twin:
             return lower
         own, total = seen.get((*h, token), 0), sum(seen.values())
         left = sum(self.discount(n, c) for c in seen.values())
-        return ((own - self.discount(n, own)) if own else Fraction(0)) / total + left / total * lower
+        return (
+            (own - self.discount(n, own)) if own else Fraction(0)
+        ) / total + left / total * lower
 
 
 @settings(deadline=None, max_examples=40)
-@given(documents, st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(1, 5))
-def test_equals_a_twin_of_dictionaries(texts: list[list[int]], text: list[int], order: int) -> None:
+@given(
+    documents, st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(1, 5)
+)
+def test_equals_a_twin_of_dictionaries(
+    texts: list[list[int]], text: list[int], order: int
+) -> None:
     model = KneserNey([np.array([BOS, *t]) for t in texts], vocabulary=5, order=order)
     twin = Twin(texts, order)
     padded = [BOS] * order + text
-    expected = [float(twin.p(padded[: order + i], token, order)) for i, token in enumerate(text)]
-    assert model.probabilities(np.array([BOS, *text])) == pytest.approx(expected, rel=1e-9)
+    expected = [
+        float(twin.p(padded[: order + i], token, order)) for i, token in enumerate(text)
+    ]
+    assert model.probabilities(np.array([BOS, *text])) == pytest.approx(
+        expected, rel=1e-9
+    )
 
 
 def test_equals_the_twin_with_estimated_discounts() -> None:
     rng = np.random.default_rng(5)
     texts = [rng.geometric(0.5, size=60).clip(1, 3).tolist() for _ in range(8)]
-    model, twin = KneserNey([np.array([BOS, *t]) for t in texts], vocabulary=5, order=4), Twin(texts, 4)
-    assert all(min(Counter(twin.counts[4].values())[c] for c in (1, 2, 3, 4)) > 0 for _ in texts)
+    model, twin = (
+        KneserNey([np.array([BOS, *t]) for t in texts], vocabulary=5, order=4),
+        Twin(texts, 4),
+    )
+    assert all(
+        min(Counter(twin.counts[4].values())[c] for c in (1, 2, 3, 4)) > 0
+        for _ in texts
+    )
     padded = [BOS] * 4 + texts[0]
-    expected = [float(twin.p(padded[: 4 + i], token, 4)) for i, token in enumerate(texts[0])]
-    assert model.probabilities(np.array([BOS, *texts[0]])) == pytest.approx(expected, rel=1e-9)
+    expected = [
+        float(twin.p(padded[: 4 + i], token, 4)) for i, token in enumerate(texts[0])
+    ]
+    assert model.probabilities(np.array([BOS, *texts[0]])) == pytest.approx(
+        expected, rel=1e-9
+    )

@@ -29,12 +29,16 @@ class Counting:
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 3 * CONTEXT))
-def test_every_token_is_scored_once_and_with_half_a_context_before_it(length: int) -> None:
+def test_every_token_is_scored_once_and_with_half_a_context_before_it(
+    length: int,
+) -> None:
     model = Counting()
     found = Reader(model, None).document([2, *[5] * length])
     assert found == pytest.approx([math.log(8)] * length, rel=1e-6)
     assert max(model.lengths) <= CONTEXT
-    assert len(model.lengths) == 1 + max(0, math.ceil((length - (CONTEXT - 1)) / (CONTEXT - 1 - STRIDE)))
+    assert len(model.lengths) == 1 + max(
+        0, math.ceil((length - (CONTEXT - 1)) / (CONTEXT - 1 - STRIDE))
+    )
 
 
 def test_tokens_are_scored_where_they_stand() -> None:

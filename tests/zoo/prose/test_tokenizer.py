@@ -8,7 +8,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from squashlens import zoo
 from training.prose.tokenizer import VOCABULARY, encode, train_tokenizer
 
-BUNDLED: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(zoo.folder("tiny-prose"))
+BUNDLED: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(
+    zoo.folder("tiny-prose")
+)
 FRESH = train_tokenizer(["the cat and the dog and the house"], vocabulary=270)
 
 

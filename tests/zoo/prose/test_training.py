@@ -14,7 +14,11 @@ from training.prose.corpus import MANIFEST
 from training.prose.tokenizer import TOKENIZER, TOKENS, encode, train_tokenizer
 from training.prose.train import Recipe, Rows, halves_of
 
-TEXTS = [f"The {word} of the {other} is in the house, and nobody saw it.\n" * 4 for word in "abc" for other in "defg"]
+TEXTS = [
+    f"The {word} of the {other} is in the house, and nobody saw it.\n" * 4
+    for word in "abc"
+    for other in "defg"
+]
 RECIPE = Recipe(steps=6, decay_from=4, tokens=64, first_length=16, warmup=2)
 
 
@@ -24,7 +28,10 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
     tokenizer = train_tokenizer(TEXTS, vocabulary=300)
     tokenizer.save_pretrained(folder / TOKENIZER)
-    np.save(folder / TOKENS, np.concatenate([np.array(encode(t, tokenizer), np.uint16) for t in TEXTS]))
+    np.save(
+        folder / TOKENS,
+        np.concatenate([np.array(encode(t, tokenizer), np.uint16) for t in TEXTS]),
+    )
     (folder / MANIFEST).write_text("{}")
     return folder
 
@@ -32,14 +39,29 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same architecture, made small."""
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "head_dim": 8, "vocab_size": 300}
-    config = {**training.config().to_dict(), **sizes, "layer_types": None, "sliding_window": 4}
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "head_dim": 8,
+        "vocab_size": 300,
+    }
+    config = {
+        **training.config().to_dict(),
+        **sizes,
+        "layer_types": None,
+        "sliding_window": 4,
+    }
     monkeypatch.setattr(training, "CONTEXT", 32)
-    monkeypatch.setattr(training, "config", lambda: Gemma2Config(**config, attn_implementation="eager"))
+    monkeypatch.setattr(
+        training, "config", lambda: Gemma2Config(**config, attn_implementation="eager")
+    )
 
 
 @pytest.mark.usefixtures("small")
-def test_an_interrupted_run_goes_on_from_its_checkpoint(text: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on_from_its_checkpoint(
+    text: Path, tmp_path: Path
+) -> None:
     """Stopped in each phase, and with the end moved before the decay begins: the same bits."""
     training.train(text, tmp_path / "whole", tmp_path / "whole.pt", RECIPE, every=2)
     for stop in (2, 5):
@@ -51,10 +73,14 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(text: Path, tmp_path: Pa
             _stopped(text, tmp_path, checkpoint, stop)
         training.train(text, tmp_path / f"resumed{stop}", checkpoint, RECIPE, every=2)
         whole, resumed = (
-            Gemma2ForCausalLM.from_pretrained(tmp_path / n).state_dict() for n in ("whole", f"resumed{stop}")
+            Gemma2ForCausalLM.from_pretrained(tmp_path / n).state_dict()
+            for n in ("whole", f"resumed{stop}")
         )
         assert all(torch.equal(whole[k], resumed[k]) for k in whole)
-        losses = [json.loads((tmp_path / n / training.HISTORY).read_text()) for n in ("whole", f"resumed{stop}")]
+        losses = [
+            json.loads((tmp_path / n / training.HISTORY).read_text())
+            for n in ("whole", f"resumed{stop}")
+        ]
         assert losses[0] == losses[1]
         assert len(losses[0]["losses"]) == RECIPE.steps
 
@@ -87,7 +113,9 @@ def test_two_halves_are_the_whole_batch(text: Path) -> None:
     model.zero_grad()
     together = training.loss_of(model, torch.cat(halves))
     together.backward()
-    assert loss == pytest.approx(together.item(), rel=1e-2)  # products in bfloat16 have eight bits
+    assert loss == pytest.approx(
+        together.item(), rel=1e-2
+    )  # products in bfloat16 have eight bits
     for one, other in zip(gradients, (p.grad for p in model.parameters()), strict=True):
         assert other is not None
         assert torch.linalg.norm(one - other) <= 0.03 * torch.linalg.norm(other)

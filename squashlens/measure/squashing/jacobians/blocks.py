@@ -25,7 +25,9 @@ from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.records.results import Variable
 
 RANKS = 5  # tokens that a direction raises or lowers most
-COPIES = 4  # of the blocks: rows, the result, and what a singular value decomposition needs
+COPIES = (
+    4  # of the blocks: rows, the result, and what a singular value decomposition needs
+)
 Logits = Float[Tensor, "place direction outcome"]
 
 
@@ -82,7 +84,14 @@ def jacobian(
     """
     parts = frozen_parts(freeze)
     given = None if positions is None else list(positions)
-    how = {"query": query, "positions": given, "k": k, "freeze": parts, "from_layer": from_layer, "to_layer": to_layer}
+    how = {
+        "query": query,
+        "positions": given,
+        "k": k,
+        "freeze": parts,
+        "from_layer": from_layer,
+        "to_layer": to_layer,
+    }
     session = Session.start(model, prompt, "jacobian", **how)
     session.require_one()
     n, d = session.query(query), width(session.model)
@@ -93,43 +102,87 @@ def jacobian(
     what = f"Computing the blocks of {len(places)} tokens, of {d} × {d} numbers each,"
     remedy = "Use fewer positions=, or `jacobian_norms`, which keeps no block."
     require_room(COPIES * 8 * len(places) * d**2, torch.device("cpu"), what, remedy)
-    pullback = Pullback(session, [from_layer], freezing(parts), top, to_layer, vjp_batch_size)
+    pullback = Pullback(
+        session, [from_layer], freezing(parts), top, to_layer, vjp_batch_size
+    )
     blocks = torch.empty(len(places), d, d, dtype=torch.float64)
     done = 0
     for rows in Products(pullback, n).along(torch.eye(d, dtype=torch.float64)):
-        blocks[:, done : done + len(rows)] = rows[:, 0, places].double().cpu().transpose(0, 1)
+        blocks[:, done : done + len(rows)] = (
+            rows[:, 0, places].double().cpu().transpose(0, 1)
+        )
         done += len(rows)
     left, values, right = _leading(blocks, k)
-    shares = values.square() / blocks.square().sum(dim=(1, 2))[:, None]  # NaN for a block of zeros
+    shares = (
+        values.square() / blocks.square().sum(dim=(1, 2))[:, None]
+    )  # NaN for a block of zeros
     held = and_frozen(parts)
     places_by_k = "position", "direction"
     variables: dict[str, Variable] = {
-        "jacobian": (("position", "out", "in"), blocks, f"blocks of the Jacobian{held}", "1"),
-        "singular_value": (places_by_k, values, f"singular values of the blocks{held}", "1"),
-        "share": (places_by_k, shares, f"share of the squared Frobenius norm{held}", "1"),
-        "left": (("position", "direction", "out"), left, f"left singular vectors{held}", "1"),
-        "right": (("position", "direction", "in"), right, f"right singular vectors{held}", "1"),
+        "jacobian": (
+            ("position", "out", "in"),
+            blocks,
+            f"blocks of the Jacobian{held}",
+            "1",
+        ),
+        "singular_value": (
+            places_by_k,
+            values,
+            f"singular values of the blocks{held}",
+            "1",
+        ),
+        "share": (
+            places_by_k,
+            shares,
+            f"share of the squared Frobenius norm{held}",
+            "1",
+        ),
+        "left": (
+            ("position", "direction", "out"),
+            left,
+            f"left singular vectors{held}",
+            "1",
+        ),
+        "right": (
+            ("position", "direction", "in"),
+            right,
+            f"right singular vectors{held}",
+            "1",
+        ),
     }
     why = _why_not_unembedded(session, to_layer)
     if why is None:
         site = residual_site("y", session.model)
-        y = streams_at(session.model, session.ids.clone(), [site], at=n)[site]  # which freezing does not change
-        variables |= _tokens(session, _logit_changes(session, y, values[..., None] * left))
+        y = streams_at(session.model, session.ids.clone(), [site], at=n)[
+            site
+        ]  # which freezing does not change
+        variables |= _tokens(
+            session, _logit_changes(session, y, values[..., None] * left)
+        )
     _, coords = session.coords()
     coords = {
-        "position": np.array(places), "token": ("position", coords["token"][1][places]),
-        "token_id": ("position", coords["token_id"][1][places]), "direction": np.arange(k), "out": np.arange(d),
+        "position": np.array(places),
+        "token": ("position", coords["token"][1][places]),
+        "token_id": ("position", coords["token_id"][1][places]),
+        "direction": np.arange(k),
+        "out": np.arange(d),
         "in": np.arange(d),
-    }  # fmt: skip
+    }
     if why is None:
         coords["rank"] = np.arange(variables["raised"][1].shape[-1])
     ran = {"attention_implementation": pullback.attention, "unembedded": why or "yes"}
-    return session.knowing(**ran).dataset("Jacobian of the query's representation", coords, variables)
+    return session.knowing(**ran).dataset(
+        "Jacobian of the query's representation", coords, variables
+    )
 
 
 def _leading(
     blocks: Float[Tensor, "place out in"], k: int
-) -> tuple[Float[Tensor, "place direction out"], Float[Tensor, "place direction"], Float[Tensor, "place direction in"]]:
+) -> tuple[
+    Float[Tensor, "place direction out"],
+    Float[Tensor, "place direction"],
+    Float[Tensor, "place direction in"],
+]:
     """Left vectors, singular values and right vectors, with the largest entry of each left vector positive."""
     u, s, vh = torch.linalg.svd(blocks)
     left = u[..., :k].mT
@@ -149,11 +202,15 @@ def _why_not_unembedded(session: Session, to_layer: Target) -> str | None:
     return None
 
 
-def _logit_changes(session: Session, y: Float[Tensor, "1 d"], steps: Float[Tensor, "place direction d"]) -> Logits:
+def _logit_changes(
+    session: Session, y: Float[Tensor, "1 d"], steps: Float[Tensor, "place direction d"]
+) -> Logits:
     """The derivative of the logits along each step from y, without its mean over the vocabulary."""
     flat = steps.flatten(0, 1).to(y.device, y.dtype)
     here = y.expand_as(flat).contiguous()
-    changes: Any = torch.func.jvp(lambda at: logits_of(session.model, at), (here,), (flat,))
+    changes: Any = torch.func.jvp(
+        lambda at: logits_of(session.model, at), (here,), (flat,)
+    )
     found = changes[1].double().cpu().unflatten(0, steps.shape[:2])
     return found - found.mean(dim=-1, keepdim=True)
 
@@ -164,7 +221,19 @@ def _tokens(session: Session, changes: Logits) -> dict[str, Variable]:
     dims = ("position", "direction", "rank")
     for name, largest in (("raised", True), ("lowered", False)):
         values, ids = changes.topk(min(RANKS, changes.shape[-1]), largest=largest)
-        texts = np.array(display_tokens(session.model, ids.flatten(0, 1)), dtype=object).reshape(ids.shape)
-        found[f"{name}_token"] = (dims, texts, f"tokens whose logits are {name} most", "text")
-        found[name] = (dims, values.numpy(), f"change of the logits that are {name} most", "nats")
+        texts = np.array(
+            display_tokens(session.model, ids.flatten(0, 1)), dtype=object
+        ).reshape(ids.shape)
+        found[f"{name}_token"] = (
+            dims,
+            texts,
+            f"tokens whose logits are {name} most",
+            "text",
+        )
+        found[name] = (
+            dims,
+            values.numpy(),
+            f"change of the logits that are {name} most",
+            "nats",
+        )
     return found

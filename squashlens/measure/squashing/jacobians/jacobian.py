@@ -24,10 +24,18 @@ from squashlens.measure.squashing.jacobians.products import ByToken, Products, P
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.remarks import remark
 
-STATED = ("rounding", "failure_probability", "estimated_tightness")  # by the attributes of a certified bound
+STATED = (
+    "rounding",
+    "failure_probability",
+    "estimated_tightness",
+)  # by the attributes of a certified bound
 
 
-@measurement("by_token", prompts="equal", cheaper="A sketch, or one of fewer n_probes=, takes less.")
+@measurement(
+    "by_token",
+    prompts="equal",
+    cheaper="A sketch, or one of fewer n_probes=, takes less.",
+)
 def jacobian_norms(
     model: Bridge,
     prompt: PromptOrCapture,
@@ -100,37 +108,68 @@ def jacobian_norms(
     >>> bool((spectral <= frobenius).all())
     True
     """
-    way = sketch.Estimation(method=method, n_probes=n_probes, rtol=rtol, vjp_batch_size=vjp_batch_size, seed=seed)
+    way = sketch.Estimation(
+        method=method,
+        n_probes=n_probes,
+        rtol=rtol,
+        vjp_batch_size=vjp_batch_size,
+        seed=seed,
+    )
     _require_possible(way, norm)
     parts = frozen_parts(freeze)
     hooks = freezing(parts)
     model = require_sound(model)
     way = sketch.resolved(way, model, ("exact", "sketch", "sketch_upper"))
     session = Session.start(
-        model, prompt, "jacobian_norms",
-        norm=norm, freeze=parts, query=query, from_layer=from_layer, to_layer=to_layer, spans=spans, **asdict(way),
-    )  # fmt: skip
-    layers, (session, groups) = session.spans(from_layer, to_layer), Spans.of(session, spans)
+        model,
+        prompt,
+        "jacobian_norms",
+        norm=norm,
+        freeze=parts,
+        query=query,
+        from_layer=from_layer,
+        to_layer=to_layer,
+        spans=spans,
+        **asdict(way),
+    )
+    layers, (session, groups) = (
+        session.spans(from_layer, to_layer),
+        Spans.of(session, spans),
+    )
     kinds = {"exact": "", "sketch": "sketched ", "sketch_upper": "upper bound on the "}
     long_name = f"{kinds[way.method]}{norm} norm of the Jacobian{and_frozen(parts)}"
     long_name += "" if groups is None else ", of all tokens of the span together"
     n, found = session.query(query), {}
     if way.method == "sketch_upper":
-        bounds, known = sketch.certified_norms(session, layers, hooks, from_layer, n, norm, way, groups)
+        bounds, known = sketch.certified_norms(
+            session, layers, hooks, from_layer, n, norm, way, groups
+        )
         stated = {name: known[name] for name in STATED if name in known}
         for to, ends in bounds.items():
-            found[to] = session.label(ends.high, "jacobian_norm", long_name, "1", sketch=known).assign_attrs(stated)
-            found[to]["low"] = session.label(ends.low, "low", "lower bound on the norm", "1")
+            found[to] = session.label(
+                ends.high, "jacobian_norm", long_name, "1", sketch=known
+            ).assign_attrs(stated)
+            found[to]["low"] = session.label(
+                ends.low, "low", "lower bound on the norm", "1"
+            )
         return session.by_layer(to_layer, found)
     if dtype_of(session.model).itemsize < 4:
-        remark("In half precision, small Jacobian entries are several times too large. Load the model in float32.")
+        remark(
+            "In half precision, small Jacobian entries are several times too large. Load the model in float32."
+        )
     for to, top in layers.items():
         pullback = Pullback(session, [from_layer], hooks, top, to, vjp_batch_size)
-        values, ends, facts = _estimated(Products(pullback, n, groups), norm, way, len(layers))
+        values, ends, facts = _estimated(
+            Products(pullback, n, groups), norm, way, len(layers)
+        )
         ran = {"attention_implementation": pullback.attention}
-        found[to] = session.label(values, "jacobian_norm", long_name, "1", **facts, **ran)
+        found[to] = session.label(
+            values, "jacobian_norm", long_name, "1", **facts, **ran
+        )
         for name, end in ends.items():
-            found[to][name] = session.label(end, name, f"{name} end of the 95 % interval", "1")
+            found[to][name] = session.label(
+                end, name, f"{name} end of the 95 % interval", "1"
+            )
     return session.by_layer(to_layer, found)
 
 
@@ -142,9 +181,19 @@ def _estimated(
     if method.rtol is not None:
         return sketch.until(products, method.rtol, sketch.seed_in(method))
     if method.method == "sketch":
-        found = sketch.ends_of(products, norm, method, sketch.MISSED / 2 / (targets * products.count))
-        facts = {"n_probes": method.n_probes, "seed": method.seed, "failure_probability": sketch.MISSED}
-        return found.estimate, {"low": found.low, "high": found.high}, {"sketch": {"kind": "estimate"} | facts}
+        found = sketch.ends_of(
+            products, norm, method, sketch.MISSED / 2 / (targets * products.count)
+        )
+        facts = {
+            "n_probes": method.n_probes,
+            "seed": method.seed,
+            "failure_probability": sketch.MISSED,
+        }
+        return (
+            found.estimate,
+            {"low": found.low, "high": found.high},
+            {"sketch": {"kind": "estimate"} | facts},
+        )
     kept = products.storage(d) if norm == "spectral" else None
     found = sketch.ends_of(products, norm, method, 0.0, kept)
     return found.estimate, {}, {} if kept is None else {"rows": kept}
@@ -153,7 +202,9 @@ def _estimated(
 def _require_possible(given: sketch.Estimation, norm: Norm) -> None:
     """Raise for options that do not belong to the method, or a goal that cannot be reached."""
     method, rtol = given.method, given.rtol
-    if rtol is not None and not (method == "sketch" and norm == "frobenius" and 0 < rtol < 1):
+    if rtol is not None and not (
+        method == "sketch" and norm == "frobenius" and 0 < rtol < 1
+    ):
         raise InputError(
             f"rtol={rtol!r} cannot be used here.",
             "Give a number between 0 and 1, with method='sketch' and norm='frobenius'.",

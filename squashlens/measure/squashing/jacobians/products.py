@@ -20,8 +20,19 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Target, positive
 from squashlens.bars import bar, write
-from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site, width
-from squashlens.engine.budget import cotangents, cotangents_on_graph, graph_bytes, require_products
+from squashlens.engine.anatomy import (
+    device_of,
+    dtype_of,
+    n_blocks,
+    residual_site,
+    width,
+)
+from squashlens.engine.budget import (
+    cotangents,
+    cotangents_on_graph,
+    graph_bytes,
+    require_products,
+)
 from squashlens.engine.capturing.capture import REPORT_ABOVE
 from squashlens.engine.differentiating.exact import Jittered
 from squashlens.engine.differentiating.replay import Replay, record, replayable
@@ -37,13 +48,20 @@ from squashlens.measure.squashing.token_spans import Spans
 from squashlens.theory.norms import gram_of, largest, missing_sizes, squared_frobenius
 from squashlens.theory.probes import PROBES, normals
 
-CELLS = {"cpu": 1 << 22, "cuda": 1 << 27}  # numbers of the rows whose norms are computed together
+CELLS = {
+    "cpu": 1 << 22,
+    "cuda": 1 << 27,
+}  # numbers of the rows whose norms are computed together
 Way = Literal["hold", "spill"]
 Batch = Float[Tensor, "cotangent prompt position in"]
 Take = Callable[[int, Batch], None]
 Blocks = Float[Tensor, "prompt place out in"]  # rows of the blocks of some positions
-Spectral = Callable[[Float[Tensor, "*many out out"]], Tensor]  # a number for each Gram matrix, or several
-ByToken = Float[Tensor, "prompt position"]  # with several layers, the prompts of one layer after those of another
+Spectral = Callable[
+    [Float[Tensor, "*many out out"]], Tensor
+]  # a number for each Gram matrix, or several
+ByToken = Float[
+    Tensor, "prompt position"
+]  # with several layers, the prompts of one layer after those of another
 
 
 def _not_causal(query: int) -> UnsoundModelError:
@@ -69,13 +87,24 @@ class Pullback:
     """
 
     def __init__(
-        self, session: Session, layers: Sequence[int], hooks: Sequence[Hook | Recipe] = (), top: int | None = None,
-        to: Target = "y", batch_size: int | None = None, tick: Callable[[float], None] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        session: Session,
+        layers: Sequence[int],
+        hooks: Sequence[Hook | Recipe] = (),
+        top: int | None = None,
+        to: Target = "y",
+        batch_size: int | None = None,
+        tick: Callable[[float], None] | None = None,
+    ) -> None:
         if batch_size is not None:
             positive(batch_size, "vjp_batch_size", "a batch size")
         model, ids, (prompts, n) = session.model, session.ids, session.ids.shape
-        self.session, self.layers, self.hooks, self.tick = session, [*layers], hooks, tick
+        self.session, self.layers, self.hooks, self.tick = (
+            session,
+            [*layers],
+            hooks,
+            tick,
+        )
         self.to: Target = to
         self.bottom, self.top = min(layers), n_blocks(model) if top is None else top
         self.again = partial(Pullback, session, layers, hooks, top, to, batch_size)
@@ -85,12 +114,22 @@ class Pullback:
             require_products(model, prompts, n, self.batch)
         else:
             graph = (self.top - self.bottom) * graph_bytes(model, prompts, n)
-            require_room(graph, ids.device, f"The graph of all blocks ({self._way()})", "Use a shorter prompt.")
+            require_room(
+                graph,
+                ids.device,
+                f"The graph of all blocks ({self._way()})",
+                "Use a shorter prompt.",
+            )
             self.batch = batch_size or cotangents_on_graph(model, prompts, n)
         self.planned = self._way()
 
     def _way(self, planned: str = "") -> str:
-        return implementation(self.session.model, n=self.session.positions, differentiated=True, planned=planned)
+        return implementation(
+            self.session.model,
+            n=self.session.positions,
+            differentiated=True,
+            planned=planned,
+        )
 
     @property
     def attention(self) -> str:
@@ -99,19 +138,29 @@ class Pullback:
 
     @cached_property
     def _replay(self) -> Replay:
-        return record(self.session.model, self.session.ids, self.hooks, self.bottom, self.top)
+        return record(
+            self.session.model, self.session.ids, self.hooks, self.bottom, self.top
+        )
 
     @cached_property
     def _graph(self) -> tuple[dict[int, Tensor], Tensor]:
         """The stream at each layer, and the output, on the graph of all blocks."""
         model, streams = self.session.model, dict[int, Tensor]()
         above = [layer for layer in self.layers if layer > self.bottom]
-        also = [(residual_site(layer, model), partial(streams.__setitem__, layer)) for layer in above]
-        span = open_spans(model, self.session.ids, self.hooks, [self.bottom], self.top, also)[self.bottom]
+        also = [
+            (residual_site(layer, model), partial(streams.__setitem__, layer))
+            for layer in above
+        ]
+        span = open_spans(
+            model, self.session.ids, self.hooks, [self.bottom], self.top, also
+        )[self.bottom]
         return streams | {self.bottom: span.leaf}, span.outputs[self.to]
 
     def batches(
-        self, query: int | None, directions: Float[Tensor, "cotangent *query d"], of: Callable[[Batch], Tensor]
+        self,
+        query: int | None,
+        directions: Float[Tensor, "cotangent *query d"],
+        of: Callable[[Batch], Tensor],
     ) -> Iterator[list[Tensor]]:
         """What `of` makes of the products at each layer, for a batch of cotangents at one query or at all."""
         done = 0
@@ -138,7 +187,9 @@ class Pullback:
             device = found[self.bottom].device
             yield [found.pop(layer).to(device) for layer in self.layers]
 
-    def _on_graph(self, query: int | None, cotangents: Tensor, take: Take) -> Iterator[None]:
+    def _on_graph(
+        self, query: int | None, cotangents: Tensor, take: Take
+    ) -> Iterator[None]:
         streams, output = self._graph
         with torch.enable_grad():
             output = output if query is None else output[:, query]
@@ -148,7 +199,9 @@ class Pullback:
                 take(layer, rows)
             yield
 
-    def _replayed(self, query: int | None, cotangents: Tensor, take: Take) -> Iterator[None]:
+    def _replayed(
+        self, query: int | None, cotangents: Tensor, take: Take
+    ) -> Iterator[None]:
         replay, model = self._replay, self.session.model
         below = replay.gradients(query, self.to, cotangents, self.batch, take)
         if self.top not in self.layers:
@@ -160,7 +213,11 @@ class Pullback:
             leaf = left.detach().clone().requires_grad_()
             y = model.ln_final(leaf)
             y = y if query is None else y[:, query]
-        for (rows,), _ in zip(vjps(model, y, [leaf], cotangents.to(y.device), self.batch), below, strict=True):
+        for (rows,), _ in zip(
+            vjps(model, y, [leaf], cotangents.to(y.device), self.batch),
+            below,
+            strict=True,
+        ):
             take(self.top, rows)  # through the final norm only
             yield
 
@@ -195,21 +252,31 @@ class Products:
     Several layers stand one after the other along the dimension of prompts.
     """
 
-    def __init__(self, pullback: Pullback, query: int | None, spans: Spans | None = None) -> None:
+    def __init__(
+        self, pullback: Pullback, query: int | None, spans: Spans | None = None
+    ) -> None:
         self.pullback, self.session = pullback, pullback.session
         self.query, self.spans = query, spans
         self.reach = self.session.positions if query is None else query + 1
 
     def along(self, directions: Float[Tensor, "cotangent *query d"]) -> Iterator[Batch]:
         """The products along `directions`, in batches."""
-        return (_joined(parts, 1) for parts in self._batches(directions, lambda rows: rows))
+        return (
+            _joined(parts, 1) for parts in self._batches(directions, lambda rows: rows)
+        )
 
-    def _batches(self, directions: Tensor, of: Callable[[Batch], Tensor]) -> Iterator[list[Tensor]]:
+    def _batches(
+        self, directions: Tensor, of: Callable[[Batch], Tensor]
+    ) -> Iterator[list[Tensor]]:
         total = -(-len(directions) // self.pullback.batch)
         found = self.pullback.batches(self.query, directions, of)
-        return iter(bar(found, total=total, desc="jacobian", unit="batch"))  # a bar itself is no iterator
+        return iter(
+            bar(found, total=total, desc="jacobian", unit="batch")
+        )  # a bar itself is no iterator
 
-    def rows(self, directions: Float[Tensor, "cotangent *query d"]) -> Float[Tensor, "cotangent prompt position in"]:
+    def rows(
+        self, directions: Float[Tensor, "cotangent *query d"]
+    ) -> Float[Tensor, "cotangent prompt position in"]:
         """All products, on the CPU."""
         return torch.cat([rows.cpu() for rows in self.along(directions)])
 
@@ -221,59 +288,103 @@ class Products:
     @property
     def count(self) -> int:
         """The number of norms: of tokens up to the query in all prompts, or of spans."""
-        return len(self.session.ids) * self.reach if self.spans is None else len(self.spans.names)
+        return (
+            len(self.session.ids) * self.reach
+            if self.spans is None
+            else len(self.spans.names)
+        )
 
     def once(self, about: tuple[Any, ...], measure: Callable[[], Tensor]) -> Tensor:
         """What `measure` gives on the CPU; of a capture it is kept layer by layer, and not measured again."""
         pullback, capture = self.pullback, self.session.capture
-        if capture is None or pullback.hooks or self.spans is not None or ambient(self.session.model):
+        if (
+            capture is None
+            or pullback.hooks
+            or self.spans is not None
+            or ambient(self.session.model)
+        ):
             return measure().cpu()
-        state = proved(self.session.model, "norms of captures", object)  # its code may have changed, not its passes
-        keys = [(state, *about, self.query, pullback.to, pullback.top, layer) for layer in pullback.layers]
+        state = proved(
+            self.session.model, "norms of captures", object
+        )  # its code may have changed, not its passes
+        keys = [
+            (state, *about, self.query, pullback.to, pullback.top, layer)
+            for layer in pullback.layers
+        ]
         if not capture.norms.keys() >= {*keys}:
-            capture.norms.update(zip(keys, measure().cpu().chunk(len(keys)), strict=True))
+            capture.norms.update(
+                zip(keys, measure().cpu().chunk(len(keys)), strict=True)
+            )
         return torch.cat([capture.norms[key] for key in keys])
 
     def exact(self, kept: Way | None) -> ByToken:
         """The norms from all products; spectral ones if rows are kept."""
         directions = torch.eye(width(self.session.model), dtype=torch.float64)
-        return self.frobenius(directions) if kept is None else self.measured(directions, kept, largest)
+        return (
+            self.frobenius(directions)
+            if kept is None
+            else self.measured(directions, kept, largest)
+        )
 
-    def measured(self, directions: Float[Tensor, "cotangent d"], kept: Way, norms: Spectral) -> Tensor:
+    def measured(
+        self, directions: Float[Tensor, "cotangent d"], kept: Way, norms: Spectral
+    ) -> Tensor:
         """What `norms` gives for the Gram matrix of each position's rows, or of each span's."""
         with tempfile.TemporaryDirectory() as folder:
             rows, device = self.collected(directions, kept, folder)
             return self.padded(self.each(rows, norms, device))
 
-    def collected(self, directions: Float[Tensor, "cotangent d"], way: Way, folder: str) -> tuple[Blocks, torch.device]:
+    def collected(
+        self, directions: Float[Tensor, "cotangent d"], way: Way, folder: str
+    ) -> tuple[Blocks, torch.device]:
         """All rows of the blocks, in memory or in a file of `folder`, and the device of the products."""
         kept, done, device = torch.empty(0), 0, torch.device("cpu")
         for batch in self.along(directions):
             if not done:
                 _, prompts, _, d = batch.shape
                 shape, device = (prompts, self.reach, len(directions), d), batch.device
-                kept = _in_file(shape, batch, folder) if way == "spill" else batch.new_empty(shape)
-            kept[:, :, done : done + len(batch)] = rearrange(batch[:, :, : self.reach], "k p i d -> p i k d")
+                kept = (
+                    _in_file(shape, batch, folder)
+                    if way == "spill"
+                    else batch.new_empty(shape)
+                )
+            kept[:, :, done : done + len(batch)] = rearrange(
+                batch[:, :, : self.reach], "k p i d -> p i k d"
+            )
             done += len(batch)
         return kept, device
 
     def each(self, rows: Blocks, norms: Spectral, device: torch.device) -> Tensor:
         """What `norms` gives for the rows of each position, or of each span."""
         prompts, n, count, d = rows.shape
-        size = max(1, CELLS["cpu" if device.type == "cpu" else "cuda"] // (prompts * count * d))
+        size = max(
+            1, CELLS["cpu" if device.type == "cpu" else "cuda"] // (prompts * count * d)
+        )
 
-        def grams(places: Sequence[int]) -> Iterator[Float[Tensor, "prompt place out out"]]:
+        def grams(
+            places: Sequence[int],
+        ) -> Iterator[Float[Tensor, "prompt place out out"]]:
             for start in range(0, len(places), size):
                 yield gram_of(rows[:, [*places[start : start + size]]].to(device))
 
         if self.spans is None:
-            together = bar(grams(range(n)), total=-(-n // size), desc="norms", unit="batch")
+            together = bar(
+                grams(range(n)), total=-(-n // size), desc="norms", unit="batch"
+            )
             return torch.cat([norms(gram) for gram in together], dim=1)
         nothing = torch.zeros(prompts, count, count, dtype=torch.float64, device=device)
         spans = bar(self.spans.within(self.reach), desc="norms", unit="span")
-        return torch.stack([norms(sum((g.sum(dim=1) for g in grams(inside)), nothing)) for inside in spans], dim=1)
+        return torch.stack(
+            [
+                norms(sum((g.sum(dim=1) for g in grams(inside)), nothing))
+                for inside in spans
+            ],
+            dim=1,
+        )
 
-    def padded(self, values: Float[Tensor, "prompt place *several"]) -> Float[Tensor, "prompt position *several"]:
+    def padded(
+        self, values: Float[Tensor, "prompt place *several"]
+    ) -> Float[Tensor, "prompt position *several"]:
         """Values of positions up to the query with zeros for the others; those of spans as they are."""
         more = 0 if self.spans is not None else self.session.positions - values.shape[1]
         return torch.nn.functional.pad(values, (0, 0) * (values.ndim - 2) + (0, more))
@@ -292,7 +403,9 @@ class Products:
 
     def frobenius(self, directions: Float[Tensor, "cotangent d"]) -> Tensor:
         """The root of the sum of squares of the rows of each position, or of each span."""
-        squares = (_joined(parts, 0) for parts in self._batches(directions, squared_frobenius))
+        squares = (
+            _joined(parts, 0) for parts in self._batches(directions, squared_frobenius)
+        )
         found = reduce(torch.add, squares).sqrt()
         return found if self.spans is None else self.spans.root_sum_squares(found)
 

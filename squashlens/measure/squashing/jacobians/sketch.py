@@ -29,14 +29,21 @@ from squashlens.engine.differentiating.exact import CERTIFIES, certifying
 from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
-from squashlens.measure.squashing.jacobians.products import ByToken, Products, Pullback, Way
+from squashlens.measure.squashing.jacobians.products import (
+    ByToken,
+    Products,
+    Pullback,
+    Way,
+)
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.remarks import remark
 from squashlens.theory import norms
 from squashlens.theory.probes import normals, seed_of
 from squashlens.theory.statistics.ranks import mean_interval
 
-PROBES = 64  # directions of a sketch: on Gemma 3 270M a tenth of the time of the exact norm
+PROBES = (
+    64  # directions of a sketch: on Gemma 3 270M a tenth of the time of the exact norm
+)
 FIRST = 16  # rows of a growing sketch at its first stage
 MISSED = 0.05  # probability that any norm of a result is outside its interval
 FAILURE = 1e-6  # probability that any certified upper bound is too low or any lower bound too high
@@ -64,13 +71,24 @@ def resolved(given: Estimation, model: Bridge, allowed: Collection[str]) -> Esti
     positive(given.n_probes, "n_probes", "a number of directions")
     method = given.method
     if method not in ("auto", *allowed):
-        raise InputError(f"method={method!r} cannot be used here.", f"Use one of {', '.join(('auto', *allowed))}.")
+        raise InputError(
+            f"method={method!r} cannot be used here.",
+            f"Use one of {', '.join(('auto', *allowed))}.",
+        )
     if method == "auto":
-        weights = sum(p.numel() for block in list(model.blocks)[: n_blocks(model)] for p in block.parameters())
+        weights = sum(
+            p.numel()
+            for block in list(model.blocks)[: n_blocks(model)]
+            for p in block.parameters()
+        )
         most = EXACT["cpu" if device_of(model).type == "cpu" else "cuda"]
         exact = width(model) <= given.n_probes or 2 * width(model) * weights <= most
         method = "exact" if exact else "sketch"
-    return replace(given, method=method, seed=seed_of(given.seed, certifies=method == "sketch_upper"))
+    return replace(
+        given,
+        method=method,
+        seed=seed_of(given.seed, certifies=method == "sketch_upper"),
+    )
 
 
 def seed_in(method: Estimation) -> int:
@@ -89,7 +107,11 @@ class Ends:
     @property
     def tightness(self) -> float:
         """The largest quotient of upper bound and estimate; 1 where both are 0."""
-        return float((self.high / torch.maximum(self.low, self.likely)).nan_to_num(1.0, posinf=math.inf).max())
+        return float(
+            (self.high / torch.maximum(self.low, self.likely))
+            .nan_to_num(1.0, posinf=math.inf)
+            .max()
+        )
 
     @property
     def estimate(self) -> ByToken:
@@ -99,18 +121,24 @@ class Ends:
     def rounded(self, reached: Tensor, lost: Tensor) -> "Ends":
         """The bounds with an allowance for rounding, which is relative to the largest of them."""
         rows = zip(self.high[:, None], reached, lost[:, None], strict=True)
-        high = torch.cat([norms.with_rounding(row, near, rounding) for row, near, rounding in rows])
+        high = torch.cat(
+            [norms.with_rounding(row, near, rounding) for row, near, rounding in rows]
+        )
         off = lost * (self.low + self.high.amax(dim=1, keepdim=True))
         return Ends(high, (self.low - off).clamp(min=0), self.likely)
 
-    def by_span(self, reached: Tensor, lost: Float[Tensor, "prompt 1"], spans: Spans) -> "Ends":
+    def by_span(
+        self, reached: Tensor, lost: Float[Tensor, "prompt 1"], spans: Spans
+    ) -> "Ends":
         """The same for spans, the last of which has all positions; it is left out of the result.
 
         The blocks of m positions side by side are off by at most ``√Σ ρ²(e_i + e)² ≤ ρ√m (e_S + e)``, where e_i are the
         norms of the blocks, e is the largest of the row, which the last span bounds, and e_S is the norm of the span.
         """
         near = spans.sums(reached[:, 0].double())[:, None] > 0
-        sizes = torch.tensor([len(inside) for inside in spans.positions], dtype=torch.float64)
+        sizes = torch.tensor(
+            [len(inside) for inside in spans.positions], dtype=torch.float64
+        )
         found = self.rounded(near, lost * sizes.sqrt())
         return Ends(found.high[:, :-1], found.low[:, :-1], found.likely[:, :-1])
 
@@ -123,26 +151,52 @@ class Measure:
         self.directions, self.unmixed = directions, norms.unmixing(directions)
         self.each = len(directions) // norms.FOLDS  # rows in a quarter
 
-    def __call__(self, gram: Float[Tensor, "*many out out"]) -> Float[Tensor, "*many several"]:
+    def __call__(
+        self, gram: Float[Tensor, "*many out out"]
+    ) -> Float[Tensor, "*many several"]:
         unmixed, folded = self.unmixed.to(gram.device), norms.FOLDS * self.each
         straight = unmixed @ gram @ unmixed.mT
-        found = torch.stack([norms.spike_sizes(gram), norms.largest(straight), norms.moment_sizes(gram)], dim=-1)
-        return torch.cat([found, norms.crossed(gram[..., :folded, :folded])], dim=-1) if self.each else found
+        found = torch.stack(
+            [
+                norms.spike_sizes(gram),
+                norms.largest(straight),
+                norms.moment_sizes(gram),
+            ],
+            dim=-1,
+        )
+        return (
+            torch.cat([found, norms.crossed(gram[..., :folded, :folded])], dim=-1)
+            if self.each
+            else found
+        )
 
-    def ends(self, several: Float[Tensor, "prompt position several"], chance: float) -> Ends:
+    def ends(
+        self, several: Float[Tensor, "prompt position several"], chance: float
+    ) -> Ends:
         """The bounds that follow, each of which fails with probability `chance`."""
         size, least, moments, *lengths = several.cpu().double().unbind(dim=-1)
         sure, likely = least, least
         if lengths:
             seen = torch.stack(lengths)
-            sure = torch.maximum(least, norms.length_factor(self.each, chance / norms.FOLDS) * seen.amax(dim=0))
-            likely = torch.maximum(least, seen.square().mean(dim=0).sqrt() / math.sqrt(self.each))
+            sure = torch.maximum(
+                least,
+                norms.length_factor(self.each, chance / norms.FOLDS) * seen.amax(dim=0),
+            )
+            likely = torch.maximum(
+                least, seen.square().mean(dim=0).sqrt() / math.sqrt(self.each)
+            )
             likely = torch.fmax(likely, moments)  # which may be NaN
         high = norms.direction_factor(len(self.directions), chance) * size
         return Ends(high, torch.minimum(sure, high), likely)
 
 
-def ends_of(products: Products, norm: Norm, method: Estimation, chance: float, kept: Way | None = None) -> Ends:
+def ends_of(
+    products: Products,
+    norm: Norm,
+    method: Estimation,
+    chance: float,
+    kept: Way | None = None,
+) -> Ends:
     """Bounds and estimates from a sketch, each end of which fails with probability `chance`; or the exact norms."""
     d = width(products.session.model)
     if method.method == "exact":
@@ -156,10 +210,15 @@ def ends_of(products: Products, norm: Norm, method: Estimation, chance: float, k
         likely = size / math.sqrt(len(directions))
         return Ends(high * likely, low * likely, likely)
     measure, kept = Measure(directions), kept or products.storage(len(directions))
-    return measure.ends(products.once(about, lambda: products.measured(directions, kept, measure)), chance)
+    return measure.ends(
+        products.once(about, lambda: products.measured(directions, kept, measure)),
+        chance,
+    )
 
 
-def until(products: Products, rtol: float, seed: int) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
+def until(
+    products: Products, rtol: float, seed: int
+) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
     """A Frobenius norm sketched until its interval is narrow enough, the ends of the interval, and provenance facts."""
     d, generator = width(products.session.model), torch.Generator().manual_seed(seed)
     squares: list[Tensor] = []
@@ -167,12 +226,20 @@ def until(products: Products, rtol: float, seed: int) -> tuple[ByToken, dict[str
     while True:
         more = min(d - taken, max(FIRST, taken // 2))
         directions = torch.randn(more, d, generator=generator, dtype=torch.float64)
-        new = [rows.double().square().sum(dim=-1) for rows in products.along(directions)]
-        squares += new if products.spans is None else [products.spans.sums(part) for part in new]
+        new = [
+            rows.double().square().sum(dim=-1) for rows in products.along(directions)
+        ]
+        squares += (
+            new
+            if products.spans is None
+            else [products.spans.sums(part) for part in new]
+        )
         taken += more
         mean, low, high = mean_interval(torch.cat(squares).movedim(0, -1))
         ends = {"low": low.clamp(min=0).sqrt(), "high": high.sqrt()}
-        reached = float(((ends["high"] - ends["low"]) / (2 * mean.sqrt())).nan_to_num(0).max())
+        reached = float(
+            ((ends["high"] - ends["low"]) / (2 * mean.sqrt())).nan_to_num(0).max()
+        )
         if reached <= rtol or taken == d:
             break
     if reached > rtol:
@@ -180,33 +247,58 @@ def until(products: Products, rtol: float, seed: int) -> tuple[ByToken, dict[str
             f"rtol={rtol:g} was not reached after {taken} probes, as many as the exact norm takes; the interval is "
             f"±{reached:.1%}."
         )
-    sketch = {"kind": "estimate", "probes": taken, "seed": seed, "rtol": rtol, "reached": reached}
+    sketch = {
+        "kind": "estimate",
+        "probes": taken,
+        "seed": seed,
+        "rtol": rtol,
+        "reached": reached,
+    }
     return mean.sqrt(), ends, {"sketch": sketch}
 
 
 def certified_norms(
-    session: Session, targets: Mapping[Target, int], hooks: Sequence[Hook | Recipe], from_layer: int, query: int,
-    norm: Norm, method: Estimation, groups: Spans | None = None,
-) -> tuple[dict[Target, Ends], dict[str, Any]]:  # fmt: skip
+    session: Session,
+    targets: Mapping[Target, int],
+    hooks: Sequence[Hook | Recipe],
+    from_layer: int,
+    query: int,
+    norm: Norm,
+    method: Estimation,
+    groups: Spans | None = None,
+) -> tuple[dict[Target, Ends], dict[str, Any]]:
     """Certified bounds on ‖J_i‖ for each target, or on the norm of each span, and what the provenance says of them."""
     model, seed = session.model, seed_in(method)
     groups = None if groups is None else groups.and_all(session.positions)
     chance = FAILURE / len(targets)
-    each = chance / (session.ids.numel() if groups is None else len(groups.names)) / EVENTS
+    each = (
+        chance / (session.ids.numel() if groups is None else len(groups.names)) / EVENTS
+    )
     found: dict[Target, Ends] = {}
     sketch: dict[str, Any] = {
-        "kind": "upper bound", "n_probes": method.n_probes, "seed": seed, "certifies": CERTIFIES, "rounding": 0.0,
+        "kind": "upper bound",
+        "n_probes": method.n_probes,
+        "seed": seed,
+        "certifies": CERTIFIES,
+        "rounding": 0.0,
         "failure_probability": FAILURE,
-    }  # fmt: skip
+    }
     with certifying(model):
         blocks = range(from_layer, max(targets.values()))
-        seen = [visibility.visibilities(model, ids[None], hooks, blocks) for ids in session.ids]
+        seen = [
+            visibility.visibilities(model, ids[None], hooks, blocks)
+            for ids in session.ids
+        ]
         for to, top in targets.items():
-            pullback = Pullback(session, [from_layer], hooks, top, to, method.vjp_batch_size)
+            pullback = Pullback(
+                session, [from_layer], hooks, top, to, method.vjp_batch_size
+            )
             products = Products(pullback, query, groups)
             ends = ends_of(products, norm, method, each)
             if norm == "spectral":
-                sketch["estimated_tightness"] = max(ends.tightness, sketch.get("estimated_tightness", 0.0))
+                sketch["estimated_tightness"] = max(
+                    ends.tightness, sketch.get("estimated_tightness", 0.0)
+                )
             lost = products.rounded_away(chance / EVENTS, seed)
             found[to], rounding = allowed(products, ends, seen, lost)
             sketch["rounding"] = max(sketch["rounding"], rounding)
@@ -214,20 +306,32 @@ def certified_norms(
 
 
 def allowed(
-    products: Products, ends: Ends, seen: Sequence[Mapping[int, visibility.Visibility]], missing: ByToken
+    products: Products,
+    ends: Ends,
+    seen: Sequence[Mapping[int, visibility.Visibility]],
+    missing: ByToken,
 ) -> tuple[Ends, float]:
     """The bounds with an allowance for rounding, and its size relative to the largest bound.
 
     `seen` is what attention sees on each prompt, and `missing` what rounding was found to do to each block.
     """
     pullback, n = products.pullback, products.session.positions
-    stretches = [(sight, range(layer, pullback.top)) for layer in pullback.layers for sight in seen]
-    known = [visibility.derivative_rounding(products.session.model, sight, blocks, n) for sight, blocks in stretches]
+    stretches = [
+        (sight, range(layer, pullback.top))
+        for layer in pullback.layers
+        for sight in seen
+    ]
+    known = [
+        visibility.derivative_rounding(products.session.model, sight, blocks, n)
+        for sight, blocks in stretches
+    ]
     largest = ends.high.amax(dim=-1).clamp(min=torch.finfo(torch.float64).tiny)
     lost = torch.tensor(known, dtype=torch.float64) + missing.amax(dim=-1) / largest
     visibility.require_digits(float(lost.max()))
     here = torch.arange(n)[None] == products.query
-    reached = torch.stack([visibility.tokens_reaching(sight, blocks, here) for sight, blocks in stretches])
+    reached = torch.stack(
+        [visibility.tokens_reaching(sight, blocks, here) for sight, blocks in stretches]
+    )
     if products.spans is not None:
         return ends.by_span(reached, lost[:, None], products.spans), float(lost.max())
     return ends.rounded(reached, lost[:, None]), float(lost.max())

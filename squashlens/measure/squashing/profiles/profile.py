@@ -26,7 +26,12 @@ from squashlens.engine.verify import require_sound
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians import sketch
-from squashlens.measure.squashing.jacobians.products import Products, Pullback, Way, storage_for
+from squashlens.measure.squashing.jacobians.products import (
+    Products,
+    Pullback,
+    Way,
+    storage_for,
+)
 from squashlens.measure.squashing.profiles.states import representations
 from squashlens.measure.squashing.walks import top_down
 from squashlens.records.results import Variable
@@ -43,7 +48,12 @@ NAMES = {
     "jacobian": "norm of the Jacobian",
 }
 BOTH = ("low", "high")
-ENDS = {"none": (), "exact": (), "sketch": BOTH, "sketch_upper": ("low",)}  # what is kept beside norms
+ENDS = {
+    "none": (),
+    "exact": (),
+    "sketch": BOTH,
+    "sketch_upper": ("low",),
+}  # what is kept beside norms
 PARTS = {"floor": "floor γ", "amplitude": "amplitude β", "exponent": "exponent p"}
 
 
@@ -102,10 +112,17 @@ def influence(
     True
     """
     way = sketch.Estimation(method=method, n_probes=n_probes, seed=seed)
-    return _Work.of("influence", model, prompt, queries, layers, way, norm).measured().by_position()
+    return (
+        _Work.of("influence", model, prompt, queries, layers, way, norm)
+        .measured()
+        .by_position()
+    )
 
 
-@measurement("influence_by_distance", cheaper="Fewer queries=, n_random_models=0 or method='none' takes less.")
+@measurement(
+    "influence_by_distance",
+    cheaper="Fewer queries=, n_random_models=0 or method='none' takes less.",
+)
 def influence_by_distance(
     model: Bridge,
     prompt: PromptOrCapture,
@@ -158,9 +175,19 @@ def influence_by_distance(
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
     way = sketch.Estimation(method=method, n_probes=n_probes, seed=seed)
     work = _Work.of(
-        "influence_by_distance", model, prompt, queries, layers, way, norm, n_random_models=n_random_models
+        "influence_by_distance",
+        model,
+        prompt,
+        queries,
+        layers,
+        way,
+        norm,
+        n_random_models=n_random_models,
     ).measured()
-    random = [work.on(with_random_weights(work.session.model, k)).measured(null=False) for k in range(n_random_models)]
+    random = [
+        work.on(with_random_weights(work.session.model, k)).measured(null=False)
+        for k in range(n_random_models)
+    ]
     return work.by_distance([each.sums for each in random])
 
 
@@ -180,20 +207,40 @@ class _Work:
 
     @classmethod
     def of(
-        cls, function: str, model: Bridge, prompt: PromptOrCapture, queries: Queries, layers: Sequence[int] | None,
-        way: sketch.Estimation, norm: Norm, **random: int,
-    ) -> "_Work":  # fmt: skip
+        cls,
+        function: str,
+        model: Bridge,
+        prompt: PromptOrCapture,
+        queries: Queries,
+        layers: Sequence[int] | None,
+        way: sketch.Estimation,
+        norm: Norm,
+        **random: int,
+    ) -> "_Work":
         """Check what a measurement was given, and whether there is room for it."""
         model = require_sound(model)
         way = sketch.resolved(way, model, ("exact", "sketch", "sketch_upper", "none"))
         session = Session.start(
-            model, prompt, function,
-            queries=queries if queries == "all" else [*queries], layers=layers, method=way.method,
-            n_probes=way.n_probes, norm=norm, seed=way.seed, **random,
-        )  # fmt: skip
+            model,
+            prompt,
+            function,
+            queries=queries if queries == "all" else [*queries],
+            layers=layers,
+            method=way.method,
+            n_probes=way.n_probes,
+            norm=norm,
+            seed=way.seed,
+            **random,
+        )
         session.require_one(tokens=2)
-        places = range(session.positions) if queries == "all" else session.queries(queries, "queries")
-        chosen = range(n_blocks(model) + 1) if layers is None else distinct(layers, "layers")
+        places = (
+            range(session.positions)
+            if queries == "all"
+            else session.queries(queries, "queries")
+        )
+        chosen = (
+            range(n_blocks(model) + 1) if layers is None else distinct(layers, "layers")
+        )
         chosen = sorted(check_layer(layer, model, "layers") for layer in chosen)
         models = 1 + random["n_random_models"] if random else None
         work = cls(session, torch.tensor(places), chosen, way, norm, models)
@@ -202,7 +249,12 @@ class _Work:
 
     def on(self, other: Bridge) -> "_Work":
         """The same on the same tokens of another model."""
-        return replace(self, session=Session(other, self.session.ids, self.session.facts), sums={}, facts={})
+        return replace(
+            self,
+            session=Session(other, self.session.ids, self.session.facts),
+            sums={},
+            facts={},
+        )
 
     @property
     def n(self) -> int:
@@ -210,8 +262,14 @@ class _Work:
 
     def require_fits(self) -> None:
         """State the size of the result and the number of products, and raise if they do not fit."""
-        series = {"none": 3, "exact": 4, "sketch": 6, "sketch_upper": 5}[self.way.method]
-        whole = 0 if self.models else series * len(self.queries) * len(self.layers) * self.n * 8
+        series = {"none": 3, "exact": 4, "sketch": 6, "sketch_upper": 5}[
+            self.way.method
+        ]
+        whole = (
+            0
+            if self.models
+            else series * len(self.queries) * len(self.layers) * self.n * 8
+        )
         size = whole + 8 * min(len(self.queries) * self.n, max(CHUNK, self.n)) * 4
         name = self.session.facts["call"]["function"]
         less = "Use `influence_by_distance`, fewer queries=, or fewer layers=."
@@ -224,10 +282,16 @@ class _Work:
         """The number of rows of a block that are computed, and where they are kept for a spectral norm."""
         if self.way.method == "none":
             return 0, None
-        count = width(self.session.model) if self.way.method == "exact" else self.way.n_probes
+        count = (
+            width(self.session.model)
+            if self.way.method == "exact"
+            else self.way.n_probes
+        )
         if self.norm == "frobenius":
             return count, None
-        return count, storage_for(self.session.model, len(self.layers), int(self.queries[-1]) + 1, count)
+        return count, storage_for(
+            self.session.model, len(self.layers), int(self.queries[-1]) + 1, count
+        )
 
     def measured(self, *, null: bool = True) -> "_Work":
         """Path bound, null and norms of the model."""
@@ -251,7 +315,13 @@ class _Work:
             shape = (len(self.queries), len(self.layers), self.n)
             self.kept[name] = torch.zeros(shape, dtype=torch.float64)
 
-    def _take(self, name: str, place: int, rows: slice, values: Float[Tensor, "query position"]) -> None:
+    def _take(
+        self,
+        name: str,
+        place: int,
+        rows: slice,
+        values: Float[Tensor, "query position"],
+    ) -> None:
         if self.models:
             self.sums[name].add(place, self.queries[rows], values)
         else:
@@ -267,7 +337,9 @@ class _Work:
         for start in bar(starts, desc=NAMES[name], unit="chunk"):
             rows = slice(start, min(len(self.queries), start + size))
             products = compositions(self.queries[rows], self.n, down, 2.0)
-            if device_of(self.session.model).type != "cpu":  # waited for once, and not after each block
+            if (
+                device_of(self.session.model).type != "cpu"
+            ):  # waited for once, and not after each block
                 products = to_cpu(list(products))
             for below, values in enumerate(products):
                 if top - below in self.layers:
@@ -278,32 +350,59 @@ class _Work:
         kept_ends = () if self.models else ENDS[self.way.method]
         for name in ("jacobian", *(f"jacobian_{end}" for end in kept_ends)):
             self._new(name)
-        certifies, model, (count, kept) = self.way.method == "sketch_upper", self.session.model, self._rows
+        certifies, model, (count, kept) = (
+            self.way.method == "sketch_upper",
+            self.session.model,
+            self._rows,
+        )
         numbers = len(self.queries) * len(self.layers) * self.n
-        chance = sketch.FAILURE / sketch.EVENTS / (self.models or 1) if certifies else sketch.MISSED / 2
+        chance = (
+            sketch.FAILURE / sketch.EVENTS / (self.models or 1)
+            if certifies
+            else sketch.MISSED / 2
+        )
         # A model of its own, such as a random one, has not been read by the call: it is read here, before it is moved.
         with steady(model), certifying(model) if certifies else nullcontext():
             pullback, rounding = Pullback(self.session, self.layers), 0.0
             missing, seen = torch.zeros(()), []
             if certifies:
-                missing = Products(pullback, None).rounded_away(chance, sketch.seed_in(self.way))
-                seen = [visibilities(model, self.session.ids, (), range(pullback.bottom, pullback.top))]
+                missing = Products(pullback, None).rounded_away(
+                    chance, sketch.seed_in(self.way)
+                )
+                seen = [
+                    visibilities(
+                        model,
+                        self.session.ids,
+                        (),
+                        range(pullback.bottom, pullback.top),
+                    )
+                ]
             for at in bar(range(len(self.queries)), desc="jacobian", unit="query"):
                 products = Products(pullback, int(self.queries[at]))
-                ends = sketch.ends_of(products, self.norm, self.way, chance / numbers, kept)
+                ends = sketch.ends_of(
+                    products, self.norm, self.way, chance / numbers, kept
+                )
                 if certifies:
                     ends, lost = sketch.allowed(products, ends, seen, missing)
                     rounding = max(rounding, lost)
-                for place, values in enumerate(ends.high if certifies else ends.estimate):
+                for place, values in enumerate(
+                    ends.high if certifies else ends.estimate
+                ):
                     self._take("jacobian", place, slice(at, at + 1), values[None])
                 for end in kept_ends:
                     self.kept[f"jacobian_{end}"][at] = getattr(ends, end)
-        said: dict[str, Any] = {"kind": "estimate", "failure_probability": sketch.MISSED}
+        said: dict[str, Any] = {
+            "kind": "estimate",
+            "failure_probability": sketch.MISSED,
+        }
         if certifies:
             said = {"kind": "upper bound", "certifies": CERTIFIES, "rounding": rounding}
             said["failure_probability"] = sketch.FAILURE
         if self.way.method != "exact":
-            self.facts["sketch"] = said | {"n_probes": count, "seed": sketch.seed_in(self.way)}
+            self.facts["sketch"] = said | {
+                "n_probes": count,
+                "seed": sketch.seed_in(self.way),
+            }
 
     @property
     def _norm(self) -> str:
@@ -314,15 +413,21 @@ class _Work:
         """Values of every query, layer and position, and the representations."""
         norm, by_query = self._norm, ("query", "layer", "position")
         named = NAMES | {"jacobian": f"{norm} of the Jacobian"}
-        named |= {f"jacobian_{end}": f"{end} end of the interval of the {norm} of the Jacobian" for end in BOTH}
+        named |= {
+            f"jacobian_{end}": f"{end} end of the interval of the {norm} of the Jacobian"
+            for end in BOTH
+        }
         variables: dict[str, Variable] = {
-            name: (by_query, values, named[name], "1") for name, values in self.kept.items()
+            name: (by_query, values, named[name], "1")
+            for name, values in self.kept.items()
         }
         variables |= representations(self.session, self.layers)
         _, coords = self.session.coords()
         coords |= {"query": self.queries.numpy(), "layer": np.array(self.layers)}
         labelled = self.session.knowing(**self.facts)
-        return labelled.dataset("influence and representations of a prompt", coords, variables)
+        return labelled.dataset(
+            "influence and representations of a prompt", coords, variables
+        )
 
     def by_distance(self, random: Sequence[Mapping[str, ByDistance]]) -> xr.Dataset:
         """Means at each distance and their laws, with those of random models."""
@@ -339,11 +444,18 @@ class _Work:
         means = torch.stack([s.means() for s in sums.values()])
         generator = torch.Generator().manual_seed(sketch.seed_in(self.way))
         variables: dict[str, Variable] = {
-            "influence": (over, means, f"mean influence{of}", "1"), "pairs": (over, pairs, "pairs", "1"),
+            "influence": (over, means, f"mean influence{of}", "1"),
+            "pairs": (over, pairs, "pairs", "1"),
             **_laws([s.laws(generator) for s in sums.values()], of),
-        }  # fmt: skip
-        coords = {"quantity": list(sums), "layer": np.array(self.layers), "distance": np.arange(self.n)}
-        labelled = self.session.knowing(**self.facts, random_model_seeds=list(range(len(random))))
+        }
+        coords = {
+            "quantity": list(sums),
+            "layer": np.array(self.layers),
+            "distance": np.arange(self.n),
+        }
+        labelled = self.session.knowing(
+            **self.facts, random_model_seeds=list(range(len(random)))
+        )
         return labelled.dataset("influence by distance", coords, variables)
 
 
@@ -352,8 +464,20 @@ def _laws(found: Sequence[tuple[Law, Law, Law]], of: str) -> Mapping[str, Variab
     variables: dict[str, Variable] = {}
     over = ("quantity", "layer")
     for part, text in PARTS.items():
-        ends = [torch.stack([getattr(laws[place], part) for laws in found]) for place in range(3)]
+        ends = [
+            torch.stack([getattr(laws[place], part) for laws in found])
+            for place in range(3)
+        ]
         text = f"{text} of influence by distance{of}"
-        variables |= with_ends(part, over, ends, text, of="the middle 95 % of resampled queries")
+        variables |= with_ends(
+            part, over, ends, text, of="the middle 95 % of resampled queries"
+        )
     ends_met = torch.stack([laws[0].at_end for laws in found])
-    return variables | {"exponent_at_end": (over, ends_met, f"exponent at an end of the range tried{of}", "1")}
+    return variables | {
+        "exponent_at_end": (
+            over,
+            ends_met,
+            f"exponent at an end of the range tried{of}",
+            "1",
+        )
+    }

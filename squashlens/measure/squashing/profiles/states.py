@@ -51,17 +51,46 @@ def attention_heads(model: Bridge, prompt: PromptOrCapture) -> xr.Dataset:
     session = Session.start(require_sound(model), prompt, "attention_heads")
     session.require_one(tokens=2)
     heads, values = (_stack(by_block.values()) for by_block in _seen(session))
-    n, native, over = session.positions, anatomy.known_windows(session.model, session.positions), ("block", "head")
+    n, native, over = (
+        session.positions,
+        anatomy.known_windows(session.model, session.positions),
+        ("block", "head"),
+    )
     blocks = range(anatomy.n_blocks(session.model))
     sinks = [anatomy.learned_sink(session.model, b) is not None for b in blocks]
     keys = [torch.arange(2, n + 1).clamp(max=native[b] or n) + sinks[b] for b in blocks]
     uniform = [each.double().log().mean().item() for each in keys]
     variables: dict[str, Variable] = {
-        "sink_rate": (over, heads[..., 0], "mean attention of later tokens to the first token", "1"),
-        "attention_entropy": (over, heads[..., 1], "mean entropy of the attention of later tokens", "nat"),
-        "uniform_entropy": (("block",), uniform, "mean entropy of uniform attention of later tokens", "nat"),
-        "sink_value_norm": (over, values[..., 0], "norm of the first token's value vector", MODEL_UNITS),
-        "value_norm": (over, values[..., 1], "mean norm of the other tokens' value vectors", MODEL_UNITS),
+        "sink_rate": (
+            over,
+            heads[..., 0],
+            "mean attention of later tokens to the first token",
+            "1",
+        ),
+        "attention_entropy": (
+            over,
+            heads[..., 1],
+            "mean entropy of the attention of later tokens",
+            "nat",
+        ),
+        "uniform_entropy": (
+            ("block",),
+            uniform,
+            "mean entropy of uniform attention of later tokens",
+            "nat",
+        ),
+        "sink_value_norm": (
+            over,
+            values[..., 0],
+            "norm of the first token's value vector",
+            MODEL_UNITS,
+        ),
+        "value_norm": (
+            over,
+            values[..., 1],
+            "mean norm of the other tokens' value vectors",
+            MODEL_UNITS,
+        ),
     }
     coords = {"block": np.arange(len(blocks)), "head": np.arange(heads.shape[1])}
     return session.dataset("attention of the heads of a prompt", coords, variables)
@@ -75,10 +104,30 @@ def representations(session: Session, layers: list[int]) -> dict[str, Variable]:
     sizes = _stack(stream.double().norm(dim=-1) for stream in each)
     over = ("layer",)
     return {
-        "representation_entropy": (over, spectra[:, 0], "entropy of the representations", "nat"),
-        "effective_rank": (over, spectra[:, 1], "effective rank of the representations", "1"),
-        "first_token_norm": (over, sizes[:, 0], "norm of the first token's residual stream", MODEL_UNITS),
-        "stream_norm": (over, sizes[:, 1:].mean(dim=1), "mean norm of the others' residual streams", MODEL_UNITS),
+        "representation_entropy": (
+            over,
+            spectra[:, 0],
+            "entropy of the representations",
+            "nat",
+        ),
+        "effective_rank": (
+            over,
+            spectra[:, 1],
+            "effective rank of the representations",
+            "1",
+        ),
+        "first_token_norm": (
+            over,
+            sizes[:, 0],
+            "norm of the first token's residual stream",
+            MODEL_UNITS,
+        ),
+        "stream_norm": (
+            over,
+            sizes[:, 1:].mean(dim=1),
+            "mean norm of the others' residual streams",
+            MODEL_UNITS,
+        ),
         **_distances(session, sites, [stream[-1] for stream in each]),
     }
 
@@ -97,7 +146,12 @@ def _seen(session: Session) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
 
     def value(block: int, tensor: Tensor) -> None:
         if tensor.ndim == 4:  # prompt, position, key/value group, coordinate
-            sizes = tensor[0].double().norm(dim=-1).repeat_interleave(count // tensor.shape[2], dim=1)
+            sizes = (
+                tensor[0]
+                .double()
+                .norm(dim=-1)
+                .repeat_interleave(count // tensor.shape[2], dim=1)
+            )
             values[block] = torch.stack([sizes[0], sizes[1:].mean(dim=0)], dim=-1)
 
     def attention(block: int, pattern: Any) -> None:
@@ -107,12 +161,18 @@ def _seen(session: Session) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
     watch = [(name, partial(value, b)) for b, name in named if name in hooks]
     if why_not_streamed(model, [name for name, _ in watch]) is not None:
         sites = {block: anatomy.pattern_site(block) for block in blocks}
-        watch += [(site, partial(attention, block)) for block, site in sites.items() if site in hooks]
+        watch += [
+            (site, partial(attention, block))
+            for block, site in sites.items()
+            if site in hooks
+        ]
     forward(model, session.ids.clone(), watch, on_attention=attention)
     return heads, values
 
 
-def _distances(session: Session, sites: list[str], last: list[Tensor]) -> dict[str, Variable]:
+def _distances(
+    session: Session, sites: list[str], last: list[Tensor]
+) -> dict[str, Variable]:
     """‖v_n − v*_{n+1}‖∞ at each layer, where v* has the last token twice, and what to compare it with.
 
     The noise floor is ‖v − ṽ‖ + ‖v* − ṽ*‖, as that of `collapse`. Token n of both prompts sees the same tokens, so
@@ -120,18 +180,35 @@ def _distances(session: Session, sites: list[str], last: list[Tensor]) -> dict[s
     """
     model, limit = session.model, anatomy.context_length(session.model)
     if limit is not None and session.positions + 1 > limit:
-        remark("The prompt with its last token repeated is longer than the model's context: no distance D is given.")
+        remark(
+            "The prompt with its last token repeated is longer than the model's context: no distance D is given."
+        )
         far = floor = torch.full((len(sites),), torch.nan)
     else:
         ids = torch.cat([session.ids, session.ids[:, -1:]], dim=1)
-        ends = (streams_at(model, ids.repeat(copies, 1), sites, at=slice(-2, None)) for copies in (1, 2))
+        ends = (
+            streams_at(model, ids.repeat(copies, 1), sites, at=slice(-2, None))
+            for copies in (1, 2)
+        )
         stars, again = (_stack(end[site][0] for site in sites) for end in ends)
         v, star, roundings = _stack(last), stars[:, 1], anatomy.unseen_roundings(model)
         far = distance(v, star, "linf")
-        floor = noise(v, again[:, 0], "linf", roundings) + noise(star, again[:, 1], "linf", roundings)
+        floor = noise(v, again[:, 0], "linf", roundings) + noise(
+            star, again[:, 1], "linf", roundings
+        )
     sizes = _stack(one.double().square().mean().sqrt() for one in last)
     return {
         "collapse_distance": (("layer",), far, "L∞ distance of v and v*", MODEL_UNITS),
-        "collapse_noise": (("layer",), floor, "noise floor of the distance of v and v*", MODEL_UNITS),
-        "last_token_rms": (("layer",), sizes, "root mean square of the last token's residual stream", MODEL_UNITS),
+        "collapse_noise": (
+            ("layer",),
+            floor,
+            "noise floor of the distance of v and v*",
+            MODEL_UNITS,
+        ),
+        "last_token_rms": (
+            ("layer",),
+            sizes,
+            "root mean square of the last token's residual stream",
+            MODEL_UNITS,
+        ),
     }
