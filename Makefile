@@ -121,15 +121,15 @@ engines: .venv/.engines
 
 # The program is used as it is written: these tools check it, and build nothing.
 js:
-	cd tests/maps && npm install --no-fund --no-audit --no-package-lock
-	tests/maps/node_modules/.bin/prettier --check squashlens/maps/map.js squashlens/maps/map.css tests/maps/map.test.mjs
-	tests/maps/node_modules/.bin/tsc --noEmit --allowJs --checkJs --strict --target es2022 --module es2022 \
-	  --moduleResolution bundler --lib es2023,dom,dom.iterable squashlens/maps/map.js
-	$(BIN)/pytest -q tests/maps/test_program.py
+	cd tests/pages/maps && npm install --no-fund --no-audit --no-package-lock
+	tests/pages/maps/node_modules/.bin/prettier --check squashlens/pages/maps/map.js squashlens/pages/maps/map.css tests/pages/maps/map.test.mjs
+	tests/pages/maps/node_modules/.bin/tsc --noEmit --allowJs --checkJs --strict --target es2022 --module es2022 \
+	  --moduleResolution bundler --lib es2023,dom,dom.iterable squashlens/pages/maps/map.js
+	$(BIN)/pytest -q tests/pages/maps/test_program.py
 
 lab: .venv/.ok
 	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt jupyterlab
-	$(BIN)/pytest -q -rs tests/maps/test_lab.py
+	$(BIN)/pytest -q -rs tests/pages/maps/test_lab.py
 
 bench: .venv/.gemma
 	$(BIN)/python -m tests.benchmarks

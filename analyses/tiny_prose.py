@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 import squashlens as sl
-from squashlens.engine.loading.random_weights import with_random_weights
+from squashlens.model.loading.random_weights import with_random_weights
 
 OWN = [
     "The old ferry left the island at noon, and nobody on the shore saw it again until spring.",

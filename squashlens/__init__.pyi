@@ -11,10 +11,6 @@ from . import (
     zoo,
 )
 from .bars import quiet
-from .engine.applied import applied
-from .engine.capturing.capture import Capture, capture
-from .engine.loading.load import load
-from .maps.view import squash_map
 from .measure.answers.accuracy import accuracy, top_tokens
 from .measure.answers.answer_by_layer import answer_by_layer
 from .measure.answers.collapse_vs_readout import collapse_vs_readout
@@ -37,8 +33,12 @@ from .measure.squashing.profiles.states import attention_heads
 from .measure.squashing.sensitivity import needle, sensitivity
 from .measure.squashing.substitution import substitution_effect
 from .measure.squashing.walks import attention_sinks
-from .reporting.paper.write import paper
-from .reporting.report_page import report
+from .model.applied import applied
+from .model.loading.load import load
+from .pages.maps.view import squash_map
+from .pages.paper.write import paper
+from .pages.report_page import report
+from .run.captures.capture import Capture, capture
 from .study.study import Study
 
 __version__: str

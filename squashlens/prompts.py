@@ -19,22 +19,22 @@ from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bridge, Template, positive, short_repr
 from squashlens.checks.arguments import validated
-from squashlens.engine.locks import exclusive
-from squashlens.engine.text.context import (
+from squashlens.errors import InputError
+from squashlens.model.locks import exclusive
+from squashlens.model.text.context import (
     decoded,
     end_of,
     tokenize_after,
     tokenize_inside,
 )
-from squashlens.engine.text.start import start_of
-from squashlens.engine.text.tokens import (
+from squashlens.model.text.start import start_of
+from squashlens.model.text.tokens import (
     as_chat,
     encode,
     require_tokenizer,
     tokenize,
     vocabulary_of,
 )
-from squashlens.errors import InputError
 from squashlens.remarks import remark
 from squashlens.sequences import GrowingSequence, Ids, Pair
 from squashlens.tasks.paper import COPY, COUNT

@@ -13,7 +13,7 @@ import squashlens as sl
 
 ROOT = Path(__file__).parent.parent
 LISTS = {  # the file with a list, the folders whose functions are in it, and the mark of their decorator
-    "squashlens/__init__.pyi": (("measure", "maps", "reporting"), "__measures__"),
+    "squashlens/__init__.pyi": (("measure", "pages"), "__measures__"),
     "squashlens/figures/__init__.py": (("figures",), "__draws__"),
     "squashlens/hooks/__init__.py": (("hooks",), "__validated__"),
 }

@@ -108,8 +108,8 @@ def test_outputs_are_checked_before_the_work(
     assert all([sl.evaluate, sl.capture, sl.report])  # are imported
     for place in (
         "measure.answers.evaluate.require_sound",
-        "engine.capturing.capture.require_sound",
-        "engine.loading.load.load",
+        "run.captures.capture.require_sound",
+        "model.loading.load.load",
     ):
         monkeypatch.setattr(f"squashlens.{place}", work)
     (tmp_path / "locked").write_bytes(b"")

@@ -102,7 +102,7 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
         "squashlens-0.1.0.dist-info",
     }
     wanted = (
-        "reporting/template.html.jinja",
+        "pages/template.html.jinja",
         "zoo/tiny-gemma/model.safetensors",
         "zoo/tiny-gemma/README.md",
     )

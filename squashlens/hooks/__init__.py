@@ -12,7 +12,6 @@
 Only `applied` and `lifted_windows` touch a model. `squashlens.hooks.Hook` makes your own hook.
 """
 
-from squashlens.engine.hooking.hook import Hook
 from squashlens.hooks.freeze import freeze_attention, freeze_gates, freeze_norms
 from squashlens.hooks.interventions import (
     find_positions,
@@ -43,6 +42,7 @@ from squashlens.hooks.temperatures import (
     attention_temperature,
     log_scaling,
 )
+from squashlens.model.hooking.hook import Hook
 
 __all__ = [
     "Hook",

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.checks.arguments import converted, is_tokenized
-from squashlens.engine.anatomy import dtype_of
-from squashlens.engine.capturing.capture import Capture
-from squashlens.engine.digests import digest, tensor_digest
-from squashlens.engine.hooking.standing import without_ambient
-from squashlens.engine.running.forward import forward
-from squashlens.engine.text.tokens import Prompts, tokenize
 from squashlens.errors import InputError
 from squashlens.hooks.interventions import OUTPUTS
+from squashlens.model.anatomy import dtype_of
+from squashlens.model.digests import digest, tensor_digest
+from squashlens.model.hooking.standing import without_ambient
+from squashlens.model.text.tokens import Prompts, tokenize
+from squashlens.run.captures.capture import Capture
+from squashlens.run.forward import forward
 
 # A prompt, or the cache of TransformerLens's `run_with_cache` (tensors by hook point names).
 Source = Any

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, FrozenParts, several
 from squashlens.checks.arguments import validated
-from squashlens.engine.anatomy import n_blocks, text_config
-from squashlens.engine.hooking.hook import FROZEN_ATTENTION, Hook, Recipe
-from squashlens.engine.reader import reader_of
 from squashlens.errors import UnsoundModelError
+from squashlens.model.anatomy import n_blocks, text_config
+from squashlens.model.hooking.hook import FROZEN_ATTENTION, Hook, Recipe
+from squashlens.model.reader import reader_of
 
 
 def frozen_parts(freeze: FrozenParts) -> list[str]:

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, positive
 from squashlens.checks.arguments import validated
-from squashlens.engine.anatomy import text_config, windows
-from squashlens.engine.digests import digest
-from squashlens.engine.hooking.hook import Hook, RowHook
-from squashlens.engine.locks import exclusive, locked, require_bridge
-from squashlens.engine.text.context import display_tokens
-from squashlens.engine.text.tokens import Prompts, require_tokenizer, tokenize
 from squashlens.errors import InputError
+from squashlens.model.anatomy import text_config, windows
+from squashlens.model.digests import digest
+from squashlens.model.hooking.hook import Hook, RowHook
+from squashlens.model.locks import exclusive, locked, require_bridge
+from squashlens.model.text.context import display_tokens
+from squashlens.model.text.tokens import Prompts, require_tokenizer, tokenize
 from squashlens.records.sentences import escape
 from squashlens.theory.attention import unmasked
 

@@ -16,9 +16,6 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Over
 from squashlens.checks.arguments import validated
-from squashlens.engine.anatomy import n_blocks
-from squashlens.engine.hooking.hook import Hook, Recipe
-from squashlens.engine.text.tokens import Prompts, tokenize
 from squashlens.errors import InputError
 from squashlens.hooks.activations import (
     Activations,
@@ -37,6 +34,9 @@ from squashlens.hooks.interventions import (
     listed,
     positions_of,
 )
+from squashlens.model.anatomy import n_blocks
+from squashlens.model.hooking.hook import Hook, Recipe
+from squashlens.model.text.tokens import Prompts, tokenize
 
 Places = tuple[int, ...] | None
 

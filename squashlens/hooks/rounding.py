@@ -8,9 +8,9 @@ from typing_extensions import TypeAliasType
 
 from squashlens._typing import choices_of, dtype_name, full_name, short_repr
 from squashlens.checks.arguments import validated
-from squashlens.engine.hooking.hook import Hook
 from squashlens.errors import InputError, RangeError
 from squashlens.hooks.interventions import STREAMS
+from squashlens.model.hooking.hook import Hook
 
 Stored = Literal["bfloat16", "float16"]
 Format = TypeAliasType(

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from squashlens.checks.arguments import validated
-from squashlens.engine.hooking.hook import Hook
 from squashlens.errors import InputError, RangeError
 from squashlens.hooks.interventions import Blocks, Rescale, rescored
+from squashlens.model.hooking.hook import Hook
 from squashlens.theory.attention import unmasked
 
 ADAPTIVE = (

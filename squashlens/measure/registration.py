@@ -12,15 +12,15 @@ from typing import Any, Literal, ParamSpec, TypeVar
 import xarray as xr
 
 from squashlens.bars import bar
-from squashlens.engine.capturing.capture import Capture
-from squashlens.engine.capturing.pairs import refuse_keywords_of_capture
-from squashlens.engine.memory import awaited
-from squashlens.engine.state import measured
-from squashlens.engine.text import tokens
-from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError, SquashlensError
+from squashlens.model.memory import awaited
+from squashlens.model.state import measured
+from squashlens.model.text import tokens
+from squashlens.model.verify import require_sound
 from squashlens.records.joining import joined, restated
 from squashlens.records.results import provenance
+from squashlens.run.captures.capture import Capture
+from squashlens.run.captures.pairs import refuse_keywords_of_capture
 
 T = TypeVar("T")
 P = ParamSpec("P")

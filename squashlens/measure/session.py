@@ -12,7 +12,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, Target, distinct, dtype_name, short_repr
-from squashlens.engine.anatomy import (
+from squashlens.errors import InputError
+from squashlens.model.anatomy import (
     check_layer,
     device_of,
     dtype_of,
@@ -20,20 +21,16 @@ from squashlens.engine.anatomy import (
     residual_site,
     stored_as,
 )
-from squashlens.engine.capturing.capture import Capture, PromptOrCapture
-from squashlens.engine.digests import sha256, source_of
-from squashlens.engine.hooking.standing import ambient, standing
-from squashlens.engine.loading.gguf import ORIGIN
-from squashlens.engine.memory import awaited
-from squashlens.engine.reader import precision
-from squashlens.engine.running.forward import forward
-from squashlens.engine.running.streamed import implementation
-from squashlens.engine.state import fingerprint_of, proved
-from squashlens.engine.text import tokens
-from squashlens.engine.text.context import display_tokens
-from squashlens.engine.text.start import start_of
-from squashlens.engine.verify import require_sound, status
-from squashlens.errors import InputError
+from squashlens.model.digests import sha256, source_of
+from squashlens.model.hooking.standing import ambient, standing
+from squashlens.model.loading.gguf import ORIGIN
+from squashlens.model.memory import awaited
+from squashlens.model.reader import precision
+from squashlens.model.state import fingerprint_of, proved
+from squashlens.model.text import tokens
+from squashlens.model.text.context import display_tokens
+from squashlens.model.text.start import start_of
+from squashlens.model.verify import require_sound, status
 from squashlens.records.joining import restated
 from squashlens.records.results import (
     Variable,
@@ -44,6 +41,9 @@ from squashlens.records.results import (
     signed,
     versions,
 )
+from squashlens.run.captures.capture import Capture, PromptOrCapture
+from squashlens.run.forward import forward
+from squashlens.run.streamed import implementation
 from squashlens.saving.journal import Journal
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from squashlens._typing import full_name
-from squashlens.engine.digests import sha256
 from squashlens.errors import InputError
+from squashlens.model.digests import sha256
 from squashlens.study.describing.description import Grid
 from squashlens.study.describing.measurements import (
     LOADING,
@@ -38,7 +38,7 @@ class Model:
 
     def identity(self) -> str:
         """The identity that the checkpoint has now."""
-        from squashlens.engine.loading.sources import identity
+        from squashlens.model.loading.sources import identity
 
         return identity(self.name, self.revision)
 

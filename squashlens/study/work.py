@@ -25,8 +25,8 @@ import xarray as xr
 
 from squashlens._typing import short_repr
 from squashlens.bars import quiet
-from squashlens.engine.digests import sha256
 from squashlens.errors import InputError, OutputError, SquashlensError
+from squashlens.model.digests import sha256
 from squashlens.saving.stored import Result
 from squashlens.study.cells import Cell, Model, by_model, cells_of
 from squashlens.study.describing.description import read
@@ -123,7 +123,7 @@ class Worker:
             self._fail(cell, reason_of(error), error)
 
     def _measure(self, cell: Cell) -> Any:
-        from squashlens.engine.applied import applied
+        from squashlens.model.applied import applied
 
         known = parameters(cell.measurement)
         model = self._model(cell.model) if cell.model else None
@@ -167,8 +167,8 @@ class Worker:
         if self._loaded[0] != wanted:
             import torch
 
-            from squashlens.engine.loading.load import load
-            from squashlens.engine.loading.random_weights import with_random_weights
+            from squashlens.model.loading.load import load
+            from squashlens.model.loading.random_weights import with_random_weights
 
             self._loaded = (None, None)
             gc.collect()

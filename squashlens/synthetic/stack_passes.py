@@ -15,7 +15,7 @@ from torch.nn import functional
 from squashlens._typing import StackNorm
 from squashlens.bars import bar
 from squashlens.checks.arguments import validated
-from squashlens.engine.memory import device_named
+from squashlens.model.memory import device_named
 from squashlens.synthetic.stack import (
     Drawn,
     Stack,

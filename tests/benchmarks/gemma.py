@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import squashlens as sl
-from squashlens.engine.loading.sources import source_of
+from squashlens.model.loading.sources import source_of
 from tests.cuda.works import obvious
 
 PAGE = Path("docs/gemma.md")

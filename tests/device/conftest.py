@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from squashlens.engine import anatomy
+from squashlens.model import anatomy
 from tests.device import pretended
 
 

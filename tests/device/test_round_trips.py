@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.engine.differentiating import spans
-from squashlens.engine.differentiating.exact import Jittered
 from squashlens.errors import UnsoundModelError
+from squashlens.run.derivatives import spans
+from squashlens.run.derivatives.exact import Jittered
 from tests import cases
 from tests.device import pretended
 

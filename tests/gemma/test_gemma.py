@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.engine.loading.gguf import read_header
-from squashlens.engine.loading.packaged import PACKAGED
-from squashlens.engine.running.forward import log_probabilities
 from squashlens.errors import ModelAccessError
+from squashlens.model.loading.gguf import read_header
+from squashlens.model.loading.packaged import PACKAGED
+from squashlens.run.forward import log_probabilities
 from tests.gemma.dequantized import FORMATS, first_values
 
 pytestmark = [pytest.mark.gemma, pytest.mark.slow]

@@ -9,11 +9,11 @@ import torch
 from transformers import MixtralConfig
 
 import squashlens as sl
-from squashlens.engine.differentiating.spans import open_spans
-from squashlens.engine.state import steady
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.freeze import freezing
 from squashlens.measure.session import Session
+from squashlens.model.state import steady
+from squashlens.run.derivatives.spans import open_spans
 from tests.cases import (
     COMMON,
     CONFIGS,

@@ -12,13 +12,13 @@ import torch
 from transformer_lens import hook_points
 
 import squashlens as sl
-from squashlens.engine.state import steady
 from squashlens.errors import (
     InputError,
     SquashlensError,
     StaleCaptureError,
     UnsoundModelError,
 )
+from squashlens.model.state import steady
 from tests.hooks.passes import IDS, logits
 from tests.references import raw
 
@@ -261,9 +261,7 @@ def test_nan_is_not_blamed_on_the_hooks_that_measure(
     """A model may leave the range of float16, whose user has hung no hook."""
     model = bridge_of("llama")
     measure(model, IDS)  # what is proved at first use
-    monkeypatch.setattr(
-        "squashlens.engine.running.forward.has_nan", lambda _: torch.tensor(True)
-    )
+    monkeypatch.setattr("squashlens.run.forward.has_nan", lambda _: torch.tensor(True))
     with pytest.raises(
         UnsoundModelError, match=r"computes NaN on this prompt\. Load the model again"
     ):

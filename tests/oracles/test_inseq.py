@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.engine.anatomy import n_blocks, residual_site
-from squashlens.engine.state import steady
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
+from squashlens.model.anatomy import n_blocks, residual_site
+from squashlens.model.state import steady
 
 RECORDED: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_name("inseq.json").read_text(encoding="utf-8")

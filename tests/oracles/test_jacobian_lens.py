@@ -8,9 +8,9 @@ import torch
 from transformer_lens.tools.analysis import JacobianLens
 
 import squashlens as sl
-from squashlens.engine.anatomy import n_blocks
-from squashlens.engine.differentiating.spans import open_spans, vjps
-from squashlens.engine.state import steady
+from squashlens.model.anatomy import n_blocks
+from squashlens.model.state import steady
+from squashlens.run.derivatives.spans import open_spans, vjps
 
 PROMPT = "How many ones? 11 ="
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.engine.loading.packaged import PACKAGED
 from squashlens.errors import ModelAccessError
+from squashlens.model.loading.packaged import PACKAGED
 from tests.gemma.dequantized import FORMATS, first_values
 
 pytestmark = pytest.mark.smollm

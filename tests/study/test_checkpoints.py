@@ -8,8 +8,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import squashlens as sl
-from squashlens.engine.loading import load as loading
 from squashlens.errors import InputError
+from squashlens.model.loading import load as loading
 
 CHANGED = (
     "The checkpoint of .* changed after the study was described. Make the Study again"

@@ -115,7 +115,7 @@ def test_a_long_cell_goes_on_from_its_journal(tmp_path: Path) -> None:
 def test_a_model_is_loaded_once_and_its_results_have_their_provenance(
     tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from squashlens.engine.loading import load as module
+    from squashlens.model.loading import load as module
 
     loaded: list[str] = []
 
@@ -317,7 +317,7 @@ def test_a_ray_that_does_not_start_says_why(
 def test_a_worker_loads_each_model_once(
     tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("squashlens.engine.loading.load.load", lambda *_, **__: tiny)
+    monkeypatch.setattr("squashlens.model.loading.load.load", lambda *_, **__: tiny)
     each = {"dtype": ["float32", "float64"], "prompt": ["1", "11", "111"]}
     one = sl.Study(
         {

@@ -21,7 +21,7 @@ PROMPTS = [f"prompt {number}" for number in range(25)]
 
 @pytest.fixture(autouse=True)
 def without_loading(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from squashlens.engine.loading import load as module
+    from squashlens.model.loading import load as module
 
     monkeypatch.setattr(module, "load", lambda *_, **__: tiny)
 

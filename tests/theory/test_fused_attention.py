@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 from torch.nn.attention import flex_attention as flex
 
-from squashlens.engine.running.fused import REACH, START, TESTED, Kind, _why_wrong
+from squashlens.run.fused import REACH, START, TESTED, Kind, _why_wrong
 from squashlens.theory import attention as module
 from squashlens.theory import fused_attention
 from squashlens.theory.attention import Attention

@@ -45,7 +45,7 @@ OF_EXTRAS = (
     "tests/test_hosted.py::test_tasks_go_by_name",
     "tests/test_hosted.py::test_a_local_folder_answers_inspect_as_it_answers_behave",
     "tests/study/test_store.py",
-    "tests/maps/test_live.py",
+    "tests/pages/maps/test_live.py",
 )
 UV = str(ROOT / ".venv" / "bin" / "uv")
 SECONDS = 3600.0  # for each program that is run

@@ -10,23 +10,23 @@ import xarray as xr
 from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bridge, positive
-from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.capturing.pairs import prepare_run
-from squashlens.engine.native import n_outcomes, outputs_are_tokens
-from squashlens.engine.running.forward import next_logits
-from squashlens.engine.running.last_tokens import at_last_tokens
-from squashlens.engine.text.context import display_tokens, end_of, neutral, text_after
-from squashlens.engine.text.tokens import (
-    require_same_vocabulary,
-    require_tokenizer,
-    tokenize,
-)
 from squashlens.errors import InputError
 from squashlens.measure.answers.frequencies import judge_ability
 from squashlens.measure.collapse.metric import sequence_session
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
+from squashlens.model.native import n_outcomes, outputs_are_tokens
+from squashlens.model.text.context import display_tokens, end_of, neutral, text_after
+from squashlens.model.text.tokens import (
+    require_same_vocabulary,
+    require_tokenizer,
+    tokenize,
+)
 from squashlens.prompts import answers_after
+from squashlens.run.captures.capture import PromptOrCapture
+from squashlens.run.captures.pairs import prepare_run
+from squashlens.run.forward import next_logits
+from squashlens.run.last_tokens import at_last_tokens
 from squashlens.sequences import GrowingSequence, Ids
 from squashlens.tasks.task import SHORT
 from squashlens.theory.statistics.ranks import share_interval

@@ -9,20 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters, positive
-from squashlens.engine.agreement import agree
-from squashlens.engine.anatomy import (
-    device_of,
-    dtype_of,
-    n_blocks,
-    residual_site,
-    residual_sites,
-)
-from squashlens.engine.applied import probe_ids
-from squashlens.engine.hooking.standing import without_ambient
-from squashlens.engine.loading.random_weights import with_random_weights
-from squashlens.engine.running.forward import next_logits
-from squashlens.engine.running.last_tokens import at_last_tokens
-from squashlens.engine.state import proved, steady
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.answers.choices import (
     Choices,
@@ -31,7 +17,21 @@ from squashlens.measure.answers.choices import (
     others_shares,
 )
 from squashlens.measure.registration import measurement
+from squashlens.model.agreement import agree
+from squashlens.model.anatomy import (
+    device_of,
+    dtype_of,
+    n_blocks,
+    residual_site,
+    residual_sites,
+)
+from squashlens.model.applied import probe_ids
+from squashlens.model.hooking.standing import without_ambient
+from squashlens.model.loading.random_weights import with_random_weights
+from squashlens.model.state import proved, steady
 from squashlens.records.results import Variable
+from squashlens.run.forward import next_logits
+from squashlens.run.last_tokens import at_last_tokens
 
 TEXTS = {
     "rank": ("share of the other choices that the readout finds less likely", "1"),

@@ -11,9 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, listed
-from squashlens.engine.text.tokens import tokenize
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
+from squashlens.model.text.tokens import tokenize
 from squashlens.prompts import answers_after
 from squashlens.remarks import remark
 from squashlens.sequences import Ids

@@ -17,8 +17,6 @@ import numpy as np
 import xarray as xr
 
 from squashlens._typing import Bridge, Mode, Template
-from squashlens.engine.anatomy import dtype_of, n_blocks, residual_sites
-from squashlens.engine.running.last_tokens import at_last_tokens
 from squashlens.errors import InputError
 from squashlens.measure.answers._scores import N_TRAIN, Answers
 from squashlens.measure.answers.evaluate import (
@@ -36,8 +34,10 @@ from squashlens.measure.answers.probe import (
 )
 from squashlens.measure.collapse.metric import Dtype, Metric, find_dtype
 from squashlens.measure.registration import measurement
+from squashlens.model.anatomy import dtype_of, n_blocks, residual_sites
 from squashlens.records.results import Variable
 from squashlens.records.sentences import plural
+from squashlens.run.last_tokens import at_last_tokens
 from squashlens.saving.journal import checked
 from squashlens.sequences import Ids
 from squashlens.tasks import Task

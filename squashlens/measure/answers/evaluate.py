@@ -11,15 +11,15 @@ import xarray as xr
 
 from squashlens._typing import Bridge, Modes, Template, positive, several
 from squashlens.bars import bar
-from squashlens.engine.anatomy import context_length
-from squashlens.engine.digests import digest
-from squashlens.engine.running.generate import Prompt, generate
-from squashlens.engine.text.tokens import as_chat, encode, require_tokenizer, tokenize
-from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.answers.frequencies import Answer, describe, score_answers
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
+from squashlens.model.anatomy import context_length
+from squashlens.model.digests import digest
+from squashlens.model.text.tokens import as_chat, encode, require_tokenizer, tokenize
+from squashlens.model.verify import require_sound
+from squashlens.run.generate import Prompt, generate
 from squashlens.saving.journal import Journal, checked
 from squashlens.sequences import Ids
 from squashlens.tasks import DRAWN_SEEDS, Question, Task, find

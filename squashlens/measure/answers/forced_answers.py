@@ -14,11 +14,11 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.bars import bar
-from squashlens.engine.anatomy import dtype_of
-from squashlens.engine.running.forward import logits_of
-from squashlens.engine.running.generate import Prompt, generate
-from squashlens.engine.running.groupings import PIECES, continued_streams
-from squashlens.engine.text.context import text_after
+from squashlens.model.anatomy import dtype_of
+from squashlens.model.text.context import text_after
+from squashlens.run.forward import logits_of
+from squashlens.run.generate import Prompt, generate
+from squashlens.run.groupings import PIECES, continued_streams
 from squashlens.sequences import Ids
 from squashlens.theory.distances import ulp
 

@@ -14,11 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, Direction, Mode, Template, positive
-from squashlens.engine.anatomy import n_blocks, residual_sites
-from squashlens.engine.loading.random_weights import with_random_weights
-from squashlens.engine.running.last_tokens import LastTokens, at_last_tokens
-from squashlens.engine.state import steady
-from squashlens.engine.verify import status
 from squashlens.errors import InputError
 from squashlens.measure.answers._scores import (
     N_TRAIN,
@@ -31,7 +26,12 @@ from squashlens.measure.answers._scores import (
 from squashlens.measure.answers.evaluate import prepare_questions
 from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.registration import measurement
+from squashlens.model.anatomy import n_blocks, residual_sites
+from squashlens.model.loading.random_weights import with_random_weights
+from squashlens.model.state import steady
+from squashlens.model.verify import status
 from squashlens.records.results import Variable
+from squashlens.run.last_tokens import LastTokens, at_last_tokens
 from squashlens.sequences import Ids
 from squashlens.tasks import Task
 from squashlens.tasks.task import Prompting

@@ -25,23 +25,23 @@ from squashlens._typing import (
     positive,
 )
 from squashlens.bars import bar
-from squashlens.engine.agreement import agree
-from squashlens.engine.anatomy import device_of, dtype_of, n_blocks, residual_site
-from squashlens.engine.hooking.hook import Hook
-from squashlens.engine.running.forced import edited_copies, log_p
-from squashlens.engine.running.forward import forward, logits_among, require_understood
-from squashlens.engine.running.generate import empty_cache
-from squashlens.engine.running.last_tokens import at_last_tokens
-from squashlens.engine.running.streamed import patterns_written
-from squashlens.engine.text.tokens import tokenize
 from squashlens.errors import InputError
 from squashlens.hooks.interventions import OUTPUTS, SUBLAYERS
 from squashlens.measure.answers.choices import mean_of, of_choices
 from squashlens.measure.collapse.mechanism import output_weights
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import streams_at
+from squashlens.model.agreement import agree
+from squashlens.model.anatomy import device_of, dtype_of, n_blocks, residual_site
+from squashlens.model.hooking.hook import Hook
+from squashlens.model.text.tokens import tokenize
 from squashlens.records.results import Variable
 from squashlens.remarks import remark
+from squashlens.run.forced import edited_copies, log_p
+from squashlens.run.forward import forward, logits_among, require_understood
+from squashlens.run.generate import empty_cache
+from squashlens.run.last_tokens import at_last_tokens
+from squashlens.run.streamed import patterns_written
 from squashlens.sequences import Ids
 from squashlens.theory.distances import ulp
 from squashlens.theory.statistics import selection

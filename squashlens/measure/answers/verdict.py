@@ -13,11 +13,6 @@ import xarray as xr
 
 from squashlens._typing import Bridge, dtype_name, positive
 from squashlens.bars import bar
-from squashlens.engine.anatomy import dtype_of, n_blocks
-from squashlens.engine.loading.random_weights import with_random_weights
-from squashlens.engine.running.forward import require_understood
-from squashlens.engine.running.groupings import groupings
-from squashlens.engine.text.context import text_after
 from squashlens.measure.answers.forced_answers import (
     QUICK,
     ForcedAnswers,
@@ -35,7 +30,12 @@ from squashlens.measure.answers.placebos import (
 from squashlens.measure.answers.verdict_evidence import PREFERRED, Evidence, decide
 from squashlens.measure.answers.verdict_questions import Questions, prepare_pairs
 from squashlens.measure.registration import measurement
+from squashlens.model.anatomy import dtype_of, n_blocks
+from squashlens.model.loading.random_weights import with_random_weights
+from squashlens.model.text.context import text_after
 from squashlens.records.results import Variable
+from squashlens.run.forward import require_understood
+from squashlens.run.groupings import groupings
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.separation import distance_by_noise, nearer_to_own
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from squashlens._typing import Bridge
-from squashlens.engine.text.context import tokenize_after
-from squashlens.engine.text.tokens import require_tokenizer, tokenize
 from squashlens.errors import InputError
 from squashlens.measure.answers.accuracy import right_answer
 from squashlens.measure.session import Session
+from squashlens.model.text.context import tokenize_after
+from squashlens.model.text.tokens import require_tokenizer, tokenize
 from squashlens.sequences import GrowingSequence, Ids
 
 

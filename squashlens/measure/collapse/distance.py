@@ -26,14 +26,6 @@ from squashlens._typing import (
     Scale,
     dtype_name,
 )
-from squashlens.engine.anatomy import device_of, dtype_of, known_windows
-from squashlens.engine.capturing.pairs import (
-    PairCapture,
-    Pairs,
-    SequenceOrCapture,
-    head_site,
-)
-from squashlens.engine.running.forward import logits_of, rows_together
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import (
     NOISE,
@@ -46,7 +38,15 @@ from squashlens.measure.collapse.metric import (
     with_y,
 )
 from squashlens.measure.registration import measurement
+from squashlens.model.anatomy import device_of, dtype_of, known_windows
 from squashlens.records.results import MODEL_UNITS, Variable
+from squashlens.run.captures.pairs import (
+    PairCapture,
+    Pairs,
+    SequenceOrCapture,
+    head_site,
+)
+from squashlens.run.forward import logits_of, rows_together
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.distances import (
     divergence,

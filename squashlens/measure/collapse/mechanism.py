@@ -22,9 +22,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, Distance, Passes
-from squashlens.engine.agreement import agree, difference
-from squashlens.engine.anatomy import dtype_of, pattern_site, stored_as
-from squashlens.engine.capturing.pairs import (
+from squashlens.errors import InputError, UnsoundModelError
+from squashlens.measure.collapse.metric import REPLAYED, Metric, coords, take_pairs
+from squashlens.measure.registration import measurement
+from squashlens.model.agreement import agree, difference
+from squashlens.model.anatomy import dtype_of, pattern_site, stored_as
+from squashlens.model.premises import require_attention_alone
+from squashlens.model.verify import require_sound
+from squashlens.records.results import MODEL_UNITS, Variable
+from squashlens.run.captures.pairs import (
     OUTPUT,
     VALUE,
     PairCapture,
@@ -34,12 +40,6 @@ from squashlens.engine.capturing.pairs import (
     head_site,
     sequence_of,
 )
-from squashlens.engine.premises import require_attention_alone
-from squashlens.engine.verify import require_sound
-from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure.collapse.metric import REPLAYED, Metric, coords, take_pairs
-from squashlens.measure.registration import measurement
-from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.theory.distances import distance, shares, total_variation
 from squashlens.theory.statistics.trends import Association, association
 

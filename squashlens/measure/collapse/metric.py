@@ -10,7 +10,13 @@ from torch import Tensor
 from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bridge, Distance, DtypeName, Scale, dtype_name, full_name
-from squashlens.engine.capturing.pairs import (
+from squashlens.errors import UnsoundModelError
+from squashlens.hooks.rounding import stored
+from squashlens.measure.session import Session
+from squashlens.model.text.context import display_tokens
+from squashlens.records.results import MODEL_UNITS, Variable
+from squashlens.remarks import remark
+from squashlens.run.captures.pairs import (
     PairCapture,
     PairRun,
     Pairs,
@@ -19,13 +25,7 @@ from squashlens.engine.capturing.pairs import (
     Streams,
     pairs_of,
 )
-from squashlens.engine.running.forward import require_understood
-from squashlens.engine.text.context import display_tokens
-from squashlens.errors import UnsoundModelError
-from squashlens.hooks.rounding import stored
-from squashlens.measure.session import Session
-from squashlens.records.results import MODEL_UNITS, Variable
-from squashlens.remarks import remark
+from squashlens.run.forward import require_understood
 from squashlens.sequences import GrowingSequence, Ids
 from squashlens.theory.distances import NOISE_FLOORS, distance, noise, rms
 

@@ -1,7 +1,7 @@
 """Separation: which lengths of a growing sequence a model can still tell apart, above rounding.
 
 Theorem 4.2 says that representations get closer, and at working precision "too close" means within rounding. What
-rounding does is measured: the same prompts are run in other groupings into passes (`engine.running.groupings`).
+rounding does is measured: the same prompts are run in other groupings into passes (`run.groupings`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,11 +13,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, positive
-from squashlens.engine.capturing.pairs import PairRun, prepare_run
-from squashlens.engine.loading.random_weights import with_random_weights
-from squashlens.engine.memory import require_room
-from squashlens.engine.running.forward import log_probabilities
-from squashlens.engine.running.groupings import grouped_streams, groupings
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import (
     coords,
@@ -26,7 +21,12 @@ from squashlens.measure.collapse.metric import (
     with_y,
 )
 from squashlens.measure.registration import measurement
+from squashlens.model.loading.random_weights import with_random_weights
+from squashlens.model.memory import require_room
 from squashlens.records.results import MODEL_UNITS, Variable
+from squashlens.run.captures.pairs import PairRun, prepare_run
+from squashlens.run.forward import log_probabilities
+from squashlens.run.groupings import grouped_streams, groupings
 from squashlens.sequences import GrowingSequence, Ids
 from squashlens.theory.distances import total_variation
 from squashlens.theory.separation import (

@@ -29,23 +29,6 @@ from squashlens._typing import (
     positive,
 )
 from squashlens.bars import bar, write
-from squashlens.engine.agreement import agree
-from squashlens.engine.anatomy import dtype_of
-from squashlens.engine.applied import probe_ids, require_effective
-from squashlens.engine.capturing.pairs import (
-    PairRun,
-    SequenceOrCapture,
-    Streams,
-    passes_of,
-    prepare_run,
-)
-from squashlens.engine.hooking.hook import Hook
-from squashlens.engine.hooking.standing import without_ambient
-from squashlens.engine.running.forward import causal, context, next_logits
-from squashlens.engine.running.streamed import patterns_written
-from squashlens.engine.state import proved
-from squashlens.engine.text.context import display_tokens
-from squashlens.engine.text.tokens import checked_prompts, require_same_vocabulary
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
 from squashlens.hooks.activations import mean_activations
 from squashlens.hooks.interventions import (
@@ -66,8 +49,25 @@ from squashlens.measure.collapse.metric import (
     with_y,
 )
 from squashlens.measure.registration import measurement
+from squashlens.model.agreement import agree
+from squashlens.model.anatomy import dtype_of
+from squashlens.model.applied import probe_ids, require_effective
+from squashlens.model.hooking.hook import Hook
+from squashlens.model.hooking.standing import without_ambient
+from squashlens.model.state import proved
+from squashlens.model.text.context import display_tokens
+from squashlens.model.text.tokens import checked_prompts, require_same_vocabulary
 from squashlens.prompts import Token, one_token, stacked
 from squashlens.records.results import Variable
+from squashlens.run.captures.pairs import (
+    PairRun,
+    SequenceOrCapture,
+    Streams,
+    passes_of,
+    prepare_run,
+)
+from squashlens.run.forward import causal, context, next_logits
+from squashlens.run.streamed import patterns_written
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.distances import NOISE_FLOORS
 

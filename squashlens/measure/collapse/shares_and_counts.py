@@ -9,14 +9,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, short_repr
-from squashlens.engine.anatomy import device_of, n_blocks, residual_sites, windows
-from squashlens.engine.running.forward import causal, context
-from squashlens.engine.state import measured
-from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
 from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.session import Session, streams_at
+from squashlens.model.anatomy import device_of, n_blocks, residual_sites, windows
+from squashlens.model.state import measured
+from squashlens.model.verify import require_sound
 from squashlens.prompts import Token, one_token
+from squashlens.run.forward import causal, context
 from squashlens.sequences import Ids
 from squashlens.theory.distances import distance, rms
 

@@ -14,16 +14,16 @@ import torch
 import xarray as xr
 
 from squashlens._typing import Bridge, Distance, Scale, positive
-from squashlens.engine.capturing.pairs import PairRun
-from squashlens.engine.text.context import decoded, display_tokens
-from squashlens.engine.text.start import start_of
-from squashlens.engine.text.tokens import encode, require_tokenizer, tokenize
-from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import Metric, with_passes, with_y
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
+from squashlens.model.text.context import decoded, display_tokens
+from squashlens.model.text.start import start_of
+from squashlens.model.text.tokens import encode, require_tokenizer, tokenize
+from squashlens.model.verify import require_sound
 from squashlens.records.results import Variable, signed, versions
+from squashlens.run.captures.pairs import PairRun
 from squashlens.sequences import Branch, GrowingSequence, Ids
 
 FORMS: Mapping[str, str] = MappingProxyType(

@@ -14,15 +14,6 @@ import xarray as xr
 
 from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.bars import bar
-from squashlens.engine.anatomy import windows
-from squashlens.engine.applied import applied
-from squashlens.engine.capturing.pairs import (
-    Pairs,
-    SequenceOrCapture,
-    capture_pairs,
-    prepare_run,
-    sequence_of,
-)
 from squashlens.measure.answers.accuracy import Answer, accuracy
 from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.registration import measurement
@@ -33,8 +24,17 @@ from squashlens.measure.remedies.named_interventions import (
     form_under,
 )
 from squashlens.measure.squashing.bound import path_bound
+from squashlens.model.anatomy import windows
+from squashlens.model.applied import applied
 from squashlens.records.joining import joined, restated
 from squashlens.records.results import as_variable, attributes
+from squashlens.run.captures.pairs import (
+    Pairs,
+    SequenceOrCapture,
+    capture_pairs,
+    prepare_run,
+    sequence_of,
+)
 from squashlens.sequences import GrowingSequence
 
 

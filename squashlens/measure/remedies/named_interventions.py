@@ -5,14 +5,14 @@ from typing import Any
 
 from typing_extensions import TypeAliasType
 
-from squashlens.engine.hooking.hook import (
+from squashlens.errors import InputError
+from squashlens.model.hooking.hook import (
     Hook,
     HookPair,
     Recipe,
     is_pair,
     one_or_several,
 )
-from squashlens.errors import InputError
 from squashlens.records.results import AS_IT_IS
 from squashlens.sequences import GrowingSequence
 

@@ -19,8 +19,6 @@ from squashlens._typing import (
     positive,
 )
 from squashlens.checks.arguments import and_frozen
-from squashlens.engine.anatomy import n_blocks
-from squashlens.engine.capturing.capture import PromptOrCapture
 from squashlens.errors import InputError, RangeError
 from squashlens.hooks.freeze import frozen_parts
 from squashlens.measure.registration import measurement
@@ -28,6 +26,8 @@ from squashlens.measure.session import Session
 from squashlens.measure.squashing.certified import certified_rows
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import of_attention, one_hot, top_down
+from squashlens.model.anatomy import n_blocks
+from squashlens.run.captures.capture import PromptOrCapture
 from squashlens.theory.bounds.path_sums import Pattern, sweep
 from squashlens.theory.probes import seed_of
 

@@ -16,22 +16,22 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Target
 from squashlens.bars import bar
-from squashlens.engine.anatomy import device_of, n_blocks, width
-from squashlens.engine.budget import cotangents_on_graph
-from squashlens.engine.differentiating import visibility
-from squashlens.engine.differentiating.exact import (
+from squashlens.errors import UnsoundModelError
+from squashlens.hooks.freeze import freezing
+from squashlens.measure.session import Session
+from squashlens.measure.squashing.jacobians.products import require_causal
+from squashlens.model.anatomy import device_of, n_blocks, width
+from squashlens.model.memory import require_room
+from squashlens.model.premises import why_not_block_by_block
+from squashlens.run.budget import cotangents_on_graph
+from squashlens.run.derivatives import visibility
+from squashlens.run.derivatives.exact import (
     CERTIFIES,
     Jittered,
     certifying,
     require_one_device,
 )
-from squashlens.engine.differentiating.spans import Span, open_spans, vjps
-from squashlens.engine.memory import require_room
-from squashlens.engine.premises import why_not_block_by_block
-from squashlens.errors import UnsoundModelError
-from squashlens.hooks.freeze import freezing
-from squashlens.measure.session import Session
-from squashlens.measure.squashing.jacobians.products import require_causal
+from squashlens.run.derivatives.spans import Span, open_spans, vjps
 from squashlens.theory.norms import missing_sizes, spectral_norms, with_rounding
 from squashlens.theory.probes import PROBES, normals
 

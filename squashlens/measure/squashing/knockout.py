@@ -8,17 +8,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, Knockout, SpansOfTokens
-from squashlens.engine.agreement import agree
-from squashlens.engine.anatomy import dtype_of
-from squashlens.engine.applied import probe_ids
-from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.hooking.hook import Hook, Unchecked, attached
-from squashlens.engine.hooking.standing import without_ambient
-from squashlens.engine.premises import require_attention_alone
-from squashlens.engine.running.forced import edited_copies, log_p
-from squashlens.engine.running.forward import next_logits
-from squashlens.engine.state import proved
-from squashlens.engine.text.context import display_tokens
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.interventions import SCORES, grid
 from squashlens.measure.registration import measurement
@@ -30,8 +19,19 @@ from squashlens.measure.squashing.substitution import (
     label_effects,
 )
 from squashlens.measure.squashing.token_spans import Spans
+from squashlens.model.agreement import agree
+from squashlens.model.anatomy import dtype_of
+from squashlens.model.applied import probe_ids
+from squashlens.model.hooking.hook import Hook, Unchecked, attached
+from squashlens.model.hooking.standing import without_ambient
+from squashlens.model.premises import require_attention_alone
+from squashlens.model.state import proved
+from squashlens.model.text.context import display_tokens
 from squashlens.prompts import answers_after
 from squashlens.records.results import MODEL_UNITS
+from squashlens.run.captures.capture import PromptOrCapture
+from squashlens.run.forced import edited_copies, log_p
+from squashlens.run.forward import next_logits
 from squashlens.sequences import Ids
 from squashlens.theory.distances import distance, divergence, total_variation
 

@@ -18,13 +18,6 @@ from squashlens._typing import (
     SpansOfTokens,
 )
 from squashlens.bars import bar
-from squashlens.engine.anatomy import n_blocks
-from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.running.passes import batches
-from squashlens.engine.text.context import display_tokens, texts_in_context
-from squashlens.engine.text.start import start_of
-from squashlens.engine.text.tokens import Prompts, each_of, require_tokenizer, rows_of
-from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
@@ -38,6 +31,11 @@ from squashlens.measure.squashing.walks import (
     shares_beyond_uniform,
     top_down,
 )
+from squashlens.model.anatomy import n_blocks
+from squashlens.model.text.context import display_tokens, texts_in_context
+from squashlens.model.text.start import start_of
+from squashlens.model.text.tokens import Prompts, each_of, require_tokenizer, rows_of
+from squashlens.model.verify import require_sound
 from squashlens.records.results import (
     MODEL_UNITS,
     Variable,
@@ -46,6 +44,8 @@ from squashlens.records.results import (
     attributes,
     sealed,
 )
+from squashlens.run.captures.capture import PromptOrCapture
+from squashlens.run.passes import batches
 from squashlens.theory.spread import are_sinks
 from squashlens.theory.statistics.ranks import mean_interval
 from squashlens.theory.statistics.trends import association, difference, with_ends

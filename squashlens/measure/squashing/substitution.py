@@ -9,18 +9,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, Candidates, SpansOfTokens, Target, positive
-from squashlens.engine.anatomy import device_of, residual_site
-from squashlens.engine.budget import pass_bytes
-from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.memory import require_room
-from squashlens.engine.running.forward import log_probabilities
-from squashlens.engine.running.passes import read
-from squashlens.engine.text.start import start_of
 from squashlens.errors import InputError
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session, require_places, streams_at
 from squashlens.measure.squashing.token_spans import Spans
+from squashlens.model.anatomy import device_of, residual_site
+from squashlens.model.memory import require_room
+from squashlens.model.text.start import start_of
 from squashlens.records.results import MODEL_UNITS
+from squashlens.run.budget import pass_bytes
+from squashlens.run.captures.capture import PromptOrCapture
+from squashlens.run.forward import log_probabilities
+from squashlens.run.passes import read
 from squashlens.sequences import Branch
 from squashlens.theory.distances import distance, divergence
 from squashlens.theory.statistics.ranks import noise_ceiling

@@ -14,11 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import SpansOfTokens, short_repr
-from squashlens.engine.text.context import texts_in_context
-from squashlens.engine.text.pieces import pieces_of, positions_in
-from squashlens.engine.text.tokens import require_tokenizer
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
+from squashlens.model.text.context import texts_in_context
+from squashlens.model.text.pieces import pieces_of, positions_in
+from squashlens.model.text.tokens import require_tokenizer
 from squashlens.records.sentences import escape
 
 

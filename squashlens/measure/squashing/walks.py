@@ -18,14 +18,14 @@ from squashlens._typing import (
     positive,
     short_repr,
 )
-from squashlens.engine.anatomy import learned_sink, n_blocks, windows
-from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.memory import require_room, to_cpu
-from squashlens.engine.premises import require_attention_alone, require_paths
-from squashlens.engine.running.forward import attention_of, head_mean
 from squashlens.errors import InputError
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
+from squashlens.model.anatomy import learned_sink, n_blocks, windows
+from squashlens.model.memory import require_room, to_cpu
+from squashlens.model.premises import require_attention_alone, require_paths
+from squashlens.run.captures.capture import PromptOrCapture
+from squashlens.run.forward import attention_of, head_mean
 from squashlens.theory.attention import Attention
 from squashlens.theory.bounds.path_sums import (
     Pattern,

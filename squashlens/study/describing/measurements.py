@@ -20,8 +20,8 @@ from typing import Any, get_args
 
 from squashlens._typing import full_name, short_repr
 from squashlens.checks.arguments import converted
-from squashlens.engine.digests import sha256
 from squashlens.errors import InputError, SquashlensError
+from squashlens.model.digests import sha256
 from squashlens.records.results import versions
 from squashlens.tasks import find
 

@@ -8,11 +8,11 @@ import pytest
 from scipy.stats import binomtest
 
 import squashlens as sl
-from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.errors import InputError
 from squashlens.figures import accuracy_by_length, collapse_vs_readout, error_by_length
 from squashlens.figures.drawing.page_blocks import Page
 from squashlens.measure.answers.frequencies import Answer, judge_ability, score_answers
+from squashlens.model.loading.random_weights import with_random_weights
 from squashlens.tasks import Task
 from tests.measurements import counted
 

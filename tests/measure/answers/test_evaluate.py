@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.engine.running import generate as generating
 from squashlens.errors import InputError
 from squashlens.measure.answers import evaluate as module
 from squashlens.measure.answers.evaluate import prepare_questions
 from squashlens.measure.answers.frequencies import Answer, score_answers
+from squashlens.run import generate as generating
 from squashlens.saving.journal import Journal
 from squashlens.tasks import Question, Task, reading
 from squashlens.tasks.task import Prompting

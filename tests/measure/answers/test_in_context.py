@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import squashlens as sl
-from squashlens.engine.text.context import decoded
+from squashlens.model.text.context import decoded
 from tests.cases import CONFIGS, random_model
 from tests.tokenizer_kinds import tokenizer_of
 

@@ -9,8 +9,6 @@ import torch
 from scipy import stats
 
 import squashlens as sl
-from squashlens.engine.loading.random_weights import with_random_weights
-from squashlens.engine.verify import status
 from squashlens.errors import CapacityError, InputError
 from squashlens.measure.answers._scores import (
     Answers,
@@ -20,6 +18,8 @@ from squashlens.measure.answers._scores import (
     of_length,
     score_probes,
 )
+from squashlens.model.loading.random_weights import with_random_weights
+from squashlens.model.verify import status
 
 LENGTHS, SEEDS, D, FIT = (10, 20, 30), 200, 12, 64
 COUNT = sl.tasks.find("taught_count_bernoulli")
@@ -286,6 +286,6 @@ def test_a_twin_is_the_same_architecture_with_weights_of_its_own(tiny: Any) -> N
 def test_a_twin_that_does_not_fit_is_refused(
     tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("squashlens.engine.memory.available", lambda device: 1000)
+    monkeypatch.setattr("squashlens.model.memory.available", lambda device: 1000)
     with pytest.raises(CapacityError, match="A second model.*n_random_models=0"):
         with_random_weights(tiny, 0)

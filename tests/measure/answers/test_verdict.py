@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.measure.answers.forced_answers import answer_in
 from squashlens.measure.answers.placebos import placebos_of
 from squashlens.measure.answers.verdict_evidence import (
@@ -21,6 +20,7 @@ from squashlens.measure.answers.verdict_evidence import (
     Evidence,
     decide,
 )
+from squashlens.model.loading.random_weights import with_random_weights
 from tests.cases import CONFIGS, save_random
 
 COUNT, LAST = (

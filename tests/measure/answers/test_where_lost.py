@@ -13,8 +13,8 @@ import xarray as xr
 from transformers import AutoModelForCausalLM, OlmoConfig
 
 import squashlens as sl
-from squashlens.engine.loading.random_weights import with_random_weights
 from squashlens.errors import InputError
+from squashlens.model.loading.random_weights import with_random_weights
 from squashlens.theory.statistics import selection
 from squashlens.theory.statistics.ranks import mean_interval, share_interval
 from tests.cases import CONFIGS, MORE, NO_HEAD_DIM, save_random

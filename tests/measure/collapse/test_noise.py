@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.engine.capturing.pairs import Replay, Streams, prepare_run
 from squashlens.measure.collapse.metric import Metric
+from squashlens.run.captures.pairs import Replay, Streams, prepare_run
 from tests.cases import CONFIGS, random_model
 
 QUESTION = "How many ones are in the following sequence?"

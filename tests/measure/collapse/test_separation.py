@@ -9,7 +9,7 @@ import torch
 from transformers import DynamicCache
 
 import squashlens as sl
-from squashlens.engine.running.groupings import grouped_streams
+from squashlens.run.groupings import grouped_streams
 from tests.cases import CONFIGS, DISTINCT, EXPERTS, MORE, VARIABLE, loaded
 
 COUNT = "How many ones are in the following sequence?"

@@ -9,8 +9,8 @@ import torch
 from transformers import XGLMConfig
 
 import squashlens as sl
-from squashlens.engine.running.streamed import patterns_written
 from squashlens.errors import UnsoundModelError
+from squashlens.run.streamed import patterns_written
 from tests.cases import FAMILIES, OTHERS, few, save_random, sequence_for
 from tests.references import distances_equal, model_with_streams, model_without
 

@@ -86,7 +86,7 @@ def test_logits_change_as_a_step_along_the_direction_says(
 def test_blocks_that_do_not_fit_are_refused(
     tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("squashlens.engine.memory.available", lambda device: 1_000_000)
+    monkeypatch.setattr("squashlens.model.memory.available", lambda device: 1_000_000)
     with pytest.raises(
         CapacityError,
         match=r"blocks of 5 tokens, of 128 × 128 numbers each, needs 2\.62 MB",

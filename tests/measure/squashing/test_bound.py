@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.engine.anatomy import windows
+from squashlens.model.anatomy import windows
 from tests.cases import FAMILIES, few
 from tests.references import mean_patterns, path_sum
 

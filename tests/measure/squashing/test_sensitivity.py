@@ -7,9 +7,9 @@ import pytest
 from scipy.stats import rankdata, spearmanr
 
 import squashlens as sl
-from squashlens.engine.differentiating.replay import record
-from squashlens.engine.hooking.hook import Hook
 from squashlens.measure.squashing.jacobians import products
+from squashlens.model.hooking.hook import Hook
+from squashlens.run.derivatives.replay import record
 
 PROMPT = "How many ones are in the following sequence? 110,111,0 ="
 SHORT = "How many ones are in the following sequence? 1101 ="

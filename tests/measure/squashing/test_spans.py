@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.engine.text.context import texts_in_context
-from squashlens.engine.text.pieces import pieces_of, positions_in
 from squashlens.measure.squashing.jacobians.sketch import Ends
 from squashlens.measure.squashing.token_spans import Spans
+from squashlens.model.text.context import texts_in_context
+from squashlens.model.text.pieces import pieces_of, positions_in
 from tests.cases import CONFIGS, random_model
 from tests.references import jacobian_by_jacrev, plain_outputs
 

@@ -12,17 +12,17 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, FrozenParts, Target, distinct, positive
 from squashlens.checks.arguments import and_frozen
-from squashlens.engine.anatomy import residual_site, width
-from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.memory import require_room
-from squashlens.engine.running.forward import logits_of, require_understood
-from squashlens.engine.text.context import display_tokens
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.freeze import freezing, frozen_parts
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session, require_places, streams_at
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
+from squashlens.model.anatomy import residual_site, width
+from squashlens.model.memory import require_room
+from squashlens.model.text.context import display_tokens
 from squashlens.records.results import Variable
+from squashlens.run.captures.capture import PromptOrCapture
+from squashlens.run.forward import logits_of, require_understood
 
 RANKS = 5  # tokens that a direction raises or lowers most
 COPIES = (

@@ -12,9 +12,6 @@ import xarray as xr
 
 from squashlens._typing import Bridge, FrozenParts, Method, Norm, SpansOfTokens, Targets
 from squashlens.checks.arguments import and_frozen
-from squashlens.engine.anatomy import dtype_of, width
-from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.verify import require_sound
 from squashlens.errors import InputError
 from squashlens.hooks.freeze import freezing, frozen_parts
 from squashlens.measure.registration import measurement
@@ -22,7 +19,10 @@ from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians import sketch
 from squashlens.measure.squashing.jacobians.products import ByToken, Products, Pullback
 from squashlens.measure.squashing.token_spans import Spans
+from squashlens.model.anatomy import dtype_of, width
+from squashlens.model.verify import require_sound
 from squashlens.remarks import remark
+from squashlens.run.captures.capture import PromptOrCapture
 
 STATED = (
     "rounding",

@@ -20,31 +20,31 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Target, positive
 from squashlens.bars import bar, write
-from squashlens.engine.anatomy import (
+from squashlens.errors import CapacityError, UnsoundModelError
+from squashlens.measure.session import Session
+from squashlens.measure.squashing.token_spans import Spans
+from squashlens.model.anatomy import (
     device_of,
     dtype_of,
     n_blocks,
     residual_site,
     width,
 )
-from squashlens.engine.budget import (
+from squashlens.model.hooking.hook import Hook, Recipe
+from squashlens.model.hooking.standing import ambient
+from squashlens.model.memory import available, human, later, require_room
+from squashlens.model.state import proved
+from squashlens.run.budget import (
     cotangents,
     cotangents_on_graph,
     graph_bytes,
     require_products,
 )
-from squashlens.engine.capturing.capture import REPORT_ABOVE
-from squashlens.engine.differentiating.exact import Jittered
-from squashlens.engine.differentiating.replay import Replay, record, replayable
-from squashlens.engine.differentiating.spans import open_spans, vjps
-from squashlens.engine.hooking.hook import Hook, Recipe
-from squashlens.engine.hooking.standing import ambient
-from squashlens.engine.memory import available, human, later, require_room
-from squashlens.engine.running.streamed import implementation
-from squashlens.engine.state import proved
-from squashlens.errors import CapacityError, UnsoundModelError
-from squashlens.measure.session import Session
-from squashlens.measure.squashing.token_spans import Spans
+from squashlens.run.captures.capture import REPORT_ABOVE
+from squashlens.run.derivatives.exact import Jittered
+from squashlens.run.derivatives.replay import Replay, record, replayable
+from squashlens.run.derivatives.spans import open_spans, vjps
+from squashlens.run.streamed import implementation
 from squashlens.theory.norms import gram_of, largest, missing_sizes, squared_frobenius
 from squashlens.theory.probes import PROBES, normals
 

@@ -23,10 +23,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, Method, Norm, Target, positive
-from squashlens.engine.anatomy import device_of, n_blocks, width
-from squashlens.engine.differentiating import visibility
-from squashlens.engine.differentiating.exact import CERTIFIES, certifying
-from squashlens.engine.hooking.hook import Hook, Recipe
 from squashlens.errors import InputError
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import (
@@ -36,7 +32,11 @@ from squashlens.measure.squashing.jacobians.products import (
     Way,
 )
 from squashlens.measure.squashing.token_spans import Spans
+from squashlens.model.anatomy import device_of, n_blocks, width
+from squashlens.model.hooking.hook import Hook, Recipe
 from squashlens.remarks import remark
+from squashlens.run.derivatives import visibility
+from squashlens.run.derivatives.exact import CERTIFIES, certifying
 from squashlens.theory import norms
 from squashlens.theory.probes import normals, seed_of
 from squashlens.theory.statistics.ranks import mean_interval

@@ -14,15 +14,6 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Method, Norm, distinct, positive
 from squashlens.bars import bar, write
-from squashlens.engine.anatomy import check_layer, device_of, n_blocks, width
-from squashlens.engine.capturing.capture import REPORT_ABOVE, PromptOrCapture
-from squashlens.engine.differentiating.exact import CERTIFIES, certifying
-from squashlens.engine.differentiating.visibility import visibilities
-from squashlens.engine.loading.random_weights import with_random_weights
-from squashlens.engine.memory import human, require_room, to_cpu
-from squashlens.engine.premises import require_paths, why_no_paths
-from squashlens.engine.state import steady
-from squashlens.engine.verify import require_sound
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians import sketch
@@ -34,8 +25,17 @@ from squashlens.measure.squashing.jacobians.products import (
 )
 from squashlens.measure.squashing.profiles.states import representations
 from squashlens.measure.squashing.walks import top_down
+from squashlens.model.anatomy import check_layer, device_of, n_blocks, width
+from squashlens.model.loading.random_weights import with_random_weights
+from squashlens.model.memory import human, require_room, to_cpu
+from squashlens.model.premises import require_paths, why_no_paths
+from squashlens.model.state import steady
+from squashlens.model.verify import require_sound
 from squashlens.records.results import Variable
 from squashlens.remarks import remark
+from squashlens.run.captures.capture import REPORT_ABOVE, PromptOrCapture
+from squashlens.run.derivatives.exact import CERTIFIES, certifying
+from squashlens.run.derivatives.visibility import visibilities
 from squashlens.theory.bounds.path_sums import compositions
 from squashlens.theory.statistics.decay import ByDistance, Law
 from squashlens.theory.statistics.trends import with_ends

@@ -10,16 +10,16 @@ import xarray as xr
 from torch import Tensor
 
 from squashlens._typing import Bridge
-from squashlens.engine import anatomy
-from squashlens.engine.capturing.capture import PromptOrCapture
-from squashlens.engine.memory import to_cpu
-from squashlens.engine.running.forward import forward
-from squashlens.engine.running.streamed import why_not_streamed
-from squashlens.engine.verify import require_sound
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import Session, streams_at, streams_of
+from squashlens.model import anatomy
+from squashlens.model.memory import to_cpu
+from squashlens.model.verify import require_sound
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark
+from squashlens.run.captures.capture import PromptOrCapture
+from squashlens.run.forward import forward
+from squashlens.run.streamed import why_not_streamed
 from squashlens.theory.distances import distance, noise
 from squashlens.theory.spread import heads_of, spectrum
 

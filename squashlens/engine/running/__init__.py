@@ -1,1 +1,0 @@
-"""Forward passes of one or many prompts, and greedy or sampled continuations."""

@@ -1,0 +1,271 @@
+"""The parts of a loaded model: its sizes, windows and position encodings, and the hook points of its residual stream.
+
+Two position encodings depend on the length of a pass, its largest position + 1: "longrope" (Phi-3) has other
+frequencies beyond `original_max_position_embeddings` tokens, and "dynamic" has others for every length beyond
+`max_position_embeddings`, or those of an earlier, longer pass. All other encodings in transformers depend on positions
+only.
+"""
+
+import inspect
+import re
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from squashlens._typing import Bridge, Target
+from squashlens.errors import InputError, UnsoundModelError
+from squashlens.model.native import is_native, native_config
+
+PLAIN = (torch.nn.Parameter, torch.Tensor)
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+
+
+def unseen_roundings(model: Bridge) -> int:
+    """How often every pass of a float64 model rounds to float32, in norms and softmaxes; 0 for other dtypes."""
+    return 2 * n_blocks(model) + 1 if dtype_of(model) == torch.float64 else 0
+
+
+def n_blocks(model: Bridge) -> int:
+    """L, the number of blocks."""
+    return len(model.blocks)
+
+
+def width(model: Bridge) -> int:
+    """d, the number of coordinates of the residual stream."""
+    return int(model.cfg.d_model)
+
+
+def projected(model: Bridge) -> int:
+    """The number of coordinates of one token's queries and keys in a block."""
+    heads = int(model.cfg.n_heads)
+    return (heads + int(getattr(model.cfg, "n_key_value_heads", None) or heads)) * int(
+        model.cfg.d_head
+    )
+
+
+def text_config(model: Bridge) -> Any:
+    """The Hugging Face configuration of the language model, or its equivalent for a native model."""
+    if is_native(model):
+        return native_config(model)
+    config: Any = model.original_model.config
+    return config.get_text_config()
+
+
+def context_length(model: Bridge) -> int | None:
+    """The largest number of tokens in a prompt, `None` if the configuration has no limit."""
+    config = text_config(model)
+    return next(
+        (
+            v
+            for a in ("max_position_embeddings", "n_positions")
+            if (v := getattr(config, a, None))
+        ),
+        None,
+    )
+
+
+def device_of(model: Bridge) -> torch.device:
+    """The device of the first parameter."""
+    return next(model.parameters()).device
+
+
+def dtype_of(model: Bridge) -> torch.dtype:
+    """The dtype of the first floating-point parameter."""
+    return next(p.dtype for p in model.parameters() if p.is_floating_point())
+
+
+def last_logits(model: Bridge) -> dict[str, slice]:
+    """Options of a pass that computes the last position's logits only, if possible: others need much memory.
+
+    Neither the number 1, for which Gemma 4 shortens the blocks that share keys and values, too, nor a tensor, which
+    accelerate moves to the first device of a model that is spread over several.
+    """
+    known = inspect.signature(model.original_model.forward).parameters
+    return {"logits_to_keep": slice(-1, None)} if "logits_to_keep" in known else {}
+
+
+def quantization(model: Bridge) -> str | None:
+    """How the weights are quantized, `None` if they are plain floating-point numbers."""
+    declared = getattr(text_config(model), "quantization_config", None) or getattr(
+        model.original_model, "quantization_method", None
+    )
+    if declared is not None:
+        method = (
+            declared.get("quant_method")
+            if isinstance(declared, dict)
+            else getattr(declared, "quant_method", declared)
+        )
+        return str(getattr(method, "value", method))
+    strange = {
+        type(p).__name__
+        for p in model.parameters()
+        if not p.is_floating_point() or type(p) not in PLAIN
+    }
+    return ", ".join(sorted(strange)) or None
+
+
+def stored_as(model: Bridge) -> str | None:
+    """The number format of quantized weights, such as ``"int8"``, from their types' names; `None` if they are plain."""
+    names = {
+        type(p).__name__.lower() for p in model.parameters() if type(p) not in PLAIN
+    }
+    formats = {
+        match.group()
+        for name in names
+        if (match := re.search(r"(u?int|float)\d+", name))
+    }
+    return ", ".join(sorted(formats)) or quantization(model)
+
+
+def windows(model: Bridge, positions: int | None = None) -> list[int | None]:
+    """Each block's attention window in tokens, with the query; `None` for full attention; an error for other kinds.
+
+    Attention in chunks is full in a prompt of at most one chunk, if the number of its `positions` is given.
+    """
+    config = text_config(model)
+    chunk = getattr(config, "attention_chunk_size", None)
+    full = {FULL} | (
+        {CHUNKED} if positions is not None and chunk and positions <= chunk else set()
+    )
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if names := getattr(config, "attention_layers", None):  # of GPT-Neo
+        window, kinds = (
+            config.window_size,
+            [{"global": FULL, "local": SLIDING}[name] for name in names],
+        )
+    if kinds is None:
+        kinds = [SLIDING if window else FULL] * n_blocks(model)
+    strange = set(kinds) - full - {SLIDING}
+    if strange:
+        raise UnsoundModelError(
+            f"{config.model_type} has blocks of kind {', '.join(sorted(strange))}, without a uniform baseline.",
+            "Use attention='model', or a model with full or sliding-window attention.",
+        )
+    return [window if kind == SLIDING else None for kind in kinds]
+
+
+def known_windows(model: Bridge, positions: int | None = None) -> list[int | None]:
+    """The same without an error: other kinds of blocks count as full attention."""
+    try:
+        return windows(model, positions)
+    except UnsoundModelError:
+        return [None] * n_blocks(model)
+
+
+def check_layer(layer: object, model: Bridge, argument: str) -> int:
+    """The layer, after a check that it is from 0 to L; layer ℓ is the residual stream v⁽ℓ⁾ that enters block ℓ."""
+    top = n_blocks(model)
+    if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer <= top:
+        raise InputError(
+            f"{argument}={layer!r} is not a layer of this model.",
+            f"Use a layer from 0 (the embeddings) to {top} (the last residual stream); 'y' is after the final norm.",
+        )
+    return layer
+
+
+def residual_sites(model: Bridge) -> list[str]:
+    """The hook points of v⁽⁰⁾ … v⁽ᴸ⁾ and y."""
+    return [residual_site(layer, model) for layer in (*range(n_blocks(model) + 1), "y")]
+
+
+def residual_site(layer: Target, model: Bridge) -> str:
+    """The hook point where v⁽ℓ⁾ (ℓ = 0…L) or y is read or replaced."""
+    if layer == "y":
+        return "ln_final.hook_out"
+    top = n_blocks(model)
+    return (
+        f"blocks.{layer}.hook_resid_pre"
+        if layer < top
+        else f"blocks.{top - 1}.hook_resid_post"
+    )
+
+
+def learned_sink(model: Bridge, block: int) -> Tensor | None:
+    """The logits of a block's learned sink, one for each head (gpt-oss): a key that has no value. None without one."""
+    attention = model.blocks[block]._modules.get("attn")
+    return getattr(getattr(attention, "original_component", None), "sinks", None)
+
+
+def pattern_site(block: int) -> str:
+    """The hook point of a block's attention patterns."""
+    return f"blocks.{block}.attn.hook_pattern"
+
+
+LONG, DYNAMIC = "longrope", "dynamic"
+
+
+def length_dependent_encodings(model: Bridge) -> list[tuple[str, int]]:
+    """Kind and limit of each position encoding in the configuration that depends on the length of a pass."""
+    config = text_config(model)
+    given = getattr(config, "rope_parameters", None) or {}
+    found = []
+    for one in [
+        given,
+        *given.values(),
+    ]:  # some models have one set of parameters for each kind of block
+        kind = one.get("rope_type") if isinstance(one, dict) else None
+        if isinstance(kind, str) and (kind == LONG or DYNAMIC in kind):
+            limit = (
+                one.get("original_max_position_embeddings")
+                if kind == LONG
+                else context_length(model)
+            )
+            found.append((kind, int(limit or 0)))
+    return list(dict.fromkeys(found))
+
+
+def longest_prompt(model: Bridge) -> int | None:
+    """The largest number of tokens in a prompt; `None` if there is no limit, or if frequencies adapt to the length."""
+    return (
+        None
+        if any(DYNAMIC in kind for kind, _ in length_dependent_encodings(model))
+        else context_length(model)
+    )
+
+
+def why_lengths_differ(model: Bridge, lengths: Collection[int]) -> str | None:
+    """The reason why passes of these lengths encode positions differently; `None` if they do not."""
+    for kind, limit in length_dependent_encodings(model):
+        sets = {n > limit if kind == LONG else max(n, limit) for n in lengths}
+        if len(sets) > 1:
+            return f"its position encoding ({kind}) depends on the length of the pass beyond {limit} tokens"
+    return None
+
+
+def forget_lengths(model: Bridge) -> None:
+    """Reset frequencies that depend on the length of a pass as in a new model, so that only the next pass counts."""
+    every: Any = (
+        model.original_model.modules() if length_dependent_encodings(model) else ()
+    )
+    for module in (
+        module for module in every if "original_max_seq_len" in vars(module)
+    ):
+        kinds = (
+            module.rope_type
+            if isinstance(module.rope_type, dict)
+            else {None: module.rope_type}
+        )
+        for layer_type, kind in kinds.items():
+            prefix = "" if layer_type is None else f"{layer_type}_"
+            original = getattr(module, f"{prefix}original_inv_freq", None)
+            now = getattr(module, f"{prefix}inv_freq", None)
+            if (
+                (str(kind) == LONG or DYNAMIC in str(kind))
+                and original is not None
+                and now is not None
+            ):
+                with torch.inference_mode(False):
+                    module.register_buffer(
+                        f"{prefix}inv_freq",
+                        original.to(now.device).clone(),
+                        persistent=False,
+                    )
+                setattr(
+                    module, f"{prefix}max_seq_len_cached", module.original_max_seq_len
+                )
+                setattr(
+                    module, f"{prefix}long_inv_freq", None
+                )  # made again by the next pass that needs it

@@ -1,0 +1,189 @@
+"""Test that hooks take effect, before a result under them is trusted.
+
+Some architectures pass a hook a tensor that the model never uses, so an edit there silently does nothing. At the first
+use of a hook point, a tensor of zeros is added to its activation, and the last logits must depend on it.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from squashlens._typing import Bridge, listed
+from squashlens.checks.arguments import validated
+from squashlens.errors import InputError, UnsoundModelError
+from squashlens.model.anatomy import context_length, device_of, last_logits
+from squashlens.model.hooking.hook import Hook, HookLike, attached, expanded_hooks
+from squashlens.model.hooking.standing import standing, without_ambient
+from squashlens.model.locks import locked, require_bridge
+from squashlens.model.state import proved, steady, watch
+
+PROBE_TOKENS = 12
+
+
+@validated
+@contextmanager
+def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
+    """Run the body with `hooks` on `model`, and remove them afterwards, also after an exception.
+
+    Every hook point is tested at its first use on a model, and again after the model was changed. Hooks act in the
+    given order, after hooks that are already there. Other threads that use the model wait until the context is left.
+
+    Args:
+        model: a bridge.
+        hooks: hooks of squashlens such as `mask_tokens`, `Hook` objects, pairs ``(hook point, function)`` as in
+            TransformerLens's `fwd_hooks`, or lists of these. A filter of names may replace the hook point. A function
+            is called as ``function(tensor)`` or ``function(tensor, hook=point)``, as its signature allows.
+
+    Yields:
+        The model. The provenance of results names a pair by its function's qualified name. A file is resumed only
+        under hooks of the same names and source.
+
+    Raises:
+        InputError: an unknown hook point, or a function with another signature; during a pass, a function that returns
+            anything but a tensor of the same shape, dtype and device, or NaN where it got numbers; at the end, a hook
+            all of whose positions are beyond the end of every prompt.
+        UnsoundModelError: edits at a hook point have no effect in this model.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma")
+    >>> def halve(z, hook):
+    ...     return z / 2
+    >>> with sl.applied(model, ("blocks.3.attn.hook_z", halve)):
+    ...     answer = sl.top_tokens(model, "How many ones are in the following sequence? 110 =", k=1)
+    >>> sl.results.provenance(answer)["ambient_hooks"]
+    ['blocks.3.attn.hook_z: halve']
+    """
+    require_bridge(model)
+    with locked(model), ExitStack() as stack:
+        # Not around the body: the measurements in it check themselves whether the model was changed.
+        with steady(model):
+            expanded = expanded_hooks(model, hooks)
+            stack.enter_context(attached(model, *expanded))
+            require_effective(
+                model,
+                [site for hook in expanded for site in hook.points(len(model.blocks))],
+            )
+            if any(hook.is_a_users for hook in standing(model)):
+                watch(model)
+        stack.enter_context(_reaching(expanded))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings(
+            "ignore", message="A forward hook edited hook_scale"
+        )  # the user asked for this edit
+        yield model
+
+
+@contextmanager
+def _reaching(hooks: list[Hook]) -> Iterator[None]:
+    """Raise at the end of the body if all prompts in it were too short for the positions of one of the hooks."""
+    placed = [
+        (hook, min(hook.positional))
+        for hook in hooks
+        if isinstance(hook.positional, tuple)
+    ]
+    for hook, _ in placed:
+        hook._lengths.clear()
+    yield
+    for hook, first in placed:
+        if hook._lengths and (longest := max(hook._lengths)) <= first:
+            raise InputError(
+                f"{hook.name} changed nothing: it acts from position {first} on, and the longest prompt has {longest} "
+                "tokens.",
+                "Give positions below the number of tokens; `squashlens.hooks.find_positions` finds those of a text.",
+            )
+
+
+def require_effective(model: Bridge, sites: list[str]) -> None:
+    """Raise an error for hook points without effect; each is tested once for each state of the model."""
+    with steady(model):
+        effective = proved(model, "effective hook points", set[str])
+        new = [site for site in dict.fromkeys(sites) if site not in effective]
+        if not new:
+            return
+        name = type(model.original_model).__name__
+        remedy = "Leave them out, or turn them on: `model.set_use_attn_result(True)` does so for `hook_result`."
+        try:
+            with without_ambient(model):
+                wrong = ineffective_points(model, new)
+        except torch.OutOfMemoryError:
+            raise
+        except (
+            RuntimeError,
+            AttributeError,
+            TypeError,
+        ) as error:  # a component that fails after an edit
+            raise UnsoundModelError(
+                f"Edits at hook points of {name} fail: {error}.", remedy
+            ) from error
+        if wrong:
+            raise UnsoundModelError(
+                f"Edits at {listed(wrong)} have no effect in {name}: the model does not use what the hook returns.",
+                remedy,
+            )
+        effective.update(new)
+
+
+def probe_ids(model: Bridge) -> Tensor:
+    """A short prompt of tokens spread over the vocabulary, distinct if the vocabulary is large enough."""
+    vocabulary = int(model.cfg.d_vocab)
+    length = min(PROBE_TOKENS, context_length(model) or PROBE_TOKENS)
+    return (
+        torch.linspace(0.1, 0.9, length)
+        .mul(vocabulary - 1)
+        .long()[None]
+        .to(device_of(model))
+    )
+
+
+def ineffective_points(model: Bridge, sites: list[str]) -> list[str]:
+    """The sites on a tensor at which the last logits do not depend, or that do not fire, as the model is run now."""
+    ids = probe_ids(model)
+    leaves: dict[str, Tensor] = {}
+    with (
+        warnings.catch_warnings(),
+        torch.enable_grad(),
+        attached(
+            model,
+            *(Hook("probe", site, partial(_with_leaf, leaves, site)) for site in sites),
+        ),
+    ):
+        warnings.simplefilter(
+            "ignore"
+        )  # the bridge warns about edited norms, which are intended here
+        logits = model(ids, use_cache=False, **last_logits(model)).float()
+        weights = torch.sin(torch.arange(logits.numel(), device=logits.device)).view_as(
+            logits
+        )
+        gradients: list[Tensor | None] = [None] * len(leaves)
+        if logits.requires_grad:  # otherwise no added tensor reached the logits
+            gradients = list(
+                torch.autograd.grad(
+                    (logits * weights).sum(), list(leaves.values()), allow_unused=True
+                )
+            )
+    # A gradient of zero also counts: the model uses the tensor, but its value has no influence.
+    by_site = dict(zip(leaves, gradients, strict=True))
+    return [
+        site
+        for site in sites
+        if (g := by_site.get(site)) is None or not bool(torch.isfinite(g).all())
+    ]
+
+
+def _with_leaf(leaves: dict[str, Tensor], site: str, tensor: Tensor) -> Tensor:
+    """The tensor, scaled slightly, plus a leaf of zeros.
+
+    Scaled, because a norm uses an edited value only if it differs. Added, so that the leaf of one site does not cut off
+    the leaves below it.
+    """
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        raise InputError(
+            f"The tensor at hook point {site!r} is not an activation but token ids ({tensor.dtype}).",
+            "Use a later hook point, such as 'embed.hook_out', or let your filter of names leave it out.",
+        )
+    leaves[site] = torch.zeros_like(tensor).requires_grad_()
+    return tensor * 1.01 + leaves[site]

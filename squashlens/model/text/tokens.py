@@ -1,0 +1,421 @@
+"""Turn text or ids into a checked (prompt, position) tensor that begins as the checkpoint's tokenizer begins.
+
+Every public function that takes prompts or growing sequences passes `checked_prompts`, which judges the ids, whatever
+form they were given in. A missing or doubled BOS changes the numbers of models such as Gemma, and gives a warning.
+Padding changes positions and sums: what an attention mask leaves out is removed, and other padding raises an error.
+"""
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from typing_extensions import TypeAliasType
+
+from squashlens._typing import Bos, Bridge, short_repr
+from squashlens.checks.arguments import is_tokenized
+from squashlens.errors import InputError, ModelAccessError
+from squashlens.model.anatomy import device_of, longest_prompt
+from squashlens.model.digests import digest
+from squashlens.model.locks import exclusive
+from squashlens.model.text.start import start_of, warn_of_start
+from squashlens.remarks import remark
+from squashlens.sequences import GrowingSequence
+
+Id = int | np.integer
+Tokenized = Mapping[str, Any]  # what a tokenizer of transformers returns
+Prompts = TypeAliasType(
+    "Prompts",
+    str
+    | Sequence[str | Id]
+    | Sequence[Sequence[Id]]
+    | Sequence[Tensor | np.ndarray | Tokenized]
+    | np.ndarray
+    | Tensor
+    | Tokenized,
+)
+
+ALLOWED = (
+    "Give text, a list of texts, what a tokenizer returns, token ids as a list, nested list, NumPy array or tensor of "
+    "integers, or several such lists."
+)
+WIDEST = 2**63  # larger ids do not fit into a tensor
+
+
+def each_of(prompts: Any) -> list[str] | list[list[int]]:
+    """The prompts as a list, all of them texts or all of them lists of ids; a single prompt gives a list of one.
+
+    >>> each_of("110"), each_of(["1", "2"]), each_of([2, 5]), each_of([[2, 5], (2, 5)]), each_of(np.array([[2], [5]]))
+    (['110'], ['1', '2'], [[2, 5]], [[2, 5], [2, 5]], [[2], [5]])
+    """
+    if isinstance(prompts, str):
+        return [prompts]
+    if is_tokenized(prompts):
+        return _without_padding(prompts)
+    if (
+        isinstance(prompts, list | tuple)
+        and prompts
+        and all(map(is_tokenized, prompts))
+    ):
+        return [row for item in prompts for row in _without_padding(item)]
+    items = _plain(prompts)
+    if not isinstance(items, list):
+        raise InputError(
+            f"The prompts are of type {type(prompts).__name__}, which has no order of tokens.",
+            ALLOWED,
+        )
+    if all(isinstance(item, str) for item in items):
+        return items
+    if not any(isinstance(item, str | list) for item in items):
+        return [_ids(items)]
+    if all(isinstance(item, list) for item in items):
+        return [_ids(item) for item in items]
+    kinds = sorted(
+        {"a list" if isinstance(item, list) else type(item).__name__ for item in items}
+    )
+    raise InputError(f"The prompts are a mixture of {' and '.join(kinds)}.", ALLOWED)
+
+
+def _without_padding(tokenized: Tokenized) -> list[list[int]]:
+    """The ids of each prompt that a tokenizer returned, without those that its attention mask leaves out."""
+    rows = cast(list[list[int]], each_of(tokenized["input_ids"]))
+    if tokenized.get("attention_mask") is None:
+        return rows
+    shown = _plain(tokenized["attention_mask"])
+    masks = shown if shown and isinstance(shown[0], list) else [shown]
+    if [*map(len, masks)] != [*map(len, rows)]:
+        raise InputError(
+            "attention_mask and input_ids have different shapes.",
+            "Give both as the tokenizer does.",
+        )
+    seen = [[place for place, shown in enumerate(mask) if shown] for mask in masks]
+    if any(places and places[-1] - places[0] >= len(places) for places in seen):
+        raise InputError(
+            "attention_mask leaves out tokens between others, which is no padding.",
+            "Give the ids without these tokens, or hide them with `squashlens.hooks.mask_tokens`.",
+        )
+    return [
+        [row[place] for place in places] for row, places in zip(rows, seen, strict=True)
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """Tuples, tensors, and arrays of NumPy, pandas and xarray as lists of Python's texts and numbers, at all levels."""
+    if isinstance(value, list | tuple):
+        rows = (
+            row[0]
+            if isinstance(row, Tensor | np.ndarray) and row.shape[:-1] == (1,)
+            else row
+            for row in value
+        )
+        return [
+            _plain(row) for row in rows
+        ]  # one prompt in a row, as `tokenize` returns it
+    if isinstance(value, Tensor):
+        return value.tolist()
+    return np.asanyarray(value).tolist() if hasattr(value, "__array__") else value
+
+
+def _ids(ids: list[Any]) -> list[int]:
+    for token in ids:
+        if isinstance(token, bool) or not isinstance(token, int):
+            kind = (
+                "a list inside a list" if isinstance(token, list) else short_repr(token)
+            )
+            raise InputError(
+                f"Token ids must be integers, got {kind} ({type(token).__name__}).",
+                ALLOWED,
+            )
+        if not -WIDEST <= token < WIDEST:
+            raise InputError(
+                f"{token} is not a token id.", "Give ids of the model's vocabulary."
+            )
+    return ids
+
+
+@exclusive
+def tokenize(
+    model: Bridge, prompt: Prompts, *, bos: Bos = "family"
+) -> Int[Tensor, "prompt position"]:
+    """Tokenize one or several prompts of equal length, and check the ids.
+
+    Args:
+        prompt: text, a list of texts, or token ids of shape (position) or (prompt, position) as a list, nested list,
+            NumPy array or tensor of integers; or what a tokenizer of transformers returns, of which tokens that the
+            attention mask leaves out are removed.
+        bos: what a text begins with. ``"family"``: what the checkpoint's own tokenizer puts before it (one BOS for
+            Gemma and Llama, nothing for Qwen, GPT-2 and OLMo 2). ``"none"``: nothing. Ids are taken as they are.
+            Results state the rule as `bos_rule`.
+
+    Returns:
+        Token ids (prompt, position), on the model's device.
+
+    Raises:
+        InputError: a prompt is empty, padded, longer than the context, or of another length than the others; ids are
+            outside the vocabulary; the tokenizer does not know a word.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma")
+    >>> sl.prompts.tokenize(model, "How many ones are in the following sequence? 110 =").shape
+    torch.Size([1, 14])
+    """
+    return checked_prompts(model, _of_one_length(_rows(model, prompt, bos)), wanted=bos)
+
+
+def checked_prompts(
+    model: Bridge, ids: Int[Tensor, "prompt position"], *, wanted: Bos = "family"
+) -> Int[Tensor, "prompt position"]:
+    """The ids on the model's device, after `checked_ids`, and checks of padding and of the first tokens.
+
+    Args:
+        wanted: what a text was to begin with; ``"none"`` is asked for and gives no warning.
+    """
+    checked, rows = checked_ids(model, ids), ids.tolist()
+    _refuse_padding(model, rows)
+    if wanted != "none":
+        warn_of_start(model, rows)
+    _warn_of_end(model, [row[-1] for row in rows])
+    return checked
+
+
+def checked_ids(
+    model: Bridge, ids: Int[Tensor, "prompt position"]
+) -> Int[Tensor, "prompt position"]:
+    """The ids on the model's device, after a check that they are in the vocabulary and fit into the context."""
+    if ids.numel() == 0:
+        raise InputError("The prompt is empty.", "Pass at least one token.")
+    limit = longest_prompt(model)
+    if limit is not None and ids.shape[-1] > limit:
+        raise InputError(
+            f"The prompt has {ids.shape[-1]} tokens, the model's context {limit}.",
+            "Shorten the prompt.",
+        )
+    _require_embedded(model, int(ids.min()), int(ids.max()))
+    return ids.to(device_of(model))
+
+
+def _require_embedded(model: Bridge, least: int, largest: int) -> None:
+    """Raise an error if ids of this range have no embedding."""
+    last = int(model.cfg.d_vocab) - 1
+    if least < 0 or largest > last:
+        raise InputError(
+            f"Token ids run from {least} to {largest}, the vocabulary from 0 to {last}.",
+            _instead_of(model.tokenizer, largest)
+            if least >= 0
+            else "Leave out negative ids, such as padding.",
+        )
+
+
+def _instead_of(tokenizer: Any, token_id: int) -> str:
+    """What to give instead of an id that the model has no embedding for."""
+    if tokenizer is None:
+        return "Give ids of the vocabulary: this model has no tokenizer."
+    known = (
+        tokenizer.convert_ids_to_tokens(token_id)
+        if 0 <= token_id < len(tokenizer)
+        else None
+    )
+    if known is None:
+        return "Tokenize with this model's tokenizer."
+    return f"Leave out {known!r}: the tokenizer knows this token, and the model has no embedding for it."
+
+
+def rows_of(model: Bridge, prompts: Prompts) -> list[list[int]]:
+    """The ids of each prompt, which may differ in length; each is checked as by `tokenize`."""
+    rows = _rows(model, prompts, "family")
+    for row in rows:
+        checked_ids(model, _of_one_length([row]))
+    return rows
+
+
+def _rows(model: Bridge, prompts: Any, bos: Bos) -> list[list[int]]:
+    items = each_of(prompts)
+    if not items or not isinstance(items[0], str):
+        if bos != "family":
+            raise InputError(
+                f"bos={bos!r} is for text, and ids were given.",
+                "Leave it out: ids are taken as they are.",
+            )
+        return cast(list[list[int]], items)
+    require_tokenizer(model)
+    lead = start_of(model).ids if bos == "family" else ()
+    return [[*lead, *encode(model, cast(str, text))] for text in items]
+
+
+def _of_one_length(rows: list[list[int]]) -> Tensor:
+    if not rows or not all(rows):
+        raise InputError("The prompt is empty.", "Pass at least one token.")
+    lengths = sorted({len(row) for row in rows})
+    if len(lengths) > 1:
+        raise InputError(
+            f"The prompts have {lengths[0]} to {lengths[-1]} tokens; padding would change what is measured.",
+            "Measure prompts of unequal length one by one, as `sensitivity`, `jacobian_norms`, `path_bound` and "
+            "`substitution_effect` do.",
+        )
+    return torch.tensor(rows, device="cpu")  # whatever the default device is
+
+
+def require_tokenizer(model: Bridge) -> Any:
+    """The model's tokenizer; raises an error if the model has none."""
+    if model.tokenizer is None:
+        raise InputError(
+            "This model has no tokenizer.",
+            "Pass token ids instead of text, or load a folder that also has the tokenizer's files.",
+        )
+    return model.tokenizer
+
+
+def tokenizer_digest(model: Bridge) -> str:
+    """A digest of the whole tokenizer, eight hexadecimal digits, since answers that are stored as text depend on it."""
+    core = getattr(model.tokenizer, "backend_tokenizer", None)
+    if core is not None:
+        return digest(core.to_str())
+    return (
+        "none"
+        if model.tokenizer is None
+        else digest(sorted(model.tokenizer.get_vocab().items()))
+    )
+
+
+def encode(model: Bridge, text: str) -> list[int]:
+    """The ids of a text, without special tokens; raises an error for words that the tokenizer does not know."""
+    tokenizer = require_tokenizer(model)
+    core = getattr(tokenizer, "backend_tokenizer", None)
+    unknown_id = getattr(tokenizer, "unk_token_id", None)
+    if core is not None:
+        refuse_unknown_words(core, text, tokenizer.all_special_tokens)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    if unknown_id is not None and unknown_id in ids:
+        raise InputError(
+            f"The tokenizer does not know part of {short_repr(text)} and replaces it by {tokenizer.unk_token!r}.",
+            "Rephrase the prompt, or pass ids if you want this token.",
+        )
+    if not ids:
+        raise InputError(f"{short_repr(text)} has no tokens.", "Pass some text.")
+    _require_embedded(model, min(ids), max(ids))
+    return ids
+
+
+def as_chat(model: Bridge, text: str) -> str:
+    """The text as a user's turn in the tokenizer's chat template, up to the start of the answer."""
+    tokenizer = require_tokenizer(model)
+    if not getattr(tokenizer, "chat_template", None):
+        raise InputError(
+            "This model's tokenizer has no chat template.", "Use template='none'."
+        )
+    turn = [{"role": "user", "content": text}]
+    try:
+        return str(
+            tokenizer.apply_chat_template(
+                turn, tokenize=False, add_generation_prompt=True
+            )
+        )
+    except Exception as error:  # the many errors of Jinja and of templates
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise ModelAccessError(
+            f"The chat template of this model cannot be used: {why}.",
+            "Use template='none', or correct the template in its tokenizer_config.json.",
+        ) from error
+
+
+def _warn_of_end(model: Bridge, last: list[int]) -> None:
+    """Warn of a last token that is a space alone, where words begin with theirs."""
+    for token in {*vocabulary_of(model, last).values()} & {" ", "▁", "Ġ"}:
+        if model.tokenizer.convert_tokens_to_ids(f"{token}the") not in (
+            None,
+            model.tokenizer.unk_token_id,
+        ):
+            remark(
+                "A prompt ends with a space, which is a token of its own: words begin with theirs in this vocabulary, "
+                "so that none is expected after it. It is measured as it is; leave the space out if it is not meant."
+            )
+
+
+def _refuse_padding(model: Bridge, rows: list[list[int]]) -> None:
+    """Raise an error for prompts that begin or end with the pad token, unless this token is used otherwise too."""
+    holder = (
+        getattr(model.original_model, "config", None)
+        if model.tokenizer is None
+        else model.tokenizer
+    )
+    pad = getattr(holder, "pad_token_id", None)
+    padded = [number for number, row in enumerate(rows) if pad in (row[0], row[-1])]
+    if pad is None or not padded or pad in _other_special(model):
+        return
+    ends = " and ".join(
+        end for end, at in (("begins", 0), ("ends", -1)) if rows[padded[0]][at] == pad
+    )
+    name = "" if model.tokenizer is None else f" {model.tokenizer.pad_token!r}"
+    which = f"Prompt {padded[0]}" if len(rows) > 1 else "The prompt"
+    raise InputError(
+        f"{which} {ends} with the pad token{name} (id {pad}), which would be measured as text.",
+        "Give what the tokenizer returns, with its attention_mask, or the ids without padding.",
+    )
+
+
+def _other_special(model: Bridge) -> set[int]:
+    """The ids of tokens that begin or end a text, or stand for others, by tokenizer and configuration."""
+    special: set[Any] = {*start_of(model).ids, start_of(model).bos}
+    names = [f"{name}_token_id" for name in ("bos", "eos", "unk", "sep", "cls", "mask")]
+    configured = [
+        getattr(model.original_model, name, None)
+        for name in ("config", "generation_config")
+    ]
+    for holder in (model.tokenizer, *configured):
+        for value in (getattr(holder, name, None) for name in names):
+            special |= {*value} if isinstance(value, list | tuple) else {value}
+    return special
+
+
+def vocabulary_of(model: Bridge, ids: Collection[int]) -> dict[int, str]:
+    """The entries of the model's tokenizer for some ids; without those that have none, such as ids of a bare model."""
+    if model.tokenizer is None:
+        return {}
+    known = sorted(i for i in {*ids} if 0 <= i < int(model.cfg.d_vocab))
+    entries = model.tokenizer.convert_ids_to_tokens(known)
+    return {
+        i: entry for i, entry in zip(known, entries, strict=True) if entry is not None
+    }
+
+
+def require_same_vocabulary(model: Bridge, sequence: GrowingSequence) -> None:
+    """Raise an error for a growing sequence whose ids are other tokens in this model than where it was made."""
+    if model.tokenizer is None:
+        return
+    used = sequence.used & sequence.texts.keys()
+    here = vocabulary_of(model, used)
+    other = [i for i in sorted(used) if here.get(i) != sequence.texts[i]]
+    if other:
+        raise InputError(
+            f"The sequence {sequence.name!r} was made with another tokenizer: its token {other[0]} is "
+            f"{sequence.texts[other[0]]!r} there, and {here.get(other[0], 'no token')!r} in this model.",
+            "Make the sequence with this model, as in `squashlens.prompts.repeated(model, '1', 64)`.",
+        )
+
+
+def refuse_unknown_words(core: Any, text: str, special: Iterable[str]) -> None:
+    """Raise an error for words that a word-level tokenizer does not know, or would replace by its unknown token."""
+    if core.pre_tokenizer is None or type(core.model).__name__ != "WordLevel":
+        return
+    for token in special:  # special tokens are read before the text is split into words
+        text = text.replace(token, " ")
+    unknown = [
+        piece
+        for piece, _ in core.pre_tokenizer.pre_tokenize_str(text)
+        if core.token_to_id(piece) is None
+    ]
+    if not unknown:
+        return
+    near = difflib.get_close_matches(unknown[0], core.get_vocab(), n=3, cutoff=0.5)
+    hint = (
+        f"Similar words: {', '.join(near)}."
+        if near
+        else "`model.tokenizer.get_vocab()` lists the words."
+    )
+    plural = f" (and {len(set(unknown)) - 1} more)" if len(set(unknown)) > 1 else ""
+    raise InputError(
+        f"The word {unknown[0]!r}{plural} is not in this model's vocabulary.", hint
+    )

@@ -1,0 +1,347 @@
+"""Verify once that a TransformerLens bridge reproduces the Hugging Face model, and that the measurements hold for it.
+
+A bridge re-implements attention and norms around the weights of a Hugging Face model, and for some architectures it
+computes something else. Before anything is measured, the last logits, every residual stream and every attention pattern
+must equal those of the plain model, which runs with eager attention on a short prompt, up to rounding. Tokens must
+depend on earlier tokens only, and whether they do so only through attention patterns is found too (`premises`). Hook
+points are tested at their first use (`applied`).
+"""
+
+import copy
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from squashlens._typing import Bridge, listed, short_repr
+from squashlens.errors import InputError, UnsoundModelError
+from squashlens.model.agreement import (
+    FREQUENCIES,
+    IN_FLOAT64,
+    TOLERANCE,
+    agree,
+    difference,
+)
+from squashlens.model.anatomy import (
+    device_of,
+    dtype_of,
+    forget_lengths,
+    last_logits,
+    n_blocks,
+    pattern_site,
+    residual_site,
+)
+from squashlens.model.applied import probe_ids
+from squashlens.model.hooking.hook import Hook, attached
+from squashlens.model.hooking.standing import without_ambient
+from squashlens.model.live import delegating
+from squashlens.model.locks import require_bridge
+from squashlens.model.native import is_native, plain_outputs, rebuilt
+from squashlens.model.premises import (
+    ATTENTION,
+    require_causal,
+    why_not_attention_alone,
+)
+from squashlens.model.reader import BOOKKEEPING, reader_of, require_finite
+from squashlens.model.state import proved, recall, record, steady
+from squashlens.model.wide import Wide
+
+_PROOF = "agrees with the plain model"
+# `load` found the checkpoint complete, and the bridge agrees with the plain model made from it.
+VERIFIED = "verified"
+# The bridge agrees with a plain model of its own configuration and weights, which were not compared with a checkpoint.
+AS_IT_STANDS = "verified as it stands"
+OWN_MODULE = "verified against its own module"  # the same for models of TransformerLens's own, run without the bridge
+UNVERIFIED = "unverified"
+_SETTING = bool | int | float | str | None
+
+
+def shared_copy(model: Any) -> Any:
+    """A copy of the modules that shares the parameters; made before bridging, it stays the plain model."""
+    return copy.deepcopy(model, memo={id(p): p for p in model.parameters()})
+
+
+def status(model: Bridge) -> str:
+    """What was verified of the model in its present state, for the provenance."""
+    return recall(model, _PROOF) or UNVERIFIED
+
+
+def accept_unverified(model: Bridge) -> None:
+    """Allow measurements of a bridge in its present state without verification; every result says so."""
+    record(model, _PROOF, UNVERIFIED)
+
+
+def require_sound(model: Any) -> Bridge:
+    """Raise an error for a model that cannot be measured; verify a bridge that is new or was changed."""
+    require_bridge(model)
+    if not is_native(model) and getattr(model.original_model, "config", None) is None:
+        raise InputError(
+            f"This bridge wraps a {type(model.original_model).__name__}, which is neither a Hugging Face model nor a "
+            "TransformerLens model.",
+            "Use `squashlens.load`, `TransformerBridge.boot_transformers` or `TransformerBridge.boot_native`.",
+        )
+    if model.compatibility_mode:
+        raise InputError(
+            "This bridge is in compatibility mode, which folds weights and changes the residual basis.",
+            "Boot a new bridge without `enable_compatibility_mode`, which cannot be undone.",
+        )
+    _require_no_dead_hooks(model)
+    training = any(module.training for module in reader_of(model).modules)
+    if training and not is_native(model):  # native models start so, without dropout
+        raise InputError(
+            "The model is in train mode, so dropout may be active.",
+            "Call `model.eval()`.",
+        )
+    proved(model, _PROOF, lambda: _proof_of(model))
+    return model
+
+
+def _proof_of(model: Bridge) -> str:
+    with without_ambient(model):
+        require_finite(model.original_model, type(model.original_model).__name__)
+        plain = rebuild_plain(model)
+        require_same_parts(model.original_model, plain)
+        covers = OWN_MODULE if is_native(model) else AS_IT_STANDS
+        prove(model, plain, covers)
+    return covers
+
+
+def _require_no_dead_hooks(model: Bridge) -> None:
+    """Raise an error for hooks inside attention that have no effect, since they were not added by `applied`."""
+    dead = [attn for attn in delegating(model) if "forward" not in vars(attn)]
+    points = {attn.hook_attn_scores for attn in dead}
+    points |= set() if is_native(model) else {attn.hook_pattern for attn in dead}
+    for name, point in reader_of(model).distinct.items():
+        if point in points and not all(
+            isinstance(held.user_hook, Hook) for held in point.fwd_hooks
+        ):
+            raise UnsoundModelError(
+                f"The hook at {name} has no effect: the model has used these numbers already, and ignores its result.",
+                "Remove it, and use `squashlens.applied(model, …)`, or load the model with `squashlens.load`.",
+            )
+
+
+def rebuild_plain(model: Bridge) -> Any:
+    """Build the plain model of a bridge that was made elsewhere, from its configuration and its parameters.
+
+    `model.original_model` cannot serve as the plain model: the bridge has changed it.
+    """
+    from accelerate import init_empty_weights
+
+    wrapped: Any = model.original_model
+    try:
+        if is_native(model):
+            return rebuilt(model).to(device_of(model)).eval()
+        config = copy.deepcopy(wrapped.config)
+        config._attn_implementation = "eager"
+        weights = {
+            key.replace("._original_component", ""): value
+            for key, value in wrapped.state_dict().items()
+        }
+        with init_empty_weights(include_buffers=False):
+            plain = type(wrapped)(config)
+        expected = set(plain.state_dict())
+        if missing := sorted(expected - weights.keys()):
+            raise UnsoundModelError(
+                f"This {type(wrapped).__name__} has no {listed(missing)}: other modules stand in place of its own, as "
+                "with an adapter of peft that is not merged.",
+                "Merge the adapter (`merge_and_unload`), and build the bridge around the result.",
+            )
+        plain.load_state_dict(
+            {k: v for k, v in weights.items() if k in expected}, assign=True
+        )
+        plain.tie_weights()
+    except UnsoundModelError:
+        raise
+    except Exception as error:
+        raise UnsoundModelError(
+            f"The plain {type(wrapped).__name__} could not be rebuilt from this bridge ({error}), so the bridge cannot "
+            "be verified.",
+            "Load the model with `squashlens.load`, which verifies it, or accept it without verification: "
+            "`squashlens.model.verify.accept_unverified(model)`.",
+        ) from error
+    return plain.to(device_of(model)).eval()
+
+
+def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
+    """Compare the bridge with the plain model, and find out what the mathematics needs to know of it.
+
+    A success has the status `covers`: `VERIFIED` if `plain` is known to match the checkpoint.
+    """
+    with torch.no_grad():
+        model(
+            probe_ids(model), use_cache=False, **last_logits(model)
+        )  # a bridge may set itself up at its first pass
+    with steady(model):
+        _require_agreement(model, plain)
+        require_causal(model)
+        record(model, ATTENTION, why_not_attention_alone(model))
+        record(model, _PROOF, covers)
+
+
+def _require_agreement(model: Bridge, plain: Any) -> None:
+    """Raise an error where the bridge and the plain model differ by more than rounding.
+
+    A float64 model may take its softmax in float32 where the bridge takes it in float64. Large weights magnify this
+    difference from block to block, to any size, so one that is too large is looked at again without float32.
+    """
+    problem = _disagreement(model, plain, TOLERANCE)
+    if problem is not None and dtype_of(model) == torch.float64:
+        # Code that rounds further, or cannot go without float32, is judged by what it computed as it is.
+        with suppress(UnsoundModelError, RuntimeError), Wide():
+            problem = (
+                _disagreement(model, plain, {torch.float64: IN_FLOAT64}) and problem
+            )
+        forget_lengths(model)  # long frequencies may have been made in float64
+    if problem is not None:
+        name = type(model.original_model).__name__
+        raise UnsoundModelError(
+            f"The TransformerLens bridge does not reproduce the Hugging Face {name}: {problem}.",
+            "Use another model, or report the model's configuration to TransformerLens.",
+        )
+
+
+def _disagreement(
+    model: Bridge, plain: Any, tolerance: dict[torch.dtype, float]
+) -> str | None:
+    """The first tensor in which the two differ by more than this tolerance, and by how much."""
+    ids, name = probe_ids(model), type(model.original_model).__name__
+    seen: dict[str, Tensor] = {}
+    y = residual_site("y", model)
+    if y not in model.hook_dict:
+        raise UnsoundModelError(
+            f"{name} has no hook point {y}.", "Use a model with a final norm."
+        )
+
+    def keep(site: str) -> Callable[[Tensor], None]:
+        def store(tensor: Tensor) -> None:
+            if site in seen:
+                raise UnsoundModelError(
+                    f"{name} passes {site} more than once, so it is not clear where y is.",
+                    "Use another model.",
+                )
+            seen[site] = tensor.detach().clone()
+
+        return store
+
+    forget_lengths(model)  # the plain model has had no pass yet
+    # The plain model's hidden states are v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and y, without v⁽ᴸ⁾.
+    streams = [residual_site(layer, model) for layer in (*range(n_blocks(model)), "y")]
+    patterns = [
+        site
+        for site in map(pattern_site, range(n_blocks(model)))
+        if site in model.hook_dict
+    ]
+    with attached(model, *(Hook("read", s, keep(s)) for s in (*streams, *patterns))):
+        logits = model(ids, use_cache=False, **last_logits(model))
+        truth = (
+            plain_outputs(plain, ids)
+            if is_native(model)
+            else plain(
+                ids, use_cache=False, output_attentions=True, output_hidden_states=True
+            )
+        )
+    pairs = [
+        ("logits", logits, truth.logits[:, -logits.shape[1] :])
+    ]  # of the last position, or of all
+    returned = [
+        pattern
+        for pattern in getattr(truth, "attentions", None) or ()
+        if pattern is not None
+    ]
+    if patterns and len(returned) != len(
+        patterns
+    ):  # a bridge without any is refused where they are needed
+        raise UnsoundModelError(
+            f"The plain {name} returns {len(returned)} attention patterns, and the bridge has hook points for "
+            f"{len(patterns)}, so the bridge cannot be verified.",
+            "Use another model.",
+        )
+    pairs += [
+        (site, seen[site], state)
+        for site, state in zip(streams, truth.hidden_states, strict=True)
+    ]
+    fired = [
+        (site, pattern)
+        for site, pattern in zip(patterns, returned, strict=False)
+        if site in seen
+    ]
+    pairs += [(site, seen[site], pattern) for site, pattern in fired]
+    for what, ours, theirs in pairs:
+        if ours.shape != theirs.shape:
+            return (
+                f"{what} has shape {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
+            )
+        if not agree(ours, theirs, dtype_of(model), tolerance=tolerance):
+            error, allowed = difference(
+                ours, theirs, dtype_of(model), tolerance=tolerance
+            )
+            return f"{what} is off by {error:.2g} (allowed {allowed:.2g})"
+    return None
+
+
+def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
+    """Compare settings and buffers of each module of a bridged model with those of a newly built model.
+
+    A short prompt does not show every difference: a slightly larger epsilon changes it by less than rounding.
+    """
+    # A module and the bridge around it have the same name here; the module comes later and is kept.
+    ours = {
+        name.replace("._original_component", ""): module
+        for name, module in inner.named_modules()
+    }
+    for name, theirs in plain.named_modules():
+        module = ours.get(name)
+        if module is None or type(module).__module__.startswith("transformer_lens"):
+            continue  # the bridge has its own module there, which the logits test
+        lists = isinstance(module, nn.ModuleList) and isinstance(
+            theirs, nn.ModuleList
+        )  # the bridge makes its own
+        if type(module) is not type(theirs) and not lists:
+            _refuse(
+                plain,
+                name,
+                f"is a {type(module).__qualname__} instead of a {type(theirs).__qualname__}",
+            )
+        settings = {
+            key: value
+            for key, value in vars(theirs).items()
+            if isinstance(value, _SETTING)
+        }
+        for key in sorted(settings.keys() - BOOKKEEPING):
+            if (now := vars(module).get(key)) != settings[key]:
+                _refuse(
+                    plain,
+                    f"{name}.{key}",
+                    f"is {short_repr(now)} instead of {settings[key]!r}",
+                )
+        for key, buffer in theirs._buffers.items():
+            if buffer is not None and not _same(key, module._buffers.get(key), buffer):
+                _refuse(
+                    plain,
+                    f"{name}.{key}",
+                    "has other values, as after `.to`, `.half` or `.bfloat16`",
+                )
+
+
+def _same(key: str, ours: Tensor | None, theirs: Tensor) -> bool:
+    if ours is None or ours.shape != theirs.shape:
+        return False
+    if key.endswith(
+        "inv_freq"
+    ):  # must not be rounded: late positions multiply the error
+        return torch.allclose(
+            ours.cpu().double(), theirs.cpu().double(), FREQUENCIES, atol=0
+        )
+    # The new model is in float32, whatever the dtype of the run.
+    narrower = min(ours.dtype, theirs.dtype, key=lambda dtype: dtype.itemsize)
+    return torch.equal(ours.to(narrower), theirs.to(narrower))
+
+
+def _refuse(plain: nn.Module, what: str, difference: str) -> None:
+    raise UnsoundModelError(
+        f"This {type(plain).__name__} does not match its configuration: {what} {difference}.",
+        "Load the model again, with dtype= for the dtype of the run; settings of its modules belong in config.json.",
+    )

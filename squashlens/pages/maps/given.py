@@ -1,0 +1,91 @@
+"""Results that a map is made of, in place of a model and a prompt: which can be shown, and which are refused."""
+
+from typing import Any
+
+import xarray as xr
+
+from squashlens._typing import short_repr
+from squashlens.errors import InputError
+from squashlens.pages.maps.cells import FEWER, ratio
+from squashlens.records.results import arrays_of, provenance, sealed
+
+# In an order in which every variable of a map has its dimensions; that of a joined result is another.
+DIMS = ("query", "traced", "path", "block", "head", "layer", "position", "rank")
+COUNTED = ("position", "block", "head", "rank")  # which the page counts from 0
+DEFAULTS = {
+    "prompt": None,
+    "method": "auto",
+    "n_probes": FEWER,
+    "norm": "spectral",
+    "knockout": None,
+    "target": None,
+    "spans": None,
+    "seed": None,
+}
+
+
+def refuse_options(*options: Any) -> None:
+    """Raise an error for an option of the measurement, in the order of `DEFAULTS`, that is given with a result."""
+    for (name, default), value in zip(DEFAULTS.items(), options, strict=True):
+        if value != default:
+            raise InputError(
+                f"{name}={short_repr(value)} is given with a result, which is shown as it was measured.",
+                f"Leave {name}= out, or give a model and a prompt.",
+            )
+
+
+def of_result(result: xr.Dataset) -> xr.Dataset:
+    """The Dataset of a map, from one that was measured before. Raises for a result that the page cannot show."""
+    joined = [str(dim) for dim in result.dims if dim not in DIMS]
+    function = provenance(result)["call"].get("function")
+    needed = {"query", "layer", "position", "path_bound", "null", "token", "token_id"}
+    if function not in ("influence", "squash_map") or not needed <= {
+        *result.dims,
+        *result.variables,
+    }:
+        raise InputError(
+            f"model= is a result of {short_repr(function)} that a map cannot be made of.",
+            "Give a model and a prompt, or the whole result of `influence`.",
+        )
+    if joined:
+        raise InputError(
+            f"model= is a result with the dimension {joined[0]!r}, and a map shows one prompt and one model.",
+            f"Select one, for example with `result.isel({joined[0]}=0)`.",
+        )
+    query, layer = (
+        int(result[name].values.max(initial=0)) for name in ("query", "layer")
+    )
+    last: dict[Any, int] = {"position": query, "block": layer - 1}
+    for dim, size in result.sizes.items():
+        labels = result[dim].values.tolist()
+        if not size or len({*labels}) < size:
+            raise InputError(
+                f"model= is a result with {size} labels of {dim!r}, of which {len({*labels})} differ.",
+                f"Select at least one {dim}, and none twice.",
+            )
+        if dim in COUNTED and (labels != [*range(size)] or last.get(dim, 0) >= size):
+            raise InputError(
+                f"model= is a result with only a part of {dim}, and a map shows the whole prompt.",
+                "Give the whole result; a selection may choose among query and layer.",
+            )
+    ordered = result.transpose(*DIMS, missing_dims="ignore")
+    if function == "squash_map":
+        return ordered
+    return sealed(
+        ordered.assign(arrays_of({"bound_over_null": ratio(ordered)})),
+        provenance(ordered),
+    )
+
+
+def find_query(result: xr.Dataset, query: int) -> int:
+    """A query of the result, counted from the end if it is negative."""
+    n, known = (
+        result.sizes["position"],
+        {int(known_query) for known_query in result["query"].values},
+    )
+    if not -n <= query < n or query % n not in known:
+        raise InputError(
+            f"query={query} is not among the {len(known)} queries of the result.",
+            f"Use one of them, for example {max(known)}, or measure it: give the model and the prompt.",
+        )
+    return query % n

@@ -1,0 +1,180 @@
+"""Run a model entirely in float64: with its stored weights, and with float64 in place of every cast to float32.
+
+Most models compute norms, rotations and the softmax in float32, even if their own dtype is float64. A certificate is
+about the exact derivative of a model, so these roundings must not affect it. They can be large: the logit of queries
+and keys of length 10³ may be wrong by 10⁻¹, however small the logit itself is. In `in_float64` a cast to float32 gives
+float64 instead. Any other function whose result has a lower precision than its input raises an error that names the
+function, for example a cast to half precision. `squashlens.hooks.rounding` rounds on purpose and is allowed.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from squashlens._typing import Bridge, dtype_name
+from squashlens.errors import BusyModelError, InputError
+from squashlens.model.anatomy import device_of, dtype_of, quantization
+from squashlens.model.memory import require_room
+from squashlens.model.native import is_native
+from squashlens.model.reader import contents_of, marks_of, reader_of
+from squashlens.model.wide import Wide
+from squashlens.remarks import remark
+
+CERTIFIES = (
+    "the exact derivative of the model with its stored weights and buffers, with the hooks on the model and the "
+    "constants they hold, computed in float64 throughout"
+)
+JITTER = 4.0  # units in the last place; correct rounding is within 1/2
+
+
+class Jittered(TorchFunctionMode):
+    """Every result of the body moved at random by up to `JITTER` units in its last place, and with it every derivative.
+
+    What a computation loses to rounding is a matter of its intermediate results, of which those that cancel leave no
+    trace in the end. Done twice, once so, its two results differ by several times what rounding did to one of them,
+    wherever in forward or backward pass that was. Views and results written in place are left alone. Random numbers are
+    drawn on the CPU and moved, so that they are the same on every device.
+    """
+
+    def __init__(self, device: torch.device, seed: int = 0) -> None:
+        super().__init__()
+        self.device, self.generator = device, torch.Generator().manual_seed(seed)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if (
+            not isinstance(found, Tensor)
+            or not found.is_floating_point()
+            or found.device != self.device
+        ):
+            return found
+        place = found.untyped_storage().data_ptr()
+        if any(
+            isinstance(a, Tensor) and a.untyped_storage().data_ptr() == place
+            for a in args
+        ):
+            return found
+        drawn = torch.empty_like(found, device="cpu", requires_grad=False)
+        moved = drawn.uniform_(-JITTER, JITTER, generator=self.generator).to(
+            found.device
+        )
+        return found * (1 + torch.finfo(found.dtype).eps * moved)
+
+
+@contextmanager
+def in_float64(model: Bridge) -> Iterator[None]:
+    """The body runs `model` in float64: weights and buffers widened, casts replaced; left as it was, bit by bit.
+
+    The same tensors are widened in place, because bridges keep references to their modules that a copy would share.
+    Embeddings are widened row by row as they are looked up.
+    """
+    table = _table(model)
+    held = {
+        id(t): t
+        for t in _tensors(model)
+        if t.is_floating_point() and t.dtype != torch.float64 and t is not table
+    }
+    before = [(tensor, tensor.data) for tensor in held.values()]
+    experts = [
+        (c, c._experts_implementation)
+        for c in reader_of(model).configs
+        if hasattr(c, "_experts_implementation")
+    ]
+    try:
+        for tensor, narrow in before:
+            tensor.data = narrow.double()
+        for config, _ in experts:
+            config._experts_implementation = (
+                "eager"  # the grouped kernels have no float64
+            )
+        weights = [*model.parameters()]
+        widened = (
+            marks_of(weights),
+            contents_of(weights),
+        )  # buffers, such as frequencies, are the model's own to change
+        with Wide():
+            yield
+        if (marks_of(weights), contents_of(weights)) != widened:
+            raise BusyModelError(
+                "The model's weights were changed during a measurement; the change is undone.",
+                "Change them before or after the call, not from a hook or another thread.",
+            )
+    finally:
+        for tensor, narrow in before:
+            tensor.data = narrow
+        for config, implementation in experts:
+            config._experts_implementation = implementation
+
+
+def _tensors(model: Bridge) -> Iterator[Tensor]:
+    """Parameters, buffers, and what modules keep as plain attributes, such as a weight under a second name."""
+    yield from model.parameters()
+    yield from model.buffers()
+    for module in model.modules():
+        yield from (
+            value
+            for value in vars(module).values()
+            if isinstance(value, Tensor) and value.grad_fn is None
+        )
+
+
+def _table(model: Bridge) -> Tensor | None:
+    """The embeddings, most of the weights of a small model with many tokens; their rows are widened when looked up.
+
+    None if they are not in float32: some families cast their scale to the dtype of the table.
+    """
+    plain: Any = model.original_model
+    table = (
+        None
+        if is_native(model)
+        else getattr(plain.get_input_embeddings(), "weight", None)
+    )
+    return table if table is not None and table.dtype == torch.float32 else None
+
+
+def require_one_device(model: Bridge) -> None:
+    """Raise an error for a model that is spread over several devices, whose blocks cannot be certified together."""
+    devices = sorted({str(parameter.device) for parameter in model.parameters()})
+    if len(devices) > 1:
+        raise InputError(
+            f"The weights are on {', '.join(devices)}, and a certified bound needs all of them on one device.",
+            "Load the model with device=, or use `jacobian_norms`, which takes a model on several devices.",
+        )
+
+
+@contextmanager
+def certifying(model: Bridge) -> Iterator[None]:
+    """`in_float64` for a number that is to be certified: quantized weights are refused, half precision is warned of."""
+    kind = quantization(model)
+    if kind is not None:
+        raise InputError(
+            f"The weights are quantized ({kind}); the allowance for rounding does not cover their kernels.",
+            "Load the model without quantization.",
+        )
+    dtype = dtype_of(model)
+    if dtype.itemsize < 4:
+        remark(
+            f"The certificate is for these weights in exact arithmetic; in {dtype_name(dtype)} the "
+            "model computes something else."
+        )
+    if dtype != torch.float64:
+        table = _table(model)
+        size = 8 * sum(
+            parameter.numel()
+            for parameter in model.parameters()
+            if parameter is not table
+        )
+        require_room(
+            size,
+            device_of(model),
+            "The weights in float64",
+            "Use a device with more memory.",
+        )
+    with in_float64(model):
+        yield

@@ -1,0 +1,141 @@
+"""Record a forward pass and run it again block by block, so that only one block's graph is in memory.
+
+The forward pass keeps the input of each block and the arguments of its call: n · d numbers for each block. To pull
+cotangents back, each block is run again from its input and differentiated, and its graph is then freed; attention
+weights are computed again in blocks of rows. This takes the memory of one block, which grows with n, and the time of
+one forward pass for every batch of cotangents.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from squashlens._typing import Bridge, Target
+from squashlens.model.anatomy import n_blocks, residual_site
+from squashlens.model.applied import applied
+from squashlens.model.hooking.hook import (
+    Hook,
+    Recipe,
+    Unchecked,
+    attached,
+    expanded_hooks,
+    split_frozen_attention,
+    torch_hook,
+)
+from squashlens.model.hooking.standing import ambient
+from squashlens.model.premises import why_not_block_by_block
+from squashlens.run.derivatives.spans import leaf_of, vjps
+from squashlens.run.forward import run_to_y
+from squashlens.run.streamed import streamed, why_not_streamed
+
+Call = tuple[
+    Tensor, tuple[Any, ...], dict[str, Any]
+]  # the stream that enters a block, and what else it is given
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What each block of a pass was called with, from v⁽source⁾ up; `hooks` hang in every replay of it."""
+
+    model: Bridge
+    hooks: tuple[Hook | Recipe, ...]
+    frozen: bool
+    calls: dict[int, Call]
+
+    def gradients(
+        self,
+        query: int | None,
+        to: Target,
+        cotangents: Float[Tensor, "cotangent prompt ... out"],
+        batch: int,
+        by_layer: Callable[[int, Tensor], None] | None = None,
+    ) -> Iterator[Float[Tensor, "cotangent prompt position in"]]:
+        """Cotangents at one token of `to`, or all, pulled back by `batch`; `by_layer` gets those at each input."""
+        blocks = sorted(self.calls, reverse=True)
+        reached = (
+            None if query is None else slice(0, query + 1)
+        )  # cotangents stand at no later token
+        for part in cotangents.split(batch):
+            with torch.enable_grad(), self.running(reached=reached):
+                for block in blocks:
+                    leaf, above = self.block(block, self.calls[block])
+                    if block == blocks[0]:
+                        above = self.model.ln_final(above) if to == "y" else above
+                        above = above if query is None else above[:, query]
+                    ((part,),) = vjps(
+                        self.model, above, [leaf], part.to(above.device), len(part)
+                    )
+                    if by_layer is not None:
+                        by_layer(block, part)
+            yield part
+
+    def block(self, block: int, call: Call) -> tuple[Tensor, Tensor]:
+        """A block with what it is called with: the stream that enters it as a leaf, and the one that leaves it."""
+        entering, more, others = call
+        leaves: list[Tensor] = []
+
+        def plant(tensor: Tensor) -> Tensor:
+            leaves.append(leaf_of(tensor))
+            return leaves[0]
+
+        with attached(
+            self.model, Unchecked("leaf", residual_site(block, self.model), plant)
+        ):
+            left = self.model.blocks[block](entering, *more, **others)
+        return leaves[0], left[0] if isinstance(left, tuple) else left
+
+    @contextmanager
+    def running(self, reached: slice | None = None) -> Iterator[None]:
+        """Blocks run in the body as they were recorded."""
+        with (
+            applied(self.model, *self.hooks),
+            streamed(self.model, frozen=self.frozen, reached=reached),
+        ):
+            yield
+
+
+def replayable(model: Bridge, hooks: Sequence[Hook | Recipe]) -> bool:
+    """Whether blocks can be run again one by one: no hook would see it happen twice, and none needs patterns."""
+    sites = [
+        p
+        for h in expanded_hooks(model, split_frozen_attention(hooks)[1])
+        for p in h.points(n_blocks(model))
+    ]
+    return (
+        not ambient(model)
+        and why_not_streamed(model, sites) is None
+        and why_not_block_by_block(model) is None
+    )
+
+
+def record(
+    model: Bridge,
+    ids: Int[Tensor, "prompt position"],
+    hooks: Sequence[Hook | Recipe],
+    source: int,
+    top: int,
+) -> Replay:
+    """One forward pass, of which blocks `source` … `top` − 1 can be run again."""
+    calls: dict[int, Call] = {}
+
+    def keep(block: int) -> Callable[..., None]:
+        def look(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            others = dict(kwargs)
+            entering, *more = args or [others.pop("hidden_states")]
+            calls[block] = (entering.detach(), tuple(more), others)
+
+        return look
+
+    frozen, others = split_frozen_attention(hooks)
+    replay = Replay(model, tuple(others), frozen, calls)
+    with ExitStack() as stack:
+        for b in range(source, top):
+            torch_hook(stack, model.blocks[b], keep(b), before=True, with_kwargs=True)
+        with replay.running():
+            run_to_y(model, ids.clone())
+    return replay

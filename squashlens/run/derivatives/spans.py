@@ -1,0 +1,127 @@
+"""Cut one forward pass into spans of blocks that can be differentiated separately."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from squashlens._typing import Bridge, Target
+from squashlens.errors import SquashlensError, UnsoundModelError
+from squashlens.model.agreement import is_finite
+from squashlens.model.anatomy import n_blocks, residual_site
+from squashlens.model.applied import applied
+from squashlens.model.hooking.hook import Hook, Recipe, split_frozen_attention
+from squashlens.model.hooking.standing import require_no_backward_hooks
+from squashlens.model.memory import later
+from squashlens.run.forward import forward
+
+Watch = tuple[str, Callable[[Tensor], Tensor | None]]
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a stretch starts from and what it leads to: the stream at its upper end, and y if that is the last."""
+
+    leaf: Float[Tensor, "prompt position d"]
+    outputs: dict[Target, Float[Tensor, "prompt position d"]]
+
+
+def leaf_of(tensor: Tensor) -> Tensor:
+    """A copy of a tensor as a new leaf, where the graph starts."""
+    return tensor.detach().clone().requires_grad_()
+
+
+def open_spans(
+    model: Bridge,
+    ids: Int[Tensor, "prompt position"],
+    hooks: Sequence[Hook | Recipe],
+    bottoms: Sequence[int],
+    top: int,
+    also: Iterable[Watch] = (),
+    within: AbstractContextManager[Any] | None = None,
+) -> dict[int, Span]:
+    """One forward pass with `hooks`, cut at each of `bottoms`, up to `top`; `also` is watched, `within` a context."""
+    require_no_backward_hooks(model)
+    leaves: dict[int, Tensor] = {}
+    outputs: dict[int, dict[Target, Tensor]] = {bottom: {} for bottom in bottoms}
+
+    def plant(bottom: int) -> Callable[[Tensor], Tensor]:
+        def edit(tensor: Tensor) -> Tensor:
+            leaves[bottom] = leaf_of(tensor)
+            return leaves[bottom]
+
+        return edit
+
+    def read(bottom: int, to: Target) -> Callable[[Tensor], None]:
+        return lambda tensor: outputs[bottom].update({to: tensor})
+
+    watch: list[Watch] = [(residual_site(bottoms[0], model), plant(bottoms[0]))]
+    for below, above in pairwise(
+        bottoms
+    ):  # what a span leads to is read before the next leaf takes its place
+        watch += [
+            (residual_site(above, model), read(below, above)),
+            (residual_site(above, model), plant(above)),
+        ]
+    watch.append((residual_site(top, model), read(bottoms[-1], top)))
+    if top == n_blocks(model):
+        watch.append((residual_site("y", model), read(bottoms[-1], "y")))
+    frozen, others = split_frozen_attention(hooks)
+    with torch.enable_grad(), applied(model, *others):
+        try:
+            with within or nullcontext():
+                forward(model, ids.clone(), [*watch, *also], frozen=frozen)
+        except RuntimeError as error:
+            if within is None or isinstance(
+                error, SquashlensError | torch.OutOfMemoryError
+            ):
+                raise
+            raise UnsoundModelError(
+                f"{type(model.original_model).__name__} cannot be run with results that are moved by rounding "
+                f"({str(error).splitlines()[0][:200]}), so rounding in its derivative cannot be bounded.",
+                "Use `jacobian_norms`, which certifies nothing.",
+            ) from error
+    return {bottom: Span(leaves[bottom], outputs[bottom]) for bottom in bottoms}
+
+
+def vjps(
+    model: Bridge,
+    output: Tensor,
+    leaves: Sequence[Tensor],
+    cotangents: Tensor,
+    batch: int,
+) -> Iterator[tuple[Float[Tensor, "cotangent ..."], ...]]:
+    """Vector–Jacobian products, `batch` cotangents at a time; NaN and infinite ones raise an error (`later`)."""
+    for part in cotangents.split(batch):
+        with torch.enable_grad():
+            # Not `is_grads_batched`, which would not hand a whole batch to attention's own backward pass.
+            rows = torch.func.vmap(partial(_pull, output, leaves))(part)
+        for row in rows:
+            later(~is_finite(row), _infinite, "derivative")
+        yield rows
+
+
+def _infinite() -> UnsoundModelError:
+    return UnsoundModelError(
+        "The model's derivative is NaN or infinite on this prompt.",
+        "Look for a hook without a derivative where it acts, such as a square root at 0; load a model in float16 in "
+        "float32.",
+    )
+
+
+def _pull(
+    output: Tensor, leaves: Sequence[Tensor], cotangent: Tensor
+) -> tuple[Tensor, ...]:
+    rows = torch.autograd.grad(
+        output, leaves, cotangent, retain_graph=True, allow_unused=True
+    )
+    return tuple(
+        torch.zeros_like(x) if row is None else row
+        for row, x in zip(rows, leaves, strict=True)
+    )

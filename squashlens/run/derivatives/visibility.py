@@ -1,0 +1,210 @@
+"""Which tokens can influence which through a block's attention, and the size of the products in its logits.
+
+A logit is a sum of products, ``s_ji = scale · q_j · k_i``, and rounding in it goes with ``‖q_j‖ ‖k_i‖ · scale``,
+not with |s_ji|: products that cancel leave their errors behind. Summed from d_head products, a logit is off by at most
+
+    (d_head + 2 + n) ε ‖q_j‖ ‖k_i‖ scale,
+
+two ε for its factors, and n ε for rotations: an angle of up to n radians is rounded at both of the tokens.
+
+Queries q_j and keys k_i are the vectors that are multiplied, after norm and rotation. Some models have no hook points
+for them, only for the projection x before the norm. The lengths of q_j and k_i then follow from the derivative of the
+logit with respect to x. Rotations keep lengths. A norm removes the part of k_i along q_j, which is the logit, so that
+``(‖q_j‖ ‖k_i‖ scale)² = s_ji² + (‖∂s_ji/∂x_j‖ ‖x_j‖)²``;
+without a norm, the right side is an upper bound, at most twice as large.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from squashlens._typing import Bridge
+from squashlens.errors import UnsoundModelError
+from squashlens.model.anatomy import pattern_site, width
+from squashlens.model.applied import applied
+from squashlens.model.hooking.hook import Hook, Recipe, split_frozen_attention
+from squashlens.model.hooking.standing import ambient
+from squashlens.run.budget import cotangents_on_graph
+from squashlens.run.derivatives.spans import open_spans, vjps
+from squashlens.run.forward import forward
+from squashlens.theory.attention import Attention, unmasked
+
+EPS = torch.finfo(torch.float64).eps
+PRODUCTS = 16  # products of matrices, norms and gates that follow each other in a block, at most
+MOST = 0.1  # rounding beyond which nothing is certified
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """One block: its largest ‖q_j‖ ‖k_i‖ · scale, the width of a query, and the keys that are seen."""
+
+    product: float
+    width: int
+    window: int | None = None
+    keys: Bool[Tensor, "query key"] | None = None
+
+    def logit_error(self, n: int) -> float:
+        """An upper bound on the float64 rounding error of a logit, for a prompt of n tokens."""
+        return (self.width + 2 + n) * EPS * self.product
+
+    def back(self, rows: Bool[Tensor, "row token"]) -> Bool[Tensor, "row token"]:
+        """The tokens from which this block leads to those that are marked, which it leads to themselves."""
+        if self.keys is not None:
+            return rows | ((rows.double() @ self.keys.double()) > 0)
+        n = rows.shape[1]
+        places = torch.arange(n)
+        ahead = (
+            torch.where(rows, places, 2 * n).flip(1).cummin(dim=1).values.flip(1)
+        )  # the next one marked, if any
+        return ahead - places < (n if self.window is None else min(n, self.window))
+
+
+def visibilities(
+    model: Bridge,
+    ids: Int[Tensor, "1 position"],
+    hooks: Sequence[Hook | Recipe],
+    blocks: range,
+) -> dict[int, Visibility]:
+    """What the attention of each of `blocks` sees on one prompt, under `hooks` and the hooks already on the model."""
+    if not len(blocks):
+        return {}
+    found: dict[int, Visibility] = {}
+
+    def see(block: int, attention: Attention) -> None:
+        n = slice(0, attention.queries.shape[2])
+        keys = None if attention.mask is None else attention.visible(n, n).cpu()
+        found[block] = Visibility(
+            attention.largest_product(),
+            attention.queries.shape[-1],
+            attention.window,
+            keys,
+        )
+
+    with applied(model, *split_frozen_attention(hooks)[1]):
+        forward(model, ids.clone(), [], on_attention=see)
+    if not all(b in found for b in blocks):
+        found = _written(model, ids, hooks, blocks)
+    # A user's hook outside attention may lead where attention does not see, and by less than any sketch resolves.
+    points = (entry.partition(":")[0] for entry in ambient(model))
+    if not all(
+        point.endswith(("hook_attn_scores", "hook_pattern")) for point in points
+    ):
+        return {
+            block: replace(sight, window=None, keys=None)
+            for block, sight in found.items()
+        }
+    return found
+
+
+def tokens_reaching(
+    seen: Mapping[int, Visibility], blocks: range, rows: Bool[Tensor, "row token"]
+) -> Bool[Tensor, "row token"]:
+    """The tokens that can influence the marked tokens through these blocks."""
+    for block in reversed(blocks):
+        rows = seen[block].back(rows)
+    return rows
+
+
+def derivative_rounding(
+    model: Bridge, seen: Mapping[int, Visibility], blocks: range, n: int
+) -> float:
+    """What rounding in float64 can do to the derivative of a stretch, relative to the largest edge of a row.
+
+    If logits have an error of δ, attention weights have a relative error of e^{2δ} − 1. The softmax's derivative is a
+    product of two weights, so its error is e^{4δ} − 1. A sum of up to d products adds (d + n + 2) ε, and a block has
+    `PRODUCTS` of them, one after the other. Raises an error where the total is more than `MOST`.
+    """
+    wide = max(width(model), int(getattr(model.cfg, "d_mlp", None) or 4 * width(model)))
+    logits = sum(
+        math.expm1(min(1.0, 4 * seen[block].logit_error(n))) for block in blocks
+    )
+    found = logits + PRODUCTS * (len(blocks) + 1) * (wide + n + 2) * EPS
+    if not found <= MOST:  # NaN too
+        longest = max(seen[block].product for block in blocks)
+        raise UnsoundModelError(
+            f"Products of queries and keys of size {longest:.1g} in blocks {blocks.start} to {blocks.stop - 1} leave "
+            "logits without a digit that float64 could certify.",
+            "Nothing can be certified here: use `jacobian_norms`.",
+        )
+    return found
+
+
+def require_digits(lost: float) -> None:
+    """Raise if rounding changes a derivative by more than `MOST` of its largest part, as `Jittered` results show."""
+    if not lost <= MOST:  # NaN too
+        raise UnsoundModelError(
+            f"Terms of this derivative cancel: rounding may change it by {lost:.2g} of its largest part.",
+            "Nothing can be certified here: use `jacobian_norms` with method='exact', in float64.",
+        )
+
+
+def _written(
+    model: Bridge,
+    ids: Int[Tensor, "1 position"],
+    hooks: Sequence[Hook | Recipe],
+    blocks: range,
+) -> dict[int, Visibility]:
+    """The same from the logits as the model writes them, hooks and all."""
+    seen: dict[str, Tensor] = {}
+
+    def keep(name: str) -> Callable[[Tensor], None]:
+        return lambda tensor: seen.update({name: tensor})
+
+    attending = [b for b in blocks if pattern_site(b) in model.hook_dict]
+    names = {
+        b: (f"blocks.{b}.attn.hook_q", f"blocks.{b}.attn.hook_attn_scores")
+        for b in attending
+    }
+    missing = [
+        name for pair in names.values() for name in pair if name not in model.hook_dict
+    ]
+    if not missing:
+        watch = [(name, keep(name)) for pair in names.values() for name in pair]
+        open_spans(model, ids, hooks, [blocks[0]], blocks[-1] + 1, watch)
+        missing = [name for pair in names.values() for name in pair if name not in seen]
+    if missing:
+        raise UnsoundModelError(
+            f"{type(model.original_model).__name__} has no {missing[0]}, from which its attention logits are computed, "
+            "so rounding in them cannot be bounded.",
+            "Its derivative cannot be certified: use `jacobian_norms`.",
+        )
+    batch = cotangents_on_graph(model, 1, ids.shape[1])
+    found = {
+        b: _from(model, seen[queries], seen[scores], batch)
+        for b, (queries, scores) in names.items()
+    }
+    return {
+        b: found.get(b, Visibility(0.0, 0)) for b in blocks
+    }  # a block without attention has no logits
+
+
+def _from(
+    model: Bridge,
+    queries: Tensor,
+    scores: Float[Tensor, "1 head query key"],
+    batch: int,
+) -> Visibility:
+    heads, n = scores.shape[1], scores.shape[-1]
+    flat = (
+        queries.detach().flatten(2).unflatten(-1, (heads, -1))
+    )  # position, head, coordinate
+    seen = unmasked(scores.detach())[0]
+    largest = 0.0
+    for first in range(0, n, batch):
+        keys = range(first, min(n, first + batch))
+        cotangents = scores.new_zeros(len(keys), *scores.shape)
+        cotangents[torch.arange(len(keys)), ..., torch.tensor(list(keys))] = 1
+        for (rows,) in vjps(model, scores, [queries], cotangents, batch):
+            slopes = rows.flatten(3).unflatten(-1, (heads, -1)).norm(dim=-1)[:, 0]
+            across = slopes * flat.norm(dim=-1)  # key, query, head
+            along = scores.detach()[0, :, :, keys.start : keys.stop].permute(2, 1, 0)
+            sizes = (across.square() + along.square()).sqrt()
+            largest = max(
+                largest,
+                sizes[seen[:, :, keys.start : keys.stop].permute(2, 1, 0)].max().item(),
+            )
+    return Visibility(largest, flat.shape[-1], keys=seen.any(dim=0).cpu())

@@ -1,0 +1,201 @@
+"""Generate text, greedily or sampled with a separate random generator for each prompt.
+
+Prompts of equal length run in one batch, without padding. With hooks on the model there is no cache, since an edit by
+position would act on other tokens if one token is run at a time. Nor is there one if rotary frequencies depend on
+the length of a pass (`model.anatomy`), since cached keys would not be rotated again.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from squashlens._typing import Bridge
+from squashlens.errors import InputError
+from squashlens.model.agreement import agree
+from squashlens.model.anatomy import (
+    context_length,
+    device_of,
+    dtype_of,
+    length_dependent_encodings,
+    n_blocks,
+    text_config,
+)
+from squashlens.model.applied import probe_ids
+from squashlens.model.hooking.standing import ambient
+from squashlens.model.memory import available
+from squashlens.model.native import is_native, n_outcomes, outputs_are_tokens
+from squashlens.model.state import proved
+from squashlens.remarks import remark
+from squashlens.run.budget import pass_bytes, pattern_bytes, queries_and_keys
+from squashlens.run.forward import run
+from squashlens.run.passes import batches
+from squashlens.run.users_hooks import users_hooks_tested
+from squashlens.sequences import Ids
+
+TAIL = 128  # as many of the last new tokens show whether they are enough
+MEMORY = 1e9  # bytes for a batch on the CPU; on CUDA, a quarter of the free memory
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids to continue, the most new tokens, the text that seeds sampling, and whether new tokens are enough."""
+
+    ids: Ids
+    max_new_tokens: int
+    seed: str = ""
+    enough: Callable[[list[int]], bool] = lambda _: False
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """The generated tokens without the end-of-text token, and whether that token, or enough of them, ended the text."""
+
+    ids: Ids
+    ended: bool
+
+
+def generate(
+    model: Bridge, prompts: Sequence[Prompt], *, temperature: float = 0.0
+) -> Iterator[dict[int, Continuation]]:
+    """Continue each prompt; yields one dict for each batch, from the prompt's index to its continuation.
+
+    At temperature 0 each token is the most likely one, whatever the checkpoint's generation settings say. Otherwise it
+    is drawn from the softmax of logits / temperature with the prompt's own seed.
+    """
+    limit = context_length(model)
+    for prompt in prompts:
+        if limit is not None and len(prompt.ids) + prompt.max_new_tokens > limit:
+            raise InputError(
+                f"Prompt length {len(prompt.ids)} and max_new_tokens={prompt.max_new_tokens} exceed context {limit}.",
+                "Use shorter lengths or a smaller max_new_tokens.",
+            )
+    kinds = ((len(prompt.ids), prompt.max_new_tokens) for prompt in prompts)
+    for (_, max_new_tokens), part in batches(
+        kinds, lambda kind: _batch_size(model, sum(kind))
+    ):
+        said = _batch(
+            model, [prompts[place] for place in part], max_new_tokens, temperature
+        )
+        yield dict(zip(part, said, strict=True))
+
+
+def _batch(
+    model: Bridge, prompts: Sequence[Prompt], max_new_tokens: int, temperature: float
+) -> list[Continuation]:
+    if not outputs_are_tokens(model):
+        raise InputError(
+            f"This model reads {int(model.cfg.d_vocab)} tokens and puts out {n_outcomes(model)} outcomes, so its "
+            "output cannot be its next input.",
+            "Use `top_tokens`, which gives one distribution over its outcomes.",
+        )
+    ends, ids = (
+        _ends(model),
+        torch.tensor([prompt.ids for prompt in prompts], device=device_of(model)),
+    )
+    start, cache, ended = ids.shape[1], empty_cache(model), dict[int, Continuation]()
+    cached = None if cache is None else {"use_cache": True, "past_key_values": cache}
+    with users_hooks_tested(model, ids, run):
+        for step in range(max_new_tokens):
+            logits = run(
+                model, ids if cached is None or step == 0 else ids[:, -1:], cached
+            )
+            if temperature:
+                noise = [
+                    _gumbel(prompt.seed, step, logits.shape[1]) for prompt in prompts
+                ]
+                logits = logits.double() / temperature + torch.stack(noise).to(
+                    logits.device
+                )
+            ids = torch.cat(
+                [ids, logits.argmax(dim=-1, keepdim=True).to(ids.device)], dim=1
+            )
+            for row, (prompt, new) in enumerate(
+                zip(prompts, ids[:, start:].tolist(), strict=True)
+            ):
+                if row not in ended and (new[-1] in ends or prompt.enough(new[-TAIL:])):
+                    ended[row] = Continuation(
+                        tuple(new[:-1] if new[-1] in ends else new), True
+                    )
+            if len(ended) == len(prompts):
+                break
+    return [
+        ended.get(row, Continuation(tuple(new), False))
+        for row, new in enumerate(ids[:, start:].tolist())
+    ]
+
+
+def empty_cache(model: Bridge) -> Any:
+    """An empty cache of keys and values; None where a token by itself would be another than in a whole pass."""
+    if is_native(model) or ambient(model) or length_dependent_encodings(model):
+        return None
+    return (
+        _cache(model)
+        if proved(model, "tokens on a cache", lambda: _continues(model))
+        else None
+    )
+
+
+def _cache(model: Bridge) -> Any:
+    from transformers import DynamicCache
+
+    return DynamicCache(config=text_config(model))
+
+
+def _continues(model: Bridge) -> bool:
+    """Whether a token on a cache has the logits that it has in the whole prompt: the libraries must pass caches on."""
+    ids, context = (
+        probe_ids(model),
+        {"use_cache": True, "past_key_values": _cache(model)},
+    )
+    run(model, ids[:, :-1], context)
+    if agree(run(model, ids[:, -1:], context), run(model, ids), dtype_of(model)):
+        return True
+    remark(
+        "On cached keys and values a token has other logits here than in the whole prompt. So the whole prompt is run "
+        f"for each new token, which is slower. transformers {version('transformers')} may be too new for "
+        f"TransformerLens {version('transformer-lens')}, which has to pass the cache on."
+    )
+    return False
+
+
+def _ends(model: Bridge) -> set[int]:
+    """All tokens that end a text; instruct models have several."""
+    plain: Any = model.original_model
+    if is_native(model):
+        given = None if model.tokenizer is None else model.tokenizer.eos_token_id
+    else:
+        given = getattr(plain.generation_config, "eos_token_id", None)
+        given = plain.config.eos_token_id if given is None else given
+    return (
+        set()
+        if given is None
+        else set(given)
+        if isinstance(given, list | tuple)
+        else {int(given)}
+    )
+
+
+def _gumbel(seed: str, step: int, size: int) -> Float[Tensor, " outcome"]:
+    """Gumbel noise −log(−log u), u uniform; the argmax of logits / T and it is a draw from their softmax."""
+    digest = hashlib.sha256(f"{seed} {step}".encode()).digest()
+    generator = torch.Generator().manual_seed(
+        int.from_bytes(digest[:8], "big", signed=True)
+    )
+    return (
+        -torch.empty(size, dtype=torch.float64).exponential_(generator=generator).log()
+    )
+
+
+def _batch_size(model: Bridge, n: int) -> int:
+    """The number of prompts in a batch that fit: a pass, its keys and values, and a block's attention patterns."""
+    kept = n_blocks(model) * queries_and_keys(model, 1, n)
+    each = pass_bytes(model, 1, n) + kept + pattern_bytes(model, 1, n)
+    device = device_of(model)
+    memory = MEMORY if device.type == "cpu" else available(device) / 4
+    return max(1, int(memory / each))

@@ -1,0 +1,182 @@
+"""Run the same prompts in other groupings into passes, which round otherwise.
+
+Two runs of one shape round alike, on most hardware to the last bit, and so show no noise. Here a prompt is computed
+whole, with fused attention where it can, and again in pieces whose keys and values are cached, with written patterns.
+Mathematically all runs are equal, by causality.
+
+Under hooks, with encodings that depend on the length of a pass, and in TransformerLens's own models a piece would be
+another computation than the whole prompt. There the other runs write whole patterns, for one copy of the prompt and for
+several.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from squashlens._typing import Bridge
+from squashlens.bars import bar
+from squashlens.model.anatomy import device_of, residual_sites
+from squashlens.model.memory import require_room
+from squashlens.run.forward import forward
+from squashlens.run.generate import empty_cache
+from squashlens.run.streamed import patterns_written
+from squashlens.sequences import Ids
+
+PIECES = (7, 64)  # tokens in a pass: few, so that other kernels run, and more
+REASON = "a prompt is run again in another grouping"
+COPIES = (1, 3)  # copies of a prompt in a batch, where it cannot be cut
+
+
+def groupings(model: Bridge) -> list[str]:
+    """How the prompts are computed in each run, in words for the provenance."""
+    if empty_cache(model) is None:
+        return [
+            "whole",
+            *(f"whole, {copies} side by side, with patterns" for copies in COPIES),
+        ]
+    return ["whole", *(f"in pieces of {size} tokens" for size in PIECES)]
+
+
+def grouped_streams(
+    model: Bridge,
+    rows: Sequence[Ids],
+    places: Sequence[Sequence[int]],
+    *,
+    label: str = "groupings",
+) -> Float[Tensor, "run layer prompt d"]:
+    """v⁽⁰⁾ … v⁽ᴸ⁾ and y of prompts in every grouping, in float32 or wider, on the CPU.
+
+    Each row of token ids is run once for each grouping, and read at its `places`: a place is the last token of the
+    prompt that ends there, whose representation does not depend on what follows. The prompts of all rows follow one
+    another.
+    """
+    sites, many = residual_sites(model), sum(map(len, places))
+    size = (1 + len(PIECES)) * len(sites) * many * int(model.cfg.d_model) * 4
+    require_room(
+        size,
+        torch.device("cpu"),
+        "Keeping the representations of every run",
+        "Use fewer prompts.",
+    )
+    runs: list[list[Tensor]] = [[] for _ in groupings(model)]
+    for ids, wanted in bar(
+        [*zip(rows, places, strict=True)], desc=label, unit="prompt"
+    ):
+        tensor = torch.tensor([ids], device=device_of(model))
+        for kept, streams in zip(runs, _in_each(model, tensor, sites), strict=True):
+            kept.append(streams[:, list(wanted)].cpu())
+    return _wide(torch.stack([torch.cat(kept, dim=1) for kept in runs]))
+
+
+def continued_streams(
+    model: Bridge,
+    ids: Ids,
+    continuations: Sequence[Ids],
+    sizes: Sequence[int | None] = (None, *PIECES),
+) -> tuple[Float[Tensor, "run layer d"], list[Float[Tensor, "run token d"]]]:
+    """A prompt's v⁽⁰⁾ … v⁽ᴸ⁾ and y, and y before each token of several continuations, in every grouping, on the CPU.
+
+    `sizes` are the groupings: None for the whole prompt, or the number of tokens in a piece. A piece of the prompt is
+    run once, and continuations follow on copies of its cache. Where prompts cannot be cut, all groupings are run.
+    """
+    sites, last = residual_sites(model), len(ids) - 1
+    if empty_cache(model) is None:
+        rows = [(*ids, *tokens[:-1]) for tokens in continuations]
+        places = [range(last, len(row)) for row in rows]
+        of_rows = grouped_streams(model, rows, places, label="answers")
+        return of_rows[:, :, 0], list(
+            of_rows[:, -1].split([len(tokens) for tokens in continuations], dim=1)
+        )
+    device = device_of(model)
+    prompt = torch.tensor([ids], device=device)
+    tails = list(
+        dict.fromkeys(tokens[:-1] for tokens in continuations)
+    )  # none before all answers of one token
+    parts = [torch.tensor([tail], dtype=torch.long, device=device) for tail in tails]
+    streams: list[Tensor] = []
+    before_tokens: list[list[Tensor]] = [[] for _ in tails]
+    for size in sizes:
+        if size is None:
+            of_prompt, of_tails = _whole(model, prompt, parts, sites)
+        else:
+            of_prompt, of_tails = _in_pieces(model, prompt, parts, sites, size)
+        streams.append(of_prompt)
+        for kept, y in zip(before_tokens, of_tails, strict=True):
+            kept.append(y)
+    by_tail = {
+        tail: _wide(torch.stack(kept).cpu())
+        for tail, kept in zip(tails, before_tokens, strict=True)
+    }
+    return _wide(torch.stack(streams).cpu()), [
+        by_tail[tokens[:-1]] for tokens in continuations
+    ]
+
+
+def _whole(
+    model: Bridge, prompt: Tensor, parts: Sequence[Tensor], sites: Sequence[str]
+) -> tuple[Float[Tensor, "layer d"], list[Float[Tensor, "token d"]]]:
+    """The streams at the prompt's last token, and y from there on, with each part after the prompt in one pass."""
+    last = prompt.shape[1] - 1
+    passes = [
+        _read(model, [torch.cat([prompt, part], dim=1)], sites, None)[:, last:]
+        for part in parts
+    ]
+    return passes[0][:, 0], [streams[-1] for streams in passes]
+
+
+def _in_pieces(
+    model: Bridge,
+    prompt: Tensor,
+    parts: Sequence[Tensor],
+    sites: Sequence[str],
+    size: int,
+) -> tuple[Float[Tensor, "layer d"], list[Float[Tensor, "token d"]]]:
+    """The same with the prompt run in pieces of `size` tokens, and each part on a copy of its cache."""
+    with patterns_written(REASON):
+        cache = empty_cache(model)
+        start = _read(model, prompt.split(size, dim=1), sites, cache)[:, -1]
+        of_tails = []
+        for part in parts:
+            after = (
+                [_read(model, [part], sites[-1:], copy.deepcopy(cache))[0]]
+                if part.shape[1]
+                else []
+            )
+            of_tails.append(torch.cat([start[-1:], *after]))
+    return start, of_tails
+
+
+def _wide(values: Tensor) -> Tensor:
+    return values if values.dtype == torch.float64 else values.float()
+
+
+def _in_each(model: Bridge, ids: Tensor, sites: Sequence[str]) -> Iterator[Tensor]:
+    """The streams at all positions, of shape (layer, position, d), in each grouping."""
+    yield _read(model, [ids], sites, None)
+    with patterns_written(REASON):
+        if empty_cache(model) is None:
+            for copies in COPIES:
+                yield _read(model, [ids.expand(copies, -1).clone()], sites, None)
+        else:
+            for size in PIECES:
+                yield _read(model, ids.split(size, dim=1), sites, empty_cache(model))
+
+
+def _read(
+    model: Bridge, pieces: Sequence[Tensor], sites: Sequence[str], cache: object
+) -> Tensor:
+    """The streams at all positions, with the pieces run one after another."""
+    kept: dict[str, list[Tensor]] = {site: [] for site in sites}
+
+    def keep(site: str, tensor: Tensor) -> None:
+        kept[site].append(tensor[0].detach().clone())
+
+    context = None if cache is None else {"use_cache": True, "past_key_values": cache}
+    for piece in pieces:
+        forward(model, piece, [(site, partial(keep, site)) for site in sites], context)
+    there = kept[sites[-1]][0].device  # a model may be on several
+    return torch.stack([torch.cat(parts).to(there) for parts in kept.values()])

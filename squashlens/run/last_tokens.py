@@ -1,0 +1,59 @@
+"""Read activations at the last token of many prompts, in batches of equal length without padding."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from squashlens._typing import Bridge
+from squashlens.bars import bar
+from squashlens.model.anatomy import device_of
+from squashlens.run.budget import pass_bytes
+from squashlens.run.forward import next_logits
+from squashlens.run.passes import PASS_MEMORY, batches
+from squashlens.sequences import Ids
+
+
+@dataclass(frozen=True)
+class LastTokens:
+    """Activations at each prompt's last token by hook point, and the most likely next token, on the CPU."""
+
+    values: dict[str, Float[Tensor, "branch ..."]]
+    next: Int[Tensor, " branch"]
+
+
+def at_last_tokens(
+    model: Bridge,
+    prompts: Sequence[Ids],
+    sites: Sequence[str] = (),
+    *,
+    label: str = "prompts",
+) -> LastTokens:
+    """Run every prompt under the hooks on the model, and keep its last token's activations at `sites`."""
+    found: dict[str, Tensor] = {}
+    following = torch.zeros(len(prompts), dtype=torch.long)
+    device = device_of(model)
+
+    def size(n: int) -> int:
+        return max(1, int(PASS_MEMORY / pass_bytes(model, 1, n)))
+
+    def keep(site: str, part: list[int]) -> Callable[[Tensor], None]:
+        def look(tensor: Tensor) -> None:
+            rows = tensor[:, -1].detach().cpu()
+            if site not in found:
+                found[site] = rows.new_zeros(len(prompts), *rows.shape[1:])
+            found[site][part] = rows
+
+        return look
+
+    with bar(total=len(prompts), desc=label, unit="prompt") as progress_bar:
+        for _, part in batches(map(len, prompts), size):
+            ids = torch.tensor([prompts[place] for place in part], device=device)
+            logits = next_logits(
+                model, ids, [(site, keep(site, part)) for site in sites]
+            )
+            following[part] = logits.argmax(dim=-1).cpu()
+            progress_bar.update(len(part))
+    return LastTokens(found, following)

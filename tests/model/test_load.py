@@ -1,0 +1,247 @@
+"""What `load` refuses, and with which words."""
+
+import copy
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    BertConfig,
+    BertLMHeadModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+import squashlens as sl
+from squashlens.errors import (
+    CapacityError,
+    InputError,
+    ModelAccessError,
+    UnsoundModelError,
+)
+from squashlens.model import memory
+from squashlens.model.agreement import dtype_to_run_in
+from squashlens.model.verify import status
+from tests.cases import CONFIGS, EXPERTS, save_random
+from tests.references import block_jacobian, raw
+
+REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+    ("tiny-gema", {}, ModelAccessError, "'tiny-gemma'"),
+    ("Tiny-Gemma", {}, ModelAccessError, "'tiny-gemma'"),
+    (" ", {}, ModelAccessError, "is empty"),
+    ("google/gemma-2b", {}, ModelAccessError, "cannot be reached"),
+    (Path("missing"), {}, ModelAccessError, "no folder"),
+    (Path(__file__).parent, {}, ModelAccessError, r"config\.json"),
+    ("tiny-gemma", {"device": {}}, InputError, "device={} names no device"),
+    (
+        "tiny-gemma",
+        {"revision": "main"},
+        InputError,
+        "the bundled model 'tiny-gemma' has no",
+    ),
+    (
+        sl.zoo.folder("tiny-gemma"),
+        {"revision": "main"},
+        InputError,
+        "the local model '.*' has no revisions",
+    ),
+    ("tiny-gemma", {"dtype": torch.int8}, InputError, "Use one of float64, float32"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "error", "complaint"), REFUSED)
+def test_what_cannot_be_loaded_is_refused(
+    name: Any, options: Any, error: type[Exception], complaint: str
+) -> None:
+    with pytest.raises(error, match=complaint) as refusal:
+        raw(sl.load)(name, **options)
+    assert "\n" not in str(refusal.value)
+
+
+def test_encoders_are_refused(tmp_path: Path) -> None:
+    small: Any = {
+        "vocab_size": 20,
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    BertLMHeadModel(BertConfig(**small, intermediate_size=8)).save_pretrained(
+        tmp_path / "bert"
+    )
+    t5 = T5Config(vocab_size=20, d_model=8, d_ff=8, d_kv=4, num_layers=1, num_heads=2)
+    T5ForConditionalGeneration(t5).save_pretrained(tmp_path / "t5")
+    for name, error in (("bert", UnsoundModelError), ("t5", ModelAccessError)):
+        with pytest.raises(error, match="does not reproduce|not a decoder-only"):
+            sl.load(tmp_path / name)
+
+
+def test_what_does_not_fit_is_refused_with_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_random(CONFIGS["gemma"], tmp_path)
+    monkeypatch.setattr(memory, "available", lambda device: 10_000)
+    with pytest.raises(CapacityError, match=r"needs 25\.8 kB and cpu has 10 kB free"):
+        sl.load(folder, device="cpu")
+
+
+def test_a_dtype_goes_by_its_name_too() -> None:
+    for name, dtype in (
+        ("bfloat16", torch.bfloat16),
+        ("bf16", torch.bfloat16),
+        ("fp64", torch.float64),
+    ):
+        model = sl.load("tiny-gemma", dtype=name, verify=False)
+        assert {p.dtype for p in model.parameters()} == {dtype}
+    for short, full in (("fp16", "float16"), ("fp32", "float32")):
+        assert dtype_to_run_in(short) == getattr(torch, full)
+    assert repr(sl.hooks.rounding("bf16")) == repr(sl.hooks.rounding("bfloat16"))
+
+
+def test_model_states_that_are_refused(tmp_path: Path) -> None:
+    folder = save_random(CONFIGS["llama"], tmp_path)
+    ids = torch.tensor([2, 5, 6])
+    trained = sl.load(folder)
+    trained.original_model.model.layers[1].train()
+    with pytest.raises(InputError, match="train mode"):
+        sl.path_bound(trained, ids)
+    processed = sl.load(folder)
+    processed.enable_compatibility_mode()
+    with pytest.raises(InputError, match="compatibility mode"):
+        sl.path_bound(processed, ids)
+    with torch.inference_mode():
+        inferring = copy.deepcopy(sl.load(folder))
+    with pytest.raises(
+        ModelAccessError,
+        match=r"in `torch.inference_mode\(\)`.*use a copy: `copy.deepcopy\(model\)`",
+    ):
+        sl.path_bound(inferring, ids)
+    assert sl.jacobian_norms(copy.deepcopy(inferring), ids).equals(
+        sl.jacobian_norms(sl.load(folder), ids)
+    )
+    with pytest.raises(InputError, match="model must be a TransformerBridge, not str"):
+        sl.path_bound("tiny-gemma", ids)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", EXPERTS)
+def test_mixtures_of_experts_in_float64(family: str, tmp_path: Path) -> None:
+    """Their grouped products have no float64, so experts are run one by one; the Jacobian is the plain model's."""
+    folder = save_random(EXPERTS[family], tmp_path)
+    model = sl.load(folder, device="cpu", dtype="float64")
+    assert status(model) == "verified"
+    ids = torch.tensor([2, 5, 6, 9, 9])
+    plain = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=torch.float64,
+        attn_implementation="eager",
+        experts_implementation="eager",
+    ).eval()
+    truth = torch.linalg.matrix_norm(
+        block_jacobian(plain, ids[None], 0, "y", [-1])[0].transpose(0, 1), ord=2
+    )
+    found = torch.from_numpy(sl.jacobian_norms(model, ids).values)
+    assert torch.allclose(
+        found, truth, rtol=1e-5
+    )  # both run routers and norms in float32
+    bound = torch.from_numpy(sl.certified_bound(model, ids).values)
+    assert (bound >= truth).all()
+
+
+def test_the_default_device_is_not_that_of_token_ids(bridge_of: Any) -> None:
+    model = bridge_of("gemma")
+    ids = sl.prompts.tokenize(model, [2, 5, 7])
+    with torch.device("meta"):
+        assert torch.equal(sl.prompts.tokenize(model, [2, 5, 7]), ids)
+
+
+WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    ignored = shutil.ignore_patterns("README*", "*.csv")
+    return Path(
+        shutil.copytree(sl.zoo.folder("tiny-gemma"), tmp_path / "model", ignore=ignored)
+    )
+
+
+def changed(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def replaced(name: str, content: str | bytes) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_bytes(
+        content if isinstance(content, bytes) else content.encode()
+    )
+
+
+def pipe(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    os.mkfifo(folder / WEIGHTS)
+
+
+def configured(**values: Any) -> Callable[[Path], None]:
+    return lambda folder: changed(folder / CONFIG, **values)
+
+
+def pickled(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    torch.save({"a": torch.ones(3)}, folder / "pytorch_model.bin")
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "a pickle": (pickled, "pickled weights can run code"),
+    "a pipe for weights": (pipe, "no weights in safetensors"),
+    "config.json no JSON": (
+        replaced(CONFIG, "hello"),
+        "cannot be opened with its config.json",
+    ),
+    "config.json a list": (
+        replaced(CONFIG, "[1, 2]"),
+        "does not know the architecture",
+    ),
+    "tokenizer broken": (
+        replaced(TOKENIZER, "{broken"),
+        "its tokenizer cannot be read",
+    ),
+    "heads as text": (configured(num_attention_heads="4"), "num_attention_heads"),
+    "no width": (configured(hidden_size=0), "do not match GemmaForCausalLM"),
+    "10**9 tokens": (configured(vocab_size=10**9), "needs 51. GB"),
+    "an adapter": (
+        lambda f: (f / "adapter_config.json").write_text('{"peft_type": "LORA"}'),
+        "has an adapter",
+    ),
+    "an odd rotation": (
+        configured(rope_parameters={"rope_type": "nonsense"}),
+        "cannot be opened with its config.json",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_folder_is_refused(damage: str, folder: Path) -> None:
+    damages, complaint = DAMAGES[damage]
+    damages(folder)
+    with pytest.raises((ModelAccessError, CapacityError), match=complaint) as refusal:
+        sl.load(folder, device="cpu")
+    assert "\n" not in str(refusal.value)
+    assert len(str(refusal.value)) < 800
+
+
+def test_a_hostile_chat_template_is_refused(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        tiny.tokenizer, "chat_template", "{{ messages.__class__.__mro__ }}"
+    )
+    with pytest.raises(
+        ModelAccessError, match="chat template of this model cannot be used"
+    ) as refusal:
+        sl.prompts.build(tiny, "11", prefix="How many", suffix="?", template="chat")
+    assert "\n" not in str(refusal.value)

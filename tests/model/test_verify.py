@@ -1,0 +1,377 @@
+"""`load` hands out what it has proved, and refuses families that fail; what passes beside attention is found."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import FalconH1Config, Gemma3TextConfig, GptOssConfig, StableLmConfig
+
+import squashlens as sl
+from squashlens.errors import UnsoundModelError
+from squashlens.model import live, premises, verify
+from squashlens.model.agreement import TOLERANCE
+from squashlens.model.applied import probe_ids
+from tests.cases import (
+    COMMON,
+    CONFIGS,
+    EXPERTS,
+    FAMILIES,
+    MORE,
+    NO_HEAD_DIM,
+    OTHERS,
+    SLIDING,
+    draw,
+    few,
+    foreign,
+    loaded,
+    random_model,
+    save_random,
+)
+
+MAMBA: dict[str, Any] = dict(
+    mamba_d_ssm=16,
+    mamba_n_heads=4,
+    mamba_d_head=4,
+    mamba_d_state=8,
+    mamba_chunk_size=4,
+    mamba_n_groups=1,
+)
+FAULTY: dict[str, tuple[Any, str]] = {
+    # its bridge computes other logits
+    "stablelm": (StableLmConfig(**NO_HEAD_DIM), "logits is off by"),
+    # attention to later tokens
+    "gemma3": (
+        Gemma3TextConfig(
+            **COMMON,
+            query_pre_attn_scalar=4,
+            layer_types=SLIDING,
+            use_bidirectional_attention=True,
+        ),
+        "Gemma3ForCausalLM is not causal.*use_bidirectional_attention",
+    ),
+}
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+)
+@pytest.mark.parametrize("family", few(FAMILIES))
+def test_good_families_are_verified(
+    family: str, dtype: torch.dtype, bridge_of: Callable[..., Any]
+) -> None:
+    model = bridge_of(family, dtype)
+    assert verify.status(model) == "verified"
+    bound = sl.path_bound(model, torch.tensor([2, 5, 6]))
+    assert sl.results.provenance(bound)["dtype"] == str(dtype).removeprefix("torch.")
+    assert bound.dtype == "float64"
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("family", few(FAMILIES))
+def test_foreign_bridges_are_proved_at_first_use(family: str) -> None:
+    bridge = foreign(random_model(CONFIGS[family]))
+    assert verify.status(bridge) == "unverified"
+    sl.path_bound(bridge, torch.tensor([2, 5, 6]))
+    assert verify.status(bridge) == "verified as it stands", (
+        "its weights were not compared with a checkpoint"
+    )
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("family", FAULTY)
+def test_faulty_families_are_refused(family: str, tmp_path: Path) -> None:
+    config, complaint = FAULTY[family]
+    with pytest.raises(UnsoundModelError, match=complaint):
+        sl.load(save_random(config, tmp_path / "own"))
+    with pytest.raises(UnsoundModelError, match=complaint):
+        sl.path_bound(foreign(random_model(config)), torch.tensor([2, 5, 6]))
+    unverified = sl.load(tmp_path / "own", verify=False)
+    assert verify.status(unverified) == "unverified"
+
+
+def test_rounding_that_weights_magnify_does_not_part_a_bridge_from_its_model(
+    tmp_path: Path,
+) -> None:
+    """Phi-3's own softmax is in float32 even in float64, and the bridge's is not; another softmax is still refused."""
+    _, model = loaded(
+        OTHERS["phi3"], tmp_path, lambda plain: draw(plain, 4, 10.0), torch.float64
+    )
+    assert verify.status(model) == "verified"
+    plain, attn, ids = (
+        verify.rebuild_plain(model),
+        model.blocks[1].attn,
+        probe_ids(model),
+    )
+    with torch.no_grad():
+        truth = plain(ids, output_attentions=True).attentions[2]
+    seen = sl.capture(model, ids).patterns[2]
+    assert float((seen - truth).abs().max()) > TOLERANCE[torch.float64], (
+        "and so it has to be looked at twice"
+    )
+    softmax = attn._softmax_dropout_pattern
+    attn._softmax_dropout_pattern = lambda scores: softmax(scores * (1 + 1e-6))
+    with pytest.raises(UnsoundModelError, match="does not reproduce"):
+        verify.prove(model, plain)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_mixer_beside_attention_rules_out_paths_and_nothing_else(
+    own: bool, tmp_path: Path
+) -> None:
+    config, ids = FalconH1Config(**COMMON, **MAMBA), torch.tensor([2, 5, 6, 9])
+    model = (
+        sl.load(save_random(config, tmp_path)) if own else foreign(random_model(config))
+    )
+    refused = r"In FalconH1ForCausalLM, something besides attention.*Use `collapse`, `jacobian_norms`"
+    for attention in ("model", "uniform"):
+        with pytest.raises(UnsoundModelError, match=refused):
+            sl.path_bound(model, ids, attention=attention)
+    with pytest.raises(UnsoundModelError, match=refused):
+        sl.influence(model, ids, method="none")
+    bound = sl.certified_bound(model, ids)
+    norms = sl.jacobian_norms(model, ids)
+    assert (bound >= norms).all()
+    assert "path_bound" not in sl.influence(model, ids)
+    assert (
+        sl.collapse(model, sl.prompts.repeated(model, 5, 4))["distance"].sel(layer=3)
+        > 0
+    ).all()
+
+
+class Adapted(torch.nn.Module):
+    """A linear layer with an adapter beside it, as peft puts it in place of the layer."""
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__()
+        self.base_layer = layer
+        self.lora_A = torch.nn.Linear(layer.in_features, 2, bias=False)
+        self.lora_B = torch.nn.Linear(2, layer.out_features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base_layer(x) + self.lora_B(self.lora_A(x))
+
+
+class AdaptedInside(torch.nn.Linear):
+    """A linear layer that has an adapter among its own parameters."""
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__(layer.in_features, layer.out_features, bias=False)
+        self.weight, self.lora_B = (
+            layer.weight,
+            torch.nn.Parameter(torch.ones(layer.out_features)),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + self.lora_B * x.sum(dim=-1, keepdim=True)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("adapter", "complaint"),
+    [(Adapted, "adapter of peft"), (AdaptedInside, "is a AdaptedInside")],
+)
+def test_adapters_that_are_not_merged_are_refused(
+    adapter: Any, complaint: str, late: bool
+) -> None:
+    """Put into the plain model before the bridge, or into a bridge that was measured before."""
+    plain = random_model(CONFIGS["llama"])
+    if not late:
+        mlp = plain.model.layers[1].mlp
+        mlp.down_proj = adapter(mlp.down_proj)
+    bridge = live.bridge_around(plain, None, "adapted")
+    if late:
+        sl.path_bound(bridge, torch.tensor([2, 5, 6]))
+        out = bridge.blocks[1].mlp.out
+        out._modules["_original_component"] = adapter(out.original_component).eval()
+    with pytest.raises(UnsoundModelError, match=complaint):
+        sl.path_bound(bridge, torch.tensor([2, 5, 6]))
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("spoil", ["weight", "pattern"])
+def test_the_proof_sees_small_faults(
+    spoil: str, folder_of: Callable[[str], Path]
+) -> None:
+    """A bridge with one weight changed, or one head's pattern, is not the plain model."""
+    model = sl.load(folder_of("gemma"))
+    plain = random_model(CONFIGS["gemma"])
+    verify.prove(model, plain)  # the same seed gives the same weights
+    if spoil == "weight":
+        with torch.no_grad():
+            plain.model.layers[1].mlp.down_proj.weight[0, 0] += 0.05
+        with pytest.raises(UnsoundModelError, match="is off by"):
+            verify.prove(model, plain)
+    else:
+        hook = sl.hooks.Hook(
+            "spoil",
+            "blocks.{block}.attn.hook_pattern",
+            lambda p: p.flip(1),
+            blocks=(2,),
+        )
+        with (
+            sl.applied(model, hook),
+            pytest.raises(UnsoundModelError, match="is off by"),
+        ):
+            verify.prove(model, plain)
+
+
+def test_ambient_hooks_do_not_disturb_the_proof_and_stay() -> None:
+    bridge = foreign(random_model(CONFIGS["llama"]))
+    bridge.add_hook("blocks.1.attn.hook_pattern", lambda p, hook: p * 0)
+
+    def torch_hook(module: Any, given: Any, out: torch.Tensor) -> torch.Tensor:
+        return out * 2
+
+    mlp = bridge.original_model.model.layers[0].mlp.down_proj
+    mlp.register_forward_hook(torch_hook)
+    assert verify.status(bridge) == "unverified"
+    doubled = sl.path_bound(bridge, torch.tensor([2, 5, 6]))
+    assert verify.status(bridge) == "verified as it stands"
+    named = sl.results.provenance(doubled)["ambient_hooks"]
+    assert len(named) == 2
+    assert "lambda" in named[0]
+    assert "torch_hook" in named[1]
+    assert torch_hook in mlp._forward_hooks.values()
+    bridge.reset_hooks()
+    mlp._forward_hooks.clear()
+    assert not doubled.equals(sl.path_bound(bridge, torch.tensor([2, 5, 6])))
+
+
+def test_a_point_that_never_fires_is_refused(tmp_path: Any) -> None:
+    """GPT-NeoX has a hook point for rotated queries that nothing ever passes."""
+    model = sl.load(save_random(MORE["neox"], tmp_path))
+    lost = sl.hooks.Hook("lost", "blocks.{block}.attn.hook_rot_q", lambda t: t)
+    with (
+        pytest.raises(UnsoundModelError, match="have no effect"),
+        sl.applied(model, lost),
+    ):
+        pass
+    assert model.hook_dict["blocks.0.attn.hook_rot_q"].fwd_hooks == []
+
+
+def test_what_transformers_leaves_on_a_model_is_no_hook_of_the_user(
+    bridge_of: Callable[..., Any],
+) -> None:
+    """`run_with_cache` makes transformers install hooks that collect attentions, which stay on the modules."""
+    model, ids = bridge_of("llama"), torch.tensor([2, 5, 6, 7])
+    before = sl.jacobian_norms(model, ids)
+    model.run_with_cache(ids[None])
+    after = sl.jacobian_norms(model, ids)
+    assert any(m._forward_hooks for m in model.original_model.modules())
+    assert sl.results.provenance(after) == sl.results.provenance(before)
+    assert sl.results.provenance(after)["ambient_hooks"] == []
+    np.testing.assert_array_equal(after, before)
+
+
+LOADED: dict[str, Any] = {
+    **OTHERS,
+    **EXPERTS,
+    **{name: MORE[name] for name in ("qwen3", "olmo2", "neox")},
+    "sinks": GptOssConfig(
+        **COMMON, num_local_experts=4, num_experts_per_tok=2, sliding_window=5
+    ),
+}
+
+
+DAILY = ("sinks", "mixtral", "bloom", "neox")
+RUN = [(family, "float32") for family in (*DAILY, *(LOADED.keys() - DAILY))]
+RUN[4:4] = [
+    (family, dtype)
+    for family in DAILY[:3]
+    for dtype in ("bfloat16", "float16", "float64")
+]
+
+
+@pytest.mark.few(5)
+@pytest.mark.parametrize(("family", "dtype"), RUN)
+def test_models_with_attention_alone_load(
+    family: str, dtype: str, tmp_path: Path
+) -> None:
+    """Also with position biases, attention sinks and experts; and rounding is no influence."""
+    assert (
+        verify.status(sl.load(save_random(LOADED[family], tmp_path), dtype=dtype))
+        == "verified"
+    )
+
+
+def violated(model: Any) -> str | None:
+    """What the tests of the premises say about a model."""
+    try:
+        premises.require_causal(model)
+    except UnsoundModelError as error:
+        return str(error)
+    return premises.why_not_attention_alone(model)
+
+
+def earlier(out: Tensor, size: float) -> Tensor:
+    """Each token gets something of the one before it."""
+    return torch.cat([out[:, :1], out[:, 1:] + size * out[:, :-1]], dim=1)
+
+
+def later(out: Tensor, size: float) -> Tensor:
+    """Each token gets something of the one after it."""
+    return torch.cat([out[:, :-1] + size * out[:, 1:], out[:, -1:]], dim=1)
+
+
+def largest(out: Tensor, size: float) -> Tensor:
+    """Only half of a prompt's tokens, those of the largest norm, are let through, as with experts that are full."""
+    norms = out.norm(dim=-1, keepdim=True)
+    return torch.where(
+        norms >= norms.median(dim=1, keepdim=True).values, out, out * (1 - size)
+    )
+
+
+LEAKS: list[tuple[str, Callable[[Tensor, float], Tensor], float, str]] = [
+    ("mlp", earlier, 0.1, r"besides attention.*blocks\.2\.hook_resid_pre at position"),
+    ("mlp", earlier, 1e-3, "besides attention"),
+    ("mlp", later, 1e-3, "not causal"),
+    ("mlp", largest, 1.0, "not causal"),
+    (
+        "self_attn.v_proj",
+        earlier,
+        1e-3,
+        r"besides attention.*blocks\.2\.hook_resid_pre",
+    ),
+    (
+        "self_attn.k_proj",
+        earlier,
+        1e-2,
+        r"besides attention.*blocks\.1\.attn\.hook_pattern",
+    ),
+    (
+        "self_attn.q_proj",
+        earlier,
+        1e-2,
+        r"besides attention.*blocks\.1\.attn\.hook_pattern",
+    ),
+]
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(("module", "leak", "size", "complaint"), LEAKS)
+def test_what_passes_between_tokens_is_seen(
+    module: str,
+    leak: Callable[[Tensor, float], Tensor],
+    size: float,
+    complaint: str,
+    folder_of: Callable[[str], Path],
+) -> None:
+    model = sl.load(folder_of("llama"))
+    inside = model.original_model.model.layers[1].get_submodule(module)
+    inside.register_forward_hook(lambda _, given, out: leak(out, size))
+    assert re.search(complaint, str(violated(model)))
+
+
+def test_rounding_does_not_grow(folder_of: Callable[[str], Path]) -> None:
+    """As where the rounding of one block sends a token to other experts in the next."""
+    model = sl.load(folder_of("llama"))
+    first, second, _ = (block.mlp for block in model.original_model.model.layers)
+    first.register_forward_hook(lambda _, given, out: earlier(out, 1e-7))
+    second.register_forward_hook(lambda _, given, out: torch.sin(1e6 * given[0]))
+    assert violated(model) is None

@@ -1,0 +1,203 @@
+"""A growing sequence that is run once: what is measured of it runs nothing, and says what the sequence says."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+
+import squashlens as sl
+from squashlens.errors import InputError, StaleCaptureError
+from squashlens.run import forward
+
+REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "collapse": sl.collapse,
+    "another norm": lambda m, given: sl.collapse(m, given, norm="l1"),
+    "another scale": lambda m, given: sl.collapse(m, given, scale="relative"),
+    "rounded": lambda m, given: sl.collapse(m, given, round_to=torch.bfloat16),
+    "by head": lambda m, given: sl.collapse(m, given, by_head="value"),
+    "by slice": lambda m, given: sl.collapse(m, given, by_head="slice"),
+    "collapse_mechanism": sl.collapse_mechanism,
+}
+
+
+def tail(model: Any) -> Any:
+    return sl.prompts.build(
+        model, [7, 8, 7, 9, 9, 8, 7, 7], prefix=[2, 5, 11], separator=13
+    )
+
+
+@contextmanager
+def passes_counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The number of tokens of every forward pass that the engine runs."""
+    counted: list[int] = []
+    run = forward.run
+
+    def counting(model: Any, ids: Any, context: Any = None) -> Any:
+        counted.append(ids.numel())
+        return run(model, ids, context)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(forward, "run", counting)
+        yield counted
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2"])
+def test_measurements_of_a_capture_run_no_pass(
+    family: str, bridge_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = bridge_of(family)
+    sl.collapse(
+        model, tail(model)
+    )  # what is proved of a model, is proved once: that logits follow from y
+    with passes_counted(monkeypatch) as counted:
+        pairs = sl.capture(
+            model, tail(model), baselines=["contrast", "unrelated"], n_samples=2
+        )
+        assert len(counted) > 1, "passes are counted"
+        counted.clear()
+        for name, measure in REDUCTIONS.items():
+            found = measure(model, pairs)
+            assert not counted, name
+            assert "contrast" in found or name == "collapse_mechanism"
+        sl.collapse(model, tail(model))
+        assert counted
+
+
+# Every reduction and every family in the default run, every pair of them in the slow one.
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        pytest.param(name, family, marks=() if (i - j) % 4 == 0 else pytest.mark.slow)
+        for i, name in enumerate(REDUCTIONS)
+        for j, family in enumerate(("llama", "gemma2", "gpt2", "neox"))
+    ],
+)
+def test_a_capture_says_what_its_sequence_says(
+    name: str, family: str, bridge_of: Callable[..., Any]
+) -> None:
+    model, measure = bridge_of(family), REDUCTIONS[name]
+    at_once, apart = (
+        measure(model, sl.capture(model, tail(model))),
+        measure(model, tail(model)),
+    )
+    assert "distance" in at_once or "attention_tv" in at_once
+    size = float(sl.capture(model, tail(model)).v.values.abs().max())
+    for variable in (
+        "distance",
+        "distance_y",
+        "attention_tv",
+        "self_weight",
+        "head_distance",
+        "observed",
+        "bound",
+    ):
+        if variable in apart:
+            np.testing.assert_allclose(
+                at_once[variable], apart[variable], atol=1e-4 * max(1.0, size)
+            )
+    assert set(apart.data_vars) <= set(
+        at_once.data_vars
+    )  # a capture also has a noise floor
+
+
+def test_distances_come_from_what_was_captured(bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("llama")
+    pairs = sl.capture(
+        model, tail(model), lengths=[2, 5, 8], baselines=["contrast", "unrelated"]
+    )
+    ds = sl.collapse(model, pairs, norm="l2")
+    v, star = pairs.v.values.double(), pairs.star.values.double()
+    np.testing.assert_allclose(ds["distance"], (v - star).norm(dim=-1)[:-1], rtol=1e-6)
+    assert pairs.contrast is not None
+    np.testing.assert_allclose(
+        ds["contrast_y"],
+        (v[-1] - pairs.contrast.values[-1].double()).norm(dim=-1),
+        rtol=1e-6,
+    )
+    assert ds["unrelated"].sizes["draw"] == 3
+    assert ds["length"].values.tolist() == [2, 5, 8]
+    assert sl.results.provenance(ds)["capture"] == {
+        "baselines": ["contrast", "unrelated"],
+        "n_samples": 3,
+        "passes": "auto",
+        "noise_lengths": 4,
+        "seed": 0,
+    }
+
+
+@pytest.mark.parametrize("passes", ["auto", "separate"])
+def test_a_second_run_attends_as_the_first_did(passes: Any) -> None:
+    """In half precision, two ways to attend differ by more than two passes in one way."""
+    model = sl.load("tiny-gemma", dtype="bfloat16", device="cpu")
+    pairs = sl.capture(model, sl.prompts.repeated(model, "1", 8), passes=passes)
+    assert pairs.replay is not None
+    first = pairs.v.values[:, list(pairs.replay.places)]
+    assert (pairs.replay.v - first).abs().max() <= 0.01 * first.abs().max()
+
+
+def test_the_keywords_of_capture_are_taken_for_a_sequence_and_refused_beside_a_capture(
+    bridge_of: Any,
+) -> None:
+    model = bridge_of("llama")
+    how: dict[str, Any] = {
+        "lengths": [2, 5, 8],
+        "baselines": ["contrast", "unrelated"],
+        "n_samples": 2,
+        "noise_lengths": 2,
+        "passes": "separate",
+        "seed": 4,
+    }
+    pairs = sl.capture(model, tail(model), keep="residuals", **how)
+    xr.testing.assert_identical(
+        sl.collapse(model, tail(model), **how), sl.collapse(model, pairs)
+    )
+    for measure in (sl.collapse, sl.collapse_mechanism):
+        own = inspect.signature(measure).parameters
+        for name in how.keys() & own.keys():
+            for value in (
+                how[name],
+                own[name].default,
+            ):  # a default that is given is an option too
+                with pytest.raises(
+                    InputError, match=f"^{name}= .* Give {name}= to `capture`"
+                ):
+                    measure(model, pairs, **{name: value})
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda c: c.v.values.data.add_(1e-3),
+        lambda c: c.star.values.numpy().__imul__(2),
+        lambda c: c.v.others["blocks.1.attn.hook_pattern"].zero_(),
+        lambda c: c.values.neg_(),
+        lambda c: c.ids.add_(1),
+        lambda c: c.replay.star.add_(1),
+        lambda c: c.unrelated[1].values.add_(1),
+        lambda c: c.options.update(seed=7),
+    ],
+    ids=[
+        "v",
+        "v* through numpy",
+        "patterns",
+        "values",
+        "ids",
+        "replay",
+        "unrelated",
+        "options",
+    ],
+)
+def test_an_edited_capture_is_refused(edit: Any, bridge_of: Callable[..., Any]) -> None:
+    model = bridge_of("llama")
+    pairs = sl.capture(model, tail(model), baselines=["unrelated"], n_samples=2)
+    sl.collapse(model, pairs)
+    edit(pairs)
+    with pytest.raises(StaleCaptureError, match="was edited after it was taken"):
+        sl.collapse(model, pairs)
