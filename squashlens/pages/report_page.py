@@ -381,7 +381,7 @@ def _growing(
     )
     note = (
         "Ones to copy. Every length is run whole with fused attention, and in pieces of two sizes with written "
-        "patterns, which round otherwise; in bfloat16 on a CPU only the attention does. A length is recovered if the "
+        "patterns, which round otherwise. A length is recovered if the "
         "nearest representation of another run is its own."
     )
     lead = Answer(
@@ -562,7 +562,12 @@ def _embed(figure: "go.Figure", *, with_library: bool) -> str:
     from squashlens.figures import styled
 
     config, drawn = (
-        {"responsive": True, "displaylogo": False, "displayModeBar": False},
+        {
+            "responsive": True,
+            "displaylogo": False,
+            "displayModeBar": False,
+            "typesetMath": False,
+        },
         [],
     )
     for screen, width in WIDTHS.items():

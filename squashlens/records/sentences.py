@@ -128,7 +128,7 @@ def sentence(clause: str) -> str:
 
 def quoted(token: object) -> str:
     """A token or an answer in quotation marks, with its spaces visible."""
-    return f"“{str(token).replace(' ', '␣')}”"
+    return f"“{escape(str(token)).replace(' ', '␣')}”"
 
 
 def certainty_of_norms(measured: xr.Dataset) -> str:

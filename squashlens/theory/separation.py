@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from squashlens.theory.distances import ulp
+
 Runs = Float[Tensor, "run prompt d"]
 
 
@@ -84,12 +86,20 @@ def recovered(
 
 
 def distance_by_noise(
-    runs: Float[Tensor, "run layer d"], other_runs: Float[Tensor, "run layer d"]
+    runs: Float[Tensor, "run layer d"],
+    other_runs: Float[Tensor, "run layer d"],
+    dtype: torch.dtype,
 ) -> Float[Tensor, " layer"]:
-    """‖v_0 − v′_0‖ ÷ (ν + ν′) of two prompts at each layer; 0 where they are equal in all runs."""
+    """‖v_0 − v′_0‖ ÷ (ν + ν′) of two prompts at each layer, in a model of this dtype.
+
+    Runs may round alike by chance, so ν is at least ‖½ ulp(v_0)‖, what rounding v once does.
+    """
     distance = (runs[0].double() - other_runs[0].double()).norm(dim=-1)
-    noise = noise_of_runs(runs) + noise_of_runs(other_runs)
-    return ratio(distance, noise).nan_to_num(nan=0.0, posinf=torch.inf)
+    noise = torch.zeros_like(distance)
+    for each in (runs, other_runs):
+        rounding = (ulp(each[0], dtype) / 2).norm(dim=-1)
+        noise = noise + torch.maximum(noise_of_runs(each), rounding)
+    return distance / noise
 
 
 def nearer_to_own(

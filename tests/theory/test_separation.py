@@ -94,9 +94,9 @@ def test_two_prompts_equal_loops_over_runs(noise: float) -> None:
             for own, other in ((v, w), (w, v))
             for r, s in itertools.permutations(range(3), 2)
         ]
-        assert distance_by_noise(first, second)[layer].item() == pytest.approx(
-            np.linalg.norm(v[0] - w[0]) / sum(nu)
-        )
+        assert distance_by_noise(first, second, torch.float32)[
+            layer
+        ].item() == pytest.approx(np.linalg.norm(v[0] - w[0]) / sum(nu))
         assert nearer_to_own(first, second)[layer].item() == pytest.approx(
             np.mean(nearer)
         )
@@ -104,5 +104,7 @@ def test_two_prompts_equal_loops_over_runs(noise: float) -> None:
 
 def test_equal_prompts_are_at_no_distance() -> None:
     runs = torch.ones(3, 2, 5)
-    assert distance_by_noise(runs, runs).tolist() == [0, 0]
+    assert distance_by_noise(runs, runs, torch.float32).tolist() == [0, 0]
+    one_step = torch.nextafter(runs, 2 * runs)
+    assert (distance_by_noise(runs, one_step, torch.float32) <= 1).all(), "rounding"
     assert nearer_to_own(runs, runs).tolist() == [0, 0]

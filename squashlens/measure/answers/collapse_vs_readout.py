@@ -126,7 +126,7 @@ def collapse_vs_readout(
     >>> found["verdict"].values.tolist()
     ['read out', 'undecided']
     >>> print(found["reason"].values[1])
-    32 samples have 32 distinct prompts; a probe needs 80. Use more samples, longer sequences or a smaller n_train=.
+    32 distinct prompts in 32 samples: a probe needs 80. Use more samples, longer sequences or a smaller n_train=.
     """
     metric = Metric("linf", "relative")
     rounding = replace(metric, round_to=find_dtype(round_to))

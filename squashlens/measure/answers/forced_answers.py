@@ -5,6 +5,7 @@ spellings together, by teacher forcing.
 """
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,9 +25,8 @@ from squashlens.theory.distances import ulp
 
 Spellings = Mapping[str, Sequence[Ids]]  # the tokens of each way to write each text
 MORE = 4  # tokens that may be written beside an answer: a space or a line before it, and what shows that it ended
-GOES_ON = re.compile(
-    r"\w|-\w|[.,]\d"
-)  # a text after a word or number that makes it another one
+# After a word or number, what makes it another one: "isn't", "twenty-one", "3.14"; marks are seen by their category.
+GOES_ON = re.compile(r"\w|[-'’]\w|[.,]\d|\u200d")
 QUICK = (PIECES[-1],)  # one grouping alone, for odds whose rounding is not asked for
 
 
@@ -154,10 +154,13 @@ def answer_in(text: str, answers: Sequence[str]) -> str | None:
     """
     said = text.lstrip()
     begun = [answer for answer in answers if said.startswith(answer.strip())]
-    ended = [
-        answer for answer in begun if not GOES_ON.match(said[len(answer.strip()) :])
-    ]
+    ended = [answer for answer in begun if not _goes_on(said[len(answer.strip()) :])]
     return max(ended, key=lambda answer: len(answer.strip()), default=None)
+
+
+def _goes_on(rest: str) -> bool:
+    """Whether a text goes on with the word before it: with a letter, a digit, or a mark on its last letter."""
+    return bool(GOES_ON.match(rest)) or unicodedata.category(rest[:1] or " ")[0] == "M"
 
 
 def tokens_up_to(model: Bridge, prompt: Ids, written: Ids, answer: str) -> Ids:

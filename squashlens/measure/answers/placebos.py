@@ -8,7 +8,11 @@ import re
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
-WORD = re.compile(r"\w+|[^\w\s]")
+# Han, kana, Thai, Lao, Burmese and Khmer are written without spaces: there a character counts as a word.
+UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+)
+WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+|[^\w\s]")
 MOST = 8  # pairs of words: each is forced on both prompts
 
 
@@ -17,6 +21,8 @@ def changed_words(text: str, other: str) -> list[tuple[str, str]]:
 
     >>> changed_words("Words: sun, cat. First:", "Words: moon, dog. First:")
     [('sun', 'moon'), ('cat', 'dog')]
+    >>> changed_words("法国的首都是", "德国的首都是")
+    [('法', '德')]
     """
     words, others = WORD.findall(text), WORD.findall(other)
     pairs: list[tuple[str, str]] = []

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 import xarray as xr
 
 from squashlens._typing import Bridge, dtype_name, positive
@@ -58,7 +57,8 @@ def verdict(
     ν, the noise of a representation, is how far the other runs are from the first, and the noise of λ is the largest
     difference between runs, at least what rounding the logits does. In this order:
 
-    1. ``"answered"``: greedy decoding writes each prompt's own right answer, and not a longer one of the given answers;
+    1. ``"answered"``: greedy decoding writes each prompt's own right answer, and not the other one,
+       if that is longer;
     2. ``"lost"``: at y, the two prompts are not further apart than ν + ν′, a run of one is not always nearer to the
        other runs of it than to those of the other prompt, and λ differs by less than 3 noises;
     3. ``"reaches the last token, not used"``: y of the two prompts differ beyond the noise, and λ(P) or λ(P′) has the
@@ -115,42 +115,7 @@ def verdict(
     sound = session.model
     require_understood(sound)
     written, forced = _answers_of(sound, asked)
-    odds = [
-        forced[first].log_odds(*asked.answers_of(first, second))
-        for first, second in asked.pairs
-    ]
-    odds_after = [
-        forced[second].log_odds(*asked.answers_of(first, second))
-        for first, second in asked.pairs
-    ]
-    streams = [
-        (forced[first].streams, forced[second].streams) for first, second in asked.pairs
-    ]
-    margins = torch.stack([distance_by_noise(*both) for both in streams]).numpy()
-    recovered = torch.stack([nearer_to_own(*both) for both in streams]).numpy()
-    evidence = [
-        Evidence(
-            answers=asked.answers_of(first, second),
-            said=(written[first], written[second]),
-            writes=(
-                _writes(asked, written, forced, first),
-                _writes(asked, written, forced, second),
-            ),
-            odds=before[0].numpy(),
-            odds_after=after[0].numpy(),
-            noise=max(before[1], after[1]),
-            behind=max(
-                forced[first].behind(asked.right[first]),
-                forced[second].behind(asked.right[second]),
-            ),
-            margins=margins[pair],
-            recovered=recovered[pair],
-            dtype=dtype_name(dtype_of(sound)),
-        )
-        for pair, ((first, second), before, after) in enumerate(
-            zip(asked.pairs, odds, odds_after, strict=True)
-        )
-    ]
+    evidence = [_evidence(sound, asked, pair, written, forced) for pair in asked.pairs]
     open_pairs = [
         pair for pair, known in enumerate(evidence) if decide(known)[0] == PREFERRED
     ]
@@ -173,6 +138,8 @@ def verdict(
         **asked.labels,
     }
     variables = _variables(asked, forced, evidence)
+    margins = np.stack([known.margins for known in evidence])
+    recovered = np.stack([known.recovered for known in evidence])
     variables |= _by_layer(
         "margin", margins, "L2 distance of the two prompts ÷ the sum of their noises"
     )
@@ -220,7 +187,7 @@ def _answers_of(
         for ids, new in zip(asked.prompts, written, strict=True)
     ]
     for prompt, answer in enumerate(asked.right):
-        if answer_in(texts[prompt], asked.right) == answer:
+        if answer_in(texts[prompt], [answer]) == answer:
             tokens = tokens_up_to(model, asked.prompts[prompt], written[prompt], answer)
             spellings[prompt][answer] = list(
                 dict.fromkeys([*spellings[prompt][answer], tokens])
@@ -228,16 +195,48 @@ def _answers_of(
     return texts, force_each(model, asked.prompts, spellings)
 
 
+def _evidence(
+    model: Bridge,
+    asked: Questions,
+    pair: tuple[int, int],
+    written: list[str],
+    forced: list[ForcedAnswers],
+) -> Evidence:
+    """What is known of a pair before placebos and random weights."""
+    first, second = pair
+    answers = asked.answers_of(first, second)
+    odds, noise = forced[first].log_odds(*answers)
+    odds_after, noise_after = forced[second].log_odds(*answers)
+    first_streams, second_streams = forced[first].streams, forced[second].streams
+    margins = distance_by_noise(first_streams, second_streams, dtype_of(model))
+    return Evidence(
+        answers=answers,
+        said=(written[first], written[second]),
+        writes=(
+            _writes(answers, answers[0], written[first], forced[first]),
+            _writes(answers, answers[1], written[second], forced[second]),
+        ),
+        odds=odds.numpy(),
+        odds_after=odds_after.numpy(),
+        noise=max(noise, noise_after),
+        behind=max(forced[first].behind(answers[0]), forced[second].behind(answers[1])),
+        margins=margins.numpy(),
+        recovered=nearer_to_own(first_streams, second_streams).numpy(),
+        dtype=dtype_name(dtype_of(model)),
+    )
+
+
 def _writes(
-    asked: Questions, written: list[str], forced: list[ForcedAnswers], prompt: int
+    answers: tuple[str, str], right: str, written: str, forced: ForcedAnswers
 ) -> bool | None:
-    """Whether greedy decoding writes a prompt's right answer; None if that depends on the grouping into passes."""
-    right = asked.right[prompt]
-    begins = answer_in(written[prompt], asked.right)
-    in_runs = forced[prompt].writes(right)
-    if begins is not None and begins.strip() == right.strip():
+    """Whether greedy decoding writes the right one of two answers; None if that depends on the grouping into passes.
+
+    Its tokens may all be the likeliest and the text go on, as with 1 where 12 is written: that is another answer.
+    """
+    in_runs = forced.writes(right)
+    if answer_in(written, answers) == right:
         return True if in_runs.all() else None
-    return False if begins is not None or not in_runs.any() else None
+    return None if in_runs.any() and not in_runs.all() else False
 
 
 def _add_placebos(

@@ -111,7 +111,12 @@ def _listed(
     prompts: Any, answers: Any
 ) -> tuple[list[str], list[str], list[tuple[int, int]]]:
     """The texts of prompts and right answers, and the pairs: successive prompts, or those that were given as pairs."""
-    given, right = list(prompts), [] if callable(answers) else list(answers)
+    if callable(answers):
+        raise InputError(
+            "answers= is a function, and prompts= are texts.",
+            "Give a list of answers: a function is for a growing sequence.",
+        )
+    given, right = list(prompts), list(answers)
     if len(given) != len(right):
         raise InputError(
             f"The numbers of prompts and right answers are {len(given)} and {len(right)}.",

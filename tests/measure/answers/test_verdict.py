@@ -332,6 +332,9 @@ def test_placebos_are_words_in_the_same_places() -> None:
         ("3.14", ["3"], None),
         ("3.", ["3"], "3"),
         ("twenty-one", ["twenty"], None),
+        (" isn't", [" isn"], None),
+        (" की", [" क"], None),
+        (" pate\u0301", [" pate"], None),
         ("", ["3"], None),
     ],
 )
@@ -339,6 +342,18 @@ def test_the_answer_that_a_text_begins_with(
     text: str, answers: list[str], expected: str | None
 ) -> None:
     assert answer_in(text, answers) == expected
+
+
+def test_what_goes_on_after_the_answer_is_another_one_whatever_rounding_does(
+    tiny: Any,
+) -> None:
+    """Twelve ones are counted right, as 12: the token 1 is the likeliest, and the answer 1 is not written."""
+    found = sl.verdict(
+        tiny, [COUNT.format("1" * 12), COUNT.format("1" * 22)], ["1", "2"]
+    )
+    assert found["written"].item().strip() == "12"
+    assert found["verdict"].item() != ANSWERED
+    assert "depends on rounding" not in found["reason"].item()
 
 
 def test_an_answer_that_begins_the_other_one_can_be_answered(tiny: Any) -> None:
