@@ -3,7 +3,7 @@
 Two tasks whose answer is the next token: the first of some digits, after three worked examples, and the value at a name
 in a list of pairs. Each model, number of questions and seed has a folder. A file there is measured once, until deleted.
 
-    python analyses/answer_lost.py --model gemma-3-270m --pairs 8      # 20 minutes of one CPU core
+    python analyses/answer_lost.py --model gemma-3-270m --pairs 8      # 35 minutes of one CPU core
 """
 
 import argparse

@@ -14,9 +14,9 @@ from squashlens.theory.statistics.selection import (
     held_out,
     leads,
     one_more,
-    rotated,
     select,
     shuffled,
+    turned,
 )
 
 PARTS, CHOICES, DRAWS = 12, 6, 4
@@ -202,19 +202,23 @@ def test_one_more_draw_is_below_its_limit() -> None:
     assert np.isnan(one_more(draws[0, :1]))
 
 
-@pytest.mark.parametrize("n", [3, 9])
-def test_a_rotation_keeps_lengths_and_angles(n: int) -> None:
-    """Fewer vectors than coordinates, and more. Over seeds every direction is as likely."""
-    vectors = torch.randn(
-        n, 6, generator=torch.Generator().manual_seed(1), dtype=torch.double
+def test_turned_changes_keep_lengths_angles_and_coordinates() -> None:
+    """All signs that do not lead towards the changes are drawn, whatever the size of one coordinate."""
+    changes = torch.randn(
+        3, 6, generator=torch.Generator().manual_seed(1), dtype=torch.double
     )
-    turned = torch.stack([rotated(vectors, seed) for seed in range(2000)])
+    drawn = torch.stack([turned(changes, seed) for seed in range(2000)])
     torch.testing.assert_close(
-        turned @ turned.mT, (vectors @ vectors.T).expand(2000, n, n)
+        drawn @ drawn.mT, (changes @ changes.T).expand(2000, 3, 3)
     )
-    first = turned[:, 0] / vectors[0].norm()
-    assert first.mean(dim=0).abs().max() < 0.05
-    torch.testing.assert_close(
-        first.T @ first / 2000, torch.eye(6, dtype=torch.double) / 6, atol=0.03, rtol=0
+    assert (drawn.abs() == changes.abs()).all()
+    assert ((drawn * changes).sum(dim=(1, 2)) <= 1e-12).all()
+    signs = (drawn / changes)[:, 0]
+    assert len(signs.unique(dim=0)) == 32, (
+        "all signs that do not lead towards the changes"
     )
-    assert not rotated(torch.zeros(2, 6), 0).any()
+    changes[:, 2] *= 1000
+    assert all(
+        (turned(changes, seed)[:, 2] == -changes[:, 2]).all() for seed in range(20)
+    )
+    assert not turned(torch.zeros(2, 6), 0).any()

@@ -133,9 +133,10 @@ def sublayer_effect(
     sublayer with the largest `net`, and the other half confirm it. That is not enough: an answer near the boundary
     flips by any change. So what is selected is compared with what the same procedure selects
 
-    1. among *random vectors*: each replacement minus the output, rotated at random, so that for each sublayer and
-       prompt the stream changes by as much, in a random direction, and as alike from prompt to prompt as before. They
-       are drawn `n_random_vectors` times; the limit, below which one more draw is with 95 %, is Student's;
+    1. among *random vectors*: each replacement minus the output, with a random sign for each coordinate, so that for
+       each sublayer and prompt the stream changes by as much, in a random direction, and as alike from prompt to prompt
+       as before. They are drawn `n_random_vectors` times; the limit, below which one more draw is with 95 %, is
+       Student's;
     2. among the sublayers with *shuffled answers*: prompts are given the right answers of others, 200 times, which
        takes no further runs; the limit is the 95 % quantile. Of choices of each prompt the places are exchanged. If
        all right answers, or places, are the same, no shuffle changes them, and the limit is NaN.
@@ -227,7 +228,7 @@ def sublayer_effect(
         .tolist()
     )
     put += [
-        own + selection.rotated(other - own, number).to(own)
+        own + selection.turned(other - own, number).to(own)
         for draw in seeds
         for own, other, number in zip(outputs, put[: len(every)], draw, strict=True)
     ]

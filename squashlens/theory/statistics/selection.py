@@ -107,11 +107,11 @@ def select(
     two things still make it so, and each has a null that goes through the same selection:
 
     1. *Any change of this size repairs as much.* If the direction in which a part writes has nothing to do with the
-       rest of the model, its changes and the same ones under a random rotation are exchangeable, jointly over units. So
-       are then the net share that is selected among the parts and the one that is selected among the rotated changes
-       of all parts, in each of R draws of rotations. One more draw is below ``x̄ + t_{0.95, R−1} s √(1 + 1/R)`` with
-       probability 0.95, if these net shares are normal. It is not enough to compare the selected part with random
-       directions in its own place: the best of many random directions exceeds those of its own place nearly always.
+       rest of the model, its changes and the same ones in a random direction (`turned`) have the same distribution,
+       jointly over units. So have then the net share that is selected among the parts and the one that is selected
+       among the turned changes of all parts, in each of R draws. One more draw is below ``x̄ + t_{0.95, R−1} s √(1 +
+       1/R)`` with probability 0.95, if these net shares are normal. It is not enough to compare the selected part with
+       random directions in its own place: the best of many exceeds those of its own place nearly always.
     2. *The change makes an answer likelier that is often right.* Then it repairs as many if the right answers are
        exchanged among the units, which tells nothing of what each asks. Clusters are put in two random orders, and the
        units of the one get the right answers of the other, so that answers of a cluster stay together. Not known if all
@@ -161,17 +161,21 @@ def one_more(draws: Float[np.ndarray, " draw"]) -> float:
     return float(draws.mean() + reach)
 
 
-def rotated(changes: Float[Tensor, "place d"], seed: int) -> Float[Tensor, "place d"]:
-    """Vectors under one random rotation or reflection: lengths and angles between them stay, directions are random.
+def turned(changes: Float[Tensor, "place d"], seed: int) -> Float[Tensor, "place d"]:
+    """The same changes in a random direction: each coordinate of all of them has one random sign.
 
-    With ``changesᵀ = V R`` and orthonormal columns V, ``W R`` has columns W drawn uniformly (Stewart 1980).
+    Lengths, angles between them and the size of each coordinate stay. A rotation would spread the few coordinates of a
+    transformer's stream that hold most of its length over all others: on Gemma 3 270M, where one holds 57 % of the
+    square of what a sublayer writes, it moves leads five times as far as the sublayer, and random signs 0.7 times. Of
+    the signs and their opposites, those count that do not lead towards the changes, ``Σ_i ⟨c_i, c_i′⟩ ≤ 0``: else one
+    large coordinate would give the changes themselves in half of the draws.
     """
-    _, inner = torch.linalg.qr(changes.double().T)
-    drawn = torch.randn(
-        changes.shape[1],
-        len(inner),
-        generator=torch.Generator().manual_seed(seed),
-        dtype=torch.double,
+    signs = (
+        1.0
+        - 2.0
+        * torch.randint(
+            2, changes.shape[1:], generator=torch.Generator().manual_seed(seed)
+        ).double()
     )
-    columns, triangle = torch.linalg.qr(drawn)
-    return ((columns * triangle.diagonal().sign()) @ inner).T
+    towards = changes.double().square().sum(dim=0) @ signs
+    return changes.double() * (-signs if towards > 0 else signs)

@@ -251,9 +251,9 @@ def test_a_sublayer_is_left_out_as_by_plain_hooks(
 ) -> None:
     """Heads too: with grouped keys and a norm after attention (Gemma 3), beside an MLP (GPT-NeoX), no gains (OLMo).
 
-    In the place of a random rotation, the entries of a change are reversed.
+    In the place of random signs, the entries of a change are reversed.
     """
-    monkeypatch.setattr(selection, "rotated", lambda changes, seed: changes.flip(-1))
+    monkeypatch.setattr(selection, "turned", lambda changes, seed: changes.flip(-1))
     model, plain = speaking(family)
     answers, choices = ["7", "1", "3", "7", "1"], ["7", "1", "3"]
     tokens = [sl.prompts.one_token(model, text) for text in choices]
