@@ -63,6 +63,8 @@ Candidates = TypeAliasType(
 ChoicesOfPrompts = TypeAliasType(
     "ChoicesOfPrompts", Sequence[str] | Sequence[Sequence[str]] | None
 )
+# Texts, or pairs of a text and its counterpart.
+TextsOrPairs = TypeAliasType("TextsOrPairs", Sequence[str] | Sequence[tuple[str, str]])
 Clusters = TypeAliasType(
     "Clusters", Sequence[str] | Sequence[int] | None
 )  # one label for each prompt

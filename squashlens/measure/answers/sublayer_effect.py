@@ -5,8 +5,6 @@ may depend on it, or undo it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,9 +24,14 @@ from squashlens._typing import (
 )
 from squashlens.bars import bar
 from squashlens.errors import InputError
-from squashlens.hooks.interventions import OUTPUTS, SUBLAYERS
 from squashlens.measure.answers.choices import mean_of, of_choices
-from squashlens.measure.collapse.mechanism import output_weights
+from squashlens.measure.answers.sublayers import (
+    Edits,
+    Part,
+    parts_of,
+    sites_of,
+    written_directly,
+)
 from squashlens.measure.registration import measurement
 from squashlens.measure.session import streams_at
 from squashlens.model.agreement import agree
@@ -49,63 +52,8 @@ from squashlens.theory.statistics.trends import with_ends
 
 HALVES = ("select", "confirm")
 WITHOUT = {"zero": "output 0", "mean": "the mean output of the other prompts"}
-SCALE, MIXED = (
-    "ln_final.hook_scale",
-    "blocks.{block}.attn.hook_out",
-)  # attention's output before a norm of its own
 CACHED = "the last token continues a cache"
 OVER = ("block", "sublayer")
-
-
-@dataclass(frozen=True)
-class Part:
-    """A sublayer of a block, or one head of its attention."""
-
-    block: int
-    name: str
-    head: int | None = None
-
-    @property
-    def site(self) -> str:
-        """The hook point of its output; heads share one."""
-        return (SUBLAYERS.get(self.name) or OUTPUTS).replace("{block}", str(self.block))
-
-    def of(self, values: Mapping[str, Tensor]) -> Float[Tensor, "*many out"]:
-        """Its output among activations by hook point."""
-        return (
-            values[self.site]
-            if self.head is None
-            else values[self.site][..., self.head, :]
-        )
-
-    def replaced(self, copied: int, place: Any, vector: Tensor) -> Hook:
-        """The hook that puts a vector in place of the output in one copy of the prompt."""
-        where = (copied, place) if self.head is None else (copied, place, self.head)
-
-        def edit(output: Tensor) -> Tensor:
-            changed = output.clone()
-            changed[where] = vector.to(output)
-            return changed
-
-        return Hook("sublayer_effect", self.site, edit)
-
-
-Edits = Sequence[
-    tuple[Part, Tensor]
-]  # parts, and what takes the place of the output of each
-
-
-def _parts(model: Bridge, which: Parts) -> list[Part]:
-    """All parts, block by block: attention, MLP, and the heads if they are asked for."""
-    heads = range(int(model.cfg.n_heads) if which == "heads" else 0)
-    return [
-        part
-        for block in range(n_blocks(model))
-        for part in (
-            *(Part(block, name) for name in SUBLAYERS),
-            *(Part(block, f"head {h}", h) for h in heads),
-        )
-    ]
 
 
 @measurement("sublayer_repairs")
@@ -206,47 +154,19 @@ def sublayer_effect(
             f"{independent} different prompts or clusters are too few for two halves.",
             "Give at least 4, better 48 or more.",
         )
-    first, sound, rows = (
-        asked.first_tokens(),
-        session.model,
-        np.arange(len(asked.prompts)),
-    )
+    first, sound = asked.first_tokens(), session.model
+    rows = np.arange(many)
     require_understood(sound)
-    every = _parts(sound, parts)
-    values = at_last_tokens(sound, asked.prompts, _sites(sound, every)).values
-    y = values[residual_site("y", sound)]
-    outputs = [part.of(values) for part in every]
-    put = [
-        (own.sum(dim=0) - own) / (many - 1)
-        if missing == "mean"
-        else torch.zeros_like(own)
-        for own in outputs
-    ]
-    seeds = (
-        np.random.default_rng([seed, 2])
-        .integers(2**31, size=(n_random_vectors, len(every)))
-        .tolist()
+    every = parts_of(sound, parts)
+    values = at_last_tokens(sound, asked.prompts, sites_of(sound, every)).values
+    replacements = _replacements(every, values, missing, n_random_vectors, seed)
+    replacing = every * (1 + n_random_vectors)
+    logits = _logits_of_choices(
+        sound, asked.prompts, first, replacing, replacements, values
     )
-    put += [
-        own + selection.turned(other - own, number).to(own)
-        for draw in seeds
-        for own, other, number in zip(outputs, put[: len(every)], draw, strict=True)
-    ]
-    replacing, runs = every * (1 + n_random_vectors), []
-    for row, ids in enumerate(bar(asked.prompts, desc="prompts")):
-        edits = [
-            (part, vectors[row]) for part, vectors in zip(replacing, put, strict=True)
-        ]
-        each = torch.cat(
-            [y[row, None], _without(sound, ids, y[row, None], edits).to(y.device)]
-        )
-        runs.append(logits_among(sound, each, first[row]).double().cpu())
-    logits = torch.stack(
-        runs
-    ).numpy()  # (prompt, run, choice); the prompt as it is comes first, in two batches
     leads, noise, against = _leads(logits, asked.right, dtype_of(sound))
     pairs = first[rows[:, None], np.stack([asked.right, against], axis=1)]
-    written = _written(sound, values, every, pairs)
+    written = written_directly(sound, values, every, pairs)
     own, without, *random = np.split(
         leads[:, 1:], 1 + len(every) * np.arange(1 + n_random_vectors), axis=1
     )
@@ -336,6 +256,50 @@ def sublayer_effect(
         "sublayer": [part.name for part in every[: shape[1]]],
     }
     return session.dataset("sublayer effect", {**over, **labels, **at}, variables)
+
+
+def _replacements(
+    parts: Sequence[Part],
+    values: Mapping[str, Tensor],
+    missing: Missing,
+    n_random_vectors: int,
+    seed: int,
+) -> list[Float[Tensor, "prompt out"]]:
+    """What takes the place of each output: 0 or its mean over the other prompts, and then, for each random vector, the
+    output changed by as much in a random direction."""
+    outputs = [part.of(values) for part in parts]
+    replacements = [torch.zeros_like(output) for output in outputs]
+    if missing == "mean":
+        others = len(outputs[0]) - 1
+        replacements = [(output.sum(dim=0) - output) / others for output in outputs]
+    rng = np.random.default_rng([seed, 2])
+    draws = rng.integers(2**31, size=(n_random_vectors, len(parts))).tolist()
+    turned = []
+    for numbers in draws:
+        for output, other, number in zip(outputs, replacements, numbers, strict=True):
+            change = selection.turned(other - output, number)
+            turned.append(output + change.to(output))
+    return replacements + turned
+
+
+def _logits_of_choices(
+    model: Bridge,
+    prompts: Sequence[Ids],
+    first: Int[Tensor, "prompt outcome"],
+    parts: Sequence[Part],
+    replacements: Sequence[Float[Tensor, "prompt out"]],
+    values: Mapping[str, Tensor],
+) -> Float[np.ndarray, "prompt variant outcome"]:
+    """The logits of each prompt's choices: as it is, in two batches, and with each output replaced."""
+    y = values[residual_site("y", model)]
+    runs = []
+    for row, ids in enumerate(bar(prompts, desc="prompts")):
+        vectors = [replacement[row] for replacement in replacements]
+        edits = list(zip(parts, vectors, strict=True))
+        edited = _without(model, ids, y[row, None], edits).to(y.device)
+        every_y = torch.cat([y[row, None], edited])
+        runs.append(logits_among(model, every_y, first[row]).double().cpu())
+    return torch.stack(runs).numpy()
 
 
 def _leads(
@@ -447,93 +411,6 @@ def _of_selected(chosen: selection.Selection, text: str) -> dict[str, Variable]:
             "1",
         )
     return found
-
-
-def _sites(model: Bridge, parts: Sequence[Part]) -> list[str]:
-    """The hook points of the parts, and those that say what they write."""
-    ends = [residual_site(layer, model) for layer in (0, n_blocks(model), "y")]
-    mixed = [
-        MIXED.replace("{block}", str(part.block))
-        for part in parts
-        if part.head is not None
-    ]
-    return list(dict.fromkeys([*(part.site for part in parts), *mixed, *ends, SCALE]))
-
-
-def _written(
-    model: Bridge,
-    values: Mapping[str, Tensor],
-    parts: Sequence[Part],
-    pairs: Int[Tensor, "prompt outcome"],
-) -> Float[np.ndarray, "prompt variant"]:
-    """What each part adds directly to the lead of the first token of each pair; NaN if outputs do not add up."""
-    bottom, last, y = (
-        values[residual_site(layer, model)] for layer in (0, n_blocks(model), "y")
-    )
-    towards = model.W_U[:, pairs.T.to(model.W_U.device)].double().cpu()
-    heads = {
-        part.block: _by_head(model, part.block, values)
-        for part in parts
-        if part.head == 0
-    }
-    added = [
-        p.of(values).double() if p.head is None else heads[p.block][p.head]
-        for p in parts
-    ]
-    normed = partial(_normed, model, scale=values[SCALE].double())
-    written = torch.einsum(
-        "vpd,dp->pv", normed(torch.stack(added)), towards[:, 0] - towards[:, 1]
-    )
-    bias = getattr(model.ln_final, "bias", None)
-    whole = normed(last.double()) + (
-        0 if bias is None else bias.detach().cpu().double()
-    )
-    total = bottom.double() + sum(
-        own for part, own in zip(parts, added, strict=True) if part.head is None
-    )
-    known = agree(total, last, dtype_of(model)) and agree(whole, y, dtype_of(model))
-    return np.where(known, written.numpy(), np.nan)
-
-
-def _by_head(
-    model: Bridge, block: int, values: Mapping[str, Tensor]
-) -> Float[Tensor, "head prompt d"]:
-    """What each head adds to the stream; NaN unless W_O and its bias give the attention's output.
-
-    A norm that follows attention multiplies each entry of a head's share as it multiplies that of the whole output.
-    """
-    sites = (
-        site.replace("{block}", str(block))
-        for site in (OUTPUTS, MIXED, SUBLAYERS["attention"])
-    )
-    z, mixed, output = (values[site].double() for site in sites)
-    each = torch.einsum("phe,hed->hpd", z, output_weights(model, block))
-    bias = model.blocks[block].attn.b_O
-    if not agree(
-        each.sum(dim=0) + (0 if bias is None else bias.detach().cpu()),
-        mixed,
-        dtype_of(model),
-    ):
-        return torch.full_like(each, torch.nan)
-    return each * (output / mixed.masked_fill(mixed == 0, torch.inf))
-
-
-def _normed(
-    model: Bridge,
-    values: Float[Tensor, "*many prompt d"],
-    scale: Float[Tensor, "prompt 1"],
-) -> Tensor:
-    """The final norm as a linear map, with the scale that it has on the whole stream, and without its bias."""
-    if str(model.cfg.normalization_type).startswith("LN"):
-        values = values - values.mean(dim=-1, keepdim=True)
-    gain = (
-        getattr(model.ln_final, "weight", torch.ones(())).detach().cpu().double()
-    )  # OLMo has no gain
-    return (
-        values
-        / scale
-        * (gain + 1 if getattr(model.cfg, "rmsnorm_uses_offset", False) else gain)
-    )
 
 
 def _without(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from squashlens._typing import Bridge, dtype_name, positive
+from squashlens._typing import Bridge, TextsOrPairs, dtype_name, positive
 from squashlens.bars import bar
 from squashlens.measure.answers.forced_answers import (
     QUICK,
@@ -42,10 +42,8 @@ from squashlens.theory.separation import distance_by_noise, nearer_to_own
 @measurement("verdict_odds", "verdict_margins")
 def verdict(
     model: Bridge,
-    prompts: Sequence[str] | Sequence[tuple[str, str]] | GrowingSequence,
-    answers: Sequence[str]
-    | Sequence[tuple[str, str]]
-    | Callable[[tuple[str, ...]], str],
+    prompts: TextsOrPairs | GrowingSequence,
+    answers: TextsOrPairs | Callable[[tuple[str, ...]], str],
     *,
     lengths: Iterable[int] | None = None,
     n_random_models: int = 1,

@@ -1,0 +1,161 @@
+"""The sublayers and heads of a model, and what each writes into the lead of an answer directly."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from squashlens._typing import Bridge, Parts
+from squashlens.hooks.interventions import OUTPUTS, SUBLAYERS
+from squashlens.measure.collapse.mechanism import output_weights
+from squashlens.model.agreement import agree
+from squashlens.model.anatomy import dtype_of, n_blocks, residual_site
+from squashlens.model.hooking.hook import Hook
+
+SCALE, MIXED = (
+    "ln_final.hook_scale",
+    "blocks.{block}.attn.hook_out",
+)  # attention's output before a norm of its own
+
+
+@dataclass(frozen=True)
+class Part:
+    """A sublayer of a block, or one head of its attention."""
+
+    block: int
+    name: str
+    head: int | None = None
+
+    @property
+    def site(self) -> str:
+        """The hook point of its output; heads share one."""
+        return (SUBLAYERS.get(self.name) or OUTPUTS).replace("{block}", str(self.block))
+
+    def of(self, values: Mapping[str, Tensor]) -> Float[Tensor, "*many out"]:
+        """Its output among activations by hook point."""
+        return (
+            values[self.site]
+            if self.head is None
+            else values[self.site][..., self.head, :]
+        )
+
+    def replaced(self, copied: int, place: Any, vector: Tensor) -> Hook:
+        """The hook that puts a vector in place of the output in one copy of the prompt."""
+        where = (copied, place) if self.head is None else (copied, place, self.head)
+
+        def edit(output: Tensor) -> Tensor:
+            changed = output.clone()
+            changed[where] = vector.to(output)
+            return changed
+
+        return Hook("sublayer_effect", self.site, edit)
+
+
+Edits = Sequence[
+    tuple[Part, Tensor]
+]  # parts, and what takes the place of the output of each
+
+
+def parts_of(model: Bridge, which: Parts) -> list[Part]:
+    """All parts, block by block: attention, MLP, and the heads if they are asked for."""
+    heads = range(int(model.cfg.n_heads) if which == "heads" else 0)
+    return [
+        part
+        for block in range(n_blocks(model))
+        for part in (
+            *(Part(block, name) for name in SUBLAYERS),
+            *(Part(block, f"head {h}", h) for h in heads),
+        )
+    ]
+
+
+def sites_of(model: Bridge, parts: Sequence[Part]) -> list[str]:
+    """The hook points of the parts, and those that say what they write."""
+    ends = [residual_site(layer, model) for layer in (0, n_blocks(model), "y")]
+    mixed = [
+        MIXED.replace("{block}", str(part.block))
+        for part in parts
+        if part.head is not None
+    ]
+    return list(dict.fromkeys([*(part.site for part in parts), *mixed, *ends, SCALE]))
+
+
+def written_directly(
+    model: Bridge,
+    values: Mapping[str, Tensor],
+    parts: Sequence[Part],
+    pairs: Int[Tensor, "prompt outcome"],
+) -> Float[np.ndarray, "prompt variant"]:
+    """What each part adds directly to the lead of the first token of each pair; NaN if outputs do not add up."""
+    bottom, last, y = (
+        values[residual_site(layer, model)] for layer in (0, n_blocks(model), "y")
+    )
+    towards = model.W_U[:, pairs.T.to(model.W_U.device)].double().cpu()
+    heads = {
+        part.block: _by_head(model, part.block, values)
+        for part in parts
+        if part.head == 0
+    }
+    added = [
+        p.of(values).double() if p.head is None else heads[p.block][p.head]
+        for p in parts
+    ]
+    normed = partial(_normed, model, scale=values[SCALE].double())
+    written = torch.einsum(
+        "vpd,dp->pv", normed(torch.stack(added)), towards[:, 0] - towards[:, 1]
+    )
+    bias = getattr(model.ln_final, "bias", None)
+    whole = normed(last.double()) + (
+        0 if bias is None else bias.detach().cpu().double()
+    )
+    total = bottom.double() + sum(
+        own for part, own in zip(parts, added, strict=True) if part.head is None
+    )
+    known = agree(total, last, dtype_of(model)) and agree(whole, y, dtype_of(model))
+    return np.where(known, written.numpy(), np.nan)
+
+
+def _by_head(
+    model: Bridge, block: int, values: Mapping[str, Tensor]
+) -> Float[Tensor, "head prompt d"]:
+    """What each head adds to the stream; NaN unless W_O and its bias give the attention's output.
+
+    A norm that follows attention multiplies each entry of a head's share as it multiplies that of the whole output.
+    """
+    sites = (
+        site.replace("{block}", str(block))
+        for site in (OUTPUTS, MIXED, SUBLAYERS["attention"])
+    )
+    z, mixed, output = (values[site].double() for site in sites)
+    each = torch.einsum("phe,hed->hpd", z, output_weights(model, block))
+    bias = model.blocks[block].attn.b_O
+    if not agree(
+        each.sum(dim=0) + (0 if bias is None else bias.detach().cpu()),
+        mixed,
+        dtype_of(model),
+    ):
+        return torch.full_like(each, torch.nan)
+    return each * (output / mixed.masked_fill(mixed == 0, torch.inf))
+
+
+def _normed(
+    model: Bridge,
+    values: Float[Tensor, "*many prompt d"],
+    scale: Float[Tensor, "prompt 1"],
+) -> Tensor:
+    """The final norm as a linear map, with the scale that it has on the whole stream, and without its bias."""
+    if str(model.cfg.normalization_type).startswith("LN"):
+        values = values - values.mean(dim=-1, keepdim=True)
+    gain = (
+        getattr(model.ln_final, "weight", torch.ones(())).detach().cpu().double()
+    )  # OLMo has no gain
+    return (
+        values
+        / scale
+        * (gain + 1 if getattr(model.cfg, "rmsnorm_uses_offset", False) else gain)
+    )
