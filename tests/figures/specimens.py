@@ -20,14 +20,14 @@ from tests import measurements
 
 WORDS = (
     "The",
-    " $5 to $9",
+    " quick",
     " brown",
     "<b>fox</b>",
     "\n",
     " incomprehensibilities",
     "110",
     "漢字",
-    "=",
+    "$5 to $9",
     "<bos>",
 )
 LONG = "meta-llama/Llama-3.1-70B-Instruct, 4-bit"
