@@ -36,7 +36,7 @@ WORDS = {
     ANSWERED: "answered: greedy decoding writes each prompt's own right answer",
     PREFERRED: "preferred, not answered: of the two answers each prompt prefers its own, and greedy decoding does not "
     "write both",
-    REACHES: "the change reaches the last token and is not used: not each prompt prefers its own answer",
+    REACHES: "the change reaches the last token and is not used: not both prompts prefer their own answer",
     LOST: "lost before the last token: nothing tells the two prompts apart there",
     UNDECIDED: "undecided",
 }
