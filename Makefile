@@ -10,7 +10,7 @@
 # make docs      the same, then every page in a browser, at two widths (six minutes)
 # make js        format, types and tests of the squash map's program; npm installs the tools (a minute)
 # make lab       the live squash map in JupyterLab, which is installed: a real kernel and a browser (three minutes)
-# make engines   studies under 40 kills each: here, on a Ray cluster of two nodes, on a Slurm of one, which needs root (20 minutes)
+# make cluster   studies in several processes under kills with -9, and on Slurm where there is one (ten minutes)
 # make bench     what things cost beside the obvious script, into docs/benchmarks.md and docs/gemma.md (15 minutes)
 # make cuda      on a machine with a GPU: install into .venv, cuda tests, times and memory (nine minutes)
 # make rehearse  the same on the CPU with small shapes, and the memory that real shapes are expected to need (a minute)
@@ -32,7 +32,7 @@ TYPED := theory or llama
 PURE := tests/theory tests/tasks tests/test_stored.py tests/test_journal.py \
   tests/test_errors.py tests/zoo/test_tokenizer.py tests/test_smoke.py
 
-.PHONY: report gemma smollm notebooks paper names test quick lint unit processors versions test-all js site docs lab engines bench cuda rehearse \
+.PHONY: report gemma smollm notebooks paper names test quick lint unit processors versions test-all js site docs lab cluster bench cuda rehearse \
   train train-prose card-prose clean
 
 .venv/.ok: pyproject.toml constraints.txt
@@ -58,8 +58,8 @@ PURE := tests/theory tests/tasks tests/test_stored.py tests/test_journal.py \
 	$(BIN)/python -c "import squashlens; squashlens.load('smollm2-135m')"
 	touch $@
 
-.venv/.engines: .venv/.ok
-	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e ".[dev,ray,slurm]"
+.venv/.cluster: .venv/.ok
+	$(BIN)/uv pip install -q --python $(BIN)/python -c constraints.txt -e ".[dev,cluster]"
 	touch $@
 
 report: .venv/.ok
@@ -115,9 +115,9 @@ site: .venv/.docs
 docs: site
 	SQUASHLENS_SITE=docs/_build/html $(PYTEST) tests/test_site.py
 
-# Each starts a cluster of its own, so one after the other. Slurm needs root, and Debian's slurmctld, slurmd and munge.
-engines: .venv/.engines
-	$(BIN)/pytest -q -rsP tests/study/test_engines.py
+# Slurm needs root, and a node that `sinfo` shows as idle; without one, its test is skipped.
+cluster: .venv/.cluster
+	$(BIN)/pytest -q -rs tests/study/test_cluster.py
 
 # The program is used as it is written: these tools check it, and build nothing.
 js:

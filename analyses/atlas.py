@@ -53,43 +53,48 @@ models = (
     else {"tiny-gemma": {"model": "tiny-gemma"}}
 )
 table = {}
-for label, given in models.items():
-    load = {
-        name: value
-        for name, value in given.items()
-        if name in ("model", "dtype", "revision")
-    }
-    grids = [
-        {"measurement": n, "arguments": a | load, "each": WEIGHTS | each}
-        for n, (a, each) in STUDY.items()
-    ]
-    try:
-        study = sl.Study(grids, args.out / "store")
-        done = study.run(workers=args.workers).set_index("grid")["done"].to_dict()
-    except sl.errors.SquashlensError as error:
-        print(f"{label}: {error}")
-        continue
-    found = {name: study.combine(name) for name in STUDY if done[name]}
-    numbers = {
-        f"distance of y, {one}": found["collapse"]["distance_y"].sel(sequence=one)[
-            :, -1
-        ]
-        for one in SEQUENCES
-    }
-    numbers["attention to the first token"] = found["attention_heads"]["sink_rate"].max(
-        "head"
-    )
-    if "sensitivity" in found:  # tiny-gemma does not know the words
-        agreement = found["sensitivity"]["rank_agreement"].drop_sel(estimate="jacobian")
-        numbers |= {
-            f"{one.item()} as the Jacobian": agreement.sel(estimate=one)
-            for one in agreement["estimate"]
+if __name__ == "__main__":  # each worker imports this script
+    for label, given in models.items():
+        load = {
+            name: value
+            for name, value in given.items()
+            if name in ("model", "dtype", "revision")
         }
-    for name, values in numbers.items():
-        each = values.mean(
-            [dim for dim in values.dims if dim != "untrained"]
-        ).to_series()
-        table |= {(label, name, weights): value for weights, value in each.items()}
-made = pd.Series(table).rename_axis(["model", "quantity", "weights"]).unstack("model")
-made.to_csv(args.out / "atlas.csv")
-print(made.round(3).to_string(), f"\ntable and store in {args.out.resolve()}")
+        grids = [
+            {"measurement": n, "arguments": a | load, "each": WEIGHTS | each}
+            for n, (a, each) in STUDY.items()
+        ]
+        try:
+            study = sl.Study(grids, args.out / "store")
+            done = study.run(workers=args.workers).set_index("grid")["done"].to_dict()
+        except sl.errors.SquashlensError as error:
+            print(f"{label}: {error}")
+            continue
+        found = {name: study.combine(name) for name in STUDY if done[name]}
+        numbers = {
+            f"distance of y, {one}": found["collapse"]["distance_y"].sel(sequence=one)[
+                :, -1
+            ]
+            for one in SEQUENCES
+        }
+        numbers["attention to the first token"] = found["attention_heads"][
+            "sink_rate"
+        ].max("head")
+        if "sensitivity" in found:  # tiny-gemma does not know the words
+            agreement = found["sensitivity"]["rank_agreement"].drop_sel(
+                estimate="jacobian"
+            )
+            numbers |= {
+                f"{one.item()} as the Jacobian": agreement.sel(estimate=one)
+                for one in agreement["estimate"]
+            }
+        for name, values in numbers.items():
+            each = values.mean(
+                [dim for dim in values.dims if dim != "untrained"]
+            ).to_series()
+            table |= {(label, name, weights): value for weights, value in each.items()}
+    made = (
+        pd.Series(table).rename_axis(["model", "quantity", "weights"]).unstack("model")
+    )
+    made.to_csv(args.out / "atlas.csv")
+    print(made.round(3).to_string(), f"\ntable and store in {args.out.resolve()}")

@@ -42,9 +42,6 @@ parser.add_argument(
     "--workers", type=int, default=1, help="number of processes (%(default)s)"
 )
 parser.add_argument(
-    "--engine", default="local", help="local, ray or slurm (%(default)s)"
-)
-parser.add_argument(
     "--out",
     type=Path,
     default=Path("scan"),
@@ -79,41 +76,50 @@ collapse = {
     "over": over,
     "arguments": {"model": args.model, "scale": "relative"},
 }
-study = sl.Study([squashing, collapse], store=args.out / "store")
-print(study.run(engine=args.engine, workers=args.workers).to_string(index=False))
+if __name__ == "__main__":  # each worker imports this script
+    study = sl.Study([squashing, collapse], store=args.out / "store")
+    print(study.run(workers=args.workers).to_string(index=False))
 
-shares = study.rows("squashing")
-norms = shares["jacobian_norm"]
-shares["share"] = [None if row is None else min(row) / max(row) for row in norms]
-shares["least_token"] = [
-    None if n is None else t[n.argmin()]
-    for n, t in zip(norms, shares["token"], strict=True)
-]
-best = (
-    shares.sort_values("share")
-    .groupby("row")
-    .last()[["hooks", "share"]]
-    .add_prefix("best_")
-)
-ends = (
-    study.rows("distances")
-    .set_index("row")["distance_y"]
-    .map(lambda row: row[-1], "ignore")
-    .to_frame("distance")
-)
-found = (
-    shares[shares["hooks"] == "none"]
-    .set_index("row")
-    .join([best, ends])
-    .sort_values("share")
-)
-found = found[
-    ["prompt", "least_token", "share", "best_hooks", "best_share", "distance", "error"]
-]
-found.to_csv(args.out / "scan.csv", index=False)
-page = f"<meta charset='utf-8'><title>Scan</title><h1>{len(found)} prompts, most squashed first</h1>"
-(args.out / "worst.html").write_text(
-    page + found.head(args.worst).to_html(index=False), encoding="utf-8"
-)
-print(found.head(10).to_string(index=False))
-print(f"table and page in {args.out.resolve()}")
+    shares = study.rows("squashing")
+    norms = shares["jacobian_norm"]
+    shares["share"] = [None if row is None else min(row) / max(row) for row in norms]
+    shares["least_token"] = [
+        None if n is None else t[n.argmin()]
+        for n, t in zip(norms, shares["token"], strict=True)
+    ]
+    best = (
+        shares.sort_values("share")
+        .groupby("row")
+        .last()[["hooks", "share"]]
+        .add_prefix("best_")
+    )
+    ends = (
+        study.rows("distances")
+        .set_index("row")["distance_y"]
+        .map(lambda row: row[-1], "ignore")
+        .to_frame("distance")
+    )
+    found = (
+        shares[shares["hooks"] == "none"]
+        .set_index("row")
+        .join([best, ends])
+        .sort_values("share")
+    )
+    found = found[
+        [
+            "prompt",
+            "least_token",
+            "share",
+            "best_hooks",
+            "best_share",
+            "distance",
+            "error",
+        ]
+    ]
+    found.to_csv(args.out / "scan.csv", index=False)
+    page = f"<meta charset='utf-8'><title>Scan</title><h1>{len(found)} prompts, most squashed first</h1>"
+    (args.out / "worst.html").write_text(
+        page + found.head(args.worst).to_html(index=False), encoding="utf-8"
+    )
+    print(found.head(10).to_string(index=False))
+    print(f"table and page in {args.out.resolve()}")

@@ -98,7 +98,6 @@ SpansOfTokens = TypeAliasType(
     "SpansOfTokens", Pieces | Mapping[str, Sequence[int]] | None
 )
 FrozenParts = TypeAliasType("FrozenParts", Freezable | Collection[Freezable])
-EngineName = Literal["local", "ray", "slurm"]
 Direction = Literal["shared", "own"]
 Mode = Literal["answer_only", "cot", "cot_few_shot"]
 Modes = TypeAliasType("Modes", Mode | Sequence[Mode])

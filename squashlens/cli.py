@@ -6,7 +6,6 @@ is a function here, and tyro reads its parameters and docstring.
 
 import csv
 import io
-import json
 import os
 import sys
 import warnings
@@ -19,7 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 from tyro.conf import Positional, arg
 
-from squashlens._typing import DtypeName, EngineName, Mode, Norm, Template
+from squashlens._typing import DtypeName, Mode, Norm, Template
 from squashlens.errors import InputError, SquashlensError
 from squashlens.saving.files import PAGES, require_output
 from squashlens.zoo import EXAMPLE_PROMPT
@@ -212,39 +211,26 @@ def run(
     file: Described,
     *,
     store: Store = "",
-    engine: EngineName = "local",
     workers: Number = 1,
-    threads: Number = 1,
+    scheduler: NotGiven = "",
     device: NotGiven = "",
-    resources: Annotated[str, arg(metavar="JSON")] = "{}",
     retry: bool = False,
 ) -> None:
     """Compute all cells that are neither done nor failed.
 
     Args:
-        engine: where the cells are computed.
-        workers: most workers at a time.
-        threads: threads that PyTorch uses in each worker.
+        workers: processes on this machine, with a GPU each if there are any.
+        scheduler: address of a Dask scheduler whose workers compute the cells, such as tcp://10.0.0.1:8786.
         device: device of all workers, CUDA if available by default.
-        resources: for Ray, options of an actor; for Slurm, parameters of submitit's executor.
         retry: also compute the cells, and the prompts of scans, that have failed before.
     """
-    try:
-        asked = json.loads(resources)
-    except ValueError:
-        raise InputError(
-            f"--resources {resources} is not JSON.",
-            "Write for example '{\"num_gpus\": 0.5}'.",
-        ) from None
-    done = _open(file, store).run(
-        engine=engine,
-        workers=workers,
-        threads=threads,
-        device=device or None,
-        resources=asked or None,
-        retry=retry,
-    )
-    _print(done)
+    asked = {
+        "workers": workers,
+        "client": scheduler or None,
+        "device": device or None,
+        "retry": retry,
+    }
+    _print(_open(file, store).run(**asked))
 
 
 def status(file: Described, *, store: Store = "") -> None:
@@ -278,7 +264,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except SquashlensError as error:
         _say(error)
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
+        if str(stopped):  # how far a study came
+            _say(str(stopped))
         raise SystemExit(130) from None
     except (
         BrokenPipeError

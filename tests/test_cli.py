@@ -95,7 +95,7 @@ def test_help_says_in_words_what_an_option_takes(
             "The word 'onse' is not in this model's vocabulary.",
         ),
         ("study run none.yaml", "There is no file"),
-        ("study run none.yaml --resources num_gpus=1", "is not JSON"),
+        ("study run none.yaml --engine ray", "--engine"),
     ],
 )
 def test_what_is_wrong_is_said_on_standard_error(

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 STEP = re.compile(r"```(python|sh)\n(?:# (\S+\.py)\n)?(.*?)```", re.DOTALL)
 USED = """
 import squashlens as sl
-from squashlens.study.describing.measurements import measurements
+from squashlens.study.measurements import measurements
 found = sl.attention_entropy(sl.load("tiny-gemma"), "110 =")
 assert sl.figures.entropy_bars(found) == sl.figures.of(found)
 assert "attention_entropy" in measurements()

@@ -2,227 +2,174 @@
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from squashlens._typing import full_name
+from squashlens._typing import dtype_name, short_repr
+from squashlens.bars import quiet
 from squashlens.errors import InputError
+from squashlens.model.agreement import dtype_to_run_in
 from squashlens.model.digests import sha256
-from squashlens.study.describing.description import Grid
-from squashlens.study.describing.measurements import (
-    LOADING,
-    code_for,
-    identity_of,
-    parameters,
-    require_arguments,
-    scanned_argument,
-)
+from squashlens.records.results import versions
+from squashlens.study import measurements as known
+from squashlens.study.description import Grid
+from squashlens.study.identity import plain
 from squashlens.study.scans import Source, source_of
 
-Span = tuple[int, int]
+BATCHES = ("batch_size", "vjp_batch_size")  # how the work is divided: no part of a key
+# Arguments that say which model is measured.
+OF_MODELS = ("model", "dtype", "revision", "untrained")
+_told = set[str]()  # models whose origin was told
 
 
 @dataclass(frozen=True)
 class Model:
-    """What `load` takes, and the checkpoint's identity when the study was described. A hub model has its commit.
-
-    With `untrained`, a seed, it is the same architecture with random weights.
-    """
+    """What `load` takes. A hub model has its commit; with `untrained`, a seed, its weights are random."""
 
     name: str
     dtype: str = "float32"
     revision: str | None = None
     untrained: int | None = None
-    checkpoint: str = ""
 
-    def identity(self) -> str:
-        """The identity that the checkpoint has now."""
+    def checkpoint(self) -> str:
+        """What identifies the weights, the configuration and the tokenizer; a model's origin is told once."""
         from squashlens.model.loading.sources import identity
 
-        return identity(self.name, self.revision)
+        with quiet() if self.name in _told else nullcontext():
+            _told.add(self.name)
+            return identity(self.name, self.revision)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One call of a measurement, or of a scan, one call for each of some rows of a dataset."""
+    """One call of a measurement, or of a scan, one call for each of some rows of a file."""
 
-    key: str
     grid: str
-    measurement: str
-    arguments: dict[str, Any]
-    model: Model | None
-    hooks: list[Any]
     labels: dict[str, Any]  # along the axes of its grid
+    measurement: known.Measurement
+    arguments: dict[str, Any]
+    hooks: Any
+    model: Model | None
     source: Source | None = None
-    span: Span | None = None
-    code: str = ""  # digest of the code of your own measurement
+    span: tuple[int, int] | None = None
+    key: str = ""
 
-    def require_described(self, *, code: bool = False) -> None:
-        """An error if the checkpoint or the file of a scan (or the `code`) is not what the key stands for."""
-        changed = ""
-        if self.model is not None and self.model.identity() != self.model.checkpoint:
-            changed = f"The checkpoint of {self.model.name!r}"
-        elif self.source is not None and not self.source.is_current():
-            changed = f"The file or dataset of {self.grid!r}"
-        elif code and code_for(self.measurement) != self.code:
-            changed = f"The code of {self.measurement!r}"
-        if changed:
+    def require_current(self) -> None:
+        """Raise an error if the key stands for other code, another checkpoint or other prompts than those here."""
+        if self.source is not None:
+            self.source.rows()  # which raises an error for another file
+        if _key(self, _code(self.measurement)) != self.key:
             raise InputError(
-                f"{changed} changed after the study was described.",
-                "Make the Study again.",
+                f"Code, checkpoint or versions of {self.grid!r} changed after the study was described, or are others "
+                "on this machine.",
+                "Make the Study again, with the same files and packages on all machines.",
             )
 
     @property
     def about(self) -> dict[str, Any]:
-        """What the header of the cell's file and the record of its failure say."""
-        about = {
-            "measurement": self.measurement,
-            "arguments": self.arguments,
-            "hooks": self.hooks,
-        }
-        about |= {"model": vars(self.model)} if self.model else {}
-        about |= (
-            {"rows": list(self.span), "over": vars(self.source.given)}
-            if self.span and self.source
-            else {}
-        )
-        return about
+        """What the record of a failure says."""
+        about = {"grid": self.grid, "labels": self.labels, "arguments": self.arguments}
+        return about | {"model": self.model and asdict(self.model)}
 
 
 def cells_of(grids: Iterable[Grid]) -> list[Cell]:
     """All cells, checked against the signatures of their measurements; those with the same model are neighbours."""
-    known: dict[Model, Model] = {}
-    cells = [cell for grid in grids for cell in _of_grid(grid, known)]
-    order = {
-        model: place
-        for place, model in enumerate(dict.fromkeys(cell.model for cell in cells))
-    }
-    return sorted(cells, key=lambda cell: order[cell.model])
+    cells = [cell for grid in grids for cell in _of_grid(grid)]
+    models = list(dict.fromkeys(cell.model for cell in cells))
+    return sorted(cells, key=lambda cell: models.index(cell.model))
 
 
-def by_model(cells: Iterable[Cell]) -> dict[Model | None, list[Cell]]:
-    """The cells of each model, those with the same name once."""
-    groups: dict[Model | None, list[Cell]] = {}
-    for cell in {cell.key: cell for cell in cells}.values():
-        groups.setdefault(cell.model, []).append(cell)
-    return groups
+def _of_grid(grid: Grid) -> Iterable[Cell]:
+    """The cells of one grid. Each value of each argument is checked once, with the first values of all others."""
+    source = None if grid.over is None else source_of(grid.over)
+    spans = [None] if source is None else source.spans()
+    own = known.parameters(known.function_of(grid.measurement))
+    code, model_of = _code(grid.measurement), cache(_model)
+    first = {name: next(iter(values)) for name, values in grid.axes.items()}
+    combinations = itertools.product(*grid.axes.values())
+    for labels, span in itertools.product(combinations, spans):
+        by_name = dict(zip(grid.axes, labels, strict=True))
+        arguments = grid.arguments_at(by_name)
+        hooks, model = arguments.pop("hooks", ()), None
+        if "model" in own:
+            given = [name for name in OF_MODELS if name in arguments]
+            asked = [name for name in given if name == "model" or name not in own]
+            stated = {name: _named(name, arguments.pop(name)) for name in asked}
+            model = model_of(**stated)
+        if sum(first[name] != label for name, label in by_name.items()) <= 1:
+            _require(grid, arguments, hooks)
+        along = {name.replace(".", "_"): label for name, label in by_name.items()}
+        named = (grid.name, along, grid.measurement)
+        cell = Cell(*named, arguments, hooks, model, source, span)
+        yield replace(cell, key=_key(cell, code))
 
 
-def _of_grid(grid: Grid, known: dict[Model, Model]) -> Iterable[Cell]:
-    source = source_of(grid.over) if grid.over is not None else None
-    code = code_for(grid.measurement)
-    for labels in itertools.product(*grid.axes.values()):
-        named = dict(zip(grid.axes, labels, strict=True))
-        arguments = _arguments(grid, named)
-        hooks = arguments.get("hooks") or []
-        require_arguments(
-            grid.measurement,
-            arguments if source is None else _with_prompt(grid, arguments),
-        )
-        model = _model(grid, arguments, known)
-        own = parameters(grid.measurement)
-        rest = {
-            name: value
-            for name, value in arguments.items()
-            if name in own and name != "model"
-        }
-        along = {name.replace(".", "_"): label for name, label in named.items()}
-        common = (grid.name, grid.measurement, rest, model, hooks, along)
-        loaded = model and {
-            name: getattr(model, name) for name in ("checkpoint", "dtype", "untrained")
-        }
-        about = identity_of(grid.measurement, rest, code) | {
-            "hooks": hooks,
-            "model": loaded,
-        }
-        if source is None:
-            yield Cell(_key(about), *common, code=code)
-            continue
-        for span in source.spans():
-            yield Cell(
-                _key(about | {"over": source.identity, "rows": list(span)}),
-                *common,
-                source,
-                span,
-                code,
-            )
+def _require(grid: Grid, arguments: Mapping[str, Any], hooks: Any) -> None:
+    """Raise an error unless the measurement of a grid can be called with these arguments."""
+    function = known.function_of(grid.measurement)
+    scanned = {}
+    if grid.over is not None:
+        name = known.scanned_argument(function)
+        if name not in known.parameters(function) or name in arguments:
+            cause = f"{grid.name}: a scan gives {name}=, which the measurement does not take or has already."
+            raise InputError(cause, "Leave out over, or the argument.")
+        scanned[name] = "text" if name == "prompt" else {"build": {"content": ["1"]}}
+    known.hooks_of(hooks)
+    known.require_arguments(grid.name, function, {**arguments, **scanned})
 
 
-def require_current(cells: Sequence[Cell]) -> None:
-    """An error if a file that the cells depend on has changed since they were described: their keys would be others."""
-    for cell in {(cell.grid, cell.model): cell for cell in cells}.values():
-        cell.require_described(code=True)
-
-
-def _with_prompt(grid: Grid, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a scan with a prompt, or with the sequence that a prompt grows into."""
-    own = parameters(grid.measurement)
-    name = scanned_argument(grid.measurement)
-    if name not in own:
+def _named(name: str, value: Any) -> Any:
+    """An argument that says which model is measured, by name."""
+    if name == "dtype":
+        return dtype_name(dtype_to_run_in(value))
+    value = str(value) if isinstance(value, Path) else value
+    if not isinstance(value, str | int | None):
+        cause = f"{name}={short_repr(value)} is a {type(value).__name__}."
         raise InputError(
-            f"{grid.name}: {grid.measurement} measures neither prompts nor sequences.",
-            "Leave out over.",
+            cause, "Give the name of a model or the folder it was saved to."
         )
-    if name in arguments:
-        raise InputError(
-            f"{grid.name}: {name}= is given, and a scan takes it from the dataset.",
-            "Leave it out.",
-        )
-    return {
-        **arguments,
-        name: {"build": {"content": ["1"]}} if name == "sequence" else "text",
+    return value
+
+
+def _model(model: str = "", **options: Any) -> Model:
+    """The model of a cell; one of the hub stays at the commit that it has now."""
+    asked = Model(model, **options)
+    kind, _, commit = asked.checkpoint().partition(" ")
+    return replace(asked, revision=commit) if kind == "commit" else asked
+
+
+def _code(measurement: known.Measurement) -> Any:
+    """The name of a public function, for which the version stands, or what a function of your own does."""
+    is_public = measurement in known.measurements()
+    return measurement if is_public else plain(known.function_of(measurement))
+
+
+def _key(cell: Cell, code: Any) -> str:
+    """The hash of what a cell's numbers depend on."""
+    function, model = known.function_of(cell.measurement), cell.model
+    stated = {
+        name: value for name, value in cell.arguments.items() if name not in BATCHES
     }
-
-
-def _arguments(grid: Grid, labels: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of one cell. A dot in a name reaches into an argument: `sequence.n` is the n of the sequence."""
-    arguments = json.loads(json.dumps(grid.arguments))
-    for name, label in labels.items():
-        value = grid.axes[name][label]
-        outer, dot, inner = name.partition(".")
-        if not dot:
-            arguments[name] = value
-            continue
-        target = arguments.get(outer)
-        if outer == "sequence" and isinstance(target, dict) and len(target) == 1:
-            (maker,) = target
-            target[maker] = target[maker] or {}
-            target = target[maker]
-        if not isinstance(target, dict):
-            raise InputError(
-                f"each: {name} has nothing to be set in.",
-                f"Give {outer} as a mapping in `arguments`.",
-            )
-        target[inner] = value
-    return arguments
-
-
-def _model(
-    grid: Grid, arguments: Mapping[str, Any], known: dict[Model, Model]
-) -> Model | None:
-    """The model of a cell, with the identity of its checkpoint; `known` has those that were looked at before."""
-    own = parameters(grid.measurement)
-    if "model" not in own:
-        return None
-    options = {
-        name: arguments[name]
-        for name in (*LOADING, "untrained")
-        if name in arguments and name not in own
+    about = {
+        "measurement": code,
+        "arguments": _defaults(function) | plain(stated),
+        "hooks": plain(known.hooks_of(cell.hooks)),
+        "model": model and [model.checkpoint(), model.dtype, model.untrained],
+        "rows": cell.source and [cell.source.identity, cell.source.column, cell.span],
+        "versions": versions() | {"python": None},
     }
-    if "dtype" in options:
-        options["dtype"] = full_name(options["dtype"])
-    asked = Model(arguments["model"], **options)
-    if asked not in known:
-        checkpoint = asked.identity()
-        kind, _, commit = checkpoint.partition(" ")
-        known[asked] = replace(
-            asked,
-            checkpoint=checkpoint,
-            revision=commit if kind == "commit" else asked.revision,
-        )
-    return known[asked]
+    return sha256(json.dumps(about, sort_keys=True))[:32]
 
 
-def _key(about: Mapping[str, Any]) -> str:
-    return sha256(json.dumps(about, sort_keys=True, ensure_ascii=False))[:32]
+@cache
+def _defaults(function: Any) -> dict[str, Any]:
+    """The arguments that a function has by itself."""
+    filled = {}
+    for name, parameter in known.parameters(function).items():
+        if parameter.default is not parameter.empty and name not in BATCHES:
+            filled[name] = plain(parameter.default)
+    return filled

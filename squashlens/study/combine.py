@@ -1,6 +1,5 @@
 """The results of a grid as one Dataset, joined along the arguments that are varied, and the rows of a scan."""
 
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,32 +14,23 @@ from squashlens.records.joining import padded, stacked
 from squashlens.records.results import sealed
 from squashlens.saving.stored import PROVENANCE
 from squashlens.study.cells import Cell
-from squashlens.study.describing.description import Grid
-from squashlens.study.store import Store, extra
+from squashlens.study.description import Grid
+from squashlens.study.store import Store
 
 
 def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
     """One Dataset of all cells of a grid that are done, with the provenance of each."""
     if grid.over is not None:
         raise InputError(
-            f"{grid.name!r} is a scan, whose results are tables.", "Use `rows`."
+            f"{grid.name!r} is a scan.", "Use `rows`, which gives a table."
         )
-    parts: dict[tuple[Any, ...], xr.Dataset] = {}
-    for cell in cells:
-        stored = store.read(cell.key) if cell.grid == grid.name else None
-        if stored is not None:
-            parts[tuple(cell.labels.values())] = _part(stored.dataset(), cell.key)
-    if not parts:
-        raise InputError(
-            f"No cell of {grid.name!r} is done.",
-            "Run the study; `failures()` says what failed.",
-        )
-    first = next(iter(parts.values()))
-    if any(_form(part) != _form(first) for part in parts.values()):
-        raise InputError(
-            f"The cells of {grid.name!r} have different variables or dimensions.",
-            "Describe them in several grids.",
-        )
+    parts = {}
+    for cell in _done(grid, cells, store):
+        parts[tuple(cell.labels.values())] = _part(store.dataset(cell.key), cell.key)
+    first, *others = parts.values()
+    if any(_form(part) != _form(first) for part in others):
+        cause = f"The cells of {grid.name!r} have different variables or dimensions."
+        raise InputError(cause, "Describe them in several grids.")
     taken = {*map(str, first.variables), *map(str, first.dims)}
     axes = {axis_name(name, taken): list(labels) for name, labels in grid.axes.items()}
     whole, facts = _along(axes, parts)
@@ -48,11 +38,31 @@ def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
     if "n_tokens" in whole.coords and not whole["n_tokens"].ndim:
         whole = whole.drop_vars("n_tokens")
     whole.attrs = {"study": str(store.root), "grid": grid.name}
-    return (
-        sealed(whole, facts)
-        if any(PROVENANCE in part.attrs for part in parts.values())
-        else whole
-    )
+    proven = any(PROVENANCE in part.attrs for part in parts.values())
+    return sealed(whole, facts) if proven else whole
+
+
+def rows(grid: Grid, cells: Sequence[Cell], store: Store) -> pd.DataFrame:
+    """The rows of the shards of a scan that are done, with the labels of their cells in this study."""
+    if grid.over is None:
+        raise InputError(f"{grid.name!r} is no scan.", "Use combine().to_dataframe().")
+    parts = []
+    for cell in _done(grid, cells, store):
+        part = pd.read_parquet(store.find(cell.key) or "")
+        for name, label in reversed(cell.labels.items()):
+            part.insert(0, axis_name(name, part.columns), label)
+        part.insert(0, "cell", cell.key)
+        parts.append(part)
+    return pd.concat(parts, ignore_index=True)
+
+
+def _done(grid: Grid, cells: Sequence[Cell], store: Store) -> list[Cell]:
+    """The cells of a grid that are done; raises an error if there is none."""
+    found = store.keys("results")
+    done = [cell for cell in cells if cell.grid == grid.name and cell.key in found]
+    if not done:
+        raise InputError(f"No cell of {grid.name!r} is done.", "Run; see `failures()`.")
+    return done
 
 
 def axis_name(argument: str, taken: Iterable[str]) -> str:
@@ -64,15 +74,13 @@ def axis_name(argument: str, taken: Iterable[str]) -> str:
 def _part(part: xr.Dataset, key: str) -> xr.Dataset:
     if "position" in part.dims and "n_tokens" not in part.variables:
         part = part.assign_coords({"n_tokens": part.sizes["position"]})
-    return part.assign(
-        {"cell": key}
-    )  # among the variables, so that it gets all dimensions
+    # Among the variables, so that it gets all dimensions.
+    return part.assign({"cell": key})
 
 
 def _form(part: xr.Dataset) -> set[Any]:
-    return {
-        (name, frozenset(values.dims)) for name, values in part.data_vars.items()
-    } | {*part.coords}
+    forms = {(name, frozenset(values.dims)) for name, values in part.data_vars.items()}
+    return forms | {*part.coords}
 
 
 def _along(
@@ -85,45 +93,13 @@ def _along(
     groups: dict[Any, dict[tuple[Any, ...], xr.Dataset]] = {}
     for place, cell in cells.items():
         groups.setdefault(place[0], {})[place[1:]] = cell
-    parts = {
-        label: _along(dict(inner), groups[label]) for label in labels if label in groups
-    }
-    whole, stored = stacked(
-        {at: part for at, (part, _) in parts.items()},
-        dim,
-        [own for _, own in parts.values()],
+    here = [label for label in labels if label in groups]
+    parts, stated = zip(
+        *(_along(dict(inner), groups[label]) for label in here), strict=True
     )
-    facts = together(
-        dim, labels, [*map(dict(zip(parts, stored, strict=True)).get, labels)]
-    )
-    return whole if len(parts) == len(labels) else padded(
-        whole, {dim: np.array(labels)}
-    ), facts
-
-
-def rows(grid: Grid, cells: Sequence[Cell], store: Store) -> pd.DataFrame:
-    """The rows of the shards of a scan that are done, with the labels of their cells in this study."""
-    if grid.over is None:
-        raise InputError(
-            f"{grid.name!r} is no scan, and has no rows.",
-            "Use combine().to_dataframe().",
-        )
-    pq = extra("pyarrow.parquet", "A scan")
-    parts = []
-    for cell in cells:
-        stored = store.read(cell.key) if cell.grid == grid.name else None
-        if stored is not None:
-            part = pq.read_table(io.BytesIO(stored.content)).to_pandas()
-            labels = {
-                axis_name(name, part.columns): label
-                for name, label in cell.labels.items()
-            }
-            parts.append(
-                pd.DataFrame({"cell": cell.key, **labels}, part.index).join(part)
-            )
-    if not parts:
-        raise InputError(
-            f"No cell of {grid.name!r} is done.",
-            "Run the study; `failures()` says what failed.",
-        )
-    return pd.concat(parts, ignore_index=True)
+    whole, own = stacked(dict(zip(here, parts, strict=True)), dim, stated)
+    facts_of = dict(zip(here, own, strict=True))
+    facts = together(dim, labels, [facts_of.get(label) for label in labels])
+    if len(here) < len(labels):
+        whole = padded(whole, {dim: np.array(labels)})
+    return whole, facts

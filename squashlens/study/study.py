@@ -1,51 +1,57 @@
 """A study: many measurements with one description and one store, which can be interrupted, resumed and shared."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import xarray as xr
 
-from squashlens._typing import EngineName, positive
+from squashlens._typing import positive
 from squashlens.bars import bar
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.saving.files import require_folder
-from squashlens.study.cells import Cell, cells_of, require_current
+from squashlens.study.cells import Cell, cells_of
+from squashlens.study.cluster import Cluster, on_this_machine
 from squashlens.study.combine import combine, rows
-from squashlens.study.describing.description import read
-from squashlens.study.engines import Local, Ray, Slurm, drive
+from squashlens.study.description import Grid, read
 from squashlens.study.scans import failed_rows
-from squashlens.study.store import Store
-from squashlens.study.work import Worker, digest, threads_set
+from squashlens.study.store import Store, extra
+from squashlens.study.work import Worker, release
+
+
+class Interrupted(SystemExit, KeyboardInterrupt):
+    """Ctrl-C: a script ends with one line that says how far the study came."""
 
 
 class Study:
     """Many measurements, described once: models × arguments × prompts × seeds × interventions, or files of prompts.
 
-    A **cell** is one call of a measurement. A **grid** describes cells: its `measurement` by name, the `arguments` that
-    are the same in all cells, and for `each` other argument its values, as a list or by label. The cells are all
-    combinations of the values. Python objects are described by names: `model` by a name or folder (with `dtype`
-    and `revision` for `load`, and with a seed as `untrained` for random weights instead), `sequence` by a
-    function of `squashlens.prompts` with its arguments (``{"repeated": {"token": "1", "n": 48}}``; ``"sequence.n"`` in
-    `each` varies one of them), `task` by its name, `stack` by the fields of `synthetic.Stack`, and `hooks` by a list
-    such as ``[{"sliding_window": {"window": 4}}]``.
+    A **cell** is one call of a measurement. A **grid** describes cells: its `measurement` (a public function, by name
+    or itself, or a function of your own, which may take a `model`), the `arguments` that are the same in all cells, and
+    for `each` other argument its values, as a list or by label. The cells are all combinations of the values. `model`
+    is a name or folder (with `dtype` and `revision` for `load`, and with a seed as `untrained` for random weights
+    instead), `sequence` a function of `squashlens.prompts` with its arguments (``{"repeated": {"token": "1", "n":
+    48}}``; ``"sequence.n"`` in `each` varies one of them), `task` a task or its name, `stack` a `synthetic.Stack` or
+    its fields, and `hooks` what `squashlens.applied` takes, or a list such as ``[{"sliding_window": {"window": 4}}]``.
 
-    With `over`, a grid is a **scan**: the measurement is made of every prompt of a file or dataset (``{"file":
-    "prompts.jsonl", "column": "prompt"}``), and stored in Parquet shards.
+    With `over`, a grid is a **scan**: the measurement is made of every prompt of a file (``{"file": "prompts.jsonl",
+    "column": "prompt"}``), and stored in Parquet shards.
 
     All arguments are checked before anything runs. The store has one file for each cell, named by a hash of all that
-    its numbers depend on. A cell whose file is whole is never computed again, by whatever engine. If code, a checkpoint
-    or a scanned file changes, make the Study again: until then nothing is stored.
+    its numbers depend on, and a cell that has its file is never computed again. A function of your own counts by its
+    code, its defaults and what it closes over, and not by what it calls. If code, a checkpoint or a scanned file
+    changes, make the Study again: until then nothing is stored.
 
     Args:
         grids: a grid, a list of grids, or the name of a YAML file with ``grids:`` and, if you like, ``store:``.
         store: a folder, which all workers must see.
 
     Raises:
-        InputError: a grid that names an unknown measurement, or arguments that it cannot take.
+        InputError: a grid that names an unknown measurement, or arguments that it cannot take; a folder that an earlier
+            version wrote.
 
     >>> import squashlens as sl, tempfile
     >>> grid = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}}
@@ -67,9 +73,7 @@ class Study:
         self.grids, named = read(grids)
         store = named if store is None else store
         if store is None:
-            raise InputError(
-                "The study has no store.", "Give store=, a folder for its results."
-            )
+            raise InputError("The study has no store.", "Give store=, a folder.")
         self.cells: list[Cell] = cells_of(self.grids)
         self.store = Store(store)
 
@@ -77,78 +81,61 @@ class Study:
     def run(
         self,
         *,
-        engine: EngineName = "local",
         workers: int = 1,
-        threads: int = 1,
+        client: Any = None,
         device: str | None = None,
-        resources: Mapping[str, Any] | None = None,
         retry: bool = False,
     ) -> pd.DataFrame:
         """Compute all cells that are neither done nor failed.
 
-        A cell that cannot be computed is stored as failed, with the reason, and the others go on. Only errors of the
-        store itself, such as a full disk, end a study; what is stored stays.
+        A cell that cannot be computed is stored as failed, with the reason, and the others go on; so is one whose
+        workers die again and again. Only errors of the store itself, such as a full disk, end a study. What is done
+        stays, also after Ctrl-C.
 
         Args:
-            engine: ``"local"``: in this process, or in `workers` processes; ``"ray"`` and ``"slurm"`` need the extra of
-                that name. Workers of the first two get as much of the CUDA devices as their models need.
-            workers: most workers at a time.
-            threads: threads that PyTorch uses in each worker. Results with the same number of threads are equal byte
-                for byte on all engines.
+            workers: number of processes on this machine, by default this one alone. Each has one of the GPUs, if there
+                are any. More than one need the extra ``squashlens[cluster]``, and a script needs ``if __name__ ==
+                "__main__":``.
+            client: a Dask client (`distributed.Client`) or the address of a scheduler, whose workers compute the cells,
+                such as those of `dask_jobqueue` on Slurm, PBS, SGE and LSF.
             device: device of all workers, such as ``"cpu"``; by default CUDA if there is any.
-            resources: for Ray, options of an actor (``{"num_gpus": 0.5}``); for Slurm, parameters of submitit's
-                executor (``{"slurm_partition": "gpu", "timeout_min": 240}``).
             retry: also compute the cells that have failed before, and the shards of scans with a prompt that has.
 
         Returns:
             The table of `status`.
 
         Raises:
-            InputError: an engine whose extra is not installed; or code, a checkpoint or a file that changed since the
-                study was made.
+            InputError: the extra is not installed; or code, a checkpoint or a file changed since the study was made.
             OutputError: the store cannot be written.
+            SquashlensError: the connection to Dask's scheduler is lost.
         """
         positive(workers, "workers", "a number of workers")
-        positive(threads, "threads", "a number of threads")
-        if resources is not None and engine == "local":
+        if workers > 1 and client is not None:
             raise InputError(
-                "resources= is given for the engine local.",
-                "Leave it out, or choose ray or slurm.",
+                "workers= and client= are both given.", "Give one of them."
             )
-        require_current(self.cells)
-        require_folder(self.store.root)
-        if retry:
-            failed = self.store.failures().keys() & {cell.key for cell in self.cells}
-            for key in failed | {
-                key for key, rows in self._failed_rows().items() if rows
-            }:
-                self.store.forget(key)
-        if engine == "local" and workers == 1:
-            keys = {cell.key for cell in self.cells}
-            shown = bar(
-                total=len(keys),
-                initial=len(self.store.named(keys)),
-                desc="cells",
-                unit="cell",
-            )
-            with threads_set(threads), shown:
-                Worker(self.store, device).run(self.cells, after=shown.update)
-            return self.status()
-        task = {
-            "grids": list(map(asdict, self.grids)),
-            "store": str(self.store.root),
-            "cells": digest(self.cells),
-            "workers": workers,
-            "threads": threads,
-            "device": device,
+        self.store.prepare()
+        cells = {cell.key: cell for cell in self.cells}
+        again = {
+            key for key, reasons in self._failed_rows().items() if reasons and retry
         }
-        others = {"ray": Ray, "slurm": Slurm}
-        chosen = (
-            others[engine](resources or {}, threads)
-            if engine in others
-            else Local(device)
-        )
-        drive(chosen, task, workers, self.store, self.cells)
+        done = (self.store.keys("results") & cells.keys()) - again
+        failed = (self.store.keys("failures") & cells.keys()) - done
+        failed = set() if retry else failed
+        left = [cells[key] for key in cells if key not in done and key not in failed]
+        first = random.randrange(len(left) or 1)
+        left = left[first:] + left[:first]  # several runs on one folder share the work
+        worker = Worker(self.store, device, frozenset(again))
+        with _progress(len(cells), len(done), len(failed)) as tell:
+            if left and client is not None:
+                Cluster(_client(client)).compute(worker, left, tell)
+            elif left and workers > 1:
+                with on_this_machine(min(workers, len(left)), device) as cluster:
+                    cluster.compute(worker, left, tell)
+            else:
+                for cell in left:
+                    tell(done=worker.attempt(cell))
+                release()
         return self.status()
 
     def status(self) -> pd.DataFrame:
@@ -156,16 +143,14 @@ class Study:
 
         Returns:
             Table with the numbers of cells, and of those that are done, failed and left, and of `failed_rows`, the
-            prompts that a scan could not measure. A cell of which the file is damaged is left.
+            prompts that a scan could not measure.
         """
-        require_current(self.cells)
-        rows_of, failed = self._failed_rows(), self.store.failures().keys()
+        rows_of = self._failed_rows()
         keys = pd.Series([cell.key for cell in self.cells])
-        table: Any = pd.DataFrame(
-            {"grid": [cell.grid for cell in self.cells], "cells": 1}
-        )
-        table["done"] = keys.isin(self.store.done(keys))
-        table["failed"] = keys.isin(failed) & ~table["done"]
+        grids = [cell.grid for cell in self.cells]
+        table: Any = pd.DataFrame({"grid": grids, "cells": 1})
+        table["done"] = keys.isin(self.store.keys("results"))
+        table["failed"] = keys.isin(self.store.keys("failures")) & ~table["done"]
         table["left"] = ~(table["done"] | table["failed"])
         table["failed_rows"] = [len(rows_of.get(key, ())) for key in keys]
         return table.groupby("grid", sort=False).sum().astype(int).reset_index()
@@ -177,29 +162,21 @@ class Study:
             Table with a row for each failed cell: its grid, its labels along the axes, the reason, and its key. If the
             study has a scan, there is also a row for each prompt that could not be measured, with its number as `row`.
         """
-        failed, rows_of, rows = self.store.failures(), self._failed_rows(), []
+        failed = self.store.keys("failures") - self.store.keys("results")
+        rows_of, rows = self._failed_rows(), []
         for cell in self.cells:
-            reasons: dict[int | None, Any] = (
-                {None: failed[cell.key].get("reason")} if cell.key in failed else {}
-            )
-            for row, reason in (reasons | rows_of.get(cell.key, {})).items():
-                rows.append(
-                    {
-                        "grid": cell.grid,
-                        **cell.labels,
-                        "row": row,
-                        "reason": reason,
-                        "key": cell.key,
-                    }
-                )
+            reasons = rows_of.get(cell.key, {})
+            if cell.key in failed:
+                reasons = {None: self.store.failure(cell.key)}
+            for row, reason in reasons.items():
+                about = {"row": row, "reason": reason, "key": cell.key}
+                rows.append({"grid": cell.grid, **cell.labels, **about})
         table = pd.DataFrame(
             rows, columns=None if rows else ["grid", "row", "reason", "key"]
         )
-        return (
-            table.astype({"row": "Int64"})
-            if any(cell.span for cell in self.cells)
-            else table.drop(columns="row")
-        )
+        if any(cell.span for cell in self.cells):
+            return table.astype({"row": "Int64"})
+        return table.drop(columns="row")
 
     @validated
     def combine(self, name: str | None = None) -> xr.Dataset:
@@ -237,7 +214,7 @@ class Study:
 
     @validated
     def rows(self, name: str | None = None) -> pd.DataFrame:
-        """The rows of a scan as one table, which must fit into memory; the files in `shards` are Parquet.
+        """The rows of a scan as one table, which must fit into memory; the files are Parquet.
 
         Args:
             name: name of the grid; not needed if there is only one.
@@ -251,26 +228,58 @@ class Study:
         """
         return rows(self._grid(name), self.cells, self.store)
 
-    def _failed_rows(self) -> dict[str, dict[int, str]]:
-        """For each shard, the rows that could not be measured, with their reasons."""
-        shards = {
-            cell.key: self.store.read(cell.key) for cell in self.cells if cell.span
+    def _failed_rows(self) -> dict[str, Any]:
+        """For each shard that is done, the rows that could not be measured, with their reasons."""
+        scans = {
+            cell.key: self.store.find(cell.key) for cell in self.cells if cell.span
         }
-        return {
-            key: failed_rows(shard.content)
-            for key, shard in shards.items()
-            if shard is not None
-        }
+        return {key: failed_rows(file) for key, file in scans.items() if file}
 
-    def _grid(self, name: str | None) -> Any:
-        names = [grid.name for grid in self.grids]
-        if name is None and len(names) > 1:
-            raise InputError(
-                "The study has several grids.",
-                f"Give the name of one: {', '.join(names)}.",
+    def _grid(self, name: str | None) -> Grid:
+        grids = {grid.name: grid for grid in self.grids}
+        if name is None and len(grids) == 1:
+            return self.grids[0]
+        if name not in grids:
+            cause = (
+                f"The study has no grid {name!r}."
+                if name
+                else "The study has several grids."
             )
-        if name is not None and name not in names:
-            raise InputError(
-                f"The study has no grid {name!r}.", f"It has: {', '.join(names)}."
-            )
-        return next(grid for grid in self.grids if name in (None, grid.name))
+            raise InputError(cause, f"Give the name of one: {', '.join(grids)}.")
+        return grids[name]
+
+
+def _client(given: Any) -> Any:
+    """A Dask client, or that of the scheduler at an address."""
+    distributed = extra("distributed", "client=", "cluster")
+    try:
+        return (
+            given
+            if isinstance(given, distributed.Client)
+            else distributed.Client(given)
+        )
+    except (OSError, TypeError, ValueError) as error:
+        cause = f"client={given!r} leads to no scheduler: {error}."
+        raise InputError(cause, "Give distributed.Client(…).") from error
+
+
+@contextmanager
+def _progress(total: int, done: int, failed: int) -> Iterator[Any]:
+    """One bar; the function that it gives counts a cell, or notes something."""
+    counts = {True: done, False: failed}
+    with bar(total=total, initial=done + failed, desc="cells", unit="cell") as shown:
+
+        def tell(done: bool | None = None, note: str = "") -> None:
+            if done is not None:
+                counts[done] += 1
+                shown.update()
+            left = total - counts[True] - counts[False]
+            words = f"{counts[True]} done, {counts[False]} failed, {left} left {note}"
+            shown.set_postfix_str(words, refresh=done is None)
+
+        try:
+            yield tell
+        except KeyboardInterrupt:
+            shown.close()
+            line = f"{counts[True]} of {total} done; run again to go on"
+            raise Interrupted(line) from None

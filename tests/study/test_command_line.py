@@ -40,7 +40,7 @@ def test_a_study_from_beginning_to_end(
     other = str(tmp_path / "other")
     main(["study", "run", described, "--retry", "--store", other])
     assert capsys.readouterr().out.splitlines() == lines
-    assert Path(other, "cells").is_dir()
+    assert Path(other, "results").is_dir()
 
 
 @pytest.mark.slow

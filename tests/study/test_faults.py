@@ -55,24 +55,3 @@ def test_a_read_only_store_is_refused_and_can_be_read(small_disk: Path) -> None:
     assert more.combine()["area"].sel(x=2).values.tolist() == [4, 5, 6]
     remount(small_disk, "rw")
     assert more.run()["done"].item() == 3
-
-
-def test_a_full_disk_while_a_journal_is_written_is_no_failure_of_the_cell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OutputError(
-            "Cannot write the journal: the disk is full.", "Free some space."
-        )
-
-    grid = {
-        "measurement": "tests.study.fakes:journaled",
-        "each": {"x": [3]},
-        "arguments": {"notes": str(tmp_path / "notes")},
-    }
-    made = sl.Study(grid, store=tmp_path / "store")
-    (tmp_path / "notes").touch()
-    monkeypatch.setattr("squashlens.saving.journal.Journal.keep", full)
-    with pytest.raises(OutputError, match="disk is full"):
-        made.run()
-    assert made.status()[["failed", "left"]].to_numpy().tolist() == [[0, 1]]

@@ -1,24 +1,19 @@
-"""Running a study in this process and in several: failures, memory, interruptions, and what `combine` makes of it."""
+"""Running a study in this process: failures, files, interruptions, and what `combine` makes of it."""
 
-import sys
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 import xarray as xr
 
 import squashlens as sl
-from squashlens.errors import InputError
+from squashlens.errors import InputError, OutputError
 from squashlens.figures.drawing.page_blocks import Page
 from squashlens.records.joining import restored
-from squashlens.study import engines
-from squashlens.study.store import name_of
-from squashlens.study.work import Worker
+from tests.study.fakes import square
 
 FAKE = "tests.study.fakes:"
 
@@ -30,10 +25,6 @@ def study(
         {"measurement": FAKE + function, "arguments": arguments, "each": each},
         store=store,
     )
-
-
-def files(store: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in (store / "cells").rglob("*.cell")}
 
 
 def test_a_study_runs_once(tmp_path: Path) -> None:
@@ -79,36 +70,95 @@ def test_a_result_that_is_no_xarray_object_is_said(tmp_path: Path) -> None:
     )
 
 
-def test_cells_that_are_missing_or_damaged_are_left_out_and_computed_again(
+def test_cells_that_are_missing_are_left_out_and_damaged_ones_are_said(
     tmp_path: Path,
 ) -> None:
-    notes = tmp_path / "notes"
-    one = study(tmp_path / "store", "noted", {"x": [1, 2, 3]}, notes=str(notes))
+    one = study(tmp_path / "store", "square", {"x": [1, 2, 3]})
     with pytest.raises(InputError, match="No cell"):
         one.combine()
     one.run()
-    whole = files(tmp_path / "store")
-    one.store.forget(one.cells[0].key)
-    one.store.write(name_of(one.cells[1].key), b"half a cell")
-    assert one.status()[["done", "left"]].to_numpy().tolist() == [[1, 2]]
+    files = [one.store.find(cell.key) for cell in one.cells]
+    assert files[0] is not None
+    whole = files[0].read_bytes()
+    files[0].unlink()
+    assert one.status()[["done", "left"]].to_numpy().tolist() == [[2, 1]]
     both = one.combine()
-    assert both["area"].isnull().all("place").values.tolist() == [True, True, False]
-    assert (both["cell"] == "").values.tolist() == [True, True, False]
+    assert both["area"].isnull().all("place").values.tolist() == [True, False, False]
+    assert (both["cell"] == "").values.tolist() == [True, False, False]
     one.run()
-    assert files(tmp_path / "store") == whole
-    assert Counter(notes.read_text().split()) == {"1": 2, "2": 2, "3": 1}
-
-
-def test_a_long_cell_goes_on_from_its_journal(tmp_path: Path) -> None:
-    one = study(
-        tmp_path / "store", "journaled", {"x": [3]}, notes=str(tmp_path / "notes")
+    assert files[0].read_bytes() == whole
+    assert sl.results.open(files[0]).identical(square(1)), (
+        "a cell is a file as any result"
     )
-    with pytest.raises(KeyboardInterrupt):
+    files[0].write_bytes(whole[:-20] + b"9" + whole[-19:])
+    with pytest.raises(
+        InputError,
+        match="changed or damaged since it was saved. Delete it and measure again",
+    ):
+        one.combine()
+
+
+def test_a_large_result_is_stored_as_netcdf_and_comes_back(tmp_path: Path) -> None:
+    large = square(2).isel(place=[0] * 200_000).drop_vars("place")
+    one = sl.Study({"measurement": lambda: large, "name": "large"}, store=tmp_path)
+    one.run()
+    path = one.store.find(one.cells[0].key)
+    assert path is not None
+    assert path.suffix == ".nc"
+    assert one.result(one.cells[0].key).identical(large)
+
+
+def test_ctrl_c_ends_in_one_line_and_running_again_goes_on(tmp_path: Path) -> None:
+    one = study(tmp_path, "interrupted", {"x": [1, 2, 3]})
+    with pytest.raises(KeyboardInterrupt) as stop:
         one.run()
-    assert one.status()["left"].item() == 1
+    done = one.status()["done"].item()
+    assert str(stop.value) == f"{done} of 3 done; run again to go on"
+    assert isinstance(stop.value, SystemExit), (
+        "a script ends with this line, and without a traceback"
+    )
+
+
+def test_a_folder_that_cannot_be_used_is_refused_before_the_work(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises((OutputError, InputError), match="file"):
+        study(tmp_path / "file", "square", {"x": [1]}).run()
+    with pytest.raises(
+        InputError, match="is a URL. Give a folder that all workers see"
+    ):
+        study("s3://bucket/study", "square", {"x": [1]})  # pyright: ignore[reportArgumentType]
+
+
+def test_a_folder_of_an_earlier_version_is_refused_and_left_as_it_is(
+    tmp_path: Path,
+) -> None:
+    old = tmp_path / "cells" / "ab" / "ab12.cell"
+    old.parent.mkdir(parents=True)
+    old.write_text("{}")
+    with pytest.raises(
+        InputError, match="earlier version of squashlens.* Give another folder"
+    ):
+        study(tmp_path, "square", {"x": [1]})
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == [old]
+
+
+def test_what_a_killed_process_left_half_written_is_removed_later(
+    tmp_path: Path,
+) -> None:
+    import os
+
+    one = study(tmp_path, "square", {"x": [1]})
+    one.run()
+    path = one.store.find(one.cells[0].key)
+    assert path is not None
+    for name, age in (("new", 0), ("old", 7200)):
+        left = path.with_name(f".squashlens-{name}.partial")
+        left.touch()
+        os.utime(left, (left.stat().st_mtime - age,) * 2)
     assert one.run()["done"].item() == 1
-    assert (tmp_path / "notes").read_text().split() == ["0", "1", "2"]
-    assert list((tmp_path / "store" / "journals").iterdir()) == []
+    assert [file.name for file in path.parent.glob(".*")] == [".squashlens-new.partial"]
 
 
 @pytest.mark.slow
@@ -250,124 +300,41 @@ def test_units_that_differ_are_named_together_and_forms_that_differ_are_refused(
         other.combine()
 
 
-@pytest.mark.slow
-def test_several_processes_share_the_work_and_write_the_same_files(
-    tmp_path: Path,
-) -> None:
-    """One of the cells crashes its worker, which is replaced; no other cell is computed twice."""
-    notes = tmp_path / "notes"
-    shared = study(tmp_path / "two", "deadly", {"x": list(range(12))}, notes=str(notes))
-    table = shared.run(workers=2)
-    assert table[["done", "failed"]].to_numpy().tolist() == [[11, 1]]
-    assert "5 workers died while they computed it" in shared.failures()["reason"].item()
-    counts = Counter(notes.read_text().split())
-    assert counts.pop("1") == 5
-    assert set(counts.values()) == {1}
-    study(tmp_path / "one", "deadly", {"x": [0, *range(2, 12)]}, notes=str(notes)).run()
-    assert files(tmp_path / "one") == files(tmp_path / "two")
-
-
-def test_a_worker_of_another_version_is_refused(tmp_path: Path) -> None:
-    from squashlens.study.work import digest, work
-
-    one = study(tmp_path, "square", {"x": [1]})
-    task = {
-        "grids": [asdict(one.grids[0])],
-        "store": str(tmp_path),
-        "cells": digest(one.cells),
-        "workers": 1,
-        "threads": 1,
-        "device": None,
-    }
-    work(task, 0)
-    assert one.status()["done"].tolist() == [1]
-    with pytest.raises(InputError, match="other cells"):
-        work(task | {"cells": "other"}, 0)
-
-
 def test_arguments_of_run(tmp_path: Path) -> None:
     one = study(tmp_path, "square", {"x": [1]})
     for wrong in (
         {"workers": 0},
-        {"engine": "mpi"},
-        {"threads": -1},
-        {"resources": {"num_gpus": 1}},
+        {"engine": "ray"},
+        {"workers": 2, "client": "tcp://127.0.0.1:1"},
     ):
         with pytest.raises(InputError):
             one.run(**wrong)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_ray_that_does_not_start_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def init(**_: object) -> None:
-        raise ConnectionError("no cluster at 10.0.0.1:6379")
-
-    monkeypatch.setitem(
-        sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init)
-    )  # pyright: ignore
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    with pytest.raises(
-        InputError,
-        match=r"Ray does not start: no cluster at .* Check that RAY_ADDRESS=10\.0\.0\.1",
-    ):
-        study(tmp_path, "square", {"x": [1]}).run(engine="ray")
-
-
-def test_a_worker_loads_each_model_once(
+def test_a_model_is_loaded_once_and_its_origin_is_told_once(
     tmp_path: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("squashlens.model.loading.load.load", lambda *_, **__: tiny)
-    each = {"dtype": ["float32", "float64"], "prompt": ["1", "11", "111"]}
-    one = sl.Study(
-        {
-            "measurement": "path_bound",
-            "arguments": {"model": "tiny-gemma"},
-            "each": each,
-        },
-        store=tmp_path,
-    )
-    worker = Worker(one.store)
-    looks = iter(range(30))
-    with one.store.claimed(one.cells[-1].key):  # another worker has it in hand
-        worker.run(
-            [*one.cells[:3], one.cells[-1]], stop=lambda: next(looks, None) is None
-        )
-        assert (worker.loads, one.status()["done"].item()) == (1, 3)
-    worker.run([*one.cells[1:], one.cells[0]])
-    assert (worker.loads, one.status()["done"].item()) == (2, 6)
+    from squashlens.bars import shown
+    from squashlens.model.loading import load, sources
 
-
-def test_workers_take_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[str] = []
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    loaded, told, identity = list[str](), list[bool](), sources.identity
     monkeypatch.setattr(
-        engines.subprocess,
-        "Popen",
-        lambda *_, env, **__: begun.append(env["CUDA_VISIBLE_DEVICES"]) or MagicMock(),
+        load, "load", lambda *_, dtype, **__: loaded.append(dtype) or tiny
     )
-    local = engines.Local(None)
-    for worker in range(3):
-        local.start({"threads": 1}, worker)
-    assert begun == ["5", "7", "5"]
-    assert (
-        engines.Local("cuda:1").gpus == []
-    )  # all of them, by the names that the user gave
-
-
-def test_an_actor_gets_a_gpu_or_what_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    nodes = [
-        {"Alive": True, "Resources": {"GPU": 2.0}},
-        {"Alive": True, "Resources": {}},
-    ]
-    ray = MagicMock(**{"nodes.return_value": nodes})
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    for options in ({}, {"num_gpus": 0.5}):
-        engines.Ray(options, 1).start({}, 0)
-    assert [
-        call.kwargs["num_gpus"]
-        for call in ray.remote.return_value.options.call_args_list
-    ] == [1, 0.5]
+    monkeypatch.setattr(
+        sources, "identity", lambda *given: told.append(shown()) or identity(*given)
+    )
+    monkeypatch.setattr("squashlens.study.cells._told", set())
+    monkeypatch.setenv("SQUASHLENS_PROGRESS", "1")
+    grid = {
+        "measurement": FAKE + "letters",
+        "arguments": {"model": "tiny-gemma"},
+        "each": {"dtype": ["float32", "float64"], "prompt": ["1", "11", "111"]},
+    }
+    one = sl.Study(grid, store=tmp_path)
+    monkeypatch.setattr("squashlens.study.study.random.randrange", lambda _: 0)
+    assert one.run()["done"].item() == 6
+    assert loaded == ["float32", "float64"]
+    assert told.count(True) == 1
+    one.run()
+    assert len(loaded) == 2

@@ -26,8 +26,8 @@ from tests.programs import ROOT, printed
 
 FOLDER, PAGE = ROOT / "runs" / "versions", ROOT / "docs" / "versions.md"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-# A cluster has `make engines`.
-EXTRAS = ("eval", "figures", "notebook", "ray", "slurm", "study")
+# A cluster has `make cluster`.
+EXTRAS = ("cluster", "eval", "figures", "notebook", "study")
 TOOLS = ("beartype", "hypothesis", "pytest", "pytest-timeout")
 SMOKE = ("tests/test_smoke.py",)
 # One family through the measurements (the golden numbers of the bundled model), results, files and figures.
@@ -44,7 +44,7 @@ OF_EXTRAS = (
     *SMOKE,
     "tests/test_hosted.py::test_tasks_go_by_name",
     "tests/test_hosted.py::test_a_local_folder_answers_inspect_as_it_answers_behave",
-    "tests/study/test_store.py",
+    "tests/study/test_running.py",
     "tests/pages/maps/test_live.py",
 )
 UV = str(ROOT / ".venv" / "bin" / "uv")

@@ -1,1 +1,0 @@
-"""What a study is told: descriptions, measurements, and their arguments."""

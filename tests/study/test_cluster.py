@@ -1,0 +1,383 @@
+"""Studies in several processes: kills with −9, cells that kill their workers, two runs at once, lost schedulers."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import squashlens as sl
+from squashlens.errors import InputError, SquashlensError
+from squashlens.study import cluster
+from tests.study.fakes import deadly, noted, square
+
+ROOT = Path(__file__).parents[2]
+KILLS = 4
+PROGRAM = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nimport squashlens as sl\n"
+
+
+def results(store: Path) -> dict[str, bytes]:
+    return {
+        file.name: file.read_bytes() for file in (store / "results").rglob("*.json")
+    }
+
+
+def workers_of(process: psutil.Process) -> list[psutil.Process]:
+    """The processes that compute cells: multiprocessing starts them, and one that tracks what they share."""
+    workers = []
+    for child in process.children():
+        with suppress(psutil.Error):  # it has just ended
+            if "spawn_main" in " ".join(child.cmdline()):
+                workers.append(child)
+    return workers
+
+
+def kill_now_and_then(notes: Path, kills: list[int]) -> None:
+    """Kill a worker each time that three more cells have begun."""
+    here, seen = psutil.Process(), 0
+    while len(kills) < KILLS:
+        time.sleep(0.05)
+        begun = len(notes.read_text().split()) if notes.exists() else 0
+        workers = workers_of(here)
+        if begun >= seen + 3 and workers:
+            victim = workers[len(kills) % len(workers)]
+            with suppress(psutil.Error):
+                victim.kill()
+                kills.append(victim.pid)
+                seen = begun
+
+
+@pytest.mark.slow
+def test_four_kills_lose_nothing(tmp_path: Path) -> None:
+    """All files are equal byte for byte to those of a run in this process, and a kill costs at most its cell."""
+    notes, kills = tmp_path / "notes", list[int]()
+    grid = {
+        "measurement": noted,
+        "arguments": {"seconds": 0.5, "notes": str(notes)},
+        "each": {"x": range(25)},
+    }
+    study = sl.Study(grid, store=tmp_path / "killed")
+    threading.Thread(target=kill_now_and_then, args=(notes, kills), daemon=True).start()
+    table = study.run(workers=2)
+    assert len(kills) == KILLS
+    assert table[["done", "failed"]].to_numpy().tolist() == [[25, 0]]
+    assert len(notes.read_text().split()) <= 25 + KILLS
+    sl.Study(grid, store=tmp_path / "here").run()
+    assert results(tmp_path / "killed") == results(tmp_path / "here")
+    assert len(results(tmp_path / "here")) == 25
+
+
+@pytest.mark.slow
+def test_a_cell_that_kills_its_workers_fails_alone(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    study = sl.Study(
+        {
+            "measurement": deadly,
+            "arguments": {"notes": str(notes)},
+            "each": {"x": range(6)},
+        },
+        store=tmp_path / "store",
+    )
+    assert study.run(workers=2)[["done", "failed", "left"]].to_numpy().tolist() == [
+        [5, 1, 0]
+    ]
+    assert study.failures()[["x", "reason"]].to_numpy().tolist() == [
+        [1, cluster.KILLED]
+    ]
+    assert len(notes.read_text().split()) == 2 * (cluster.DEATHS + 1)
+
+
+@pytest.mark.slow
+def test_two_runs_on_one_folder_share_its_cells(tmp_path: Path) -> None:
+    notes, store = tmp_path / "notes", tmp_path / "store"
+    grid = {
+        "measurement": "tests.study.fakes:noted",
+        "arguments": {"notes": str(notes), "seconds": 0.3},
+        "each": {"x": list(range(30))},
+    }
+    code = f"{PROGRAM}sl.Study({grid!r}, store={str(store)!r}).run()"
+    runs = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    assert [run.wait() for run in runs] == [0, 0]
+    assert sl.Study(grid, store=store).status()["done"].item() == 30
+    counts = Counter(notes.read_text().split())
+    assert len(counts) == 30
+    assert max(counts.values()) <= 2
+    assert not [*store.rglob("*.partial")]
+
+
+SCRIPT = """
+{head}
+def halve(z, hook):
+    return z / 2
+def half(model, prompt: str, share: float):
+    return sl.path_bound(model, prompt) * share
+hooks = {{"none": [], "mask": sl.hooks.mask_tokens([2]), "own": ("blocks.3.attn.hook_z", halve)}}
+grids = [{{"measurement": sl.path_bound, "arguments": {{"model": "tiny-gemma"}},
+           "each": {{"prompt": ["11 =", "1101 ="], "hooks": hooks}}}},
+         {{"measurement": half, "arguments": {{"model": "tiny-gemma", "prompt": "11 ="}},
+           "each": {{"share": [0.5, 1.0]}}}}]
+{guard}
+    study = sl.Study(grids, store={store!r})
+    print(study.run(workers={workers})["done"].tolist())
+"""
+
+
+def script(
+    folder: Path, workers: int, guard: str = 'if __name__ == "__main__":'
+) -> subprocess.CompletedProcess[str]:
+    """A user's script with a hook and a measurement of their own."""
+    file = folder / "script.py"
+    file.write_text(
+        SCRIPT.format(
+            head=PROGRAM,
+            guard=guard,
+            store=str(folder / f"store{workers}"),
+            workers=workers,
+        )
+    )
+    return subprocess.run(
+        [sys.executable, str(file)], capture_output=True, text=True, cwd=folder
+    )
+
+
+@pytest.mark.slow
+def test_hooks_and_measurements_of_a_script_are_the_same_here_and_in_workers(
+    tmp_path: Path,
+) -> None:
+    for workers in (1, 2):
+        done = script(tmp_path, workers)
+        assert done.stdout.splitlines()[-1] == "[6, 2]", done.stderr
+    assert results(tmp_path / "store1") == results(tmp_path / "store2")
+    assert len(results(tmp_path / "store1")) == 8
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
+    done = script(tmp_path, 2, "if True:")
+    assert done.returncode == 1
+    assert 'without if __name__ == "__main__"' in done.stderr.splitlines()[-1]
+    assert not results(tmp_path / "store2")
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_terminal_ends_in_one_line(tmp_path: Path) -> None:
+    """A terminal sends it to all processes."""
+    notes, file = tmp_path / "notes", tmp_path / "script.py"
+    grid = {
+        "measurement": "tests.study.fakes:noted",
+        "arguments": {"notes": str(notes), "seconds": 0.5},
+        "each": {"x": list(range(60))},
+    }
+    run = f"sl.Study({grid!r}, store={str(tmp_path / 'store')!r}).run(workers=2)"
+    file.write_text(f"{PROGRAM}if __name__ == '__main__':\n    {run}\n")
+    process = subprocess.Popen(
+        [sys.executable, str(file)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not notes.exists() or len(notes.read_text().split()) < 4:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate()[1]
+    assert process.returncode == 1
+    assert re.fullmatch(r"\d+ of 60 done; run again to go on", said.strip()), said
+    left = sl.Study(grid, store=tmp_path / "store")
+    assert left.status()["failed"].item() == 0
+
+
+@pytest.mark.slow
+def test_a_lost_scheduler_ends_the_run_in_words_and_loses_nothing(
+    tmp_path: Path,
+) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+
+    def started(program: str, *words: str) -> subprocess.Popen[str]:
+        code = f"from distributed.cli.dask_{program} import main; main({[*words, '--no-dashboard']!r})"
+        return subprocess.Popen(
+            [sys.executable, "-c", code],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    scheduler = started("scheduler", "--host", "127.0.0.1", "--port", "0")
+    assert scheduler.stderr is not None
+    address = next(
+        line.split()[-1] for line in scheduler.stderr if "Scheduler at:" in line
+    )
+    worker = started("worker", address, "--nthreads", "1")
+    notes = tmp_path / "notes"
+    study = sl.Study(
+        {
+            "measurement": "tests.study.fakes:noted",
+            "arguments": {"notes": str(notes), "seconds": 0.5},
+            "each": {"x": list(range(20))},
+        },
+        store=tmp_path / "store",
+    )
+
+    def kill() -> None:
+        while not notes.exists() or len(notes.read_text().split()) < 4:
+            time.sleep(0.1)
+        scheduler.kill()
+
+    threading.Thread(target=kill, daemon=True).start()
+    try:
+        with pytest.raises(SquashlensError, match="scheduler is lost"):
+            study.run(client=address)
+    finally:
+        for process in (scheduler, worker):
+            process.kill()
+            process.wait()
+    assert 3 <= study.status()["done"].item() < 20
+    assert study.run()["done"].item() == 20
+
+
+class Client:
+    """A client whose workers are this process."""
+
+    status = "running"
+
+    def __init__(self) -> None:
+        self.cancelled: list[Any] = []
+
+    def nthreads(self) -> dict[str, int]:
+        return {"here": 1}
+
+    def cancel(self, futures: list[Any]) -> None:
+        self.cancelled += futures
+
+    def submit(self, function: Any, told: bytes, pure: bool) -> Any:
+        from concurrent.futures import Future
+
+        future: Any = Future()
+        future.status, future.exception = "error", lambda: error
+        try:
+            future.set_result(function(told))
+            future.status = "finished"
+        except Exception as raised:
+            error = raised
+            future.set_result(None)
+        return future
+
+
+def told(worker: Any, cells: Any) -> list[dict[str, Any]]:
+    """What is told of cells; after an error in one, the others are cancelled."""
+    notes: list[dict[str, Any]] = []
+    client = Client()
+    try:
+        cluster.Cluster(client).compute(
+            worker, cells, lambda **note: notes.append(note)
+        )
+        assert client.cancelled == []
+    except InputError:
+        assert len(client.cancelled) == len(cells) - 1
+        raise
+    return notes
+
+
+def test_a_worker_that_does_not_see_the_folder_or_has_other_code_is_refused(
+    tmp_path: Path,
+) -> None:
+    def own(x: int) -> Any:
+        return square(x * factor[0])
+
+    factor = [1]
+    study = sl.Study(
+        {"measurement": own, "each": {"x": [1, 2]}}, store=tmp_path / "store"
+    )
+    worker = cluster.Worker(study.store)
+    with pytest.raises(InputError, match="does not see the folder"):
+        told(worker, study.cells)
+    study.store.prepare()
+    assert told(worker, study.cells) == 2 * [{"done": True}]
+    factor[0] = 3  # as if the code on the worker's machine were another
+    again = cluster.Worker(
+        study.store, again=frozenset(cell.key for cell in study.cells)
+    )
+    with pytest.raises(
+        InputError,
+        match="changed after the study was described, or are others on this machine",
+    ):
+        told(again, study.cells)
+
+
+def test_what_cannot_be_sent_is_refused_in_words(tmp_path: Path) -> None:
+    study = sl.Study({"measurement": square, "each": {"x": [1]}}, store=tmp_path)
+    study.cells[0].arguments["y"] = threading.Lock()
+    with pytest.raises(InputError, match="cannot be sent to a worker.*Use workers=1"):
+        told(cluster.Worker(study.store), study.cells)
+
+
+def test_workers_take_the_gpus_that_are_visible(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    assert cluster._gpus() == ["5", "7"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert cluster._gpus() == ["0", "1"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("slurmctld") is None or os.geteuid() != 0,
+    reason="needs Slurm's daemons, and root",
+)
+def test_a_study_on_slurm_survives_a_cancelled_job(tmp_path: Path) -> None:
+    """Where `sinfo` shows an idle node: `make cluster` says how one is started."""
+    from dask_jobqueue import SLURMCluster
+    from distributed import Client
+
+    if (
+        "idle"
+        not in subprocess.run(
+            ["sinfo", "-h", "-o", "%T"], capture_output=True, text=True
+        ).stdout
+    ):
+        pytest.skip("no node of Slurm is idle")
+    notes = tmp_path / "notes"
+    study = sl.Study(
+        {
+            "measurement": "tests.study.fakes:noted",
+            "arguments": {"notes": str(notes), "seconds": 0.5},
+            "each": {"x": list(range(20))},
+        },
+        store=tmp_path / "store",
+    )
+
+    def cancel() -> None:
+        while not notes.exists() or len(notes.read_text().split()) < 4:
+            time.sleep(0.1)
+        jobs = subprocess.run(
+            ["squeue", "-h", "-t", "R", "-o", "%i"], capture_output=True, text=True
+        ).stdout.split()
+        subprocess.run(["scancel", jobs[0]], check=True)
+
+    threading.Thread(target=cancel, daemon=True).start()
+    with (
+        SLURMCluster(
+            cores=1,
+            processes=1,
+            memory="1GB",
+            job_cpu=1,
+            job_extra_directives=["--mem=1000"],
+            interface="lo",
+            job_script_prologue=[f"export PYTHONPATH={ROOT}"],
+            log_directory=str(tmp_path / "logs"),
+        ) as made,
+        Client(made) as client,
+    ):
+        made.adapt(minimum=2, maximum=2)
+        assert study.run(client=client)["done"].item() == 20
