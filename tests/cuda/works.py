@@ -24,7 +24,7 @@ from transformers import (
 )
 
 import squashlens as sl
-from squashlens.model import budget
+from squashlens.run import budget
 from squashlens.model.anatomy import dtype_of, n_blocks, width, windows
 from squashlens.model.live import bridge_around
 from squashlens.model.verify import shared_copy

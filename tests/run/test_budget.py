@@ -8,7 +8,7 @@ from transformers import Gemma2Config, GemmaConfig, GPT2Config, LlamaConfig
 
 import squashlens as sl
 from squashlens.errors import CapacityError
-from squashlens.model import budget
+from squashlens.run import budget
 from squashlens.run.forward import forward
 from squashlens.run.streamed import patterns_written
 from tests.cases import save_random

@@ -114,7 +114,7 @@ def test_the_figure_draws_means_and_intervals(tiny: Any) -> None:
         found[f"path_bound_{end}"][:] = values
     figure = sl.figures.needle(found, title="title", xlabel="place")
     assert (
-        "the path bound is largest at one of 2 with overlapping bars and"
+        "the mean path bound is largest at one of 2 with overlapping bars and"
         in Page.of(figure).says
     )
     drawn = [name for name in PANELS if f"{name}_mean" in found]
