@@ -24,10 +24,10 @@ from transformers import (
 )
 
 import squashlens as sl
-from squashlens.run import budget
 from squashlens.model.anatomy import dtype_of, n_blocks, width, windows
 from squashlens.model.live import bridge_around
 from squashlens.model.verify import shared_copy
+from squashlens.run import budget
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.attention import LONGEST
 
