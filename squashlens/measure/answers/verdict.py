@@ -249,19 +249,9 @@ def _add_placebos(
         words = placebos_of(texts, known.answers)
         if not words:
             continue
-        after_first = force(
-            model, asked.prompts[first], asked.spellings(first, words_of(words)), QUICK
-        )
-        after_second = force(
-            model,
-            asked.prompts[second],
-            asked.spellings(second, words_of(words)),
-            QUICK,
-        )
-        for word, other in words:
-            odds = float(after_first.log_odds(word, other)[0][0])
-            odds_after = float(after_second.log_odds(word, other)[0][0])
-            known.placebos[word, other] = min(odds, -odds_after)
+        by_words = _quick_odds(model, asked, (first, second), words)
+        for pair_of_words, (odds, odds_after) in by_words.items():
+            known.placebos[pair_of_words] = min(odds, -odds_after)
     everywhere = _array(lead for known in evidence for lead in known.placebos.values())
     for known in evidence:
         known.all_placebos = everywhere
@@ -276,16 +266,31 @@ def _odds_in_random_weights(
         untrained = with_random_weights(model, seed)
         require_understood(untrained)
         for pair in pairs:
-            texts = asked.answers_of(*asked.pairs[pair])
-            for place, prompt in enumerate(asked.pairs[pair]):
-                forced = force(
-                    untrained,
-                    asked.prompts[prompt],
-                    asked.spellings(prompt, texts),
-                    QUICK,
-                )
-                odds[seed, place, pair] = float(forced.log_odds(*texts)[0][0])
+            answers = asked.answers_of(*asked.pairs[pair])
+            by_words = _quick_odds(untrained, asked, asked.pairs[pair], [answers])
+            odds[seed, :, pair] = by_words[answers]
     return odds
+
+
+def _quick_odds(
+    model: Bridge,
+    asked: Questions,
+    pair: tuple[int, int],
+    words: Sequence[tuple[str, str]],
+) -> dict[tuple[str, str], tuple[float, float]]:
+    """The log-odds of each two words after both prompts of a pair, in one grouping."""
+    first, second = pair
+    texts = words_of(words)
+    spellings = asked.spellings(first, texts)
+    spellings_after = asked.spellings(second, texts)
+    forced = force(model, asked.prompts[first], spellings, QUICK)
+    forced_after = force(model, asked.prompts[second], spellings_after, QUICK)
+    by_words = {}
+    for word, other in words:
+        odds, _ = forced.log_odds(word, other)
+        odds_after, _ = forced_after.log_odds(word, other)
+        by_words[word, other] = float(odds[0]), float(odds_after[0])
+    return by_words
 
 
 def _variables(

@@ -23,7 +23,6 @@ LOST, UNDECIDED = "lost", "undecided"
 CHANCE = 0.05  # greatest share of placebos, with the answer among them, that may lead as much as a mentioned answer
 LEAST_PLACEBOS = 19  # with fewer, the answer alone is more than that share
 FEWEST = "To decide it takes at least 19 such words: give more pairs, in which words change that are not the answers."
-VERDICTS = (ANSWERED, PREFERRED, REACHES, LOST, UNDECIDED)
 
 
 @dataclass
@@ -119,10 +118,8 @@ def _other_explanation(known: Evidence) -> str:
     if known.behind > POSSIBLE:
         return f"The likeliest token is {times(float(np.exp(known.behind)))} as likely as one of the right answers'."
     if known.only_mentioned:
-        as_strong, many = (
-            int((known.all_placebos >= known.lead).sum()),
-            len(known.all_placebos),
-        )
+        as_strong = int((known.all_placebos >= known.lead).sum())
+        many = len(known.all_placebos)
         if 1 + as_strong > CHANCE * (1 + many):
             why = f"An answer occurs in its own prompt alone, and {as_strong} of {many} other words that change in the"
             why += " same places lead as much: that it was mentioned may be all."
