@@ -115,15 +115,16 @@ def _from_yaml(file: Path) -> Any:
 def _by_label(argument: str, values: Any) -> dict[Any, Any]:
     """The values of a varied argument by label; a value without a label is its own, as text if it is no number."""
     if isinstance(values, Mapping) and values:
-        return dict(values)
-    items = values.tolist() if isinstance(values, np.ndarray) else values
-    if not isinstance(items, list | tuple | range) or not items:
-        cause = f"each: {argument}={short_repr(values)} is not a list of values."
-        raise InputError(cause, "Give at least one.")
-    numbers = {type(value) for value in items} <= {int, float}
-    labels = list(items) if numbers else [_label(value) for value in items]
-    if len(set(labels)) < len(labels):
-        cause = f"each: {argument} has a value twice."
+        labels, items = list(values), list(values.values())
+    else:
+        items = values.tolist() if isinstance(values, np.ndarray) else values
+        if not isinstance(items, list | tuple | range) or not items:
+            cause = f"each: {argument}={short_repr(values)} is not a list of values."
+            raise InputError(cause, "Give at least one.")
+        numbers = {type(value) for value in items} <= {int, float}
+        labels = list(items) if numbers else [_label(value) for value in items]
+    if len({str(label) for label in labels}) < len(labels):
+        cause = f"each: {argument} has a value or a label twice."
         raise InputError(cause, "Give each once, or each a label: {label: value}.")
     return dict(zip(labels, items, strict=True))
 

@@ -42,8 +42,8 @@ class Study:
 
     All arguments are checked before anything runs. The store has one file for each cell, named by a hash of all that
     its numbers depend on, and a cell that has its file is never computed again. A function of your own counts by its
-    code, its defaults and what it closes over, and not by what it calls. If code, a checkpoint or a scanned file
-    changes, make the Study again: until then nothing is stored.
+    code, its defaults and what it closes over, and not by what it calls or reads elsewhere, such as global names. If
+    code, a checkpoint or a scanned file changes, make the Study again: until then nothing is stored.
 
     Args:
         grids: a grid, a list of grids, or the name of a YAML file with ``grids:`` and, if you like, ``store:``.

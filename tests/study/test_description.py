@@ -172,6 +172,7 @@ def test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path(
             "cannot be named by",
         ),
         (BOUND | {"each": {"query": [1, 1]}}, "twice"),
+        (BOUND | {"each": {"query": {1: 2, "1": 3}}}, "label twice"),
         (
             BOUND | {"each": {"dtype": ["float32", "flot32"]}},
             "dtype='flot32' is not supported",

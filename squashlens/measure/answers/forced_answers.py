@@ -147,15 +147,15 @@ def write_freely(model: Bridge, prompts: Sequence[Ids], longest: int) -> list[Id
 
 
 def answer_in(text: str, answers: Sequence[str]) -> str | None:
-    """The answer with which a text begins, white space aside; the longest of several, and None if there is none.
+    """The answer with which a text begins, white space before it aside; the longest of several, None without one.
 
     >>> answer_in(" Ann Lee, who", ["Ann", "Ann Lee"]), answer_in("90 ones", ["9"]), answer_in(" 9.\\n", ["9"])
     ('Ann Lee', None, '9')
     """
     said = text.lstrip()
-    begun = [answer for answer in answers if said.startswith(answer.strip())]
-    ended = [answer for answer in begun if not _goes_on(said[len(answer.strip()) :])]
-    return max(ended, key=lambda answer: len(answer.strip()), default=None)
+    begun = [answer for answer in answers if said.startswith(answer.lstrip())]
+    ended = [answer for answer in begun if not _goes_on(said[len(answer.lstrip()) :])]
+    return max(ended, key=lambda answer: len(answer.lstrip()), default=None)
 
 
 def _goes_on(rest: str) -> bool:
@@ -166,11 +166,8 @@ def _goes_on(rest: str) -> bool:
 def tokens_up_to(model: Bridge, prompt: Ids, written: Ids, answer: str) -> Ids:
     """The first tokens of what was written after a prompt, up to the end of the answer."""
     for count in range(1, len(written) + 1):
-        if (
-            text_after(model.tokenizer, prompt, written[:count])
-            .lstrip()
-            .startswith(answer.strip())
-        ):
+        said = text_after(model.tokenizer, prompt, written[:count])
+        if said.lstrip().startswith(answer.lstrip()):
             return written[:count]
     return written
 

@@ -51,7 +51,8 @@ def verdict(
     """What the model makes of a change of the prompt that changes the right answer, for pairs of prompts.
 
     For prompts P and P′ with the right answers a and a′, let ``λ(P) = log p(a | P) − log p(a′ | P)`` be the log-odds of
-    the two whole answers, by teacher forcing. Every prompt is run in three groupings into passes, as in `separation`:
+    the two whole answers, by teacher forcing; an answer that begins the other one, as 9 begins 90, counts unless the
+    other one's next token follows. Every prompt is run in three groupings into passes, as in `separation`:
     ν, the noise of a representation, is how far the other runs are from the first, and the noise of λ is the largest
     difference between runs, at least what rounding the logits does. In this order:
 

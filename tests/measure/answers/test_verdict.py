@@ -332,6 +332,7 @@ def test_placebos_are_words_in_the_same_places() -> None:
         ("3.14", ["3"], None),
         ("3.", ["3"], "3"),
         ("twenty-one", ["twenty"], None),
+        (" Paris.", [" Paris "], None),
         (" isn't", [" isn"], None),
         (" की", [" क"], None),
         (" pate\u0301", [" pate"], None),
