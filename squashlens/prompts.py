@@ -20,7 +20,7 @@ from typing_extensions import TypeAliasType
 from squashlens._typing import Bridge, Template, positive, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.model.locks import exclusive
+from squashlens.model.proof import without_passes
 from squashlens.model.text.context import (
     decoded,
     end_of,
@@ -64,7 +64,7 @@ def __dir__() -> list[str]:
     return [*__all__]
 
 
-@exclusive
+@without_passes
 def repeated(
     model: Bridge,
     token: Token,
@@ -107,7 +107,7 @@ def repeated(
     return replace(whole, name=f"{token} repeated")
 
 
-@exclusive
+@without_passes
 def bernoulli(
     model: Bridge,
     n: int,
@@ -152,7 +152,7 @@ def bernoulli(
     )
 
 
-@exclusive
+@without_passes
 def digits(
     model: Bridge,
     n: int,
@@ -186,7 +186,7 @@ def digits(
     )
 
 
-@exclusive
+@without_passes
 def words(
     model: Bridge,
     n: int,
@@ -224,7 +224,7 @@ def words(
     )
 
 
-@exclusive
+@without_passes
 def figure5(
     model: Bridge,
     n: int,
@@ -257,7 +257,7 @@ def figure5(
     }
 
 
-@exclusive
+@without_passes
 def build(
     model: Bridge,
     content: Sequence[Token],
@@ -371,7 +371,7 @@ def stacked(sequence: Sequence[GrowingSequence]) -> Int[Tensor, "prompt position
     return torch.tensor(rows)
 
 
-@exclusive
+@without_passes
 def one_token(model: Bridge, token: Token) -> int:
     """The id of a token that is given as text or as an id.
 

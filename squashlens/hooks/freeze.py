@@ -16,7 +16,7 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import UnsoundModelError
 from squashlens.model.anatomy import n_blocks, text_config
 from squashlens.model.hooking.hook import FROZEN_ATTENTION, Hook, Recipe
-from squashlens.model.reader import reader_of
+from squashlens.model.layout import layout_of
 
 
 def frozen_parts(freeze: FrozenParts) -> list[str]:
@@ -69,7 +69,7 @@ def freeze_norms(blocks: tuple[int, ...] | None = None) -> Recipe:
         inside = None if blocks is None else tuple(f"blocks.{b}." for b in blocks)
         names = [
             name
-            for name in sorted(reader_of(model).distinct)
+            for name in sorted(layout_of(model).distinct)
             if name.endswith("hook_scale")
         ]
         chosen = [name for name in names if inside is None or name.startswith(inside)]
@@ -119,7 +119,7 @@ def freeze_gates(blocks: tuple[int, ...] | None = None) -> Recipe:
     """
 
     def make(model: Bridge) -> list[Hook]:
-        known = reader_of(model).distinct
+        known = layout_of(model).distinct
         hooks: list[Hook] = []
         for block in range(n_blocks(model)) if blocks is None else blocks:
             mlp = f"blocks.{block}.mlp"

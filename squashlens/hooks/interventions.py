@@ -23,7 +23,7 @@ from squashlens.errors import InputError
 from squashlens.model.anatomy import text_config, windows
 from squashlens.model.digests import digest
 from squashlens.model.hooking.hook import Hook, RowHook
-from squashlens.model.locks import exclusive, locked, require_bridge
+from squashlens.model.proof import require_bridge, without_passes
 from squashlens.model.text.context import display_tokens
 from squashlens.model.text.tokens import Prompts, require_tokenizer, tokenize
 from squashlens.records.sentences import escape
@@ -447,7 +447,7 @@ def listed(places: tuple[int, ...]) -> str:
     return f"({places[0]} … {places[-1]}, {len(places)} in all, {digest(places)})"
 
 
-@exclusive
+@without_passes
 def find_positions(
     model: Bridge, prompt: Prompts, token: str | Callable[[str], bool]
 ) -> tuple[int, ...]:
@@ -530,11 +530,10 @@ def lifted_windows(model: Bridge) -> Iterator[Bridge]:
             if vars(m).get("sliding_window") == own
         ),
     ]
-    with locked(model):
-        try:
-            for holder in holders:
-                holder.sliding_window = EVERYTHING
-            yield model
-        finally:
-            for holder in holders:
-                holder.sliding_window = own
+    try:
+        for holder in holders:
+            holder.sliding_window = EVERYTHING
+        yield model
+    finally:
+        for holder in holders:
+            holder.sliding_window = own

@@ -14,7 +14,7 @@ import xarray as xr
 from squashlens.bars import bar
 from squashlens.errors import InputError, SquashlensError
 from squashlens.model.memory import awaited
-from squashlens.model.state import measured
+from squashlens.model.proof import public
 from squashlens.model.text import tokens
 from squashlens.model.verify import require_sound
 from squashlens.records.joining import joined, restated
@@ -60,7 +60,7 @@ def measurement(
             bound.apply_defaults()
             return _of_prompts(untyped, bound.arguments, alone=prompts == "one")
 
-        measure = measured(function, call, cheaper)
+        measure = public(function, call, cheaper)
         setattr(measure, "__measures__", (figures, cheaper))  # noqa: B010
         return measure
 

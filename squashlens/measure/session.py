@@ -25,8 +25,8 @@ from squashlens.model.digests import sha256, source_of
 from squashlens.model.hooking.standing import ambient, standing
 from squashlens.model.loading.gguf import ORIGIN
 from squashlens.model.memory import awaited
-from squashlens.model.reader import precision
-from squashlens.model.state import fingerprint_of, proved
+from squashlens.model.proof import fingerprint_of, proof_of
+from squashlens.model.snapshot import precision
 from squashlens.model.text import tokens
 from squashlens.model.text.context import display_tokens
 from squashlens.model.text.start import start_of
@@ -102,7 +102,7 @@ class Session:
             "dtype": dtype_name(dtype_of(sound)),
             # Any setting below "highest" rounds the factors of float32 products.
             "matmul_precision": precision().partition(" ")[0],
-            "quantized": proved(sound, "stored as", lambda: stored_as(sound)),
+            "quantized": proof_of(sound).once("stored as", lambda: stored_as(sound)),
             "weights_origin": getattr(config, ORIGIN, None),
             "device": str(device_of(sound)),
             "attention_implementation": implementation(sound, n=ids.shape[1]),

@@ -17,9 +17,8 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.model.anatomy import context_length, device_of, last_logits
 from squashlens.model.hooking.hook import Hook, HookLike, attached, expanded_hooks
-from squashlens.model.hooking.standing import standing, without_ambient
-from squashlens.model.locks import locked, require_bridge
-from squashlens.model.state import proved, steady, watch
+from squashlens.model.hooking.standing import without_ambient
+from squashlens.model.proof import opened, proof_of, require_bridge
 
 PROBE_TOKENS = 12
 
@@ -30,7 +29,7 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
     """Run the body with `hooks` on `model`, and remove them afterwards, also after an exception.
 
     Every hook point is tested at its first use on a model, and again after the model was changed. Hooks act in the
-    given order, after hooks that are already there. Other threads that use the model wait until the context is left.
+    given order, after hooks that are already there.
 
     Args:
         model: a bridge.
@@ -58,17 +57,15 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
     ['blocks.3.attn.hook_z: halve']
     """
     require_bridge(model)
-    with locked(model), ExitStack() as stack:
+    with ExitStack() as stack:
         # Not around the body: the measurements in it check themselves whether the model was changed.
-        with steady(model):
+        with opened(model):
             expanded = expanded_hooks(model, hooks)
             stack.enter_context(attached(model, *expanded))
             require_effective(
                 model,
                 [site for hook in expanded for site in hook.points(len(model.blocks))],
             )
-            if any(hook.is_a_users for hook in standing(model)):
-                watch(model)
         stack.enter_context(_reaching(expanded))
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings(
@@ -99,8 +96,8 @@ def _reaching(hooks: list[Hook]) -> Iterator[None]:
 
 def require_effective(model: Bridge, sites: list[str]) -> None:
     """Raise an error for hook points without effect; each is tested once for each state of the model."""
-    with steady(model):
-        effective = proved(model, "effective hook points", set[str])
+    with opened(model):
+        effective = proof_of(model).once("effective hook points", set[str])
         new = [site for site in dict.fromkeys(sites) if site not in effective]
         if not new:
             return

@@ -38,7 +38,7 @@ from squashlens.model.anatomy import (
 from squashlens.model.applied import probe_ids, require_effective
 from squashlens.model.hooking.hook import Hook, attached
 from squashlens.model.hooking.standing import without_ambient
-from squashlens.model.state import proved, recall
+from squashlens.model.proof import proof_of
 
 ATTENTION = "attention alone connects tokens"  # in the registry: None, or why not
 Moved = dict[
@@ -85,7 +85,7 @@ def why_not_attention_alone(model: Bridge) -> str | None:
 
 def besides_attention(model: Bridge) -> str | None:
     """What the proof of this model has found to pass between tokens besides attention; None if nothing."""
-    return recall(model, ATTENTION)
+    return proof_of(model).findings.get(ATTENTION)
 
 
 def require_attention_alone(model: Bridge) -> None:
@@ -95,10 +95,8 @@ def require_attention_alone(model: Bridge) -> None:
 
 def why_not_block_by_block(model: Bridge) -> str | None:
     """Why nothing can be composed of single blocks; None if each depends only on the stream that enters it."""
-    return proved(
-        model,
-        "blocks depend on the stream that enters them",
-        lambda: _earlier_stream(model),
+    return proof_of(model).once(
+        "blocks depend on the stream that enters them", lambda: _earlier_stream(model)
     )
 
 

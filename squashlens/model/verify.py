@@ -34,21 +34,20 @@ from squashlens.model.anatomy import (
     residual_site,
 )
 from squashlens.model.applied import probe_ids
+from squashlens.model.finite import require_finite
 from squashlens.model.hooking.hook import Hook, attached
 from squashlens.model.hooking.standing import without_ambient
+from squashlens.model.layout import layout_of
 from squashlens.model.live import delegating
-from squashlens.model.locks import require_bridge
 from squashlens.model.native import is_native, plain_outputs, rebuilt
 from squashlens.model.premises import (
     ATTENTION,
     require_causal,
     why_not_attention_alone,
 )
-from squashlens.model.reader import BOOKKEEPING, reader_of, require_finite
-from squashlens.model.state import proved, recall, record, steady
+from squashlens.model.proof import opened, proof_of, require_bridge, settle
 from squashlens.model.wide import Wide
 
-_PROOF = "agrees with the plain model"
 # `load` found the checkpoint complete, and the bridge agrees with the plain model made from it.
 VERIFIED = "verified"
 # The bridge agrees with a plain model of its own configuration and weights, which were not compared with a checkpoint.
@@ -56,6 +55,8 @@ AS_IT_STANDS = "verified as it stands"
 OWN_MODULE = "verified against its own module"  # the same for models of TransformerLens's own, run without the bridge
 UNVERIFIED = "unverified"
 _SETTING = bool | int | float | str | None
+# Attributes of transformers' modules that change no number in eval mode.
+_NO_SETTINGS = ("training", "name_or_path", "gradient_checkpointing", "loss_type")
 
 
 def shared_copy(model: Any) -> Any:
@@ -65,12 +66,12 @@ def shared_copy(model: Any) -> Any:
 
 def status(model: Bridge) -> str:
     """What was verified of the model in its present state, for the provenance."""
-    return recall(model, _PROOF) or UNVERIFIED
+    return proof_of(model).status or UNVERIFIED
 
 
 def accept_unverified(model: Bridge) -> None:
     """Allow measurements of a bridge in its present state without verification; every result says so."""
-    record(model, _PROOF, UNVERIFIED)
+    proof_of(model).status = UNVERIFIED
 
 
 def require_sound(model: Any) -> Bridge:
@@ -88,24 +89,24 @@ def require_sound(model: Any) -> Bridge:
             "Boot a new bridge without `enable_compatibility_mode`, which cannot be undone.",
         )
     _require_no_dead_hooks(model)
-    training = any(module.training for module in reader_of(model).modules)
+    training = any(module.training for module in layout_of(model).modules)
     if training and not is_native(model):  # native models start so, without dropout
         raise InputError(
             "The model is in train mode, so dropout may be active.",
             "Call `model.eval()`.",
         )
-    proved(model, _PROOF, lambda: _proof_of(model))
+    if proof_of(model).status is None:
+        _verify(model)
     return model
 
 
-def _proof_of(model: Bridge) -> str:
+def _verify(model: Bridge) -> None:
     with without_ambient(model):
         require_finite(model.original_model, type(model.original_model).__name__)
         plain = rebuild_plain(model)
         require_same_parts(model.original_model, plain)
         covers = OWN_MODULE if is_native(model) else AS_IT_STANDS
         prove(model, plain, covers)
-    return covers
 
 
 def _require_no_dead_hooks(model: Bridge) -> None:
@@ -113,7 +114,7 @@ def _require_no_dead_hooks(model: Bridge) -> None:
     dead = [attn for attn in delegating(model) if "forward" not in vars(attn)]
     points = {attn.hook_attn_scores for attn in dead}
     points |= set() if is_native(model) else {attn.hook_pattern for attn in dead}
-    for name, point in reader_of(model).distinct.items():
+    for name, point in layout_of(model).distinct.items():
         if point in points and not all(
             isinstance(held.user_hook, Hook) for held in point.fwd_hooks
         ):
@@ -174,11 +175,12 @@ def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
         model(
             probe_ids(model), use_cache=False, **last_logits(model)
         )  # a bridge may set itself up at its first pass
-    with steady(model):
+    with opened(model) as proof:
         _require_agreement(model, plain)
         require_causal(model)
-        record(model, ATTENTION, why_not_attention_alone(model))
-        record(model, _PROOF, covers)
+        proof.findings[ATTENTION] = why_not_attention_alone(model)
+        proof.status = covers
+        settle(model, proof)
 
 
 def _require_agreement(model: Bridge, plain: Any) -> None:
@@ -305,18 +307,12 @@ def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
                 name,
                 f"is a {type(module).__qualname__} instead of a {type(theirs).__qualname__}",
             )
-        settings = {
-            key: value
-            for key, value in vars(theirs).items()
-            if isinstance(value, _SETTING)
-        }
-        for key in sorted(settings.keys() - BOOKKEEPING):
-            if (now := vars(module).get(key)) != settings[key]:
-                _refuse(
-                    plain,
-                    f"{name}.{key}",
-                    f"is {short_repr(now)} instead of {settings[key]!r}",
-                )
+        for key, value in vars(theirs).items():
+            counts = key not in _NO_SETTINGS and not key.startswith("_")
+            now = vars(module).get(key)
+            if counts and isinstance(value, _SETTING) and now != value:
+                what = f"is {short_repr(now)} instead of {value!r}"
+                _refuse(plain, f"{name}.{key}", what)
         for key, buffer in theirs._buffers.items():
             if buffer is not None and not _same(key, module._buffers.get(key), buffer):
                 _refuse(

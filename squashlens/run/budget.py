@@ -15,8 +15,8 @@ from squashlens.model.anatomy import (
     width,
     windows,
 )
+from squashlens.model.layout import layout_of
 from squashlens.model.memory import available, human, require_room
-from squashlens.model.reader import reader_of
 from squashlens.theory.attention import CELLS, LONGEST, SHORTEST
 
 STEPWISE = (
@@ -116,7 +116,7 @@ def _widths(model: Bridge) -> tuple[int, int, int, int]:
 
 def _mlp_copies(model: Bridge) -> int:
     """How many tensors of the MLP's width are alive at once: gate, value and product; input and output; or more."""
-    if "blocks.0.mlp.gate.hook_out" in reader_of(model).points:
+    if "blocks.0.mlp.gate.hook_out" in layout_of(model).points:
         return 3
     config = text_config(model)
     name = getattr(config, "activation_function", None) or getattr(

@@ -37,9 +37,10 @@ from squashlens.model.hooking.hook import (
     checking_results,
 )
 from squashlens.model.hooking.standing import Standing, standing, without_ambient
+from squashlens.model.layout import kept_of
 from squashlens.model.memory import available, awaited, later, require_room, to_cpu
 from squashlens.model.native import is_native
-from squashlens.model.state import hooks_at_begin, proved
+from squashlens.model.proof import proof_of
 from squashlens.run.budget import pass_bytes, pattern_bytes, queries_and_keys
 from squashlens.run.streamed import (
     AttentionObserver,
@@ -206,7 +207,7 @@ def require_numbers(model: Bridge, values: Tensor) -> None:
     """
     wrong, at_once = (
         has_nan(values),
-        values.device.type == "cpu" or hooks_at_begin(model) is not None,
+        values.device.type == "cpu" or kept_of(model).at_begin is not None,
     )
     with awaited() if at_once else nullcontext():
         if not at_once or wrong:
@@ -316,7 +317,7 @@ def log_probabilities(
 
 def require_understood(model: Bridge) -> None:
     """Raise an error if the model's logits are not those computed here from y; tested once for each model state."""
-    if not proved(model, "logits from y", lambda: _understood(model)):
+    if not proof_of(model).once("logits from y", lambda: _understood(model)):
         raise UnsoundModelError(
             f"The logits of {type(model.original_model).__name__} do not follow from y as expected.",
             "Use distances, which need no logits; next tokens cannot be compared for this model.",
@@ -351,7 +352,7 @@ def logits_among(
 
     Where these columns do not give what the whole head gives, which is tested once for each model state, it is used.
     """
-    if proved(model, "logits of some tokens", lambda: _columns_suffice(model)):
+    if proof_of(model).once("logits of some tokens", lambda: _columns_suffice(model)):
         return _among(model, y, tokens)
     return logits_of(model, y)[:, tokens.to(device_of(model))]
 

@@ -30,7 +30,7 @@ from squashlens.model.applied import probe_ids
 from squashlens.model.hooking.standing import ambient
 from squashlens.model.memory import available
 from squashlens.model.native import is_native, n_outcomes, outputs_are_tokens
-from squashlens.model.state import proved
+from squashlens.model.proof import proof_of
 from squashlens.remarks import remark
 from squashlens.run.budget import pass_bytes, pattern_bytes, queries_and_keys
 from squashlens.run.forward import run
@@ -136,7 +136,7 @@ def empty_cache(model: Bridge) -> Any:
         return None
     return (
         _cache(model)
-        if proved(model, "tokens on a cache", lambda: _continues(model))
+        if proof_of(model).once("tokens on a cache", lambda: _continues(model))
         else None
     )
 

@@ -34,7 +34,7 @@ from squashlens.model.hooking.hook import Hook, attached
 from squashlens.model.hooking.standing import ambient
 from squashlens.model.memory import available, require_room, to_cpu
 from squashlens.model.native import is_native
-from squashlens.model.state import proved
+from squashlens.model.proof import proof_of
 from squashlens.run.budget import batch_memory, pass_bytes
 from squashlens.run.forward import causal, context, forward
 from squashlens.run.streamed import (
@@ -168,7 +168,7 @@ def _why_wrong(plan: Plan, rows: dict[str, Tensor]) -> str | None:
     """The reason why shared rows differ from separate passes of a few prompts; `None` if they agree, or did before."""
     chosen = _sample(plan)
     few = replace(plan, branches=tuple(plan.branches[i] for i in chosen))
-    known = proved(plan.model, "prompts that share a pass", set[Any])
+    known = proof_of(plan.model).once("prompts that share a pass", set[Any])
     key = (few.trunk, few.branches, few.sites, few.positions)
     if not chosen or key in known:
         return None

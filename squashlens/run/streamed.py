@@ -34,9 +34,9 @@ from squashlens.model.anatomy import (
 from squashlens.model.applied import ineffective_points, probe_ids
 from squashlens.model.hooking.hook import Hook, attached
 from squashlens.model.hooking.standing import ambient, without_ambient
+from squashlens.model.layout import kept_of, layout_of
 from squashlens.model.native import is_native
-from squashlens.model.reader import reader_of
-from squashlens.model.state import hooks_at_begin, proved, steady
+from squashlens.model.proof import opened, proof_of
 from squashlens.run.fused import Kind, attend, differentiable, is_fused
 from squashlens.theory.attention import Attention
 
@@ -95,22 +95,22 @@ def why_not_streamed(model: Bridge, sites: Iterable[str] = ()) -> str | None:
     if is_native(model):
         return "its attention is not that of transformers"
     # A bridge may have a weight twice; if only one is edited, the two ways to run it differ.
-    with steady(model):
+    with opened(model):
         proof, points = (
-            proved(model, "streamed", lambda: _prove(model)),
-            reader_of(model).points,
+            proof_of(model).once("streamed", lambda: _prove(model)),
+            layout_of(model).points,
         )
         if proof.reason is not None:
             return proof.reason
         read = [points[site].name or site for site in sites if site in points]
         standing = [
             name
-            for name, p in reader_of(model).distinct.items()
+            for name, p in layout_of(model).distinct.items()
             if p.fwd_hooks or p.bwd_hooks
         ]
         _test_effect(model, proof, [*standing, *read])
         blind = [name for name in (*standing, *read) if not proof.effective.get(name)]
-        if hooks_at_begin(model) is not None and any(
+        if kept_of(model).at_begin is not None and any(
             " (torch)" in entry for entry in ambient(model)
         ):
             return "a PyTorch hook is on a module"
@@ -158,7 +158,7 @@ def implementation(
     reason = why_not_streamed(model, sites)
     if reason is not None:
         return f"eager, since {reason}"
-    kinds = proved(model, "streamed", lambda: _prove(model)).kinds
+    kinds = proof_of(model).once("streamed", lambda: _prove(model)).kinds
     changed = partial(replace, differentiated=differentiated)
     ways = {
         is_fused(changed(kind, windowed=(window or n) < n), n) for kind, window in kinds
@@ -198,12 +198,12 @@ def streamed(
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    with steady(model):  # first, since it computes the stamp before anything is changed
+    with opened(model):  # first, since it computes the stamp before anything is changed
         ALL_ATTENTION_FUNCTIONS.register(NAME, _attend)
         ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _window_of)
         before = [
             (c, c._attn_implementation)
-            for c in reader_of(model).configs
+            for c in layout_of(model).configs
             if hasattr(c, "_attn_implementation")
         ]
         sites = [block.attn for block in model.blocks]
@@ -419,7 +419,7 @@ def _everything(model: Bridge, ids: Tensor) -> dict[str, Tensor]:
     seen: dict[str, Tensor] = {}
     readers = (
         Hook("look", name, partial(_keep, seen, name))
-        for name in reader_of(model).distinct
+        for name in layout_of(model).distinct
     )
     with torch.no_grad(), attached(model, *readers), warnings.catch_warnings():
         warnings.simplefilter("ignore")

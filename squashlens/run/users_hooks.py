@@ -21,15 +21,15 @@ from squashlens._typing import Bridge
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.model.agreement import agree
 from squashlens.model.anatomy import dtype_of, residual_site
-from squashlens.model.hooking.hook import Hook, attached, torch_hook
+from squashlens.model.hooking.hook import Hook, attached, torch_hook, writes
 from squashlens.model.hooking.standing import (
     Standing,
     standing,
     with_hooks,
     without_ambient,
 )
-from squashlens.model.reader import writes
-from squashlens.model.state import hooks_at_begin, proved
+from squashlens.model.layout import kept_of
+from squashlens.model.proof import proof_of
 
 BATCH = "the numbers of a prompt depend on the other prompts in its batch"
 RANDOM = "the model gives other numbers in each run"
@@ -52,7 +52,7 @@ def users_hooks_tested(
     model: Bridge, ids: Int[Tensor, "prompt position"], run: Run
 ) -> Iterator[None]:
     """Around a pass: see whether users' hooks edit, and test those that do with `run`. See the module."""
-    at_begin = hooks_at_begin(model)
+    at_begin = kept_of(model).at_begin
     # A certificate moves rounding at random, within a mode of its own.
     moved = any(
         type(mode).__module__.startswith("squashlens.")
@@ -66,7 +66,7 @@ def users_hooks_tested(
     if (
         at_begin is None
         or not users
-        or key_of(model) in proved(model, "users' hooks", list[Any])
+        or key_of(model) in proof_of(model).once("users' hooks", list[Any])
     ):
         yield
         return
@@ -75,7 +75,7 @@ def users_hooks_tested(
     if edited:
         with with_hooks(model, at_begin):
             _test(model, ids[:1], run, users)
-        proved(model, "users' hooks", list[Any]).append(key_of(model))
+        proof_of(model).once("users' hooks", list[Any]).append(key_of(model))
 
 
 def _test(

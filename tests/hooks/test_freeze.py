@@ -12,7 +12,7 @@ import squashlens as sl
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.freeze import freezing
 from squashlens.measure.session import Session
-from squashlens.model.state import steady
+from squashlens.model.proof import opened
 from squashlens.run.derivatives.spans import open_spans
 from tests.cases import (
     COMMON,
@@ -42,7 +42,7 @@ def without_biases(config: Any, folder: Path) -> Any:
 
 def completeness(model: Any, freeze: Any, query: int = -1) -> float:
     """|Σ_i J_i v⁽⁰⁾_i − y_n| relative to |y_n|, from the graph that the Jacobian is taken of."""
-    with steady(model):
+    with opened(model):
         session = Session.start(model, IDS, "completeness")
         span = open_spans(model, session.ids, freezing(freeze), [0], 3)[0]
     output, leaf = span.outputs["y"][:, query], span.leaf

@@ -18,7 +18,7 @@ from squashlens.errors import (
     StaleCaptureError,
     UnsoundModelError,
 )
-from squashlens.model.state import steady
+from squashlens.model.proof import opened
 from tests.hooks.passes import IDS, logits
 from tests.references import raw
 
@@ -329,7 +329,7 @@ def test_a_function_that_fails_is_named(bridge_of: Callable[..., Any]) -> None:
             sl.jacobian_norms(model, IDS)
         with (
             pytest.raises(RuntimeError, match="^My table does not require grad"),
-            steady(model),
+            opened(model),
         ):
             raise RuntimeError(
                 "My table does not require grad."

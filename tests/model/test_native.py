@@ -11,7 +11,7 @@ import torch
 import squashlens as sl
 from squashlens import hooks as change
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.model.state import fingerprint_of
+from squashlens.model.proof import fingerprint_of
 from squashlens.run.generate import Prompt, generate
 from tests.native import KINDS, Plain, compiled, native, previous_token
 

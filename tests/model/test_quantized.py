@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import squashlens as sl
-from squashlens.model.state import fingerprint_of as fingerprint
+from squashlens.model.proof import fingerprint_of as fingerprint
 from tests.cases import CONFIGS, MORE, foreign, random_model
 from tests.references import jacobian_by_jacrev, path_sum, plain_outputs
 

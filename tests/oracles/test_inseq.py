@@ -12,7 +12,7 @@ import squashlens as sl
 from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.model.anatomy import n_blocks, residual_site
-from squashlens.model.state import steady
+from squashlens.model.proof import opened
 
 RECORDED: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_name("inseq.json").read_text(encoding="utf-8")
@@ -35,7 +35,7 @@ def test_saliency_is_the_gradient_of_the_largest_logit(tiny: Any) -> None:
         best == RECORDED["saliency"]["ids"][-1]
     )  # the logit that inseq was asked for is the largest
     row = tiny.original_model.get_output_embeddings().weight[best].detach()[None]
-    with steady(tiny):
+    with opened(tiny):
         found = Products(Pullback(session, [0]), len(ids) - 1).frobenius(row)[0]
     recorded = np.array(RECORDED["saliency"]["scores"])[: len(ids)]
     assert recorded.min() > 1e-3 * recorded.max()

@@ -9,7 +9,7 @@ from transformer_lens.tools.analysis import JacobianLens
 
 import squashlens as sl
 from squashlens.model.anatomy import n_blocks
-from squashlens.model.state import steady
+from squashlens.model.proof import opened
 from squashlens.run.derivatives.spans import open_spans, vjps
 
 PROMPT = "How many ones? 11 ="
@@ -32,7 +32,7 @@ def test_the_lens_of_one_prompt_is_the_sum_of_blocks(skip: int, tiny: Any) -> No
     ids = sl.prompts.tokenize(tiny, PROMPT)
     positions, top = list(range(skip, ids.shape[1] - 1)), n_blocks(tiny)
     for layer in layers:
-        with steady(tiny):
+        with opened(tiny):
             span = open_spans(tiny, ids, [], [layer + 1], top)[layer + 1]
         eye = torch.eye(span.leaf.shape[-1])
         total = torch.zeros_like(eye)

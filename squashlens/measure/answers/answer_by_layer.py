@@ -28,7 +28,7 @@ from squashlens.model.anatomy import (
 from squashlens.model.applied import probe_ids
 from squashlens.model.hooking.standing import without_ambient
 from squashlens.model.loading.random_weights import with_random_weights
-from squashlens.model.state import proved, steady
+from squashlens.model.proof import opened, proof_of
 from squashlens.records.results import Variable
 from squashlens.run.forward import next_logits
 from squashlens.run.last_tokens import at_last_tokens
@@ -118,7 +118,7 @@ def answer_by_layer(
     }
     for seed in range(n_random_models):
         untrained = with_random_weights(session.model, seed)
-        with steady(untrained):
+        with opened(untrained):
             standing = _standing(_scores(untrained, asked))
         scored[f"random weights {seed}"] = {
             name: values[rows, asked.right] for name, values in standing.items()
@@ -199,7 +199,7 @@ def readout(
     Tested once for each state of the model: read at the last layer, they are those of the model's own logits. Hooks do
     not act on the readout itself.
     """
-    if not proved(model, "readout of streams", lambda: _reads_out(model)):
+    if not proof_of(model).once("readout of streams", lambda: _reads_out(model)):
         raise UnsoundModelError(
             f"The logits of {type(model.original_model).__name__} do not follow from its last residual stream by the "
             "final norm and the output embedding.",

@@ -28,7 +28,7 @@ from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.registration import measurement
 from squashlens.model.anatomy import n_blocks, residual_sites
 from squashlens.model.loading.random_weights import with_random_weights
-from squashlens.model.state import steady
+from squashlens.model.proof import opened
 from squashlens.model.verify import status
 from squashlens.records.results import Variable
 from squashlens.run.last_tokens import LastTokens, at_last_tokens
@@ -178,7 +178,7 @@ def probe_layers(
     length, r2_random, proofs = of_length(data)[:, None], np.full_like(r2, np.nan), []
     for seed in range(n_random_models if data.probed else 0):
         other = with_random_weights(model, seed)
-        with steady(other):
+        with opened(other):
             last = at_last_tokens(
                 other, prompts, residual_sites(other), label=f"random weights {seed}"
             )

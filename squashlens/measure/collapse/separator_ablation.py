@@ -54,7 +54,7 @@ from squashlens.model.anatomy import dtype_of
 from squashlens.model.applied import probe_ids, require_effective
 from squashlens.model.hooking.hook import Hook
 from squashlens.model.hooking.standing import without_ambient
-from squashlens.model.state import proved
+from squashlens.model.proof import proof_of
 from squashlens.model.text.context import display_tokens
 from squashlens.model.text.tokens import checked_prompts, require_same_vocabulary
 from squashlens.prompts import Token, one_token, stacked
@@ -358,7 +358,9 @@ def edit(run: PairRun, kind: Edit, other: int, seed: int) -> Variant:
 
 def require_position_ids(model: Bridge) -> None:
     """Raise for a model that does not use the position ids of a forward pass, in which a gap would have no effect."""
-    if not proved(model, "given position ids", lambda: _uses_position_ids(model)):
+    if not proof_of(model).once(
+        "given position ids", lambda: _uses_position_ids(model)
+    ):
         raise UnsoundModelError(
             f"{type(model.original_model).__name__} does not take position ids and a mask in a forward pass (models "
             "with ALiBi compute both themselves), so that delete_keep_positions cannot be measured.",

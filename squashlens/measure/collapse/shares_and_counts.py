@@ -13,7 +13,7 @@ from squashlens.errors import InputError, SquashlensError, UnsoundModelError
 from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.session import Session, streams_at
 from squashlens.model.anatomy import device_of, n_blocks, residual_sites, windows
-from squashlens.model.state import measured
+from squashlens.model.proof import public
 from squashlens.model.verify import require_sound
 from squashlens.prompts import Token, one_token
 from squashlens.run.forward import causal, context
@@ -23,7 +23,7 @@ from squashlens.theory.distances import distance, rms
 MASKS, POSITIONS = ("causal", "none"), ("kept", "none")
 
 
-@measured
+@public
 def shares_and_counts(
     model: Bridge, content: Sequence[Token] = ("1", "0"), *, times: int = 2
 ) -> xr.Dataset:

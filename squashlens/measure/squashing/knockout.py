@@ -25,7 +25,7 @@ from squashlens.model.applied import probe_ids
 from squashlens.model.hooking.hook import Hook, Unchecked, attached
 from squashlens.model.hooking.standing import without_ambient
 from squashlens.model.premises import require_attention_alone
-from squashlens.model.state import proved
+from squashlens.model.proof import proof_of
 from squashlens.model.text.context import display_tokens
 from squashlens.prompts import answers_after
 from squashlens.records.results import MODEL_UNITS
@@ -105,8 +105,7 @@ def knockout_effect(
     )
     if kind == "attention":
         require_attention_alone(session.model)
-    elif not proved(
-        session.model,
+    elif not proof_of(session.model).once(
         "identity is in embeddings",
         lambda: _only_in_embeddings(session.model),
     ):

@@ -28,10 +28,9 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.model.agreement import has_nan
 from squashlens.model.anatomy import learned_sink
+from squashlens.model.layout import layout_of
 from squashlens.model.live import POINTS, live_attention
-from squashlens.model.locks import locked
 from squashlens.model.memory import later
-from squashlens.model.reader import reader_of, writes
 
 if TYPE_CHECKING:
     from transformer_lens.hook_points import HookPoint
@@ -148,8 +147,7 @@ class Recipe:
 def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
     """Run the body with `hooks` on `model`, without the tests of `squashlens.applied`, and remove exactly these."""
     with ExitStack() as stack:
-        stack.enter_context(locked(model))  # left last
-        known, n_blocks = reader_of(model).points, len(model.blocks)
+        known, n_blocks = layout_of(model).points, len(model.blocks)
         points = [(hook, name) for hook in hooks for name in hook.points(n_blocks)]
         if any(name.endswith(POINTS) for _, name in points):
             stack.enter_context(live_attention(model))
@@ -319,7 +317,7 @@ def checking_results(model: Bridge) -> Iterator[None]:
     Where gradients are on, patterns are copied before hooks may write to them: the softmax's derivative needs its own.
     """
     with ExitStack() as stack:
-        for site, point in reader_of(model).distinct.items():
+        for site, point in layout_of(model).distinct.items():
             if (
                 point.fwd_hooks
                 and torch.is_grad_enabled()
@@ -380,6 +378,12 @@ def without_partials(function: object) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
     return function
+
+
+def writes(value: object) -> int:
+    """How often PyTorch saw a tensor written to, which it does not count in inference mode; 0 of other objects."""
+    counted = isinstance(value, Tensor) and not value.is_inference()
+    return value._version if counted else 0
 
 
 def _history(value: object) -> tuple[int, object]:

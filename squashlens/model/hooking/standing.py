@@ -17,8 +17,7 @@ from squashlens.model.hooking.hook import (
     function_name,
     without_partials,
 )
-from squashlens.model.locks import locked
-from squashlens.model.reader import reader_of
+from squashlens.model.layout import layout_of
 
 
 @dataclass(frozen=True)
@@ -78,10 +77,10 @@ def require_no_backward_hooks(model: Bridge) -> None:
 
 def standing(model: Bridge) -> Iterator[Standing]:
     """Every hook on a model, except those that libraries keep there as parts of the model."""
-    known = reader_of(model).points
+    known = layout_of(model).points
     used = {
         name: point
-        for name, point in reader_of(model).distinct.items()
+        for name, point in layout_of(model).distinct.items()
         if point.fwd_hooks or point.bwd_hooks
     }
     for name, point in sorted(used.items()):
@@ -119,14 +118,13 @@ def standing(model: Bridge) -> Iterator[Standing]:
 
 def _with_hooks(model: Bridge) -> dict[nn.Module, str]:
     """The modules that have PyTorch's hooks, and their names."""
-    reader = reader_of(model)
     return {
         module: name
-        for (module, name), held in zip(reader.names.items(), reader.every, strict=True)
-        if held["_forward_hooks"]
-        or held["_forward_pre_hooks"]
-        or held["_backward_hooks"]
-        or held["_backward_pre_hooks"]
+        for module, name in layout_of(model).names.items()
+        if module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
     }
 
 
@@ -144,6 +142,7 @@ _LIBRARIES = (
     "transformer_lens",
     "transformers.utils.output_capturing",
     WholePassesOnly.__module__,
+    "squashlens.model.proof",
     "squashlens.run.users_hooks",
 )
 
@@ -161,25 +160,24 @@ def _joins_points(handle: Any) -> bool:
 @contextmanager
 def without_ambient(model: Bridge) -> Iterator[None]:
     """Run the body without the hooks that are on the model, and then restore them."""
-    with locked(model):
-        points, kept = set(reader_of(model).distinct.values()), Tables()
-        joining = {
-            handle.hook.id
-            for point in points
-            for handle in point.fwd_hooks
-            if _joins_points(handle)
-        }
-        for (module, table), hooks in hooks_as_now(model).items():
-            own = (
-                (k, f)
-                for k, f in hooks.items()
-                if belongs_to_a_library(f) and not isinstance(f, WholePassesOnly)
-            )
-            kept[module, table] = OrderedDict(
-                (k, f) for k, f in own if k in joining or module not in points
-            )
-        with with_hooks(model, kept):
-            yield
+    points, kept = set(layout_of(model).distinct.values()), Tables()
+    joining = {
+        handle.hook.id
+        for point in points
+        for handle in point.fwd_hooks
+        if _joins_points(handle)
+    }
+    for (module, table), hooks in hooks_as_now(model).items():
+        own = (
+            (k, f)
+            for k, f in hooks.items()
+            if belongs_to_a_library(f) and not isinstance(f, WholePassesOnly)
+        )
+        kept[module, table] = OrderedDict(
+            (k, f) for k, f in own if k in joining or module not in points
+        )
+    with with_hooks(model, kept):
+        yield
 
 
 Tables = dict[
@@ -202,13 +200,12 @@ def hooks_as_now(model: Bridge) -> Tables:
 @contextmanager
 def with_hooks(model: Bridge, wanted: Tables) -> Iterator[None]:
     """Run the body with these hooks alone, and then restore those that the model has now."""
-    with locked(model):
-        places = {*wanted, *hooks_as_now(model)}
-        kept = [(module, table, getattr(module, table)) for module, table in places]
-        try:
-            for module, table, _ in kept:
-                setattr(module, table, wanted.get((module, table), OrderedDict()))
-            yield
-        finally:
-            for module, table, hooks in kept:
-                setattr(module, table, hooks)
+    places = {*wanted, *hooks_as_now(model)}
+    kept = [(module, table, getattr(module, table)) for module, table in places]
+    try:
+        for module, table, _ in kept:
+            setattr(module, table, wanted.get((module, table), OrderedDict()))
+        yield
+    finally:
+        for module, table, hooks in kept:
+            setattr(module, table, hooks)

@@ -18,7 +18,7 @@ import torch
 
 from squashlens._typing import listed
 from squashlens.errors import ModelAccessError
-from squashlens.model.reader import AGAIN
+from squashlens.model.finite import AGAIN
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"

@@ -17,11 +17,11 @@ from squashlens import zoo
 from squashlens._typing import short_repr
 from squashlens.bars import shown, write
 from squashlens.errors import InputError, ModelAccessError
+from squashlens.model.finite import AGAIN
 from squashlens.model.loading import cache as kept_folders
 from squashlens.model.loading.complete import refuse_adapter
 from squashlens.model.loading.gguf import convert, is_gguf
 from squashlens.model.loading.packaged import PACKAGED, located
-from squashlens.model.reader import AGAIN
 
 LEFT_OUT = (
     ".md",

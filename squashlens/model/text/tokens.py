@@ -20,7 +20,7 @@ from squashlens.checks.arguments import is_tokenized
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.model.anatomy import device_of, longest_prompt
 from squashlens.model.digests import digest
-from squashlens.model.locks import exclusive
+from squashlens.model.proof import without_passes
 from squashlens.model.text.start import start_of, warn_of_start
 from squashlens.remarks import remark
 from squashlens.sequences import GrowingSequence
@@ -136,7 +136,7 @@ def _ids(ids: list[Any]) -> list[int]:
     return ids
 
 
-@exclusive
+@without_passes
 def tokenize(
     model: Bridge, prompt: Prompts, *, bos: Bos = "family"
 ) -> Int[Tensor, "prompt position"]:

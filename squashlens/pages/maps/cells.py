@@ -28,7 +28,7 @@ from squashlens.measure.squashing.token_spans import Spans
 from squashlens.model.anatomy import n_blocks, residual_site, residual_sites
 from squashlens.model.memory import to_cpu
 from squashlens.model.native import outputs_are_tokens
-from squashlens.model.state import measured
+from squashlens.model.proof import public
 from squashlens.model.text.context import display_tokens
 from squashlens.model.verify import require_sound
 from squashlens.pages.maps.traces import LONGEST, RANKS, Traces
@@ -45,7 +45,7 @@ CELLS = 100_000  # cells whose ways are kept, over all traced queries
 SAME = ("model", "fingerprint", "dtype", "device", "ambient_hooks")  # of joined results
 
 
-@measured
+@public
 def measure(
     model: Bridge,
     prompt: PromptOrCapture,

@@ -18,7 +18,6 @@ from squashlens._typing import Bridge, Knockout, Method, Norm, SpansOfTokens
 from squashlens.errors import InputError, SquashlensError
 from squashlens.measure.registration import measurement
 from squashlens.measure.squashing.jacobians.sketch import Estimation
-from squashlens.model.locks import locked
 from squashlens.pages.maps.cells import FEWER, joined, measure
 from squashlens.pages.maps.given import find_query, of_result, refuse_options
 from squashlens.pages.maps.payload import payload, text_of
@@ -288,11 +287,9 @@ def squash_map(
     def again(
         result: xr.Dataset, wanted: int, tick: Callable[[float], None]
     ) -> xr.Dataset:
-        # A thread that waited for the end of `applied` could not be cancelled, and would show no progress.
-        with locked(model, wait=False):
-            more = measure(
-                model, prompt, query=wanted, alone=True, tick=tick, way=way, **chosen
-            )
+        more = measure(
+            model, prompt, query=wanted, alone=True, tick=tick, way=way, **chosen
+        )
         return joined(result, more, wanted)
 
     return SquashMap(held, again, seconds=time.perf_counter() - began)

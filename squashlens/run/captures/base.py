@@ -12,8 +12,8 @@ from squashlens.errors import StaleCaptureError
 from squashlens.model.anatomy import dtype_of
 from squashlens.model.digests import sha256, tensor_digest
 from squashlens.model.hooking.standing import ambient
-from squashlens.model.reader import precision
-from squashlens.model.state import fingerprint_of, proved
+from squashlens.model.proof import fingerprint_of, proof_of
+from squashlens.model.snapshot import precision
 from squashlens.run.users_hooks import key_of
 
 
@@ -84,7 +84,7 @@ class CaptureBase(ABC):
 
 def _given_in(model: Bridge) -> list[Any]:
     """The captures, with hooks, that the model is known to give in its present state."""
-    return proved(model, "captures", list[Any])
+    return proof_of(model).once("captures", list[Any])
 
 
 def _digest(words: str, tensors: Iterable[Tensor]) -> str:

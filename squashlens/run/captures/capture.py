@@ -29,7 +29,7 @@ from squashlens.model.anatomy import (
     width,
 )
 from squashlens.model.memory import human, require_room
-from squashlens.model.state import measured
+from squashlens.model.proof import public
 from squashlens.model.text.context import display_tokens
 from squashlens.model.text.tokens import Prompts, each_of, tokenize
 from squashlens.model.verify import require_sound
@@ -168,7 +168,7 @@ def capture(
     keep: Kept = ...,
     layers: Iterable[int] | None = ...,
 ) -> Capture: ...
-@measured
+@public
 def capture(
     model: Bridge,
     prompt: Prompts | GrowingSequence,

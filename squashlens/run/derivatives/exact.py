@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from squashlens._typing import Bridge, dtype_name
-from squashlens.errors import BusyModelError, InputError
+from squashlens.errors import InputError
 from squashlens.model.anatomy import device_of, dtype_of, quantization
+from squashlens.model.layout import layout_of
 from squashlens.model.memory import require_room
 from squashlens.model.native import is_native
-from squashlens.model.reader import contents_of, marks_of, reader_of
 from squashlens.model.wide import Wide
 from squashlens.remarks import remark
 
@@ -83,7 +83,7 @@ def in_float64(model: Bridge) -> Iterator[None]:
     before = [(tensor, tensor.data) for tensor in held.values()]
     experts = [
         (c, c._experts_implementation)
-        for c in reader_of(model).configs
+        for c in layout_of(model).configs
         if hasattr(c, "_experts_implementation")
     ]
     try:
@@ -93,18 +93,8 @@ def in_float64(model: Bridge) -> Iterator[None]:
             config._experts_implementation = (
                 "eager"  # the grouped kernels have no float64
             )
-        weights = [*model.parameters()]
-        widened = (
-            marks_of(weights),
-            contents_of(weights),
-        )  # buffers, such as frequencies, are the model's own to change
         with Wide():
             yield
-        if (marks_of(weights), contents_of(weights)) != widened:
-            raise BusyModelError(
-                "The model's weights were changed during a measurement; the change is undone.",
-                "Change them before or after the call, not from a hook or another thread.",
-            )
     finally:
         for tensor, narrow in before:
             tensor.data = narrow

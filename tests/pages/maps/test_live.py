@@ -108,13 +108,37 @@ def test_a_model_that_was_changed_since_is_not_joined() -> None:
     assert "The model was changed since the map was made" in live.said[-1]["text"]
 
 
-def test_a_model_in_use_is_an_error_and_no_wait(live: Any, tiny: Any) -> None:
+def once(function: Any) -> Any:
+    """A hook that calls a function the first time."""
+    called: list[Any] = []
+
+    def hook(tensor: Any, hook: Any) -> None:
+        if not called:
+            called.append(hook)
+            function()
+
+    return hook
+
+
+@pytest.mark.parametrize("used", ["under hooks", "in a call"])
+def test_a_model_in_use_is_an_error_and_no_wait(
+    used: str, live: Any, tiny: Any
+) -> None:
     before = live.result
-    with sl.applied(tiny):
+
+    def click(*_: Any) -> None:
         live.worker.asked(live, {"kind": "measure", "query": 1}, [])
         live.worker.thread.join(timeout=10)
         assert not live.worker.thread.is_alive()
-    assert "leave `applied`" in live.said[-1]["text"]
+
+    if used == "under hooks":
+        with sl.applied(tiny, sl.hooks.freeze_attention()):
+            click()
+        assert "The model was changed since the map" in live.said[-1]["text"]
+    else:
+        with tiny.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", once(click))]):
+            sl.path_bound(tiny, "1 =")
+        assert "Another thread measures this model" in live.said[-1]["text"]
     assert live.said[-1]["kind"] == "error"
     assert live.result is before
     ask(live, {"kind": "measure", "query": 1})

@@ -33,7 +33,7 @@ from squashlens.model.anatomy import (
 from squashlens.model.hooking.hook import Hook, Recipe
 from squashlens.model.hooking.standing import ambient
 from squashlens.model.memory import available, human, later, require_room
-from squashlens.model.state import proved
+from squashlens.model.proof import proof_of
 from squashlens.run.budget import (
     cotangents,
     cotangents_on_graph,
@@ -304,8 +304,8 @@ class Products:
             or ambient(self.session.model)
         ):
             return measure().cpu()
-        state = proved(
-            self.session.model, "norms of captures", object
+        state = proof_of(self.session.model).once(
+            "norms of captures", object
         )  # its code may have changed, not its passes
         keys = [
             (state, *about, self.query, pullback.to, pullback.top, layer)

@@ -29,7 +29,7 @@ from squashlens.model.anatomy import check_layer, device_of, n_blocks, width
 from squashlens.model.loading.random_weights import with_random_weights
 from squashlens.model.memory import human, require_room, to_cpu
 from squashlens.model.premises import require_paths, why_no_paths
-from squashlens.model.state import steady
+from squashlens.model.proof import opened
 from squashlens.model.verify import require_sound
 from squashlens.records.results import Variable
 from squashlens.remarks import remark
@@ -362,7 +362,7 @@ class _Work:
             else sketch.MISSED / 2
         )
         # A model of its own, such as a random one, has not been read by the call: it is read here, before it is moved.
-        with steady(model), certifying(model) if certifies else nullcontext():
+        with opened(model), certifying(model) if certifies else nullcontext():
             pullback, rounding = Pullback(self.session, self.layers), 0.0
             missing, seen = torch.zeros(()), []
             if certifies:

@@ -1,0 +1,226 @@
+"""Open a model for one public call, and keep what was found of it as long as it stays the same.
+
+A call of a public function *opens* the model. Its snapshot is compared with the one for which the last findings hold
+(`Proof`); with another one nothing is known, and the model is verified again. When the call ends, also by an error, the
+snapshot is compared once more. Meanwhile gradients are off, and a pass of the same model in another thread raises there.
+
+    good = proof_of(model).once("shared passes", lambda: try_it(model))
+
+runs `try_it` once for a proof.
+"""
+
+import functools
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from squashlens._typing import Bridge
+from squashlens.bars import one_bar
+from squashlens.checks.arguments import checked
+from squashlens.errors import BusyModelError, InputError, SquashlensError
+from squashlens.model.hooking.standing import ambient, hooks_as_now
+from squashlens.model.layout import (
+    Kept,
+    Layout,
+    Thread,
+    kept_of,
+    layout_of,
+    require_thread,
+    this_thread,
+)
+from squashlens.model.memory import awaited
+from squashlens.model.snapshot import Snapshot, fingerprint
+
+# Where errors are raised about edits that have no derivative.
+AUTOGRAD = os.path.dirname(torch.autograd.__file__)
+# In which a bridge keeps tensors of its last pass, with their graph.
+TRACES = ("_pattern", "_captured_pre_ln_residual")
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+@dataclass
+class Proof:
+    """What was found of a model, which holds as long as its snapshot is this one; filled when something is asked.
+
+    `status` says what was verified, or None before. A finding depends on the model alone, not on hooks: those belong to
+    a run.
+    """
+
+    snapshot: Snapshot
+    status: str | None = None
+    findings: dict[Any, Any] = field(default_factory=dict)
+
+    def once(self, what: Any, find: Callable[[], T]) -> T:
+        """The result of `find`, computed once; errors are not kept."""
+        if what not in self.findings:
+            self.findings[what] = find()
+        return self.findings[what]
+
+
+def proof_of(model: Bridge) -> Proof:
+    """What is known of the model, which is opened for this if it is not open."""
+    with opened(model) as proof:
+        return proof
+
+
+def fingerprint_of(model: Bridge) -> str:
+    """The model's fingerprint, computed once for a proof."""
+    with opened(model) as proof:
+        return proof.once("fingerprint", lambda: fingerprint(model, layout_of(model)))
+
+
+def settle(model: Bridge, proof: Proof) -> None:
+    """Let the proof hold for the model as it is now: its first passes may have set up the bridge."""
+    kept = kept_of(model)
+    kept.layout = Layout(model)
+    proof.snapshot = Snapshot.of(model, kept.layout)
+
+
+@contextmanager
+def opened(model: Bridge) -> Iterator[Proof]:
+    """Open the model, unless this thread has done so; raise an error if the body changes it."""
+    kept = kept_of(model)
+    if kept.is_open() and kept.proof is not None:
+        yield kept.proof
+        return
+    require_no_modes()
+    snapshot = Snapshot.of(model, layout_of(model))
+    if kept.proof is None or kept.proof.snapshot != snapshot:
+        kept.proof = Proof(snapshot)
+    hooks = ambient(model)
+    kept.at_begin = hooks_as_now(model) if hooks else None
+    kept.owner = this_thread()
+    guard = model.original_model.register_forward_pre_hook(OneThread(kept.owner))
+    try:
+        # Whatever mode the caller is in.
+        with torch.inference_mode(False), torch.no_grad(), awaited():
+            yield kept.proof
+    except Exception as error:
+        _require_unchanged(model, kept)
+        _explain(error, hooks)
+        raise
+    finally:
+        guard.remove()
+        kept.owner, kept.at_begin = None, None
+        _forget_last_pass(model)
+    _require_unchanged(model, kept)
+
+
+def _require_unchanged(model: Bridge, kept: Kept) -> None:
+    """Raise an error if the model is another one than was opened."""
+    proof, layout = kept.proof, layout_of(model)
+    if (
+        proof is None
+        or not layout.is_current()
+        or proof.snapshot != Snapshot.of(model, layout)
+    ):
+        raise BusyModelError(
+            "A tensor or a setting of the model was changed during a measurement.",
+            "Change it before or after the call, not in a hook or another thread. Hooks keep counts and tensors in a "
+            "dict or list of yours or in `hook.ctx`, not on modules. A model that writes into its own tensors as it "
+            "runs, as recurrent ones do, is not measured.",
+        )
+
+
+def _forget_last_pass(model: Bridge) -> None:
+    """Let go of what the bridge keeps of a pass: its graph would stay in memory, and no copy could be made."""
+    for module in layout_of(model).modules:
+        for trace in TRACES:
+            if isinstance(vars(module).get(trace), Tensor):
+                vars(module)[trace] = None
+
+
+def _explain(error: Exception, hooks: list[str]) -> None:
+    """Raise an error that names the hooks on the model, if it failed in a pass with them."""
+    if not hooks or isinstance(error, SquashlensError | torch.OutOfMemoryError):
+        return
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    if nn.modules.module.__file__ in files or files[-1].startswith(AUTOGRAD):
+        raise InputError(
+            f"The model failed with its hooks ({'; '.join(hooks)}): {type(error).__name__}: {error}.",
+            "Correct the hook, or measure without it: a hook is called as fn(tensor, hook=…) and returns a tensor of "
+            "the same shape and dtype, or None. Where derivatives are taken, it edits a copy, `z = z.clone()`, and "
+            "detaches nothing. Certificates run in float64: convert constants with `.to(tensor)`.",
+        ) from error
+
+
+@dataclass(frozen=True, eq=False)
+class OneThread:
+    """A PyTorch hook before the whole model: stops passes in other threads while a call has it open."""
+
+    owner: Thread
+
+    def __call__(self, _module: object, _args: object) -> None:
+        require_thread(self.owner)
+
+
+def require_no_modes() -> None:
+    """Raise an error under autocast, which runs parts of the model in another dtype."""
+    kinds = ("cpu", "cuda", "mps")
+    active = [kind for kind in kinds if torch.is_autocast_enabled(kind)]
+    if active:
+        raise InputError(
+            f"Autocast is on for {active[0]}, which runs parts of the model in another dtype than results say.",
+            "Leave `torch.autocast`, and load the model in the dtype of the run.",
+        )
+
+
+def require_bridge(model: object) -> None:
+    """Raise an error for anything that is not a `TransformerBridge`."""
+    # Before this is imported, no bridge exists.
+    home = sys.modules.get("transformer_lens.model_bridge")
+    if home is None or not isinstance(model, home.TransformerBridge):
+        raise InputError(
+            f"model must be a TransformerBridge, not {model.__class__.__name__}.",
+            "Load one: `squashlens.load('tiny-gemma')`, or `TransformerBridge.boot_transformers(…)`.",
+        )
+
+
+def public(
+    function: Callable[P, T],
+    call: Callable[[inspect.BoundArguments], T] | None = None,
+    cheaper: str = "",
+    *,
+    runs: bool = True,
+) -> Callable[P, T]:
+    """Wrap a public function of a `model`: arguments are checked, there is one bar, and the model is open if it `runs`.
+
+    `call` gets the arguments, and calls the function; by default it is just called with them. `cheaper` says what takes
+    less time.
+    """
+    first = next(iter(inspect.signature(function).parameters.values()))
+    if first.name != "model":
+        raise TypeError(f"The first parameter of {function.__name__} is not model.")
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        bound = checked(function, args, kwargs)
+        model: Any = bound.arguments.get("model", first.default)
+        if first.annotation is Bridge:
+            require_bridge(model)
+        is_bridge = getattr(model, "original_model", None) is not None
+        with (
+            one_bar(function.__name__, cheaper),
+            opened(model) if runs and is_bridge else nullcontext(),
+        ):
+            if call is None:
+                return function(*bound.args, **bound.kwargs)
+            return call(bound)
+
+    setattr(run, "__validated__", True)  # noqa: B010
+    return run
+
+
+def without_passes(function: Callable[P, T]) -> Callable[P, T]:
+    """Wrap a public function of a `model` that does not run it, such as one that uses its tokenizer."""
+    return public(function, runs=False)

@@ -1,0 +1,172 @@
+"""Tell whether a model is the one that was verified, by what it is at one moment, as far as that is cheap to read.
+
+A `Snapshot` has of every tensor which it is, where its memory is, how often PyTorch saw it written to, and some of its
+entries; which modules there are; the configurations; train or eval mode; and the precision of products. Equal snapshots
+give equal numbers. Not seen are single entries written through ``.data``, and attributes of modules that stand in no
+configuration (docs/limits.md). The *fingerprint* covers every bit, and is the same in every process and on every
+device.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+import torch
+import xxhash
+from torch import Tensor, nn
+
+from squashlens._typing import Bridge
+from squashlens.errors import InputError
+from squashlens.model.anatomy import forget_lengths
+from squashlens.model.digests import parts, sha256, tensor_digest, text_of
+from squashlens.model.layout import Layout
+from squashlens.model.native import is_native
+
+SAMPLES = 256  # entries of a tensor that are read
+# Names, versions and formats in a configuration, which change no number.
+LABELS = frozenset(
+    {
+        "_name_or_path",
+        "_commit_hash",
+        "transformers_version",
+        "architectures",
+        "dtype",
+        "torch_dtype",
+        "use_cache",
+        "squashlens_origin",
+        "model_name",
+        "tokenizer_name",
+        "device",
+        "n_devices",
+        "seed",
+    }
+)
+Marks = tuple[int, int, int, bool]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a model is at one moment; equal ones give equal numbers."""
+
+    tensors: tuple[Marks, ...]
+    entries: list[str]
+    modules: list[int]
+    modes: list[bool]
+    configurations: list[str]
+    precision: str
+
+    @classmethod
+    def of(cls, model: Bridge, layout: Layout) -> "Snapshot":
+        """Of the model as it is now, through lists that are current."""
+        tensors = layout.tensors()
+        marks = tuple([_marks(tensor) for tensor in tensors])
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            entries = _entries(layout, tensors, marks)
+        return cls(
+            marks,
+            entries,
+            layout.children,
+            [module.training for module in layout.modules],
+            [_text(config) for config in layout.configs],
+            precision(),
+        )
+
+
+def _entries(
+    layout: Layout, tensors: list[Tensor], marks: tuple[Marks, ...]
+) -> list[str]:
+    """A digest of some entries of all tensors of each device and dtype, which are gathered together."""
+    places = [mark[:2] for mark in marks]
+    if places != layout.places:
+        layout.places, layout.samples = places, sampled(tensors)
+    found = []
+    for views in layout.samples.values():
+        gathered = torch.cat(views).view(torch.uint8).cpu()
+        found.append(xxhash.xxh3_128_hexdigest(gathered.numpy().data))
+    return found
+
+
+def _marks(tensor: Tensor) -> Marks:
+    """Which tensor it is, where its memory is, how often PyTorch saw it written to, and whether it has a gradient."""
+    if tensor.is_meta:
+        raise InputError(
+            "Some weights of this model are offloaded and not in memory.",
+            "Load it onto a device.",
+        )
+    writes = 0 if tensor.is_inference() else tensor._version
+    if type(tensor) in (Tensor, nn.Parameter):
+        place = tensor.data_ptr()
+    else:  # of quantized weights
+        place = sum(part.data_ptr() for part in parts(tensor))
+    return id(tensor), place, writes, tensor.requires_grad
+
+
+def sampled(tensors: Iterable[Tensor]) -> dict[Any, list[Tensor]]:
+    """Views of evenly spaced entries of every tensor, by device and dtype: so far apart that all columns are met."""
+    views: dict[Any, list[Tensor]] = {}
+    for whole in tensors:
+        for part in parts(whole.detach()):
+            held = part.untyped_storage().nbytes() // max(1, part.element_size())
+            count = min(part.numel(), held - part.storage_offset())
+            if not count:
+                continue
+            step = max(1, count // SAMPLES)
+            while gcd(step, part.shape[-1] if part.ndim else 1) != 1:
+                step -= 1
+            rows = part.as_strided(((count - 1) // step + 1,), (step,))
+            views.setdefault((part.device, part.dtype), []).append(rows)
+    return views
+
+
+def _text(config: Any) -> str:
+    """A configuration as text, without those inside it, which are listed themselves."""
+    plain = {
+        name: value
+        for name, value in vars(config).items()
+        if name not in LABELS and not hasattr(value, "to_dict")
+    }
+    return repr(plain)
+
+
+def precision() -> str:
+    """The settings of PyTorch that say how products round; the first word is that of float32."""
+    matmul: Any = torch.backends.cuda.matmul
+    try:
+        known = torch.get_float32_matmul_precision()
+    except RuntimeError:  # set by one of PyTorch's two interfaces, then by the other
+        known = "mixed"
+    newer = []
+    for one in (torch.backends, matmul):
+        setting = getattr(one, "fp32_precision", "none")
+        # "none" is what it was before it was set.
+        newer.append("ieee" if setting == "none" else setting)
+    names = (
+        "bf16_reduced_precision_reduction",
+        "fp16_reduced_precision_reduction",
+        "fp16_accumulation",
+    )
+    allowed = [getattr(matmul, f"allow_{name}", None) for name in names]
+    return f"{known} {newer} {allowed}"
+
+
+def fingerprint(model: Bridge, layout: Layout) -> str:
+    """16 hexadecimal digits made from every bit of the weights, and from the configuration. Names and paths are left
+    out."""
+    forget_lengths(model)  # what the last pass left follows from the configuration
+    inner: Any = model.original_model
+    config = vars(model.cfg) if is_native(model) else inner.config.to_dict()
+    counted = {id(tensor) for tensor in layout.tensors()}
+    words = [text_of(_without_labels(config))]
+    for name, tensor in (*inner.named_parameters(), *inner.named_buffers()):
+        if id(tensor) in counted:
+            own_name = name.replace("._original_component", "")
+            words.append(f"{own_name} {tensor_digest(tensor)}")
+    return sha256("\n".join(words))[:16]
+
+
+def _without_labels(config: Any) -> Any:
+    if not isinstance(config, dict):
+        return config
+    counted = {name: value for name, value in config.items() if name not in LABELS}
+    return {name: _without_labels(value) for name, value in counted.items()}
