@@ -15,6 +15,8 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from squashlens.run.run import Run
+
 
 def raw(function: Any) -> Any:
     """A public function as users call it: the tests' own type checks, which would answer first, taken off."""
@@ -467,3 +469,8 @@ def process_state() -> tuple[Any, ...]:
         plotly.io.templates.default,
         torch.get_num_threads(),
     )
+
+
+def run_of(model: Any) -> Run:
+    """A run of no function, for tests of what is below the measurements."""
+    return Run.open(model, "test")

@@ -107,8 +107,7 @@ def test_outputs_are_checked_before_the_work(
 
     assert all([sl.evaluate, sl.capture, sl.report])  # are imported
     for place in (
-        "measure.answers.evaluate.require_sound",
-        "run.captures.capture.require_sound",
+        "run.run.require_sound",
         "model.loading.load.load",
     ):
         monkeypatch.setattr(f"squashlens.{place}", work)

@@ -19,8 +19,9 @@ from squashlens.model.anatomy import dtype_of
 from squashlens.model.digests import digest, tensor_digest
 from squashlens.model.hooking.standing import without_ambient
 from squashlens.model.text.tokens import Prompts, tokenize
-from squashlens.run.captures.capture import Capture
+from squashlens.run.captured import Capture
 from squashlens.run.forward import forward
+from squashlens.run.run import Run
 
 # A prompt, or the cache of TransformerLens's `run_with_cache` (tensors by hook point names).
 Source = Any
@@ -86,9 +87,10 @@ def mean_activations(
         return look
 
     watch = [(site.replace("{block}", str(block)), add(block)) for block in blocks]
+    run = Run.open(model, "activations")
     with without_ambient(model):
         for prompt in ids.split(1):
-            forward(model, prompt, watch)
+            forward(run, prompt, watch)
     rows = {
         block: (total / len(ids)).to(dtype_of(model)) for block, total in sums.items()
     }

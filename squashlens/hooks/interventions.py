@@ -22,7 +22,7 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.model.anatomy import text_config, windows
 from squashlens.model.digests import digest
-from squashlens.model.hooking.hook import Hook, RowHook
+from squashlens.model.hooking.hook import Hook
 from squashlens.model.proof import require_bridge, without_passes
 from squashlens.model.text.context import display_tokens
 from squashlens.model.text.tokens import Prompts, require_tokenizer, tokenize
@@ -360,12 +360,13 @@ def rescored(
             else in_heads(within, chosen, dim=1)(scores)
         )
 
-    return RowHook(
+    return Hook(
         name if chosen is None else f"{name} in heads {listed(chosen)}",
         SCORES,
         edit,
         blocks,
         positional,
+        takes_sink=True,
     )
 
 

@@ -19,7 +19,7 @@ from squashlens.model.text import tokens
 from squashlens.model.verify import require_sound
 from squashlens.records.joining import joined, restated
 from squashlens.records.results import provenance
-from squashlens.run.captures.capture import Capture
+from squashlens.run.captured import Capture
 from squashlens.run.captures.pairs import refuse_keywords_of_capture
 
 T = TypeVar("T")

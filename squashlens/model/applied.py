@@ -16,7 +16,8 @@ from squashlens._typing import Bridge, listed
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.model.anatomy import context_length, device_of, last_logits
-from squashlens.model.hooking.hook import Hook, HookLike, attached, expanded_hooks
+from squashlens.model.hooking.attached import attached
+from squashlens.model.hooking.hook import Hook, HookLike, expanded_hooks
 from squashlens.model.hooking.standing import without_ambient
 from squashlens.model.proof import opened, proof_of, require_bridge
 
@@ -35,7 +36,8 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
         model: a bridge.
         hooks: hooks of squashlens such as `mask_tokens`, `Hook` objects, pairs ``(hook point, function)`` as in
             TransformerLens's `fwd_hooks`, or lists of these. A filter of names may replace the hook point. A function
-            is called as ``function(tensor)`` or ``function(tensor, hook=point)``, as its signature allows.
+            is called as ``function(tensor)`` or ``function(tensor, hook=point)``, as its signature allows. The token
+            ids of the pass, (prompt, position), are ``hook.ctx["token_ids"]``.
 
     Yields:
         The model. The provenance of results names a pair by its function's qualified name. A file is resumed only

@@ -2,7 +2,9 @@
 
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -12,9 +14,16 @@ from squashlens.errors import BusyModelError
 from squashlens.model.anatomy import length_dependent_encodings
 
 if TYPE_CHECKING:
-    from squashlens.model.hooking.standing import Tables
+    from squashlens.model.hooking.standing import Standing, Tables
     from squashlens.model.proof import Proof
 
+# Where PyTorch keeps a module's hooks.
+HOOK_TABLES = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
 KEPT = "_squashlens"  # the attribute of a bridge in which its `Kept` is
 Thread = tuple[int, int]  # a process, and a thread in it
 
@@ -41,35 +50,55 @@ class Layout:
         self.names = names
         self.modules = [one for one in names if not isinstance(one, HookPoint)]
         self.configs = _configurations(model)
-        self.children = self._children()
+        self.hooked_points = sorted(self.distinct.items())
         adapting = bool(length_dependent_encodings(model))
-        self._tables: list[dict[str, Tensor | None]] = []
-        self._frequencies: list[dict[str, Tensor | None]] = []
+        tables: list[dict[str, Any]] = []
+        self._frequencies: list[Mapping[str, Tensor | None]] = []
         for module in self.modules:
-            self._tables.append(module._parameters)
+            tables.append(module._parameters)
             if adapting and "original_max_seq_len" in vars(module):
                 self._frequencies.append(module._buffers)
             else:
-                self._tables.append(module._buffers)
-        self._tables = [table for table in self._tables if table]
+                tables.append(module._buffers)
+        self._tables = [table for table in tables if table]
+        self._children = [one._modules for one in self.modules if one._modules]
+        self.parts = self.read_parts()
+        # Where a bridge keeps tensors of its last pass, with their graph.
+        self.traces = [
+            (vars(module), name)
+            for module in self.modules
+            for name in ("_pattern", "_captured_pre_ln_residual")
+            if name in vars(module)
+        ]
         # Of the last snapshot: where tensors were, and views of their sampled entries.
         self.places: list[tuple[int, int]] = []
         self.samples: dict[Any, list[Tensor]] = {}
 
-    def _children(self) -> list[int]:
-        found: list[int] = []
-        for module in self.modules:
-            found.extend(map(id, module._modules.values()))
-            found.append(len(module._parameters) + len(module._buffers))
-        return found
+    def read_parts(self) -> list[int]:
+        """Which modules there are now, and how many parameters and buffers they have."""
+        children = chain.from_iterable(map(dict.values, self._children))
+        return [*map(id, children), *map(len, self._tables)]
 
     def is_current(self) -> bool:
         """Whether no module was replaced, and no parameter or buffer added or removed."""
-        return self.children == self._children()
+        return self.parts == self.read_parts()
+
+    def with_hooks(self) -> list[nn.Module]:
+        """The modules that have hooks of PyTorch now."""
+        found: list[nn.Module] = []
+        for module in self.names:
+            if (
+                module._forward_hooks
+                or module._forward_pre_hooks
+                or module._backward_hooks
+                or module._backward_pre_hooks
+            ):
+                found.append(module)
+        return found
 
     def tensors(self) -> list[Tensor]:
         """Parameters and buffers as they are now, but for those that follow from the length of a pass."""
-        found = [tensor for table in self._tables for tensor in table.values()]
+        found = [*chain.from_iterable(map(dict.values, self._tables))]
         for frequencies in self._frequencies:
             for name, tensor in frequencies.items():
                 if "original" in name:
@@ -80,8 +109,12 @@ class Layout:
 def _configurations(model: Bridge) -> list[Any]:
     """The configurations of a model, and those inside them, each once."""
     inner: Any = model.original_model
-    waiting = [model.cfg, vars(inner).get("cfg")]
-    waiting += [vars(module).get("config") for module in inner.modules()]
+    waiting: list[Any] = [model.cfg, vars(inner).get("cfg")]
+    for module in inner.modules():
+        config = vars(module).get("config")
+        # The bridge gives copies of its own to blocks.
+        if config is not None and type(config) is not type(model.cfg):
+            waiting.append(config)
     found: dict[int, Any] = {}
     for config in waiting:
         if hasattr(config, "__dict__") and id(config) not in found:
@@ -97,8 +130,9 @@ class Kept:
     layout: Layout | None = None
     proof: "Proof | None" = None
     owner: Thread | None = None
-    # The hooks that were on the model when it was opened, if there were any.
-    at_begin: "Tables | None" = None
+    # While it is open: the hooks on it, and the tables of those that it had at the begin, if there were any.
+    hooks: "list[Standing] | None" = None
+    at_begin: "tuple[Tables, list[Standing]] | None" = None
 
     def __deepcopy__(self, memo: Any) -> "Kept":
         return Kept()
@@ -110,7 +144,8 @@ class Kept:
         """Whether this thread has opened the model. Raises an error if another one has."""
         if self.owner is None or self.owner[0] != os.getpid():
             return False
-        require_thread(self.owner)
+        if self.owner[1] != threading.get_ident():
+            raise busy()
         return True
 
 
@@ -131,10 +166,9 @@ def this_thread() -> Thread:
     return os.getpid(), threading.get_ident()
 
 
-def require_thread(owner: Thread) -> None:
-    """Raise an error in any other thread than the one that has opened a model."""
-    if owner != this_thread():
-        raise BusyModelError(
-            "Another thread measures this model.",
-            "Wait until it is done, or use a copy of the model in this thread.",
-        )
+def busy() -> BusyModelError:
+    """The error for a thread that uses a model which another one has opened."""
+    return BusyModelError(
+        "Another thread measures this model.",
+        "Wait until it is done, or use a copy of the model in this thread.",
+    )

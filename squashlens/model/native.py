@@ -11,6 +11,7 @@ Its attention is not that of transformers, so patterns are always computed.
 """
 
 import copy
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,9 +25,14 @@ HOME = "transformer_lens.model_bridge.sources.native.model"
 
 def is_native(model: Bridge) -> bool:
     """Whether a bridge wraps a `NativeModel`, or a class derived from it."""
-    kinds = type(model.original_model).__mro__
+    return _is_native(type(model.original_model))
+
+
+@cache
+def _is_native(kind: type) -> bool:
     return any(
-        kind.__module__ == HOME and kind.__qualname__ == "NativeModel" for kind in kinds
+        base.__module__ == HOME and base.__qualname__ == "NativeModel"
+        for base in kind.__mro__
     )
 
 

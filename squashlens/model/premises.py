@@ -36,7 +36,8 @@ from squashlens.model.anatomy import (
     residual_sites,
 )
 from squashlens.model.applied import probe_ids, require_effective
-from squashlens.model.hooking.hook import Hook, attached
+from squashlens.model.hooking.attached import attached
+from squashlens.model.hooking.hook import Hook
 from squashlens.model.hooking.standing import without_ambient
 from squashlens.model.proof import proof_of
 

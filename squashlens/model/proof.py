@@ -1,8 +1,9 @@
 """Open a model for one public call, and keep what was found of it as long as it stays the same.
 
 A call of a public function *opens* the model. Its snapshot is compared with the one for which the last findings hold
-(`Proof`); with another one nothing is known, and the model is verified again. When the call ends, also by an error, the
-snapshot is compared once more. Meanwhile gradients are off, and a pass of the same model in another thread raises there.
+(`Proof`); with another one nothing is known, and the model is verified again. When the call ends, also by an error,
+the snapshot is compared once more. Meanwhile gradients are off, and a pass of the same model in another thread raises
+an error there.
 
     good = proof_of(model).once("shared passes", lambda: try_it(model))
 
@@ -26,14 +27,14 @@ from squashlens._typing import Bridge
 from squashlens.bars import one_bar
 from squashlens.checks.arguments import checked
 from squashlens.errors import BusyModelError, InputError, SquashlensError
-from squashlens.model.hooking.standing import ambient, hooks_as_now
+from squashlens.model.hooking.standing import Standing, hooks_as_now, look_for_hooks
 from squashlens.model.layout import (
     Kept,
     Layout,
     Thread,
+    busy,
     kept_of,
     layout_of,
-    require_thread,
     this_thread,
 )
 from squashlens.model.memory import awaited
@@ -41,8 +42,6 @@ from squashlens.model.snapshot import Snapshot, fingerprint
 
 # Where errors are raised about edits that have no derivative.
 AUTOGRAD = os.path.dirname(torch.autograd.__file__)
-# In which a bridge keeps tensors of its last pass, with their graph.
-TRACES = ("_pattern", "_captured_pre_ln_residual")
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -69,14 +68,17 @@ class Proof:
 
 def proof_of(model: Bridge) -> Proof:
     """What is known of the model, which is opened for this if it is not open."""
+    kept = kept_of(model)
+    if kept.proof is not None and kept.is_open():
+        return kept.proof
     with opened(model) as proof:
         return proof
 
 
 def fingerprint_of(model: Bridge) -> str:
     """The model's fingerprint, computed once for a proof."""
-    with opened(model) as proof:
-        return proof.once("fingerprint", lambda: fingerprint(model, layout_of(model)))
+    proof = proof_of(model)
+    return proof.once("fingerprint", lambda: fingerprint(model, layout_of(model)))
 
 
 def settle(model: Bridge, proof: Proof) -> None:
@@ -97,8 +99,9 @@ def opened(model: Bridge) -> Iterator[Proof]:
     snapshot = Snapshot.of(model, layout_of(model))
     if kept.proof is None or kept.proof.snapshot != snapshot:
         kept.proof = Proof(snapshot)
-    hooks = ambient(model)
-    kept.at_begin = hooks_as_now(model) if hooks else None
+    hooks = look_for_hooks(model)
+    kept.hooks = hooks
+    kept.at_begin = (hooks_as_now(model), hooks) if hooks else None
     kept.owner = this_thread()
     guard = model.original_model.register_forward_pre_hook(OneThread(kept.owner))
     try:
@@ -111,19 +114,15 @@ def opened(model: Bridge) -> Iterator[Proof]:
         raise
     finally:
         guard.remove()
-        kept.owner, kept.at_begin = None, None
+        kept.owner, kept.hooks, kept.at_begin = None, None, None
         _forget_last_pass(model)
     _require_unchanged(model, kept)
 
 
 def _require_unchanged(model: Bridge, kept: Kept) -> None:
     """Raise an error if the model is another one than was opened."""
-    proof, layout = kept.proof, layout_of(model)
-    if (
-        proof is None
-        or not layout.is_current()
-        or proof.snapshot != Snapshot.of(model, layout)
-    ):
+    proof, layout = kept.proof, kept.layout
+    if proof is None or layout is None or proof.snapshot != Snapshot.of(model, layout):
         raise BusyModelError(
             "A tensor or a setting of the model was changed during a measurement.",
             "Change it before or after the call, not in a hook or another thread. Hooks keep counts and tensors in a "
@@ -134,20 +133,21 @@ def _require_unchanged(model: Bridge, kept: Kept) -> None:
 
 def _forget_last_pass(model: Bridge) -> None:
     """Let go of what the bridge keeps of a pass: its graph would stay in memory, and no copy could be made."""
-    for module in layout_of(model).modules:
-        for trace in TRACES:
-            if isinstance(vars(module).get(trace), Tensor):
-                vars(module)[trace] = None
+    layout = kept_of(model).layout
+    for attributes, name in layout.traces if layout is not None else ():
+        if isinstance(attributes.get(name), Tensor):
+            attributes[name] = None
 
 
-def _explain(error: Exception, hooks: list[str]) -> None:
+def _explain(error: Exception, hooks: list[Standing]) -> None:
     """Raise an error that names the hooks on the model, if it failed in a pass with them."""
     if not hooks or isinstance(error, SquashlensError | torch.OutOfMemoryError):
         return
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     if nn.modules.module.__file__ in files or files[-1].startswith(AUTOGRAD):
+        names = "; ".join(hook.name for hook in hooks)
         raise InputError(
-            f"The model failed with its hooks ({'; '.join(hooks)}): {type(error).__name__}: {error}.",
+            f"The model failed with its hooks ({names}): {type(error).__name__}: {error}.",
             "Correct the hook, or measure without it: a hook is called as fn(tensor, hook=…) and returns a tensor of "
             "the same shape and dtype, or None. Where derivatives are taken, it edits a copy, `z = z.clone()`, and "
             "detaches nothing. Certificates run in float64: convert constants with `.to(tensor)`.",
@@ -161,7 +161,9 @@ class OneThread:
     owner: Thread
 
     def __call__(self, _module: object, _args: object) -> None:
-        require_thread(self.owner)
+        process, thread = this_thread()
+        if process == self.owner[0] and thread != self.owner[1]:
+            raise busy()
 
 
 def require_no_modes() -> None:

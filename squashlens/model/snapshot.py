@@ -49,7 +49,7 @@ Marks = tuple[int, int, int, bool]
 class Snapshot:
     """What a model is at one moment; equal ones give equal numbers."""
 
-    tensors: tuple[Marks, ...]
+    tensors: list[Marks]
     entries: list[str]
     modules: list[int]
     modes: list[bool]
@@ -60,22 +60,44 @@ class Snapshot:
     def of(cls, model: Bridge, layout: Layout) -> "Snapshot":
         """Of the model as it is now, through lists that are current."""
         tensors = layout.tensors()
-        marks = tuple([_marks(tensor) for tensor in tensors])
+        marks: list[Marks] = []
+        for tensor in tensors:
+            kind = type(tensor)
+            if (kind is nn.Parameter or kind is Tensor) and not tensor.is_inference():
+                place, writes = tensor.data_ptr(), tensor._version
+            else:
+                place, writes = _strange(tensor)
+            marks.append((id(tensor), place, writes, tensor.requires_grad))
         with torch.no_grad(), torch._C.DisableTorchFunction():
             entries = _entries(layout, tensors, marks)
         return cls(
             marks,
             entries,
-            layout.children,
+            layout.read_parts(),
             [module.training for module in layout.modules],
             [_text(config) for config in layout.configs],
             precision(),
         )
 
+    def changed(self, before: "Snapshot") -> str:
+        """What is different from an earlier snapshot, in words."""
+        words = {
+            "tensors": "weights",
+            "entries": "weights",
+            "modules": "modules",
+            "modes": "train or eval mode",
+            "configurations": "configuration",
+            "precision": "precision of products",
+        }
+        found = {
+            word: None
+            for name, word in words.items()
+            if getattr(self, name) != getattr(before, name)
+        }
+        return " and ".join(found)
 
-def _entries(
-    layout: Layout, tensors: list[Tensor], marks: tuple[Marks, ...]
-) -> list[str]:
+
+def _entries(layout: Layout, tensors: list[Tensor], marks: list[Marks]) -> list[str]:
     """A digest of some entries of all tensors of each device and dtype, which are gathered together."""
     places = [mark[:2] for mark in marks]
     if places != layout.places:
@@ -87,28 +109,24 @@ def _entries(
     return found
 
 
-def _marks(tensor: Tensor) -> Marks:
-    """Which tensor it is, where its memory is, how often PyTorch saw it written to, and whether it has a gradient."""
-    if tensor.is_meta:
-        raise InputError(
-            "Some weights of this model are offloaded and not in memory.",
-            "Load it onto a device.",
-        )
-    writes = 0 if tensor.is_inference() else tensor._version
-    if type(tensor) in (Tensor, nn.Parameter):
-        place = tensor.data_ptr()
-    else:  # of quantized weights
-        place = sum(part.data_ptr() for part in parts(tensor))
-    return id(tensor), place, writes, tensor.requires_grad
+def _strange(tensor: Tensor) -> tuple[int, int]:
+    """Where a quantized tensor, or one made in inference mode, is, and how often it was written to."""
+    place = sum(part.data_ptr() for part in parts(tensor))
+    return place, 0 if tensor.is_inference() else tensor._version
 
 
 def sampled(tensors: Iterable[Tensor]) -> dict[Any, list[Tensor]]:
     """Views of evenly spaced entries of every tensor, by device and dtype: so far apart that all columns are met."""
     views: dict[Any, list[Tensor]] = {}
     for whole in tensors:
+        if whole.is_meta:
+            raise InputError(
+                "Some weights of this model are offloaded and not in memory.",
+                "Load it onto a device.",
+            )
         for part in parts(whole.detach()):
             held = part.untyped_storage().nbytes() // max(1, part.element_size())
-            count = min(part.numel(), held - part.storage_offset())
+            count = int(min(part.numel(), held - part.storage_offset()))
             if not count:
                 continue
             step = max(1, count // SAMPLES)

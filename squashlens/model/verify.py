@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from squashlens._typing import Bridge, listed, short_repr
+from squashlens._typing import Bridge, dtype_name, listed, short_repr
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.model.agreement import (
     FREQUENCIES,
@@ -35,7 +35,8 @@ from squashlens.model.anatomy import (
 )
 from squashlens.model.applied import probe_ids
 from squashlens.model.finite import require_finite
-from squashlens.model.hooking.hook import Hook, attached
+from squashlens.model.hooking.attached import attached
+from squashlens.model.hooking.hook import Hook
 from squashlens.model.hooking.standing import without_ambient
 from squashlens.model.layout import layout_of
 from squashlens.model.live import delegating
@@ -89,13 +90,14 @@ def require_sound(model: Any) -> Bridge:
             "Boot a new bridge without `enable_compatibility_mode`, which cannot be undone.",
         )
     _require_no_dead_hooks(model)
-    training = any(module.training for module in layout_of(model).modules)
-    if training and not is_native(model):  # native models start so, without dropout
+    proof = proof_of(model)
+    # Models of TransformerLens's own start in train mode, without dropout.
+    if any(proof.snapshot.modes) and not is_native(model):
         raise InputError(
             "The model is in train mode, so dropout may be active.",
             "Call `model.eval()`.",
         )
-    if proof_of(model).status is None:
+    if proof.status is None:
         _verify(model)
     return model
 
@@ -171,16 +173,29 @@ def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
 
     A success has the status `covers`: `VERIFIED` if `plain` is known to match the checkpoint.
     """
-    with torch.no_grad():
-        model(
-            probe_ids(model), use_cache=False, **last_logits(model)
-        )  # a bridge may set itself up at its first pass
+    _first_pass(model)
     with opened(model) as proof:
         _require_agreement(model, plain)
         require_causal(model)
         proof.findings[ATTENTION] = why_not_attention_alone(model)
         proof.status = covers
         settle(model, proof)
+
+
+def _first_pass(model: Bridge) -> None:
+    """Run the model once, which may set up the bridge; an error of several dtypes is put into words."""
+    try:
+        with torch.no_grad():
+            model(probe_ids(model), use_cache=False, **last_logits(model))
+    except RuntimeError as error:
+        kinds = {dtype_name(p.dtype): name for name, p in model.named_parameters()}
+        if len(kinds) == 1 or "dtype" not in str(error):
+            raise
+        where = "; ".join(f"{kind} as in {name}" for kind, name in kinds.items())
+        raise InputError(
+            f"The model's parameters have several dtypes ({where}), and it fails with them: {error}.",
+            "Give it one dtype: `model.to(torch.float32)`, or load it again with dtype=.",
+        ) from error
 
 
 def _require_agreement(model: Bridge, plain: Any) -> None:

@@ -4,19 +4,16 @@ Estimates count the floating-point numbers that are alive at once, beyond the we
 the allocator's peak. d is the width of the residual stream, m that of the MLP, q and k those of all queries and keys.
 """
 
-from squashlens._typing import Bridge
 from squashlens.errors import CapacityError, UnsoundModelError
 from squashlens.model.anatomy import (
-    device_of,
     dtype_of,
-    n_blocks,
     projected,
     text_config,
-    width,
     windows,
 )
 from squashlens.model.layout import layout_of
 from squashlens.model.memory import available, human, require_room
+from squashlens.run.run import Run
 from squashlens.theory.attention import CELLS, LONGEST, SHORTEST
 
 STEPWISE = (
@@ -27,118 +24,116 @@ STEPWISE = (
 BATCH_MEMORY = {"cpu": 1e8, "cuda": 8e9}  # bytes for a batch unless its size is given
 
 
-def pass_bytes(model: Bridge, prompts: int, n: int) -> int:
+def pass_bytes(run: Run, prompts: int, n: int) -> int:
     """Bytes of a forward pass without patterns and graph: the larger of what the MLP and what attention needs."""
-    d, m, q, k = _widths(model)
-    mlp = _mlp_copies(model) * m + 4 * d
-    if _by_rows(model):
-        attention, rows = d + 3 * q + 3 * k, _cells(model, prompts, n)
+    d, m, q, k = _widths(run)
+    mlp = _mlp_copies(run) * m + 4 * d
+    if _by_rows(run):
+        attention, rows = d + 3 * q + 3 * k, _cells(run, prompts, n)
     else:
         attention, rows = d + 5 * q + 3 * k, 0
     tokens = prompts * n
-    return max(tokens * mlp, tokens * attention + rows) * dtype_of(model).itemsize
+    return max(tokens * mlp, tokens * attention + rows) * run.dtype.itemsize
 
 
-def pattern_bytes(model: Bridge, prompts: int, n: int) -> int:
+def pattern_bytes(run: Run, prompts: int, n: int) -> int:
     """Bytes of one block's patterns: scores and weights in the model's dtype, and a softmax in float32."""
-    return prompts * int(model.cfg.n_heads) * n**2 * (2 * dtype_of(model).itemsize + 4)
+    return prompts * int(run.model.cfg.n_heads) * n**2 * (2 * run.dtype.itemsize + 4)
 
 
-def queries_and_keys(model: Bridge, prompts: int, n: int) -> int:
+def queries_and_keys(run: Run, prompts: int, n: int) -> int:
     """Bytes of the queries and keys of one block."""
-    return prompts * n * projected(model) * dtype_of(model).itemsize
+    return prompts * n * projected(run.model) * run.dtype.itemsize
 
 
-def products_bytes(model: Bridge, prompts: int, n: int, vjp_batch_size: int) -> int:
+def products_bytes(run: Run, prompts: int, n: int, vjp_batch_size: int) -> int:
     """Bytes of vector–Jacobian products block by block: the streams, one block's graph, and a batch of cotangents."""
-    d, m, q, k = _widths(model)
-    kept = n_blocks(model) * d + 4 * m + 4 * (q + k) + 10 * d
+    d, m, q, k = _widths(run)
+    kept = run.n_blocks * d + 4 * m + 4 * (q + k) + 10 * d
     each = max(
         3 * m + 4 * d, 4 * d + 5 * q + 4 * k
     )  # 4 d: input, output, and collecting the results
     return prompts * n * (kept + vjp_batch_size * each) * dtype_of(
-        model
-    ).itemsize + 4 * _cells(model, prompts, n)
+        run.model
+    ).itemsize + 4 * _cells(run, prompts, n)
 
 
-def cotangents(model: Bridge, prompts: int, n: int) -> int:
+def cotangents(run: Run, prompts: int, n: int) -> int:
     """The number of cotangents in a batch that fit; raises an error if not even one fits."""
-    device = device_of(model)
+    device = run.device
     fixed, one = (
-        products_bytes(model, prompts, n, 0),
-        products_bytes(model, prompts, n, 1),
+        products_bytes(run, prompts, n, 0),
+        products_bytes(run, prompts, n, 1),
     )
     what = f"One vector–Jacobian product on {prompts} × {n} tokens"
     require_room(one, device, what, "Use a shorter prompt, or fewer prompts at a time.")
-    return min(width(model), max(1, int(batch_memory(model) / (one - fixed))))
+    return min(run.width, max(1, int(batch_memory(run) / (one - fixed))))
 
 
-def cotangents_on_graph(model: Bridge, prompts: int, n: int) -> int:
+def cotangents_on_graph(run: Run, prompts: int, n: int) -> int:
     """The number of cotangents in a batch that fit if the whole graph with patterns is kept."""
-    return min(
-        width(model), max(1, int(batch_memory(model) / graph_bytes(model, prompts, n)))
-    )
+    return min(run.width, max(1, int(batch_memory(run) / graph_bytes(run, prompts, n))))
 
 
-def graph_bytes(model: Bridge, prompts: int, n: int) -> int:
+def graph_bytes(run: Run, prompts: int, n: int) -> int:
     """Bytes of one block's graph with attention patterns, or of one cotangent that goes back through it."""
-    wide = 8 * width(model) + 4 * _widths(model)[1] + 3 * int(model.cfg.n_heads) * n
-    return prompts * n * wide * dtype_of(model).itemsize
+    wide = 8 * run.width + 4 * _widths(run)[1] + 3 * int(run.model.cfg.n_heads) * n
+    return prompts * n * wide * run.dtype.itemsize
 
 
-def batch_memory(model: Bridge) -> float:
+def batch_memory(run: Run) -> float:
     """Bytes that a batch may need."""
-    device = device_of(model)
+    device = run.device
     return min(
         BATCH_MEMORY["cpu" if device.type == "cpu" else "cuda"], available(device) / 4
     )
 
 
-def require_products(model: Bridge, prompts: int, n: int, vjp_batch_size: int) -> None:
+def require_products(run: Run, prompts: int, n: int, vjp_batch_size: int) -> None:
     """Raise an error for a batch size that does not fit, with one that does."""
     free, size = (
-        available(device_of(model)),
-        products_bytes(model, prompts, n, vjp_batch_size),
+        available(run.device),
+        products_bytes(run, prompts, n, vjp_batch_size),
     )
     if size > free:
-        fits = cotangents(model, prompts, n)
+        fits = cotangents(run, prompts, n)
         raise CapacityError(
             f"vjp_batch_size={vjp_batch_size} needs {human(size)}, and {human(free)} are free.",
             f"Use vjp_batch_size={fits}.",
         )
 
 
-def _widths(model: Bridge) -> tuple[int, int, int, int]:
-    config, d = model.cfg, width(model)
+def _widths(run: Run) -> tuple[int, int, int, int]:
+    config, d = run.model.cfg, run.width
     q = int(config.n_heads) * int(config.d_head)
-    return d, int(getattr(config, "d_mlp", None) or 4 * d), q, projected(model) - q
+    return d, int(getattr(config, "d_mlp", None) or 4 * d), q, projected(run.model) - q
 
 
-def _mlp_copies(model: Bridge) -> int:
+def _mlp_copies(run: Run) -> int:
     """How many tensors of the MLP's width are alive at once: gate, value and product; input and output; or more."""
-    if "blocks.0.mlp.gate.hook_out" in layout_of(model).points:
+    if "blocks.0.mlp.gate.hook_out" in layout_of(run.model).points:
         return 3
-    config = text_config(model)
+    config = text_config(run.model)
     name = getattr(config, "activation_function", None) or getattr(
         config, "hidden_act", None
     )
     return 5 if name in STEPWISE else 2
 
 
-def _by_rows(model: Bridge) -> bool:
+def _by_rows(run: Run) -> bool:
     """Whether attention is computed in blocks of rows, because no fused kernel supports a cap or a window."""
     try:
-        windowed = any(windows(model))
+        windowed = any(windows(run.model))
     except UnsoundModelError:  # an unsupported kind of attention
         windowed = True
     return (
         windowed
-        or getattr(text_config(model), "attn_logit_softcapping", None) is not None
+        or getattr(text_config(run.model), "attn_logit_softcapping", None) is not None
     )
 
 
-def _cells(model: Bridge, prompts: int, n: int) -> int:
+def _cells(run: Run, prompts: int, n: int) -> int:
     """Numbers in a block of attention rows: logits, weights, and one more copy."""
-    heads = prompts * int(model.cfg.n_heads)
-    most = CELLS["cpu" if device_of(model).type == "cpu" else "cuda"]
+    heads = prompts * int(run.model.cfg.n_heads)
+    most = CELLS["cpu" if run.device.type == "cpu" else "cuda"]
     return 3 * heads * n * max(SHORTEST, min(LONGEST, n, most // (heads * n)))

@@ -8,17 +8,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge
 from squashlens.bars import bar
-from squashlens.model.anatomy import residual_site
-from squashlens.model.applied import applied
 from squashlens.model.hooking.hook import Hook
 from squashlens.run.budget import batch_memory, pass_bytes
 from squashlens.run.forward import forward, log_probabilities
+from squashlens.run.run import Run
 
 
 def edited_copies(
-    model: Bridge,
+    run: Run,
     ids: Int[Tensor, " position"],
     many: int,
     hooks: Callable[[list[int]], Sequence[Hook]],
@@ -29,28 +27,26 @@ def edited_copies(
     With a cache, `ids` follow what is in it.
     """
     whole = len(ids) + (0 if cache is None else int(cache.get_seq_length()))
-    size = max(1, int(batch_memory(model) / pass_bytes(model, 1, whole)))
+    size = max(1, int(batch_memory(run) / pass_bytes(run, 1, whole)))
     for numbers in bar(torch.arange(many).split(size), desc="variants", leave=False):
         kept: list[Tensor] = []
-        watch = [
-            (residual_site("y", model), lambda y, kept=kept: kept.append(y.clone()))
-        ]
+        watch = [(run.site("y"), lambda y, kept=kept: kept.append(y.clone()))]
         context = None
         if cache is not None:
             own = copy.deepcopy(cache)
             own.batch_repeat_interleave(len(numbers))
             context = {"use_cache": True, "past_key_values": own}
-        with applied(model, *hooks(numbers.tolist())):
-            forward(model, ids.expand(len(numbers), -1).clone(), watch, context)
+        with run.applied(*hooks(numbers.tolist())):
+            forward(run, ids.expand(len(numbers), -1).clone(), watch, context)
         yield kept[0]
 
 
 def log_p(
-    model: Bridge, y: Float[Tensor, "branch token d"], tokens: Int[Tensor, " token"]
+    run: Run, y: Float[Tensor, "branch token d"], tokens: Int[Tensor, " token"]
 ) -> Float[Tensor, "branch token"]:
     """The log-probability of each token of a text, from the y before it (teacher forcing), in float64 on the CPU."""
     wanted, parts = tokens.cpu().repeat(len(y)), []
-    for logs in log_probabilities(model, y.flatten(end_dim=1)):
+    for logs in log_probabilities(run, y.flatten(end_dim=1)):
         own, wanted = wanted[: len(logs)], wanted[len(logs) :]
         parts.append(logs.cpu().gather(1, own[:, None])[:, 0])
     return torch.cat(parts).view(y.shape[:2])

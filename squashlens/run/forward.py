@@ -13,35 +13,26 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge
 from squashlens.errors import UnsoundModelError
 from squashlens.model.agreement import agree, has_nan
 from squashlens.model.anatomy import (
     FULL,
     SLIDING,
-    device_of,
-    dtype_of,
     forget_lengths,
     last_logits,
     pattern_site,
-    residual_site,
     text_config,
     windows,
 )
-from squashlens.model.applied import applied, probe_ids
-from squashlens.model.hooking.hook import (
-    FROZEN_ATTENTION,
-    Hook,
-    Unchecked,
-    attached,
-    checking_results,
-)
+from squashlens.model.applied import probe_ids
+from squashlens.model.hooking.attached import attached, checking_results
+from squashlens.model.hooking.hook import FROZEN_ATTENTION, Hook
 from squashlens.model.hooking.standing import Standing, standing, without_ambient
 from squashlens.model.layout import kept_of
 from squashlens.model.memory import available, awaited, later, require_room, to_cpu
 from squashlens.model.native import is_native
-from squashlens.model.proof import proof_of
 from squashlens.run.budget import pass_bytes, pattern_bytes, queries_and_keys
+from squashlens.run.run import Run
 from squashlens.run.streamed import (
     AttentionObserver,
     streamed,
@@ -59,13 +50,13 @@ def causal(n: int) -> Bool[Tensor, "query key"]:
 
 
 def context(
-    model: Bridge,
+    run: Run,
     queries: Int[Tensor, " query"],
     keys: Int[Tensor, " key"],
     visible: Bool[Tensor, "query key"],
 ) -> dict[str, Any]:
     """Mask and position ids with which every token sees the past of its own prompt, within the block's window."""
-    device, dtype = device_of(model), dtype_of(model)
+    device, dtype = run.device, run.dtype
     distance = queries[:, None] - keys
 
     def mask(window: int | None) -> Tensor:
@@ -73,7 +64,7 @@ def context(
         closed = torch.full(seen.shape, torch.finfo(dtype).min, dtype=dtype)
         return closed.masked_fill(seen, 0.0)[None, None].to(device)
 
-    kinds = set(windows(model))
+    kinds = set(windows(run.model))
     masks: Any = {SLIDING if w else FULL: mask(w) for w in kinds}
     return {
         "attention_mask": masks if len(masks) > 1 else next(iter(masks.values())),
@@ -81,12 +72,23 @@ def context(
     }
 
 
+# Hook points that every pass comes to before y, or at y.
+UP_TO_Y = (
+    "blocks.",
+    "embed.",
+    "pos_embed.",
+    "hook_embed",
+    "hook_pos_embed",
+    "ln_final.",
+)
+
+
 class _ReachedError(BaseException):
     """The pass has come to y, and all that was asked for has been read."""
 
 
 def forward(
-    model: Bridge,
+    run: Run,
     ids: Int[Tensor, "prompt position"],
     watch: Watch,
     context: Mapping[str, Any] | None = None,
@@ -99,25 +101,25 @@ def forward(
     called with block and `Attention` if patterns are not computed. `frozen` holds weights constant in derivatives.
     """
     hooks = [Hook("squashlens", site, function) for site, function in watch]
-    with _prepare(model, ids, hooks, context, on_attention, frozen):
-        run_to_y(model, ids, context, hooks)
+    with _prepare(run, ids, hooks, context, on_attention, frozen):
+        run_to_y(run, ids, context, hooks)
 
 
 def next_logits(
-    model: Bridge,
+    run: Run,
     ids: Int[Tensor, "prompt position"],
     watch: Watch = (),
     context: Mapping[str, Any] | None = None,
 ) -> Float[Tensor, "prompt token"]:
     """Run the model as `forward` does, and return the logits at the last position."""
     hooks = [Hook("squashlens", site, function) for site, function in watch]
-    with _prepare(model, ids, hooks, context):
-        return run(model, ids, context)
+    with _prepare(run, ids, hooks, context):
+        return whole_pass(run, ids, context)
 
 
 @contextmanager
 def _prepare(
-    model: Bridge,
+    run: Run,
     ids: Tensor,
     hooks: Sequence[Hook],
     context: Mapping[str, Any] | None = None,
@@ -125,46 +127,46 @@ def _prepare(
     frozen: bool = False,
 ) -> Iterator[None]:
     """Around a pass: its hooks, attention as it has to be computed, and the test of users' hooks."""
-    reason = why_not_streamed(model, [hook.site for hook in hooks])
+    reason = why_not_streamed(run.model, [hook.site for hook in hooks])
     if reason is None:
-        runner: Any = streamed(model, on_attention, frozen=frozen)
+        runner: Any = streamed(run.model, on_attention, frozen=frozen)
     else:
         remedy = f"Use a shorter prompt, or fewer at a time. Patterns are computed since {reason}."
         require_room(
-            pattern_bytes(model, *ids.shape),
+            pattern_bytes(run, *ids.shape),
             ids.device,
             "A block's attention patterns",
             remedy,
         )
-        runner = applied(model, FROZEN_ATTENTION) if frozen else nullcontext()
+        runner = run.applied(FROZEN_ATTENTION) if frozen else nullcontext()
     with (
-        users_hooks_tested(model, ids, run) if context is None else nullcontext(),
+        users_hooks_tested(run, ids, whole_pass) if context is None else nullcontext(),
         runner,
-        attached(model, *hooks),
+        attached(run.model, *hooks),
     ):
         yield
 
 
-def run(
-    model: Bridge,
+def whole_pass(
+    run: Run,
     ids: Int[Tensor, "prompt position"],
     context: Mapping[str, Any] | None = None,
 ) -> Tensor:
     """Run the model once with its present hooks; the output head runs only on the last position."""
-    forget_lengths(model)
+    forget_lengths(run.model)
     options: dict[str, Any] = {
         "use_cache": False,
         **(context or {}),
-        **last_logits(model),
+        **last_logits(run.model),
     }
-    with checking_results(model):
-        last = model(ids, **options)[:, -1]
-    require_numbers(model, last)
+    with checking_results(run.model):
+        last = run.model(ids, **options)[:, -1]
+    require_numbers(run, last)
     return last
 
 
 def run_to_y(
-    model: Bridge,
+    run: Run,
     ids: Int[Tensor, "prompt position"],
     context: Mapping[str, Any] | None = None,
     watching: Sequence[Hook] = (),
@@ -174,51 +176,44 @@ def run_to_y(
     `watching` are hooks of this pass that are on the model. The head of a model with 262,144 tokens takes a quarter of
     a short pass.
     """
-    own, left = {id(hook.edit) for hook in watching}, {hook.site for hook in watching}
-    others = [
-        h
-        for h in standing(model)
-        if id(h.edit) not in own and not isinstance(h.function, Unchecked)
-    ]
-    if others and not {hook.module for hook in others} <= {*model.blocks.modules()}:
-        run(model, ids, context)
+    own = {id(hook.edit) for hook in watching}
+    others = [hook for hook in standing(run.model) if id(hook.edit) not in own]
+    in_blocks = {*run.model.blocks.modules()} if others else set()
+    after_y = [hook for hook in watching if not hook.site.startswith(UP_TO_Y)]
+    if after_y or any(hook.module not in in_blocks for hook in others):
+        whole_pass(run, ids, context)
         return
 
     def stop(y: Tensor) -> None:
-        require_numbers(model, y[:, -1])
-        if not left:
-            raise _ReachedError
+        require_numbers(run, y[:, -1])
+        raise _ReachedError
 
-    seen = [
-        Unchecked("seen", site, lambda _, site=site: left.discard(site))
-        for site in [*left]
-    ]
     try:
-        with attached(model, *seen, Unchecked("stop", residual_site("y", model), stop)):
-            run(model, ids, context)
+        with attached(run.model, Hook("stop", run.site("y"), stop, checked=False)):
+            whole_pass(run, ids, context)
     except _ReachedError:
         pass
 
 
-def require_numbers(model: Bridge, values: Tensor) -> None:
+def require_numbers(run: Run, values: Tensor) -> None:
     """Raise an error, which names the hooks on the model, if y or the logits have NaN.
 
     A device that is ahead with the pass is not waited for, unless users' hooks are on the model, which are tested next.
     """
     wrong, at_once = (
         has_nan(values),
-        values.device.type == "cpu" or kept_of(model).at_begin is not None,
+        values.device.type == "cpu" or kept_of(run.model).at_begin is not None,
     )
     with awaited() if at_once else nullcontext():
         if not at_once or wrong:
-            hooks = [hook for hook in standing(model) if hook.is_an_intervention]
-            later(wrong, partial(_nan, model, hooks), *(hook.name for hook in hooks))
+            hooks = [hook for hook in standing(run.model) if hook.is_an_intervention]
+            later(wrong, partial(_nan, run, hooks), *(hook.name for hook in hooks))
 
 
-def _nan(model: Bridge, hooks: Sequence[Standing]) -> UnsoundModelError:
+def _nan(run: Run, hooks: Sequence[Standing]) -> UnsoundModelError:
     under = f" with the hooks {'; '.join(hook.name for hook in hooks)}" if hooks else ""
     remedies = ["Use float32 or bfloat16, which have a wider range than float16."]
-    if dtype_of(model) != torch.float16:
+    if run.dtype != torch.float16:
         remedies = ["Load the model again: its weights may be damaged."]
     if hooks:
         remedies.insert(
@@ -238,30 +233,30 @@ def head_mean(
 
 
 def attention_of(
-    model: Bridge, ids: Int[Tensor, "prompt position"], blocks: Iterable[int]
+    run: Run, ids: Int[Tensor, "prompt position"], blocks: Iterable[int]
 ) -> dict[int, Attention | Float[Tensor, "prompt query key"]]:
     """The attention of each block from one forward pass: queries and keys, or mean patterns in float32 on the CPU.
 
     They stay on the device during the pass, if half of its free memory suffices; otherwise each moves at once.
     """
     blocks, (prompts, n) = list(blocks), ids.shape
-    device, cpu = device_of(model), torch.device("cpu")
-    if why_not_streamed(model) is not None:
+    device, cpu = run.device, torch.device("cpu")
+    if why_not_streamed(run.model) is not None:
         size = len(blocks) * prompts * n**2 * 4
         require_room(size, cpu, "The attention patterns", "Use a shorter prompt.")
         # They are joined to move together.
-        passing = pass_bytes(model, prompts, n) + pattern_bytes(model, prompts, n)
+        passing = pass_bytes(run, prompts, n) + pattern_bytes(run, prompts, n)
         target = device if 2 * size + passing < available(device) / 2 else cpu
         patterns: dict[int, Tensor] = {}
 
         def keep(block: int) -> Callable[[Tensor], None]:
             return lambda tensor: patterns.update({block: head_mean(tensor).to(target)})
 
-        forward(model, ids, [(pattern_site(b), keep(b)) for b in blocks])
+        forward(run, ids, [(pattern_site(b), keep(b)) for b in blocks])
         return dict(zip(patterns, to_cpu(list(patterns.values())), strict=True))
     kept, passing = (
-        len(blocks) * queries_and_keys(model, prompts, n),
-        pass_bytes(model, prompts, n),
+        len(blocks) * queries_and_keys(run, prompts, n),
+        pass_bytes(run, prompts, n),
     )
     target = device if kept + passing < available(device) / 2 else cpu
     require_room(
@@ -282,107 +277,108 @@ def attention_of(
         if block in blocks:
             found[block] = attention.to(target)
 
-    forward(model, ids, [], on_attention=keep_attention)
+    forward(run, ids, [], on_attention=keep_attention)
     return found
 
 
-MOST, ROOM = (
-    256,
-    2**28,
-)  # rows of logits at a time, and bytes that they may take: a vocabulary may have 262,144 tokens
+# Bytes that the logits of some rows may take, with copies for a scale or a cap: a vocabulary may have 262,144 tokens.
+PIECE = 1e8
 CELLS = {
     "cpu": 2**18,
     "cuda": 2**23,
 }  # log-probabilities at a time: on a CPU as many as its cache holds in float64
 
 
-def rows_together(model: Bridge) -> int:
+def rows_together(run: Run) -> int:
     """The number of rows of log-probabilities that are computed at a time."""
     return max(
         1,
-        CELLS["cpu" if device_of(model).type == "cpu" else "cuda"]
-        // int(model.cfg.d_vocab),
+        CELLS["cpu" if run.device.type == "cpu" else "cuda"]
+        // int(run.model.cfg.d_vocab),
     )
 
 
 def log_probabilities(
-    model: Bridge, y: Float[Tensor, "branch d"]
+    run: Run, y: Float[Tensor, "branch d"]
 ) -> Iterator[Float[Tensor, "branch outcome"]]:
     """Log-probabilities of the next token for each row of y, some rows at a time, in float64."""
-    require_understood(model)
-    for rows in y.split(max(1, min(MOST, ROOM // (8 * int(model.cfg.d_vocab))))):
-        for some in logits_of(model, rows).split(rows_together(model)):
+    require_understood(run)
+    each = 3 * max(4, run.dtype.itemsize) * int(run.model.cfg.d_vocab)
+    for rows in y.split(max(1, int(PIECE / each))):
+        for some in logits_of(run, rows).split(rows_together(run)):
             yield some.double().log_softmax(dim=-1)
 
 
-def require_understood(model: Bridge) -> None:
+def require_understood(run: Run) -> None:
     """Raise an error if the model's logits are not those computed here from y; tested once for each model state."""
-    if not proof_of(model).once("logits from y", lambda: _understood(model)):
+    if not run.proof.once("logits from y", lambda: _understood(run)):
         raise UnsoundModelError(
-            f"The logits of {type(model.original_model).__name__} do not follow from y as expected.",
+            f"The logits of {run.architecture} do not follow from y as expected.",
             "Use distances, which need no logits; next tokens cannot be compared for this model.",
         )
 
 
-def _understood(model: Bridge) -> bool:
+def _understood(run: Run) -> bool:
     seen: list[Tensor] = []
-    with without_ambient(model):
+    with without_ambient(run.model):
         truth = next_logits(
-            model,
-            probe_ids(model),
-            [(residual_site("y", model), lambda y: seen.append(y[:, -1]))],
+            run,
+            probe_ids(run.model),
+            [(run.site("y"), lambda y: seen.append(y[:, -1]))],
         )
-        found = logits_of(model, seen[0])
-    return agree(found, truth, dtype_of(model))
+        found = logits_of(run, seen[0])
+    return agree(found, truth, run.dtype)
 
 
 def logits_of(
-    model: Bridge, y: Float[Tensor, "branch d"]
+    run: Run, y: Float[Tensor, "branch d"]
 ) -> Float[Tensor, "branch outcome"]:
     """The logits of each row of y; `require_understood` tests that the model computes the same."""
-    plain = cast(Any, model.original_model)
-    head = plain.head if is_native(model) else plain.get_output_embeddings()
-    return _scaled(model, head(y[None].to(device_of(model), dtype_of(model)))[0])
+    plain = cast(Any, run.model.original_model)
+    head = plain.head if is_native(run.model) else plain.get_output_embeddings()
+    return _scaled(run, head(y[None].to(run.device, run.dtype))[0])
 
 
 def logits_among(
-    model: Bridge, y: Float[Tensor, "branch d"], tokens: Int[Tensor, " outcome"]
+    run: Run, y: Float[Tensor, "branch d"], tokens: Int[Tensor, " outcome"]
 ) -> Float[Tensor, "branch outcome"]:
     """The logits of some tokens for each row of y, from their columns of W_U; that saves most of a large vocabulary.
 
     Where these columns do not give what the whole head gives, which is tested once for each model state, it is used.
     """
-    if proof_of(model).once("logits of some tokens", lambda: _columns_suffice(model)):
-        return _among(model, y, tokens)
-    return logits_of(model, y)[:, tokens.to(device_of(model))]
+    if run.proof.once("logits of some tokens", lambda: _columns_suffice(run)):
+        return _among(run, y, tokens)
+    return logits_of(run, y)[:, tokens.to(run.device)]
 
 
-def _columns_suffice(model: Bridge) -> bool:
-    tokens = torch.arange(min(64, int(model.cfg.d_vocab)))
+def _columns_suffice(run: Run) -> bool:
+    tokens = torch.arange(min(64, int(run.model.cfg.d_vocab)))
     y = torch.randn(
-        4, int(model.cfg.d_model), generator=torch.Generator().manual_seed(0)
-    ).to(device_of(model))
+        4, int(run.model.cfg.d_model), generator=torch.Generator().manual_seed(0)
+    ).to(run.device)
     return agree(
-        _among(model, y, tokens),
-        logits_of(model, y)[:, tokens.to(y.device)],
-        dtype_of(model),
+        _among(run, y, tokens),
+        logits_of(run, y)[:, tokens.to(y.device)],
+        run.dtype,
     )
 
 
 def _among(
-    model: Bridge, y: Float[Tensor, "branch d"], tokens: Int[Tensor, " outcome"]
+    run: Run, y: Float[Tensor, "branch d"], tokens: Int[Tensor, " outcome"]
 ) -> Tensor:
-    weight, bias = model.W_U.detach(), model.b_U.detach()
+    weight, bias = run.model.W_U.detach(), run.model.b_U.detach()
     chosen = tokens.to(weight.device)
-    return _scaled(model, y.to(weight) @ weight[:, chosen] + bias[chosen])
+    return _scaled(run, y.to(weight) @ weight[:, chosen] + bias[chosen])
 
 
-def _scaled(model: Bridge, logits: Float[Tensor, "*many"]) -> Float[Tensor, "*many"]:
+def _scaled(run: Run, logits: Float[Tensor, "*many"]) -> Float[Tensor, "*many"]:
     """Logits under the scale, divisor or soft cap of the model's head."""
-    config = text_config(model)
-    # Of Cohere, Granite and Gemma 2. A factor of 1 would copy all logits.
-    names = ("logit_scale", "logits_scaling", "final_logit_softcapping")
-    scale, divisor, cap = (getattr(config, name, None) for name in names)
-    logits = logits * scale if scale else logits
+    config = text_config(run.model)
+    # Of Cohere, Falcon-H1, Granite and Gemma 2. A factor of 1 would copy all logits.
+    for name in ("logit_scale", "lm_head_multiplier"):
+        scale = getattr(config, name, None)
+        logits = logits * scale if scale not in (None, 1) else logits
+    divisor = getattr(config, "logits_scaling", None)
     logits = logits / divisor if divisor else logits
+    cap = getattr(config, "final_logit_softcapping", None)
     return torch.tanh(logits / cap) * cap if cap else logits

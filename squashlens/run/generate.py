@@ -15,26 +15,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge
 from squashlens.errors import InputError
 from squashlens.model.agreement import agree
 from squashlens.model.anatomy import (
     context_length,
-    device_of,
-    dtype_of,
     length_dependent_encodings,
-    n_blocks,
     text_config,
 )
 from squashlens.model.applied import probe_ids
-from squashlens.model.hooking.standing import ambient
 from squashlens.model.memory import available
 from squashlens.model.native import is_native, n_outcomes, outputs_are_tokens
-from squashlens.model.proof import proof_of
 from squashlens.remarks import remark
 from squashlens.run.budget import pass_bytes, pattern_bytes, queries_and_keys
-from squashlens.run.forward import run
+from squashlens.run.forward import whole_pass
 from squashlens.run.passes import batches
+from squashlens.run.run import Run
+from squashlens.run.streamed import FAILURES
 from squashlens.run.users_hooks import users_hooks_tested
 from squashlens.sequences import Ids
 
@@ -61,14 +57,14 @@ class Continuation:
 
 
 def generate(
-    model: Bridge, prompts: Sequence[Prompt], *, temperature: float = 0.0
+    run: Run, prompts: Sequence[Prompt], *, temperature: float = 0.0
 ) -> Iterator[dict[int, Continuation]]:
     """Continue each prompt; yields one dict for each batch, from the prompt's index to its continuation.
 
     At temperature 0 each token is the most likely one, whatever the checkpoint's generation settings say. Otherwise it
     is drawn from the softmax of logits / temperature with the prompt's own seed.
     """
-    limit = context_length(model)
+    limit = context_length(run.model)
     for prompt in prompts:
         if limit is not None and len(prompt.ids) + prompt.max_new_tokens > limit:
             raise InputError(
@@ -77,33 +73,33 @@ def generate(
             )
     kinds = ((len(prompt.ids), prompt.max_new_tokens) for prompt in prompts)
     for (_, max_new_tokens), part in batches(
-        kinds, lambda kind: _batch_size(model, sum(kind))
+        kinds, lambda kind: _batch_size(run, sum(kind))
     ):
         said = _batch(
-            model, [prompts[place] for place in part], max_new_tokens, temperature
+            run, [prompts[place] for place in part], max_new_tokens, temperature
         )
         yield dict(zip(part, said, strict=True))
 
 
 def _batch(
-    model: Bridge, prompts: Sequence[Prompt], max_new_tokens: int, temperature: float
+    run: Run, prompts: Sequence[Prompt], max_new_tokens: int, temperature: float
 ) -> list[Continuation]:
-    if not outputs_are_tokens(model):
+    if not outputs_are_tokens(run.model):
         raise InputError(
-            f"This model reads {int(model.cfg.d_vocab)} tokens and puts out {n_outcomes(model)} outcomes, so its "
-            "output cannot be its next input.",
+            f"This model reads {int(run.model.cfg.d_vocab)} tokens and puts out {n_outcomes(run.model)} outcomes, so "
+            "its output cannot be its next input.",
             "Use `top_tokens`, which gives one distribution over its outcomes.",
         )
     ends, ids = (
-        _ends(model),
-        torch.tensor([prompt.ids for prompt in prompts], device=device_of(model)),
+        _ends(run),
+        torch.tensor([prompt.ids for prompt in prompts], device=run.device),
     )
-    start, cache, ended = ids.shape[1], empty_cache(model), dict[int, Continuation]()
+    start, cache, ended = ids.shape[1], empty_cache(run), dict[int, Continuation]()
     cached = None if cache is None else {"use_cache": True, "past_key_values": cache}
-    with users_hooks_tested(model, ids, run):
+    with users_hooks_tested(run, ids, whole_pass):
         for step in range(max_new_tokens):
-            logits = run(
-                model, ids if cached is None or step == 0 else ids[:, -1:], cached
+            logits = whole_pass(
+                run, ids if cached is None or step == 0 else ids[:, -1:], cached
             )
             if temperature:
                 noise = [
@@ -130,31 +126,35 @@ def _batch(
     ]
 
 
-def empty_cache(model: Bridge) -> Any:
+def empty_cache(run: Run) -> Any:
     """An empty cache of keys and values; None where a token by itself would be another than in a whole pass."""
-    if is_native(model) or ambient(model) or length_dependent_encodings(model):
+    if is_native(run.model) or run.hooks() or length_dependent_encodings(run.model):
         return None
     return (
-        _cache(model)
-        if proof_of(model).once("tokens on a cache", lambda: _continues(model))
+        _cache(run)
+        if run.proof.once("tokens on a cache", lambda: _continues(run))
         else None
     )
 
 
-def _cache(model: Bridge) -> Any:
+def _cache(run: Run) -> Any:
     from transformers import DynamicCache
 
-    return DynamicCache(config=text_config(model))
+    return DynamicCache(config=text_config(run.model))
 
 
-def _continues(model: Bridge) -> bool:
+def _continues(run: Run) -> bool:
     """Whether a token on a cache has the logits that it has in the whole prompt: the libraries must pass caches on."""
-    ids, context = (
-        probe_ids(model),
-        {"use_cache": True, "past_key_values": _cache(model)},
-    )
-    run(model, ids[:, :-1], context)
-    if agree(run(model, ids[:, -1:], context), run(model, ids), dtype_of(model)):
+    ids = probe_ids(run.model)
+    try:
+        context = {"use_cache": True, "past_key_values": _cache(run)}
+        whole_pass(run, ids[:, :-1], context)
+        last = whole_pass(run, ids[:, -1:], context)
+    except torch.OutOfMemoryError:
+        raise
+    except (*FAILURES, IndexError):  # as of a model without attention
+        return False
+    if agree(last, whole_pass(run, ids), run.dtype):
         return True
     remark(
         "On cached keys and values a token has other logits here than in the whole prompt. So the whole prompt is run "
@@ -164,11 +164,13 @@ def _continues(model: Bridge) -> bool:
     return False
 
 
-def _ends(model: Bridge) -> set[int]:
+def _ends(run: Run) -> set[int]:
     """All tokens that end a text; instruct models have several."""
-    plain: Any = model.original_model
-    if is_native(model):
-        given = None if model.tokenizer is None else model.tokenizer.eos_token_id
+    plain: Any = run.model.original_model
+    if is_native(run.model):
+        given = (
+            None if run.model.tokenizer is None else run.model.tokenizer.eos_token_id
+        )
     else:
         given = getattr(plain.generation_config, "eos_token_id", None)
         given = plain.config.eos_token_id if given is None else given
@@ -192,10 +194,10 @@ def _gumbel(seed: str, step: int, size: int) -> Float[Tensor, " outcome"]:
     )
 
 
-def _batch_size(model: Bridge, n: int) -> int:
+def _batch_size(run: Run, n: int) -> int:
     """The number of prompts in a batch that fit: a pass, its keys and values, and a block's attention patterns."""
-    kept = n_blocks(model) * queries_and_keys(model, 1, n)
-    each = pass_bytes(model, 1, n) + kept + pattern_bytes(model, 1, n)
-    device = device_of(model)
+    kept = run.n_blocks * queries_and_keys(run, 1, n)
+    each = pass_bytes(run, 1, n) + kept + pattern_bytes(run, 1, n)
+    device = run.device
     memory = MEMORY if device.type == "cpu" else available(device) / 4
     return max(1, int(memory / each))

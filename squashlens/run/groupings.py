@@ -17,12 +17,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge
 from squashlens.bars import bar
-from squashlens.model.anatomy import device_of, residual_sites
 from squashlens.model.memory import require_room
 from squashlens.run.forward import forward
 from squashlens.run.generate import empty_cache
+from squashlens.run.run import Run
 from squashlens.run.streamed import patterns_written
 from squashlens.sequences import Ids
 
@@ -31,9 +30,9 @@ REASON = "a prompt is run again in another grouping"
 COPIES = (1, 3)  # copies of a prompt in a batch, where it cannot be cut
 
 
-def groupings(model: Bridge) -> list[str]:
+def groupings(run: Run) -> list[str]:
     """How the prompts are computed in each run, in words for the provenance."""
-    if empty_cache(model) is None:
+    if empty_cache(run) is None:
         return [
             "whole",
             *(f"whole, {copies} side by side, with patterns" for copies in COPIES),
@@ -42,7 +41,7 @@ def groupings(model: Bridge) -> list[str]:
 
 
 def grouped_streams(
-    model: Bridge,
+    run: Run,
     rows: Sequence[Ids],
     places: Sequence[Sequence[int]],
     *,
@@ -54,26 +53,26 @@ def grouped_streams(
     prompt that ends there, whose representation does not depend on what follows. The prompts of all rows follow one
     another.
     """
-    sites, many = residual_sites(model), sum(map(len, places))
-    size = (1 + len(PIECES)) * len(sites) * many * int(model.cfg.d_model) * 4
+    sites, many = run.sites(), sum(map(len, places))
+    size = (1 + len(PIECES)) * len(sites) * many * int(run.model.cfg.d_model) * 4
     require_room(
         size,
         torch.device("cpu"),
         "Keeping the representations of every run",
         "Use fewer prompts.",
     )
-    runs: list[list[Tensor]] = [[] for _ in groupings(model)]
+    runs: list[list[Tensor]] = [[] for _ in groupings(run)]
     for ids, wanted in bar(
         [*zip(rows, places, strict=True)], desc=label, unit="prompt"
     ):
-        tensor = torch.tensor([ids], device=device_of(model))
-        for kept, streams in zip(runs, _in_each(model, tensor, sites), strict=True):
+        tensor = torch.tensor([ids], device=run.device)
+        for kept, streams in zip(runs, _in_each(run, tensor, sites), strict=True):
             kept.append(streams[:, list(wanted)].cpu())
     return _wide(torch.stack([torch.cat(kept, dim=1) for kept in runs]))
 
 
 def continued_streams(
-    model: Bridge,
+    run: Run,
     ids: Ids,
     continuations: Sequence[Ids],
     sizes: Sequence[int | None] = (None, *PIECES),
@@ -83,15 +82,15 @@ def continued_streams(
     `sizes` are the groupings: None for the whole prompt, or the number of tokens in a piece. A piece of the prompt is
     run once, and continuations follow on copies of its cache. Where prompts cannot be cut, all groupings are run.
     """
-    sites, last = residual_sites(model), len(ids) - 1
-    if empty_cache(model) is None:
+    sites, last = run.sites(), len(ids) - 1
+    if empty_cache(run) is None:
         rows = [(*ids, *tokens[:-1]) for tokens in continuations]
         places = [range(last, len(row)) for row in rows]
-        of_rows = grouped_streams(model, rows, places, label="answers")
+        of_rows = grouped_streams(run, rows, places, label="answers")
         return of_rows[:, :, 0], list(
             of_rows[:, -1].split([len(tokens) for tokens in continuations], dim=1)
         )
-    device = device_of(model)
+    device = run.device
     prompt = torch.tensor([ids], device=device)
     tails = list(
         dict.fromkeys(tokens[:-1] for tokens in continuations)
@@ -101,9 +100,9 @@ def continued_streams(
     before_tokens: list[list[Tensor]] = [[] for _ in tails]
     for size in sizes:
         if size is None:
-            of_prompt, of_tails = _whole(model, prompt, parts, sites)
+            of_prompt, of_tails = _whole(run, prompt, parts, sites)
         else:
-            of_prompt, of_tails = _in_pieces(model, prompt, parts, sites, size)
+            of_prompt, of_tails = _in_pieces(run, prompt, parts, sites, size)
         streams.append(of_prompt)
         for kept, y in zip(before_tokens, of_tails, strict=True):
             kept.append(y)
@@ -117,19 +116,19 @@ def continued_streams(
 
 
 def _whole(
-    model: Bridge, prompt: Tensor, parts: Sequence[Tensor], sites: Sequence[str]
+    run: Run, prompt: Tensor, parts: Sequence[Tensor], sites: Sequence[str]
 ) -> tuple[Float[Tensor, "layer d"], list[Float[Tensor, "token d"]]]:
     """The streams at the prompt's last token, and y from there on, with each part after the prompt in one pass."""
     last = prompt.shape[1] - 1
     passes = [
-        _read(model, [torch.cat([prompt, part], dim=1)], sites, None)[:, last:]
+        _read(run, [torch.cat([prompt, part], dim=1)], sites, None)[:, last:]
         for part in parts
     ]
     return passes[0][:, 0], [streams[-1] for streams in passes]
 
 
 def _in_pieces(
-    model: Bridge,
+    run: Run,
     prompt: Tensor,
     parts: Sequence[Tensor],
     sites: Sequence[str],
@@ -137,12 +136,12 @@ def _in_pieces(
 ) -> tuple[Float[Tensor, "layer d"], list[Float[Tensor, "token d"]]]:
     """The same with the prompt run in pieces of `size` tokens, and each part on a copy of its cache."""
     with patterns_written(REASON):
-        cache = empty_cache(model)
-        start = _read(model, prompt.split(size, dim=1), sites, cache)[:, -1]
+        cache = empty_cache(run)
+        start = _read(run, prompt.split(size, dim=1), sites, cache)[:, -1]
         of_tails = []
         for part in parts:
             after = (
-                [_read(model, [part], sites[-1:], copy.deepcopy(cache))[0]]
+                [_read(run, [part], sites[-1:], copy.deepcopy(cache))[0]]
                 if part.shape[1]
                 else []
             )
@@ -154,20 +153,20 @@ def _wide(values: Tensor) -> Tensor:
     return values if values.dtype == torch.float64 else values.float()
 
 
-def _in_each(model: Bridge, ids: Tensor, sites: Sequence[str]) -> Iterator[Tensor]:
+def _in_each(run: Run, ids: Tensor, sites: Sequence[str]) -> Iterator[Tensor]:
     """The streams at all positions, of shape (layer, position, d), in each grouping."""
-    yield _read(model, [ids], sites, None)
+    yield _read(run, [ids], sites, None)
     with patterns_written(REASON):
-        if empty_cache(model) is None:
+        if empty_cache(run) is None:
             for copies in COPIES:
-                yield _read(model, [ids.expand(copies, -1).clone()], sites, None)
+                yield _read(run, [ids.expand(copies, -1).clone()], sites, None)
         else:
             for size in PIECES:
-                yield _read(model, ids.split(size, dim=1), sites, empty_cache(model))
+                yield _read(run, ids.split(size, dim=1), sites, empty_cache(run))
 
 
 def _read(
-    model: Bridge, pieces: Sequence[Tensor], sites: Sequence[str], cache: object
+    run: Run, pieces: Sequence[Tensor], sites: Sequence[str], cache: object
 ) -> Tensor:
     """The streams at all positions, with the pieces run one after another."""
     kept: dict[str, list[Tensor]] = {site: [] for site in sites}
@@ -177,6 +176,6 @@ def _read(
 
     context = None if cache is None else {"use_cache": True, "past_key_values": cache}
     for piece in pieces:
-        forward(model, piece, [(site, partial(keep, site)) for site in sites], context)
+        forward(run, piece, [(site, partial(keep, site)) for site in sites], context)
     there = kept[sites[-1]][0].device  # a model may be on several
     return torch.stack([torch.cat(parts).to(there) for parts in kept.values()])

@@ -7,12 +7,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge
 from squashlens.bars import bar
-from squashlens.model.anatomy import device_of
 from squashlens.run.budget import pass_bytes
 from squashlens.run.forward import next_logits
 from squashlens.run.passes import PASS_MEMORY, batches
+from squashlens.run.run import Run
 from squashlens.sequences import Ids
 
 
@@ -25,7 +24,7 @@ class LastTokens:
 
 
 def at_last_tokens(
-    model: Bridge,
+    run: Run,
     prompts: Sequence[Ids],
     sites: Sequence[str] = (),
     *,
@@ -34,10 +33,10 @@ def at_last_tokens(
     """Run every prompt under the hooks on the model, and keep its last token's activations at `sites`."""
     found: dict[str, Tensor] = {}
     following = torch.zeros(len(prompts), dtype=torch.long)
-    device = device_of(model)
+    device = run.device
 
     def size(n: int) -> int:
-        return max(1, int(PASS_MEMORY / pass_bytes(model, 1, n)))
+        return max(1, int(PASS_MEMORY / pass_bytes(run, 1, n)))
 
     def keep(site: str, part: list[int]) -> Callable[[Tensor], None]:
         def look(tensor: Tensor) -> None:
@@ -51,9 +50,7 @@ def at_last_tokens(
     with bar(total=len(prompts), desc=label, unit="prompt") as progress_bar:
         for _, part in batches(map(len, prompts), size):
             ids = torch.tensor([prompts[place] for place in part], device=device)
-            logits = next_logits(
-                model, ids, [(site, keep(site, part)) for site in sites]
-            )
+            logits = next_logits(run, ids, [(site, keep(site, part)) for site in sites])
             following[part] = logits.argmax(dim=-1).cpu()
             progress_bar.update(len(part))
     return LastTokens(found, following)

@@ -25,18 +25,20 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import DynamicCache
 
-from squashlens._typing import Bridge, Passes, one_of
+from squashlens._typing import Passes, one_of
 from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.model.agreement import SAME_OPERATIONS, agree
 from squashlens.model.anatomy import device_of, dtype_of, why_lengths_differ, width
-from squashlens.model.hooking.hook import Hook, attached
+from squashlens.model.hooking.attached import attached
+from squashlens.model.hooking.hook import Hook
 from squashlens.model.hooking.standing import ambient
 from squashlens.model.memory import available, require_room, to_cpu
 from squashlens.model.native import is_native
 from squashlens.model.proof import proof_of
 from squashlens.run.budget import batch_memory, pass_bytes
 from squashlens.run.forward import causal, context, forward
+from squashlens.run.run import Run
 from squashlens.run.streamed import (
     FAILURES,
     implementation,
@@ -76,7 +78,7 @@ class Plan:
     reads the first.
     """
 
-    model: Bridge
+    run: Run
     trunk: Ids
     branches: tuple[Branch, ...]
     sites: tuple[str, ...]
@@ -91,7 +93,7 @@ class Plan:
 
 
 def read(
-    model: Bridge,
+    run: Run,
     trunk: Ids,
     branches: Sequence[Branch],
     sites: Sequence[str],
@@ -112,7 +114,7 @@ def read(
     branches_on_trunk = [branch.along(trunk, positions) for branch in branches]
     each = tuple(dict.fromkeys(branches_on_trunk))  # equal prompts are run once
     plan = Plan(
-        model, trunk, each, tuple(sites), positions, hooks, tuple(branch_hooks), copies
+        run, trunk, each, tuple(sites), positions, hooks, tuple(branch_hooks), copies
     )
     _require_room(plan, len(branches))
     rows, route = _route(plan, passes)
@@ -122,7 +124,7 @@ def read(
             site: values[[number[b] for b in branches_on_trunk]]
             for site, values in rows.items()
         }
-    return Readings(rows, route, implementation(model, sites, plan.longest))
+    return Readings(rows, route, implementation(run.model, sites, plan.longest))
 
 
 def _route(plan: Plan, passes: Passes) -> tuple[dict[str, Tensor], str]:
@@ -143,11 +145,11 @@ def _share(plan: Plan) -> tuple[dict[str, Tensor] | None, str | None]:
     """The rows from shared passes, and the reason if they must not be used."""
     reason = (
         "hooks are on the model"
-        if ambient(plan.model)
-        else why_lengths_differ(plan.model, _pass_lengths(plan))
+        if ambient(plan.run.model)
+        else why_lengths_differ(plan.run.model, _pass_lengths(plan))
     )
     alone = "its prompts cannot share a pass"
-    if reason is None and is_native(plan.model):  # native models have no cache
+    if reason is None and is_native(plan.run.model):  # native models have no cache
         reason = alone
     if reason is not None:
         return None, reason
@@ -168,12 +170,12 @@ def _why_wrong(plan: Plan, rows: dict[str, Tensor]) -> str | None:
     """The reason why shared rows differ from separate passes of a few prompts; `None` if they agree, or did before."""
     chosen = _sample(plan)
     few = replace(plan, branches=tuple(plan.branches[i] for i in chosen))
-    known = proof_of(plan.model).once("prompts that share a pass", set[Any])
+    known = proof_of(plan.run.model).once("prompts that share a pass", set[Any])
     key = (few.trunk, few.branches, few.sites, few.positions)
     if not chosen or key in known:
         return None
     alone = _run_separately(few)
-    same = partial(agree, dtype=dtype_of(plan.model), tolerance=SAME_OPERATIONS)
+    same = partial(agree, dtype=dtype_of(plan.run.model), tolerance=SAME_OPERATIONS)
     for site, truth in alone.items():
         found = rows[site][chosen][..., : truth.shape[-1]]
         for branch, ours, theirs in zip(few.branches, found, truth, strict=True):
@@ -206,7 +208,7 @@ def _sample(plan: Plan) -> list[int]:
 def _run_separately(plan: Plan) -> dict[str, Tensor]:
     """Run every prompt as a whole, and those of one length in one batch, unless hooks depend on the trunk."""
     rows = _Rows(plan)
-    device = device_of(plan.model)
+    device = device_of(plan.run.model)
     with bar(total=len(plan.branches), desc="prompts") as progress_bar:
         for numbers in _of_one_length(plan):
             same = [plan.branches[number] for number in numbers]
@@ -217,12 +219,12 @@ def _run_separately(plan: Plan) -> dict[str, Tensor]:
             extra, length = None, len(same[0])
             if plan.positions is not None:
                 place = _positions(plan, same[0])
-                extra = context(plan.model, place, place, causal(length))
+                extra = context(plan.run, place, place, causal(length))
             keys = torch.arange(length).expand(len(same), -1)
             own = range(0, len(ids), plan.copies)
-            with attached(plan.model, *plan.hooks(same[0].at)):
+            with attached(plan.run.model, *plan.hooks(same[0].at)):
                 forward(
-                    plan.model,
+                    plan.run,
                     ids,
                     rows.watch(numbers, [length - 1] * len(same), keys, own),
                     extra,
@@ -243,9 +245,7 @@ def _of_one_length(plan: Plan) -> Iterator[list[int]]:
         return (
             1
             if own
-            else max(
-                1, int(batch_memory(plan.model) / pass_bytes(plan.model, 1, length))
-            )
+            else max(1, int(batch_memory(plan.run) / pass_bytes(plan.run, 1, length)))
         )
 
     for _, places in batches([len(plan.branches[number]) for number in order], size):
@@ -273,7 +273,7 @@ def batches(
 
 def _run_together(plan: Plan) -> dict[str, Tensor]:
     """Run the trunk in one pass, and then the tokens of the branches on its cache."""
-    rows, model, device = _Rows(plan), plan.model, device_of(plan.model)
+    rows, run, device = _Rows(plan), plan.run, plan.run.device
     on_trunk = [i for i, b in enumerate(plan.branches) if not b.tokens]
     leaving = [i for i, b in enumerate(plan.branches) if b.tokens]
     n = max(b.at for b in plan.branches)  # the part of the trunk that is needed
@@ -284,16 +284,16 @@ def _run_together(plan: Plan) -> dict[str, Tensor]:
     )
     trunk_positions = _positions(plan, Branch(n))
     if plan.positions is not None:
-        extra |= context(model, trunk_positions, trunk_positions, causal(n))
+        extra |= context(run, trunk_positions, trunk_positions, causal(n))
     if n:
         ends = [plan.branches[i].at - 1 for i in on_trunk]
         keys = torch.arange(n).expand(len(ends), n)
         keys = keys.masked_fill(
             keys > torch.tensor(ends, dtype=torch.long)[:, None], -1
         )
-        with attached(model, *plan.hooks(n)):
+        with attached(run.model, *plan.hooks(n)):
             forward(
-                model,
+                run,
                 torch.tensor([plan.trunk[:n]], device=device),
                 rows.watch(on_trunk, ends, keys),
                 extra,
@@ -345,13 +345,13 @@ def _on_cache(
     fresh.layers = [copy.copy(layer) for layer in cache.layers]
     extra = {"use_cache": True, "past_key_values": fresh}
     extra |= context(
-        plan.model, position, torch.cat([trunk_positions, position]), visible
+        plan.run, position, torch.cat([trunk_positions, position]), visible
     )
     ids = torch.tensor(
-        [[t for b in chosen for t in b.tokens]], device=device_of(plan.model)
+        [[t for b in chosen for t in b.tokens]], device=device_of(plan.run.model)
     )
-    with attached(plan.model, *plan.branch_hooks):
-        forward(plan.model, ids, rows.watch(group, ends, keys), extra)
+    with attached(plan.run.model, *plan.branch_hooks):
+        forward(plan.run, ids, rows.watch(group, ends, keys), extra)
     rows.take(group)
 
 
@@ -437,7 +437,7 @@ def _tokens_per_pass(plan: Plan, n: int) -> int:
     different branches is computed too and then masked, at a cost of q (n + q). So q is also limited to the number of
     trunk tokens, or a few hundred.
     """
-    model = plan.model
+    model = plan.run.model
     written = why_not_streamed(model, plan.sites) is not None
     each = 3 * int(model.cfg.n_heads) * dtype_of(model).itemsize if written else MASK
     cells = min(PASS_MEMORY, available(device_of(model)) / 4) / each
@@ -447,12 +447,12 @@ def _tokens_per_pass(plan: Plan, n: int) -> int:
 
 def _require_room(plan: Plan, prompts: int) -> None:
     """Raise an error if the rows of all prompts do not fit into CPU memory."""
-    heads = int(plan.model.cfg.n_heads)
+    heads = int(plan.run.model.cfg.n_heads)
     patterns = sum(site.endswith("hook_pattern") for site in plan.sites)
     each = patterns * heads * plan.longest + (len(plan.sites) - patterns) * width(
-        plan.model
+        plan.run.model
     )
-    size = prompts * each * dtype_of(plan.model).itemsize
+    size = prompts * each * dtype_of(plan.run.model).itemsize
     require_room(
         size,
         torch.device("cpu"),

@@ -32,9 +32,10 @@ from squashlens.model.anatomy import (
     residual_sites,
 )
 from squashlens.model.applied import ineffective_points, probe_ids
-from squashlens.model.hooking.hook import Hook, attached
-from squashlens.model.hooking.standing import ambient, without_ambient
-from squashlens.model.layout import kept_of, layout_of
+from squashlens.model.hooking.attached import attached
+from squashlens.model.hooking.hook import Hook
+from squashlens.model.hooking.standing import standing, without_ambient
+from squashlens.model.layout import layout_of
 from squashlens.model.native import is_native
 from squashlens.model.proof import opened, proof_of
 from squashlens.run.fused import Kind, attend, differentiable, is_fused
@@ -103,16 +104,11 @@ def why_not_streamed(model: Bridge, sites: Iterable[str] = ()) -> str | None:
         if proof.reason is not None:
             return proof.reason
         read = [points[site].name or site for site in sites if site in points]
-        standing = [
-            name
-            for name, p in layout_of(model).distinct.items()
-            if p.fwd_hooks or p.bwd_hooks
-        ]
-        _test_effect(model, proof, [*standing, *read])
-        blind = [name for name in (*standing, *read) if not proof.effective.get(name)]
-        if kept_of(model).at_begin is not None and any(
-            " (torch)" in entry for entry in ambient(model)
-        ):
+        hooks = standing(model)
+        on_points = [hook.point for hook in hooks if hook.point is not None]
+        _test_effect(model, proof, [*on_points, *read])
+        blind = [name for name in (*on_points, *read) if not proof.effective.get(name)]
+        if any(" (torch)" in hook.place for hook in hooks):
             return "a PyTorch hook is on a module"
         return f"a hook is at {blind[0]}" if blind else None
 

@@ -17,19 +17,19 @@ from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._pytree import tree_leaves
 
-from squashlens._typing import Bridge
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.model.agreement import agree
-from squashlens.model.anatomy import dtype_of, residual_site
-from squashlens.model.hooking.hook import Hook, attached, torch_hook, writes
+from squashlens.model.hooking.attached import attached
+from squashlens.model.hooking.hook import Hook, torch_hook, writes
 from squashlens.model.hooking.standing import (
     Standing,
+    key_of,
     standing,
     with_hooks,
     without_ambient,
 )
 from squashlens.model.layout import kept_of
-from squashlens.model.proof import proof_of
+from squashlens.run.run import Run
 
 BATCH = "the numbers of a prompt depend on the other prompts in its batch"
 RANDOM = "the model gives other numbers in each run"
@@ -37,52 +37,48 @@ REMEDIES = {
     BATCH: "Treat each prompt by itself in the function: `z[:, …]` instead of `z[0, …]`, and stored means.",
     RANDOM: "Use a function without random numbers that does not count its calls.",
 }
-Run = Callable[[Bridge, Tensor], Tensor]
-
-
-def key_of(model: Bridge) -> list[tuple[Any, ...]]:
-    """What tells the hooks on a model apart: a user's function itself, and of ours the name, which says everything."""
-    return [
-        (hook.name, hook.edit if hook.is_a_users else None) for hook in standing(model)
-    ]
+Pass = Callable[[Run, Tensor], Tensor]
 
 
 @contextmanager
 def users_hooks_tested(
-    model: Bridge, ids: Int[Tensor, "prompt position"], run: Run
+    run: Run, ids: Int[Tensor, "prompt position"], whole_pass: Pass
 ) -> Iterator[None]:
-    """Around a pass: see whether users' hooks edit, and test those that do with `run`. See the module."""
-    at_begin = kept_of(model).at_begin
+    """Around a pass: see whether users' hooks edit, and test those that do with `whole_pass`. See the module."""
+    at_begin = kept_of(run.model).at_begin
     # A certificate moves rounding at random, within a mode of its own.
     moved = any(
         type(mode).__module__.startswith("squashlens.")
         for mode in _get_current_function_mode_stack()
     )
     users = (
-        [hook for hook in standing(model) if hook.is_a_users]
+        [hook for hook in standing(run.model) if hook.is_a_users]
         if at_begin is not None and not moved
         else []
     )
     if (
         at_begin is None
         or not users
-        or key_of(model) in proof_of(model).once("users' hooks", list[Any])
+        or key_of(run.model) in run.proof.once("users' hooks", list[Any])
     ):
         yield
         return
     with edits(users) as edited:
         yield
     if edited:
-        with with_hooks(model, at_begin):
-            _test(model, ids[:1], run, users)
-        proof_of(model).once("users' hooks", list[Any]).append(key_of(model))
+        with with_hooks(run.model, *at_begin):
+            _test(run, ids[:1], whole_pass, users)
+        run.proof.once("users' hooks", list[Any]).append(key_of(run.model))
 
 
 def _test(
-    model: Bridge, prompt: Int[Tensor, "one position"], run: Run, users: list[Standing]
+    run: Run,
+    prompt: Int[Tensor, "one position"],
+    whole_pass: Pass,
+    users: list[Standing],
 ) -> None:
     """Raise an error for hooks that treat prompts of a batch differently, or let tokens depend on later ones."""
-    n, vocabulary = prompt.shape[1], int(model.cfg.d_vocab)
+    n, vocabulary = prompt.shape[1], int(run.model.cfg.d_vocab)
     cuts = sorted(
         {1, n // 2, n - 1} & {*range(1, n)}
     )  # the first token sees later ones, or they see the last
@@ -90,12 +86,12 @@ def _test(
     prompts = torch.cat(
         [prompt, torch.where(replaced, (prompt + vocabulary // 2) % vocabulary, prompt)]
     )
-    complaint = partial(_complaint, model, prompts, cuts, run)
+    complaint = partial(_complaint, run, prompts, cuts, whole_pass)
     wrong = complaint()
     if wrong and all(
         hook.module is not None for hook in users
     ):  # others cannot be taken off
-        with without_ambient(model):
+        with without_ambient(run.model):
             wrong = (
                 0 if wrong == complaint() else wrong
             )  # rounding alone may send a token to other experts
@@ -112,46 +108,46 @@ def _test(
 
 
 def _complaint(
-    model: Bridge, prompts: Int[Tensor, "prompt position"], cuts: list[int], run: Run
+    run: Run, prompts: Int[Tensor, "prompt position"], cuts: list[int], whole_pass: Pass
 ) -> str | int:
     """What is wrong: the cause of an error, the first of the tokens that earlier ones depend on, or nothing (0)."""
-    alone = [_final(model, row, run) for row in prompts.split(1)]
+    alone = [_final(run, row, whole_pass) for row in prompts.split(1)]
     apart = [torch.cat(parts) for parts in zip(alone[0], alone[-1], strict=True)]
     try:
-        both = _final(model, prompts[[0, -1]], run)
+        both = _final(run, prompts[[0, -1]], whole_pass)
     except torch.OutOfMemoryError:
         raise
     except Exception:  # a function that accepts only one prompt
         both = apart
-    if not _same(model, both, apart):
+    if not _same(run, both, apart):
         return (
             BATCH
-            if all(map(torch.equal, _final(model, prompts[:1], run), alone[0]))
+            if all(map(torch.equal, _final(run, prompts[:1], whole_pass), alone[0]))
             else RANDOM
         )
     for cut, (y, _) in zip(cuts, alone[1:], strict=True):
-        if not _same(model, [y[:, :cut]], [alone[0][0][:, :cut]]):
+        if not _same(run, [y[:, :cut]], [alone[0][0][:, :cut]]):
             return cut
     return 0
 
 
 def _final(
-    model: Bridge, rows: Int[Tensor, "prompt position"], run: Run
+    run: Run, rows: Int[Tensor, "prompt position"], whole_pass: Pass
 ) -> list[Tensor]:
     """y and the last logits."""
     y: list[Tensor] = []
     look = Hook(
         "squashlens",
-        residual_site("y", model),
+        run.site("y"),
         lambda found: y.append(found.detach().clone()),
     )
-    with attached(model, look), torch.no_grad():
-        logits = run(model, rows.clone())
+    with attached(run.model, look), torch.no_grad():
+        logits = whole_pass(run, rows.clone())
     return [y[0], logits]
 
 
-def _same(model: Bridge, ours: list[Tensor], theirs: list[Tensor]) -> bool:
-    return all(agree(a, b, dtype_of(model)) for a, b in zip(ours, theirs, strict=True))
+def _same(run: Run, ours: list[Tensor], theirs: list[Tensor]) -> bool:
+    return all(agree(a, b, run.dtype) for a, b in zip(ours, theirs, strict=True))
 
 
 @contextmanager

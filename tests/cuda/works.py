@@ -30,6 +30,7 @@ from squashlens.model.verify import shared_copy
 from squashlens.run import budget
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.attention import LONGEST
+from tests.references import run_of
 
 MARK, SAID = (
     "@squashlens ",
@@ -270,15 +271,17 @@ class Subject:
         """Bytes beyond the weights that squashlens expects of a work, `None` where it makes no estimate."""
         n, item = work.n, dtype_of(self.model).itemsize
         if work.kind == "forward":
-            return budget.pass_bytes(self.model, 1, n)
+            return budget.pass_bytes(run_of(self.model), 1, n)
         if work.kind == "bound":
-            kept = n_blocks(self.model) * budget.queries_and_keys(self.model, 1, n)
-            return kept + budget.pass_bytes(self.model, 1, n)
+            kept = n_blocks(self.model) * budget.queries_and_keys(
+                run_of(self.model), 1, n
+            )
+            return kept + budget.pass_bytes(run_of(self.model), 1, n)
         if work.kind in ("sketch", "exact"):
-            return budget.products_bytes(self.model, 1, n, BATCH)
+            return budget.products_bytes(run_of(self.model), 1, n, BATCH)
         if work.kind == "collapse":
             streams = n * (n_blocks(self.model) + 2) * width(self.model) * item
-            return budget.pass_bytes(self.model, 1, n + 2) + streams
+            return budget.pass_bytes(run_of(self.model), 1, n + 2) + streams
         return None
 
 

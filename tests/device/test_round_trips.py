@@ -19,6 +19,7 @@ from squashlens.run.derivatives import spans
 from squashlens.run.derivatives.exact import Jittered
 from tests import cases
 from tests.device import pretended
+from tests.references import run_of
 
 DEVICE, BLOCKS = "lazy:0", (2, 4)
 IDS = [[2, 7, 9, 7, 13, 8, 21, 30, 7, 11, 12, 14]]
@@ -125,7 +126,9 @@ def test_derivatives_that_are_not_finite(model_of: Any) -> None:
     x = torch.tensor([0.0, 1.0]).to(DEVICE).requires_grad_()
     with pytest.raises(UnsoundModelError, match="derivative is NaN or infinite"):
         list(
-            spans.vjps(model_of(DEFAULT, 2), x.sqrt(), [x], torch.eye(2).to(DEVICE), 1)
+            spans.vjps(
+                run_of(model_of(DEFAULT, 2)), x.sqrt(), [x], torch.eye(2).to(DEVICE), 1
+            )
         )
 
 

@@ -24,7 +24,10 @@ from tests.golden import numbers
 
 def main() -> None:
     """Record some models, all if none is named."""
-    verb, models = sys.argv[1], sys.argv[2:] or measurements.MODELS
+    verb, *models = sys.argv[1:] or ["help"]
+    if verb not in ("record", "add"):
+        sys.exit(__doc__)
+    models = models or measurements.MODELS
     warnings.simplefilter("ignore")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     for name in models:

@@ -11,9 +11,9 @@ from transformers import MixtralConfig
 import squashlens as sl
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.freeze import freezing
-from squashlens.measure.session import Session
 from squashlens.model.proof import opened
 from squashlens.run.derivatives.spans import open_spans
+from squashlens.run.run import Run
 from tests.cases import (
     COMMON,
     CONFIGS,
@@ -43,8 +43,8 @@ def without_biases(config: Any, folder: Path) -> Any:
 def completeness(model: Any, freeze: Any, query: int = -1) -> float:
     """|Σ_i J_i v⁽⁰⁾_i − y_n| relative to |y_n|, from the graph that the Jacobian is taken of."""
     with opened(model):
-        session = Session.start(model, IDS, "completeness")
-        span = open_spans(model, session.ids, freezing(freeze), [0], 3)[0]
+        run = Run.of(model, IDS, "completeness")
+        span = open_spans(run, run.ids, freezing(freeze), [0], 3)[0]
     output, leaf = span.outputs["y"][:, query], span.leaf
     rows = [
         torch.autograd.grad(output[0, k], leaf, retain_graph=True)[0]

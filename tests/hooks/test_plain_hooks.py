@@ -414,3 +414,36 @@ def test_token_ids_are_no_activations(bridge_of: Callable[..., Any]) -> None:
         )
         with refused, sl.applied(model, (where, lambda tensor, hook: None)):
             pass
+
+
+def test_a_function_sees_the_token_ids_of_its_pass(tiny: Any) -> None:
+    """Positions of a token, such as a separator, need no guess: the hook of squashlens is told where they are."""
+    sequence = sl.prompts.repeated(tiny, "1", 12)
+    one = sequence.content[0]
+    site = "blocks.2.attn.hook_z"
+
+    def zero_at_ones(z: torch.Tensor, hook: Any) -> torch.Tensor:
+        here = (hook.ctx["token_ids"] == one).to(z.device)
+        assert here.shape == z.shape[:2]
+        return z.masked_fill(here[..., None, None], 0.0)
+
+    def zero_at(places: list[int]) -> Callable[[torch.Tensor], torch.Tensor]:
+        def zero(z: torch.Tensor) -> torch.Tensor:
+            z = z.clone()
+            z[:, places] = 0
+            return z
+
+        return zero
+
+    ids = sequence.plain(5).ids(sequence.trunk)
+    places = [place for place, token in enumerate(ids) if token == one]
+    with sl.applied(tiny, (site, zero_at(places))):
+        expected = sl.path_bound(tiny, torch.tensor(ids))
+    plain = sl.path_bound(tiny, torch.tensor(ids))
+    with sl.applied(tiny, (site, zero_at_ones)):
+        found = sl.path_bound(tiny, torch.tensor(ids))
+        far = sl.collapse(tiny, sequence)["distance"]
+    np.testing.assert_array_equal(found, expected)
+    assert not np.array_equal(found, plain)
+    assert far.notnull().all()
+    assert "token_ids" not in tiny.hook_dict[site].ctx

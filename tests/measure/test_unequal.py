@@ -101,7 +101,7 @@ def test_every_prompt_is_checked_before_any_is_measured(
     from squashlens.measure.squashing import bound
 
     monkeypatch.setattr(
-        bound.Session, "start", lambda *_, **__: pytest.fail("something was measured")
+        bound.Run, "of", lambda *_, **__: pytest.fail("something was measured")
     )
     for given, complaint in (
         (["110 =", "110 = onse"], "'onse' is not in this model's vocabulary"),

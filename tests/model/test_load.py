@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -110,12 +111,21 @@ def test_model_states_that_are_refused(tmp_path: Path) -> None:
     trained.original_model.model.layers[1].train()
     with pytest.raises(InputError, match="train mode"):
         sl.path_bound(trained, ids)
+    mixed = sl.load(folder)
+    mixed.blocks[1].mlp.to(torch.bfloat16)
+    with pytest.raises(InputError, match=r"several dtypes \(.*bfloat16.*model.to\("):
+        sl.path_bound(mixed, ids)
+    expected = sl.path_bound(sl.load(folder), ids)
+    np.testing.assert_allclose(  # the remedy, after two roundings
+        sl.path_bound(mixed.to(torch.float32), ids), expected, rtol=0.1
+    )
     processed = sl.load(folder)
     processed.enable_compatibility_mode()
     with pytest.raises(InputError, match="compatibility mode"):
         sl.path_bound(processed, ids)
+    original = sl.load(folder)  # the bridge of a copy refers to it
     with torch.inference_mode():
-        inferring = copy.deepcopy(sl.load(folder))
+        inferring = copy.deepcopy(original)
     with pytest.raises(
         ModelAccessError,
         match=r"in `torch.inference_mode\(\)`.*use a copy: `copy.deepcopy\(model\)`",

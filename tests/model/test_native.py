@@ -14,6 +14,7 @@ from squashlens.errors import InputError, UnsoundModelError
 from squashlens.model.proof import fingerprint_of
 from squashlens.run.generate import Prompt, generate
 from tests.native import KINDS, Plain, compiled, native, previous_token
+from tests.references import run_of
 
 IDS = torch.tensor([3, 4, 0, 5, 3, 3, 2])
 
@@ -246,16 +247,18 @@ def test_a_module_that_is_not_what_its_configuration_says_is_refused(
 def test_generation_is_a_plain_loop() -> None:
     model = native(d_vocab_out=20)
     plain, ids = Plain(model), [3, 4, 0]
-    (said,) = generate(model, [Prompt((3, 4, 0), 4)])
+    (said,) = generate(run_of(model), [Prompt((3, 4, 0), 4)])
     for _ in range(4):
         ids.append(int(plain.logits(torch.tensor(ids))[-1].argmax()))
     assert said[0].ids == tuple(ids[3:])
     drawn = [
-        next(generate(model, [Prompt((3, 4, 0), 4, seed)], temperature=3.0))[0].ids
+        next(generate(run_of(model), [Prompt((3, 4, 0), 4, seed)], temperature=3.0))[
+            0
+        ].ids
         for seed in ("a", "a", "b")
     ]
     assert drawn[0] == drawn[1] != drawn[2]
     with pytest.raises(
         InputError, match=r"6 tokens and puts out 4 outcomes.*top_tokens"
     ):
-        list(generate(native("program"), [Prompt((3, 4, 0), 4)]))
+        list(generate(run_of(native("program")), [Prompt((3, 4, 0), 4)]))

@@ -425,3 +425,15 @@ def test_bridges_and_tokenizers_from_elsewhere(tmp_path: Path) -> None:
     ).eval()
     assert sl.prompts.tokenize(other, "1").tolist() == [[2, 5]]
     assert "its checkpoint cannot be read" in start_of(other).rule
+
+
+def test_the_option_of_the_models_tokenizer_decides_about_bos() -> None:
+    model = sl.load("tiny-gemma")
+    with_bos = sl.path_bound(model, "110 =")
+    model.tokenizer.add_bos_token = False
+    without = sl.path_bound(model, "110 =")
+    assert with_bos["token"].values.tolist() == ["<bos>", "1", "1", "0", "="]
+    assert without["token"].values.tolist() == ["1", "1", "0", "="]
+    assert "add_bos_token = False" in sl.results.provenance(without)["bos_rule"]
+    model.tokenizer.add_bos_token = True
+    assert sl.path_bound(model, "110 =").identical(with_bos)

@@ -124,7 +124,8 @@ def test_rounding_that_weights_magnify_does_not_part_a_bridge_from_its_model(
 def test_a_mixer_beside_attention_rules_out_paths_and_nothing_else(
     own: bool, tmp_path: Path
 ) -> None:
-    config, ids = FalconH1Config(**COMMON, **MAMBA), torch.tensor([2, 5, 6, 9])
+    config = FalconH1Config(**COMMON, **MAMBA, lm_head_multiplier=0.5)
+    ids = torch.tensor([2, 5, 6, 9])
     model = (
         sl.load(save_random(config, tmp_path)) if own else foreign(random_model(config))
     )
@@ -138,10 +139,9 @@ def test_a_mixer_beside_attention_rules_out_paths_and_nothing_else(
     norms = sl.jacobian_norms(model, ids)
     assert (bound >= norms).all()
     assert "path_bound" not in sl.influence(model, ids)
-    assert (
-        sl.collapse(model, sl.prompts.repeated(model, 5, 4))["distance"].sel(layer=3)
-        > 0
-    ).all()
+    collapse = sl.collapse(model, sl.prompts.repeated(model, 5, 4))
+    assert (collapse["distance"].sel(layer=3) > 0).all()
+    assert "total_variation" in collapse, "logits follow from y, with their multiplier"
 
 
 class Adapted(torch.nn.Module):

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.model.anatomy import n_blocks, residual_site
 from squashlens.model.proof import opened
+from squashlens.run.run import Run
 
 RECORDED: dict[str, dict[str, Any]] = json.loads(
     Path(__file__).with_name("inseq.json").read_text(encoding="utf-8")
@@ -28,7 +28,7 @@ def tokens(method: str) -> torch.Tensor:
 def test_saliency_is_the_gradient_of_the_largest_logit(tiny: Any) -> None:
     """The graph that Jacobian norms are taken through: pulled back, the logit's gradient at y is inseq's."""
     ids = tokens("saliency")
-    session = Session.start(tiny, ids, "test")
+    run = Run.of(tiny, ids, "test")
     with torch.no_grad():
         best = tiny(ids[None])[0, -1].argmax().item()
     assert (
@@ -36,7 +36,7 @@ def test_saliency_is_the_gradient_of_the_largest_logit(tiny: Any) -> None:
     )  # the logit that inseq was asked for is the largest
     row = tiny.original_model.get_output_embeddings().weight[best].detach()[None]
     with opened(tiny):
-        found = Products(Pullback(session, [0]), len(ids) - 1).frobenius(row)[0]
+        found = Products(Pullback(run, [0]), len(ids) - 1).frobenius(row)[0]
     recorded = np.array(RECORDED["saliency"]["scores"])[: len(ids)]
     assert recorded.min() > 1e-3 * recorded.max()
     np.testing.assert_allclose(found, recorded, rtol=1e-3)

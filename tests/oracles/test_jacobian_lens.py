@@ -11,6 +11,7 @@ import squashlens as sl
 from squashlens.model.anatomy import n_blocks
 from squashlens.model.proof import opened
 from squashlens.run.derivatives.spans import open_spans, vjps
+from tests.references import run_of
 
 PROMPT = "How many ones? 11 ="
 
@@ -33,7 +34,7 @@ def test_the_lens_of_one_prompt_is_the_sum_of_blocks(skip: int, tiny: Any) -> No
     positions, top = list(range(skip, ids.shape[1] - 1)), n_blocks(tiny)
     for layer in layers:
         with opened(tiny):
-            span = open_spans(tiny, ids, [], [layer + 1], top)[layer + 1]
+            span = open_spans(run_of(tiny), ids, [], [layer + 1], top)[layer + 1]
         eye = torch.eye(span.leaf.shape[-1])
         total = torch.zeros_like(eye)
         for query in positions:
@@ -41,7 +42,7 @@ def test_the_lens_of_one_prompt_is_the_sum_of_blocks(skip: int, tiny: Any) -> No
                 [
                     row
                     for (row,) in vjps(
-                        tiny, span.outputs[top][0, query], [span.leaf], eye, 64
+                        run_of(tiny), span.outputs[top][0, query], [span.leaf], eye, 64
                     )
                 ]
             )

@@ -13,6 +13,7 @@ from squashlens.run.forward import forward
 from squashlens.run.streamed import patterns_written
 from tests.cases import save_random
 from tests.cuda.works import allocated
+from tests.references import run_of
 
 BASE: dict[str, Any] = dict(
     vocab_size=60,
@@ -63,7 +64,7 @@ def test_estimates_are_within_a_quarter_of_the_allocated(
     ids = torch.randint(3, 60, (n,), generator=torch.Generator().manual_seed(0))
     ids[0] = 2
     with torch.no_grad():
-        passing = allocated(lambda: forward(model, ids[None], []))
+        passing = allocated(lambda: forward(run_of(model), ids[None], []))
     options: Any = {
         "norm": "frobenius",
         "method": "sketch",
@@ -71,8 +72,8 @@ def test_estimates_are_within_a_quarter_of_the_allocated(
         "vjp_batch_size": 16,
     }
     products = allocated(lambda: sl.jacobian_norms(model, ids[:many], **options))
-    assert budget.pass_bytes(model, 1, n) == pytest.approx(passing, rel=0.25)
-    assert budget.products_bytes(model, 1, many, 16) == pytest.approx(
+    assert budget.pass_bytes(run_of(model), 1, n) == pytest.approx(passing, rel=0.25)
+    assert budget.products_bytes(run_of(model), 1, many, 16) == pytest.approx(
         products, rel=0.25
     )
 
@@ -84,20 +85,20 @@ def test_patterns_are_estimated_and_refused(
     model = sl.load(save_random(SHAPES["wide heads"], tmp_path), device="cpu")
     ids = torch.randint(3, 60, (600,), generator=torch.Generator().manual_seed(0))
     with patterns_written("the test"), torch.no_grad():
-        forward(model, ids[None, :4], [])
-        taken = allocated(lambda: forward(model, ids[None], []))
-    expected = budget.pattern_bytes(model, 1, 600)
+        forward(run_of(model), ids[None, :4], [])
+        taken = allocated(lambda: forward(run_of(model), ids[None], []))
+    expected = budget.pattern_bytes(run_of(model), 1, 600)
     assert expected == pytest.approx(taken, rel=0.25)
     monkeypatch.setattr("squashlens.model.memory.available", lambda _: expected - 1)
     with (
         patterns_written("the test"),
         pytest.raises(CapacityError, match="patterns needs .*since the test"),
     ):
-        forward(model, ids[None], [])
-    forward(model, ids[None], [])
+        forward(run_of(model), ids[None], [])
+    forward(run_of(model), ids[None], [])
     monkeypatch.setattr(
         "squashlens.model.memory.available",
-        lambda _: 4 * budget.graph_bytes(model, 1, 600) - 1,
+        lambda _: 4 * budget.graph_bytes(run_of(model), 1, 600) - 1,
     )
     with (
         patterns_written("the test"),
@@ -114,5 +115,5 @@ def test_twice_the_prompt_takes_twice_the_memory(tiny: Any) -> None:
         budget.pass_bytes,
         lambda m, p, n: budget.products_bytes(m, p, n, 4),
     ):
-        at = [estimate(tiny, 1, n) for n in (20_000, 40_000, 80_000)]
+        at = [estimate(run_of(tiny), 1, n) for n in (20_000, 40_000, 80_000)]
         assert at[2] - at[1] == pytest.approx(2 * (at[1] - at[0]), rel=0.05)

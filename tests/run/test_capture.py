@@ -76,15 +76,18 @@ def test_stale_captures_are_refused(tmp_path: Path) -> None:
     run = sl.capture(model, IDS)
     fresh = sl.path_bound(model, IDS)
     np.testing.assert_allclose(sl.path_bound(model, run), fresh, rtol=1e-6)
-    with sl.applied(model, sl.hooks.freeze_attention()):  # the same activations
-        np.testing.assert_array_equal(
-            sl.path_bound(model, run), sl.path_bound(model, run)
-        )
-    with (
-        sl.applied(model, sl.hooks.mask_tokens([1])),
-        pytest.raises(StaleCaptureError, match="hooks"),
-    ):
-        sl.path_bound(model, run)
+    for hook in (sl.hooks.freeze_attention(), sl.hooks.mask_tokens([1])):
+        with (
+            sl.applied(model, hook),
+            pytest.raises(StaleCaptureError, match="other hooks"),
+        ):
+            sl.path_bound(model, run)
+        with sl.applied(model, hook):
+            under_it = sl.capture(model, IDS)
+            np.testing.assert_allclose(
+                sl.path_bound(model, under_it), sl.path_bound(model, IDS), rtol=1e-6
+            )
+    np.testing.assert_allclose(sl.path_bound(model, run), fresh, rtol=1e-6)
 
 
 def test_a_capture_of_some_layers_stands_for_its_prompt(tiny: Any) -> None:
@@ -102,3 +105,22 @@ def test_a_capture_of_some_layers_stands_for_its_prompt(tiny: Any) -> None:
     np.testing.assert_allclose(
         sl.path_bound(tiny, run, from_layer=3, to_layer=4), expected, rtol=1e-6
     )
+
+
+def test_it_answers_as_a_cache_of_transformer_lens_does(tiny: Any) -> None:
+    held = sl.capture(tiny, "110 =")
+    _, cache = tiny.run_with_cache(held.ids)
+    for name in (
+        "blocks.0.hook_resid_pre",
+        "blocks.5.hook_resid_post",
+        "blocks.3.attn.hook_pattern",
+        "ln_final.hook_out",
+    ):
+        torch.testing.assert_close(held[name], cache[name], rtol=1e-5, atol=1e-5)
+    assert repr(held) == (
+        "<Capture of 1 prompt of 5 tokens: residual streams of layers 0–6, y; patterns of blocks 0–5>"
+    )
+    with pytest.raises(InputError, match="run_with_cache"):
+        held["blocks.0.attn.hook_z"]
+    with pytest.raises(InputError, match="is not in <Capture of 1 prompt"):
+        sl.capture(tiny, "110 =", layers=[2])["blocks.0.hook_resid_pre"]

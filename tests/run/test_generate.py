@@ -15,6 +15,7 @@ import squashlens as sl
 from squashlens.run import generate as module
 from squashlens.run.generate import Continuation, Prompt, generate
 from tests.cases import CONFIGS, MORE, few
+from tests.references import run_of
 
 ROOM = 10
 
@@ -30,7 +31,7 @@ def prompts(seed: int = 0) -> list[Prompt]:
 
 def all_said(model: Any, given: list[Prompt], **options: Any) -> list[Continuation]:
     found: dict[int, Continuation] = {}
-    for batch in generate(model, given, **options):
+    for batch in generate(run_of(model), given, **options):
         assert not set(batch) & set(found), "no prompt is answered twice"
         found |= batch
     return [found[place] for place in range(len(given))]
@@ -59,7 +60,9 @@ def test_greedy_is_what_transformers_says_token_by_token(
     ).eval()
     plain.generation_config = GenerationConfig(eos_token_id=1, pad_token_id=0)
     model, given = bridge_of(family), prompts()
-    ends = 1 if module._ends(model) else None  # NeoX's configuration here names none
+    ends = (
+        1 if module._ends(run_of(model)) else None
+    )  # NeoX's configuration here names none
     expected = [by_transformers(plain, prompt, eos_token_id=ends) for prompt in given]
     assert all_said(model, given) == expected
     assert len({said.ids for said in expected}) > 1, "not all the same"

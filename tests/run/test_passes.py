@@ -16,7 +16,7 @@ from squashlens.run import forward, passes
 from squashlens.run.passes import read
 from squashlens.sequences import Branch
 from tests.cases import FAMILIES, few
-from tests.references import last_streams, raw
+from tests.references import last_streams, raw, run_of
 
 TRUNK = (
     2,
@@ -47,7 +47,10 @@ def test_shared_passes_equal_the_plain_model(
         Branch(18),
     ]
     readings = read(
-        model, TRUNK, branches, ["blocks.2.hook_resid_post", "ln_final.hook_out"]
+        run_of(model),
+        TRUNK,
+        branches,
+        ["blocks.2.hook_resid_post", "ln_final.hook_out"],
     )
     assert readings.route == "shared"
     for place, branch in enumerate(branches):
@@ -88,9 +91,9 @@ def test_routes_agree_on_anything(
     positions = None if gaps is None else tuple(torch.tensor(gaps).cumsum(0).tolist())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(passes, "_tokens_per_pass", lambda plan, n: tokens_per_pass)
-        shared = read(model, TRUNK, branches, SITES, positions=positions)
+        shared = read(run_of(model), TRUNK, branches, SITES, positions=positions)
     separate = read(
-        model, TRUNK, branches, SITES, positions=positions, passes="separate"
+        run_of(model), TRUNK, branches, SITES, positions=positions, passes="separate"
     )
     for site in SITES:
         scale = max(1.0, separate.values[site].abs().max().item())
@@ -122,18 +125,22 @@ def test_how_many_passes(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> Non
         (4, [10, 4]),
         (6, [6]),
     ):  # a quarter of the tokens is twice the shortest prompt, or not
-        read(model, TRUNK[:1] * 40, [Branch(n) for n in range(first, 41)], SITES)
+        read(
+            run_of(model), TRUNK[:1] * 40, [Branch(n) for n in range(first, 41)], SITES
+        )
         assert counted == [40, *alone]
         counted.clear()
     monkeypatch.setattr(passes, "_why_wrong", lambda plan, rows: None)
-    read(model, TRUNK, [Branch(4), Branch(9), Branch(3, TRUNK[3:9])], SITES)
+    read(run_of(model), TRUNK, [Branch(4), Branch(9), Branch(3, TRUNK[3:9])], SITES)
     assert counted == [9]
     monkeypatch.setattr(passes, "_tokens_per_pass", lambda plan, n: 4)
-    read(model, TRUNK, [Branch(k, (FOREIGN,)) for k in range(1, 11)], SITES)
+    read(run_of(model), TRUNK, [Branch(k, (FOREIGN,)) for k in range(1, 11)], SITES)
     assert counted == [9, 10, 4, 4, 2]
     counted.clear()
     given = [Branch(4), Branch(4), Branch(4, (FOREIGN,))]
-    assert read(model, TRUNK, given, SITES, passes="separate").route == "separate"
+    assert (
+        read(run_of(model), TRUNK, given, SITES, passes="separate").route == "separate"
+    )
     assert counted == [5, 4]
 
 
@@ -153,24 +160,24 @@ def test_hooks_end_the_sharing(bridge_of: Any) -> None:
     )
     for hook in (returned, sl.hooks.Hook("overwrite", site, overwrite), at_one_length):
         with sl.applied(model, hook):
-            found = read(model, TRUNK, branches, SITES)
+            found = read(run_of(model), TRUNK, branches, SITES)
             assert found.route == "separate, since hooks are on the model"
             values.append(found.values[SITES[1]])
             with pytest.raises(InputError, match="gives wrong numbers here"):
-                read(model, TRUNK, branches, SITES, passes="shared")
-            alone = read(model, TRUNK, branches, SITES, passes="separate").values[
-                SITES[1]
-            ]
+                read(run_of(model), TRUNK, branches, SITES, passes="shared")
+            alone = read(
+                run_of(model), TRUNK, branches, SITES, passes="separate"
+            ).values[SITES[1]]
             assert torch.equal(values[-1], alone)
     assert torch.equal(values[0], values[1])
-    plain = read(model, TRUNK, branches, SITES).values[SITES[1]]
+    plain = read(run_of(model), TRUNK, branches, SITES).values[SITES[1]]
     changed = [(rows - plain).abs().amax(dim=-1) > 1e-3 for rows in values]
     assert changed[0].all()
     assert changed[2].tolist() == [True, False]
     with sl.applied(
         model, sl.hooks.Hook("look", site, lambda t: seen.append(t.shape[1]))
     ):
-        read(model, TRUNK, branches, SITES)
+        read(run_of(model), TRUNK, branches, SITES)
     assert seen == [10, 6]
 
 
@@ -186,7 +193,7 @@ def test_sharing_is_tried_before_it_is_believed(
         lambda m, q, k, visible: honest(m, q, k, torch.ones_like(visible)),
     )
     branches = [Branch(9, (4,)), Branch(3, (5, 6))]
-    assert read(model, TRUNK, branches, SITES).route.startswith(
+    assert read(run_of(model), TRUNK, branches, SITES).route.startswith(
         "separate, since its numbers depend on"
     )
 
@@ -194,12 +201,12 @@ def test_sharing_is_tried_before_it_is_believed(
 def test_refusals(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = bridge_of("llama")
     with pytest.raises(InputError, match="passes='fast'"):
-        raw(read)(model, TRUNK, [Branch(3)], SITES, passes="fast")
+        raw(read)(run_of(model), TRUNK, [Branch(3)], SITES, passes="fast")
     monkeypatch.setattr("squashlens.model.memory.available", lambda device: 1000)
     with pytest.raises(
         CapacityError, match="Keeping the activations of every length needs"
     ):
-        read(model, TRUNK, [Branch(3)] * 9, SITES)
+        read(run_of(model), TRUNK, [Branch(3)] * 9, SITES)
 
 
 @pytest.mark.parametrize(
@@ -208,12 +215,14 @@ def test_refusals(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pass_ends_at_y_unless_a_hook_outside_the_blocks_may_need_the_rest(
     tiny: Any, monkeypatch: pytest.MonkeyPatch, site: str
 ) -> None:
-    wholes, hooked, watched, run = [], [], [], forward.run
-    monkeypatch.setattr(forward, "run", lambda *given: wholes.append(run(*given)))
+    wholes, hooked, watched, run = [], [], [], forward.whole_pass
+    monkeypatch.setattr(
+        forward, "whole_pass", lambda *given: wholes.append(run(*given))
+    )
     with sl.applied(tiny, (site, lambda tensor: hooked.append(tensor.shape))):
         hooked.clear()
         forward.forward(
-            tiny,
+            run_of(tiny),
             torch.tensor([[2, 5, 7, 3]]),
             [("blocks.0.hook_out", lambda x: watched.append(x.shape))],
         )
@@ -231,7 +240,7 @@ def test_log_probabilities_of_every_row_are_in_float64(
     )
     monkeypatch.setattr(forward, "CELLS", {"cpu": 2 * model.cfg.d_vocab, "cuda": 1})
     logits = model.original_model.lm_head(y).double().detach().numpy()
-    found = torch.cat([*forward.log_probabilities(model, y)])
+    found = torch.cat([*forward.log_probabilities(run_of(model), y)])
     np.testing.assert_allclose(
         found, logits - logsumexp(logits, axis=1, keepdims=True), rtol=1e-12
     )

@@ -13,7 +13,7 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.run.generate import Prompt, generate
 from tests.cases import LIMIT, VARIABLE, save_random
-from tests.references import distances_equal
+from tests.references import distances_equal, run_of
 
 CONTENT = [7, 8, 9, 9, 7, 8] * 4
 
@@ -70,7 +70,7 @@ def test_answers_are_those_of_whole_passes(name: str, tmp_path: Path) -> None:
     """Decoding across the switch; cached keys would not be rotated again."""
     model, plain = both_of(name, tmp_path)
     ids = list(range(3, 3 + LIMIT - 4))
-    said = next(generate(model, [Prompt(tuple(ids), 12)]))[0]
+    said = next(generate(run_of(model), [Prompt(tuple(ids), 12)]))[0]
     while len(ids) < LIMIT + 8:
         ids.append(
             int(plain(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax())

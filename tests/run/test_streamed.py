@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM, GemmaConfig, GptOssConfig
 import squashlens as sl
 from squashlens.errors import UnsoundModelError
 from squashlens.model.anatomy import residual_site
-from squashlens.model.hooking.hook import Hook, attached
+from squashlens.model.hooking.attached import attached
+from squashlens.model.hooking.hook import Hook
 from squashlens.run import fused, streamed
 from squashlens.run.forward import next_logits
 from squashlens.run.streamed import (
@@ -27,6 +28,7 @@ from squashlens.theory import attention as module
 from squashlens.theory import fused_attention
 from squashlens.theory.fused_attention import attend_with_lse, pulled_back
 from tests.cases import COMMON, CONFIGS, MORE, few, foreign, save_random
+from tests.references import run_of
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8, 14, 3, 5, 5, 41]])
 
@@ -43,7 +45,7 @@ def seen(
     kept: dict[str, Tensor] = {}
     with torch.no_grad():
         logits = next_logits(
-            model,
+            run_of(model),
             ids,
             [(s, lambda t, s=s: kept.__setitem__(s, t.clone())) for s in sites],
         )

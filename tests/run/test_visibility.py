@@ -14,6 +14,7 @@ from squashlens.run.derivatives.visibility import (
     tokens_reaching,
     visibilities,
 )
+from tests.references import run_of
 
 IDS = torch.tensor([[2, 7, 11, 30, 7, 7, 59, 8]])
 
@@ -24,10 +25,10 @@ def test_written_logits_say_what_queries_and_keys_say(
     family: str, bridge_of: Any
 ) -> None:
     model = bridge_of(family)
-    with in_float64(model):
+    with in_float64(run_of(model)):
         streamed, written = (
-            visibilities(model, IDS, [], range(3)),
-            _written(model, IDS, [], range(3)),
+            visibilities(run_of(model), IDS, [], range(3)),
+            _written(run_of(model), IDS, [], range(3)),
         )
     every = torch.eye(8, dtype=torch.bool)
     for block in range(3):

@@ -12,21 +12,21 @@ from typing_extensions import TypeAliasType
 from squashlens._typing import Bridge, positive
 from squashlens.errors import InputError
 from squashlens.measure.answers.frequencies import judge_ability
-from squashlens.measure.collapse.metric import sequence_session
+from squashlens.measure.collapse.metric import with_sequence
 from squashlens.measure.registration import measurement
-from squashlens.measure.session import Session
 from squashlens.model.native import n_outcomes, outputs_are_tokens
-from squashlens.model.text.context import display_tokens, end_of, neutral, text_after
+from squashlens.model.text.context import end_of, neutral, text_after
 from squashlens.model.text.tokens import (
     require_same_vocabulary,
     require_tokenizer,
     tokenize,
 )
 from squashlens.prompts import answers_after
-from squashlens.run.captures.capture import PromptOrCapture
-from squashlens.run.captures.pairs import prepare_run
+from squashlens.run.captured import PromptOrCapture
+from squashlens.run.captures.pairs import prepare_growing
 from squashlens.run.forward import next_logits
 from squashlens.run.last_tokens import at_last_tokens
+from squashlens.run.run import Run
 from squashlens.sequences import GrowingSequence, Ids
 from squashlens.tasks.task import SHORT
 from squashlens.theory.statistics.ranks import share_interval
@@ -86,23 +86,27 @@ def accuracy(
             f"The {len(given)} sequences of sequence= do not have equal numbers of content tokens.",
             "Give at least one sequence, all with the same number of content tokens.",
         )
-    run = prepare_run(model, given[0], lengths, "separate")
+    run = Run.open(model, "accuracy")
+    growing = prepare_growing(run, given[0], lengths, "separate")
     for one in given[1:]:
-        require_same_vocabulary(run.model, one)
-    session = sequence_session(
-        run.model, run, "accuracy", lengths=list(run.lengths), n_baseline=n_baseline
+        require_same_vocabulary(growing.run.model, one)
+    run = with_sequence(
+        run, growing, lengths=list(growing.lengths), n_baseline=n_baseline
     )
-    asked = [(sequence, length) for sequence in given for length in run.lengths]
-    right = _are_right(run.model, asked, answer).reshape(len(given), len(run.lengths))
+    asked = [(sequence, length) for sequence in given for length in growing.lengths]
+    right = _are_right(run, asked, answer).reshape(len(given), len(growing.lengths))
     facts = {"prompts": len(given), "sequences": [one.name for one in given][:8]}
     _, low, high = share_interval(torch.from_numpy(right.T).double())
     alone = torch.tensor(
-        [len({one.plain(n).ids(one.trunk) for one in given}) == 1 for n in run.lengths]
+        [
+            len({one.plain(n).ids(one.trunk) for one in given}) == 1
+            for n in growing.lengths
+        ]
     )
     low[alone] = high[alone] = torch.nan
-    able = judge_ability(_short_answers(run.model, given, answer, n_baseline))
+    able = judge_ability(_short_answers(run, given, answer, n_baseline))
     coords = {
-        "length": np.array(run.lengths),
+        "length": np.array(growing.lengths),
         "low": ("length", low.numpy()),
         "high": ("length", high.numpy()),
     }
@@ -113,11 +117,11 @@ def accuracy(
         "share of right answers, greedy decoding",
         "1",
     )
-    return session.array("accuracy", coords, shares, **facts)
+    return run.array("accuracy", coords, shares, **facts)
 
 
 def _short_answers(
-    model: Bridge, given: Sequence[GrowingSequence], answer: Answer, most: int
+    run: Run, given: Sequence[GrowingSequence], answer: Answer, most: int
 ) -> list[tuple[bool, str]]:
     """Whether different short questions of the sequences' form and tokens are answered correctly, and their answers."""
     positive(most, "n_baseline", "a number of questions", or_zero=True)
@@ -135,19 +139,19 @@ def _short_answers(
             one.plain(n).ids(one.trunk): (one, n) for one in drawn for n in lengths
         }.values()
     )[:most]
-    right = _are_right(model, asked, answer).tolist()
+    right = _are_right(run, asked, answer).tolist()
     return [
-        (each, right_answer(model, one, n, answer))
+        (each, right_answer(run, one, n, answer))
         for each, (one, n) in zip(right, asked, strict=True)
     ]
 
 
 def _are_right(
-    model: Bridge, asked: Sequence[tuple[GrowingSequence, int]], answer: Answer
+    run: Run, asked: Sequence[tuple[GrowingSequence, int]], answer: Answer
 ) -> np.ndarray:
     """Whether each of several sequences, at a length of its own, is answered correctly."""
-    tokenizer = require_tokenizer(model)
-    if not outputs_are_tokens(model):
+    tokenizer = require_tokenizer(run.model)
+    if not outputs_are_tokens(run.model):
         raise InputError(
             "The outputs of this model are not tokens, so that it cannot give an answer in text.",
             "Use `top_tokens`.",
@@ -157,16 +161,18 @@ def _are_right(
     def ends_answer(answered: Ids, token: int) -> bool:
         return (
             token in special
-            or not text_after(tokenizer, end_of(model, answered), [token])[:1].isalnum()
+            or not text_after(tokenizer, end_of(run.model, answered), [token])[
+                :1
+            ].isalnum()
         )
 
     questions = [
         (row, *each)
         for row, of in enumerate(asked)
-        for each in _questions(model, *of, answer)
+        for each in _questions(run, *of, answer)
     ]
     predicted = at_last_tokens(
-        model, [ids for _, ids, _ in questions], label="answers"
+        run, [ids for _, ids, _ in questions], label="answers"
     ).next.tolist()
     right = np.ones(len(asked), dtype=bool)
     for (row, ids, token), said in zip(questions, predicted, strict=True):
@@ -175,7 +181,7 @@ def _are_right(
 
 
 def right_answer(
-    model: Bridge, sequence: GrowingSequence, length: int, answer: Answer
+    run: Run, sequence: GrowingSequence, length: int, answer: Answer
 ) -> str:
     """The text of the right answer that `answer` gives for the content at one length."""
     last = sequence.stem(length).ids(sequence.trunk)[
@@ -183,7 +189,7 @@ def right_answer(
     ]  # which may be the sequence's `ending`
     content = (*sequence.content[: length - 1], last)
     texts = {
-        token: text_after(require_tokenizer(model), neutral(model), [token])
+        token: text_after(require_tokenizer(run.model), neutral(run.model), [token])
         for token in {*content}
     }
     text = answer(tuple(texts[token] for token in content))
@@ -196,14 +202,14 @@ def right_answer(
 
 
 def _questions(
-    model: Bridge, sequence: GrowingSequence, length: int, answer: Answer
+    run: Run, sequence: GrowingSequence, length: int, answer: Answer
 ) -> list[tuple[Ids, int | None]]:
     """A prompt for each token of the right answer, and one for the token after it, where any that ends it is right."""
     prompt = sequence.plain(length).ids(sequence.trunk)
     (ids,) = answers_after(
-        model, prompt, [right_answer(model, sequence, length, answer)]
+        run.model, prompt, [right_answer(run, sequence, length, answer)]
     )
-    tokenize(model, torch.tensor((*prompt, *ids)))  # checks the context
+    tokenize(run.model, torch.tensor((*prompt, *ids)))  # checks the context
     return [((*prompt, *ids[:step]), token) for step, token in enumerate((*ids, None))]
 
 
@@ -228,21 +234,21 @@ def top_tokens(model: Bridge, prompt: PromptOrCapture, *, k: int = 3) -> xr.Data
     >>> str(sl.top_tokens(model, "What is the last digit in this sequence? 0007 =")["token"].values[0])
     '7'
     """
-    session = Session.start(model, prompt, "top_tokens", k=k)
-    most = n_outcomes(session.model)
+    run = Run.of(model, prompt, "top_tokens", k=k)
+    most = n_outcomes(run.model)
     if not 1 <= k <= most:
         raise InputError(
             f"k={k!r} is not a number of tokens of this model.",
             f"Give a number from 1 to {most}.",
         )
-    logits = next_logits(session.model, session.ids)
+    logits = next_logits(run, run.ids)
     best = logits.double().softmax(dim=-1).topk(k)
     known = outputs_are_tokens(
-        session.model
+        run.model
     )  # those of a compiled program are not, and have no text
     rows = best.indices.tolist()
     texts = (
-        display_tokens(session.model, best.indices)
+        run.tokens_of(best.indices)
         if known
         else [[f"#{token}" for token in row] for row in rows]
     )
@@ -255,7 +261,7 @@ def top_tokens(model: Bridge, prompt: PromptOrCapture, *, k: int = 3) -> xr.Data
     coords = {"rank": np.arange(k), **tokens} | (
         {} if one else {"prompt": np.arange(len(rows))}
     )
-    return session.array(
+    return run.array(
         "top_tokens",
         coords,
         (dims, best.values[part], "probability of the next token", "1"),

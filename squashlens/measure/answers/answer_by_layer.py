@@ -18,20 +18,13 @@ from squashlens.measure.answers.choices import (
 )
 from squashlens.measure.registration import measurement
 from squashlens.model.agreement import agree
-from squashlens.model.anatomy import (
-    device_of,
-    dtype_of,
-    n_blocks,
-    residual_site,
-    residual_sites,
-)
 from squashlens.model.applied import probe_ids
 from squashlens.model.hooking.standing import without_ambient
-from squashlens.model.loading.random_weights import with_random_weights
-from squashlens.model.proof import opened, proof_of
 from squashlens.records.results import Variable
 from squashlens.run.forward import next_logits
 from squashlens.run.last_tokens import at_last_tokens
+from squashlens.run.run import Run
+from squashlens.run.untrained import untrained
 
 TEXTS = {
     "rank": ("share of the other choices that the readout finds less likely", "1"),
@@ -96,17 +89,16 @@ def answer_by_layer(
     [1.0, 0.0, 0.1]
     """
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
-    session, asked = of_choices(
-        model,
+    run, asked = of_choices(
+        Run.open(model, "answer_by_layer"),
         prompts,
         answers,
         choices,
         clusters,
-        "answer_by_layer",
         n_random_models=n_random_models,
     )
     rows = np.arange(len(asked.prompts))
-    own = _standing(_scores(session.model, asked))
+    own = _standing(_scores(run, asked))
     weights = others_shares(asked.right, asked.many)
     scored = {
         "right answer": {
@@ -117,9 +109,8 @@ def answer_by_layer(
         },
     }
     for seed in range(n_random_models):
-        untrained = with_random_weights(session.model, seed)
-        with opened(untrained):
-            standing = _standing(_scores(untrained, asked))
+        with untrained(run, seed) as other:
+            standing = _standing(_scores(other, asked))
         scored[f"random weights {seed}"] = {
             name: values[rows, asked.right] for name, values in standing.items()
         }
@@ -133,13 +124,13 @@ def answer_by_layer(
         variables |= mean_of(
             f"mean_{name}", ("scored", "layer"), *means, clusters=asked.clusters
         )
-    layers = np.arange(n_blocks(session.model) + 1)
+    layers = np.arange(run.n_blocks + 1)
     labels = {
         "answer": ("prompt", asked.answers),
         "cluster": ("prompt", asked.clusters),
     }
     over = {"scored": [*scored], "prompt": rows, "layer": layers, **labels}
-    return session.dataset("answer by layer", over, variables)
+    return run.dataset("answer by layer", over, variables)
 
 
 def _standing(
@@ -159,23 +150,23 @@ def _standing(
     }
 
 
-def _scores(model: Bridge, asked: Choices) -> Float[np.ndarray, "prompt outcome layer"]:
+def _scores(run: Run, asked: Choices) -> Float[np.ndarray, "prompt outcome layer"]:
     """The log-probability of each prompt's choices, token by token, in the readout of each layer."""
     rows: dict[tuple[int, tuple[int, ...]], int] = {}
     for number, choices in enumerate(asked.tokens):
         for tokens in choices:
             for k in range(len(tokens)):
                 rows.setdefault((number, tokens[:k]), len(rows))
-    sites = residual_sites(model)[:-1]
+    sites = run.sites()[:-1]
     last = at_last_tokens(
-        model, [(*asked.prompts[number], *before) for number, before in rows], sites
+        run, [(*asked.prompts[number], *before) for number, before in rows], sites
     )
     streams = torch.stack([last.values[site] for site in sites])
     vocabulary = sorted(
         {token for choices in asked.tokens for tokens in choices for token in tokens}
     )
     place = {token: column for column, token in enumerate(vocabulary)}
-    read = readout(model, streams, vocabulary).double().numpy()
+    read = readout(run, streams, vocabulary).double().numpy()
     found = [
         [
             sum(
@@ -190,7 +181,7 @@ def _scores(model: Bridge, asked: Choices) -> Float[np.ndarray, "prompt outcome 
 
 
 def readout(
-    model: Bridge,
+    run: Run,
     streams: Float[Tensor, "*many d"],
     vocabulary: Sequence[int] | None = None,
 ) -> Float[Tensor, "*many outcome"]:
@@ -199,47 +190,47 @@ def readout(
     Tested once for each state of the model: read at the last layer, they are those of the model's own logits. Hooks do
     not act on the readout itself.
     """
-    if not proof_of(model).once("readout of streams", lambda: _reads_out(model)):
+    if not run.proof.once("readout of streams", lambda: _reads_out(run)):
         raise UnsoundModelError(
-            f"The logits of {type(model.original_model).__name__} do not follow from its last residual stream by the "
+            f"The logits of {run.architecture} do not follow from its last residual stream by the "
             "final norm and the output embedding.",
             "Measure where the answer is with `verdict`, which reads whole passes only.",
         )
-    with without_ambient(model):
-        return _read(model, streams, vocabulary)
+    with without_ambient(run.model):
+        return _read(run, streams, vocabulary)
 
 
-def _read(model: Bridge, streams: Tensor, vocabulary: Sequence[int] | None) -> Tensor:
+def _read(run: Run, streams: Tensor, vocabulary: Sequence[int] | None) -> Tensor:
     from transformer_lens.tools.analysis import (
         logit_readout,
     )  # takes a second to import
 
-    given = streams.clone().to(device_of(model))
+    given = streams.clone().to(run.device)
     if norm := getattr(
-        model, "ln_final", None
+        run.model, "ln_final", None
     ):  # applied here, since it may be on another device than W_U
         given = norm(given.reshape(1, -1, given.shape[-1])).reshape(given.shape)
     return logit_readout(
-        model, given, apply_ln=False, vocab=vocabulary, return_type="log_probs"
+        run.model, given, apply_ln=False, vocab=vocabulary, return_type="log_probs"
     ).values.cpu()
 
 
-def _reads_out(model: Bridge) -> bool:
+def _reads_out(run: Run) -> bool:
     seen: list[Tensor] = []
-    with without_ambient(model):
+    with without_ambient(run.model):
         watch = [
             (
-                residual_site(n_blocks(model), model),
+                run.site(run.n_blocks),
                 lambda v: seen.append(v[:, -1].clone()),
             )
         ]
-        truth = next_logits(model, probe_ids(model), watch)
+        truth = next_logits(run, probe_ids(run.model), watch)
         try:
-            found = _read(model, seen[0], None)
+            found = _read(run, seen[0], None)
         except (
             NotImplementedError,
             TypeError,
             ValueError,
         ):  # TransformerLens has no readout of this model
             return False
-    return agree(found, truth.float().log_softmax(dim=-1).cpu(), dtype_of(model))
+    return agree(found, truth.float().log_softmax(dim=-1).cpu(), run.dtype)

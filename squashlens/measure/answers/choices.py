@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, listed
+from squashlens._typing import listed
 from squashlens.errors import InputError
-from squashlens.measure.session import Session
 from squashlens.model.text.tokens import tokenize
 from squashlens.prompts import answers_after
 from squashlens.remarks import remark
+from squashlens.run.run import Run
 from squashlens.sequences import Ids
 from squashlens.theory.statistics.ranks import mean_interval, share_interval
 from squashlens.theory.statistics.trends import Labelled, with_ends
@@ -48,15 +48,14 @@ class Choices:
 
 
 def of_choices(
-    model: Bridge,
+    run: Run,
     prompts: Sequence[str],
     answers: Sequence[str],
     choices: Any,
     clusters: Any,
-    function: str,
     **arguments: Any,
-) -> tuple[Session, Choices]:
-    """The session and the choices of a measurement, all checked; by default they are the answers of all prompts.
+) -> tuple[Run, Choices]:
+    """The run and the choices of a measurement, all checked; by default they are the answers of all prompts.
 
     By default each different prompt is a cluster of its own.
     """
@@ -101,9 +100,9 @@ def of_choices(
         raise InputError(
             "All prompts are equal.", "Give different ones: others are the control."
         )
-    ids = [tuple(tokenize(model, text)[0].tolist()) for text, _, _ in different]
+    ids = [tuple(tokenize(run.model, text)[0].tolist()) for text, _, _ in different]
     tokens = [
-        tuple(answers_after(model, row, own))
+        tuple(answers_after(run.model, row, own))
         for row, (_, _, own) in zip(ids, different, strict=True)
     ]
     facts = {
@@ -113,13 +112,11 @@ def of_choices(
         "token_ids": [list(row) for row in ids],
         **arguments,
     }
-    session = Session.without_prompt(
-        model, torch.tensor(max(ids, key=len)), function, **facts
-    )
+    run = run.with_prompts(torch.tensor(max(ids, key=len)), **facts)
     places = np.array([own.index(answer) for _, answer, own in different])
     number = {label: k for k, label in enumerate(dict.fromkeys(cluster_of.values()))}
     members = np.array([number[label] for label in cluster_of.values()])
-    return session, Choices(
+    return run, Choices(
         tuple(ids),
         [answer for _, answer, _ in different],
         tuple(tokens),

@@ -34,10 +34,10 @@ from squashlens.measure.answers.probe import (
 )
 from squashlens.measure.collapse.metric import Dtype, Metric, find_dtype
 from squashlens.measure.registration import measurement
-from squashlens.model.anatomy import dtype_of, n_blocks, residual_sites
 from squashlens.records.results import Variable
 from squashlens.records.sentences import plural
 from squashlens.run.last_tokens import at_last_tokens
+from squashlens.run.run import Run
 from squashlens.saving.journal import checked
 from squashlens.sequences import Ids
 from squashlens.tasks import Task
@@ -139,12 +139,11 @@ def collapse_vs_readout(
         n_examples=n_examples,
         n_baseline=n_baseline,
     )
-    session, prepared = prepare_questions(
-        model,
+    run, prepared = prepare_questions(
+        Run.open(model, "collapse_vs_readout"),
         task,
         lengths,
         seeds,
-        "collapse_vs_readout",
         form,
         n_seeds=N_SEEDS,
         norm=metric.norm,
@@ -153,30 +152,28 @@ def collapse_vs_readout(
         n_train=n_train,
         n_random_models=n_random_models,
     )
-    sound, task, questions = session.model, prepared.task, prepared.each
+    task, questions = prepared.task, prepared.each
     doubled = [task.doubled(question) for question in questions]
     every = dict.fromkeys((*questions, *doubled, *prepared.baseline))
-    ids = {question: prepared.ids(sound, question) for question in every}
+    ids = {question: prepared.ids(run, question) for question in every}
     v, star = [ids[q] for q in questions], [ids[q] for q in doubled]
     data = Answers.of(task, questions, v, n_train)
-    journal = answers_file(session, task, resume)
+    journal = answers_file(run, task, resume)
     inserted = [more(a, b) for a, b in zip(v, star, strict=True)]
-    last = at_last_tokens(sound, [*v, *star], residual_sites(sound))
-    own, other = streams(sound, last).split(len(v), dim=1)
-    answers = answer_questions(sound, prepared, ids, journal)
+    last = at_last_tokens(run, [*v, *star], run.sites())
+    own, other = streams(run, last).split(len(v), dim=1)
+    answers = answer_questions(run, prepared, ids, journal)
     asked, short = (
         {q: answers[q] for q in each} for each in (questions, prepared.baseline)
     )
-    scores = score_answers(task, asked, session.facts, prefill=True, short=short).isel(
+    scores = score_answers(task, asked, run.facts, prefill=True, short=short).isel(
         mode=0
     )
     shape = (scores.sizes["length"], scores.sizes["seed"])
     over = ("length", "seed")
     gaps = metric.gap(own[-2:], other[-2:]).reshape(2, *shape)
     same_bits = (
-        identical(own[-1], other[-1], rounding.round_to or dtype_of(sound)).reshape(
-            shape
-        )
+        identical(own[-1], other[-1], rounding.round_to or run.dtype).reshape(shape)
         == 1
     )
     same_next = (last.next[: len(v)] == last.next[len(v) :]).reshape(shape)
@@ -249,10 +246,10 @@ def collapse_vs_readout(
         "able": scores["able"].item(),
     }
     if data.probed:
-        probes, facts = probe_layers(sound, data, own, v, "own", n_random_models)
+        probes, facts = probe_layers(run, data, own, v, "own", n_random_models)
         found |= probes
-        session = session.knowing(**facts)
-        coords |= {"layer": list(range(n_blocks(sound) + 1))}
+        run = run.knowing(**facts)
+        coords |= {"layer": list(range(run.n_blocks + 1))}
     of_y = {
         name.removesuffix("_y"): np.asarray(each[1])
         for name, each in found.items()
@@ -284,7 +281,7 @@ def collapse_vs_readout(
         "what decides the verdict, or would decide it",
         "text",
     )
-    return session.dataset(f"collapse and read-out of {task.name}", coords, found)
+    return run.dataset(f"collapse and read-out of {task.name}", coords, found)
 
 
 def more(v: Ids, star: Ids) -> int:

@@ -14,12 +14,11 @@ from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.measure.answers.frequencies import Answer, describe, score_answers
 from squashlens.measure.registration import measurement
-from squashlens.measure.session import Session
 from squashlens.model.anatomy import context_length
 from squashlens.model.digests import digest
 from squashlens.model.text.tokens import as_chat, encode, require_tokenizer, tokenize
-from squashlens.model.verify import require_sound
 from squashlens.run.generate import Prompt, generate
+from squashlens.run.run import Run
 from squashlens.saving.journal import Journal, checked
 from squashlens.sequences import Ids
 from squashlens.tasks import DRAWN_SEEDS, Question, Task, find
@@ -48,30 +47,29 @@ class Questions:
             for question in asked
         )
 
-    def ids(self, model: Bridge, question: Question) -> Ids:
+    def ids(self, run: Run, question: Question) -> Ids:
         """The token ids of the prompt of a question, with the first words of the answer if `prefill`."""
         opening = self.task.opening if self.form.prefill else ""
         asked: Any = f"{question.prompt} {opening}" if opening else question.prompt
         if self.form.template != "none":
             asked = torch.tensor(
-                encode(model, as_chat(model, question.prompt) + opening)
+                encode(run.model, as_chat(run.model, question.prompt) + opening)
             )
-        return tuple(tokenize(model, asked)[0].tolist())
+        return tuple(tokenize(run.model, asked)[0].tolist())
 
 
 def prepare_questions(
-    model: Any,
+    run: Run,
     task: Task | str,
     lengths: Any,
     seeds: Any,
-    function: str,
     form: Prompting,
     *,
     sampled: bool = False,
     n_seeds: int = DRAWN_SEEDS,
     **arguments: Any,
-) -> tuple[Session, Questions]:
-    """The session and the questions of a measurement of answers, all checked before anything is run.
+) -> tuple[Run, Questions]:
+    """The run and the questions of a measurement of answers, all checked before anything is run.
 
     `sampled`: answers to one question differ between seeds. `n_seeds`: the default if questions or answers differ.
     """
@@ -96,28 +94,25 @@ def prepare_questions(
         f"{part}s": list(dict.fromkeys(getattr(q, part) for q in questions))
         for part in ("length", "seed")
     }
-    sound = require_sound(model)
     prepared = Questions(task, questions, form)
-    given = [list(prepared.ids(sound, question)) for question in questions]
+    given = [list(prepared.ids(run, question)) for question in questions]
     ids = torch.tensor(max(given, key=len))
     call = {**chosen, **vars(form), "mode": modes, **arguments}
     # The template of a chat determines whether it starts with BOS.
-    session = Session.without_prompt(sound, ids, function, **call)
-    return session.knowing(task=describe(task), token_ids=given), prepared
+    run = run.with_prompts(ids, **call)
+    return run.knowing(task=describe(task), token_ids=given), prepared
 
 
 def answers_file(
-    session: Session, task: Task, path: str | Path | None, temperature: float = 0.0
+    run: Run, task: Task, path: str | Path | None, temperature: float = 0.0
 ) -> Journal:
     """The file from which a run resumes: answers of one model, task and temperature, stored by question."""
     facts = {
         name: value
-        for name, value in session.facts.items()
+        for name, value in run.facts.items()
         if name not in ("call", "bos_count", "token_ids")
     }
-    return session.journal(
-        path, {**facts, "task": task.name, "temperature": temperature}
-    )
+    return run.journal(path, {**facts, "task": task.name, "temperature": temperature})
 
 
 @measurement(
@@ -213,35 +208,32 @@ def evaluate(
         n_examples=n_examples,
         n_baseline=n_baseline,
     )
-    session, questions = prepare_questions(
-        model,
+    run, questions = prepare_questions(
+        Run.open(model, "evaluate"),
         task,
         lengths,
         seeds,
-        "evaluate",
         form,
         sampled=temperature > 0,
         temperature=temperature,
         max_new_tokens=max_new_tokens,
     )
-    journal = answers_file(session, questions.task, resume, temperature)
+    journal = answers_file(run, questions.task, resume, temperature)
     ids = {
-        q: questions.ids(session.model, q)
+        q: questions.ids(run, q)
         for q in dict.fromkeys((*questions.each, *questions.baseline))
     }
     answers = answer_questions(
-        session.model, questions, ids, journal, temperature, max_new_tokens
+        run, questions, ids, journal, temperature, max_new_tokens
     )
     own, short = (
         {q: answers[q] for q in asked} for asked in (questions.each, questions.baseline)
     )
-    return score_answers(
-        questions.task, own, session.facts, prefill=prefill, short=short
-    )
+    return score_answers(questions.task, own, run.facts, prefill=prefill, short=short)
 
 
 def answer_questions(
-    model: Bridge,
+    run: Run,
     questions: Questions,
     ids: Mapping[Question, Ids],
     journal: Journal,
@@ -249,14 +241,14 @@ def answer_questions(
     max_new_tokens: int | None = None,
 ) -> dict[Question, Answer]:
     """The answer to each question, from the resumed file or from the model; each batch is stored at once."""
-    decode, task = require_tokenizer(model).decode, questions.task
+    decode, task = require_tokenizer(run.model).decode, questions.task
     text_of = partial(
         decode, skip_special_tokens=False, clean_up_tokenization_spaces=False
     )
     prompts = {
         q: Prompt(
             each,
-            max_new_tokens or _needed_tokens(model, questions, q, len(each)),
+            max_new_tokens or _needed_tokens(run, questions, q, len(each)),
             f"{q.task} {q.length} {q.seed} {q.mode}",
             lambda new, q=q: task.answer_in(q, text_of(new), False)[1],
         )
@@ -272,7 +264,7 @@ def answer_questions(
         total=len(keys), initial=len(keys) - len(missing), desc=task.name, unit="answer"
     ) as progress_bar:
         for batch in generate(
-            model, [prompts[q] for q in missing], temperature=temperature
+            run, [prompts[q] for q in missing], temperature=temperature
         ):
             told = {missing[place]: said for place, said in batch.items()}
             journal.keep(
@@ -286,7 +278,7 @@ def answer_questions(
 
 
 def _needed_tokens(
-    model: Bridge, questions: Questions, question: Question, prompt: int
+    run: Run, questions: Questions, question: Question, prompt: int
 ) -> int:
     """The number of tokens that an answer can need: for steps, for a number or all items, or for a sentence.
 
@@ -299,5 +291,5 @@ def _needed_tokens(
         needed = 16 if questions.task.numeric else 16 + 4 * n
     else:
         needed = 256 + 2 * n
-    limit = context_length(model)
+    limit = context_length(run.model)
     return needed if limit is None else max(1, min(needed, limit - prompt))

@@ -13,13 +13,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge
 from squashlens.bars import bar
-from squashlens.model.anatomy import dtype_of
 from squashlens.model.text.context import text_after
 from squashlens.run.forward import logits_of
 from squashlens.run.generate import Prompt, generate
 from squashlens.run.groupings import PIECES, continued_streams
+from squashlens.run.run import Run
 from squashlens.sequences import Ids
 from squashlens.theory.distances import ulp
 
@@ -99,7 +98,7 @@ class ForcedAnswers:
 
 
 def force(
-    model: Bridge,
+    run: Run,
     ids: Ids,
     spellings: Spellings,
     sizes: Sequence[int | None] = (None, *PIECES),
@@ -108,9 +107,9 @@ def force(
     every = list(
         dict.fromkeys(tokens for of_text in spellings.values() for tokens in of_text)
     )
-    streams, before_tokens = continued_streams(model, ids, every, sizes)
+    streams, before_tokens = continued_streams(run, ids, every, sizes)
     read = {
-        tokens: _read(model, tokens, y)
+        tokens: _read(run, tokens, y)
         for tokens, y in zip(every, before_tokens, strict=True)
     }
     by_text = {
@@ -121,7 +120,7 @@ def force(
 
 
 def force_each(
-    model: Bridge,
+    run: Run,
     prompts: Sequence[Ids],
     spellings: Sequence[Spellings],
     sizes: Sequence[int | None] = (None, *PIECES),
@@ -129,17 +128,17 @@ def force_each(
     """`force` for several prompts, with a progress bar."""
     both = list(zip(prompts, spellings, strict=True))
     return [
-        force(model, ids, of_prompt, sizes)
+        force(run, ids, of_prompt, sizes)
         for ids, of_prompt in bar(both, desc="answers", unit="prompt")
     ]
 
 
-def write_freely(model: Bridge, prompts: Sequence[Ids], longest: int) -> list[Ids]:
+def write_freely(run: Run, prompts: Sequence[Ids], longest: int) -> list[Ids]:
     """The tokens that greedy decoding writes after each prompt: `longest`, and a few more."""
     questions = [Prompt(ids, longest + MORE) for ids in prompts]
     written: list[Ids] = [()] * len(prompts)
     with bar(total=len(prompts), desc="greedy decoding", unit="prompt") as progress_bar:
-        for batch in generate(model, questions):
+        for batch in generate(run, questions):
             for place, continuation in batch.items():
                 written[place] = continuation.ids
             progress_bar.update(len(batch))
@@ -163,21 +162,19 @@ def _goes_on(rest: str) -> bool:
     return bool(GOES_ON.match(rest)) or unicodedata.category(rest[:1] or " ")[0] == "M"
 
 
-def tokens_up_to(model: Bridge, prompt: Ids, written: Ids, answer: str) -> Ids:
+def tokens_up_to(run: Run, prompt: Ids, written: Ids, answer: str) -> Ids:
     """The first tokens of what was written after a prompt, up to the end of the answer."""
     for count in range(1, len(written) + 1):
-        said = text_after(model.tokenizer, prompt, written[:count])
+        said = text_after(run.model.tokenizer, prompt, written[:count])
         if said.lstrip().startswith(answer.lstrip()):
             return written[:count]
     return written
 
 
-def _read(model: Bridge, tokens: Ids, y: Float[Tensor, "run token d"]) -> Spelling:
-    logits = torch.stack([logits_of(model, rows).double().cpu() for rows in y])
+def _read(run: Run, tokens: Ids, y: Float[Tensor, "run token d"]) -> Spelling:
+    logits = torch.stack([logits_of(run, rows).double().cpu() for rows in y])
     own = logits.gather(-1, torch.tensor(tokens).expand(len(y), -1)[..., None])
     log_p = (own - logits.logsumexp(dim=-1, keepdim=True))[..., 0]
     ranks = (logits > own).sum(dim=-1).amax(dim=-1) + 1
     behind = float((logits[0].amax(dim=-1, keepdim=True) - own[0]).max())
-    return Spelling(
-        tokens, log_p, ranks, ulp(own[0, :, 0], dtype_of(model)) / 2, behind
-    )
+    return Spelling(tokens, log_p, ranks, ulp(own[0, :, 0], run.dtype) / 2, behind)

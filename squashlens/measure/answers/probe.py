@@ -26,12 +26,10 @@ from squashlens.measure.answers._scores import (
 from squashlens.measure.answers.evaluate import prepare_questions
 from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.registration import measurement
-from squashlens.model.anatomy import n_blocks, residual_sites
-from squashlens.model.loading.random_weights import with_random_weights
-from squashlens.model.proof import opened
-from squashlens.model.verify import status
 from squashlens.records.results import Variable
 from squashlens.run.last_tokens import LastTokens, at_last_tokens
+from squashlens.run.run import Run
+from squashlens.run.untrained import untrained
 from squashlens.sequences import Ids
 from squashlens.tasks import Task
 from squashlens.tasks.task import Prompting
@@ -118,33 +116,29 @@ def probe(
         n_examples=n_examples,
         n_baseline=0,
     )
-    session, questions = prepare_questions(
-        model,
+    run, questions = prepare_questions(
+        Run.open(model, "probe"),
         task,
         lengths,
         seeds,
-        "probe",
         form,
         n_seeds=N_SEEDS,
         direction=direction,
         n_train=n_train,
         n_random_models=n_random_models,
     )
-    sound = session.model
-    prompts = [questions.ids(sound, question) for question in questions.each]
+    prompts = [questions.ids(run, question) for question in questions.each]
     data = Answers.of(questions.task, questions.each, prompts, n_train)
     _require_probed(data)
-    last = at_last_tokens(sound, prompts, residual_sites(sound))
-    own = streams(sound, last)
-    found, facts = probe_layers(sound, data, own, prompts, direction, n_random_models)
+    last = at_last_tokens(run, prompts, run.sites())
+    own = streams(run, last)
+    found, facts = probe_layers(run, data, own, prompts, direction, n_random_models)
     over = {
-        "layer": range(n_blocks(sound) + 1),
+        "layer": range(run.n_blocks + 1),
         "length": list(data.lengths),
         "seed": list(data.seeds),
     }
-    return session.knowing(**facts).dataset(
-        f"probe of {questions.task.name}", over, found
-    )
+    return run.knowing(**facts).dataset(f"probe of {questions.task.name}", over, found)
 
 
 def require_probing(n_train: int, n_random_models: int) -> None:
@@ -157,13 +151,13 @@ def require_probing(n_train: int, n_random_models: int) -> None:
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
 
 
-def streams(model: Bridge, last: LastTokens) -> Float[Tensor, "layer branch d"]:
+def streams(run: Run, last: LastTokens) -> Float[Tensor, "layer branch d"]:
     """The representations v⁽⁰⁾ … v⁽ᴸ⁾ and y of each prompt, at its last token."""
-    return torch.stack([last.values[site].float() for site in residual_sites(model)])
+    return torch.stack([last.values[site].float() for site in run.sites()])
 
 
 def probe_layers(
-    model: Bridge,
+    run: Run,
     data: Answers,
     representations: Float[Tensor, "layer branch d"],
     prompts: list[Ids],
@@ -177,12 +171,11 @@ def probe_layers(
     r2, control = own.r2, own.control  # (split, layer, length)
     length, r2_random, proofs = of_length(data)[:, None], np.full_like(r2, np.nan), []
     for seed in range(n_random_models if data.probed else 0):
-        other = with_random_weights(model, seed)
-        with opened(other):
+        with untrained(run, seed) as other:
             last = at_last_tokens(
-                other, prompts, residual_sites(other), label=f"random weights {seed}"
+                other, prompts, other.sites(), label=f"random weights {seed}"
             )
-            proofs.append(status(other))
+            proofs.append(other.proof.status)
         numbers = range(seed, data.splits, n_random_models)
         theirs = streams(other, last).double().numpy()
         label = f"probes of random weights {seed}"

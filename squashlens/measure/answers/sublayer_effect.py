@@ -33,9 +33,7 @@ from squashlens.measure.answers.sublayers import (
     written_directly,
 )
 from squashlens.measure.registration import measurement
-from squashlens.measure.session import streams_at
 from squashlens.model.agreement import agree
-from squashlens.model.anatomy import device_of, dtype_of, n_blocks, residual_site
 from squashlens.model.hooking.hook import Hook
 from squashlens.model.text.tokens import tokenize
 from squashlens.records.results import Variable
@@ -44,7 +42,9 @@ from squashlens.run.forced import edited_copies, log_p
 from squashlens.run.forward import forward, logits_among, require_understood
 from squashlens.run.generate import empty_cache
 from squashlens.run.last_tokens import at_last_tokens
+from squashlens.run.run import Run
 from squashlens.run.streamed import patterns_written
+from squashlens.run.streams import streams_at
 from squashlens.sequences import Ids
 from squashlens.theory.distances import ulp
 from squashlens.theory.statistics import selection
@@ -135,13 +135,12 @@ def sublayer_effect(
     0.8
     """
     positive(n_random_vectors, "n_random_vectors", "a number of vectors", or_zero=True)
-    session, asked = of_choices(
-        model,
+    run, asked = of_choices(
+        Run.open(model, "sublayer_effect"),
         prompts,
         answers,
         choices,
         clusters,
-        "sublayer_effect",
         missing=missing,
         parts=parts,
         n_random_vectors=n_random_vectors,
@@ -154,25 +153,25 @@ def sublayer_effect(
             f"{independent} different prompts or clusters are too few for two halves.",
             "Give at least 4, better 48 or more.",
         )
-    first, sound = asked.first_tokens(), session.model
+    first = asked.first_tokens()
     rows = np.arange(many)
-    require_understood(sound)
-    every = parts_of(sound, parts)
-    values = at_last_tokens(sound, asked.prompts, sites_of(sound, every)).values
+    require_understood(run)
+    every = parts_of(run, parts)
+    values = at_last_tokens(run, asked.prompts, sites_of(run, every)).values
     replacements = _replacements(every, values, missing, n_random_vectors, seed)
     replacing = every * (1 + n_random_vectors)
     logits = _logits_of_choices(
-        sound, asked.prompts, first, replacing, replacements, values
+        run, asked.prompts, first, replacing, replacements, values
     )
-    leads, noise, against = _leads(logits, asked.right, dtype_of(sound))
+    leads, noise, against = _leads(logits, asked.right, run.dtype)
     pairs = first[rows[:, None], np.stack([asked.right, against], axis=1)]
-    written = written_directly(sound, values, every, pairs)
+    written = written_directly(run, values, every, pairs)
     own, without, *random = np.split(
         leads[:, 1:], 1 + len(every) * np.arange(1 + n_random_vectors), axis=1
     )
     selecting = selection.halves(asked.clusters, seed)
     here = np.stack([selecting, ~selecting])
-    shape = (n_blocks(sound), len(every) // n_blocks(sound))
+    shape = (run.n_blocks, len(every) // run.n_blocks)
     text = f"with {WITHOUT[missing]} at the last token"
     variables: dict[str, Variable] = {
         "log_odds": (
@@ -214,14 +213,14 @@ def sublayer_effect(
     )
     if texts:
         variables |= _losses(
-            sound, [tokenize(sound, one) for one in texts], every, missing
+            run, [tokenize(run.model, one) for one in texts], every, missing
         )
     if (own[selecting] > 0).all():
         remark(
             "No answer of the half that selects is wrong, so that no sublayer can repair any."
         )
     if unsure := int((np.abs(own[:, 0]) <= noise).sum()):
-        name = dtype_name(dtype_of(sound))
+        name = dtype_name(run.dtype)
         remark(
             f"{unsure} of {many} answers are right or wrong by rounding in {name}: load a wider dtype to be sure."
         )
@@ -255,7 +254,7 @@ def sublayer_effect(
         "block": np.arange(shape[0]),
         "sublayer": [part.name for part in every[: shape[1]]],
     }
-    return session.dataset("sublayer effect", {**over, **labels, **at}, variables)
+    return run.dataset("sublayer effect", {**over, **labels, **at}, variables)
 
 
 def _replacements(
@@ -283,7 +282,7 @@ def _replacements(
 
 
 def _logits_of_choices(
-    model: Bridge,
+    run: Run,
     prompts: Sequence[Ids],
     first: Int[Tensor, "prompt outcome"],
     parts: Sequence[Part],
@@ -291,14 +290,14 @@ def _logits_of_choices(
     values: Mapping[str, Tensor],
 ) -> Float[np.ndarray, "prompt variant outcome"]:
     """The logits of each prompt's choices: as it is, in two batches, and with each output replaced."""
-    y = values[residual_site("y", model)]
+    y = values[run.site("y")]
     runs = []
     for row, ids in enumerate(bar(prompts, desc="prompts")):
         vectors = [replacement[row] for replacement in replacements]
         edits = list(zip(parts, vectors, strict=True))
-        edited = _without(model, ids, y[row, None], edits).to(y.device)
+        edited = _without(run, ids, y[row, None], edits).to(y.device)
         every_y = torch.cat([y[row, None], edited])
-        runs.append(logits_among(model, every_y, first[row]).double().cpu())
+        runs.append(logits_among(run, every_y, first[row]).double().cpu())
     return torch.stack(runs).numpy()
 
 
@@ -414,26 +413,26 @@ def _of_selected(chosen: selection.Selection, text: str) -> dict[str, Variable]:
 
 
 def _without(
-    model: Bridge, ids: Ids, whole: Float[Tensor, "1 d"], edits: Edits
+    run: Run, ids: Ids, whole: Float[Tensor, "1 d"], edits: Edits
 ) -> Float[Tensor, "variant d"]:
     """The last y of a prompt as it is, and with each part's output replaced at its last token.
 
     The other tokens are run once, if the last token on their cache is what it is in the `whole` prompt.
     """
-    row = torch.tensor(ids, device=device_of(model))
-    if len(ids) > 1 and (cache := empty_cache(model)) is not None:
+    row = torch.tensor(ids, device=run.device)
+    if len(ids) > 1 and (cache := empty_cache(run)) is not None:
         with patterns_written(CACHED):
             forward(
-                model, row[None, :-1], [], {"use_cache": True, "past_key_values": cache}
+                run, row[None, :-1], [], {"use_cache": True, "past_key_values": cache}
             )
-            y = torch.cat([*_replaced(model, row[-1:], edits, -1, cache)])[:, -1]
-        if agree(y[:1], whole, dtype_of(model)):
+            y = torch.cat([*_replaced(run, row[-1:], edits, -1, cache)])[:, -1]
+        if agree(y[:1], whole, run.dtype):
             return y
-    return torch.cat([part[:, -1].clone() for part in _replaced(model, row, edits, -1)])
+    return torch.cat([part[:, -1].clone() for part in _replaced(run, row, edits, -1)])
 
 
 def _replaced(
-    model: Bridge,
+    run: Run,
     ids: Int[Tensor, " position"],
     edits: Edits,
     place: Any,
@@ -449,15 +448,15 @@ def _replaced(
         ]
         return [part.replaced(copied, place, vector) for copied, part, vector in chosen]
 
-    return edited_copies(model, ids, len(edits) + 1, hooks, cache)
+    return edited_copies(run, ids, len(edits) + 1, hooks, cache)
 
 
 def _losses(
-    model: Bridge, texts: Sequence[Tensor], parts: Sequence[Part], missing: Missing
+    run: Run, texts: Sequence[Tensor], parts: Sequence[Part], missing: Missing
 ) -> dict[str, Variable]:
     """How the loss on texts changes when a part's output is replaced at every token."""
     sites = {part.site for part in parts}
-    seen = [streams_at(model, ids, sites) for ids in texts] if missing == "mean" else []
+    seen = [streams_at(run, ids, sites) for ids in texts] if missing == "mean" else []
     means = (
         [
             torch.cat([part.of(values)[0] for values in seen]).mean(dim=0)
@@ -469,13 +468,11 @@ def _losses(
     edits = list(zip(parts, means or [torch.zeros(())] * len(parts), strict=True))
     changes = []
     for ids in bar(texts, desc="texts"):
-        variants = _replaced(model, ids[0], edits, slice(None))
+        variants = _replaced(run, ids[0], edits, slice(None))
         losses = torch.cat(
-            [-log_p(model, y[:, :-1], ids[0, 1:]).mean(dim=-1) for y in variants]
+            [-log_p(run, y[:, :-1], ids[0, 1:]).mean(dim=-1) for y in variants]
         )
         changes.append(losses[1:] - losses[0])
-    values = (
-        torch.stack(changes, dim=-1).reshape(n_blocks(model), -1, len(texts)).numpy()
-    )
+    values = torch.stack(changes, dim=-1).reshape(run.n_blocks, -1, len(texts)).numpy()
     text = f"change of the loss on texts with {'output 0' if missing == 'zero' else 'the mean output'} at every token"
     return mean_of("loss_change", OVER, values, text, "nats", share=False)

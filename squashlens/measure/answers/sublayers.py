@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, Parts
+from squashlens._typing import Parts
 from squashlens.hooks.interventions import OUTPUTS, SUBLAYERS
 from squashlens.measure.collapse.mechanism import output_weights
 from squashlens.model.agreement import agree
-from squashlens.model.anatomy import dtype_of, n_blocks, residual_site
 from squashlens.model.hooking.hook import Hook
+from squashlens.run.run import Run
 
 SCALE, MIXED = (
     "ln_final.hook_scale",
@@ -61,12 +61,12 @@ Edits = Sequence[
 ]  # parts, and what takes the place of the output of each
 
 
-def parts_of(model: Bridge, which: Parts) -> list[Part]:
+def parts_of(run: Run, which: Parts) -> list[Part]:
     """All parts, block by block: attention, MLP, and the heads if they are asked for."""
-    heads = range(int(model.cfg.n_heads) if which == "heads" else 0)
+    heads = range(int(run.model.cfg.n_heads) if which == "heads" else 0)
     return [
         part
-        for block in range(n_blocks(model))
+        for block in range(run.n_blocks)
         for part in (
             *(Part(block, name) for name in SUBLAYERS),
             *(Part(block, f"head {h}", h) for h in heads),
@@ -74,9 +74,9 @@ def parts_of(model: Bridge, which: Parts) -> list[Part]:
     ]
 
 
-def sites_of(model: Bridge, parts: Sequence[Part]) -> list[str]:
+def sites_of(run: Run, parts: Sequence[Part]) -> list[str]:
     """The hook points of the parts, and those that say what they write."""
-    ends = [residual_site(layer, model) for layer in (0, n_blocks(model), "y")]
+    ends = [run.site(layer) for layer in (0, run.n_blocks, "y")]
     mixed = [
         MIXED.replace("{block}", str(part.block))
         for part in parts
@@ -86,18 +86,16 @@ def sites_of(model: Bridge, parts: Sequence[Part]) -> list[str]:
 
 
 def written_directly(
-    model: Bridge,
+    run: Run,
     values: Mapping[str, Tensor],
     parts: Sequence[Part],
     pairs: Int[Tensor, "prompt outcome"],
 ) -> Float[np.ndarray, "prompt variant"]:
     """What each part adds directly to the lead of the first token of each pair; NaN if outputs do not add up."""
-    bottom, last, y = (
-        values[residual_site(layer, model)] for layer in (0, n_blocks(model), "y")
-    )
-    towards = model.W_U[:, pairs.T.to(model.W_U.device)].double().cpu()
+    bottom, last, y = (values[run.site(layer)] for layer in (0, run.n_blocks, "y"))
+    towards = run.model.W_U[:, pairs.T.to(run.model.W_U.device)].double().cpu()
     heads = {
-        part.block: _by_head(model, part.block, values)
+        part.block: _by_head(run, part.block, values)
         for part in parts
         if part.head == 0
     }
@@ -105,23 +103,23 @@ def written_directly(
         p.of(values).double() if p.head is None else heads[p.block][p.head]
         for p in parts
     ]
-    normed = partial(_normed, model, scale=values[SCALE].double())
+    normed = partial(_normed, run, scale=values[SCALE].double())
     written = torch.einsum(
         "vpd,dp->pv", normed(torch.stack(added)), towards[:, 0] - towards[:, 1]
     )
-    bias = getattr(model.ln_final, "bias", None)
+    bias = getattr(run.model.ln_final, "bias", None)
     whole = normed(last.double()) + (
         0 if bias is None else bias.detach().cpu().double()
     )
     total = bottom.double() + sum(
         own for part, own in zip(parts, added, strict=True) if part.head is None
     )
-    known = agree(total, last, dtype_of(model)) and agree(whole, y, dtype_of(model))
+    known = agree(total, last, run.dtype) and agree(whole, y, run.dtype)
     return np.where(known, written.numpy(), np.nan)
 
 
 def _by_head(
-    model: Bridge, block: int, values: Mapping[str, Tensor]
+    run: Run, block: int, values: Mapping[str, Tensor]
 ) -> Float[Tensor, "head prompt d"]:
     """What each head adds to the stream; NaN unless W_O and its bias give the attention's output.
 
@@ -132,30 +130,30 @@ def _by_head(
         for site in (OUTPUTS, MIXED, SUBLAYERS["attention"])
     )
     z, mixed, output = (values[site].double() for site in sites)
-    each = torch.einsum("phe,hed->hpd", z, output_weights(model, block))
-    bias = model.blocks[block].attn.b_O
+    each = torch.einsum("phe,hed->hpd", z, output_weights(run, block))
+    bias = run.model.blocks[block].attn.b_O
     if not agree(
         each.sum(dim=0) + (0 if bias is None else bias.detach().cpu()),
         mixed,
-        dtype_of(model),
+        run.dtype,
     ):
         return torch.full_like(each, torch.nan)
     return each * (output / mixed.masked_fill(mixed == 0, torch.inf))
 
 
 def _normed(
-    model: Bridge,
+    run: Run,
     values: Float[Tensor, "*many prompt d"],
     scale: Float[Tensor, "prompt 1"],
 ) -> Tensor:
     """The final norm as a linear map, with the scale that it has on the whole stream, and without its bias."""
-    if str(model.cfg.normalization_type).startswith("LN"):
+    if str(run.model.cfg.normalization_type).startswith("LN"):
         values = values - values.mean(dim=-1, keepdim=True)
     gain = (
-        getattr(model.ln_final, "weight", torch.ones(())).detach().cpu().double()
+        getattr(run.model.ln_final, "weight", torch.ones(())).detach().cpu().double()
     )  # OLMo has no gain
     return (
         values
         / scale
-        * (gain + 1 if getattr(model.cfg, "rmsnorm_uses_offset", False) else gain)
+        * (gain + 1 if getattr(run.model.cfg, "rmsnorm_uses_offset", False) else gain)
     )

@@ -29,12 +29,12 @@ from squashlens.measure.answers.placebos import (
 from squashlens.measure.answers.verdict_evidence import PREFERRED, Evidence, decide
 from squashlens.measure.answers.verdict_questions import Questions, prepare_pairs
 from squashlens.measure.registration import measurement
-from squashlens.model.anatomy import dtype_of, n_blocks
-from squashlens.model.loading.random_weights import with_random_weights
 from squashlens.model.text.context import text_after
 from squashlens.records.results import Variable
 from squashlens.run.forward import require_understood
 from squashlens.run.groupings import groupings
+from squashlens.run.run import Run
+from squashlens.run.untrained import untrained
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.separation import distance_by_noise, nearer_to_own
 
@@ -109,26 +109,25 @@ def verdict(
     ['answered']
     """
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
-    asked = prepare_pairs(model, prompts, answers, lengths)
-    session = asked.session.knowing(groupings=groupings(asked.session.model))
-    sound = session.model
-    require_understood(sound)
-    written, forced = _answers_of(sound, asked)
-    evidence = [_evidence(sound, asked, pair, written, forced) for pair in asked.pairs]
+    asked = prepare_pairs(Run.open(model, "verdict"), prompts, answers, lengths)
+    run = asked.run.knowing(groupings=groupings(asked.run))
+    require_understood(run)
+    written, forced = _answers_of(run, asked)
+    evidence = [_evidence(run, asked, pair, written, forced) for pair in asked.pairs]
     open_pairs = [
         pair for pair, known in enumerate(evidence) if decide(known)[0] == PREFERRED
     ]
     if open_pairs:
-        _add_placebos(sound, asked, evidence)
+        _add_placebos(run, asked, evidence)
     still_open = [pair for pair in open_pairs if decide(evidence[pair])[0] == PREFERRED]
-    random_odds = _odds_in_random_weights(sound, asked, still_open, n_random_models)
+    random_odds = _odds_in_random_weights(run, asked, still_open, n_random_models)
     for pair in still_open:
         evidence[pair].random = random_odds[:, :, pair]
     decided = [decide(known) for known in evidence]
     first_prompts, second_prompts = np.array(asked.pairs).T
     coords: dict[str, Any] = {
         "pair": np.arange(len(asked.pairs)),
-        "layer": np.arange(n_blocks(sound) + 1),
+        "layer": np.arange(run.n_blocks + 1),
         "verdict": ("pair", [said for said, _ in decided]),
         "reason": ("pair", [reason for _, reason in decided]),
         "written": ("pair", [written[first] for first in first_prompts]),
@@ -155,12 +154,10 @@ def verdict(
                 text,
                 "nats",
             )
-    return session.dataset("verdict", coords, variables)
+    return run.dataset("verdict", coords, variables)
 
 
-def _answers_of(
-    model: Bridge, asked: Questions
-) -> tuple[list[str], list[ForcedAnswers]]:
+def _answers_of(run: Run, asked: Questions) -> tuple[list[str], list[ForcedAnswers]]:
     """What greedy decoding writes after each prompt, and each prompt with the answers of its pairs forced on it.
 
     An answer that is written in other tokens than those expected is one more spelling of it.
@@ -180,22 +177,22 @@ def _answers_of(
         for of_text in of_prompt.values()
         for tokens in of_text
     )
-    written = write_freely(model, asked.prompts, longest)
+    written = write_freely(run, asked.prompts, longest)
     texts = [
-        text_after(model.tokenizer, ids, new) if new else ""
+        text_after(run.model.tokenizer, ids, new) if new else ""
         for ids, new in zip(asked.prompts, written, strict=True)
     ]
     for prompt, answer in enumerate(asked.right):
         if answer_in(texts[prompt], [answer]) == answer:
-            tokens = tokens_up_to(model, asked.prompts[prompt], written[prompt], answer)
+            tokens = tokens_up_to(run, asked.prompts[prompt], written[prompt], answer)
             spellings[prompt][answer] = list(
                 dict.fromkeys([*spellings[prompt][answer], tokens])
             )
-    return texts, force_each(model, asked.prompts, spellings)
+    return texts, force_each(run, asked.prompts, spellings)
 
 
 def _evidence(
-    model: Bridge,
+    run: Run,
     asked: Questions,
     pair: tuple[int, int],
     written: list[str],
@@ -207,7 +204,7 @@ def _evidence(
     odds, noise = forced[first].log_odds(*answers)
     odds_after, noise_after = forced[second].log_odds(*answers)
     first_streams, second_streams = forced[first].streams, forced[second].streams
-    margins = distance_by_noise(first_streams, second_streams, dtype_of(model))
+    margins = distance_by_noise(first_streams, second_streams, run.dtype)
     return Evidence(
         answers=answers,
         said=(written[first], written[second]),
@@ -221,7 +218,7 @@ def _evidence(
         behind=max(forced[first].behind(answers[0]), forced[second].behind(answers[1])),
         margins=margins.numpy(),
         recovered=nearer_to_own(first_streams, second_streams).numpy(),
-        dtype=dtype_name(dtype_of(model)),
+        dtype=dtype_name(run.dtype),
     )
 
 
@@ -238,9 +235,7 @@ def _writes(
     return None if in_runs.any() and not in_runs.all() else False
 
 
-def _add_placebos(
-    model: Bridge, asked: Questions, evidence: Sequence[Evidence]
-) -> None:
+def _add_placebos(run: Run, asked: Questions, evidence: Sequence[Evidence]) -> None:
     """Force the words that differ between the two prompts of a pair in the same places on both, for every pair."""
     for (first, second), known in zip(
         asked.pairs, bar(evidence, desc="placebos", unit="pair"), strict=True
@@ -250,7 +245,7 @@ def _add_placebos(
         words = placebos_of(texts, known.answers)
         if not words:
             continue
-        by_words = _quick_odds(model, asked, (first, second), words)
+        by_words = _quick_odds(run, asked, (first, second), words)
         for pair_of_words, (odds, odds_after) in by_words.items():
             known.placebos[pair_of_words] = min(odds, -odds_after)
     everywhere = _array(lead for known in evidence for lead in known.placebos.values())
@@ -259,22 +254,22 @@ def _add_placebos(
 
 
 def _odds_in_random_weights(
-    model: Bridge, asked: Questions, pairs: Sequence[int], n_random_models: int
+    run: Run, asked: Questions, pairs: Sequence[int], n_random_models: int
 ) -> np.ndarray:
     """λ(P) and λ(P′) in models with random weights, (model, 2, pair); NaN for other pairs than `pairs`."""
     odds = np.full((n_random_models, 2, len(asked.pairs)), np.nan)
     for seed in range(n_random_models if pairs else 0):
-        untrained = with_random_weights(model, seed)
-        require_understood(untrained)
-        for pair in pairs:
-            answers = asked.answers_of(*asked.pairs[pair])
-            by_words = _quick_odds(untrained, asked, asked.pairs[pair], [answers])
-            odds[seed, :, pair] = by_words[answers]
+        with untrained(run, seed) as other:
+            require_understood(other)
+            for pair in pairs:
+                answers = asked.answers_of(*asked.pairs[pair])
+                by_words = _quick_odds(other, asked, asked.pairs[pair], [answers])
+                odds[seed, :, pair] = by_words[answers]
     return odds
 
 
 def _quick_odds(
-    model: Bridge,
+    run: Run,
     asked: Questions,
     pair: tuple[int, int],
     words: Sequence[tuple[str, str]],
@@ -284,8 +279,8 @@ def _quick_odds(
     texts = words_of(words)
     spellings = asked.spellings(first, texts)
     spellings_after = asked.spellings(second, texts)
-    forced = force(model, asked.prompts[first], spellings, QUICK)
-    forced_after = force(model, asked.prompts[second], spellings_after, QUICK)
+    forced = force(run, asked.prompts[first], spellings, QUICK)
+    forced_after = force(run, asked.prompts[second], spellings_after, QUICK)
     by_words = {}
     for word, other in words:
         odds, _ = forced.log_odds(word, other)

@@ -7,12 +7,11 @@ from typing import Any
 
 import torch
 
-from squashlens._typing import Bridge
 from squashlens.errors import InputError
 from squashlens.measure.answers.accuracy import right_answer
-from squashlens.measure.session import Session
 from squashlens.model.text.context import tokenize_after
 from squashlens.model.text.tokens import require_tokenizer, tokenize
+from squashlens.run.run import Run
 from squashlens.sequences import GrowingSequence, Ids
 
 
@@ -23,7 +22,7 @@ class Questions:
     `labels` are coordinates of the pairs.
     """
 
-    session: Session
+    run: Run
     prompts: list[Ids]
     texts: list[str]
     right: list[str]
@@ -41,7 +40,7 @@ class Questions:
         spelled: dict[str, list[Ids]] = {}
         for text in texts:
             tokens = [
-                tokenize_after(self.session.model, self.prompts[prompt], form + text)
+                tokenize_after(self.run.model, self.prompts[prompt], form + text)
                 for form in forms
             ]
             spelled[text] = list(dict.fromkeys(tokens))
@@ -49,7 +48,7 @@ class Questions:
 
 
 def prepare_pairs(
-    model: Bridge, prompts: Any, answers: Any, lengths: Iterable[int] | None
+    run: Run, prompts: Any, answers: Any, lengths: Iterable[int] | None
 ) -> Questions:
     """The checked prompts, right answers and pairs."""
     labels: dict[str, Any] = {}
@@ -62,10 +61,10 @@ def prepare_pairs(
         chosen = list(range(1, len(prompts) + 1) if lengths is None else lengths)
         ids = [prompts.plain(n).ids(prompts.trunk) for n in chosen]
         texts = [
-            require_tokenizer(model).decode(row, skip_special_tokens=True)
+            require_tokenizer(run.model).decode(row, skip_special_tokens=True)
             for row in ids
         ]
-        right = [right_answer(model, prompts, n, answers) for n in chosen]  # pyright: ignore[reportArgumentType]
+        right = [right_answer(run, prompts, n, answers) for n in chosen]  # pyright: ignore[reportArgumentType]
         pairs = list(pairwise(range(len(ids))))
         labels = {"length": ("pair", chosen[:-1]), "length_after": ("pair", chosen[1:])}
     else:
@@ -75,7 +74,7 @@ def prepare_pairs(
                 "Leave lengths= out.",
             )
         texts, right, pairs = _listed(prompts, answers)
-        ids = [tuple(tokenize(model, text)[0].tolist()) for text in texts]
+        ids = [tuple(tokenize(run.model, text)[0].tolist()) for text in texts]
     if not pairs:
         raise InputError(
             "prompts= has no pair to compare.",
@@ -99,12 +98,10 @@ def prepare_pairs(
         "answers": answers if not callable(answers) else right,
         "token_ids": [list(row) for row in ids],
     }
-    session = Session.without_prompt(
-        model, torch.tensor(max(ids, key=len)), "verdict", **facts
-    )
+    run = run.with_prompts(torch.tensor(max(ids, key=len)), **facts)
     labels |= {"answer": ("pair", [right[first] for first, _ in pairs])}
     labels |= {"answer_after": ("pair", [right[second] for _, second in pairs])}
-    return Questions(session, ids, texts, right, pairs, labels)
+    return Questions(run, ids, texts, right, pairs, labels)
 
 
 def _listed(

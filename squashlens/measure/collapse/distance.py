@@ -38,7 +38,7 @@ from squashlens.measure.collapse.metric import (
     with_y,
 )
 from squashlens.measure.registration import measurement
-from squashlens.model.anatomy import device_of, dtype_of, known_windows
+from squashlens.model.anatomy import known_windows
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.run.captures.pairs import (
     PairCapture,
@@ -47,6 +47,7 @@ from squashlens.run.captures.pairs import (
     head_site,
 )
 from squashlens.run.forward import logits_of, rows_together
+from squashlens.run.run import Run
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.distances import (
     divergence,
@@ -175,17 +176,16 @@ def collapse(
         passes=passes,
         seed=seed,
     )
-    session, pairs = take_pairs(
-        model,
+    run, pairs = take_pairs(
+        Run.open(model, "collapse"),
         sequence,
-        "collapse",
         wanted,
         patterns=by_head == "value",
         **metric.said,
         by_head=by_head,
         round_to=metric.form,
     )
-    pairs = pairs.on(device_of(session.model))
+    pairs = pairs.on(run.device)
     gaps = metric.between(pairs).cpu()
     found = with_y(
         "distance", gaps, metric.distance("distance of v and v*"), metric.units
@@ -203,10 +203,10 @@ def collapse(
     )
     text = metric.derived("slope of log D over log length")
     found |= with_y("length_slope", slopes, text, "1", ("layer",))
-    found |= _precision(metric, dtype_of(session.model), pairs)
-    found |= _next_token(session.model, metric, pairs)
+    found |= _precision(metric, run.dtype, pairs)
+    found |= _next_token(run, metric, pairs)
     if by_head:
-        found |= _by_head(metric, int(session.model.cfg.n_heads), by_head, pairs)
+        found |= _by_head(metric, int(run.model.cfg.n_heads), by_head, pairs)
     if pairs.contrast is not None:
         contrast = metric.gap(pairs.v.values, pairs.contrast.values)
         text = metric.distance("distance of v and v with another last token")
@@ -218,7 +218,7 @@ def collapse(
         dims = ("draw", "layer", "length")
         text = metric.distance("distance of v and a sequence with other content")
         found |= with_y("unrelated", unrelated, text, metric.units, dims)
-    sizes = {window for window in known_windows(session.model) if window is not None}
+    sizes = {window for window in known_windows(run.model) if window is not None}
     edges = np.array(
         [edge(pairs.sequence, length, sizes) for length in pairs.lengths],
         dtype=np.int64,
@@ -234,7 +234,7 @@ def collapse(
             metric.units,
             ("layer", "replayed"),
         )
-    return session.dataset("representational collapse", over, found)
+    return run.dataset("representational collapse", over, found)
 
 
 def _precision(
@@ -270,23 +270,21 @@ def _precision(
     }
 
 
-def _next_token(
-    model: Bridge, metric: Metric, pairs: PairCapture
-) -> dict[str, Variable]:
+def _next_token(run: Run, metric: Metric, pairs: PairCapture) -> dict[str, Variable]:
     """Comparisons of the next token after v and v*; empty, with a warning, if the logits cannot be computed from y."""
-    if not next_token_is_known(model):
+    if not next_token_is_known(run):
         return {}
     y, star = (metric.rounded(side.values[-1]) for side in (pairs.v, pairs.star))
-    found = _compare(model, y, star)
+    found = _compare(run, y, star)
     variables: dict[str, Variable] = {
         name: (("length",), found[name], metric.stated(text), units)
         for name, (_, text, units) in COMPARISONS.items()
     }
     if pairs.replay is None:
         return variables
-    places, own = list(pairs.replay.places), metric.round_to or dtype_of(model)
+    places, own = list(pairs.replay.places), metric.round_to or run.dtype
     both = ((y[places], pairs.replay.v[-1]), (star[places], pairs.replay.star[-1]))
-    moved = [_noise(model, one, metric.rounded(again), own) for one, again in both]
+    moved = [_noise(run, one, metric.rounded(again), own) for one, again in both]
     for name, (text, units) in MOVED.items():
         label = metric.stated(f"how far rounding can move the {text} of v and v*")
         variables[f"{name}_noise"] = (
@@ -298,7 +296,7 @@ def _next_token(
     return variables
 
 
-def _compare(model: Bridge, y: Rows, other: Rows) -> dict[str, Tensor]:
+def _compare(run: Run, y: Rows, other: Rows) -> dict[str, Tensor]:
     """The differences of the next token's distributions from two representations y, for each row.
 
     Equal rows are taken once: where a sequence ends in equal tokens, v* of one length is v of the next.
@@ -309,9 +307,9 @@ def _compare(model: Bridge, y: Rows, other: Rows) -> dict[str, Tensor]:
             dim=0, return_inverse=True
         )
         logits = logits_of(
-            model, rows
+            run, rows
         )  # log-probabilities of all rows in float64 would leave the cache
-        some, pairs = rows_together(model), numbers.to(logits.device).reshape(2, -1)
+        some, pairs = rows_together(run), numbers.to(logits.device).reshape(2, -1)
         sums = torch.cat(
             [part.double().logsumexp(dim=-1) for part in logits.split(some)]
         )
@@ -325,17 +323,14 @@ def _compare(model: Bridge, y: Rows, other: Rows) -> dict[str, Tensor]:
     }
 
 
-def _noise(
-    model: Bridge, y: Rows, again: Rows, dtype: torch.dtype
-) -> dict[str, Tensor]:
+def _noise(run: Run, y: Rows, again: Rows, dtype: torch.dtype) -> dict[str, Tensor]:
     """How far rounding moves the next token: by a second run, and at least by one unit in the last place of y.
 
     Two runs can round to the same numbers by chance. The units have alternating signs.
     """
     signs = 1 - 2 * (torch.arange(y.shape[-1], device=y.device) % 2)
     one, two = (
-        _compare(model, y, other)
-        for other in (again, y.double() + signs * ulp(y, dtype))
+        _compare(run, y, other) for other in (again, y.double() + signs * ulp(y, dtype))
     )
     return {name: torch.maximum(one[name], two[name]) for name in MOVED}
 

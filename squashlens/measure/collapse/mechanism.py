@@ -26,9 +26,8 @@ from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.collapse.metric import REPLAYED, Metric, coords, take_pairs
 from squashlens.measure.registration import measurement
 from squashlens.model.agreement import agree, difference
-from squashlens.model.anatomy import dtype_of, pattern_site, stored_as
+from squashlens.model.anatomy import pattern_site, stored_as
 from squashlens.model.premises import require_attention_alone
-from squashlens.model.verify import require_sound
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.run.captures.pairs import (
     OUTPUT,
@@ -40,6 +39,7 @@ from squashlens.run.captures.pairs import (
     head_site,
     sequence_of,
 )
+from squashlens.run.run import Run
 from squashlens.theory.distances import distance, shares, total_variation
 from squashlens.theory.statistics.trends import Association, association
 
@@ -98,25 +98,23 @@ def collapse_mechanism(
             "The sequence has a suffix, and the mechanism compares the repeated token itself.",
             "Build the sequence without suffix=, or use `collapse`, which allows suffixes.",
         )
-    require_attention_alone(require_sound(model))
+    run = Run.open(model, "collapse_mechanism")
+    require_attention_alone(run.model)
     wanted = Pairs(lengths=lengths, noise_lengths=noise_lengths, passes=passes)
-    session, pairs = take_pairs(
-        model, sequence, "collapse_mechanism", wanted, patterns=True, norm=norm
-    )
+    run, pairs = take_pairs(run, sequence, wanted, patterns=True, norm=norm)
     blocks, clear = pairs.layers[:-1], Metric(norm).clear(pairs)
     variation, own = _attention(pairs)
-    observed, bound = _first_block(session.model, pairs, variation[0], own[0])
-    bridge = session.model
+    observed, bound = _first_block(run, pairs, variation[0], own[0])
     found = torch.stack(
         [
-            torch.where(clear[b + 1], _shares(bridge, pairs, b, norm), torch.nan)
+            torch.where(clear[b + 1], _shares(run, pairs, b, norm), torch.nan)
             for b in blocks
         ],
         dim=1,
     )
     heads, by_block = ("block", "head", "length"), ("block", "length")
     over = coords(pairs) | {"block": blocks, "part": list(PARTS)}
-    return session.dataset(
+    return run.dataset(
         "mechanism of representational collapse",
         {name: values for name, values in over.items() if name != "layer"},
         {
@@ -200,14 +198,14 @@ def _attention(
 
 
 def _first_block(
-    model: Bridge,
+    run: Run,
     pairs: PairCapture,
     variation: Float[Tensor, "head length"],
     own: Float[Tensor, "head length"],
 ) -> tuple[Float[Tensor, " length"], Float[Tensor, " length"]]:
     """The distance ‖o − o*‖₁ of block 0, and its bound by B.3."""
-    weights, v, star = output_weights(model, 0), pairs.v.others, pairs.star.others
-    _require_known_output(model, weights, v, star)
+    weights, v, star = output_weights(run, 0), pairs.v.others, pairs.star.others
+    _require_known_output(run, weights, v, star)
     new = largest = torch.maximum(
         _contribution(v[VALUE], weights), _contribution(star[VALUE], weights)
     )
@@ -224,14 +222,14 @@ def _first_block(
     return distance(v[OUTPUT], star[OUTPUT], "l1"), bound
 
 
-def output_weights(model: Bridge, block: int) -> Float[Tensor, "head value d"]:
+def output_weights(run: Run, block: int) -> Float[Tensor, "head value d"]:
     """The output weights W_O of a block for each query head, dequantized if they are quantized."""
-    attention = model.blocks[block].attn
-    if stored_as(model) is None:
+    attention = run.model.blocks[block].attn
+    if stored_as(run.model) is None:
         return attention.W_O.detach().cpu().double()
     weight = attention.o.original_component.weight.dequantize().detach().cpu().double()
     return rearrange(
-        weight, "d (head value) -> head value d", head=int(model.cfg.n_heads)
+        weight, "d (head value) -> head value d", head=int(run.model.cfg.n_heads)
     )
 
 
@@ -250,13 +248,13 @@ def _contribution(
 
 
 def _require_known_output(
-    model: Bridge, weights: Tensor, v: Mapping[str, Tensor], star: Mapping[str, Tensor]
+    run: Run, weights: Tensor, v: Mapping[str, Tensor], star: Mapping[str, Tensor]
 ) -> None:
     """Raise unless the output of the block's attention is W_O applied to the outputs of its heads."""
     mixed = v[head_site(0)].double() - star[head_site(0)].double()
     expected = torch.einsum("nhe,hed->nd", mixed, weights)
     seen = v[OUTPUT].double() - star[OUTPUT].double()
-    if not agree(expected, seen, dtype_of(model), size=v[OUTPUT]):
+    if not agree(expected, seen, run.dtype, size=v[OUTPUT]):
         raise UnsoundModelError(
             "The attention output of block 0 is not W_O applied to the outputs of its heads, in this model or under "
             "its hooks.",
@@ -265,14 +263,14 @@ def _require_known_output(
 
 
 def _shares(
-    model: Bridge, pairs: PairCapture, block: int, norm: Distance
+    run: Run, pairs: PairCapture, block: int, norm: Distance
 ) -> Float[Tensor, "part length"]:
     """The parts' shares of the distance after a block: Δv⁽ℓ⁺¹⁾ = Δv⁽ℓ⁾ + Δattention + ΔMLP."""
     v, star = pairs.v, pairs.star
     parts = [v.values[block].double() - star.values[block].double()]
     parts += [
         v.others[site].double() - star.others[site].double()
-        for site in branch_sites(model, block)
+        for site in branch_sites(run, block)
     ]
     parts += [torch.zeros_like(parts[0])] * (
         len(PARTS) - len(parts)

@@ -1,4 +1,4 @@
-"""How pairs are compared: the session that runs them, norm, scale and rounding, and the noise floor of a distance."""
+"""How pairs are compared: the run that runs them, norm, scale and rounding, and the noise floor of a distance."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,16 +9,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from typing_extensions import TypeAliasType
 
-from squashlens._typing import Bridge, Distance, DtypeName, Scale, dtype_name, full_name
+from squashlens._typing import Distance, DtypeName, Scale, dtype_name, full_name
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.rounding import stored
-from squashlens.measure.session import Session
-from squashlens.model.text.context import display_tokens
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark
 from squashlens.run.captures.pairs import (
+    Growing,
     PairCapture,
-    PairRun,
     Pairs,
     Replay,
     SequenceOrCapture,
@@ -26,6 +24,7 @@ from squashlens.run.captures.pairs import (
     pairs_of,
 )
 from squashlens.run.forward import require_understood
+from squashlens.run.run import Run
 from squashlens.sequences import GrowingSequence, Ids
 from squashlens.theory.distances import NOISE_FLOORS, distance, noise, rms
 
@@ -40,10 +39,10 @@ def find_dtype(given: Dtype | None) -> torch.dtype | None:
     return getattr(torch, full_name(given)) if isinstance(given, str) else given
 
 
-def next_token_is_known(model: Bridge) -> bool:
+def next_token_is_known(run: Run) -> bool:
     """Whether the logits of the next token can be computed from y. Warns if not."""
     try:
-        require_understood(model)
+        require_understood(run)
     except UnsoundModelError as error:
         remark(f"The next token is not compared. {error}")
         return False
@@ -170,33 +169,30 @@ REPLAYED = (
 
 
 def take_pairs(
-    model: Bridge,
+    run: Run,
     given: SequenceOrCapture,
-    function: str,
     pairs: Pairs,
     *,
     patterns: bool = False,
     **arguments: Any,
-) -> tuple[Session, PairCapture]:
-    """The session of a measurement of pairs, and the pairs: those of a capture, or of a sequence that is run now.
+) -> tuple[Run, PairCapture]:
+    """The run of a measurement of pairs, and the pairs: those of a capture, or of a sequence that is run now.
 
     A capture without the `patterns` that are needed raises.
     """
-    captured = pairs_of(model, given, pairs, patterns=patterns, function=function)
-    session = sequence_session(model, captured, function, **arguments)
-    return with_passes(session, captured.v, capture=captured.options), captured
+    captured = pairs_of(run, given, pairs, patterns=patterns)
+    run = with_sequence(run, captured, **arguments)
+    return with_passes(run, captured.v, capture=captured.options), captured
 
 
-def sequence_session(
-    model: Bridge, of: PairCapture | PairRun, function: str, **arguments: Any
-) -> Session:
-    """The session of a measurement on a growing sequence, whose provenance describes the sequence."""
-    session = Session.without_prompt(model, of.ids, function, **arguments)
-    return session.knowing(sequence=_describe(session.model, of.sequence))
+def with_sequence(run: Run, of: PairCapture | Growing, **arguments: Any) -> Run:
+    """The run with the longest prompt of a growing sequence, whose provenance describes the sequence."""
+    run = run.with_prompts(of.ids, **arguments)
+    return run.knowing(sequence=_describe(run, of.sequence))
 
 
-def with_passes(session: Session, *streams: Streams, **facts: Any) -> Session:
-    """The session with further facts in its provenance: how the passes were run, and `facts`."""
+def with_passes(run: Run, *streams: Streams, **facts: Any) -> Run:
+    """The run with further facts in its provenance: how the passes were run, and `facts`."""
     routes, attention = (
         {getattr(s, part) for s in streams} for part in ("route", "attention")
     )
@@ -204,10 +200,10 @@ def with_passes(session: Session, *streams: Streams, **facts: Any) -> Session:
         "passes": ", ".join(sorted(routes)),
         "attention_implementation": ", ".join(sorted(attention)),
     }
-    return session.knowing(**ways, **facts)
+    return run.knowing(**ways, **facts)
 
 
-def coords(of: PairCapture | PairRun) -> dict[str, Any]:
+def coords(of: PairCapture | Growing) -> dict[str, Any]:
     """The coordinates of results over `layer` and `length`."""
     return {
         "layer": np.array(of.layers),
@@ -220,11 +216,11 @@ def coords(of: PairCapture | PairRun) -> dict[str, Any]:
     }
 
 
-def _describe(model: Any, sequence: GrowingSequence) -> dict[str, Any]:
+def _describe(run: Run, sequence: GrowingSequence) -> dict[str, Any]:
     """The facts that the provenance states about a sequence."""
 
     def as_text(ids: Ids) -> str:
-        return " ".join(display_tokens(model, torch.tensor([ids]))[0]) if ids else ""
+        return " ".join(run.tokens_of(torch.tensor([ids]))[0]) if ids else ""
 
     return {
         "name": sequence.name,

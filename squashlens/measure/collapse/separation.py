@@ -17,16 +17,17 @@ from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import (
     coords,
     next_token_is_known,
-    sequence_session,
+    with_sequence,
     with_y,
 )
 from squashlens.measure.registration import measurement
-from squashlens.model.loading.random_weights import with_random_weights
 from squashlens.model.memory import require_room
 from squashlens.records.results import MODEL_UNITS, Variable
-from squashlens.run.captures.pairs import PairRun, prepare_run
+from squashlens.run.captures.pairs import Growing, prepare_growing
 from squashlens.run.forward import log_probabilities
 from squashlens.run.groupings import grouped_streams, groupings
+from squashlens.run.run import Run
+from squashlens.run.untrained import untrained
 from squashlens.sequences import GrowingSequence, Ids
 from squashlens.theory.distances import total_variation
 from squashlens.theory.separation import (
@@ -101,22 +102,24 @@ def separation(
     (1.0, 0.0625)
     """
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
-    run = prepare_run(model, sequence, lengths, "auto")
-    if len(run.lengths) < 2:
+    run = Run.open(model, "separation")
+    growing = prepare_growing(run, sequence, lengths, "auto")
+    if len(growing.lengths) < 2:
         raise InputError(
-            f"lengths={run.lengths} has one length, and nothing to tell it from.",
+            f"lengths={growing.lengths} has one length, and nothing to tell it from.",
             "Give at least two.",
         )
-    session = sequence_session(
-        run.model,
+    run = with_sequence(
         run,
-        "separation",
-        lengths=list(run.lengths),
+        growing,
+        lengths=list(growing.lengths),
         n_random_models=n_random_models,
     )
-    prompts = [run.sequence.plain(n).ids(run.sequence.trunk) for n in run.lengths]
-    streams = grouped_streams(run.model, *rows_of(prompts))
-    variables = _of_streams(streams, np.array(run.lengths))
+    prompts = [
+        growing.sequence.plain(n).ids(growing.sequence.trunk) for n in growing.lengths
+    ]
+    streams = grouped_streams(run, *rows_of(prompts))
+    variables = _of_streams(streams, np.array(growing.lengths))
     variables |= {
         "chance": (
             (),
@@ -125,13 +128,13 @@ def separation(
             "1",
         )
     }
-    if next_token_is_known(run.model):
-        variables |= _of_next_token(run.model, streams[:, -1])
-    axes = coords(run)
+    if next_token_is_known(run):
+        variables |= _of_next_token(run, streams[:, -1])
+    axes = coords(growing)
     if n_random_models:
         axes["random_model"] = np.arange(n_random_models)
         by_seed = [
-            _random_recovery(run, prompts, seed) for seed in range(n_random_models)
+            _random_recovery(growing, prompts, seed) for seed in range(n_random_models)
         ]
         text = "recovery in a model with random weights"
         variables |= with_y(
@@ -141,9 +144,7 @@ def separation(
             "1",
             ("random_model", "layer"),
         )
-    return session.knowing(groupings=groupings(run.model)).dataset(
-        "separation", axes, variables
-    )
+    return run.knowing(groupings=groupings(run)).dataset("separation", axes, variables)
 
 
 def rows_of(prompts: Sequence[Ids]) -> tuple[list[Ids], list[list[int]]]:
@@ -197,34 +198,31 @@ def _of_streams(
 
 
 def _random_recovery(
-    run: PairRun, prompts: Sequence[Ids], seed: int
+    growing: Growing, prompts: Sequence[Ids], seed: int
 ) -> Float[Tensor, " layer"]:
     """The recovery at each layer and at y of a model with random weights."""
-    streams = grouped_streams(
-        with_random_weights(run.model, seed), *rows_of(prompts), label="random weights"
-    )
+    with untrained(growing.run, seed) as other:
+        streams = grouped_streams(other, *rows_of(prompts), label="random weights")
     return torch.stack(
         [recovered(to_first_run(runs))[0].mean() for runs in streams.transpose(0, 1)]
     )
 
 
-def _of_next_token(
-    model: Bridge, y: Float[Tensor, "run prompt d"]
-) -> dict[str, Variable]:
+def _of_next_token(run: Run, y: Float[Tensor, "run prompt d"]) -> dict[str, Variable]:
     """The variables of the next-token distributions, whose square roots are compared: ‖√p − √q‖₂ is √2 × Hellinger."""
-    n, outcomes = y.shape[1], int(model.cfg.d_vocab)
+    n, outcomes = y.shape[1], int(run.model.cfg.d_vocab)
     require_room(
         3 * 8 * n * outcomes,
         torch.device("cpu"),
         "The next-token distributions",
         "Use fewer lengths.",
     )
-    first = torch.cat([rows.exp().cpu() for rows in log_probabilities(model, y[0])])
+    first = torch.cat([rows.exp().cpu() for rows in log_probabilities(run, y[0])])
     roots, others = first.sqrt(), torch.empty_like(first)
     noise, gaps = torch.zeros(n, dtype=torch.float64), []
     for again in y[1:]:
         start = 0
-        for part in log_probabilities(model, again):
+        for part in log_probabilities(run, again):
             p = part.exp().cpu()
             here = slice(start, start := start + len(p))
             noise[here] = torch.maximum(noise[here], total_variation(p, first[here]))

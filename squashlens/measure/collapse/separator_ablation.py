@@ -44,29 +44,28 @@ from squashlens.measure.collapse.metric import (
     REPLAYED,
     Metric,
     coords,
-    sequence_session,
     with_passes,
+    with_sequence,
     with_y,
 )
 from squashlens.measure.registration import measurement
 from squashlens.model.agreement import agree
-from squashlens.model.anatomy import dtype_of
 from squashlens.model.applied import probe_ids, require_effective
 from squashlens.model.hooking.hook import Hook
 from squashlens.model.hooking.standing import without_ambient
-from squashlens.model.proof import proof_of
 from squashlens.model.text.context import display_tokens
 from squashlens.model.text.tokens import checked_prompts, require_same_vocabulary
 from squashlens.prompts import Token, one_token, stacked
 from squashlens.records.results import Variable
 from squashlens.run.captures.pairs import (
-    PairRun,
+    Growing,
     SequenceOrCapture,
     Streams,
     passes_of,
-    prepare_run,
+    prepare_growing,
 )
 from squashlens.run.forward import causal, context, next_logits
+from squashlens.run.run import Run
 from squashlens.run.streamed import patterns_written
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.distances import NOISE_FLOORS
@@ -150,29 +149,30 @@ def separator_ablation(
     positive(noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
     if lengths is None and isinstance(sequence, GrowingSequence):
         lengths = range(len(sequence), 0, len(sequence) // -LENGTHS)
-    run = prepare_run(model, sequence, lengths, passes_of(sequence))
-    if not run.sequence.separator_places(
-        run.lengths[-1]
+    run = Run.open(model, "separator_ablation")
+    growing = prepare_growing(run, sequence, lengths, passes_of(sequence))
+    if not growing.sequence.separator_places(
+        growing.lengths[-1]
     ):  # a separator after the last content token is not within
         raise InputError(
             "The sequence has no separators to ablate.",
             "Build it with separators, such as separator=',', every=3.",
         )
-    blocks, every = _blocks(run, from_blocks), run.layers[:-1]
+    blocks, every = _blocks(growing, from_blocks), growing.layers[:-1]
     if by_default and (
-        len(run.lengths) < len(run.sequence) or len(blocks) < len(every)
+        len(growing.lengths) < len(growing.sequence) or len(blocks) < len(every)
     ):
-        taken = f"lengths: {len(run.lengths)} of {len(run.sequence)}; from_blocks: {len(blocks)} of {len(every)}"
+        lengths_taken = f"lengths: {len(growing.lengths)} of {len(growing.sequence)}"
+        taken = f"{lengths_taken}; from_blocks: {len(blocks)} of {len(every)}"
         write(
             f"separator_ablation: {taken}. The arguments of these names choose others."
         )
     found, over, ways, facts = _ablate(
-        run, metric, kinds, blocks, substitute, source, seed, noise_lengths
+        growing, metric, kinds, blocks, substitute, source, seed, noise_lengths
     )
-    session = sequence_session(
-        run.model,
+    run = with_sequence(
         run,
-        "separator_ablation",
+        growing,
         kinds=list(kinds),
         **metric.said,
         seed=seed,
@@ -180,13 +180,11 @@ def separator_ablation(
         source="drawn" if source is None else [other.name for other in source],
         substitute=None if substitute is None else facts.get("substitute", substitute),
     )
-    return with_passes(session, *ways, **facts).dataset(
-        "separator ablation", over, found
-    )
+    return with_passes(run, *ways, **facts).dataset("separator ablation", over, found)
 
 
 def _ablate(
-    run: PairRun,
+    growing: Growing,
     metric: Metric,
     kinds: Collection[Kind],
     blocks: Sequence[int],
@@ -196,29 +194,31 @@ def _ablate(
     replay: int,
 ) -> tuple[dict[str, Variable], dict[str, Any], list[Streams], dict[str, Any]]:
     """The ablations of the separators of one sequence: variables, coordinates, streams as run, and provenance facts."""
-    sequence = run.sequence
-    other = substitute_for(run, substitute, seed) if "substitute" in kinds else -1
+    sequence = growing.sequence
+    other = substitute_for(growing, substitute, seed) if "substitute" in kinds else -1
     inputs = {
         "none": Variant(sequence.separated((), ())),
         "separators": Variant(sequence),
     }
     inputs |= {
-        kind: edit(run, kind, other, seed) for kind in get_args(Edit) if kind in kinds
+        kind: edit(growing, kind, other, seed)
+        for kind in get_args(Edit)
+        if kind in kinds
     }
     hooks = {
-        kind: maker(run, kind, source, seed)
+        kind: maker(growing, kind, source, seed)
         for kind in get_args(Ablation)
         if kind in kinds
     }
     acting = {
-        (kind, block): hook_separators(run, kind, block, act)
+        (kind, block): hook_separators(growing, kind, block, act)
         for kind, act in hooks.items()
         for block in blocks
     }
 
     distances, ways, floors = {}, [], []
     for name, variant in bar({**inputs, **acting}.items(), desc="ablations"):
-        own = replace(run, sequence=variant.sequence)
+        own = replace(growing, sequence=variant.sequence)
         with patterns_written("hooks inside attention are compared with none"):
             v, star = own.pairs(**variant.options)
             distances[name] = metric.gap(v.values, star.values)
@@ -262,24 +262,28 @@ def _ablate(
         retained = _where_clear(effect.abs(), floor, (from_block - none) / effect)
         found |= with_y("retained_from", retained, share, "1", dims)
     over = (
-        coords(run)
+        coords(growing)
         | {"edit": list(inputs)}
         | ({"hook": list(hooks), "from_block": blocks} if acting else {})
     )
     counts = [
-        [len(variant.sequence.plain(n)) for n in run.lengths]
+        [len(variant.sequence.plain(n)) for n in growing.lengths]
         for variant in inputs.values()
     ]
     over["tokens"] = (("edit", "length"), np.array(counts))
     since = [
         n - max((after for after in sequence.breaks if after < n), default=0)
-        for n in run.lengths
+        for n in growing.lengths
     ]
     over["place_in_group"] = ("length", np.array(since))
     facts = (
         {}
         if other < 0
-        else {"substitute": display_tokens(run.model, torch.tensor([[other]]))[0][0]}
+        else {
+            "substitute": display_tokens(growing.run.model, torch.tensor([[other]]))[0][
+                0
+            ]
+        }
     )
     return found, over, ways, facts
 
@@ -289,9 +293,9 @@ def _where_clear(size: Tensor, floor: Tensor, quotient: Tensor) -> Tensor:
     return torch.where(size > NOISE_FLOORS * floor[:, None], quotient, torch.nan)
 
 
-def _blocks(run: PairRun, from_blocks: Iterable[int] | None) -> list[int]:
+def _blocks(growing: Growing, from_blocks: Iterable[int] | None) -> list[int]:
     """The first blocks of the hooks. Raises for blocks that do not exist or are given twice."""
-    every = run.layers[:-1]
+    every = growing.layers[:-1]
     chosen = list(
         every[:: -(-len(every) // BLOCKS)] if from_blocks is None else from_blocks
     )
@@ -316,15 +320,15 @@ MakeHooks = Callable[[Sequence[int], tuple[int, ...]], list[Hook]]
 
 
 class Variant(NamedTuple):
-    """One ablation: the sequence to run, and options of `PairRun.pairs` such as position ids or hooks."""
+    """One ablation: the sequence to run, and options of `Growing.pairs` such as position ids or hooks."""
 
     sequence: GrowingSequence
     options: Mapping[str, Any] = MappingProxyType({})
 
 
-def edit(run: PairRun, kind: Edit, other: int, seed: int) -> Variant:
+def edit(growing: Growing, kind: Edit, other: int, seed: int) -> Variant:
     """The ablation that edits the separators of the prompt itself; `other` is the token for "substitute"."""
-    sequence = run.sequence
+    sequence = growing.sequence
     breaks = sequence.breaks
     removed = set(sequence.separator_places())
     if kind == "delete":  # all remaining tokens after the prefix are content
@@ -349,38 +353,34 @@ def edit(run: PairRun, kind: Edit, other: int, seed: int) -> Variant:
             "delete_keep_positions is not defined for a sequence with an ending: its position after a gap is unclear.",
             "Build the sequence without ending=, or leave 'delete_keep_positions' out of kinds=.",
         )
-    require_position_ids(run.model)
+    require_position_ids(growing.run)
     without = sequence.separated((), ())
-    longest = len(without.stem(run.lengths[-1]))
+    longest = len(without.stem(growing.lengths[-1]))
     kept = [p for p in range(len(sequence.trunk)) if p not in removed][:longest]
     return Variant(without, {"positions": (*kept, kept[-1] + 1)})
 
 
-def require_position_ids(model: Bridge) -> None:
+def require_position_ids(run: Run) -> None:
     """Raise for a model that does not use the position ids of a forward pass, in which a gap would have no effect."""
-    if not proof_of(model).once(
-        "given position ids", lambda: _uses_position_ids(model)
-    ):
+    if not run.proof.once("given position ids", lambda: _uses_position_ids(run)):
         raise UnsoundModelError(
-            f"{type(model.original_model).__name__} does not take position ids and a mask in a forward pass (models "
+            f"{run.architecture} does not take position ids and a mask in a forward pass (models "
             "with ALiBi compute both themselves), so that delete_keep_positions cannot be measured.",
             "Leave 'delete_keep_positions' out of kinds=. The hook 'mask' in every block measures the same.",
         )
 
 
-def _uses_position_ids(model: Bridge) -> bool:
+def _uses_position_ids(run: Run) -> bool:
     """Whether a token that the mask hides and a token that is missing, with a gap in the position ids, are the same."""
-    ids = probe_ids(model)[:, :5]
+    ids = probe_ids(run.model)[:, :5]
     whole, kept = torch.arange(5), torch.tensor([0, 2, 3, 4])
     hidden = causal(5)
     hidden[2:, 1] = False  # no later token attends to token 1
     try:
-        with without_ambient(model):
-            masked = next_logits(
-                model, ids, context=context(model, whole, whole, hidden)
-            )
+        with without_ambient(run.model):
+            masked = next_logits(run, ids, context=context(run, whole, whole, hidden))
             missing = next_logits(
-                model, ids[:, kept], context=context(model, kept, kept, causal(4))
+                run, ids[:, kept], context=context(run, kept, kept, causal(4))
             )
     except SquashlensError:
         raise
@@ -391,21 +391,23 @@ def _uses_position_ids(model: Bridge) -> bool:
         AttributeError,
     ):  # the model does not take them
         return False
-    return agree(missing, masked, dtype_of(model))
+    return agree(missing, masked, run.dtype)
 
 
 def hook_separators(
-    run: PairRun, kind: Ablation, from_block: int, make: MakeHooks
+    growing: Growing, kind: Ablation, from_block: int, make: MakeHooks
 ) -> Variant:
     """The unchanged sequence with hooks on its separators in all blocks from `from_block` on.
 
     Raises if a hook point has no effect on the logits.
     """
-    blocks = tuple(run.layers[from_block:-1])
-    places = run.sequence.separator_places(run.lengths[-1])
+    blocks = tuple(growing.layers[from_block:-1])
+    places = growing.sequence.separator_places(growing.lengths[-1])
     everywhere = make(places, blocks)
-    sites = [site for hook in everywhere for site in hook.points(len(run.layers) - 1)]
-    require_effective(run.model, sites)
+    sites = [
+        site for hook in everywhere for site in hook.points(len(growing.layers) - 1)
+    ]
+    require_effective(growing.run.model, sites)
 
     def on_trunk(tokens: int) -> list[Hook]:
         inside = [
@@ -419,35 +421,38 @@ def hook_separators(
         "hooks": on_trunk,
         "branch_hooks": everywhere if kind in ("mask", "zero_pattern") else (),
     }
-    return Variant(run.sequence, options)
+    return Variant(growing.sequence, options)
 
 
 def maker(
-    run: PairRun, kind: Ablation, source: Sequence[GrowingSequence] | None, seed: int
+    growing: Growing,
+    kind: Ablation,
+    source: Sequence[GrowingSequence] | None,
+    seed: int,
 ) -> MakeHooks:
     """The function that makes the hooks of a kind. Of some kinds they insert streams of reference prompts, run here."""
     if kind in FACTORIES:
         return lambda places, blocks: [FACTORIES[kind](places, blocks)]
     rng = Random(f"reference {seed}")
     given = (
-        [run.sequence.unrelated(rng) for _ in range(REFERENCES)]
+        [growing.sequence.unrelated(rng) for _ in range(REFERENCES)]
         if source is None
         else source
     )
     for sequence in given:
-        require_same_vocabulary(run.model, sequence)
-    ids = checked_prompts(run.model, stacked(given))
+        require_same_vocabulary(growing.run.model, sequence)
+    ids = checked_prompts(growing.run.model, stacked(given))
     chosen = ids if kind == "mean_residual" else drawn_from(ids, seed)
-    inserted = mean_activations(run.model, chosen, STREAMS, run.layers[:-1])
+    inserted = mean_activations(growing.run.model, chosen, STREAMS, growing.layers[:-1])
     name = f"{kind} of {inserted.name}"
     return lambda places, blocks: replacing(
         name, STREAMS, inserted, blocks, tuple(places), tuple(places)
     )
 
 
-def substitute_for(run: PairRun, token: Token | None, seed: int) -> int:
+def substitute_for(growing: Growing, token: Token | None, seed: int) -> int:
     """The token that replaces separators: the given one, or a random one that the sequence does not contain."""
-    model, sequence = run.model, run.sequence
+    model, sequence = growing.run.model, growing.sequence
     if token is not None:
         return one_token(model, token)
     special = set() if model.tokenizer is None else set(model.tokenizer.all_special_ids)

@@ -11,12 +11,12 @@ from torch import Tensor
 from squashlens._typing import Bridge, short_repr
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
 from squashlens.measure.collapse.metric import with_y
-from squashlens.measure.session import Session, streams_at
-from squashlens.model.anatomy import device_of, n_blocks, residual_sites, windows
+from squashlens.model.anatomy import windows
 from squashlens.model.proof import public
-from squashlens.model.verify import require_sound
 from squashlens.prompts import Token, one_token
 from squashlens.run.forward import causal, context
+from squashlens.run.run import Run
+from squashlens.run.streams import streams_at
 from squashlens.sequences import Ids
 from squashlens.theory.distances import distance, rms
 
@@ -68,25 +68,23 @@ def shares_and_counts(
             f"times={times} of content={short_repr(content)} makes no prompt with other counts.",
             "Give at least one token in content=, and times= of at least 2.",
         )
-    sound = require_sound(model)
-    ids = tuple(one_token(sound, token) for token in content)
+    run = Run.open(model, "shares_and_counts")
+    ids = tuple(one_token(run.model, token) for token in content)
     longer = tuple(token for token in ids for _ in range(times))
-    window = min((w for w in windows(sound) if w is not None), default=len(longer))
+    window = min((w for w in windows(run.model) if w is not None), default=len(longer))
     if len(longer) > window:
         raise InputError(
             f"{len(longer)} tokens do not fit into this model's sliding window of {window}, which is a mask too.",
             "Give fewer tokens in content=, or a smaller times=.",
         )
-    session = Session.without_prompt(
-        sound,
+    run = run.with_prompts(
         torch.tensor(longer),
-        "shares_and_counts",
         content=list(map(str, content)),
         times=times,
         token_ids=list(longer),
     )
     gaps = [
-        torch.stack([_apart(sound, ids, longer, mask, kept) for kept in POSITIONS])
+        torch.stack([_apart(run, ids, longer, mask, kept) for kept in POSITIONS])
         for mask in MASKS
     ]
     text = "distance of tokens of one kind in prompts with equal shares and different counts"
@@ -96,16 +94,16 @@ def shares_and_counts(
     coords = {
         "mask": list(MASKS),
         "positions": list(POSITIONS),
-        "layer": np.arange(n_blocks(sound) + 1),
+        "layer": np.arange(run.n_blocks + 1),
     }
-    return session.dataset("shares and counts", coords, found)
+    return run.dataset("shares and counts", coords, found)
 
 
 def _apart(
-    model: Bridge, ids: Ids, longer: Ids, mask: str, positions: str
+    run: Run, ids: Ids, longer: Ids, mask: str, positions: str
 ) -> Float[Tensor, " layer"]:
     """The largest distance over kinds of token, for each layer and then for y."""
-    few, many = (_streams(model, one, mask, positions) for one in (ids, longer))
+    few, many = (_streams(run, one, mask, positions) for one in (ids, longer))
     first = few[:, [ids.index(token) for token in (*ids, *longer)]]
     both = torch.cat([few, many], dim=1)
     return torch.stack(
@@ -117,23 +115,23 @@ def _apart(
 
 
 def _streams(
-    model: Bridge, ids: Ids, mask: str, positions: str
+    run: Run, ids: Ids, mask: str, positions: str
 ) -> Float[Tensor, "layer position d"]:
     """The residual streams of a prompt at each layer, then y, in a pass with this mask and these positions."""
     n = len(ids)
     place = torch.arange(n) if positions == "kept" else torch.zeros(n, dtype=torch.long)
     visible = causal(n) if mask == "causal" else torch.ones(n, n, dtype=torch.bool)
-    sites = residual_sites(model)
-    given = torch.tensor([ids], device=device_of(model))
+    sites = run.sites()
+    given = torch.tensor([ids], device=run.device)
     try:
-        seen = streams_at(model, given, sites, context(model, place, place, visible))
+        seen = streams_at(run, given, sites, context(run, place, place, visible))
     except SquashlensError:
         raise
     except (
         ValueError
     ) as error:  # models with ALiBi compute biases from a mask of another shape
         raise UnsoundModelError(
-            f"{type(model.original_model).__name__} does not accept a mask over queries and keys "
+            f"{run.architecture} does not accept a mask over queries and keys "
             f"({error}), so its causal mask and positions cannot be removed.",
             "Use a model that takes position ids and a mask, such as Gemma, Llama, Qwen or GPT-2.",
         ) from error

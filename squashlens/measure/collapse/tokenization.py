@@ -17,13 +17,13 @@ from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import Metric, with_passes, with_y
 from squashlens.measure.registration import measurement
-from squashlens.measure.session import Session
 from squashlens.model.text.context import decoded, display_tokens
 from squashlens.model.text.start import start_of
 from squashlens.model.text.tokens import encode, require_tokenizer, tokenize
 from squashlens.model.verify import require_sound
 from squashlens.records.results import Variable, signed, versions
-from squashlens.run.captures.pairs import PairRun
+from squashlens.run.captures.pairs import Growing
+from squashlens.run.run import Run
 from squashlens.sequences import Branch, GrowingSequence, Ids
 
 FORMS: Mapping[str, str] = MappingProxyType(
@@ -122,6 +122,7 @@ def repeat_tokenization(
             "call": {"function": "repeat_tokenization", **asked},
         }
         return signed("tokenization of repeats", coords, found, facts)
+    run = Run.open(held, "repeat_tokenization")
     lead = start_of(held).ids
     # In each form: the prompts with 1 … n repeats, the same with one more repeat, and v* of each of the first.
     whole = [[(*lead, *text.ids) for text in row] for row in texts.values()]
@@ -131,15 +132,13 @@ def repeat_tokenization(
     every = [ids for row in compared for ids in row]
     for ids in every:
         tokenize(held, torch.tensor(ids))
-    session = Session.without_prompt(
-        held,
+    run = run.with_prompts(
         torch.tensor(max(every, key=len)),
-        "repeat_tokenization",
         **asked,
         **metric.said,
     )
     streams = [
-        _run(held, row).streams([Branch(0, ids) for ids in row]) for row in compared
+        _growing(run, row).streams([Branch(0, ids) for ids in row]) for row in compared
     ]
     thirds = [found.values.chunk(3, dim=1) for found in streams]
     naive = torch.stack([metric.gap(text, longer) for text, longer, _ in thirds])
@@ -156,18 +155,18 @@ def repeat_tokenization(
         "distance", true, f"{norm} distance of v and v*", metric.units, dims
     )
     coords["layer"] = np.arange(len(streams[0].values) - 1)
-    return with_passes(session, *streams, **about).dataset(
+    return with_passes(run, *streams, **about).dataset(
         "tokenization and collapse", coords, found
     )
 
 
-def _run(model: Bridge, row: list[Ids]) -> PairRun:
+def _growing(run: Run, row: list[Ids]) -> Growing:
     """The run of all prompts of one form; prompts that are prefixes of the longest one share its pass."""
     trunk = max(row, key=len)
     sequence = GrowingSequence(
         "texts of one form", content=trunk, alphabet=tuple(dict.fromkeys(trunk))
     )
-    return PairRun(model, sequence, (len(trunk),), torch.tensor([trunk]), "auto")
+    return Growing(run, sequence, (len(trunk),), torch.tensor([trunk]), "auto")
 
 
 BETWEEN = "·"  # separates tokens where several are displayed in a row

@@ -32,9 +32,10 @@ from squashlens.run.captures.pairs import (
     Pairs,
     SequenceOrCapture,
     capture_pairs,
-    prepare_run,
+    prepare_growing,
     sequence_of,
 )
+from squashlens.run.run import Run
 from squashlens.sequences import GrowingSequence
 
 
@@ -98,7 +99,8 @@ def compare(
     """
     positive(n_samples, "n_samples", "a number of sequences", or_zero=True)
     every, whole = by_name(interventions), sequence_of(sequence)
-    chosen = list(prepare_run(model, sequence, lengths, "auto").lengths)
+    run = Run.open(model, "compare")
+    chosen = list(prepare_growing(run, sequence, lengths, "auto").lengths)
     asked = (
         f"{n_samples} sequences drawn from the alphabet"
         if n_samples
@@ -110,7 +112,7 @@ def compare(
         form = form_under(parts, whole)
         with applied(model, *filter(are_hooks, parts)):
             captured = capture_pairs(
-                model,
+                run,
                 form,
                 Pairs(lengths=chosen, noise_lengths=noise_lengths),
                 patterns=False,
@@ -119,7 +121,7 @@ def compare(
             found = found[[name for name in KEPT if name in found]].drop_vars(
                 "before_separator"
             )
-            found["bound"] = as_variable(_bound(model, form, chosen[-1]), "bound")
+            found["bound"] = as_variable(_bound(run, form, chosen[-1]), "bound")
             if answer is not None:
                 # Their content does not depend on the form's separators.
                 drawn = [
@@ -147,9 +149,9 @@ def compare(
     )
 
 
-def _bound(model: Bridge, form: GrowingSequence, longest: int) -> xr.DataArray:
+def _bound(run: Run, form: GrowingSequence, longest: int) -> xr.DataArray:
     """The path bound of each content token of the longest prompt."""
-    bound = path_bound(model, torch.tensor(form.plain(longest).ids(form.trunk)))
+    bound = path_bound(run.model, torch.tensor(form.plain(longest).ids(form.trunk)))
     places = [form.position(number) for number in range(1, longest + 1)]
     here = (
         bound[places]

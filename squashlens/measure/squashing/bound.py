@@ -22,12 +22,11 @@ from squashlens.checks.arguments import and_frozen
 from squashlens.errors import InputError, RangeError
 from squashlens.hooks.freeze import frozen_parts
 from squashlens.measure.registration import measurement
-from squashlens.measure.session import Session
 from squashlens.measure.squashing.certified import certified_rows
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import of_attention, one_hot, top_down
-from squashlens.model.anatomy import n_blocks
-from squashlens.run.captures.capture import PromptOrCapture
+from squashlens.run.captured import PromptOrCapture
+from squashlens.run.run import Run
 from squashlens.theory.bounds.path_sums import Pattern, sweep
 from squashlens.theory.probes import seed_of
 
@@ -100,7 +99,7 @@ def path_bound(
                 f"{name}={value!r} is not a positive number.",
                 "Give one; sigma_psi may also be 0.",
             )
-    session = Session.start(
+    run = Run.of(
         model,
         prompt,
         "path_bound",
@@ -111,17 +110,17 @@ def path_bound(
         **betas,
         spans=spans,
     )
-    layers, (session, groups) = (
-        session.spans(from_layer, to_layer),
-        Spans.of(session, spans),
+    layers, (run, groups) = (
+        run.spans(from_layer, to_layer),
+        Spans.of(run, spans),
     )
     most = max(layers.values())
-    down = top_down(session, attention, from_layer, most)
+    down = top_down(run, attention, from_layer, most)
     found: dict[Target, xr.DataArray] = {
-        to: printed(session, groups, attention, down[most - top :], query, betas, to)
+        to: printed(run, groups, attention, down[most - top :], query, betas, to)
         for to, top in layers.items()
     }
-    return session.by_layer(to_layer, found)
+    return run.by_layer(to_layer, found)
 
 
 @measurement(
@@ -190,7 +189,7 @@ def certified_bound(
         "vjp_batch_size": vjp_batch_size,
         "seed": seed_of(seed),
     }
-    session = Session.start(
+    run = Run.of(
         model,
         prompt,
         "certified_bound",
@@ -201,27 +200,27 @@ def certified_bound(
         spans=spans,
         **how,
     )
-    layers, (session, groups) = (
-        session.spans(from_layer, to_layer),
-        Spans.of(session, spans),
+    layers, (run, groups) = (
+        run.spans(from_layer, to_layer),
+        Spans.of(run, spans),
     )
     rows, certificate = certified_rows(
-        session, layers, from_layer, session.query(query), parts, **how
+        run, layers, from_layer, run.query(query), parts, **how
     )
     composed = f", {n_composed} blocks composed" if n_composed != 1 else ""
     long_name = f"certified path bound{composed}{and_frozen(parts)}"
     stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
     labelled: dict[Target, xr.DataArray] = {
-        to: _label(
-            session, groups, row, long_name, certificate=certificate
-        ).assign_attrs(stated)
+        to: _label(run, groups, row, long_name, certificate=certificate).assign_attrs(
+            stated
+        )
         for to, row in rows.items()
     }
-    return session.by_layer(to_layer, labelled)
+    return run.by_layer(to_layer, labelled)
 
 
 def printed(
-    session: Session,
+    run: Run,
     groups: Spans | None,
     attention: AttentionKind,
     down: Sequence[Pattern],
@@ -230,7 +229,7 @@ def printed(
     to: Target = "y",
 ) -> xr.DataArray:
     """The printed formula of Theorem 5.1, from patterns of this kind of attention from the top block down."""
-    start = one_hot(session, query)
+    start = one_hot(run, query)
     scale, gain = 1 / betas["beta1"], betas["sigma_psi"] / betas["beta2"] + 1
     rows = [start, *sweep(start, down, attention_scale=scale, gain=gain)]
     row = rows[-1].cpu()
@@ -243,7 +242,7 @@ def printed(
     other = [
         f"{LETTERS[name]} = {value:g}" for name, value in betas.items() if value != 1
     ]
-    found = _label(session, groups, row, ", ".join([long_name, *other]))
+    found = _label(run, groups, row, ", ".join([long_name, *other]))
     if np.isfinite(found.values).all():
         return found
     steps = [*rows, row, torch.as_tensor(found.values)]
@@ -259,7 +258,7 @@ def printed(
 
 
 def _label(
-    session: Session,
+    run: Run,
     groups: Spans | None,
     row: Float[Tensor, "prompt position"],
     long_name: str,
@@ -271,7 +270,7 @@ def _label(
             groups.root_sum_squares(row),
             f"{long_name}, root of the sum of squares over the span",
         )
-    return session.label(row, "path_bound", long_name, "1", **extra)
+    return run.label(row, "path_bound", long_name, "1", **extra)
 
 
 @measurement("composition")
@@ -306,17 +305,15 @@ def composition(
     >>> sl.paths.composition(model, "Can you copy the following number? 11 =").sum("position").round(6).values
     array([1., 1., 1., 1., 1., 1., 1.])
     """
-    session = Session.start(
-        model, prompt, "composition", attention=attention, query=query
-    )
-    top = n_blocks(session.model)
-    row = one_hot(session, query)
-    rows = [row, *sweep(row, top_down(session, attention, 0, top), gain=0.5)]
+    run = Run.of(model, prompt, "composition", attention=attention, query=query)
+    top = run.n_blocks
+    row = one_hot(run, query)
+    rows = [row, *sweep(row, top_down(run, attention, 0, top), gain=0.5)]
     stacked = (
         torch.stack([each.to(rows[-1].device) for each in rows[::-1]]).cpu().numpy()
     )
-    dims, coords = session.coords()
-    shares = stacked[:, 0] if len(session.ids) == 1 else stacked
+    dims, coords = run.coords()
+    shares = stacked[:, 0] if len(run.ids) == 1 else stacked
     text = f"share of attention paths into the query{of_attention(attention)}"
     coords["layer"] = np.arange(top + 1)
-    return session.array("composition", coords, (("layer", *dims), shares, text, "1"))
+    return run.array("composition", coords, (("layer", *dims), shares, text, "1"))

@@ -14,13 +14,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Target
+from squashlens._typing import Target
 from squashlens.bars import bar
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.freeze import freezing
-from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import require_causal
-from squashlens.model.anatomy import device_of, n_blocks, width
+from squashlens.model.anatomy import device_of, width
 from squashlens.model.memory import require_room
 from squashlens.model.premises import why_not_block_by_block
 from squashlens.run.budget import cotangents_on_graph
@@ -32,6 +31,7 @@ from squashlens.run.derivatives.exact import (
     require_one_device,
 )
 from squashlens.run.derivatives.spans import Span, open_spans, vjps
+from squashlens.run.run import Run
 from squashlens.theory.norms import missing_sizes, spectral_norms, with_rounding
 from squashlens.theory.probes import PROBES, normals
 
@@ -42,7 +42,7 @@ Stretch = tuple[
 
 
 def certified_rows(
-    session: Session,
+    run: Run,
     targets: Mapping[Target, int],
     from_layer: int,
     query: int,
@@ -60,9 +60,9 @@ def certified_rows(
         to: _stretches(from_layer, top, to, n_composed) for to, top in targets.items()
     }
     if any(len(chain) > 1 for chain in chains.values()) and (
-        reason := why_not_block_by_block(session.model)
+        reason := why_not_block_by_block(run.model)
     ):
-        whole = n_blocks(session.model)
+        whole = run.n_blocks
         raise UnsoundModelError(reason, f"Use n_composed={whole}, or `jacobian_norms`.")
     # The row needs all edges, except in the last stretch, where it needs only those into the query.
     wanted = {chain[-1]: range(query, query + 1) for chain in chains.values()}
@@ -71,14 +71,14 @@ def certified_rows(
     }
     wanted = dict(sorted(wanted.items(), key=lambda item: item[0][0], reverse=True))
     work = _Work(
-        session, wanted, freeze, max(map(len, chains.values())), seed, vjp_batch_size
+        run, wanted, freeze, max(map(len, chains.values())), seed, vjp_batch_size
     )
-    start = torch.nn.functional.one_hot(torch.tensor(query), session.positions).double()
+    start = torch.nn.functional.one_hot(torch.tensor(query), run.positions).double()
     rows: dict[Target, list[Tensor]] = {to: [] for to in targets}
-    require_one_device(session.model)
-    with certifying(session.model):
+    require_one_device(run)
+    with certifying(run):
         work.require_fits()
-        for ids in session.ids:
+        for ids in run.ids:
             for parts in rows.values():
                 parts.append(start)
             for stretch, edges in work.matrices(ids[None]):
@@ -102,7 +102,7 @@ class _Work:
     A path has up to `steps` edges, whose allowances for rounding multiply.
     """
 
-    session: Session
+    run: Run
     wanted: Mapping[Stretch, range]
     freeze: Sequence[str]
     steps: int
@@ -113,9 +113,9 @@ class _Work:
     def require_fits(self) -> None:
         """Raise if the Jacobian's rows of one query do not fit."""
         model, n, d = (
-            self.session.model,
-            self.session.positions,
-            width(self.session.model),
+            self.run.model,
+            self.run.positions,
+            width(self.run.model),
         )
         cheaper = (
             "`jacobian_norms(method='sketch_upper')` is certified too, and takes less."
@@ -131,27 +131,24 @@ class _Work:
         self, ids: Tensor
     ) -> Iterator[tuple[Stretch, Float[Tensor, "query key"]]]:
         """The edges of every stretch on one prompt, as matrices on the CPU."""
-        model, n, hooks = (
-            self.session.model,
-            self.session.positions,
-            freezing(self.freeze),
-        )
-        batch = self.batch_size or cotangents_on_graph(model, 1, n)
+        run, n = self.run, self.run.positions
+        hooks = freezing(self.freeze)
+        batch = self.batch_size or cotangents_on_graph(run, 1, n)
         tops: dict[Target, int] = {
-            to: n_blocks(model) if to == "y" else to for _, to in self.wanted
+            to: run.n_blocks if to == "y" else to for _, to in self.wanted
         }
         blocks = range(min(bottom for bottom, _ in self.wanted), max(tops.values()))
-        seen = visibility.visibilities(model, ids, hooks, blocks)
+        seen = visibility.visibilities(run, ids, hooks, blocks)
         for (bottom, to), queries in bar(
             self.wanted.items(), desc="path bound", unit="stretch"
         ):
             plain, jittered = (
-                open_spans(model, ids, hooks, [bottom], tops[to], within=within)[bottom]
-                for within in (None, Jittered(device_of(model), self.seed))
+                open_spans(run, ids, hooks, [bottom], tops[to], within=within)[bottom]
+                for within in (None, Jittered(run.device, self.seed))
             )
-            edges = _edges(model, plain, to, queries, batch)
+            edges = _edges(run, plain, to, queries, batch)
             crossed = range(bottom, tops[to])
-            rounding = visibility.derivative_rounding(model, seen, crossed, n)
+            rounding = visibility.derivative_rounding(run, seen, crossed, n)
             rounding += self._rounded_away(
                 plain, jittered, to, edges[queries.start : queries.stop], queries, batch
             )
@@ -177,17 +174,17 @@ class _Work:
         difference is at least ``‖Δ_i‖₂ ≥ ‖Δ_ji‖₂/r_j``. Raises if it leaves no digit.
         """
         largest = edges.amax(dim=-1).clamp(min=torch.finfo(edges.dtype).tiny)
-        directions = normals(self.seed)(
-            PROBES, len(queries), width(self.session.model)
-        ).to(largest)
+        directions = normals(self.seed)(PROBES, len(queries), width(self.run.model)).to(
+            largest
+        )
         pulled = []
         for span in (plain, jittered):
             output = span.outputs[to]
             cotangents = output.new_zeros(PROBES, *output.shape)
             cotangents[:, 0, list(queries)] = (directions / largest[:, None]).to(output)
-            products = vjps(self.session.model, output, [span.leaf], cotangents, batch)
+            products = vjps(self.run, output, [span.leaf], cotangents, batch)
             pulled.append(torch.cat([rows for (rows,) in products])[:, 0])
-        chance = FAILURE / (len(self.wanted) * len(self.session.ids))
+        chance = FAILURE / (len(self.wanted) * len(self.run.ids))
         lost = float(missing_sizes(pulled[1] - pulled[0], chance).max())
         visibility.require_digits(lost)
         return lost
@@ -203,7 +200,7 @@ class _Work:
 
 
 def _edges(
-    model: Bridge, span: Span, to: Target, queries: range, batch: int
+    run: Run, span: Span, to: Target, queries: range, batch: int
 ) -> Float[Tensor, "query key"]:
     """The norms ‖∂v'_j/∂v_i‖ of a stretch of blocks, from d vector–Jacobian products for each query j."""
     output, leaf = span.outputs[to], span.leaf
@@ -217,8 +214,8 @@ def _edges(
         with torch.enable_grad():
             alone = output[:, j]
         products = (
-            require_causal(model, part, j)
-            for (part,) in vjps(model, alone, [leaf], every, batch)
+            require_causal(run, part, j)
+            for (part,) in vjps(run, alone, [leaf], every, batch)
         )
         rows = torch.cat([*products])[:, 0]
         edges[j, : j + 1] = torch.cat(

@@ -11,7 +11,6 @@ from squashlens._typing import Bridge, Knockout, SpansOfTokens
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.interventions import SCORES, grid
 from squashlens.measure.registration import measurement
-from squashlens.measure.session import Session
 from squashlens.measure.squashing.substitution import (
     beside_the_first,
     choose_places,
@@ -20,18 +19,17 @@ from squashlens.measure.squashing.substitution import (
 )
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.model.agreement import agree
-from squashlens.model.anatomy import dtype_of
 from squashlens.model.applied import probe_ids
-from squashlens.model.hooking.hook import Hook, Unchecked, attached
+from squashlens.model.hooking.attached import attached
+from squashlens.model.hooking.hook import Hook
 from squashlens.model.hooking.standing import without_ambient
 from squashlens.model.premises import require_attention_alone
-from squashlens.model.proof import proof_of
-from squashlens.model.text.context import display_tokens
 from squashlens.prompts import answers_after
 from squashlens.records.results import MODEL_UNITS
-from squashlens.run.captures.capture import PromptOrCapture
+from squashlens.run.captured import PromptOrCapture
 from squashlens.run.forced import edited_copies, log_p
 from squashlens.run.forward import next_logits
+from squashlens.run.run import Run
 from squashlens.sequences import Ids
 from squashlens.theory.distances import distance, divergence, total_variation
 
@@ -93,7 +91,7 @@ def knockout_effect(
     >>> found["kl"].values[10:14].round(1).tolist()   # the model answers from the last digit alone
     [0.0, 0.0, 0.0, 12.8]
     """
-    session = Session.start(
+    run = Run.of(
         model,
         prompt,
         "knockout_effect",
@@ -104,27 +102,27 @@ def knockout_effect(
         spans=spans,
     )
     if kind == "attention":
-        require_attention_alone(session.model)
-    elif not proof_of(session.model).once(
+        require_attention_alone(run.model)
+    elif not run.proof.once(
         "identity is in embeddings",
-        lambda: _only_in_embeddings(session.model),
+        lambda: _only_in_embeddings(run),
     ):
         raise UnsoundModelError(
-            f"A token of {type(session.model.original_model).__name__} whose embedding is zero still acts by its id, "
+            f"A token of {run.architecture} whose embedding is zero still acts by its id, "
             "as with embeddings for each layer.",
             "Use kind='attention'.",
         )
-    n, (session, groups) = session.query(query), Spans.of(session, spans)
+    n, (run, groups) = run.query(query), Spans.of(run, spans)
     together = choose_places(positions, groups, 0, n)
     found = empty_effects(
-        session,
+        run,
         groups,
         together,
         n,
         ("effect", "kl", "total_variation", "log_odds_change"),
     )
     found |= {
-        name: torch.zeros(len(session.ids), dtype=torch.float64)
+        name: torch.zeros(len(run.ids), dtype=torch.float64)
         for name in ("log_odds", "log_odds_noise")
     }
     labels: dict[str, list[str]] = {"target": [], "against": []}
@@ -133,19 +131,19 @@ def knockout_effect(
     )  # the first row is the prompt itself
     for row, places in enumerate(together.values(), 1):
         hidden[row, places] = True
-    for row, ids in enumerate(session.ids):
+    for row, ids in enumerate(run.ids):
         prompt_ids = ids[: n + 1]
-        y = _knock_out(session.model, prompt_ids, hidden, kind)[:, 0]
+        y = _knock_out(run, prompt_ids, hidden, kind)[:, 0]
         found["effect"][row, [*together]] = distance(
             y[1:], y[:1].expand_as(y[1:]), "l2"
         ).cpu()
         answers = [target] if isinstance(target, str) else [*(target or ())]
-        tokens = answers_after(session.model, prompt_ids.tolist(), answers)
+        tokens = answers_after(run.model, prompt_ids.tolist(), answers)
         parts = []
-        for own, logs in beside_the_first(session.model, y):
+        for own, logs in beside_the_first(run, y):
             if not tokens:
                 tokens = [(token,) for token in own[0].topk(2).indices.tolist()]
-                answers = display_tokens(session.model, torch.tensor(tokens).T)[0]
+                answers = run.tokens_of(torch.tensor(tokens).T)[0]
             moved = (
                 divergence(own, logs),
                 total_variation(own.exp().expand_as(logs), logs.exp()),
@@ -158,13 +156,13 @@ def knockout_effect(
             kl[1:],
             moves[1:],
         )
-        odds = _lead(session.model, prompt_ids, tokens, hidden, kind, first)
+        odds = _lead(run, prompt_ids, tokens, hidden, kind, first)
         found["log_odds_change"][row, [*together]], found["log_odds"][row] = (
             odds[1:] - odds[0],
             odds[0],
         )
         found["log_odds_noise"][row] = (
-            (_lead(session.model, prompt_ids, tokens, None, kind) - odds[0]).abs().max()
+            (_lead(run, prompt_ids, tokens, None, kind) - odds[0]).abs().max()
         )
         for name, text in zip(labels, [*answers, ""], strict=False):
             labels[name].append(text)
@@ -184,11 +182,11 @@ def knockout_effect(
             "nats",
         ),
     }
-    return label_effects("knockout effect", session, found, texts, labels)
+    return label_effects("knockout effect", run, found, texts, labels)
 
 
 def _lead(
-    model: Bridge,
+    run: Run,
     ids: Tensor,
     answers: Sequence[Ids],
     hidden: Bool[Tensor, "variant position"] | None,
@@ -205,13 +203,13 @@ def _lead(
             totals.append(first[number])
             continue
         tokens = ids.new_tensor(answer)
-        y = _knock_out(model, torch.cat([ids, tokens[:-1]]), hidden, kind, len(ids) - 1)
-        totals.append(log_p(model, y, tokens).sum(dim=-1))
+        y = _knock_out(run, torch.cat([ids, tokens[:-1]]), hidden, kind, len(ids) - 1)
+        totals.append(log_p(run, y, tokens).sum(dim=-1))
     return totals[0] - totals[1] if len(totals) > 1 else totals[0]
 
 
 def _knock_out(
-    model: Bridge,
+    run: Run,
     ids: Tensor,
     hidden: Bool[Tensor, "variant position"] | None,
     kind: Knockout,
@@ -219,26 +217,26 @@ def _knock_out(
 ) -> Float[Tensor, "variant position d"]:
     """y from position `start` on, with the `hidden` positions of each variant knocked out, or of the prompt itself."""
     if hidden is None:
-        return next(edited_copies(model, ids, 1, lambda _: []))[:, start:]
+        return next(edited_copies(run, ids, 1, lambda _: []))[:, start:]
     rows = torch.nn.functional.pad(hidden, (0, len(ids) - hidden.shape[1])).to(
         ids.device
     )
     variants = edited_copies(
-        model, ids, len(rows), lambda numbers: [_hook(kind, rows[numbers])]
+        run, ids, len(rows), lambda numbers: [_hook(kind, rows[numbers])]
     )
     return torch.cat([y[:, start:].clone() for y in variants])
 
 
-def _only_in_embeddings(model: Bridge) -> bool:
+def _only_in_embeddings(run: Run) -> bool:
     """Whether two prompts are the same to the model if the only token that differs has an embedding of zero."""
-    ids = probe_ids(model)[:, :4].repeat(2, 1)
-    ids[1, 1] = (ids[1, 1] + 1) % int(model.cfg.d_vocab)
+    ids = probe_ids(run.model)[:, :4].repeat(2, 1)
+    ids[1, 1] = (ids[1, 1] + 1) % int(run.model.cfg.d_vocab)
     hidden = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
     hidden[:, 1] = True
     hook = _hook("embedding", hidden)
-    with without_ambient(model), attached(model, hook):
-        one, other = next_logits(model, ids)
-    return agree(one, other, dtype_of(model))
+    with without_ambient(run.model), attached(run.model, hook):
+        one, other = next_logits(run, ids)
+    return agree(one, other, run.dtype)
 
 
 def _hook(kind: Knockout, hidden: Bool[Tensor, "variant position"]) -> Hook:
@@ -254,4 +252,5 @@ def _hook(kind: Knockout, hidden: Bool[Tensor, "variant position"]) -> Hook:
         return embeddings.masked_fill(hidden[..., None], 0.0)
 
     site, edit = (SCORES, unread) if kind == "attention" else (EMBEDDING, zeroed)
-    return Unchecked(f"knockout of {kind}", site, edit, positional=True)
+    name = f"knockout of {kind}"
+    return Hook(name, site, edit, positional=True, checked=False)

@@ -20,7 +20,6 @@ from squashlens._typing import (
 from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.measure.registration import measurement
-from squashlens.measure.session import Session
 from squashlens.measure.squashing.bound import path_bound, printed
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.jacobians.sketch import PROBES, Estimation, resolved
@@ -31,11 +30,9 @@ from squashlens.measure.squashing.walks import (
     shares_beyond_uniform,
     top_down,
 )
-from squashlens.model.anatomy import n_blocks
-from squashlens.model.text.context import display_tokens, texts_in_context
+from squashlens.model.text.context import texts_in_context
 from squashlens.model.text.start import start_of
 from squashlens.model.text.tokens import Prompts, each_of, require_tokenizer, rows_of
-from squashlens.model.verify import require_sound
 from squashlens.records.results import (
     MODEL_UNITS,
     Variable,
@@ -44,8 +41,9 @@ from squashlens.records.results import (
     attributes,
     sealed,
 )
-from squashlens.run.captures.capture import PromptOrCapture
+from squashlens.run.captured import PromptOrCapture
 from squashlens.run.passes import batches
+from squashlens.run.run import Run
 from squashlens.theory.spread import are_sinks
 from squashlens.theory.statistics.ranks import mean_interval
 from squashlens.theory.statistics.trends import association, difference, with_ends
@@ -109,7 +107,7 @@ def sensitivity(
     >>> bool((ds["jacobian"] > 0).all()), round(ds["rank_agreement"].sel(estimate="jacobian").item(), 9)
     (True, 1.0)
     """
-    model = require_sound(model)
+    run = Run.open(model, "sensitivity")
     way = Estimation(
         method=method,
         n_probes=n_probes,
@@ -117,26 +115,22 @@ def sensitivity(
         vjp_batch_size=vjp_batch_size,
         seed=seed,
     )
-    how = asdict(resolved(way, model, ("exact", "sketch")))
-    session = Session.start(
+    how = asdict(resolved(way, run, ("exact", "sketch")))
+    run = Run.of(
         model, prompt, "sensitivity", norm=norm, query=query, spans=spans, **how
     )
     n, first, blocks = (
-        session.query(query),
-        session.facts["bos_count"],
-        range(n_blocks(session.model)),
+        run.query(query),
+        run.facts["bos_count"],
+        range(run.n_blocks),
     )
-    session, groups = Spans.of(session, spans)
-    sizes = (
-        [[i] for i in range(session.positions)] if groups is None else groups.positions
-    )
-    patterns = patterns_of(session, "model", blocks)
+    run, groups = Spans.of(run, spans)
+    sizes = [[i] for i in range(run.positions)] if groups is None else groups.positions
+    patterns = patterns_of(run, "model", blocks)
     found = {
-        "path_bound": printed(
-            session, groups, "model", [*reversed(patterns.values())], n
-        ),
+        "path_bound": printed(run, groups, "model", [*reversed(patterns.values())], n),
         "null": printed(
-            session, groups, "uniform", top_down(session, "uniform", 0, len(blocks)), n
+            run, groups, "uniform", top_down(run, "uniform", 0, len(blocks)), n
         ),
     }
     found["bound_over_null"] = (found["path_bound"] / found["null"]).assign_attrs(
@@ -146,14 +140,14 @@ def sensitivity(
     derived: dict[str, FrozenParts] = {"jacobian_frozen": "attention", "jacobian": ()}
     for name, freeze in bar(derived.items(), desc="sensitivity", unit="quantity"):
         norms = jacobian_norms(
-            session.model,
-            session.capture or session.ids,
+            run.model,
+            run.capture or run.ids,
             norm=norm,
             freeze=freeze,
             query=n,
             spans=named,
             **how,
-        ).assign_coords(session.coords()[1])
+        ).assign_coords(run.coords()[1])
         found[name] = norms.drop_vars(ENDS, errors="ignore")
         found |= {
             f"{name}_{end}": norms[end].drop_vars(ENDS)
@@ -161,7 +155,7 @@ def sensitivity(
             if end in norms.coords
         }
     dataset = xr.Dataset({n: as_variable(a, n) for n, a in found.items()})
-    sinks = are_sinks(shares_beyond_uniform(session, patterns)).tolist()
+    sinks = are_sinks(shares_beyond_uniform(run, patterns)).tolist()
     kept = [k for k, inside in enumerate(sizes) if min(inside) <= n]
     has_sink = np.array([any(sinks[i] for i in sizes[k]) for k in kept])
     dataset = dataset.isel(position=kept)
@@ -177,7 +171,7 @@ def sensitivity(
     ]
     dataset = dataset.assign(arrays_of(_ranks(dataset.isel(position=compared), norm)))
     facts = {
-        **session.as_run(),
+        **run.as_run(),
         **({} if groups is None else {"spans": [sizes[k] for k in kept]}),
     }
     dataset = dataset.assign_coords(estimate=list(ESTIMATES))
@@ -300,13 +294,11 @@ def needle(
             "Give either positions= or find=.",
             "find='Lisbon' finds the positions of a word in texts.",
         )
-    model = require_sound(model)
-    prompts, way = (
-        rows_of(model, prompt),
-        resolved(Estimation(method=method), model, ("exact", "sketch")).method,
-    )
+    opened = Run.open(model, "needle")
+    prompts = rows_of(opened.model, prompt)
+    way = resolved(Estimation(method=method), opened, ("exact", "sketch")).method
     places = (
-        _places(model, prompts, find)
+        _places(opened, prompts, find)
         if positions is None
         else [[at] for at in positions]
     )
@@ -328,35 +320,31 @@ def needle(
         "n_replacements": n_replacements,
         "seed": seed,
     }
-    sessions = []
+    runs = []
     each = [*batches(map(len, prompts), lambda _: TOGETHER)]
     for length, rows in (
         bar(each, desc="needle", unit="batch") if len(each) > 1 else each
     ):  # one shows its own bars
-        session = Session.without_prompt(
-            model, torch.tensor([prompts[k] for k in rows]), "needle", **asked
-        )
-        sessions.append(session)
-        inside = [
-            [session.query(at, f"positions[{k}]") for at in places[k]] for k in rows
-        ]
-        texts = display_tokens(session.model, session.ids)
+        run = opened.with_prompts(torch.tensor([prompts[k] for k in rows]), **asked)
+        runs.append(run)
+        inside = [[run.query(at, f"positions[{k}]") for at in places[k]] for k in rows]
+        texts = run.tokens_of(run.ids)
         for k, own, text in zip(rows, inside, texts, strict=True):
-            if own[0] < session.facts["bos_count"]:
+            if own[0] < run.facts["bos_count"]:
                 raise InputError(
                     f"positions[{k}]={own[0]} is a BOS token.",
                     "Give the position of another token.",
                 )
             tokens[k] = text[own[0]] if len(own) == 1 else str(find).strip()
         present = {token for ids in prompts if len(ids) == length for token in ids} - {
-            start_of(session.model).bos
+            start_of(run.model).bos
         }
         swaps = {
             "candidates": sorted(present) if candidates is None else candidates,
             "n_replacements": n_replacements,
         }
         for name, values in _by_place(
-            session, inside, {"norm": norm, "method": way, "seed": seed}, swaps
+            run, inside, {"norm": norm, "method": way, "seed": seed}, swaps
         ).items():
             measured.setdefault(name, np.full(len(prompts), np.nan))[rows] = values
     variables, coords = _with_means(measured, groups, norm)
@@ -370,18 +358,16 @@ def needle(
         "prompt": np.arange(len(prompts)),
         **{name: ("prompt", each) for name, each in of_prompt.items()},
     }
-    return sessions[0].dataset(
-        "sensitivity to one token of each prompt", coords, variables
-    )
+    return runs[0].dataset("sensitivity to one token of each prompt", coords, variables)
 
 
 def _places(
-    model: Bridge, prompts: Sequence[Sequence[int]], find: str | None
+    run: Run, prompts: Sequence[Sequence[int]], find: str | None
 ) -> list[list[int]]:
     """The tokens that have the text `find` in each prompt; white space may stand before or after it."""
     wanted, places = (find or "").strip(), []
     for number, ids in enumerate(prompts):
-        texts = texts_in_context(require_tokenizer(model), ids)
+        texts = texts_in_context(require_tokenizer(run.model), ids)
         whole, ends = "".join(texts), [*accumulate(map(len, texts))]
         starts = [
             at for at in range(len(whole)) if wanted and whole.startswith(wanted, at)
@@ -408,13 +394,13 @@ def _places(
 
 
 def _by_place(
-    session: Session,
+    run: Run,
     places: list[list[int]],
     way: Mapping[str, Any],
     swaps: Mapping[str, Any],
 ) -> dict[str, np.ndarray]:
     """All measures for prompts of one length, each at the token or tokens of interest."""
-    model, ids = session.model, session.ids
+    model, ids = run.model, run.ids
     spans = [{"needle": inside} for inside in places]
 
     def here(measure: Callable[..., xr.DataArray], **options: Any) -> np.ndarray:

@@ -11,16 +11,16 @@ from torch import Tensor
 from squashlens._typing import Bridge, Candidates, SpansOfTokens, Target, positive
 from squashlens.errors import InputError
 from squashlens.measure.registration import measurement
-from squashlens.measure.session import Session, require_places, streams_at
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.model.anatomy import device_of, residual_site
 from squashlens.model.memory import require_room
 from squashlens.model.text.start import start_of
 from squashlens.records.results import MODEL_UNITS
 from squashlens.run.budget import pass_bytes
-from squashlens.run.captures.capture import PromptOrCapture
+from squashlens.run.captured import PromptOrCapture
 from squashlens.run.forward import log_probabilities
 from squashlens.run.passes import read
+from squashlens.run.run import Run
+from squashlens.run.streams import require_places, streams_at
 from squashlens.sequences import Branch
 from squashlens.theory.distances import distance, divergence
 from squashlens.theory.statistics.ranks import noise_ceiling
@@ -94,7 +94,7 @@ def substitution_effect(
     [0.0, 0.0, 0.0, 15.0]
     """
     positive(n_replacements, "n_replacements", "a number of tokens")
-    session = Session.start(
+    run = Run.of(
         model,
         prompt,
         "substitution_effect",
@@ -105,12 +105,12 @@ def substitution_effect(
         seed=seed,
         spans=spans,
     )
-    session.spans(0, to_layer)
-    n, natural = session.query(query), isinstance(candidates, str)
+    run.spans(0, to_layer)
+    n, natural = run.query(query), isinstance(candidates, str)
     first = max(
-        session.facts["bos_count"], 1 if natural else 0
+        run.facts["bos_count"], 1 if natural else 0
     )  # a prediction needs a token before it
-    session, groups = Spans.of(session, spans)
+    run, groups = Spans.of(run, spans)
     if groups is None and n < first:
         raise InputError(
             f"The query is at position {n}, and no token up to it can be replaced.",
@@ -119,25 +119,25 @@ def substitution_effect(
     together = choose_places(positions, groups, first, n)
     places = [*chain(*together.values())]
     choices = require_choices(
-        session,
+        run,
         None if isinstance(candidates, str) else candidates,
         [] if natural else places,
     )
-    found = empty_effects(session, groups, together, n, ("effect", "effect_std", "kl"))
+    found = empty_effects(run, groups, together, n, ("effect", "effect_std", "kl"))
     ceilings = {
-        name: torch.zeros(len(session.ids), dtype=torch.float64) for name in CEILINGS
+        name: torch.zeros(len(run.ids), dtype=torch.float64) for name in CEILINGS
     }
     drawn = draw_variants(
-        session, together, None if natural else choices, n_replacements, n, seed
+        run, together, None if natural else choices, n_replacements, n, seed
     )
     for row, (ids, (owners, variants)) in enumerate(
-        zip(session.ids.cpu(), drawn, strict=True)
+        zip(run.ids.cpu(), drawn, strict=True)
     ):
-        moved = _read(session, ids[: n + 1], variants, to_layer)
+        moved = _read(run, ids[: n + 1], variants, to_layer)
         gaps = distance(moved[1:], moved[:1].expand_as(moved[1:]), "l2").cpu()
         apart = torch.zeros_like(gaps)
         if to_layer == "y":
-            parts = beside_the_first(session.model, moved)
+            parts = beside_the_first(run, moved)
             apart = torch.cat([divergence(own, logs) for own, logs in parts])[1:].cpu()
         owners = owners[1:]
         before = [k for k, inside in together.items() if max(inside) < n]
@@ -166,11 +166,11 @@ def substitution_effect(
         for name, text in texts.items()
         if to_layer == "y" or not name.endswith("kl")
     }
-    return label_effects("substitution effect", session, found | ceilings, kept)
+    return label_effects("substitution effect", run, found | ceilings, kept)
 
 
 def empty_effects(
-    session: Session,
+    run: Run,
     groups: Spans | None,
     together: Mapping[int, Sequence[int]],
     query: int,
@@ -178,7 +178,7 @@ def empty_effects(
 ) -> dict[str, Float[Tensor, "prompt place"]]:
     """Zeros for every token or span, NaN for tokens up to the query that are not changed."""
     empty = torch.zeros(
-        session.ids.shape if groups is None else (1, len(groups.names)),
+        run.ids.shape if groups is None else (1, len(groups.names)),
         dtype=torch.float64,
     )
     if groups is None:
@@ -190,20 +190,20 @@ def empty_effects(
 
 def label_effects(
     long_name: str,
-    session: Session,
+    run: Run,
     found: Mapping[str, Tensor],
     texts: Mapping[str, tuple[str, str]],
     labels: Mapping[str, Sequence[str]] | None = None,
 ) -> xr.Dataset:
     """The Dataset of effects per token or span; `texts` has the long name and unit of each, `labels` one per prompt."""
-    dims, coords = session.coords()
+    dims, coords = run.coords()
     for name, each in (labels or {}).items():
-        coords[name] = each[0] if len(session.ids) == 1 else ("prompt", list(each))
+        coords[name] = each[0] if len(run.ids) == 1 else ("prompt", list(each))
     kept = {
-        name: values[0] if len(session.ids) == 1 else values
+        name: values[0] if len(run.ids) == 1 else values
         for name, values in found.items()
     }
-    return session.dataset(
+    return run.dataset(
         long_name,
         coords,
         {
@@ -245,13 +245,13 @@ def choose_places(
 
 
 def require_choices(
-    session: Session, candidates: Sequence[int] | None, places: Sequence[int]
+    run: Run, candidates: Sequence[int] | None, places: Sequence[int]
 ) -> list[int]:
     """The candidates given, or the prompts' tokens without BOS. Raises if one of `places` has no other token."""
-    vocabulary = int(session.model.cfg.d_vocab)
+    vocabulary = int(run.model.cfg.d_vocab)
     if candidates is None:
-        present = session.ids[:, session.facts["bos_count"] :]
-        choices = sorted({*present.flatten().tolist()} - {start_of(session.model).bos})
+        present = run.ids[:, run.facts["bos_count"] :]
+        choices = sorted({*present.flatten().tolist()} - {start_of(run.model).bos})
     elif not candidates or not 0 <= min(candidates) <= max(candidates) < vocabulary:
         raise InputError(
             f"candidates={list(candidates)!r} are not token ids.",
@@ -259,7 +259,7 @@ def require_choices(
         )
     else:
         choices = sorted({*candidates})
-    for ids in session.ids.tolist():
+    for ids in run.ids.tolist():
         stuck = [place for place in places if choices == [ids[place]] or not choices]
         if stuck:
             raise InputError(
@@ -270,7 +270,7 @@ def require_choices(
 
 
 def draw_variants(
-    session: Session,
+    run: Run,
     together: Mapping[int, Sequence[int]],
     choices: list[int] | None,
     n_replacements: int,
@@ -285,11 +285,9 @@ def draw_variants(
         torch.Generator().manual_seed(seed),
         [*chain(*together.values())],
     )
-    for ids in session.ids.cpu():
+    for ids in run.ids.cpu():
         if choices is None:
-            others = _draw_expected(
-                session.model, ids, places, n_replacements, generator
-            )
+            others = _draw_expected(run, ids, places, n_replacements, generator)
         else:
             others = {
                 p: torch.tensor([token for token in choices if token != int(ids[p])])
@@ -321,7 +319,7 @@ def draw_variants(
 
 
 def _draw_expected(
-    model: Bridge,
+    run: Run,
     ids: Int[Tensor, " position"],
     places: Sequence[int],
     n_replacements: int,
@@ -331,12 +329,12 @@ def _draw_expected(
 
     The largest of ``log p + g``, with g from Gumbel's distribution, are such a draw (Vieira 2014).
     """
-    site, bos = residual_site("y", model), start_of(model).bos
-    y = streams_at(
-        model, ids[None].to(device_of(model)), [site], at=torch.tensor(places) - 1
-    )[site][0]
+    site, bos = run.site("y"), start_of(run.model).bos
+    y = streams_at(run, ids[None].to(run.device), [site], at=torch.tensor(places) - 1)[
+        site
+    ][0]
     found: list[Tensor] = []
-    for logs in log_probabilities(model, y):
+    for logs in log_probabilities(run, y):
         uniform = torch.rand(logs.shape, generator=generator, dtype=torch.float64)
         keys = logs.cpu() - (-uniform.log()).log()
         here = ids[places[len(found) : len(found) + len(logs)]]
@@ -348,27 +346,27 @@ def _draw_expected(
 
 
 def _read(
-    session: Session,
+    run: Run,
     ids: Int[Tensor, " position"],
     variants: Sequence[Branch],
     to_layer: Target,
 ) -> Tensor:
     """The target at the last token for each variant of a prompt; they share the tokens before the first replacement."""
-    model, site = session.model, residual_site(to_layer, session.model)
+    site = run.site(to_layer)
     require_room(
-        pass_bytes(model, 1, len(ids)),
-        session.ids.device,
+        pass_bytes(run, 1, len(ids)),
+        run.ids.device,
         "A forward pass",
         "Use a shorter prompt.",
     )
-    return read(model, tuple(ids.tolist()), variants, [site]).values[site]
+    return read(run, tuple(ids.tolist()), variants, [site]).values[site]
 
 
 def beside_the_first(
-    model: Bridge, y: Float[Tensor, "variant d"]
+    run: Run, y: Float[Tensor, "variant d"]
 ) -> Iterator[tuple[Float[Tensor, "1 outcome"], Float[Tensor, "some outcome"]]]:
     """Log-probabilities of the next token of some variants after others, each time with those of the first variant."""
     own = None
-    for logs in log_probabilities(model, y):
+    for logs in log_probabilities(run, y):
         own = logs[:1] if own is None else own
         yield own, logs

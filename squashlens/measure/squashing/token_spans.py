@@ -15,11 +15,11 @@ from torch import Tensor
 
 from squashlens._typing import SpansOfTokens, short_repr
 from squashlens.errors import InputError
-from squashlens.measure.session import Session
 from squashlens.model.text.context import texts_in_context
 from squashlens.model.text.pieces import pieces_of, positions_in
 from squashlens.model.text.tokens import require_tokenizer
 from squashlens.records.sentences import escape
+from squashlens.run.run import Run
 
 
 @dataclass(frozen=True)
@@ -30,30 +30,28 @@ class Spans:
     positions: list[list[int]]
 
     @classmethod
-    def of(
-        cls, session: Session, wanted: SpansOfTokens
-    ) -> "tuple[Session, Spans | None]":
-        """The spans that were asked for, and the session whose results are labelled by them; None for none.
+    def of(cls, run: Run, wanted: SpansOfTokens) -> "tuple[Run, Spans | None]":
+        """The spans that were asked for, and the run whose results are labelled by them; None for none.
 
         Raises unless there is a single prompt that has them.
         """
         if wanted is None:
-            return session, None
-        if len(session.ids) != 1:
+            return run, None
+        if len(run.ids) != 1:
             raise InputError(
-                f"spans= is for a single prompt, and this call has {len(session.ids)}.",
+                f"spans= is for a single prompt, and this call has {len(run.ids)}.",
                 "Measure prompts one by one: each has spans of its own.",
             )
         if isinstance(wanted, Mapping):
             named = {
-                str(name): session.queries(positions, f"spans[{name!r}]")
+                str(name): run.queries(positions, f"spans[{name!r}]")
                 for name, positions in wanted.items()
             }
             names, positions = list(named), list(named.values())
         else:
-            first = session.facts["bos_count"]
+            first = run.facts["bos_count"]
             texts = texts_in_context(
-                require_tokenizer(session.model), session.ids[0, first:].tolist()
+                require_tokenizer(run.model), run.ids[0, first:].tolist()
             )
             pieces = pieces_of("".join(texts), wanted)
             together = [
@@ -80,10 +78,10 @@ class Spans:
                 "Measure overlapping spans in different calls.",
             )
         spans = cls([escape(names[k]) for k in order], [positions[k] for k in order])
-        return spans.labelling(session), spans
+        return spans.labelling(run), spans
 
-    def labelling(self, session: Session) -> Session:
-        """The session whose results are labelled by the spans."""
+    def labelling(self, run: Run) -> Run:
+        """The run whose results are labelled by the spans."""
         labels = {
             "position": np.array([inside[0] for inside in self.positions]),
             "token": ("position", np.array(self.names, dtype=object)),
@@ -94,7 +92,7 @@ class Spans:
                 {"long_name": "number of tokens of the span"},
             ),
         }
-        return replace(session.knowing(spans=self.positions), labels=labels)
+        return replace(run.knowing(spans=self.positions), labels=labels)
 
     def within(self, reach: int) -> list[list[int]]:
         """The positions of each span below `reach`; others have no influence."""

@@ -20,12 +20,12 @@ from squashlens._typing import (
 )
 from squashlens.errors import InputError
 from squashlens.measure.registration import measurement
-from squashlens.measure.session import Session
-from squashlens.model.anatomy import learned_sink, n_blocks, windows
+from squashlens.model.anatomy import learned_sink, windows
 from squashlens.model.memory import require_room, to_cpu
 from squashlens.model.premises import require_attention_alone, require_paths
-from squashlens.run.captures.capture import PromptOrCapture
+from squashlens.run.captured import PromptOrCapture
 from squashlens.run.forward import attention_of, head_mean
+from squashlens.run.run import Run
 from squashlens.theory.attention import Attention
 from squashlens.theory.bounds.path_sums import (
     Pattern,
@@ -38,28 +38,28 @@ from squashlens.theory.bounds.path_sums import (
 from squashlens.theory.spread import are_sinks, beyond_uniform, received
 
 
-def one_hot(session: Session, query: int) -> Float[Tensor, "prompt position"]:
+def one_hot(run: Run, query: int) -> Float[Tensor, "prompt position"]:
     """A row for each prompt that is 1 at the query and 0 elsewhere."""
-    row = torch.zeros(len(session.ids), session.positions, dtype=torch.float64)
-    row[:, session.query(query)] = 1.0
+    row = torch.zeros(len(run.ids), run.positions, dtype=torch.float64)
+    row[:, run.query(query)] = 1.0
     return row
 
 
 def patterns_of(
-    session: Session, attention: AttentionKind, blocks: range
+    run: Run, attention: AttentionKind, blocks: range
 ) -> dict[int, Pattern]:
     """The attention of each block, averaged over heads: of a null, or of the model. A capture's patterns are used."""
-    require_attention_alone(session.model)
+    require_attention_alone(run.model)
     if attention != "model":
-        model, native = session.model, windows(session.model, session.positions)
+        model, native = run.model, windows(run.model, run.positions)
         if attention == "topological":
             return {b: Visible(native[b]) for b in blocks}
         return {
             b: Uniform(native[b], learned_sink(model, b) is not None) for b in blocks
         }
-    held = {} if session.capture is None else session.capture.patterns
+    held = {} if run.capture is None else run.capture.patterns
     if not held:
-        found = attention_of(session.model, session.ids, blocks)
+        found = attention_of(run, run.ids, blocks)
         return {b: found[b] for b in blocks}
     missing = sorted(set(blocks) - set(held))
     if missing:
@@ -71,16 +71,16 @@ def patterns_of(
 
 
 def top_down(
-    session: Session, attention: AttentionKind, from_layer: int, top: int
+    run: Run, attention: AttentionKind, from_layer: int, top: int
 ) -> list[Pattern]:
     """The attention patterns between two layers, from the top block down, in the order in which rows are multiplied."""
-    require_paths(session.model)
-    return [*reversed(patterns_of(session, attention, range(from_layer, top)).values())]
+    require_paths(run.model)
+    return [*reversed(patterns_of(run, attention, range(from_layer, top)).values())]
 
 
-def written_out(session: Session, pattern: Pattern) -> Float[Tensor, "query key"]:
+def written_out(run: Run, pattern: Pattern) -> Float[Tensor, "query key"]:
     """The attention pattern of one prompt as a full n × n matrix."""
-    n = session.positions
+    n = run.positions
     require_room(
         n * n * 8,
         torch.device("cpu"),
@@ -134,7 +134,7 @@ def hops(
     >>> (64 * shares.sum("position")).round(3).values.tolist()   # binomial: attention rows sum to 1
     [1.0, 6.0, 15.0, 20.0, 15.0, 6.0, 1.0]
     """
-    session = Session.start(
+    run = Run.of(
         model,
         prompt,
         "hops",
@@ -143,25 +143,23 @@ def hops(
         from_layer=from_layer,
         to_layer=to_layer,
     )
-    session.require_one()
-    (top,) = session.spans(from_layer, to_layer).values()
+    run.require_one()
+    (top,) = run.spans(from_layer, to_layer).values()
     start, kinds = (
-        one_hot(session, query),
+        one_hot(run, query),
         cast("tuple[AttentionKind, ...]", (attention, "uniform")),
     )
     counts, null = (
-        by_hops(start, top_down(session, kind, from_layer, top))[:, 0].cpu()
+        by_hops(start, top_down(run, kind, from_layer, top))[:, 0].cpu()
         for kind in kinds
     )
-    dims, coords = session.coords()
+    dims, coords = run.coords()
     coords |= {
         "hop": np.arange(len(counts)),
         "null": (("hop", *dims), (null / null.sum()).numpy()),
     }
     text = f"share of attention paths{of_attention(attention)}"
-    return session.array(
-        "hops", coords, (("hop", *dims), counts / counts.sum(), text, "1")
-    )
+    return run.array("hops", coords, (("hop", *dims), counts / counts.sum(), text, "1"))
 
 
 @measurement("strongest_paths")
@@ -207,7 +205,7 @@ def strongest_paths(
     [13, 13, 13]
     """
     positive(k, "k", "a number of paths")
-    session = Session.start(
+    run = Run.of(
         model,
         prompt,
         "strongest_paths",
@@ -218,31 +216,28 @@ def strongest_paths(
         from_layer=from_layer,
         to_layer=to_layer,
     )
-    session.require_one()
-    avoided = [session.query(position, "avoid") for position in avoid]
-    if any(position >= session.query(query) for position in avoided):
+    run.require_one()
+    avoided = [run.query(position, "avoid") for position in avoid]
+    if any(position >= run.query(query) for position in avoided):
         raise InputError(
             f"avoid={short_repr(list(avoid))} has a position that is not before the query.",
             "Give positions before the query, counted from 0.",
         )
-    (top,) = session.spans(from_layer, to_layer).values()
+    (top,) = run.spans(from_layer, to_layer).values()
     down, null = (
-        [
-            written_out(session, pattern)
-            for pattern in top_down(session, kind, from_layer, top)
-        ]
+        [written_out(run, pattern) for pattern in top_down(run, kind, from_layer, top)]
         for kind in (attention, "uniform")
     )
-    *_, everything = one_hot(session, query), *sweep(one_hot(session, query), down)
+    *_, everything = one_hot(run, query), *sweep(one_hot(run, query), down)
     weights, places, of_null = strongest(
-        without(down, avoided), null, session.query(query), k
+        without(down, avoided), null, run.query(query), k
     )
-    _, coords = session.coords()
+    _, coords = run.coords()
     said = of_attention(attention)
     said += f", without positions {', '.join(map(str, avoid))}" if len(avoid) else ""
     over_null = "weight over that of the same walk under uniform attention"
     coords |= {"path": np.arange(len(weights)), "layer": np.arange(from_layer, top + 1)}
-    return session.dataset(
+    return run.dataset(
         "strongest attention paths into the query",
         coords,
         {
@@ -342,16 +337,15 @@ def depth_limit(
             f"depth={depth!r} is too small to estimate a rate.",
             "Give a whole number of at least 4.",
         )
-    session = Session.start(model, prompt, "depth_limit", depth=depth, query=query)
-    session.require_one()
-    last, blocks = session.query(query), range(n_blocks(session.model))
+    run = Run.of(model, prompt, "depth_limit", depth=depth, query=query)
+    run.require_one()
+    last, blocks = run.query(query), range(run.n_blocks)
     patterns = {
-        b: written_out(session, p)
-        for b, p in patterns_of(session, "model", blocks).items()
+        b: written_out(run, p) for b, p in patterns_of(run, "model", blocks).items()
     }
     shares, rest, predicted, observed, absorbing = [], [], [], [], []
     for block in blocks:
-        row = one_hot(session, query)
+        row = one_hot(run, query)
         rows = torch.cat([row, *sweep(row, [patterns[block]] * depth, gain=0.5)])
         shares.append(rows[:, 0])
         rest.append(
@@ -364,7 +358,7 @@ def depth_limit(
         predicted.append((1 + below.max().item()) / 2 if len(below) else math.nan)
         observed.append(_rate(rest[-1]))
     by_block, by_depth = ("block",), ("block", "depth")
-    return session.dataset(
+    return run.dataset(
         "depth limit of repeated attention",
         {"block": list(blocks), "depth": np.arange(depth + 1)},
         {
@@ -442,24 +436,20 @@ def attention_sinks(model: Bridge, prompt: PromptOrCapture) -> xr.DataArray:
     >>> found["token"].values[found["sink"].values].tolist()
     []
     """
-    session = Session.start(model, prompt, "attention_sinks")
-    session.require_one()
-    share = shares_beyond_uniform(
-        session, patterns_of(session, "model", range(n_blocks(session.model)))
-    )
-    dims, coords = session.coords()
+    run = Run.of(model, prompt, "attention_sinks")
+    run.require_one()
+    share = shares_beyond_uniform(run, patterns_of(run, "model", range(run.n_blocks)))
+    dims, coords = run.coords()
     coords |= {"block": np.arange(len(share)), "sink": (dims, are_sinks(share).numpy())}
     text = "attention from later tokens, beyond uniform attention"
-    return session.array(
-        "attention_sinks", coords, (("block", *dims), share, text, "1")
-    )
+    return run.array("attention_sinks", coords, (("block", *dims), share, text, "1"))
 
 
 def shares_beyond_uniform(
-    session: Session, patterns: Mapping[int, Pattern]
+    run: Run, patterns: Mapping[int, Pattern]
 ) -> Float[Tensor, "block position"]:
-    """The share of every token in every block, from the patterns of a session with one prompt."""
-    model, reach = session.model, windows(session.model, session.positions)
+    """The share of every token in every block, from the patterns of a run with one prompt."""
+    model, reach = run.model, windows(run.model, run.positions)
     sinks = {block: learned_sink(model, block) is not None for block in patterns}
     totals = to_cpu([received(pattern) for pattern in patterns.values()])  # pyright: ignore[reportArgumentType]
     return torch.stack(

@@ -9,14 +9,11 @@ continues with its result, so it must be a tensor of the same shape, dtype and d
 """
 
 import contextlib
-import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,13 +24,10 @@ from squashlens._typing import Bridge, short_repr, whole
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.model.agreement import has_nan
-from squashlens.model.anatomy import learned_sink
-from squashlens.model.layout import layout_of
-from squashlens.model.live import POINTS, live_attention
 from squashlens.model.memory import later
 
 if TYPE_CHECKING:
-    from transformer_lens.hook_points import HookPoint
+    pass
 
 
 @validated
@@ -53,6 +47,8 @@ class Hook:
         positional: True if `edit` counts positions from the start of the prompt, or the positions where it acts. A pass
             that continues a cache then raises an error, since it has only the new tokens. Attention logits and patterns
             may be edited there if the cache keeps every key, since their keys begin with the prompt's first token.
+        checked: whether its result is checked. A hook of squashlens that only looks, or copies, needs no check.
+        takes_sink: whether `edit` takes the logits of a block's learned sink as `sink`, one more key of each row.
 
     Raises:
         InputError: an argument is not of this kind; or, during a forward pass, `edit` returns something else than
@@ -67,6 +63,8 @@ class Hook:
     edit: Callable[..., Any]
     blocks: Iterable[int] | None = None
     positional: bool | tuple[int, ...] = False
+    checked: bool = True
+    takes_sink: bool = False
     _with_point: bool = field(init=False, repr=False, compare=False)
     _lengths: list[int] = field(
         init=False, repr=False, compare=False
@@ -97,10 +95,12 @@ class Hook:
             self._lengths.append(
                 tensor.shape[-1 if self.site.endswith(AXIS_OF_KEYS) else 1]
             )
-        written = [_history(tensor)]
+        if not self.checked:
+            return self.edit(tensor)
+        before = writes(tensor)
         result = self.edit(tensor, hook=hook) if self._with_point else self.edit(tensor)
         site = getattr(hook, "name", None) if "{block}" in self.site else self.site
-        return _checked(self.name, str(site), written, hook, (tensor,), result)
+        return checked_result(self.name, str(site), tensor, before, result)
 
     def __repr__(self) -> str:
         return self.name
@@ -119,19 +119,6 @@ class Hook:
         return [self.site.replace("{block}", str(b)) for b in blocks]
 
 
-@dataclass(frozen=True, repr=False)
-class Unchecked(Hook):
-    """A hook of squashlens whose result is not checked: a copy of the tensor, or only some of its rows."""
-
-    def __call__(self, tensor: Tensor, *, hook: object) -> Tensor | None:
-        return self.edit(tensor)
-
-
-@dataclass(frozen=True, repr=False)
-class RowHook(Hook):
-    """A hook on attention logits that edits whole rows: a learned sink is one more key there, and `sink` its logits."""
-
-
 @dataclass(frozen=True)
 class Recipe:
     """Hooks that depend on the model: `make(model)` returns them each time that the recipe is applied."""
@@ -141,97 +128,6 @@ class Recipe:
 
     def __repr__(self) -> str:
         return self.name
-
-
-@contextmanager
-def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
-    """Run the body with `hooks` on `model`, without the tests of `squashlens.applied`, and remove exactly these."""
-    with ExitStack() as stack:
-        known, n_blocks = layout_of(model).points, len(model.blocks)
-        points = [(hook, name) for hook in hooks for name in hook.points(n_blocks)]
-        if any(name.endswith(POINTS) for _, name in points):
-            stack.enter_context(live_attention(model))
-        counting = [(hook.name, name) for hook, name in points if hook.positional]
-        if counting:
-            torch_hook(
-                stack,
-                model.original_model,
-                WholePassesOnly(counting),
-                before=True,
-                with_kwargs=True,
-            )
-        added: list[Hook] = []
-        for hook, name in points:
-            if name not in known:
-                raise _unknown(model, hook, name)
-            if (
-                str(known[name].name).endswith(_LATENT)
-                and known[name].hook_conversion is None
-            ):
-                raise InputError(
-                    f"{hook.name}: {name} of this bridge has heads before positions, unlike in other models.",
-                    "Load the model with `squashlens.load`, which puts positions first.",
-                )
-            # One object for each hook point, so that exactly this hook is removed; its parts are checked already.
-            added.append(copy.copy(hook))
-            vars(added[-1]).update(site=name, blocks=None)
-            if (
-                isinstance(hook, RowHook)
-                and (sink := learned_sink(model, int(name.split(".")[1]))) is not None
-            ):
-                vars(added[-1]).update(edit=partial(hook.edit, sink=sink))
-            stack.callback(
-                _remove, known[name], added[-1]
-            )  # before adding, in case of an interruption
-            known[name].add_hook(added[-1])
-        yield model
-        gone = [
-            hook
-            for hook in added
-            if all(h.user_hook is not hook for h in known[hook.site].fwd_hooks)
-        ]
-        if gone:
-            raise InputError(
-                f"The hook {gone[0].name} at {gone[0].site} was removed from the model while it was in use.",
-                "Do not call `reset_hooks` in this context or in a hook. Hooks from `with model.hooks(…)` are removed "
-                "automatically.",
-            )
-
-
-_LATENT = (
-    "attn.hook_q",
-    "attn.hook_k",
-    "attn.hook_v",
-)  # points of latent attention; other models have them elsewhere
-
-
-def _unknown(model: Bridge, hook: Hook, name: str) -> InputError:
-    """The error for a hook point that the model does not have."""
-    with_attention = [
-        number for number, block in enumerate(model.blocks) if "attn" in block._modules
-    ]
-    if (
-        ".attn." in name
-        and with_attention
-        and f"blocks.{with_attention[0]}.{name.split('.', 2)[2]}" in model.hook_dict
-    ):
-        return InputError(
-            f"{hook.name}: block {name.split('.')[1]} of this model has no attention.",
-            f"Blocks with attention are {', '.join(map(str, with_attention))}.",
-        )
-    near = get_close_matches(name, model.hook_dict, n=1)
-    return InputError(
-        f"{hook.name}: this model has no hook point {name!r}.",
-        (f"Did you mean {near[0]!r}? " if near else "")
-        + "`model.hook_dict` lists the hook points.",
-    )
-
-
-def _remove(point: "HookPoint", hook: Hook) -> None:
-    """Remove one hook from its point, where `HookPoint.remove_hooks` removes all."""
-    for handle in [handle for handle in point.fwd_hooks if handle.user_hook is hook]:
-        handle.hook.remove()
-        point.fwd_hooks.remove(handle)
 
 
 def torch_hook(
@@ -310,45 +206,6 @@ def _from_pair(model: Bridge, where: Any, function: Any) -> list[Hook]:
     return [Hook(name, site, function) for site in chosen.values()]
 
 
-@contextmanager
-def checking_results(model: Bridge) -> Iterator[None]:
-    """Check, while the body runs, the results of functions that others added at hook points, as for a `Hook`.
-
-    Where gradients are on, patterns are copied before hooks may write to them: the softmax's derivative needs its own.
-    """
-    with ExitStack() as stack:
-        for site, point in layout_of(model).distinct.items():
-            if (
-                point.fwd_hooks
-                and torch.is_grad_enabled()
-                and site.endswith(".hook_pattern")
-            ):
-                torch_hook(
-                    stack,
-                    point,
-                    lambda _, entering: (entering[0].clone(), *entering[1:]),
-                    before=True,
-                )
-            theirs = [
-                h.user_hook
-                for h in point.fwd_hooks
-                if not isinstance(h.user_hook, Hook)
-            ]
-            if theirs:
-                written: list[Any] = []
-                torch_hook(
-                    stack,
-                    point,
-                    lambda _, t, written=written: written.append(_history(t[0])),
-                    before=True,
-                )
-                check = partial(
-                    _checked, " or ".join(map(function_name, theirs)), site, written
-                )
-                torch_hook(stack, point, check, before=False)
-        yield
-
-
 def takes_point(function: Callable[..., Any], name: str) -> bool:
     """True for a function ``fn(tensor, hook=point)``, and False for ``fn(tensor)``; an error for any other."""
     try:
@@ -382,76 +239,51 @@ def without_partials(function: object) -> Any:
 
 def writes(value: object) -> int:
     """How often PyTorch saw a tensor written to, which it does not count in inference mode; 0 of other objects."""
-    counted = isinstance(value, Tensor) and not value.is_inference()
-    return value._version if counted else 0
+    if isinstance(value, Tensor) and not value.is_inference():
+        return value._version
+    return 0
 
 
-def _history(value: object) -> tuple[int, object]:
-    """How often a tensor was written to, and what its derivative follows; a view has that of its base."""
-    base = getattr(value, "_base", None)
-    return writes(value), getattr(value if base is None else base, "grad_fn", None)
-
-
-def _checked(
-    name: str,
-    site: str,
-    written: list[Any],
-    _point: object,
-    entered: tuple[Any, ...],
-    after: object,
+def checked_result(
+    name: str, site: str, tensor: object, before: int, result: object
 ) -> Any:
-    """What the model goes on with after a hook: its result, or a copy of what entered if the hook only wrote to that.
+    """What the model goes on with after a hook, which got `tensor` with `before` writes to it, and gave `result`.
 
-    Raises an error if that is not a tensor like the one that entered, whose `written` history was another; if it has
-    new NaN entries; or if its derivative is not that of the edit.
+    A copy of a tensor that the hook wrote to, since the bridge's norms do not use an edit of the same tensor. Raises an
+    error for a result that is no tensor like the one that the hook got, or that has new NaN entries.
     """
-    before = entered[0]
-    (writes_before, origin), (writes_now, follows) = written.pop(), _history(before)
-    same, wrote = after is None or after is before, writes_now != writes_before
-    unseen = (
-        wrote and origin is not None and torch.is_grad_enabled() and follows is origin
-    )
-    if unseen or any(
-        getattr(tensor, "_backward_hooks", None) for tensor in (before, after)
-    ):
-        does = "calls `register_hook`, which changes derivatives but not the model's output"
-        if unseen:
-            does = "writes to its tensor unrecorded, which changes the model's output but not its derivatives"
+    if not isinstance(tensor, Tensor):
+        return result
+    if result is None or result is tensor:
+        if writes(tensor) == before:
+            return result
+        result = tensor.clone()
+    if not isinstance(result, Tensor):
         raise InputError(
-            f"The hook {name} at {site} {does}.",
-            "Return an edited tensor instead: the derivative then follows.",
-        )
-    if not isinstance(before, Tensor) or (same and not wrote):
-        return after
-    after = (
-        before.clone() if same else after
-    )  # the bridge's norms take the same tensor as one without an edit
-    if not isinstance(after, Tensor):
-        raise InputError(
-            f"The hook {name} at {site} returned a {type(after).__name__}, not a tensor.",
+            f"The hook {name} at {site} returned a {type(result).__name__}, not a tensor.",
             "Return the tensor that the model should continue with, or None to keep the given one.",
         )
     for what in ("shape", "dtype", "device", "layout"):
-        wanted, got = getattr(before, what), getattr(after, what)
+        wanted, got = getattr(tensor, what), getattr(result, what)
         if wanted != got:
             raise InputError(
                 f"The hook {name} at {site} returned a tensor of {what} {_plain(got)}, but got one of {what} "
                 f"{_plain(wanted)}.",
                 "Return one like it: `.to(tensor)` sets dtype and device, `.expand_as(tensor)` repeats one prompt.",
             )
-    wrong = has_nan(after)
-    if wrong.device.type != "cpu" or wrong:
-        did = (
-            "left NaN in the tensor that it wrote to"
-            if wrote
-            else "returned NaN, but got numbers"
-        )
-        nan = InputError(
-            f"The hook {name} at {site} {did}.",
-            "Correct its arithmetic: 0/0, inf − inf and roots of negative numbers give NaN.",
-        )
-        later(wrong if wrote else wrong & ~has_nan(before), lambda: nan, name, site)
-    return after
+    wrote = writes(tensor) != before
+    wrong = has_nan(result) if wrote else has_nan(result) & ~has_nan(tensor)
+    did = (
+        "left NaN in the tensor that it wrote to"
+        if wrote
+        else "returned NaN, but got numbers"
+    )
+    nan = InputError(
+        f"The hook {name} at {site} {did}.",
+        "Correct its arithmetic: 0/0, inf − inf and roots of negative numbers give NaN.",
+    )
+    later(wrong, lambda: nan, name, site)
+    return result
 
 
 def _plain(value: object) -> str:

@@ -1,12 +1,11 @@
 """The hooks that are on a model: their names for the provenance, and passes without them or with others."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
 from squashlens._typing import Bridge
@@ -17,7 +16,7 @@ from squashlens.model.hooking.hook import (
     function_name,
     without_partials,
 )
-from squashlens.model.layout import layout_of
+from squashlens.model.layout import HOOK_TABLES, kept_of, layout_of
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,12 @@ class Standing:
             else function_name(self.function)
         )
         return f"{self.place}: {named}"
+
+    @property
+    def point(self) -> str | None:
+        """The name of its hook point; None for a hook of PyTorch on another module."""
+        is_point = hasattr(self.module, "fwd_hooks")
+        return str(getattr(self.module, "name", self.place)) if is_point else None
 
     @property
     def edit(self) -> Any:
@@ -65,6 +70,13 @@ def ambient(model: Bridge) -> list[str]:
     return [hook.name for hook in standing(model)]
 
 
+def key_of(model: Bridge) -> list[tuple[Any, ...]]:
+    """What tells the hooks on a model apart: a user's function itself, and of ours the name, which says everything."""
+    return [
+        (hook.name, hook.edit if hook.is_a_users else None) for hook in standing(model)
+    ]
+
+
 def require_no_backward_hooks(model: Bridge) -> None:
     """Raise an error for backward hooks: they change derivatives, but not the model."""
     for hook in standing(model):
@@ -75,73 +87,71 @@ def require_no_backward_hooks(model: Bridge) -> None:
             )
 
 
-def standing(model: Bridge) -> Iterator[Standing]:
-    """Every hook on a model, except those that libraries keep there as parts of the model."""
-    known = layout_of(model).points
-    used = {
-        name: point
-        for name, point in layout_of(model).distinct.items()
-        if point.fwd_hooks or point.bwd_hooks
-    }
-    for name, point in sorted(used.items()):
-        for function in (
-            handle.user_hook for handle in point.fwd_hooks if not _joins_points(handle)
-        ):
+def standing(model: Bridge) -> list[Standing]:
+    """Every hook on a model, except those that libraries keep there as parts of the model.
+
+    While the model is open they are known: those at the begin, and those that `attached` has added.
+    """
+    hooks = kept_of(model).hooks
+    return look_for_hooks(model) if hooks is None else hooks
+
+
+def look_for_hooks(model: Bridge) -> list[Standing]:
+    """The same, looked for in all modules."""
+    found: list[Standing] = []
+    layout = layout_of(model)
+    for name, point in layout.hooked_points:
+        if point.fwd_hooks or point.bwd_hooks:
+            found += _at_point(layout.points, name, point)
+    for module in layout.with_hooks():
+        place = f"{layout.names[module]} (torch)"
+        for table in HOOK_TABLES:
+            for function in vars(module)[table].values():
+                if not belongs_to_a_library(function):
+                    found.append(Standing(place, function, module, table))
+    for table in HOOK_TABLES:
+        for function in getattr(nn.modules.module, f"_global{table}").values():
+            found.append(Standing("every module (torch)", function, None, table))
+    return found
+
+
+def _at_point(points: Mapping[str, Any], name: str, point: Any) -> Iterator[Standing]:
+    for handle in point.fwd_hooks:
+        function = handle.user_hook
+        if not _joins_points(handle):
             # A `Hook` has the name of the point that its user gave.
             site = function.site if isinstance(function, Hook) else name
-            yield Standing(
-                site if known.get(site) is point else name,
-                function,
-                point,
-                "_forward_hooks",
-            )
-        for handle in point.bwd_hooks:
-            yield Standing(
-                f"{name} (backward)", handle.user_hook, point, "_backward_hooks"
-            )
-    for module, name in _with_hooks(model).items():
-        for table in _TABLES:
-            own = (
-                function
-                for function in vars(module)[table].values()
-                if not belongs_to_a_library(function)
-            )
-            yield from (
-                Standing(f"{name} (torch)", function, module, table) for function in own
-            )
-    for table in _TABLES:
-        everywhere = getattr(torch.nn.modules.module, f"_global{table}").values()
-        yield from (
-            Standing("every module (torch)", f, None, table) for f in everywhere
-        )
+            place = site if points.get(site) is point else name
+            yield Standing(place, function, point, "_forward_hooks")
+    for handle in point.bwd_hooks:
+        function = handle.user_hook
+        yield Standing(f"{name} (backward)", function, point, "_backward_hooks")
 
 
-def _with_hooks(model: Bridge) -> dict[nn.Module, str]:
-    """The modules that have PyTorch's hooks, and their names."""
-    return {
-        module: name
-        for module, name in layout_of(model).names.items()
-        if module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-    }
+@contextmanager
+def known_hooks(model: Bridge, hooks: list[Standing]) -> Iterator[None]:
+    """In the body these are the hooks on a model that is open."""
+    kept = kept_of(model)
+    before = kept.hooks
+    if before is None:
+        yield
+        return
+    kept.hooks = hooks
+    try:
+        yield
+    finally:
+        if kept.hooks is hooks:  # the model may have been closed meanwhile
+            kept.hooks = before
 
 
-# Where PyTorch keeps a module's hooks. Libraries keep hooks there that are part of the model: those of the bridge, and
+# Libraries keep hooks in PyTorch's tables that are part of the model: those of the bridge, and
 # those with which transformers collects attentions and hidden states. transformers installs the latter at
 # the first pass that asks for either (`run_with_cache` does) and leaves them; they only read. `WholePassesOnly` is not
 # an intervention: it only stops passes that other hooks cannot handle. `users_hooks` only looks at tensors.
-_TABLES = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
 _LIBRARIES = (
     "transformer_lens",
     "transformers.utils.output_capturing",
-    WholePassesOnly.__module__,
+    "squashlens.model.hooking",
     "squashlens.model.proof",
     "squashlens.run.users_hooks",
 )
@@ -176,7 +186,7 @@ def without_ambient(model: Bridge) -> Iterator[None]:
         kept[module, table] = OrderedDict(
             (k, f) for k, f in own if k in joining or module not in points
         )
-    with with_hooks(model, kept):
+    with with_hooks(model, kept, []):
         yield
 
 
@@ -187,25 +197,24 @@ Tables = dict[
 
 def hooks_as_now(model: Bridge) -> Tables:
     """A copy of all hooks of all modules, for `with_hooks`."""
-    held = (
-        (module, table, getattr(module, table))
-        for module in _with_hooks(model)
-        for table in _TABLES
-    )
-    return {
-        (module, table): OrderedDict(hooks) for module, table, hooks in held if hooks
-    }
+    found = Tables()
+    for module in layout_of(model).with_hooks():
+        for table in HOOK_TABLES:
+            if vars(module)[table]:
+                found[module, table] = OrderedDict(vars(module)[table])
+    return found
 
 
 @contextmanager
-def with_hooks(model: Bridge, wanted: Tables) -> Iterator[None]:
-    """Run the body with these hooks alone, and then restore those that the model has now."""
+def with_hooks(model: Bridge, wanted: Tables, known: list[Standing]) -> Iterator[None]:
+    """Run the body with these hooks alone, and then restore those that the model has now; `known` are the users'."""
     places = {*wanted, *hooks_as_now(model)}
     kept = [(module, table, getattr(module, table)) for module, table in places]
     try:
         for module, table, _ in kept:
             setattr(module, table, wanted.get((module, table), OrderedDict()))
-        yield
+        with known_hooks(model, known):
+            yield
     finally:
         for module, table, hooks in kept:
             setattr(module, table, hooks)

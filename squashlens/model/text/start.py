@@ -24,18 +24,35 @@ class Start:
     rule: str
 
 
-# For each model, its tokenizer and the result; `bridge.tokenizer` can be replaced, and is then read again.
-_known: "weakref.WeakKeyDictionary[Any, tuple[Any, Start]]" = (
-    weakref.WeakKeyDictionary()
-)
+@dataclass
+class _Known:
+    """A tokenizer, its option `add_bos_token` as it was opened, and what it puts before texts with each option."""
+
+    tokenizer: Any
+    opened_with: Any
+    starts: dict[Any, Start]
+
+
+# `bridge.tokenizer` can be replaced, and is then read again.
+_known: "weakref.WeakKeyDictionary[Any, _Known]" = weakref.WeakKeyDictionary()
 
 
 def start_of(model: Bridge, own: Any = None) -> Start:
-    """The ids that the checkpoint's tokenizer, `own` if it was just read, puts before a text; found once for each."""
+    """The ids that the checkpoint's tokenizer, `own` if it was just read, puts before a text; found once for each.
+
+    If `model.tokenizer.add_bos_token` was changed, that decides.
+    """
     current = model.tokenizer
-    if model not in _known or _known[model][0] is not current:
-        _known[model] = current, _read(model, current, own)
-    return _known[model][1]
+    option = getattr(current, "add_bos_token", None)
+    if model not in _known or _known[model].tokenizer is not current:
+        _known[model] = _Known(current, option, {option: _read(model, current, own)})
+    known = _known[model]
+    if option not in known.starts:
+        usual = known.starts[known.opened_with]
+        ids = _ids_before_text(current) or ()
+        rule = f"model.tokenizer.add_bos_token = {option}: {list(ids)} before a text"
+        known.starts[option] = Start(ids, usual.bos, rule)
+    return known.starts[option]
 
 
 def adds_bos(tokenizer: Any) -> bool:

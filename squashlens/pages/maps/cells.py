@@ -13,7 +13,6 @@ from torch import Tensor
 from squashlens._typing import Bridge, Knockout, Norm, SpansOfTokens
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.answers.answer_by_layer import readout
-from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.measure.squashing.jacobians.sketch import (
     MISSED,
@@ -25,16 +24,14 @@ from squashlens.measure.squashing.jacobians.sketch import (
 from squashlens.measure.squashing.knockout import knockout_effect
 from squashlens.measure.squashing.profiles.profile import influence
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.model.anatomy import n_blocks, residual_site, residual_sites
 from squashlens.model.memory import to_cpu
 from squashlens.model.native import outputs_are_tokens
 from squashlens.model.proof import public
-from squashlens.model.text.context import display_tokens
-from squashlens.model.verify import require_sound
 from squashlens.pages.maps.traces import LONGEST, RANKS, Traces
 from squashlens.records.results import Variable, arrays_of, provenance, sealed
-from squashlens.run.captures.capture import PromptOrCapture
+from squashlens.run.captured import PromptOrCapture
 from squashlens.run.forward import forward, log_probabilities
+from squashlens.run.run import Run
 from squashlens.theory.statistics.decay import ByDistance
 
 ENDS, ANSWERS = ("low", "high"), ("target", "against")
@@ -63,10 +60,9 @@ def measure(
 
     With `alone`, only `query` is measured. `tick` is called with the share of the Jacobian's rows that are done.
     """
-    model = require_sound(model)
-    way = resolved(way, model, ("exact", "sketch", "none"))
+    way = resolved(way, Run.open(model, "squash_map"), ("exact", "sketch", "none"))
     seed = seed_in(way)
-    session = Session.start(
+    run = Run.of(
         model,
         prompt,
         "squash_map",
@@ -79,30 +75,28 @@ def measure(
         spans=spans,
         seed=seed,
     )
-    session.require_one(tokens=2)
-    _, groups = Spans.of(session, spans)
-    opened, layers = session.query(query), list(range(n_blocks(session.model) + 1))
+    run.require_one(tokens=2)
+    _, groups = Spans.of(run, spans)
+    opened, layers = run.query(query), list(range(run.n_blocks + 1))
     queries = (
-        [opened]
-        if alone
-        else spread(range(session.positions), opened, len(layers), ROOM)
+        [opened] if alone else spread(range(run.positions), opened, len(layers), ROOM)
     )
     whole = influence(model, prompt, queries=queries, method="none", seed=seed)
     variables, coords = {"bound_over_null": ratio(whole)}, dict[str, Any]()
     if groups is not None:
-        coords |= _of_tokens(groups, session.positions)
+        coords |= _of_tokens(groups, run.positions)
     traces = None
-    if session.positions <= LONGEST:
+    if run.positions <= LONGEST:
         chosen = spread(queries, opened, len(layers), CELLS)
-        traces = Traces(session, chosen, whole["path_bound"].sel(query=chosen).values)
-    read, labels = _read_out(session, queries, opened, traces)
+        traces = Traces(run, chosen, whole["path_bound"].sel(query=chosen).values)
+    read, labels = _read_out(run, queries, opened, traces)
     variables, coords = variables | read, coords | labels
     if traces is not None:
         traced, labels = traces.variables()
         variables, coords = variables | traced, coords | labels
     known: dict[str, Any] = {}
     if way.method != "none":
-        variables |= _jacobian(session, queries, opened, layers, norm, way, tick)
+        variables |= _jacobian(run, queries, opened, layers, norm, way, tick)
         if way.method == "sketch":
             known["sketch"] = {
                 "n_probes": way.n_probes,
@@ -112,7 +106,7 @@ def measure(
     if knockout or target:
         kind = knockout or "attention"
         effects = knockout_effect(
-            session.model, session.ids, kind=kind, target=target, query=opened
+            run.model, run.ids, kind=kind, target=target, query=opened
         )
         for name, values in effects.items():
             (text, units), over = (
@@ -134,19 +128,19 @@ def measure(
         .assign_coords(coords)
         .assign_attrs(long_name="squash map of a prompt")
     )
-    return sealed(result, {**session.as_run(), **known})
+    return sealed(result, {**run.as_run(), **known})
 
 
 def _read_out(
-    session: Session, queries: list[int], opened: int, traces: Traces | None
+    run: Run, queries: list[int], opened: int, traces: Traces | None
 ) -> tuple[dict[str, Variable], dict[str, Any]]:
     """What is predicted after each query, and what the model's readout finds at each layer of the opened one.
 
     Both come from the forward pass that `traces` watch. They are left out for a model whose logits do not follow from
     y, or from the last layer.
     """
-    model, sites = session.model, residual_sites(session.model)[:-1]
-    y, streams = residual_site("y", model), dict[str, Tensor]()
+    sites = run.sites()[:-1]
+    y, streams = run.site("y"), dict[str, Tensor]()
     watch = [
         (
             site,
@@ -155,16 +149,16 @@ def _read_out(
         for site in sites
     ]
     watch += [(y, lambda v: streams.update({y: v[0, queries].detach().clone()}))]
-    forward(model, session.ids, [*watch, *(traces.watched() if traces else [])])
+    forward(run, run.ids, [*watch, *(traces.watched() if traces else [])])
 
     variables, coords = dict[str, Variable](), dict[str, Any]()
     with suppress(UnsoundModelError):
-        best = [logs.max(dim=-1) for logs in log_probabilities(model, streams.pop(y))]
+        best = [logs.max(dim=-1) for logs in log_probabilities(run, streams.pop(y))]
         ids, logs = (
             torch.cat(parts)
             for parts in zip(*((row.indices, row.values) for row in best), strict=True)
         )
-        coords["next_token"] = ("query", _texts(model, ids))
+        coords["next_token"] = ("query", _texts(run, ids))
         variables["next_probability"] = (
             ("query",),
             logs.exp().cpu(),
@@ -172,12 +166,12 @@ def _read_out(
             "1",
         )
     with suppress(UnsoundModelError):
-        logs, ids = readout(model, torch.stack(to_cpu([*streams.values()]))).topk(RANKS)
+        logs, ids = readout(run, torch.stack(to_cpu([*streams.values()]))).topk(RANKS)
         over, text = (
             ("query", "layer", "rank"),
             "probability of the likeliest tokens in the readout of a layer",
         )
-        coords["readout_token"] = (over, at_query(queries, opened, _texts(model, ids)))
+        coords["readout_token"] = (over, at_query(queries, opened, _texts(run, ids)))
         variables["readout_probability"] = (
             over,
             at_query(queries, opened, logs.double().exp()),
@@ -187,12 +181,12 @@ def _read_out(
     return variables, coords
 
 
-def _texts(model: Bridge, ids: Int[Tensor, "*many"]) -> np.ndarray:
+def _texts(run: Run, ids: Int[Tensor, "*many"]) -> np.ndarray:
     """Tokens that a model predicts, as text."""
     flat = ids.reshape(1, -1)
     texts = (
-        display_tokens(model, flat)[0]
-        if outputs_are_tokens(model)
+        run.tokens_of(flat)[0]
+        if outputs_are_tokens(run.model)
         else [f"#{int(token)}" for token in flat[0]]
     )
     return np.array(texts, dtype=object).reshape(ids.shape)
@@ -236,7 +230,7 @@ def at_query(queries: list[int], opened: int, values: Any) -> np.ndarray:
 
 
 def _jacobian(
-    session: Session,
+    run: Run,
     queries: list[int],
     opened: int,
     layers: list[int],
@@ -246,7 +240,7 @@ def _jacobian(
 ) -> dict[str, Variable]:
     """Norms for the opened query from all layers; NaN for the other queries, which were not measured."""
     products, text = (
-        Products(Pullback(session, layers, tick=tick), opened),
+        Products(Pullback(run, layers, tick=tick), opened),
         f"{norm} norm of the Jacobian",
     )
     ends = ends_of(products, norm, method, MISSED / 2 / (len(layers) * products.reach))

@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens.measure.session import Session
 from squashlens.measure.squashing.walks import strongest, top_down, without, written_out
 from squashlens.model.anatomy import n_blocks, pattern_site
 from squashlens.model.memory import require_room
 from squashlens.records.results import Variable
+from squashlens.run.run import Run
 from squashlens.theory.spread import first_has_nearly_all, first_share
 
 PATHS, RANKS = 5, 3  # strongest paths of a query, and most important ways of a cell
@@ -35,7 +35,7 @@ class Traces:
 
     def __init__(
         self,
-        session: Session,
+        session: Run,
         traced: Sequence[int],
         bounds: Float[np.ndarray, "query layer position"],
     ) -> None:

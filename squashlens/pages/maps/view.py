@@ -21,7 +21,7 @@ from squashlens.measure.squashing.jacobians.sketch import Estimation
 from squashlens.pages.maps.cells import FEWER, joined, measure
 from squashlens.pages.maps.given import find_query, of_result, refuse_options
 from squashlens.pages.maps.payload import payload, text_of
-from squashlens.run.captures.capture import PromptOrCapture
+from squashlens.run.captured import PromptOrCapture
 from squashlens.saving.files import PAGES, require_output, write
 
 NO_PROGRAM = "This map is drawn by a program in the page. Allow scripts, or open the file in a browser."

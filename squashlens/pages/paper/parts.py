@@ -14,7 +14,7 @@ import xarray as xr
 
 from squashlens import prompts, tasks, zoo
 from squashlens._typing import Bridge, several
-from squashlens.measure.session import model_name
+from squashlens.run.run import model_name
 from squashlens.tasks import Task
 from squashlens.tasks.task import Prompting
 

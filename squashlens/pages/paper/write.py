@@ -18,7 +18,6 @@ from squashlens._typing import Bridge, Modes, Template
 from squashlens.bars import bar
 from squashlens.errors import InputError, OutputError, SquashlensError
 from squashlens.measure.registration import measurement
-from squashlens.measure.session import Session, sources_of_hooks
 from squashlens.model.text.tokens import tokenize, tokenizer_digest
 from squashlens.pages.maps.payload import fact_text
 from squashlens.pages.markup import template
@@ -26,6 +25,7 @@ from squashlens.pages.paper.parts import NUMBERS, Part, Settings, parts_of
 from squashlens.records.results import open as open_result
 from squashlens.records.results import save, versions
 from squashlens.remarks import remark
+from squashlens.run.run import Run, sources_of_hooks
 from squashlens.saving.files import require_folder, write
 from squashlens.saving.journal import different
 from squashlens.saving.stored import long_table
@@ -225,15 +225,15 @@ class Kept:
     def __init__(self, folder: Path, model: Bridge) -> None:
         self.folder = folder
         self.found: dict[str, Any] = {}
-        session = Session.without_prompt(
-            model, torch.zeros((1, 1), dtype=torch.long), "paper"
+        run = Run.open(model, "paper").with_prompts(
+            torch.zeros((1, 1), dtype=torch.long)
         )
         facts = {
             name: value
-            for name, value in session.facts.items()
+            for name, value in run.facts.items()
             if name not in ("call", "bos_count", "versions")
         }
-        self.facts = session.facts
+        self.facts = run.facts
         self.model: Mapping[str, Any] = {
             **facts,
             "tokenizer": tokenizer_digest(model),

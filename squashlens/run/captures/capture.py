@@ -5,14 +5,10 @@ and an error is raised if they do not fit.
 """
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, overload
 
-import numpy as np
 import torch
-import xarray as xr
-from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import TypeAliasType
 
@@ -21,130 +17,20 @@ from squashlens.bars import write
 from squashlens.errors import InputError
 from squashlens.model.anatomy import (
     check_layer,
-    device_of,
     dtype_of,
-    n_blocks,
     pattern_site,
-    residual_site,
-    width,
 )
 from squashlens.model.memory import human, require_room
 from squashlens.model.proof import public
-from squashlens.model.text.context import display_tokens
 from squashlens.model.text.tokens import Prompts, each_of, tokenize
-from squashlens.model.verify import require_sound
-from squashlens.records.results import MODEL_UNITS, signed
-from squashlens.run.captures.base import CaptureBase, model_state
+from squashlens.run.captured import Capture, model_state
 from squashlens.run.captures.pairs import PairCapture, Pairs, capture_pairs
 from squashlens.run.forward import forward
+from squashlens.run.run import Run
 from squashlens.sequences import GrowingSequence
 
 Kept = TypeAliasType("Kept", Tensors | Collection[Tensors])
 REPORT_ABOVE = 256e6  # bytes: the size of a larger capture is printed before it starts
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Capture(CaptureBase):
-    """The activations of one forward pass, and the state of the model during it; `capture` makes one.
-
-    The tensors are detached and not rounded.
-
-    Attributes:
-        ids: token ids (prompt, position).
-        labels: the tokens as text, for each prompt.
-        residuals: residual streams by layer: ``residuals[ℓ]`` is v⁽ℓ⁾ (prompt, position, d) for ℓ = 0…L, in the model's
-            own units.
-        patterns: attention patterns by block: ``patterns[b]`` is (prompt, head, query, key), with rows that sum to 1,
-            or to less in a block with a learned sink.
-        y: the last residual stream after the final norm, (prompt, position, d); None without residuals.
-        prompts: the prompts as they were given, texts or token ids.
-        norms: what was measured of the capture by vector–Jacobian products, so that another function can use it again.
-        fingerprint, ambient_hooks, dtype: the state of the model during the pass.
-    """
-
-    labels: list[list[str]] = field(repr=False)
-    residuals: Mapping[int, Float[Tensor, "prompt position d"]] = field(repr=False)
-    patterns: Mapping[int, Float[Tensor, "prompt head query key"]] = field(repr=False)
-    y: Float[Tensor, "prompt position d"] | None = field(repr=False)
-    prompts: list[str] | list[list[int]] = field(repr=False)
-    norms: dict[tuple[Any, ...], Tensor] = field(
-        default_factory=dict, repr=False, init=False
-    )
-
-    def contents(self) -> tuple[str, Iterable[Tensor]]:
-        words = f"{self.labels} {[*self.residuals]} {[*self.patterns]}"
-        kept = [self.ids, *self.residuals.values(), *self.patterns.values()]
-        return words, kept if self.y is None else [*kept, self.y]
-
-    def is_given_by(self, model: Bridge) -> bool:
-        same: list[bool] = []
-        kept = {
-            "residual": self.residuals,
-            "pattern": self.patterns,
-            "y": {} if self.y is None else {0: self.y},
-        }
-        streams: Sequence[Target] = (
-            [*self.residuals] if self.y is None else [*self.residuals, "y"]
-        )
-
-        def look(kind: str, number: int) -> Callable[[Tensor], None]:
-            return lambda tensor: same.append(
-                torch.equal(tensor.cpu(), kept[kind][number])
-            )
-
-        _read(model, self.ids.to(device_of(model)), streams, [*self.patterns], look)
-        return all(same)
-
-    def to_xarray(self) -> xr.Dataset:
-        """The capture as a Dataset with residual (layer, …), y and pattern (block, …), in float32 or float64."""
-        data: dict[str, Any] = {}
-        if self.residuals and self.y is not None:
-            streams = torch.stack(
-                [self.residuals[layer] for layer in sorted(self.residuals)]
-            )
-            dims = ("prompt", "position", "coordinate")
-            data["residual"] = (
-                ("layer", *dims),
-                _numpy(streams),
-                "residual stream",
-                MODEL_UNITS,
-            )
-            data["y"] = (
-                dims,
-                _numpy(self.y),
-                "last residual stream after the final norm",
-                MODEL_UNITS,
-            )
-        if self.patterns:
-            stacked = torch.stack(
-                [self.patterns[block] for block in sorted(self.patterns)]
-            )
-            dims = ("block", "prompt", "head", "query", "key")
-            data["pattern"] = (dims, _numpy(stacked), "attention pattern", "1")
-        coords: dict[str, Any] = {
-            "token": (("prompt", "position"), np.array(self.labels, dtype=object)),
-            "token_id": (("prompt", "position"), self.ids.numpy()),
-        }
-        if self.residuals:
-            coords["layer"] = ("layer", np.array(sorted(self.residuals)))
-        if self.patterns:
-            coords["block"] = ("block", np.array(sorted(self.patterns)))
-        facts = {
-            "fingerprint": self.fingerprint,
-            "ambient_hooks": self.ambient_hooks,
-            "dtype": self.dtype,
-        }
-        return signed("activations of one forward pass", coords, data, facts)
-
-
-PromptOrCapture = TypeAliasType(
-    "PromptOrCapture", Prompts | Capture
-)  # what most measurements take
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    """The tensor as a NumPy array; half precision becomes float32, since NumPy has no bfloat16."""
-    return (tensor.float() if tensor.dtype.itemsize < 4 else tensor).cpu().numpy()
 
 
 @overload
@@ -189,9 +75,9 @@ def capture(
     length, with as few passes as possible.
 
     Measurements accept a capture in place of the prompt or sequence: ``sl.path_bound(model, capture)``,
-    ``sl.collapse(model, capture, norm="l2")``. They raise an error if the capture was edited or the model has changed.
-    Under other hooks, or after the model was changed and changed back, they run the passes again to compare.
-    Measurements that must run the sequence again, such as `compare`, use only its sequence and its lengths.
+    ``sl.collapse(model, capture, norm="l2")``. They raise an error if the capture was edited, or if the model or its
+    hooks have changed. Measurements that must run the sequence again, such as `compare`, use only its sequence and its
+    lengths. ``capture["blocks.0.hook_resid_pre"]`` is an activation that it keeps, as in an `ActivationCache`.
 
     Norms of the Jacobian are kept with the capture: a `sensitivity` after a `squash_map` with as many probes takes half
     of its products.
@@ -251,7 +137,9 @@ def capture(
                 f"keep={keep!r} leaves out the residual streams, which every capture of a sequence keeps.",
                 "Add 'residuals'.",
             )
-        return capture_pairs(model, prompt, pairs, patterns="patterns" in kept)
+        return capture_pairs(
+            Run.open(model, "capture"), prompt, pairs, patterns="patterns" in kept
+        )
     _require_options_of(vars(pairs), "a sequence", "a prompt")
     if not kept:
         raise InputError("keep= is empty.", "Name 'residuals', 'patterns' or both.")
@@ -260,7 +148,7 @@ def capture(
         raise InputError(
             "layers= is empty.", "Give at least one layer, or leave it out for all."
         )
-    return _of_prompt(model, prompt, kept, layers)
+    return _of_prompt(Run.open(model, "capture"), prompt, kept, layers)
 
 
 def _require_options_of(options: Mapping[str, Any], belongs: str, given: str) -> None:
@@ -278,22 +166,21 @@ def _require_options_of(options: Mapping[str, Any], belongs: str, given: str) ->
 
 
 def _of_prompt(
-    model: Bridge,
+    run: Run,
     prompts: Prompts,
     kinds: Collection[Tensors],
     layers: Iterable[int] | None,
 ) -> Capture:
-    model = require_sound(model)
-    ids = tokenize(model, prompts)
-    top = n_blocks(model)
+    ids = tokenize(run.model, prompts)
+    top = run.n_blocks
     chosen = (
         range(top + 1)
         if layers is None
-        else [check_layer(layer, model, "layers") for layer in layers]
+        else [check_layer(layer, run.model, "layers") for layer in layers]
     )
     blocks = [layer for layer in chosen if layer < top] if "patterns" in kinds else []
     streams: list[Target] = [*chosen, "y"] if "residuals" in kinds else []
-    size = estimate(model, ids.shape, n_streams=len(streams), n_patterns=len(blocks))
+    size = estimate(run, ids.shape, n_streams=len(streams), n_patterns=len(blocks))
     require_room(
         size,
         torch.device("cpu"),
@@ -307,20 +194,20 @@ def _of_prompt(
     def keep(kind: str, number: int) -> Callable[[Tensor], None]:
         return lambda tensor: kept[kind].__setitem__(number, tensor.detach().cpu())
 
-    _read(model, ids, streams, blocks, keep)
+    _read(run, ids, streams, blocks, keep)
     return Capture(
         ids=ids.cpu(),
-        labels=display_tokens(model, ids),
+        labels=run.tokens_of(ids),
         residuals=kept["residual"],
         patterns=kept["pattern"],
         y=kept["y"].get(0),
         prompts=each_of(prompts),
-        **model_state(model),
-    ).signed(model)
+        **model_state(run.model),
+    ).sealed()
 
 
 def _read(
-    model: Bridge,
+    run: Run,
     ids: Tensor,
     streams: Iterable[Target],
     blocks: Iterable[int],
@@ -329,22 +216,22 @@ def _read(
     """One pass, in which `look(kind, number)` gets each tensor."""
     watch = [
         (
-            residual_site(layer, model),
+            run.site(layer),
             look("y", 0) if layer == "y" else look("residual", layer),
         )
         for layer in streams
     ]
     watch += [(pattern_site(block), look("pattern", block)) for block in blocks]
-    forward(model, ids, watch)
+    forward(run, ids, watch)
 
 
 def estimate(
-    model: Bridge, shape: tuple[int, ...], *, n_streams: int, n_patterns: int
+    run: Run, shape: tuple[int, ...], *, n_streams: int, n_patterns: int
 ) -> int:
     """The size in bytes of a capture of this shape."""
     prompts, positions = shape
-    each_stream = prompts * positions * width(model)
-    each_pattern = prompts * int(model.cfg.n_heads) * positions**2
+    each_stream = prompts * positions * run.width
+    each_pattern = prompts * int(run.model.cfg.n_heads) * positions**2
     return (n_streams * each_stream + n_patterns * each_pattern) * dtype_of(
-        model
+        run.model
     ).itemsize

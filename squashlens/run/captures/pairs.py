@@ -1,6 +1,6 @@
 """Run a growing sequence once with its pairs: v and v* of Theorem 4.2 at every length, read at their last tokens.
 
-A `PairRun` states what is run and how. `capture_pairs` runs everything that measurements of collapse need: the pairs,
+A `Growing` states what is run and how. `capture_pairs` runs everything that measurements of collapse need: the pairs,
 the baseline pairs, and a second run of some pairs, whose differences show the effect of rounding.
 """
 
@@ -15,9 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import TypeAliasType
 
-from squashlens._typing import Baselines, Bridge, Passes, distinct, positive, several
+from squashlens._typing import Baselines, Passes, distinct, positive, several
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.model.agreement import SAME_OPERATIONS, agree, difference
+from squashlens.model.agreement import agree, difference
 from squashlens.model.anatomy import (
     device_of,
     dtype_of,
@@ -27,10 +27,10 @@ from squashlens.model.anatomy import (
     unseen_roundings,
 )
 from squashlens.model.text.tokens import checked_prompts, require_same_vocabulary
-from squashlens.model.verify import require_sound
-from squashlens.run.captures.base import CaptureBase, model_state
+from squashlens.run.captured import CaptureBase, model_state
 from squashlens.run.forward import forward
 from squashlens.run.passes import read
+from squashlens.run.run import Run
 from squashlens.sequences import Branch, GrowingSequence, Ids
 
 VALUE, OUTPUT = (f"blocks.0.attn.{name}" for name in ("hook_v", "hook_out"))
@@ -57,21 +57,21 @@ class Streams:
 
 
 @dataclass(frozen=True)
-class PairRun:
+class Growing:
     """A sequence, its lengths, the ids of the longest v*, and how the passes are run."""
 
-    model: Bridge
+    run: Run
     sequence: GrowingSequence
     lengths: tuple[int, ...]
     ids: Int[Tensor, "prompt position"]
     passes: Passes = "auto"
 
     def __post_init__(self) -> None:
-        require_same_vocabulary(self.model, self.sequence)
+        require_same_vocabulary(self.run.model, self.sequence)
 
     @property
     def layers(self) -> list[int]:
-        return list(range(n_blocks(self.model) + 1))
+        return list(range(n_blocks(self.run.model) + 1))
 
     @property
     def trunk(self) -> Ids:
@@ -83,9 +83,9 @@ class PairRun:
         self, branches: Sequence[Branch], sites: Sequence[str] = (), **options: Any
     ) -> Streams:
         """v⁽⁰⁾ … v⁽ᴸ⁾ and y of all prompts at their last token, and the activations at `sites`."""
-        own = residual_sites(self.model)
+        own = residual_sites(self.run.model)
         how: dict[str, Any] = {"passes": self.passes} | options
-        readings = read(self.model, self.trunk, branches, [*own, *sites], **how)
+        readings = read(self.run, self.trunk, branches, [*own, *sites], **how)
         stacked = torch.stack([readings.values[site] for site in own])
         return Streams(
             stacked,
@@ -119,12 +119,14 @@ class PairRun:
             [*pairs[0].others], passes="separate", copies=2 if alone else 1, **options
         )
         for first, second in zip(pairs, again, strict=True):
-            _require_same(first.values[:, places], second.values, dtype_of(self.model))
+            _require_same(
+                first.values[:, places], second.values, dtype_of(self.run.model)
+            )
         return Replay(
             tuple(places),
             again[0].values,
             again[1].values,
-            unseen_roundings(self.model),
+            unseen_roundings(self.run.model),
         )
 
 
@@ -166,38 +168,15 @@ class PairCapture(CaptureBase):
     patterns: bool
     options: dict[str, Any]
 
-    def contents(self) -> tuple[str, Iterable[Tensor]]:
-        words = f"{self.sequence!r} {self.lengths} {self.patterns} {self.options}"
-        streams = [
-            s
-            for s in (self.v, self.star, self.contrast, *self.unrelated)
-            if s is not None
-        ]
-        tensors = [
-            self.ids,
-            *(rows for s in streams for rows in (s.values, *s.others.values())),
-        ]
+    def contents(self) -> Iterable[Tensor]:
+        every = [self.v, self.star, self.contrast, *self.unrelated]
+        found = [self.ids]
+        for streams in every:
+            if streams is not None:
+                found += [streams.values, *streams.others.values()]
         if self.replay is not None:
-            words += f" {self.replay.places} {self.replay.roundings}"
-            tensors += [self.replay.v, self.replay.star]
-        return words, tensors if self.values is None else [*tensors, self.values]
-
-    def is_given_by(self, model: Bridge) -> bool:
-        # Other prompts in a pass round otherwise, so this is up to rounding.
-        places = sorted({0, len(self.lengths) // 2, len(self.lengths) - 1})
-        few = replace(
-            self.run(model), lengths=tuple(self.lengths[place] for place in places)
-        )
-        held = (self.v.at(places), self.star.at(places))
-        pairs = zip(few.pairs(list(self.v.others)), held, strict=True)
-        return all(
-            agree(found, kept, dtype_of(model), dim=-1, tolerance=SAME_OPERATIONS)
-            for now, then in pairs
-            for found, kept in [
-                (now.values, then.values),
-                *((now.others[s], then.others[s]) for s in then.others),
-            ]
-        )
+            found += [self.replay.v, self.replay.star]
+        return found if self.values is None else [*found, self.values]
 
     @property
     def layers(self) -> list[int]:
@@ -217,9 +196,9 @@ class PairCapture(CaptureBase):
             self, v=v, star=star, contrast=contrast, unrelated=unrelated, replay=replay
         )
 
-    def run(self, model: Bridge) -> PairRun:
-        """The run of the same sequence at the same lengths, for running it again under hooks."""
-        return PairRun(model, self.sequence, self.lengths, self.ids, passes_of(self))
+    def growing(self, run: Run) -> Growing:
+        """The same sequence at the same lengths, for running it again under hooks."""
+        return Growing(run, self.sequence, self.lengths, self.ids, passes_of(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,20 +230,19 @@ SequenceOrCapture = TypeAliasType("SequenceOrCapture", GrowingSequence | PairCap
 
 
 def pairs_of(
-    model: Bridge,
+    run: Run,
     given: SequenceOrCapture,
     pairs: Pairs,
     *,
     patterns: bool,
-    function: str,
 ) -> PairCapture:
     """The capture that a measurement was given, after a check; a sequence is captured now."""
     if not isinstance(given, PairCapture):
-        return capture_pairs(model, given, pairs, patterns=patterns)
-    given.require_current(require_sound(model))
+        return capture_pairs(run, given, pairs, patterns=patterns)
+    given.require_current(run.model)
     if patterns and not given.patterns:
         raise InputError(
-            f"{function} needs attention patterns and head outputs, which this capture does not have.",
+            f"{run.function} needs attention patterns and head outputs, which this capture does not have.",
             "Capture the sequence with keep=('residuals', 'patterns').",
         )
     return given
@@ -287,11 +265,11 @@ def passes_of(given: SequenceOrCapture) -> Passes:
     return given.options["passes"] if isinstance(given, PairCapture) else "auto"
 
 
-def prepare_run(
-    model: Bridge, given: object, lengths: Iterable[int] | None, passes: Passes
-) -> PairRun:
-    """Check model, sequence and lengths before anything is run; a capture gives its sequence and its lengths."""
-    sequence, sound = sequence_of(given), require_sound(model)
+def prepare_growing(
+    run: Run, given: object, lengths: Iterable[int] | None, passes: Passes
+) -> Growing:
+    """Check sequence and lengths before anything is run; a capture gives its sequence and its lengths."""
+    sequence = sequence_of(given)
     if lengths is None:
         lengths = (
             given.lengths
@@ -302,58 +280,62 @@ def prepare_run(
     longest = [sequence.doubled(n) for n in chosen][
         -1
     ]  # raises an error for a length outside the sequence
-    ids = checked_prompts(sound, torch.tensor([longest.ids(sequence.trunk)]))
-    return PairRun(sound, sequence, chosen, ids, passes)
+    ids = checked_prompts(run.model, torch.tensor([longest.ids(sequence.trunk)]))
+    return Growing(run, sequence, chosen, ids, passes)
 
 
 def capture_pairs(
-    model: Bridge, sequence: GrowingSequence, pairs: Pairs, *, patterns: bool
+    run: Run, sequence: GrowingSequence, pairs: Pairs, *, patterns: bool
 ) -> PairCapture:
     """Capture the pairs of a growing sequence, and attention patterns and head outputs if asked for."""
     positive(pairs.n_samples, "n_samples", "a number of sequences")
     positive(pairs.noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
-    run = prepare_run(model, sequence, pairs.lengths, pairs.passes)
+    growing = prepare_growing(run, sequence, pairs.lengths, pairs.passes)
     baselines = sorted(several(pairs.baselines))
     contrasts = (
-        [run.sequence.contrast(n) for n in run.lengths]
+        [growing.sequence.contrast(n) for n in growing.lengths]
         if "contrast" in baselines
         else []
     )
-    v, star = run.pairs(_attention_sites(run.model) if patterns else ())
+    v, star = growing.pairs(_attention_sites(growing.run) if patterns else ())
     rng = Random(
         f"unrelated {pairs.seed}"
     )  # another random stream than the one of a sequence with this seed
     draws = range(pairs.n_samples if "unrelated" in baselines else 0)
-    unrelated = [replace(run, sequence=run.sequence.unrelated(rng)) for _ in draws]
+    unrelated = [
+        replace(growing, sequence=growing.sequence.unrelated(rng)) for _ in draws
+    ]
     return PairCapture(
-        sequence=run.sequence,
-        lengths=run.lengths,
-        ids=run.ids,
+        sequence=growing.sequence,
+        lengths=growing.lengths,
+        ids=growing.ids,
         v=v,
         star=star,
-        contrast=run.streams(contrasts) if contrasts else None,
+        contrast=growing.streams(contrasts) if contrasts else None,
         unrelated=tuple(
             own.streams([own.sequence.plain(n) for n in own.lengths])
             for own in unrelated
         ),
-        replay=run.replayed((v, star), pairs.noise_lengths)
+        replay=growing.replayed((v, star), pairs.noise_lengths)
         if pairs.noise_lengths
         else None,
-        values=_values_along(run) if patterns else None,
+        values=_values_along(growing) if patterns else None,
         patterns=patterns,
         options={
             name: value for name, value in vars(pairs).items() if name != "lengths"
         }
         | {"baselines": baselines},
         **model_state(run.model),
-    ).signed(run.model)
+    ).sealed()
 
 
-def branch_sites(model: Bridge, block: int) -> list[str]:
+def branch_sites(run: Run, block: int) -> list[str]:
     """The hook points of what attention, and the MLP if there is one, add to the residual stream of a block."""
     both = (f"blocks.{block}.{name}" for name in ("hook_attn_out", "hook_mlp_out"))
     return [
-        site for site in both if site in model.hook_dict or site.endswith("attn_out")
+        site
+        for site in both
+        if site in run.model.hook_dict or site.endswith("attn_out")
     ]
 
 
@@ -362,25 +344,25 @@ def head_site(block: int) -> str:
     return f"blocks.{block}.attn.hook_z"
 
 
-def _attention_sites(model: Bridge) -> list[str]:
+def _attention_sites(run: Run) -> list[str]:
     """Hook points of patterns, head outputs and stream additions of all blocks, and values and output of block 0."""
-    blocks = range(n_blocks(model))
+    blocks = range(run.n_blocks)
     sites = [
         site
         for b in blocks
-        for site in (pattern_site(b), head_site(b), *branch_sites(model, b))
+        for site in (pattern_site(b), head_site(b), *branch_sites(run, b))
     ]
     return list(dict.fromkeys([*sites, VALUE, OUTPUT]))
 
 
-def _values_along(run: PairRun) -> Tensor | None:
+def _values_along(growing: Growing) -> Tensor | None:
     """Block 0's values at every position before the last token of the longest v, in its own pass."""
-    v = run.ids[:, :-1].to(device_of(run.model))
+    v = growing.ids[:, :-1].to(device_of(growing.run.model))
     if v.shape[1] < 2:
         return None
     kept: list[Tensor] = []
     forward(
-        run.model,
+        growing.run,
         v,
         [(VALUE, lambda values: kept.append(values[0, :-1].detach().cpu()))],
     )

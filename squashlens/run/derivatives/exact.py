@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from squashlens._typing import Bridge, dtype_name
+from squashlens._typing import dtype_name
 from squashlens.errors import InputError
-from squashlens.model.anatomy import device_of, dtype_of, quantization
+from squashlens.model.anatomy import quantization
 from squashlens.model.layout import layout_of
 from squashlens.model.memory import require_room
 from squashlens.model.native import is_native
 from squashlens.model.wide import Wide
 from squashlens.remarks import remark
+from squashlens.run.run import Run
 
 CERTIFIES = (
     "the exact derivative of the model with its stored weights and buffers, with the hooks on the model and the "
@@ -68,22 +69,22 @@ class Jittered(TorchFunctionMode):
 
 
 @contextmanager
-def in_float64(model: Bridge) -> Iterator[None]:
+def in_float64(run: Run) -> Iterator[None]:
     """The body runs `model` in float64: weights and buffers widened, casts replaced; left as it was, bit by bit.
 
     The same tensors are widened in place, because bridges keep references to their modules that a copy would share.
     Embeddings are widened row by row as they are looked up.
     """
-    table = _table(model)
+    table = _table(run)
     held = {
         id(t): t
-        for t in _tensors(model)
+        for t in _tensors(run)
         if t.is_floating_point() and t.dtype != torch.float64 and t is not table
     }
     before = [(tensor, tensor.data) for tensor in held.values()]
     experts = [
         (c, c._experts_implementation)
-        for c in layout_of(model).configs
+        for c in layout_of(run.model).configs
         if hasattr(c, "_experts_implementation")
     ]
     try:
@@ -102,11 +103,11 @@ def in_float64(model: Bridge) -> Iterator[None]:
             config._experts_implementation = implementation
 
 
-def _tensors(model: Bridge) -> Iterator[Tensor]:
+def _tensors(run: Run) -> Iterator[Tensor]:
     """Parameters, buffers, and what modules keep as plain attributes, such as a weight under a second name."""
-    yield from model.parameters()
-    yield from model.buffers()
-    for module in model.modules():
+    yield from run.model.parameters()
+    yield from run.model.buffers()
+    for module in run.model.modules():
         yield from (
             value
             for value in vars(module).values()
@@ -114,23 +115,23 @@ def _tensors(model: Bridge) -> Iterator[Tensor]:
         )
 
 
-def _table(model: Bridge) -> Tensor | None:
+def _table(run: Run) -> Tensor | None:
     """The embeddings, most of the weights of a small model with many tokens; their rows are widened when looked up.
 
     None if they are not in float32: some families cast their scale to the dtype of the table.
     """
-    plain: Any = model.original_model
+    plain: Any = run.model.original_model
     table = (
         None
-        if is_native(model)
+        if is_native(run.model)
         else getattr(plain.get_input_embeddings(), "weight", None)
     )
     return table if table is not None and table.dtype == torch.float32 else None
 
 
-def require_one_device(model: Bridge) -> None:
+def require_one_device(run: Run) -> None:
     """Raise an error for a model that is spread over several devices, whose blocks cannot be certified together."""
-    devices = sorted({str(parameter.device) for parameter in model.parameters()})
+    devices = sorted({str(parameter.device) for parameter in run.model.parameters()})
     if len(devices) > 1:
         raise InputError(
             f"The weights are on {', '.join(devices)}, and a certified bound needs all of them on one device.",
@@ -139,32 +140,32 @@ def require_one_device(model: Bridge) -> None:
 
 
 @contextmanager
-def certifying(model: Bridge) -> Iterator[None]:
+def certifying(run: Run) -> Iterator[None]:
     """`in_float64` for a number that is to be certified: quantized weights are refused, half precision is warned of."""
-    kind = quantization(model)
+    kind = quantization(run.model)
     if kind is not None:
         raise InputError(
             f"The weights are quantized ({kind}); the allowance for rounding does not cover their kernels.",
             "Load the model without quantization.",
         )
-    dtype = dtype_of(model)
+    dtype = run.dtype
     if dtype.itemsize < 4:
         remark(
             f"The certificate is for these weights in exact arithmetic; in {dtype_name(dtype)} the "
             "model computes something else."
         )
     if dtype != torch.float64:
-        table = _table(model)
+        table = _table(run)
         size = 8 * sum(
             parameter.numel()
-            for parameter in model.parameters()
+            for parameter in run.model.parameters()
             if parameter is not table
         )
         require_room(
             size,
-            device_of(model),
+            run.device,
             "The weights in float64",
             "Use a device with more memory.",
         )
-    with in_float64(model):
+    with in_float64(run):
         yield

@@ -15,22 +15,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, Target
-from squashlens.model.anatomy import n_blocks, residual_site
+from squashlens._typing import Target
 from squashlens.model.applied import applied
+from squashlens.model.hooking.attached import attached
 from squashlens.model.hooking.hook import (
     Hook,
     Recipe,
-    Unchecked,
-    attached,
     expanded_hooks,
     split_frozen_attention,
     torch_hook,
 )
-from squashlens.model.hooking.standing import ambient
 from squashlens.model.premises import why_not_block_by_block
 from squashlens.run.derivatives.spans import leaf_of, vjps
 from squashlens.run.forward import run_to_y
+from squashlens.run.run import Run
 from squashlens.run.streamed import streamed, why_not_streamed
 
 Call = tuple[
@@ -42,7 +40,7 @@ Call = tuple[
 class Replay:
     """What each block of a pass was called with, from v⁽source⁾ up; `hooks` hang in every replay of it."""
 
-    model: Bridge
+    run: Run
     hooks: tuple[Hook | Recipe, ...]
     frozen: bool
     calls: dict[int, Call]
@@ -65,10 +63,10 @@ class Replay:
                 for block in blocks:
                     leaf, above = self.block(block, self.calls[block])
                     if block == blocks[0]:
-                        above = self.model.ln_final(above) if to == "y" else above
+                        above = self.run.model.ln_final(above) if to == "y" else above
                         above = above if query is None else above[:, query]
                     ((part,),) = vjps(
-                        self.model, above, [leaf], part.to(above.device), len(part)
+                        self.run, above, [leaf], part.to(above.device), len(part)
                     )
                     if by_layer is not None:
                         by_layer(block, part)
@@ -84,37 +82,38 @@ class Replay:
             return leaves[0]
 
         with attached(
-            self.model, Unchecked("leaf", residual_site(block, self.model), plant)
+            self.run.model,
+            Hook("leaf", self.run.site(block), plant, checked=False),
         ):
-            left = self.model.blocks[block](entering, *more, **others)
+            left = self.run.model.blocks[block](entering, *more, **others)
         return leaves[0], left[0] if isinstance(left, tuple) else left
 
     @contextmanager
     def running(self, reached: slice | None = None) -> Iterator[None]:
         """Blocks run in the body as they were recorded."""
         with (
-            applied(self.model, *self.hooks),
-            streamed(self.model, frozen=self.frozen, reached=reached),
+            applied(self.run.model, *self.hooks),
+            streamed(self.run.model, frozen=self.frozen, reached=reached),
         ):
             yield
 
 
-def replayable(model: Bridge, hooks: Sequence[Hook | Recipe]) -> bool:
+def replayable(run: Run, hooks: Sequence[Hook | Recipe]) -> bool:
     """Whether blocks can be run again one by one: no hook would see it happen twice, and none needs patterns."""
     sites = [
         p
-        for h in expanded_hooks(model, split_frozen_attention(hooks)[1])
-        for p in h.points(n_blocks(model))
+        for h in expanded_hooks(run.model, split_frozen_attention(hooks)[1])
+        for p in h.points(run.n_blocks)
     ]
     return (
-        not ambient(model)
-        and why_not_streamed(model, sites) is None
-        and why_not_block_by_block(model) is None
+        not run.hooks()
+        and why_not_streamed(run.model, sites) is None
+        and why_not_block_by_block(run.model) is None
     )
 
 
 def record(
-    model: Bridge,
+    run: Run,
     ids: Int[Tensor, "prompt position"],
     hooks: Sequence[Hook | Recipe],
     source: int,
@@ -132,10 +131,12 @@ def record(
         return look
 
     frozen, others = split_frozen_attention(hooks)
-    replay = Replay(model, tuple(others), frozen, calls)
+    replay = Replay(run, tuple(others), frozen, calls)
     with ExitStack() as stack:
         for b in range(source, top):
-            torch_hook(stack, model.blocks[b], keep(b), before=True, with_kwargs=True)
+            torch_hook(
+                stack, run.model.blocks[b], keep(b), before=True, with_kwargs=True
+            )
         with replay.running():
-            run_to_y(model, ids.clone())
+            run_to_y(run, ids.clone())
     return replay

@@ -11,15 +11,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, Target
+from squashlens._typing import Target
 from squashlens.errors import SquashlensError, UnsoundModelError
 from squashlens.model.agreement import is_finite
-from squashlens.model.anatomy import n_blocks, residual_site
-from squashlens.model.applied import applied
 from squashlens.model.hooking.hook import Hook, Recipe, split_frozen_attention
 from squashlens.model.hooking.standing import require_no_backward_hooks
 from squashlens.model.memory import later
 from squashlens.run.forward import forward
+from squashlens.run.run import Run
 
 Watch = tuple[str, Callable[[Tensor], Tensor | None]]
 
@@ -38,7 +37,7 @@ def leaf_of(tensor: Tensor) -> Tensor:
 
 
 def open_spans(
-    model: Bridge,
+    run: Run,
     ids: Int[Tensor, "prompt position"],
     hooks: Sequence[Hook | Recipe],
     bottoms: Sequence[int],
@@ -47,7 +46,7 @@ def open_spans(
     within: AbstractContextManager[Any] | None = None,
 ) -> dict[int, Span]:
     """One forward pass with `hooks`, cut at each of `bottoms`, up to `top`; `also` is watched, `within` a context."""
-    require_no_backward_hooks(model)
+    require_no_backward_hooks(run.model)
     leaves: dict[int, Tensor] = {}
     outputs: dict[int, dict[Target, Tensor]] = {bottom: {} for bottom in bottoms}
 
@@ -61,29 +60,29 @@ def open_spans(
     def read(bottom: int, to: Target) -> Callable[[Tensor], None]:
         return lambda tensor: outputs[bottom].update({to: tensor})
 
-    watch: list[Watch] = [(residual_site(bottoms[0], model), plant(bottoms[0]))]
+    watch: list[Watch] = [(run.site(bottoms[0]), plant(bottoms[0]))]
     for below, above in pairwise(
         bottoms
     ):  # what a span leads to is read before the next leaf takes its place
         watch += [
-            (residual_site(above, model), read(below, above)),
-            (residual_site(above, model), plant(above)),
+            (run.site(above), read(below, above)),
+            (run.site(above), plant(above)),
         ]
-    watch.append((residual_site(top, model), read(bottoms[-1], top)))
-    if top == n_blocks(model):
-        watch.append((residual_site("y", model), read(bottoms[-1], "y")))
+    watch.append((run.site(top), read(bottoms[-1], top)))
+    if top == run.n_blocks:
+        watch.append((run.site("y"), read(bottoms[-1], "y")))
     frozen, others = split_frozen_attention(hooks)
-    with torch.enable_grad(), applied(model, *others):
+    with torch.enable_grad(), run.applied(*others):
         try:
             with within or nullcontext():
-                forward(model, ids.clone(), [*watch, *also], frozen=frozen)
+                forward(run, ids.clone(), [*watch, *also], frozen=frozen)
         except RuntimeError as error:
             if within is None or isinstance(
                 error, SquashlensError | torch.OutOfMemoryError
             ):
                 raise
             raise UnsoundModelError(
-                f"{type(model.original_model).__name__} cannot be run with results that are moved by rounding "
+                f"{run.architecture} cannot be run with results that are moved by rounding "
                 f"({str(error).splitlines()[0][:200]}), so rounding in its derivative cannot be bounded.",
                 "Use `jacobian_norms`, which certifies nothing.",
             ) from error
@@ -91,7 +90,7 @@ def open_spans(
 
 
 def vjps(
-    model: Bridge,
+    run: Run,
     output: Tensor,
     leaves: Sequence[Tensor],
     cotangents: Tensor,

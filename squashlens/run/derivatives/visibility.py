@@ -22,15 +22,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge
 from squashlens.errors import UnsoundModelError
-from squashlens.model.anatomy import pattern_site, width
-from squashlens.model.applied import applied
+from squashlens.model.anatomy import pattern_site
 from squashlens.model.hooking.hook import Hook, Recipe, split_frozen_attention
-from squashlens.model.hooking.standing import ambient
 from squashlens.run.budget import cotangents_on_graph
 from squashlens.run.derivatives.spans import open_spans, vjps
 from squashlens.run.forward import forward
+from squashlens.run.run import Run
 from squashlens.theory.attention import Attention, unmasked
 
 EPS = torch.finfo(torch.float64).eps
@@ -64,7 +62,7 @@ class Visibility:
 
 
 def visibilities(
-    model: Bridge,
+    run: Run,
     ids: Int[Tensor, "1 position"],
     hooks: Sequence[Hook | Recipe],
     blocks: range,
@@ -84,12 +82,12 @@ def visibilities(
             keys,
         )
 
-    with applied(model, *split_frozen_attention(hooks)[1]):
-        forward(model, ids.clone(), [], on_attention=see)
+    with run.applied(*split_frozen_attention(hooks)[1]):
+        forward(run, ids.clone(), [], on_attention=see)
     if not all(b in found for b in blocks):
-        found = _written(model, ids, hooks, blocks)
+        found = _written(run, ids, hooks, blocks)
     # A user's hook outside attention may lead where attention does not see, and by less than any sketch resolves.
-    points = (entry.partition(":")[0] for entry in ambient(model))
+    points = (entry.partition(":")[0] for entry in run.hooks())
     if not all(
         point.endswith(("hook_attn_scores", "hook_pattern")) for point in points
     ):
@@ -110,7 +108,7 @@ def tokens_reaching(
 
 
 def derivative_rounding(
-    model: Bridge, seen: Mapping[int, Visibility], blocks: range, n: int
+    run: Run, seen: Mapping[int, Visibility], blocks: range, n: int
 ) -> float:
     """What rounding in float64 can do to the derivative of a stretch, relative to the largest edge of a row.
 
@@ -118,7 +116,7 @@ def derivative_rounding(
     product of two weights, so its error is e^{4δ} − 1. A sum of up to d products adds (d + n + 2) ε, and a block has
     `PRODUCTS` of them, one after the other. Raises an error where the total is more than `MOST`.
     """
-    wide = max(width(model), int(getattr(model.cfg, "d_mlp", None) or 4 * width(model)))
+    wide = max(run.width, int(getattr(run.model.cfg, "d_mlp", None) or 4 * run.width))
     logits = sum(
         math.expm1(min(1.0, 4 * seen[block].logit_error(n))) for block in blocks
     )
@@ -143,7 +141,7 @@ def require_digits(lost: float) -> None:
 
 
 def _written(
-    model: Bridge,
+    run: Run,
     ids: Int[Tensor, "1 position"],
     hooks: Sequence[Hook | Recipe],
     blocks: range,
@@ -154,27 +152,30 @@ def _written(
     def keep(name: str) -> Callable[[Tensor], None]:
         return lambda tensor: seen.update({name: tensor})
 
-    attending = [b for b in blocks if pattern_site(b) in model.hook_dict]
+    attending = [b for b in blocks if pattern_site(b) in run.model.hook_dict]
     names = {
         b: (f"blocks.{b}.attn.hook_q", f"blocks.{b}.attn.hook_attn_scores")
         for b in attending
     }
     missing = [
-        name for pair in names.values() for name in pair if name not in model.hook_dict
+        name
+        for pair in names.values()
+        for name in pair
+        if name not in run.model.hook_dict
     ]
     if not missing:
         watch = [(name, keep(name)) for pair in names.values() for name in pair]
-        open_spans(model, ids, hooks, [blocks[0]], blocks[-1] + 1, watch)
+        open_spans(run, ids, hooks, [blocks[0]], blocks[-1] + 1, watch)
         missing = [name for pair in names.values() for name in pair if name not in seen]
     if missing:
         raise UnsoundModelError(
-            f"{type(model.original_model).__name__} has no {missing[0]}, from which its attention logits are computed, "
+            f"{run.architecture} has no {missing[0]}, from which its attention logits are computed, "
             "so rounding in them cannot be bounded.",
             "Its derivative cannot be certified: use `jacobian_norms`.",
         )
-    batch = cotangents_on_graph(model, 1, ids.shape[1])
+    batch = cotangents_on_graph(run, 1, ids.shape[1])
     found = {
-        b: _from(model, seen[queries], seen[scores], batch)
+        b: _from(run, seen[queries], seen[scores], batch)
         for b, (queries, scores) in names.items()
     }
     return {
@@ -183,7 +184,7 @@ def _written(
 
 
 def _from(
-    model: Bridge,
+    run: Run,
     queries: Tensor,
     scores: Float[Tensor, "1 head query key"],
     batch: int,
@@ -198,7 +199,7 @@ def _from(
         keys = range(first, min(n, first + batch))
         cotangents = scores.new_zeros(len(keys), *scores.shape)
         cotangents[torch.arange(len(keys)), ..., torch.tensor(list(keys))] = 1
-        for (rows,) in vjps(model, scores, [queries], cotangents, batch):
+        for (rows,) in vjps(run, scores, [queries], cotangents, batch):
             slopes = rows.flatten(3).unflatten(-1, (heads, -1)).norm(dim=-1)[:, 0]
             across = slopes * flat.norm(dim=-1)  # key, query, head
             along = scores.detach()[0, :, :, keys.start : keys.stop].permute(2, 1, 0)

@@ -20,6 +20,7 @@ from squashlens.run import generate as generating
 from squashlens.saving.journal import Journal
 from squashlens.tasks import Question, Task, reading
 from squashlens.tasks.task import Prompting
+from tests.references import run_of
 from training.gemma import curriculum
 
 COUNT = sl.tasks.find("taught_count_bernoulli")
@@ -87,17 +88,13 @@ def test_the_bundled_models_answers_are_right_as_often_as_its_card_says(
                         answer,
                     )
                 )
-    session, started = prepare_questions(
-        tiny, COUNT, [length], 1, "evaluate", Prompting()
-    )
+    run, started = prepare_questions(run_of(tiny), COUNT, [length], 1, Prompting())
     put = replace(started, task=task, each=tuple(questions))
-    ids = {question: put.ids(session.model, question) for question in questions}
+    ids = {question: put.ids(run, question) for question in questions}
     room = 2 * length if name == "copy" else 6  # tokens; a longer answer is wrong
     found = score_answers(
         task,
-        module.answer_questions(
-            session.model, put, ids, Journal(None, {}), max_new_tokens=room
-        ),
+        module.answer_questions(run, put, ids, Journal(None, {}), max_new_tokens=room),
         {},
     )
     rows = CARD.query("task == @name and length == @length").set_index("pattern")[
@@ -299,7 +296,7 @@ def test_generation_stops_at_a_new_question(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(
         generating, "empty_cache", lambda _: None
     )  # which would ask the model
-    monkeypatch.setattr(generating, "run", lambda *_: next(logits)[None])
+    monkeypatch.setattr(generating, "whole_pass", lambda *_: next(logits)[None])
     found = sl.evaluate(model, task, lengths=[4], n_examples=1, n_baseline=0)
     assert (found["ended"].item(), found["right"].item(), found["able"].item()) == (
         True,
@@ -317,11 +314,11 @@ def test_a_chat_template_goes_around_the_question_and_before_the_opening(
 ) -> None:
     task = sl.tasks.find("sum")
     _, put = prepare_questions(
-        chatty, task, [3], 1, "evaluate", Prompting(template="chat", prefill=True)
+        run_of(chatty), task, [3], 1, Prompting(template="chat", prefill=True)
     )
     (question,) = put.each
     by_hand = chatty.tokenizer(f"question: {question.prompt} answer : {task.opening}")[
         "input_ids"
     ]
-    assert list(put.ids(chatty, question)) == by_hand
+    assert list(put.ids(run_of(chatty), question)) == by_hand
     assert by_hand.count(chatty.tokenizer.bos_token_id) == 1

@@ -9,8 +9,9 @@ import torch
 
 import squashlens as sl
 from squashlens.measure.collapse.metric import Metric
-from squashlens.run.captures.pairs import Replay, Streams, prepare_run
+from squashlens.run.captures.pairs import Replay, Streams, prepare_growing
 from tests.cases import CONFIGS, random_model
+from tests.references import run_of
 
 QUESTION = "How many ones are in the following sequence?"
 ORDERS = {"linf": np.inf, "l1": 1, "l2": 2}
@@ -49,10 +50,10 @@ def test_the_floor_is_the_distance_of_the_vectors(
     sequence = sl.prompts.repeated(tiny, "1", 40, prefix=QUESTION, separator=",")
     ds = sl.collapse(tiny, sequence, noise_lengths=3, norm=norm, scale=scale)
     lengths = ds["replayed"].values.tolist()
-    together = prepare_run(tiny, sequence, None, "shared").pairs()
+    together = prepare_growing(run_of(tiny), sequence, None, "shared").pairs()
     places = [n - 1 for n in lengths]
     v, star = (side.values[:, places].numpy() for side in together)
-    alone = prepare_run(tiny, sequence, lengths, "separate").pairs()
+    alone = prepare_growing(run_of(tiny), sequence, lengths, "separate").pairs()
     expected = by_hand(v, star, [side.values.numpy() for side in alone], norm, scale)
     np.testing.assert_allclose(
         np.concatenate([ds["noise_floor"], ds["noise_floor_y"].values[None]]), expected

@@ -11,6 +11,7 @@ from transformers import DynamicCache
 import squashlens as sl
 from squashlens.run.groupings import grouped_streams
 from tests.cases import CONFIGS, DISTINCT, EXPERTS, MORE, VARIABLE, loaded
+from tests.references import run_of
 
 COUNT = "How many ones are in the following sequence?"
 
@@ -79,7 +80,7 @@ def test_groupings_are_the_same_prompt_up_to_rounding(
     ids = tuple(
         torch.randint(3, 60, (30,), generator=torch.Generator().manual_seed(1)).tolist()
     )
-    runs = grouped_streams(model, [ids], [range(30)])
+    runs = grouped_streams(run_of(model), [ids], [range(30)])
     assert runs.shape[0] == 3
     torch.testing.assert_close(
         runs[1:], runs[:1].expand(2, -1, -1, -1), rtol=1e-4, atol=1e-4

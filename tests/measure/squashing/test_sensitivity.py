@@ -53,10 +53,8 @@ def test_the_map_of_a_capture_hands_on_its_products(
     assert len(passes) == 1, "of the Jacobian with frozen attention"
     np.testing.assert_allclose(shared["jacobian"], alone["jacobian"], rtol=1e-9)
     assert sl.results.provenance(shared)["call"] == sl.results.provenance(alone)["call"]
-    with sl.applied(
-        tiny, sl.hooks.freeze_attention()
-    ):  # the same activations, and other derivatives
-        frozen = sl.jacobian_norms(tiny, run, method=method)
+    with sl.applied(tiny, sl.hooks.freeze_attention()):
+        frozen = sl.jacobian_norms(tiny, SHORT, method=method)
     np.testing.assert_allclose(frozen, shared["jacobian_frozen"], rtol=1e-5)
     assert abs(frozen / shared["jacobian"].values - 1).max() > 0.1
 

@@ -11,7 +11,7 @@ from scipy.stats import chisquare, spearmanr
 import squashlens as sl
 from squashlens.measure.squashing.substitution import _draw_expected
 from squashlens.theory.statistics.ranks import noise_ceiling
-from tests.references import plain_outputs
+from tests.references import plain_outputs, run_of
 
 IDS = [2, 7, 11, 30, 7, 9]
 
@@ -32,7 +32,9 @@ def test_tokens_are_drawn_with_the_probabilities_of_the_model(
     generator = torch.Generator().manual_seed(0)
     counts = np.zeros(len(p))
     for _ in range(draws):
-        (token,) = _draw_expected(model, ids, [place], 1, generator)[place].tolist()
+        (token,) = _draw_expected(run_of(model), ids, [place], 1, generator)[
+            place
+        ].tolist()
         counts[token] += 1
     assert counts[[IDS[place], 2]].sum() == 0
     likely = (p > 0).numpy()
@@ -42,7 +44,7 @@ def test_tokens_are_drawn_with_the_probabilities_of_the_model(
     expected = (p / p.sum()).numpy()[likely] * draws
     assert chisquare(counts[likely], expected).pvalue > 1e-4
     assert chisquare(counts[likely]).pvalue < 1e-6
-    four = _draw_expected(model, ids, [1, place], 4, generator)
+    four = _draw_expected(run_of(model), ids, [1, place], 4, generator)
     assert all(len({*drawn.tolist()}) == 4 for drawn in four.values())
 
 

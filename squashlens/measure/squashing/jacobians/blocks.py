@@ -15,14 +15,13 @@ from squashlens.checks.arguments import and_frozen
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.freeze import freezing, frozen_parts
 from squashlens.measure.registration import measurement
-from squashlens.measure.session import Session, require_places, streams_at
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
-from squashlens.model.anatomy import residual_site, width
 from squashlens.model.memory import require_room
-from squashlens.model.text.context import display_tokens
 from squashlens.records.results import Variable
-from squashlens.run.captures.capture import PromptOrCapture
+from squashlens.run.captured import PromptOrCapture
 from squashlens.run.forward import logits_of, require_understood
+from squashlens.run.run import Run
+from squashlens.run.streams import require_places, streams_at
 
 RANKS = 5  # tokens that a direction raises or lowers most
 COPIES = (
@@ -92,18 +91,18 @@ def jacobian(
         "from_layer": from_layer,
         "to_layer": to_layer,
     }
-    session = Session.start(model, prompt, "jacobian", **how)
-    session.require_one()
-    n, d = session.query(query), width(session.model)
+    run = Run.of(model, prompt, "jacobian", **how)
+    run.require_one()
+    n, d = run.query(query), run.width
     places = sorted(range(n + 1) if given is None else distinct(given, "positions"))
     require_places(places, 0, n)
     positive(k, "k", "a number of directions", most=d)
-    (top,) = session.spans(from_layer, to_layer).values()
+    (top,) = run.spans(from_layer, to_layer).values()
     what = f"Computing the blocks of {len(places)} tokens, of {d} × {d} numbers each,"
     remedy = "Use fewer positions=, or `jacobian_norms`, which keeps no block."
     require_room(COPIES * 8 * len(places) * d**2, torch.device("cpu"), what, remedy)
     pullback = Pullback(
-        session, [from_layer], freezing(parts), top, to_layer, vjp_batch_size
+        run, [from_layer], freezing(parts), top, to_layer, vjp_batch_size
     )
     blocks = torch.empty(len(places), d, d, dtype=torch.float64)
     done = 0
@@ -150,16 +149,14 @@ def jacobian(
             "1",
         ),
     }
-    why = _why_not_unembedded(session, to_layer)
+    why = _why_not_unembedded(run, to_layer)
     if why is None:
-        site = residual_site("y", session.model)
-        y = streams_at(session.model, session.ids.clone(), [site], at=n)[
+        site = run.site("y")
+        y = streams_at(run, run.ids.clone(), [site], at=n)[
             site
         ]  # which freezing does not change
-        variables |= _tokens(
-            session, _logit_changes(session, y, values[..., None] * left)
-        )
-    _, coords = session.coords()
+        variables |= _tokens(run, _logit_changes(run, y, values[..., None] * left))
+    _, coords = run.coords()
     coords = {
         "position": np.array(places),
         "token": ("position", coords["token"][1][places]),
@@ -171,7 +168,7 @@ def jacobian(
     if why is None:
         coords["rank"] = np.arange(variables["raised"][1].shape[-1])
     ran = {"attention_implementation": pullback.attention, "unembedded": why or "yes"}
-    return session.knowing(**ran).dataset(
+    return run.knowing(**ran).dataset(
         "Jacobian of the query's representation", coords, variables
     )
 
@@ -191,39 +188,37 @@ def _leading(
     return signs * left, s[:, :k], signs * vh[:, :k]
 
 
-def _why_not_unembedded(session: Session, to_layer: Target) -> str | None:
+def _why_not_unembedded(run: Run, to_layer: Target) -> str | None:
     """Why the directions are not read as changes of logits; None if they are."""
     if to_layer != "y":
         return f"no: the output matrix reads y, and not layer {to_layer}"
     try:
-        require_understood(session.model)
+        require_understood(run)
     except UnsoundModelError as error:
         return f"no: {error}"
     return None
 
 
 def _logit_changes(
-    session: Session, y: Float[Tensor, "1 d"], steps: Float[Tensor, "place direction d"]
+    run: Run, y: Float[Tensor, "1 d"], steps: Float[Tensor, "place direction d"]
 ) -> Logits:
     """The derivative of the logits along each step from y, without its mean over the vocabulary."""
     flat = steps.flatten(0, 1).to(y.device, y.dtype)
     here = y.expand_as(flat).contiguous()
-    changes: Any = torch.func.jvp(
-        lambda at: logits_of(session.model, at), (here,), (flat,)
-    )
+    changes: Any = torch.func.jvp(lambda at: logits_of(run, at), (here,), (flat,))
     found = changes[1].double().cpu().unflatten(0, steps.shape[:2])
     return found - found.mean(dim=-1, keepdim=True)
 
 
-def _tokens(session: Session, changes: Logits) -> dict[str, Variable]:
+def _tokens(run: Run, changes: Logits) -> dict[str, Variable]:
     """The tokens whose logits each direction raises and lowers most."""
     found: dict[str, Variable] = {}
     dims = ("position", "direction", "rank")
     for name, largest in (("raised", True), ("lowered", False)):
         values, ids = changes.topk(min(RANKS, changes.shape[-1]), largest=largest)
-        texts = np.array(
-            display_tokens(session.model, ids.flatten(0, 1)), dtype=object
-        ).reshape(ids.shape)
+        texts = np.array(run.tokens_of(ids.flatten(0, 1)), dtype=object).reshape(
+            ids.shape
+        )
         found[f"{name}_token"] = (
             dims,
             texts,

@@ -15,14 +15,13 @@ from squashlens.checks.arguments import and_frozen
 from squashlens.errors import InputError
 from squashlens.hooks.freeze import freezing, frozen_parts
 from squashlens.measure.registration import measurement
-from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians import sketch
 from squashlens.measure.squashing.jacobians.products import ByToken, Products, Pullback
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.model.anatomy import dtype_of, width
-from squashlens.model.verify import require_sound
+from squashlens.model.anatomy import width
 from squashlens.remarks import remark
-from squashlens.run.captures.capture import PromptOrCapture
+from squashlens.run.captured import PromptOrCapture
+from squashlens.run.run import Run
 
 STATED = (
     "rounding",
@@ -118,9 +117,10 @@ def jacobian_norms(
     _require_possible(way, norm)
     parts = frozen_parts(freeze)
     hooks = freezing(parts)
-    model = require_sound(model)
-    way = sketch.resolved(way, model, ("exact", "sketch", "sketch_upper"))
-    session = Session.start(
+    way = sketch.resolved(
+        way, Run.open(model, "jacobian_norms"), ("exact", "sketch", "sketch_upper")
+    )
+    run = Run.of(
         model,
         prompt,
         "jacobian_norms",
@@ -132,52 +132,50 @@ def jacobian_norms(
         spans=spans,
         **asdict(way),
     )
-    layers, (session, groups) = (
-        session.spans(from_layer, to_layer),
-        Spans.of(session, spans),
+    layers, (run, groups) = (
+        run.spans(from_layer, to_layer),
+        Spans.of(run, spans),
     )
     kinds = {"exact": "", "sketch": "sketched ", "sketch_upper": "upper bound on the "}
     long_name = f"{kinds[way.method]}{norm} norm of the Jacobian{and_frozen(parts)}"
     long_name += "" if groups is None else ", of all tokens of the span together"
-    n, found = session.query(query), {}
+    n, found = run.query(query), {}
     if way.method == "sketch_upper":
         bounds, known = sketch.certified_norms(
-            session, layers, hooks, from_layer, n, norm, way, groups
+            run, layers, hooks, from_layer, n, norm, way, groups
         )
         stated = {name: known[name] for name in STATED if name in known}
         for to, ends in bounds.items():
-            found[to] = session.label(
+            found[to] = run.label(
                 ends.high, "jacobian_norm", long_name, "1", sketch=known
             ).assign_attrs(stated)
-            found[to]["low"] = session.label(
+            found[to]["low"] = run.label(
                 ends.low, "low", "lower bound on the norm", "1"
             )
-        return session.by_layer(to_layer, found)
-    if dtype_of(session.model).itemsize < 4:
+        return run.by_layer(to_layer, found)
+    if run.dtype.itemsize < 4:
         remark(
             "In half precision, small Jacobian entries are several times too large. Load the model in float32."
         )
     for to, top in layers.items():
-        pullback = Pullback(session, [from_layer], hooks, top, to, vjp_batch_size)
+        pullback = Pullback(run, [from_layer], hooks, top, to, vjp_batch_size)
         values, ends, facts = _estimated(
             Products(pullback, n, groups), norm, way, len(layers)
         )
         ran = {"attention_implementation": pullback.attention}
-        found[to] = session.label(
-            values, "jacobian_norm", long_name, "1", **facts, **ran
-        )
+        found[to] = run.label(values, "jacobian_norm", long_name, "1", **facts, **ran)
         for name, end in ends.items():
-            found[to][name] = session.label(
+            found[to][name] = run.label(
                 end, name, f"{name} end of the 95 % interval", "1"
             )
-    return session.by_layer(to_layer, found)
+    return run.by_layer(to_layer, found)
 
 
 def _estimated(
     products: Products, norm: Norm, method: sketch.Estimation, targets: int
 ) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
     """The norms for one target, the ends of their intervals, and what the provenance says of them."""
-    d = width(products.session.model)
+    d = width(products.run.model)
     if method.rtol is not None:
         return sketch.until(products, method.rtol, sketch.seed_in(method))
     if method.method == "sketch":

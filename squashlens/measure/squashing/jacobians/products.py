@@ -18,16 +18,12 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Target, positive
+from squashlens._typing import Target, positive
 from squashlens.bars import bar, write
 from squashlens.errors import CapacityError, UnsoundModelError
-from squashlens.measure.session import Session
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.model.anatomy import (
     device_of,
-    dtype_of,
-    n_blocks,
-    residual_site,
     width,
 )
 from squashlens.model.hooking.hook import Hook, Recipe
@@ -44,6 +40,7 @@ from squashlens.run.captures.capture import REPORT_ABOVE
 from squashlens.run.derivatives.exact import Jittered
 from squashlens.run.derivatives.replay import Replay, record, replayable
 from squashlens.run.derivatives.spans import open_spans, vjps
+from squashlens.run.run import Run
 from squashlens.run.streamed import implementation
 from squashlens.theory.norms import gram_of, largest, missing_sizes, squared_frobenius
 from squashlens.theory.probes import PROBES, normals
@@ -72,7 +69,7 @@ def _not_causal(query: int) -> UnsoundModelError:
     )
 
 
-def require_causal(model: Bridge, rows: Batch, query: int) -> Batch:
+def require_causal(run: Run, rows: Batch, query: int) -> Batch:
     """The given rows of a derivative at the query; an error (`later`) unless those of later tokens are zero."""
     wrong = rows[:, :, query + 1 :].count_nonzero() > 0  # true for NaN too
     later(wrong, partial(_not_causal, query), "causal", str(query))
@@ -88,7 +85,7 @@ class Pullback:
 
     def __init__(
         self,
-        session: Session,
+        run: Run,
         layers: Sequence[int],
         hooks: Sequence[Hook | Recipe] = (),
         top: int | None = None,
@@ -98,35 +95,35 @@ class Pullback:
     ) -> None:
         if batch_size is not None:
             positive(batch_size, "vjp_batch_size", "a batch size")
-        model, ids, (prompts, n) = session.model, session.ids, session.ids.shape
-        self.session, self.layers, self.hooks, self.tick = (
-            session,
+        ids, (prompts, n) = run.ids, run.ids.shape
+        self.run, self.layers, self.hooks, self.tick = (
+            run,
             [*layers],
             hooks,
             tick,
         )
         self.to: Target = to
-        self.bottom, self.top = min(layers), n_blocks(model) if top is None else top
-        self.again = partial(Pullback, session, layers, hooks, top, to, batch_size)
-        self.by_block = self.bottom < self.top and replayable(model, hooks)
+        self.bottom, self.top = min(layers), run.n_blocks if top is None else top
+        self.again = partial(Pullback, run, layers, hooks, top, to, batch_size)
+        self.by_block = self.bottom < self.top and replayable(run, hooks)
         if self.by_block:
-            self.batch = batch_size or cotangents(model, prompts, n)
-            require_products(model, prompts, n, self.batch)
+            self.batch = batch_size or cotangents(run, prompts, n)
+            require_products(run, prompts, n, self.batch)
         else:
-            graph = (self.top - self.bottom) * graph_bytes(model, prompts, n)
+            graph = (self.top - self.bottom) * graph_bytes(run, prompts, n)
             require_room(
                 graph,
                 ids.device,
                 f"The graph of all blocks ({self._way()})",
                 "Use a shorter prompt.",
             )
-            self.batch = batch_size or cotangents_on_graph(model, prompts, n)
+            self.batch = batch_size or cotangents_on_graph(run, prompts, n)
         self.planned = self._way()
 
     def _way(self, planned: str = "") -> str:
         return implementation(
-            self.session.model,
-            n=self.session.positions,
+            self.run.model,
+            n=self.run.positions,
             differentiated=True,
             planned=planned,
         )
@@ -138,21 +135,19 @@ class Pullback:
 
     @cached_property
     def _replay(self) -> Replay:
-        return record(
-            self.session.model, self.session.ids, self.hooks, self.bottom, self.top
-        )
+        return record(self.run, self.run.ids, self.hooks, self.bottom, self.top)
 
     @cached_property
     def _graph(self) -> tuple[dict[int, Tensor], Tensor]:
         """The stream at each layer, and the output, on the graph of all blocks."""
-        model, streams = self.session.model, dict[int, Tensor]()
+        streams = dict[int, Tensor]()
         above = [layer for layer in self.layers if layer > self.bottom]
         also = [
-            (residual_site(layer, model), partial(streams.__setitem__, layer))
+            (self.run.site(layer), partial(streams.__setitem__, layer))
             for layer in above
         ]
         span = open_spans(
-            model, self.session.ids, self.hooks, [self.bottom], self.top, also
+            self.run, self.run.ids, self.hooks, [self.bottom], self.top, also
         )[self.bottom]
         return streams | {self.bottom: span.leaf}, span.outputs[self.to]
 
@@ -171,7 +166,7 @@ class Pullback:
             if layer not in self.layers:
                 return
             if query is not None:
-                require_causal(self.session.model, rows, query)
+                require_causal(self.run, rows, query)
             with torch.no_grad():
                 found[layer] = of(rows)
             done += len(rows)
@@ -181,7 +176,7 @@ class Pullback:
         like = self._replay.calls[self.bottom][0] if self.by_block else self._graph[1]
         # Prompts do not interact, so one backward pass serves all of them.
         everywhere = directions.to(like.device, like.dtype)[:, None]
-        everywhere = everywhere.expand(-1, len(self.session.ids), *directions.shape[1:])
+        everywhere = everywhere.expand(-1, len(self.run.ids), *directions.shape[1:])
         passed = self._replayed if self.by_block else self._on_graph
         for _ in passed(query, everywhere, take):
             device = found[self.bottom].device
@@ -194,7 +189,7 @@ class Pullback:
         with torch.enable_grad():
             output = output if query is None else output[:, query]
         leaves = [streams[layer] for layer in self.layers]
-        for found in vjps(self.session.model, output, leaves, cotangents, self.batch):
+        for found in vjps(self.run, output, leaves, cotangents, self.batch):
             for layer, rows in zip(self.layers, found, strict=True):
                 take(layer, rows)
             yield
@@ -202,7 +197,7 @@ class Pullback:
     def _replayed(
         self, query: int | None, cotangents: Tensor, take: Take
     ) -> Iterator[None]:
-        replay, model = self._replay, self.session.model
+        replay, run = self._replay, self.run
         below = replay.gradients(query, self.to, cotangents, self.batch, take)
         if self.top not in self.layers:
             yield from (None for _ in below)
@@ -211,10 +206,10 @@ class Pullback:
             _, left = replay.block(self.top - 1, replay.calls[self.top - 1])
         with torch.enable_grad(), replay.running():
             leaf = left.detach().clone().requires_grad_()
-            y = model.ln_final(leaf)
+            y = run.model.ln_final(leaf)
             y = y if query is None else y[:, query]
         for (rows,), _ in zip(
-            vjps(model, y, [leaf], cotangents.to(y.device), self.batch),
+            vjps(run, y, [leaf], cotangents.to(y.device), self.batch),
             below,
             strict=True,
         ):
@@ -222,13 +217,13 @@ class Pullback:
             yield
 
 
-def storage_for(model: Bridge, each: int, reach: int, rows: int) -> Way:
+def storage_for(run: Run, each: int, reach: int, rows: int) -> Way:
     """Where `rows` rows of each of `reach` blocks are kept, of which a position has `each`.
 
     The size is printed if it is large.
     """
-    size = reach * each * rows * width(model) * max(4, dtype_of(model).itemsize)
-    disk, fits = free_on_disk() // 2, size <= available(device_of(model)) // 2
+    size = reach * each * rows * run.width * max(4, run.dtype.itemsize)
+    disk, fits = free_on_disk() // 2, size <= available(run.device) // 2
     if not fits and size > disk:
         raise CapacityError(
             f"The rows of {reach} blocks need {human(size)}, which exceeds the limit of {human(disk)} (half of the "
@@ -255,9 +250,9 @@ class Products:
     def __init__(
         self, pullback: Pullback, query: int | None, spans: Spans | None = None
     ) -> None:
-        self.pullback, self.session = pullback, pullback.session
+        self.pullback, self.run = pullback, pullback.run
         self.query, self.spans = query, spans
-        self.reach = self.session.positions if query is None else query + 1
+        self.reach = self.run.positions if query is None else query + 1
 
     def along(self, directions: Float[Tensor, "cotangent *query d"]) -> Iterator[Batch]:
         """The products along `directions`, in batches."""
@@ -282,29 +277,29 @@ class Products:
 
     def storage(self, count: int) -> Way:
         """Where `count` rows of each block are kept; the size is printed if it is large."""
-        each = len(self.session.ids) * len(self.pullback.layers)
-        return storage_for(self.session.model, each, self.reach, count)
+        each = len(self.run.ids) * len(self.pullback.layers)
+        return storage_for(self.run, each, self.reach, count)
 
     @property
     def count(self) -> int:
         """The number of norms: of tokens up to the query in all prompts, or of spans."""
         return (
-            len(self.session.ids) * self.reach
+            len(self.run.ids) * self.reach
             if self.spans is None
             else len(self.spans.names)
         )
 
     def once(self, about: tuple[Any, ...], measure: Callable[[], Tensor]) -> Tensor:
         """What `measure` gives on the CPU; of a capture it is kept layer by layer, and not measured again."""
-        pullback, capture = self.pullback, self.session.capture
+        pullback, capture = self.pullback, self.run.capture
         if (
             capture is None
             or pullback.hooks
             or self.spans is not None
-            or ambient(self.session.model)
+            or ambient(self.run.model)
         ):
             return measure().cpu()
-        state = proof_of(self.session.model).once(
+        state = proof_of(self.run.model).once(
             "norms of captures", object
         )  # its code may have changed, not its passes
         keys = [
@@ -319,7 +314,7 @@ class Products:
 
     def exact(self, kept: Way | None) -> ByToken:
         """The norms from all products; spectral ones if rows are kept."""
-        directions = torch.eye(width(self.session.model), dtype=torch.float64)
+        directions = torch.eye(width(self.run.model), dtype=torch.float64)
         return (
             self.frobenius(directions)
             if kept is None
@@ -386,7 +381,7 @@ class Products:
         self, values: Float[Tensor, "prompt place *several"]
     ) -> Float[Tensor, "prompt position *several"]:
         """Values of positions up to the query with zeros for the others; those of spans as they are."""
-        more = 0 if self.spans is not None else self.session.positions - values.shape[1]
+        more = 0 if self.spans is not None else self.run.positions - values.shape[1]
         return torch.nn.functional.pad(values, (0, 0) * (values.ndim - 2) + (0, more))
 
     def rounded_away(self, chance: float, seed: int) -> ByToken:
@@ -395,9 +390,9 @@ class Products:
         These upper bounds on Frobenius norms hold together, except with probability `chance`. Without a query they are
         for the blocks of all queries on top of each other, whose norm is at least that of each.
         """
-        tokens = () if self.query is not None else (self.session.positions,)
-        probes = normals(seed)(PROBES, *tokens, width(self.session.model))
-        with Jittered(device_of(self.session.model), seed):
+        tokens = () if self.query is not None else (self.run.positions,)
+        probes = normals(seed)(PROBES, *tokens, width(self.run.model))
+        with Jittered(device_of(self.run.model), seed):
             jittered = Products(self.pullback.again(), self.query).rows(probes)
         return missing_sizes(jittered - self.rows(probes), chance)
 

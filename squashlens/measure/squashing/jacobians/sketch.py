@@ -22,9 +22,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Method, Norm, Target, positive
+from squashlens._typing import Method, Norm, Target, positive
 from squashlens.errors import InputError
-from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians.products import (
     ByToken,
     Products,
@@ -32,11 +31,12 @@ from squashlens.measure.squashing.jacobians.products import (
     Way,
 )
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.model.anatomy import device_of, n_blocks, width
+from squashlens.model.anatomy import width
 from squashlens.model.hooking.hook import Hook, Recipe
 from squashlens.remarks import remark
 from squashlens.run.derivatives import visibility
 from squashlens.run.derivatives.exact import CERTIFIES, certifying
+from squashlens.run.run import Run
 from squashlens.theory import norms
 from squashlens.theory.probes import normals, seed_of
 from squashlens.theory.statistics.ranks import mean_interval
@@ -63,7 +63,7 @@ class Estimation:
     seed: int | None = None
 
 
-def resolved(given: Estimation, model: Bridge, allowed: Collection[str]) -> Estimation:
+def resolved(given: Estimation, run: Run, allowed: Collection[str]) -> Estimation:
     """The same with the method that ``"auto"`` stands for, and a seed.
 
     The method depends on the model and its device, and not on the prompt. Raises for one that is not `allowed`.
@@ -78,11 +78,11 @@ def resolved(given: Estimation, model: Bridge, allowed: Collection[str]) -> Esti
     if method == "auto":
         weights = sum(
             p.numel()
-            for block in list(model.blocks)[: n_blocks(model)]
+            for block in list(run.model.blocks)[: run.n_blocks]
             for p in block.parameters()
         )
-        most = EXACT["cpu" if device_of(model).type == "cpu" else "cuda"]
-        exact = width(model) <= given.n_probes or 2 * width(model) * weights <= most
+        most = EXACT["cpu" if run.device.type == "cpu" else "cuda"]
+        exact = run.width <= given.n_probes or 2 * run.width * weights <= most
         method = "exact" if exact else "sketch"
     return replace(
         given,
@@ -198,7 +198,7 @@ def ends_of(
     kept: Way | None = None,
 ) -> Ends:
     """Bounds and estimates from a sketch, each end of which fails with probability `chance`; or the exact norms."""
-    d = width(products.session.model)
+    d = width(products.run.model)
     if method.method == "exact":
         kept = (kept or products.storage(d)) if norm == "spectral" else None
         exact = products.once((norm, "exact"), lambda: products.exact(kept))
@@ -220,7 +220,7 @@ def until(
     products: Products, rtol: float, seed: int
 ) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
     """A Frobenius norm sketched until its interval is narrow enough, the ends of the interval, and provenance facts."""
-    d, generator = width(products.session.model), torch.Generator().manual_seed(seed)
+    d, generator = width(products.run.model), torch.Generator().manual_seed(seed)
     squares: list[Tensor] = []
     taken = 0
     while True:
@@ -258,7 +258,7 @@ def until(
 
 
 def certified_norms(
-    session: Session,
+    run: Run,
     targets: Mapping[Target, int],
     hooks: Sequence[Hook | Recipe],
     from_layer: int,
@@ -268,12 +268,10 @@ def certified_norms(
     groups: Spans | None = None,
 ) -> tuple[dict[Target, Ends], dict[str, Any]]:
     """Certified bounds on ‖J_i‖ for each target, or on the norm of each span, and what the provenance says of them."""
-    model, seed = session.model, seed_in(method)
-    groups = None if groups is None else groups.and_all(session.positions)
+    seed = seed_in(method)
+    groups = None if groups is None else groups.and_all(run.positions)
     chance = FAILURE / len(targets)
-    each = (
-        chance / (session.ids.numel() if groups is None else len(groups.names)) / EVENTS
-    )
+    each = chance / (run.ids.numel() if groups is None else len(groups.names)) / EVENTS
     found: dict[Target, Ends] = {}
     sketch: dict[str, Any] = {
         "kind": "upper bound",
@@ -283,15 +281,14 @@ def certified_norms(
         "rounding": 0.0,
         "failure_probability": FAILURE,
     }
-    with certifying(model):
+    with certifying(run):
         blocks = range(from_layer, max(targets.values()))
         seen = [
-            visibility.visibilities(model, ids[None], hooks, blocks)
-            for ids in session.ids
+            visibility.visibilities(run, ids[None], hooks, blocks) for ids in run.ids
         ]
         for to, top in targets.items():
             pullback = Pullback(
-                session, [from_layer], hooks, top, to, method.vjp_batch_size
+                run, [from_layer], hooks, top, to, method.vjp_batch_size
             )
             products = Products(pullback, query, groups)
             ends = ends_of(products, norm, method, each)
@@ -315,14 +312,14 @@ def allowed(
 
     `seen` is what attention sees on each prompt, and `missing` what rounding was found to do to each block.
     """
-    pullback, n = products.pullback, products.session.positions
+    pullback, n = products.pullback, products.run.positions
     stretches = [
         (sight, range(layer, pullback.top))
         for layer in pullback.layers
         for sight in seen
     ]
     known = [
-        visibility.derivative_rounding(products.session.model, sight, blocks, n)
+        visibility.derivative_rounding(products.run, sight, blocks, n)
         for sight, blocks in stretches
     ]
     largest = ends.high.amax(dim=-1).clamp(min=torch.finfo(torch.float64).tiny)

@@ -15,7 +15,6 @@ from torch import Tensor
 from squashlens._typing import Bridge, Method, Norm, distinct, positive
 from squashlens.bars import bar, write
 from squashlens.measure.registration import measurement
-from squashlens.measure.session import Session
 from squashlens.measure.squashing.jacobians import sketch
 from squashlens.measure.squashing.jacobians.products import (
     Products,
@@ -26,16 +25,16 @@ from squashlens.measure.squashing.jacobians.products import (
 from squashlens.measure.squashing.profiles.states import representations
 from squashlens.measure.squashing.walks import top_down
 from squashlens.model.anatomy import check_layer, device_of, n_blocks, width
-from squashlens.model.loading.random_weights import with_random_weights
 from squashlens.model.memory import human, require_room, to_cpu
 from squashlens.model.premises import require_paths, why_no_paths
-from squashlens.model.proof import opened
-from squashlens.model.verify import require_sound
 from squashlens.records.results import Variable
 from squashlens.remarks import remark
-from squashlens.run.captures.capture import REPORT_ABOVE, PromptOrCapture
+from squashlens.run.captured import PromptOrCapture
+from squashlens.run.captures.capture import REPORT_ABOVE
 from squashlens.run.derivatives.exact import CERTIFIES, certifying
 from squashlens.run.derivatives.visibility import visibilities
+from squashlens.run.run import Run
+from squashlens.run.untrained import untrained
 from squashlens.theory.bounds.path_sums import compositions
 from squashlens.theory.statistics.decay import ByDistance, Law
 from squashlens.theory.statistics.trends import with_ends
@@ -184,18 +183,21 @@ def influence_by_distance(
         norm,
         n_random_models=n_random_models,
     ).measured()
-    random = [
-        work.on(with_random_weights(work.session.model, k)).measured(null=False)
-        for k in range(n_random_models)
-    ]
+    random = [_of_untrained(work, k) for k in range(n_random_models)]
     return work.by_distance([each.sums for each in random])
+
+
+def _of_untrained(work: "_Work", seed: int) -> "_Work":
+    """The same on the same tokens of a model with random weights."""
+    with untrained(work.run, seed) as other:
+        return replace(work, run=other, sums={}, facts={}).measured(null=False)
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What is measured on the model of a session, and what was found: values by position, and sums by distance."""
+    """What is measured on the model of a run, and what was found: values by position, and sums by distance."""
 
-    session: Session
+    run: Run
     queries: Int[Tensor, " query"]
     layers: list[int]
     way: sketch.Estimation
@@ -218,9 +220,9 @@ class _Work:
         **random: int,
     ) -> "_Work":
         """Check what a measurement was given, and whether there is room for it."""
-        model = require_sound(model)
-        way = sketch.resolved(way, model, ("exact", "sketch", "sketch_upper", "none"))
-        session = Session.start(
+        run = Run.open(model, function)
+        way = sketch.resolved(way, run, ("exact", "sketch", "sketch_upper", "none"))
+        run = Run.of(
             model,
             prompt,
             function,
@@ -232,33 +234,24 @@ class _Work:
             seed=way.seed,
             **random,
         )
-        session.require_one(tokens=2)
+        run.require_one(tokens=2)
         places = (
-            range(session.positions)
+            range(run.positions)
             if queries == "all"
-            else session.queries(queries, "queries")
+            else run.queries(queries, "queries")
         )
         chosen = (
-            range(n_blocks(model) + 1) if layers is None else distinct(layers, "layers")
+            range(run.n_blocks + 1) if layers is None else distinct(layers, "layers")
         )
-        chosen = sorted(check_layer(layer, model, "layers") for layer in chosen)
+        chosen = sorted(check_layer(layer, run.model, "layers") for layer in chosen)
         models = 1 + random["n_random_models"] if random else None
-        work = cls(session, torch.tensor(places), chosen, way, norm, models)
+        work = cls(run, torch.tensor(places), chosen, way, norm, models)
         work.require_fits()
         return work
 
-    def on(self, other: Bridge) -> "_Work":
-        """The same on the same tokens of another model."""
-        return replace(
-            self,
-            session=Session(other, self.session.ids, self.session.facts),
-            sums={},
-            facts={},
-        )
-
     @property
     def n(self) -> int:
-        return self.session.positions
+        return self.run.positions
 
     def require_fits(self) -> None:
         """State the size of the result and the number of products, and raise if they do not fit."""
@@ -271,7 +264,7 @@ class _Work:
             else series * len(self.queries) * len(self.layers) * self.n * 8
         )
         size = whole + 8 * min(len(self.queries) * self.n, max(CHUNK, self.n)) * 4
-        name = self.session.facts["call"]["function"]
+        name = self.run.facts["call"]["function"]
         less = "Use `influence_by_distance`, fewer queries=, or fewer layers=."
         require_room(size, torch.device("cpu"), f"The result of {name}", less)
         if size > REPORT_ABOVE:
@@ -283,22 +276,20 @@ class _Work:
         if self.way.method == "none":
             return 0, None
         count = (
-            width(self.session.model)
-            if self.way.method == "exact"
-            else self.way.n_probes
+            width(self.run.model) if self.way.method == "exact" else self.way.n_probes
         )
         if self.norm == "frobenius":
             return count, None
         return count, storage_for(
-            self.session.model, len(self.layers), int(self.queries[-1]) + 1, count
+            self.run, len(self.layers), int(self.queries[-1]) + 1, count
         )
 
     def measured(self, *, null: bool = True) -> "_Work":
         """Path bound, null and norms of the model."""
         paths = (("path_bound", "model"), ("null", "uniform"))[: 2 if null else 1]
-        if reason := why_no_paths(self.session.model):
+        if reason := why_no_paths(self.run.model):
             if self.way.method == "none":
-                require_paths(self.session.model)
+                require_paths(self.run.model)
             remark(f"No path bound: {reason}")
             paths = ()
         for name, attention in paths:
@@ -309,7 +300,7 @@ class _Work:
 
     def _new(self, name: str) -> None:
         if self.models:
-            first = int(self.session.facts["bos_count"])
+            first = int(self.run.facts["bos_count"])
             self.sums[name] = ByDistance(self.n, len(self.layers), self.queries, first)
         else:
             shape = (len(self.queries), len(self.layers), self.n)
@@ -329,8 +320,8 @@ class _Work:
 
     def _bounds(self, name: str, attention: Any) -> None:
         """The path bound of every query from every layer: one product of patterns for some queries at a time."""
-        top = n_blocks(self.session.model)
-        down = top_down(self.session, attention, min(self.layers), top)
+        top = n_blocks(self.run.model)
+        down = top_down(self.run, attention, min(self.layers), top)
         self._new(name)
         size = max(1, CHUNK // self.n)
         starts = range(0, len(self.queries), size)
@@ -338,7 +329,7 @@ class _Work:
             rows = slice(start, min(len(self.queries), start + size))
             products = compositions(self.queries[rows], self.n, down, 2.0)
             if (
-                device_of(self.session.model).type != "cpu"
+                device_of(self.run.model).type != "cpu"
             ):  # waited for once, and not after each block
                 products = to_cpu(list(products))
             for below, values in enumerate(products):
@@ -350,20 +341,16 @@ class _Work:
         kept_ends = () if self.models else ENDS[self.way.method]
         for name in ("jacobian", *(f"jacobian_{end}" for end in kept_ends)):
             self._new(name)
-        certifies, model, (count, kept) = (
-            self.way.method == "sketch_upper",
-            self.session.model,
-            self._rows,
-        )
+        certifies = self.way.method == "sketch_upper"
+        count, kept = self._rows
         numbers = len(self.queries) * len(self.layers) * self.n
         chance = (
             sketch.FAILURE / sketch.EVENTS / (self.models or 1)
             if certifies
             else sketch.MISSED / 2
         )
-        # A model of its own, such as a random one, has not been read by the call: it is read here, before it is moved.
-        with opened(model), certifying(model) if certifies else nullcontext():
-            pullback, rounding = Pullback(self.session, self.layers), 0.0
+        with certifying(self.run) if certifies else nullcontext():
+            pullback, rounding = Pullback(self.run, self.layers), 0.0
             missing, seen = torch.zeros(()), []
             if certifies:
                 missing = Products(pullback, None).rounded_away(
@@ -371,8 +358,8 @@ class _Work:
                 )
                 seen = [
                     visibilities(
-                        model,
-                        self.session.ids,
+                        self.run,
+                        self.run.ids,
                         (),
                         range(pullback.bottom, pullback.top),
                     )
@@ -421,10 +408,10 @@ class _Work:
             name: (by_query, values, named[name], "1")
             for name, values in self.kept.items()
         }
-        variables |= representations(self.session, self.layers)
-        _, coords = self.session.coords()
+        variables |= representations(self.run, self.layers)
+        _, coords = self.run.coords()
         coords |= {"query": self.queries.numpy(), "layer": np.array(self.layers)}
-        labelled = self.session.knowing(**self.facts)
+        labelled = self.run.knowing(**self.facts)
         return labelled.dataset(
             "influence and representations of a prompt", coords, variables
         )
@@ -453,7 +440,7 @@ class _Work:
             "layer": np.array(self.layers),
             "distance": np.arange(self.n),
         }
-        labelled = self.session.knowing(
+        labelled = self.run.knowing(
             **self.facts, random_model_seeds=list(range(len(random)))
         )
         return labelled.dataset("influence by distance", coords, variables)

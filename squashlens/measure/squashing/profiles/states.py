@@ -11,15 +11,15 @@ from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.measure.registration import measurement
-from squashlens.measure.session import Session, streams_at, streams_of
 from squashlens.model import anatomy
 from squashlens.model.memory import to_cpu
-from squashlens.model.verify import require_sound
 from squashlens.records.results import MODEL_UNITS, Variable
 from squashlens.remarks import remark
-from squashlens.run.captures.capture import PromptOrCapture
+from squashlens.run.captured import PromptOrCapture
 from squashlens.run.forward import forward
+from squashlens.run.run import Run
 from squashlens.run.streamed import why_not_streamed
+from squashlens.run.streams import streams_at, streams_of
 from squashlens.theory.distances import distance, noise
 from squashlens.theory.spread import heads_of, spectrum
 
@@ -48,16 +48,16 @@ def attention_heads(model: Bridge, prompt: PromptOrCapture) -> xr.Dataset:
     >>> bool((found["attention_entropy"].max("head") <= found["uniform_entropy"]).all())
     True
     """
-    session = Session.start(require_sound(model), prompt, "attention_heads")
-    session.require_one(tokens=2)
-    heads, values = (_stack(by_block.values()) for by_block in _seen(session))
+    run = Run.of(model, prompt, "attention_heads")
+    run.require_one(tokens=2)
+    heads, values = (_stack(by_block.values()) for by_block in _seen(run))
     n, native, over = (
-        session.positions,
-        anatomy.known_windows(session.model, session.positions),
+        run.positions,
+        anatomy.known_windows(run.model, run.positions),
         ("block", "head"),
     )
-    blocks = range(anatomy.n_blocks(session.model))
-    sinks = [anatomy.learned_sink(session.model, b) is not None for b in blocks]
+    blocks = range(run.n_blocks)
+    sinks = [anatomy.learned_sink(run.model, b) is not None for b in blocks]
     keys = [torch.arange(2, n + 1).clamp(max=native[b] or n) + sinks[b] for b in blocks]
     uniform = [each.double().log().mean().item() for each in keys]
     variables: dict[str, Variable] = {
@@ -93,13 +93,13 @@ def attention_heads(model: Bridge, prompt: PromptOrCapture) -> xr.Dataset:
         ),
     }
     coords = {"block": np.arange(len(blocks)), "head": np.arange(heads.shape[1])}
-    return session.dataset("attention of the heads of a prompt", coords, variables)
+    return run.dataset("attention of the heads of a prompt", coords, variables)
 
 
-def representations(session: Session, layers: list[int]) -> dict[str, Variable]:
+def representations(run: Run, layers: list[int]) -> dict[str, Variable]:
     """Statistics of the residual streams by (layer), from three forward passes."""
-    sites = [anatomy.residual_site(layer, session.model) for layer in layers]
-    each = [stream[0] for stream in streams_of(session, layers)]
+    sites = [run.site(layer) for layer in layers]
+    each = [stream[0] for stream in streams_of(run, layers)]
     spectra = _stack(spectrum(stream) for stream in each)
     sizes = _stack(stream.double().norm(dim=-1) for stream in each)
     over = ("layer",)
@@ -128,7 +128,7 @@ def representations(session: Session, layers: list[int]) -> dict[str, Variable]:
             "mean norm of the others' residual streams",
             MODEL_UNITS,
         ),
-        **_distances(session, sites, [stream[-1] for stream in each]),
+        **_distances(run, sites, [stream[-1] for stream in each]),
     }
 
 
@@ -137,9 +137,9 @@ def _stack(parts: Iterable[Tensor]) -> Tensor:
     return torch.stack(to_cpu(list(parts)))
 
 
-def _seen(session: Session) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+def _seen(run: Run) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
     """Statistics by block of what heads attend to, and of value vectors, from one forward pass."""
-    model, count = session.model, int(session.model.cfg.n_heads)
+    model, count = run.model, int(run.model.cfg.n_heads)
     blocks, hooks = range(anatomy.n_blocks(model)), model.hook_dict
     nothing = torch.full((count, 2), torch.nan, dtype=torch.float64)
     heads, values = dict.fromkeys(blocks, nothing), dict.fromkeys(blocks, nothing)
@@ -166,28 +166,26 @@ def _seen(session: Session) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
             for block, site in sites.items()
             if site in hooks
         ]
-    forward(model, session.ids.clone(), watch, on_attention=attention)
+    forward(run, run.ids.clone(), watch, on_attention=attention)
     return heads, values
 
 
-def _distances(
-    session: Session, sites: list[str], last: list[Tensor]
-) -> dict[str, Variable]:
+def _distances(run: Run, sites: list[str], last: list[Tensor]) -> dict[str, Variable]:
     """‖v_n − v*_{n+1}‖∞ at each layer, where v* has the last token twice, and what to compare it with.
 
     The noise floor is ‖v − ṽ‖ + ‖v* − ṽ*‖, as that of `collapse`. Token n of both prompts sees the same tokens, so
     that a second pass of the longer prompt has ṽ and ṽ*; it runs two copies, since the same pass rounds alike.
     """
-    model, limit = session.model, anatomy.context_length(session.model)
-    if limit is not None and session.positions + 1 > limit:
+    model, limit = run.model, anatomy.context_length(run.model)
+    if limit is not None and run.positions + 1 > limit:
         remark(
             "The prompt with its last token repeated is longer than the model's context: no distance D is given."
         )
         far = floor = torch.full((len(sites),), torch.nan)
     else:
-        ids = torch.cat([session.ids, session.ids[:, -1:]], dim=1)
+        ids = torch.cat([run.ids, run.ids[:, -1:]], dim=1)
         ends = (
-            streams_at(model, ids.repeat(copies, 1), sites, at=slice(-2, None))
+            streams_at(run, ids.repeat(copies, 1), sites, at=slice(-2, None))
             for copies in (1, 2)
         )
         stars, again = (_stack(end[site][0] for site in sites) for end in ends)

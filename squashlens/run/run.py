@@ -1,17 +1,19 @@
-"""What all measurements share: the session that checks a model and its prompts, and labels the result."""
+"""The one owner of a model during a public call, which also labels the result."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 import xarray as xr
 from jaxtyping import Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, Target, distinct, dtype_name, short_repr
+from squashlens._typing import Bridge, Target, distinct, dtype_name
 from squashlens.errors import InputError
 from squashlens.model.anatomy import (
     check_layer,
@@ -19,18 +21,21 @@ from squashlens.model.anatomy import (
     dtype_of,
     n_blocks,
     residual_site,
+    residual_sites,
     stored_as,
+    width,
 )
+from squashlens.model.applied import applied
 from squashlens.model.digests import sha256, source_of
+from squashlens.model.hooking.hook import HookLike
 from squashlens.model.hooking.standing import ambient, standing
 from squashlens.model.loading.gguf import ORIGIN
 from squashlens.model.memory import awaited
-from squashlens.model.proof import fingerprint_of, proof_of
-from squashlens.model.snapshot import precision
+from squashlens.model.proof import Proof, fingerprint_of, proof_of
 from squashlens.model.text import tokens
 from squashlens.model.text.context import display_tokens
 from squashlens.model.text.start import start_of
-from squashlens.model.verify import require_sound, status
+from squashlens.model.verify import require_sound
 from squashlens.records.joining import restated
 from squashlens.records.results import (
     Variable,
@@ -41,82 +46,153 @@ from squashlens.records.results import (
     signed,
     versions,
 )
-from squashlens.run.captures.capture import Capture, PromptOrCapture
-from squashlens.run.forward import forward
+from squashlens.run.captured import Capture, PromptOrCapture
 from squashlens.run.streamed import implementation
 from squashlens.saving.journal import Journal
 
+NOT_YET = torch.empty(0, 0, dtype=torch.long)  # ids of a run without prompts
+
 
 @dataclass(frozen=True)
-class Session:
-    """A verified model, the checked token ids of its prompts, and the facts that the result's provenance states.
+class Run:
+    """The owner of a model during a public call: what was verified, the prompts, and the facts of the provenance.
 
-    `labels` are coordinates by position for results that have a value for each span of a prompt, and not each token.
+    A measurement opens one, and passes it on: below a measurement nothing takes a model. Passes, derivatives and
+    captures are functions of a run.
+
+    Attributes:
+        model: the verified bridge, for the modules of `squashlens.run` and `squashlens.model`.
+        facts: what the result's provenance states.
+        ids: the checked token ids of the prompts, (prompt, position); empty for a run without prompts.
+        capture: the capture that stands for the prompts, if one was given.
+        labels: coordinates by position for results that have a value for each span of a prompt, not each token.
     """
 
     model: Bridge
-    ids: Int[Tensor, "prompt position"]
     facts: Mapping[str, Any]
+    ids: Int[Tensor, "prompt position"] = NOT_YET
     capture: Capture | None = None
     labels: Mapping[str, Any] | None = None
 
     @classmethod
-    def start(
-        cls, model: object, prompts: PromptOrCapture, function: str, **arguments: Any
-    ) -> "Session":
-        """The session of a measurement of prompts, which are recorded as they were given: text or token ids."""
-        given = (
-            prompts.prompts if isinstance(prompts, Capture) else tokens.each_of(prompts)
-        )
-        recorded = given[0] if len(given) == 1 else given
-        if not isinstance(
-            prompts, Capture
-        ):  # whose prompts were checked before they were run
-            prompts = tokens.tokenize(require_sound(model), prompts)
-        session = cls.without_prompt(
-            model, prompts, function, prompt=recorded, **arguments
-        )
-        ids = session.ids.tolist()
-        return session.knowing(token_ids=ids[0] if len(ids) == 1 else ids)
-
-    @classmethod
-    def without_prompt(
-        cls, model: object, ids: Tensor | Capture, function: str, **arguments: Any
-    ) -> "Session":
-        """Check the model, and collect the facts for the provenance of the result.
-
-        For ids that were checked as prompts, or made of a sequence or a task, which a measurement records instead.
-        """
+    def open(cls, model: object, function: str, **arguments: Any) -> "Run":
+        """The run of a function without prompts, or whose prompts come later (`with_prompts`)."""
         sound = require_sound(model)
-        held = ids if isinstance(ids, Capture) else None
-        ids = ids.ids if isinstance(ids, Capture) else ids
-        ids = tokens.checked_ids(sound, ids if ids.ndim == 2 else ids[None])
-        config, start = getattr(sound.original_model, "config", None), start_of(sound)
+        config = getattr(sound.original_model, "config", None)
+        proof = proof_of(sound)
         facts = {
             "model": model_name(sound),
             "call": {"function": function} | arguments,
             "revision": getattr(config, "_commit_hash", None),
             "architecture": type(sound.original_model).__name__,
             "fingerprint": fingerprint_of(sound),
-            "proof": status(sound),
+            "proof": proof.status,
             "dtype": dtype_name(dtype_of(sound)),
             # Any setting below "highest" rounds the factors of float32 products.
-            "matmul_precision": precision().partition(" ")[0],
-            "quantized": proof_of(sound).once("stored as", lambda: stored_as(sound)),
+            "matmul_precision": proof.snapshot.precision.partition(" ")[0],
+            "quantized": proof.once("stored as", lambda: stored_as(sound)),
             "weights_origin": getattr(config, ORIGIN, None),
             "device": str(device_of(sound)),
-            "attention_implementation": implementation(sound, n=ids.shape[1]),
-            # Leading tokens of the first prompt that the tokenizer adds, such as BOS.
-            "bos_count": len(
-                [*takewhile({*start.ids, start.bos}.__contains__, ids[0].tolist())]
-            ),
-            "bos_rule": start.rule,
+            "attention_implementation": None,
+            "bos_count": 0,
+            "bos_rule": start_of(sound).rule,
             "ambient_hooks": ambient(sound),
             "versions": versions(),
         }
-        if held is not None:
-            held.require_current(sound)
-        return cls(sound, ids, facts, held)
+        return cls(sound, facts)
+
+    @classmethod
+    def of(
+        cls, model: object, prompts: PromptOrCapture, function: str, **arguments: Any
+    ) -> "Run":
+        """The run of a measurement of prompts, which are recorded as they were given: text or token ids."""
+        sound = require_sound(model)
+        if isinstance(prompts, Capture):  # whose prompts were checked before
+            given, ids = prompts.prompts, prompts.ids
+        else:
+            given, ids = tokens.each_of(prompts), tokens.tokenize(sound, prompts)
+        recorded = given[0] if len(given) == 1 else given
+        run = cls.open(sound, function, prompt=recorded, **arguments).with_prompts(ids)
+        if isinstance(prompts, Capture):
+            prompts.require_current(sound)
+            run = replace(run, capture=prompts)
+        rows = run.ids.tolist()
+        return run.knowing(token_ids=rows[0] if len(rows) == 1 else rows)
+
+    def with_prompts(
+        self, ids: Int[Tensor, "*prompt position"], **arguments: Any
+    ) -> "Run":
+        """The run with other prompts, whose ids were checked, or made of a sequence or a task.
+
+        `arguments` are further ones of the call, for the provenance.
+        """
+        ids = tokens.checked_ids(self.model, ids if ids.ndim == 2 else ids[None])
+        start = start_of(self.model)
+        added = takewhile({*start.ids, start.bos}.__contains__, ids[0].tolist())
+        stated = {
+            "call": self.facts["call"] | arguments,
+            "attention_implementation": implementation(self.model, n=ids.shape[1]),
+            # Leading tokens of the first prompt that the tokenizer adds, such as BOS.
+            "bos_count": len([*added]),
+        }
+        return replace(self, ids=ids, facts={**self.facts, **stated}, capture=None)
+
+    def of_model(self, other: Bridge) -> "Run":
+        """The same prompts of another model of this architecture, such as one with random weights."""
+        return Run(require_sound(other), self.facts, self.ids)
+
+    @property
+    def function(self) -> str:
+        """The name of the function that was called."""
+        return self.facts["call"]["function"]
+
+    @property
+    def proof(self) -> Proof:
+        """What was found of the model."""
+        return proof_of(self.model)
+
+    @property
+    def n_blocks(self) -> int:
+        """L, the number of blocks."""
+        return len(self.model.blocks)
+
+    @property
+    def width(self) -> int:
+        """d, the number of coordinates of the residual stream."""
+        return width(self.model)
+
+    @property
+    def device(self) -> torch.device:
+        return device_of(self.model)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return dtype_of(self.model)
+
+    @property
+    def architecture(self) -> str:
+        """The name of the model's class, for messages."""
+        return type(self.model.original_model).__name__
+
+    def site(self, layer: Target) -> str:
+        """The hook point where v⁽ℓ⁾ or y is read or replaced."""
+        return residual_site(layer, self.model)
+
+    def sites(self) -> list[str]:
+        """The hook points of v⁽⁰⁾ … v⁽ᴸ⁾ and y."""
+        return residual_sites(self.model)
+
+    def tokens_of(self, ids: Int[Tensor, "prompt position"]) -> list[list[str]]:
+        """The texts of tokens, each in its prompt."""
+        return display_tokens(self.model, ids)
+
+    def hooks(self) -> list[str]:
+        """The names of the hooks that are on the model now."""
+        return ambient(self.model)
+
+    def applied(self, *hooks: HookLike) -> AbstractContextManager[Bridge]:
+        """`squashlens.applied` for this model."""
+        return applied(self.model, *hooks)
 
     def journal(self, path: str | Path | None, facts: Mapping[str, Any]) -> Journal:
         """The file from which an interrupted measurement resumes: only under hooks of the same names and source."""
@@ -150,7 +226,7 @@ class Session:
 
     def require_one(self, tokens: int = 1) -> None:
         """Raise unless there is a single prompt, of at least this number of tokens."""
-        name, count = self.facts["call"]["function"], len(self.ids)
+        name, count = self.function, len(self.ids)
         if count != 1:
             raise InputError(
                 f"{name} takes a single prompt, and there are {count}.",
@@ -162,8 +238,8 @@ class Session:
                 "Give a longer prompt.",
             )
 
-    def knowing(self, **facts: Any) -> "Session":
-        """The session with further facts for the provenance."""
+    def knowing(self, **facts: Any) -> "Run":
+        """The run with further facts for the provenance."""
         return replace(self, facts={**self.facts, **facts})
 
     def spans(
@@ -208,7 +284,7 @@ class Session:
         return restated(together, {})
 
     def as_run(self) -> Mapping[str, Any]:
-        """The facts, in which attention is as it ran: a fused kernel may have failed since the session began."""
+        """The facts, in which attention is as it ran: a fused kernel may have failed since the run began."""
         with awaited():  # no result is made of passes that ended in NaN
             way = self.facts["attention_implementation"]
         if not way.startswith("fused"):
@@ -261,47 +337,6 @@ class Session:
             return ("position",), dict(self.labels)
         ids = self.ids.cpu().numpy().astype(np.int64)
         return position_coords(ids, display_tokens(self.model, self.ids))
-
-
-def streams_of(
-    session: Session, layers: Sequence[Target], at: Any = slice(None)
-) -> list[Tensor]:
-    """The residual streams of a session's prompts at some layers: those of its capture, or from one forward pass."""
-    held = session.capture
-    if held is not None and held.y is not None and {*layers} <= {*held.residuals, "y"}:
-        return [
-            (held.y if layer == "y" else held.residuals[layer])[:, at]
-            for layer in layers
-        ]
-    sites = [residual_site(layer, session.model) for layer in layers]
-    seen = streams_at(session.model, session.ids, sites, at=at)
-    return [seen[site] for site in sites]
-
-
-def require_places(positions: Sequence[int], first: int, last: int) -> None:
-    """Raise unless there is at least one position, all of them from `first` to `last`."""
-    if not positions or not first <= min(positions) <= max(positions) <= last:
-        raise InputError(
-            f"positions={short_repr(positions)} are not positions from {first} to {last}.",
-            f"Give at least one position from {first} to {last}.",
-        )
-
-
-def streams_at(
-    model: Bridge,
-    ids: Int[Tensor, "prompt position"],
-    sites: Iterable[str],
-    context: Mapping[str, Any] | None = None,
-    at: Any = slice(None),
-) -> dict[str, Tensor]:
-    """The activations at some hook points, and positions, in one forward pass, detached."""
-    seen: dict[str, Tensor] = {}
-
-    def keep(site: str) -> Callable[[Tensor], None]:
-        return lambda tensor: seen.update({site: tensor[:, at].detach().clone()})
-
-    forward(model, ids, [(site, keep(site)) for site in sites], context)
-    return seen
 
 
 def sources_of_hooks(model: Bridge) -> str:
