@@ -104,10 +104,14 @@ def opened(model: Bridge) -> Iterator[Proof]:
     kept.at_begin = (hooks_as_now(model), hooks) if hooks else None
     kept.owner = this_thread()
     guard = model.original_model.register_forward_pre_hook(OneThread(kept.owner))
+    left = (
+        hooks  # those that are known when the body ends: `applied` adds some that stay
+    )
     try:
         # Whatever mode the caller is in.
         with torch.inference_mode(False), torch.no_grad(), awaited():
             yield kept.proof
+            left = kept.hooks
     except Exception as error:
         _require_unchanged(model, kept)
         _explain(error, hooks)
@@ -117,6 +121,7 @@ def opened(model: Bridge) -> Iterator[Proof]:
         kept.owner, kept.hooks, kept.at_begin = None, None, None
         _forget_last_pass(model)
     _require_unchanged(model, kept)
+    _require_same_hooks(model, left or [])
 
 
 def _require_unchanged(model: Bridge, kept: Kept) -> None:
@@ -128,6 +133,16 @@ def _require_unchanged(model: Bridge, kept: Kept) -> None:
             "Change it before or after the call, not in a hook or another thread. Hooks keep counts and tensors in a "
             "dict or list of yours or in `hook.ctx`, not on modules. A model that writes into its own tensors as it "
             "runs, as recurrent ones do, is not measured.",
+        )
+
+
+def _require_same_hooks(model: Bridge, hooks: list[Standing]) -> None:
+    """Raise an error if other hooks are on the model than those that are known."""
+    known = {(hook.place, id(hook.edit)) for hook in hooks}
+    if known != {(hook.place, id(hook.edit)) for hook in look_for_hooks(model)}:
+        raise BusyModelError(
+            "Hooks were added to the model, or removed from it, during a measurement.",
+            "Add and remove them before or after the call, not in a hook or another thread.",
         )
 
 

@@ -13,6 +13,7 @@ from transformer_lens import hook_points
 
 import squashlens as sl
 from squashlens.errors import (
+    BusyModelError,
     InputError,
     SquashlensError,
     StaleCaptureError,
@@ -393,7 +394,12 @@ def test_hooks_that_are_taken_off_in_mid_pass_are_refused(
     taken = pytest.raises(
         InputError, match="was removed from the model while it was in use.*reset_hooks"
     )
-    with taken, sl.applied(model, ("blocks.1.hook_resid_pre", reset)):
+    with (
+        pytest.raises(
+            BusyModelError, match="Hooks were added to the model, or removed"
+        ),
+        sl.applied(model, ("blocks.1.hook_resid_pre", reset)),
+    ):
         sl.top_tokens(model, IDS)
     with taken, sl.applied(model, sl.hooks.zero_residual([1])):
         model.reset_hooks()

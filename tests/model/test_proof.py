@@ -315,6 +315,25 @@ def test_another_thread_is_told_to_wait_and_disturbs_nothing(own: Any) -> None:
         np.testing.assert_array_equal(pool.submit(bound, model).result(), expected)
 
 
+@pytest.mark.parametrize("change", ["added", "removed"])
+def test_a_hook_that_changes_the_hooks_is_refused(change: str, own: Any) -> None:
+    """Passes of one measurement would run under different hooks."""
+    model = own("llama")
+
+    def theirs(stream: torch.Tensor, hook: Any) -> None:
+        if change == "added":
+            model.add_hook("blocks.1.hook_resid_pre", lambda v, hook: v * 2)
+        else:
+            model.hook_dict["blocks.2.hook_resid_pre"].remove_hooks()
+
+    model.add_hook("blocks.2.hook_resid_pre", lambda v, hook: v * 2)
+    with (
+        model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", theirs)]),
+        pytest.raises((BusyModelError, InputError), match="Hooks were added|each run"),
+    ):
+        bound(model)
+
+
 def test_a_call_that_fails_leaves_the_model_as_it_was(own: Any) -> None:
     model = own("llama")
 
