@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +129,8 @@ class Kept:
 
     layout: Layout | None = None
     proof: "Proof | None" = None
+    # Those before the present one: a setting that is put back brings them back.
+    proofs: "list[Proof]" = field(default_factory=list)
     owner: Thread | None = None
     # While it is open: the hooks on it, and the tables of those that it had at the begin, if there were any.
     hooks: "list[Standing] | None" = None

@@ -43,6 +43,8 @@ from squashlens.model.snapshot import Snapshot, fingerprint
 # Where errors are raised about edits that have no derivative.
 AUTOGRAD = os.path.dirname(torch.autograd.__file__)
 
+PROOFS = 4  # of a model's states that are kept
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -88,6 +90,16 @@ def settle(model: Bridge, proof: Proof) -> None:
     proof.snapshot = Snapshot.of(model, kept.layout)
 
 
+def _proof_for(snapshot: Snapshot, kept: Kept) -> Proof:
+    """What is known of a model with this snapshot: of one that was not seen before, nothing."""
+    for proof in kept.proofs:
+        if proof.snapshot == snapshot:
+            return proof
+    proof = Proof(snapshot)
+    kept.proofs = [proof, *kept.proofs][:PROOFS]
+    return proof
+
+
 @contextmanager
 def opened(model: Bridge) -> Iterator[Proof]:
     """Open the model, unless this thread has done so; raise an error if the body changes it."""
@@ -96,9 +108,7 @@ def opened(model: Bridge) -> Iterator[Proof]:
         yield kept.proof
         return
     require_no_modes()
-    snapshot = Snapshot.of(model, layout_of(model))
-    if kept.proof is None or kept.proof.snapshot != snapshot:
-        kept.proof = Proof(snapshot)
+    kept.proof = _proof_for(Snapshot.of(model, layout_of(model)), kept)
     hooks = look_for_hooks(model)
     kept.hooks = hooks
     kept.at_begin = (hooks_as_now(model), hooks) if hooks else None

@@ -203,6 +203,14 @@ def test_a_precision_that_is_put_back_is_the_one_before(own: Any) -> None:
     assert said(model) == "verified"
 
 
+def test_a_setting_that_is_put_back_brings_back_what_was_verified(own: Any) -> None:
+    model = own("mistral")
+    assert said(model) == "verified"
+    with sl.hooks.lifted_windows(model):
+        assert said(model) == "verified as it stands"
+    assert said(model) == "verified"
+
+
 def test_a_model_is_freed(own: Any) -> None:
     model = own("llama")
     bound(model)
