@@ -19,7 +19,7 @@ from squashlens.model.anatomy import context_length, device_of, last_logits
 from squashlens.model.hooking.attached import attached
 from squashlens.model.hooking.hook import Hook, HookLike, expanded_hooks
 from squashlens.model.hooking.standing import without_ambient
-from squashlens.model.proof import opened, proof_of, require_bridge
+from squashlens.model.proof import opened, require_bridge
 
 PROBE_TOKENS = 12
 
@@ -98,8 +98,8 @@ def _reaching(hooks: list[Hook]) -> Iterator[None]:
 
 def require_effective(model: Bridge, sites: list[str]) -> None:
     """Raise an error for hook points without effect; each is tested once for each state of the model."""
-    with opened(model):
-        effective = proof_of(model).once("effective hook points", set[str])
+    with opened(model) as proof:
+        effective = proof.once("effective hook points", set[str])
         new = [site for site in dict.fromkeys(sites) if site not in effective]
         if not new:
             return

@@ -62,6 +62,13 @@ def tensor_digest(tensor: Tensor) -> str:
     return whole.hexdigest()
 
 
+def writes(value: object) -> int:
+    """How often PyTorch saw a tensor written to, which it does not count in inference mode; 0 of other objects."""
+    if isinstance(value, Tensor) and not value.is_inference():
+        return value._version
+    return 0
+
+
 def parts(tensor: Tensor) -> Iterator[Tensor]:
     """The tensor itself, or the parts of a quantized tensor: integers, scales, zero points."""
     if not hasattr(tensor, "__tensor_flatten__"):

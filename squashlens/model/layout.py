@@ -50,7 +50,7 @@ class Layout:
         self.names = names
         self.modules = [one for one in names if not isinstance(one, HookPoint)]
         self.configs = _configurations(model)
-        self.hooked_points = sorted(self.distinct.items())
+        self.sorted_points = sorted(self.distinct.items())
         adapting = bool(length_dependent_encodings(model))
         tables: list[dict[str, Any]] = []
         self._frequencies: list[Mapping[str, Tensor | None]] = []
@@ -144,16 +144,15 @@ class Kept:
 
     def is_open(self) -> bool:
         """Whether this thread has opened the model. Raises an error if another one has."""
-        if self.owner is None or self.owner[0] != os.getpid():
-            return False
-        if self.owner[1] != threading.get_ident():
-            raise busy()
-        return True
+        return self.owner is not None and is_this_thread(self.owner)
 
 
 def kept_of(model: Bridge) -> Kept:
     """What this bridge carries with it."""
-    return vars(model).setdefault(KEPT, Kept())
+    held = vars(model)
+    if KEPT not in held:
+        held[KEPT] = Kept()
+    return held[KEPT]
 
 
 def layout_of(model: Bridge) -> Layout:
@@ -168,9 +167,14 @@ def this_thread() -> Thread:
     return os.getpid(), threading.get_ident()
 
 
-def busy() -> BusyModelError:
-    """The error for a thread that uses a model which another one has opened."""
-    return BusyModelError(
-        "Another thread measures this model.",
-        "Wait until it is done, or use a copy of the model in this thread.",
-    )
+def is_this_thread(owner: Thread) -> bool:
+    """Whether the owner of a model is this thread; not in a forked process. Raises an error if it is another thread."""
+    process, thread = owner
+    if process != os.getpid():
+        return False
+    if thread != threading.get_ident():
+        raise BusyModelError(
+            "Another thread measures this model.",
+            "Wait until it is done, or use a copy of the model in this thread.",
+        )
+    return True

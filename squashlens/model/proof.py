@@ -32,7 +32,7 @@ from squashlens.model.layout import (
     Kept,
     Layout,
     Thread,
-    busy,
+    is_this_thread,
     kept_of,
     layout_of,
     this_thread,
@@ -114,9 +114,8 @@ def opened(model: Bridge) -> Iterator[Proof]:
     kept.at_begin = (hooks_as_now(model), hooks) if hooks else None
     kept.owner = this_thread()
     guard = model.original_model.register_forward_pre_hook(OneThread(kept.owner))
-    left = (
-        hooks  # those that are known when the body ends: `applied` adds some that stay
-    )
+    # Those that are known when the body ends: `applied` adds some that stay.
+    left: list[Standing] | None = hooks
     try:
         # Whatever mode the caller is in.
         with torch.inference_mode(False), torch.no_grad(), awaited():
@@ -186,9 +185,7 @@ class OneThread:
     owner: Thread
 
     def __call__(self, _module: object, _args: object) -> None:
-        process, thread = this_thread()
-        if process == self.owner[0] and thread != self.owner[1]:
-            raise busy()
+        is_this_thread(self.owner)
 
 
 def require_no_modes() -> None:

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 import xxhash
-from torch import Tensor, nn
+from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.errors import InputError
-from squashlens.model.anatomy import forget_lengths
-from squashlens.model.digests import parts, sha256, tensor_digest, text_of
+from squashlens.model.anatomy import PLAIN, forget_lengths
+from squashlens.model.digests import parts, sha256, tensor_digest, text_of, writes
 from squashlens.model.layout import Layout
 from squashlens.model.native import is_native
 
@@ -62,12 +62,12 @@ class Snapshot:
         tensors = layout.tensors()
         marks: list[Marks] = []
         for tensor in tensors:
-            kind = type(tensor)
-            if (kind is nn.Parameter or kind is Tensor) and not tensor.is_inference():
-                place, writes = tensor.data_ptr(), tensor._version
-            else:
-                place, writes = _strange(tensor)
-            marks.append((id(tensor), place, writes, tensor.requires_grad))
+            if type(tensor) in PLAIN and not tensor.is_inference():
+                place, written = tensor.data_ptr(), tensor._version
+            else:  # a quantized tensor, or one made in inference mode
+                place = sum(part.data_ptr() for part in parts(tensor))
+                written = writes(tensor)
+            marks.append((id(tensor), place, written, tensor.requires_grad))
         with torch.no_grad(), torch._C.DisableTorchFunction():
             entries = _entries(layout, tensors, marks)
         return cls(
@@ -107,12 +107,6 @@ def _entries(layout: Layout, tensors: list[Tensor], marks: list[Marks]) -> list[
         gathered = torch.cat(views).view(torch.uint8).cpu()
         found.append(xxhash.xxh3_128_hexdigest(gathered.numpy().data))
     return found
-
-
-def _strange(tensor: Tensor) -> tuple[int, int]:
-    """Where a quantized tensor, or one made in inference mode, is, and how often it was written to."""
-    place = sum(part.data_ptr() for part in parts(tensor))
-    return place, 0 if tensor.is_inference() else tensor._version
 
 
 def sampled(tensors: Iterable[Tensor]) -> dict[Any, list[Tensor]]:

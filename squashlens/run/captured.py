@@ -16,7 +16,7 @@ from typing_extensions import TypeAliasType
 from squashlens._typing import Bridge
 from squashlens.errors import InputError, StaleCaptureError
 from squashlens.model.anatomy import dtype_of
-from squashlens.model.hooking.hook import writes
+from squashlens.model.digests import writes
 from squashlens.model.hooking.standing import ambient, key_of
 from squashlens.model.proof import fingerprint_of, proof_of
 from squashlens.model.snapshot import Snapshot

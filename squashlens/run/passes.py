@@ -175,7 +175,7 @@ def _why_wrong(plan: Plan, rows: dict[str, Tensor]) -> str | None:
     if not chosen or key in known:
         return None
     alone = _run_separately(few)
-    same = partial(agree, dtype=dtype_of(plan.run.model), tolerance=SAME_OPERATIONS)
+    same = partial(agree, dtype=plan.run.dtype, tolerance=SAME_OPERATIONS)
     for site, truth in alone.items():
         found = rows[site][chosen][..., : truth.shape[-1]]
         for branch, ours, theirs in zip(few.branches, found, truth, strict=True):
@@ -208,7 +208,7 @@ def _sample(plan: Plan) -> list[int]:
 def _run_separately(plan: Plan) -> dict[str, Tensor]:
     """Run every prompt as a whole, and those of one length in one batch, unless hooks depend on the trunk."""
     rows = _Rows(plan)
-    device = device_of(plan.run.model)
+    device = plan.run.device
     with bar(total=len(plan.branches), desc="prompts") as progress_bar:
         for numbers in _of_one_length(plan):
             same = [plan.branches[number] for number in numbers]
@@ -347,9 +347,7 @@ def _on_cache(
     extra |= context(
         plan.run, position, torch.cat([trunk_positions, position]), visible
     )
-    ids = torch.tensor(
-        [[t for b in chosen for t in b.tokens]], device=device_of(plan.run.model)
-    )
+    ids = torch.tensor([[t for b in chosen for t in b.tokens]], device=plan.run.device)
     with attached(plan.run.model, *plan.branch_hooks):
         forward(plan.run, ids, rows.watch(group, ends, keys), extra)
     rows.take(group)
@@ -452,7 +450,7 @@ def _require_room(plan: Plan, prompts: int) -> None:
     each = patterns * heads * plan.longest + (len(plan.sites) - patterns) * width(
         plan.run.model
     )
-    size = prompts * each * dtype_of(plan.run.model).itemsize
+    size = prompts * each * plan.run.dtype.itemsize
     require_room(
         size,
         torch.device("cpu"),

@@ -106,18 +106,21 @@ class Run:
         cls, model: object, prompts: PromptOrCapture, function: str, **arguments: Any
     ) -> "Run":
         """The run of a measurement of prompts, which are recorded as they were given: text or token ids."""
-        sound = require_sound(model)
+        return cls.open(model, function).given(prompts, **arguments)
+
+    def given(self, prompts: PromptOrCapture, **arguments: Any) -> "Run":
+        """The run with the prompts that a call was given, and its other arguments; see `of`."""
         if isinstance(prompts, Capture):  # whose prompts were checked before
-            given, ids = prompts.prompts, prompts.ids
+            prompts.require_current(self.model)
+            each, ids, capture = prompts.prompts, prompts.ids, prompts
         else:
-            given, ids = tokens.each_of(prompts), tokens.tokenize(sound, prompts)
-        recorded = given[0] if len(given) == 1 else given
-        run = cls.open(sound, function, prompt=recorded, **arguments).with_prompts(ids)
-        if isinstance(prompts, Capture):
-            prompts.require_current(sound)
-            run = replace(run, capture=prompts)
+            each, capture = tokens.each_of(prompts), None
+            ids = tokens.tokenize(self.model, prompts)
+        recorded = each[0] if len(each) == 1 else each
+        run = self.with_prompts(ids, prompt=recorded, **arguments)
         rows = run.ids.tolist()
-        return run.knowing(token_ids=rows[0] if len(rows) == 1 else rows)
+        run = run.knowing(token_ids=rows[0] if len(rows) == 1 else rows)
+        return replace(run, capture=capture)
 
     def with_prompts(
         self, ids: Int[Tensor, "*prompt position"], **arguments: Any

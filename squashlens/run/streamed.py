@@ -96,11 +96,9 @@ def why_not_streamed(model: Bridge, sites: Iterable[str] = ()) -> str | None:
     if is_native(model):
         return "its attention is not that of transformers"
     # A bridge may have a weight twice; if only one is edited, the two ways to run it differ.
-    with opened(model):
-        proof, points = (
-            proof_of(model).once("streamed", lambda: _prove(model)),
-            layout_of(model).points,
-        )
+    with opened(model) as known:
+        proof = known.once("streamed", lambda: _prove(model))
+        points = layout_of(model).points
         if proof.reason is not None:
             return proof.reason
         read = [points[site].name or site for site in sites if site in points]

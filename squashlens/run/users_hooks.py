@@ -19,8 +19,9 @@ from torch.utils._pytree import tree_leaves
 
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.model.agreement import agree
+from squashlens.model.digests import writes
 from squashlens.model.hooking.attached import attached
-from squashlens.model.hooking.hook import Hook, torch_hook, writes
+from squashlens.model.hooking.hook import Hook, torch_hook
 from squashlens.model.hooking.standing import (
     Standing,
     key_of,

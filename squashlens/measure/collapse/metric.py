@@ -1,4 +1,4 @@
-"""How pairs are compared: the run that runs them, norm, scale and rounding, and the noise floor of a distance."""
+"""How pairs are compared: the run and its pairs, norm, scale and rounding, and the noise floor of a distance."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -53,7 +53,6 @@ from squashlens.model.agreement import agree
 from squashlens.model.applied import probe_ids, require_effective
 from squashlens.model.hooking.hook import Hook
 from squashlens.model.hooking.standing import without_ambient
-from squashlens.model.text.context import display_tokens
 from squashlens.model.text.tokens import checked_prompts, require_same_vocabulary
 from squashlens.prompts import Token, one_token, stacked
 from squashlens.records.results import Variable
@@ -279,11 +278,7 @@ def _ablate(
     facts = (
         {}
         if other < 0
-        else {
-            "substitute": display_tokens(growing.run.model, torch.tensor([[other]]))[0][
-                0
-            ]
-        }
+        else {"substitute": growing.run.tokens_of(torch.tensor([[other]]))[0][0]}
     )
     return found, over, ways, facts
 

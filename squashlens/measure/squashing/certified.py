@@ -19,7 +19,6 @@ from squashlens.bars import bar
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.freeze import freezing
 from squashlens.measure.squashing.jacobians.products import require_causal
-from squashlens.model.anatomy import device_of, width
 from squashlens.model.memory import require_room
 from squashlens.model.premises import why_not_block_by_block
 from squashlens.run.budget import cotangents_on_graph
@@ -112,17 +111,13 @@ class _Work:
 
     def require_fits(self) -> None:
         """Raise if the Jacobian's rows of one query do not fit."""
-        model, n, d = (
-            self.run.model,
-            self.run.positions,
-            width(self.run.model),
-        )
+        n, d = self.run.positions, self.run.width
         cheaper = (
             "`jacobian_norms(method='sketch_upper')` is certified too, and takes less."
         )
         require_room(
             8 * n * d * d,
-            device_of(model),
+            self.run.device,
             "The rows of one query",
             f"Use a shorter prompt. {cheaper}",
         )
@@ -174,7 +169,7 @@ class _Work:
         difference is at least ``‖Δ_i‖₂ ≥ ‖Δ_ji‖₂/r_j``. Raises if it leaves no digit.
         """
         largest = edges.amax(dim=-1).clamp(min=torch.finfo(edges.dtype).tiny)
-        directions = normals(self.seed)(PROBES, len(queries), width(self.run.model)).to(
+        directions = normals(self.seed)(PROBES, len(queries), self.run.width).to(
             largest
         )
         pulled = []

@@ -116,9 +116,7 @@ def sensitivity(
         seed=seed,
     )
     how = asdict(resolved(way, run, ("exact", "sketch")))
-    run = Run.of(
-        model, prompt, "sensitivity", norm=norm, query=query, spans=spans, **how
-    )
+    run = run.given(prompt, norm=norm, query=query, spans=spans, **how)
     n, first, blocks = (
         run.query(query),
         run.facts["bos_count"],

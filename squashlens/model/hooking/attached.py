@@ -14,13 +14,13 @@ from torch import nn
 from squashlens._typing import Bridge
 from squashlens.errors import InputError
 from squashlens.model.anatomy import learned_sink
+from squashlens.model.digests import writes
 from squashlens.model.hooking.hook import (
     Hook,
     WholePassesOnly,
     checked_result,
     function_name,
     torch_hook,
-    writes,
 )
 from squashlens.model.hooking.standing import Standing, known_hooks, standing
 from squashlens.model.layout import layout_of

@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +24,8 @@ from squashlens._typing import Bridge, short_repr, whole
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.model.agreement import has_nan
+from squashlens.model.digests import writes
 from squashlens.model.memory import later
-
-if TYPE_CHECKING:
-    pass
 
 
 @validated
@@ -237,13 +235,6 @@ def without_partials(function: object) -> Any:
     return function
 
 
-def writes(value: object) -> int:
-    """How often PyTorch saw a tensor written to, which it does not count in inference mode; 0 of other objects."""
-    if isinstance(value, Tensor) and not value.is_inference():
-        return value._version
-    return 0
-
-
 def checked_result(
     name: str, site: str, tensor: object, before: int, result: object
 ) -> Any:
@@ -271,18 +262,19 @@ def checked_result(
                 f"{_plain(wanted)}.",
                 "Return one like it: `.to(tensor)` sets dtype and device, `.expand_as(tensor)` repeats one prompt.",
             )
-    wrote = writes(tensor) != before
-    wrong = has_nan(result) if wrote else has_nan(result) & ~has_nan(tensor)
-    did = (
-        "left NaN in the tensor that it wrote to"
-        if wrote
-        else "returned NaN, but got numbers"
-    )
-    nan = InputError(
-        f"The hook {name} at {site} {did}.",
-        "Correct its arithmetic: 0/0, inf − inf and roots of negative numbers give NaN.",
-    )
-    later(wrong, lambda: nan, name, site)
+    wrong = has_nan(result)
+    if wrong.device.type != "cpu" or wrong:
+        wrote = writes(tensor) != before
+        did = (
+            "left NaN in the tensor that it wrote to"
+            if wrote
+            else "returned NaN, but got numbers"
+        )
+        nan = InputError(
+            f"The hook {name} at {site} {did}.",
+            "Correct its arithmetic: 0/0, inf − inf and roots of negative numbers give NaN.",
+        )
+        later(wrong if wrote else wrong & ~has_nan(tensor), lambda: nan, name, site)
     return result
 
 

@@ -100,7 +100,7 @@ def look_for_hooks(model: Bridge) -> list[Standing]:
     """The same, looked for in all modules."""
     found: list[Standing] = []
     layout = layout_of(model)
-    for name, point in layout.hooked_points:
+    for name, point in layout.sorted_points:
         if point.fwd_hooks or point.bwd_hooks:
             found += _at_point(layout.points, name, point)
     for module in layout.with_hooks():

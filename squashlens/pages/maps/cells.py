@@ -60,12 +60,11 @@ def measure(
 
     With `alone`, only `query` is measured. `tick` is called with the share of the Jacobian's rows that are done.
     """
-    way = resolved(way, Run.open(model, "squash_map"), ("exact", "sketch", "none"))
+    run = Run.open(model, "squash_map")
+    way = resolved(way, run, ("exact", "sketch", "none"))
     seed = seed_in(way)
-    run = Run.of(
-        model,
+    run = run.given(
         prompt,
-        "squash_map",
         query=query,
         method=way.method,
         n_probes=way.n_probes,

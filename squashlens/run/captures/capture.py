@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeAliasType
 
-from squashlens._typing import Baselines, Bridge, Passes, Target, Tensors, several
+from squashlens._typing import Baselines, Bridge, Passes, Tensors, several
 from squashlens.bars import write
 from squashlens.errors import InputError
 from squashlens.model.anatomy import (
@@ -179,8 +179,8 @@ def _of_prompt(
         else [check_layer(layer, run.model, "layers") for layer in layers]
     )
     blocks = [layer for layer in chosen if layer < top] if "patterns" in kinds else []
-    streams: list[Target] = [*chosen, "y"] if "residuals" in kinds else []
-    size = estimate(run, ids.shape, n_streams=len(streams), n_patterns=len(blocks))
+    n_streams = len(chosen) + 1 if "residuals" in kinds else 0
+    size = estimate(run, ids.shape, n_streams=n_streams, n_patterns=len(blocks))
     require_room(
         size,
         torch.device("cpu"),
@@ -189,40 +189,28 @@ def _of_prompt(
     )
     if size > REPORT_ABOVE:
         write(f"capture: storing {human(size)} in CPU memory")
-    kept: dict[str, dict[int, Tensor]] = {"residual": {}, "pattern": {}, "y": {}}
+    residuals: dict[int, Tensor] = {}
+    patterns: dict[int, Tensor] = {}
+    y: list[Tensor] = []
 
-    def keep(kind: str, number: int) -> Callable[[Tensor], None]:
-        return lambda tensor: kept[kind].__setitem__(number, tensor.detach().cpu())
+    def keep(number: int, into: dict[int, Tensor]) -> Callable[[Tensor], None]:
+        return lambda tensor: into.update({number: tensor.detach().cpu()})
 
-    _read(run, ids, streams, blocks, keep)
+    watch: list[tuple[str, Callable[[Tensor], None]]] = []
+    if "residuals" in kinds:
+        watch += [(run.site(layer), keep(layer, residuals)) for layer in chosen]
+        watch.append((run.site("y"), lambda tensor: y.append(tensor.detach().cpu())))
+    watch += [(pattern_site(block), keep(block, patterns)) for block in blocks]
+    forward(run, ids, watch)
     return Capture(
         ids=ids.cpu(),
         labels=run.tokens_of(ids),
-        residuals=kept["residual"],
-        patterns=kept["pattern"],
-        y=kept["y"].get(0),
+        residuals=residuals,
+        patterns=patterns,
+        y=y[0] if y else None,
         prompts=each_of(prompts),
         **model_state(run.model),
     ).sealed()
-
-
-def _read(
-    run: Run,
-    ids: Tensor,
-    streams: Iterable[Target],
-    blocks: Iterable[int],
-    look: Callable[[str, int], Callable[[Tensor], None]],
-) -> None:
-    """One pass, in which `look(kind, number)` gets each tensor."""
-    watch = [
-        (
-            run.site(layer),
-            look("y", 0) if layer == "y" else look("residual", layer),
-        )
-        for layer in streams
-    ]
-    watch += [(pattern_site(block), look("pattern", block)) for block in blocks]
-    forward(run, ids, watch)
 
 
 def estimate(

@@ -19,11 +19,7 @@ from squashlens._typing import Baselines, Passes, distinct, positive, several
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.model.agreement import agree, difference
 from squashlens.model.anatomy import (
-    device_of,
-    dtype_of,
-    n_blocks,
     pattern_site,
-    residual_sites,
     unseen_roundings,
 )
 from squashlens.model.text.tokens import checked_prompts, require_same_vocabulary
@@ -71,7 +67,7 @@ class Growing:
 
     @property
     def layers(self) -> list[int]:
-        return list(range(n_blocks(self.run.model) + 1))
+        return list(range(self.run.n_blocks + 1))
 
     @property
     def trunk(self) -> Ids:
@@ -83,7 +79,7 @@ class Growing:
         self, branches: Sequence[Branch], sites: Sequence[str] = (), **options: Any
     ) -> Streams:
         """v⁽⁰⁾ … v⁽ᴸ⁾ and y of all prompts at their last token, and the activations at `sites`."""
-        own = residual_sites(self.run.model)
+        own = self.run.sites()
         how: dict[str, Any] = {"passes": self.passes} | options
         readings = read(self.run, self.trunk, branches, [*own, *sites], **how)
         stacked = torch.stack([readings.values[site] for site in own])
@@ -119,9 +115,7 @@ class Growing:
             [*pairs[0].others], passes="separate", copies=2 if alone else 1, **options
         )
         for first, second in zip(pairs, again, strict=True):
-            _require_same(
-                first.values[:, places], second.values, dtype_of(self.run.model)
-            )
+            _require_same(first.values[:, places], second.values, self.run.dtype)
         return Replay(
             tuple(places),
             again[0].values,
@@ -357,7 +351,7 @@ def _attention_sites(run: Run) -> list[str]:
 
 def _values_along(growing: Growing) -> Tensor | None:
     """Block 0's values at every position before the last token of the longest v, in its own pass."""
-    v = growing.ids[:, :-1].to(device_of(growing.run.model))
+    v = growing.ids[:, :-1].to(growing.run.device)
     if v.shape[1] < 2:
         return None
     kept: list[Tensor] = []

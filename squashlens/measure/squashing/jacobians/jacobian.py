@@ -18,7 +18,6 @@ from squashlens.measure.registration import measurement
 from squashlens.measure.squashing.jacobians import sketch
 from squashlens.measure.squashing.jacobians.products import ByToken, Products, Pullback
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.model.anatomy import width
 from squashlens.remarks import remark
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.run import Run
@@ -117,13 +116,10 @@ def jacobian_norms(
     _require_possible(way, norm)
     parts = frozen_parts(freeze)
     hooks = freezing(parts)
-    way = sketch.resolved(
-        way, Run.open(model, "jacobian_norms"), ("exact", "sketch", "sketch_upper")
-    )
-    run = Run.of(
-        model,
+    run = Run.open(model, "jacobian_norms")
+    way = sketch.resolved(way, run, ("exact", "sketch", "sketch_upper"))
+    run = run.given(
         prompt,
-        "jacobian_norms",
         norm=norm,
         freeze=parts,
         query=query,
@@ -175,7 +171,7 @@ def _estimated(
     products: Products, norm: Norm, method: sketch.Estimation, targets: int
 ) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
     """The norms for one target, the ends of their intervals, and what the provenance says of them."""
-    d = width(products.run.model)
+    d = products.run.width
     if method.rtol is not None:
         return sketch.until(products, method.rtol, sketch.seed_in(method))
     if method.method == "sketch":

@@ -22,14 +22,8 @@ from squashlens._typing import Target, positive
 from squashlens.bars import bar, write
 from squashlens.errors import CapacityError, UnsoundModelError
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.model.anatomy import (
-    device_of,
-    width,
-)
 from squashlens.model.hooking.hook import Hook, Recipe
-from squashlens.model.hooking.standing import ambient
 from squashlens.model.memory import available, human, later, require_room
-from squashlens.model.proof import proof_of
 from squashlens.run.budget import (
     cotangents,
     cotangents_on_graph,
@@ -296,14 +290,11 @@ class Products:
             capture is None
             or pullback.hooks
             or self.spans is not None
-            or ambient(self.run.model)
+            or self.run.hooks()
         ):
             return measure().cpu()
-        state = proof_of(self.run.model).once(
-            "norms of captures", object
-        )  # its code may have changed, not its passes
         keys = [
-            (state, *about, self.query, pullback.to, pullback.top, layer)
+            (*about, self.query, pullback.to, pullback.top, layer)
             for layer in pullback.layers
         ]
         if not capture.norms.keys() >= {*keys}:
@@ -314,7 +305,7 @@ class Products:
 
     def exact(self, kept: Way | None) -> ByToken:
         """The norms from all products; spectral ones if rows are kept."""
-        directions = torch.eye(width(self.run.model), dtype=torch.float64)
+        directions = torch.eye(self.run.width, dtype=torch.float64)
         return (
             self.frobenius(directions)
             if kept is None
@@ -391,8 +382,8 @@ class Products:
         for the blocks of all queries on top of each other, whose norm is at least that of each.
         """
         tokens = () if self.query is not None else (self.run.positions,)
-        probes = normals(seed)(PROBES, *tokens, width(self.run.model))
-        with Jittered(device_of(self.run.model), seed):
+        probes = normals(seed)(PROBES, *tokens, self.run.width)
+        with Jittered(self.run.device, seed):
             jittered = Products(self.pullback.again(), self.query).rows(probes)
         return missing_sizes(jittered - self.rows(probes), chance)
 

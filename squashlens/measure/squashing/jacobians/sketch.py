@@ -31,7 +31,6 @@ from squashlens.measure.squashing.jacobians.products import (
     Way,
 )
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.model.anatomy import width
 from squashlens.model.hooking.hook import Hook, Recipe
 from squashlens.remarks import remark
 from squashlens.run.derivatives import visibility
@@ -198,7 +197,7 @@ def ends_of(
     kept: Way | None = None,
 ) -> Ends:
     """Bounds and estimates from a sketch, each end of which fails with probability `chance`; or the exact norms."""
-    d = width(products.run.model)
+    d = products.run.width
     if method.method == "exact":
         kept = (kept or products.storage(d)) if norm == "spectral" else None
         exact = products.once((norm, "exact"), lambda: products.exact(kept))
@@ -220,7 +219,7 @@ def until(
     products: Products, rtol: float, seed: int
 ) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
     """A Frobenius norm sketched until its interval is narrow enough, the ends of the interval, and provenance facts."""
-    d, generator = width(products.run.model), torch.Generator().manual_seed(seed)
+    d, generator = products.run.width, torch.Generator().manual_seed(seed)
     squares: list[Tensor] = []
     taken = 0
     while True:

@@ -24,7 +24,7 @@ from squashlens.measure.squashing.jacobians.products import (
 )
 from squashlens.measure.squashing.profiles.states import representations
 from squashlens.measure.squashing.walks import top_down
-from squashlens.model.anatomy import check_layer, device_of, n_blocks, width
+from squashlens.model.anatomy import check_layer
 from squashlens.model.memory import human, require_room, to_cpu
 from squashlens.model.premises import require_paths, why_no_paths
 from squashlens.records.results import Variable
@@ -222,10 +222,8 @@ class _Work:
         """Check what a measurement was given, and whether there is room for it."""
         run = Run.open(model, function)
         way = sketch.resolved(way, run, ("exact", "sketch", "sketch_upper", "none"))
-        run = Run.of(
-            model,
+        run = run.given(
             prompt,
-            function,
             queries=queries if queries == "all" else [*queries],
             layers=layers,
             method=way.method,
@@ -275,9 +273,7 @@ class _Work:
         """The number of rows of a block that are computed, and where they are kept for a spectral norm."""
         if self.way.method == "none":
             return 0, None
-        count = (
-            width(self.run.model) if self.way.method == "exact" else self.way.n_probes
-        )
+        count = self.run.width if self.way.method == "exact" else self.way.n_probes
         if self.norm == "frobenius":
             return count, None
         return count, storage_for(
@@ -320,7 +316,7 @@ class _Work:
 
     def _bounds(self, name: str, attention: Any) -> None:
         """The path bound of every query from every layer: one product of patterns for some queries at a time."""
-        top = n_blocks(self.run.model)
+        top = self.run.n_blocks
         down = top_down(self.run, attention, min(self.layers), top)
         self._new(name)
         size = max(1, CHUNK // self.n)
@@ -329,7 +325,7 @@ class _Work:
             rows = slice(start, min(len(self.queries), start + size))
             products = compositions(self.queries[rows], self.n, down, 2.0)
             if (
-                device_of(self.run.model).type != "cpu"
+                self.run.device.type != "cpu"
             ):  # waited for once, and not after each block
                 products = to_cpu(list(products))
             for below, values in enumerate(products):
