@@ -280,7 +280,7 @@ LOADED: dict[str, Any] = {
 
 
 DAILY = ("sinks", "mixtral", "bloom", "neox")
-RUN = [(family, "float32") for family in (*DAILY, *(LOADED.keys() - DAILY))]
+RUN = [(family, "float32") for family in dict.fromkeys((*DAILY, *LOADED))]
 RUN[4:4] = [
     (family, dtype)
     for family in DAILY[:3]
