@@ -25,7 +25,7 @@ import xarray as xr
 from squashlens._typing import several
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, ModelAccessError
-from squashlens.records.results import versions
+from squashlens.records.provenance import versions
 from squashlens.tasks import DRAWN_SEEDS, Question, Task, find, names
 from squashlens.tasks.task import seeds_of
 

@@ -8,19 +8,20 @@ answers of `evaluate`.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from squashlens.records.files import open, save
 from squashlens.records.joining import concat
-from squashlens.records.results import open, provenance, save
+from squashlens.records.provenance import provenance
 
 if TYPE_CHECKING:
     from squashlens.measure.answers.frequencies import answer_frequencies
-    from squashlens.tables import table
+    from squashlens.records.tables import table
 
 __all__ = ["answer_frequencies", "concat", "open", "provenance", "save", "table"]
 
 # Imported at first use, since they import torch, which takes seconds and is not needed to open a file.
 LATER = {
     "answer_frequencies": "squashlens.measure.answers.frequencies",
-    "table": "squashlens.tables",
+    "table": "squashlens.records.tables",
 }
 
 

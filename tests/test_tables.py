@@ -8,7 +8,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.records.results import signed
+from squashlens.records.labels import dataset_of
 from tests import measurements
 from tests.test_concatenation import measured
 
@@ -66,10 +66,9 @@ def test_no_number_is_lost_or_repeated(name: str) -> None:
         np.testing.assert_array_equal(
             np.sort(here["value"]), np.sort(values.values.astype(float).ravel())
         )
-        own = {
-            f"{dim}_" if dim in ("value", "label", "hooks") else str(dim)
-            for dim in values.dims
-        } - {"prompt"}
+        own = {f"{dim}_" if dim == "value" else str(dim) for dim in values.dims} - {
+            "prompt"
+        }
         assert (
             "prompt" in values.dims
             or not own
@@ -136,15 +135,14 @@ def test_models_of_a_joined_result() -> None:
             {name: measured("xyz", f"full {name}") for name in "ab"}, dim="model"
         )
     )
-    assert renamed["model_"].tolist() == ["a"] * 3 + ["b"] * 3
-    assert renamed["model"].tolist() == ["full a"] * 3 + ["full b"] * 3
+    assert renamed["model"].tolist() == ["a"] * 3 + ["b"] * 3
+    assert "model_" not in renamed
     labelled = sl.results.table(
         sl.results.concat(
             {"short": measured("xy"), "long": measured("xyz")}, dim="prompt"
         )
     )
-    assert labelled["prompt_"].tolist() == ["short"] * 2 + ["long"] * 3
-    assert labelled["prompt"].tolist() == ["xy"] * 2 + ["xyz"] * 3
+    assert labelled["prompt"].tolist() == ["short"] * 2 + ["long"] * 3
     sequences = sl.results.table(
         {
             name: measurements.result(name)
@@ -180,22 +178,20 @@ def test_whole_numbers_stay_whole_and_flags_are_1_and_0() -> None:
         "text": (("layer",), ["a", "b"], "text", "text"),
     }
     coords = {"layer": [0, 1], "even": ("layer", [True, False]), "label": [10, 20]}
-    table = sl.results.table(signed("made", coords, variables, {"model": "m"}))
+    table = sl.results.table(
+        dataset_of("made", coords, variables, {"call": {"function": "made"}})
+    )
     assert table["value"].tolist() == [1, 0, 3, 4]
     assert table["layer"].tolist()[:2] == [0, 1]
     assert str(table["layer"].dtype) == "Int64"
     assert table["even"].tolist()[:2] == [True, False]
     assert table["layer"].isna().tolist() == [False, False, True, True]
-    assert table["label_"].tolist()[2:] == [10, 20]
+    assert table["label"].tolist()[2:] == [10, 20]
 
 
 def test_what_has_no_table_is_refused() -> None:
     for given, message in (
         ({}, "result= is empty"),
-        (
-            (2 * measurements.result("collapse")["distance"]).drop_attrs(),
-            "These values have no provenance",
-        ),
         (
             measurements.result("evaluate")[["answer"]],
             "has no numbers: its variables are texts",

@@ -12,12 +12,11 @@ import xarray as xr
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import text_axis
 from squashlens.figures.drawing.decorator import draws
-from squashlens.figures.drawing.notes import whole_sizes
 from squashlens.figures.drawing.shapes import curve, grid, interval
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, label
 from squashlens.figures.drawing.themes import BROWN, COLOURS, pale, series
-from squashlens.records.results import facts_of
+from squashlens.records.provenance import facts_of
 from squashlens.records.sentences import listed, number, percent, plural
 from squashlens.tasks.reading import WHY
 from squashlens.theory.statistics.ranks import wilson
@@ -73,7 +72,7 @@ def accuracy_by_length(found: Found) -> go.Figure:
         style: Any = series(at) if len(several) > 1 else style
         here, many = (
             several[text].sel(mode=mode),
-            whole_sizes(several[text]).get("seed", 1),
+            several[text].sizes.get("seed", 1),
         )
         lengths, ends = here["length"].values, ("", "_low", "_high")
         share, low, high = (here[f"accuracy{end}"].values for end in ends)

@@ -9,7 +9,7 @@ a repeated token has another place in each group.
 import numpy as np
 import xarray as xr
 
-from squashlens.records.results import facts_of
+from squashlens.records.provenance import facts_of
 from squashlens.records.sentences import listed, number, percent, plural
 from squashlens.theory.statistics.laws import log_slope
 from squashlens.theory.statistics.trends import FEWEST

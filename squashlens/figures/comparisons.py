@@ -13,7 +13,7 @@ from squashlens.figures.drawing.shapes import MARKS, extremes, grid, name_rows, 
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import COLOURS
-from squashlens.records.results import AS_IT_IS
+from squashlens.records.labels import AS_IT_IS
 from squashlens.records.sentences import percent, plural
 
 AXES: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ from squashlens.checks.results import chosen, moved_probability
 from squashlens.errors import InputError
 from squashlens.figures.drawing.axes import token_axis
 from squashlens.figures.drawing.decorator import draws, of_one_prompt, tokens_of
-from squashlens.figures.drawing.notes import norm_note, whole_sizes
+from squashlens.figures.drawing.notes import norm_note
 from squashlens.figures.drawing.shapes import (
     bars_of,
     curve,
@@ -65,7 +65,7 @@ def by_token(values: xr.DataArray) -> go.Figure:
     values = of_one_prompt(moved_probability(values))
     if "query" in values.coords and not values["query"].ndim:
         last, places = values["query"].item(), values["position"].values
-        whole = whole_sizes(values).get("position", len(places))
+        whole = values.sizes.get("position", len(places))
         values = values.isel(
             position=places <= last + (last < 0) * whole
         )  # a study may count from the end

@@ -14,7 +14,7 @@ from squashlens.checks.arguments import validated
 from squashlens.checks.results import EACH, moved_probability, require
 from squashlens.errors import InputError
 from squashlens.figures.answers import cannot_be_judged
-from squashlens.figures.drawing.decorator import mark_derived, with_modes
+from squashlens.figures.drawing.decorator import say_selected, with_modes
 from squashlens.figures.drawing.notes import selections
 from squashlens.figures.drawing.panels import compose
 from squashlens.figures.drawing.shapes import (
@@ -29,8 +29,8 @@ from squashlens.figures.drawing.shapes import (
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.drawing.themes import series
-from squashlens.records.joining import restored
-from squashlens.records.results import is_done, joined_along, selected
+from squashlens.records.joining import without_padding
+from squashlens.records.provenance import is_done, joined_along
 
 Result = xr.Dataset | xr.DataArray
 MOST, LINES, LONG = (
@@ -199,7 +199,7 @@ def _apart(result: Any, dims: Sequence[str]) -> dict[str, Result]:
         parts = {
             ", ".join(
                 filter(None, (label, f"{dim.replace('_', ' ')} {value}"))
-            ): restored(selected(part, {dim: place}))
+            ): without_padding(part.isel({dim: place}))
             for label, part in parts.items()
             for place, value in enumerate(part[dim].values)
         }
@@ -243,7 +243,7 @@ def plain(values: xr.DataArray) -> go.Figure | None:
     if values.ndim not in (1, 2) or values.dtype.kind not in "biuf" or not values.size:
         return None
     values, figure, notes = (
-        moved_probability(restored(values)),
+        moved_probability(without_padding(values)),
         go.Figure(),
         list[str](),
     )
@@ -298,8 +298,6 @@ def plain(values: xr.DataArray) -> go.Figure | None:
         notes = interval_note(values)
     figure.update_xaxes(title=escape(str(values.dims[-1]).replace("_", " ")))
     notes += unable
-    return mark_derived(
-        finish(figure, title, 260, values, *notes, says=says),
-        [values],
-        *selections(values, ()),
+    return say_selected(
+        finish(figure, title, 260, values, *notes, says=says), *selections(values)
     )

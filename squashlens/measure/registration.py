@@ -17,16 +17,13 @@ from squashlens.model.memory import awaited
 from squashlens.model.proof import public
 from squashlens.model.text import tokens
 from squashlens.model.verify import require_sound
-from squashlens.records.joining import joined, restated
-from squashlens.records.results import provenance
+from squashlens.records.joining import joined
+from squashlens.records.provenance import provenance
 from squashlens.run.captured import Capture
 from squashlens.run.captures.pairs import refuse_keywords_of_capture
 
 T = TypeVar("T")
 P = ParamSpec("P")
-ALONE = "each prompt was measured by itself"
-NOTE = f"{ALONE}; after its own tokens, values are NaN, token is '' and token_id is -1"
-
 Prompts = Literal["as given", "one", "equal", "dependent"]
 
 
@@ -117,10 +114,4 @@ def _side_by_side(results: list[Any], lengths: list[int]) -> xr.DataArray | xr.D
     """The results of single prompts along a new dimension `prompt`, padded to the longest, and their `n_tokens`."""
     together: Any = joined(dict(enumerate(results)), "prompt")
     order = [name for name in ("to_layer", "prompt") if name in together.dims]
-    together = together.transpose(*order, ...).assign_coords(
-        n_tokens=("prompt", lengths)
-    )
-    note = NOTE if "position" in together.dims else ALONE
-    return restated(
-        together, {"unequal_lengths": note} if len(set(lengths)) > 1 else {}
-    )
+    return together.transpose(*order, ...).assign_coords(n_tokens=("prompt", lengths))

@@ -27,8 +27,7 @@ from squashlens.pages.first_screen import (
 )
 from squashlens.pages.maps.payload import fact_text, load_of
 from squashlens.pages.markup import template
-from squashlens.records.facts import named_models
-from squashlens.records.results import provenance
+from squashlens.records.provenance import models_of, provenance
 from squashlens.records.sentences import certainty_of_norms, escape, percent, sentence
 from squashlens.saving.files import PAGES, require_output, write
 
@@ -454,7 +453,7 @@ def render(
         map=view.section(),
         tokens=_strip(evidence),
         strip=dependence(evidence)[1],
-        model=named_models(facts)[0],
+        model=models_of(evidence.measured)[0],
         parts=drawn(parts),
         folded=drawn(_of_the_prompt(evidence)),
         code=_code(

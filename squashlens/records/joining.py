@@ -1,4 +1,4 @@
-"""Join results along a new dimension, where each keeps its own provenance."""
+"""Join results along a new dimension. xarray joins; padding of tokens, and whether they are one quantity, is ours."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,14 +9,16 @@ import xarray as xr
 from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.records.facts import CHANGED, Facts, read_facts, together
-from squashlens.records.results import R, is_measured, own_facts, sealed, stored_facts
-from squashlens.saving.stored import OF_ALL, Result, as_dataset, texts_of
+from squashlens.records.provenance import R, Result, names_of
 
-TOKENS = {
-    "token": "",
-    "token_id": -1,
-}  # after the last token of a prompt that is shorter than others
+# After the last token of a prompt that is shorter than others.
+PADDING = {"token": "", "token_id": -1}
+# Certificates of several parts hold for all of them: the largest rounding, and the sum of what may fail.
+OF_CERTIFICATES = {
+    "rounding": max,
+    "failure_probability": sum,
+    "estimated_tightness": max,
+}
 
 
 @validated
@@ -29,7 +31,8 @@ def concat(
     a longer prompt, has NaN there, so that whole numbers and truth values become floating-point numbers. Positions are
     aligned by number and not by token: where the parts have different tokens, `token` and `token_id` are those of each
     part, over (`dim`, position); after a part's own tokens, whose number is the coordinate `n_tokens`, `token` is ""
-    and `token_id` is −1. Figures, tables and `answer_frequencies` leave the padding of a selected part out.
+    and `token_id` is −1. A part that is selected keeps this padding, which figures, tables and `answer_frequencies`
+    leave out. ``xr.concat`` joins results of equal labels just as well.
 
     Args:
         result: results of one measurement, by the labels that they get along `dim`.
@@ -37,14 +40,13 @@ def concat(
 
     Returns:
         DataArray or Dataset with the leading dimension `dim`. The provenance of ``result.sel({dim: label})`` is that
-        of the part with this label; in the provenance of the whole, facts that differ are lists. For certificates,
-        `rounding` is the largest of the parts' values, and `failure_probability` is their sum: an upper bound on the
-        probability that any number of any part is too low. The whole is measured if all parts are.
+        of the part with this label. For certificates, `rounding` is the largest of the parts' values, and
+        `failure_probability` is their sum: an upper bound on the probability that any number of any part is too low.
 
     Raises:
         InputError: no results, results of different measurements, of different variables or with different units or
-            definitions (such as another norm), labels of which some are text and some numbers, a `dim` that the
-            results already have, or a result that has no provenance.
+            definitions (such as another norm), labels of which some are text and some numbers, or a `dim` that the
+            results already have.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
@@ -67,287 +69,148 @@ def concat(
             "Some labels of result= are text and some are numbers.",
             "Give labels of one kind.",
         )
-    result = {label: restored(part) for label, part in result.items()}
-    facts = [own_facts(part, stored_facts(part)) for part in result.values()]
-    # A part may have a label along `dim` from a selection.
-    parts: Any = {
-        n: part.drop_vars(dim) if dim in part.coords and not part[dim].ndim else part
-        for n, part in result.items()
-    }
-    first, *others = parts
-    meanings = {
-        label: _meanings(parts[label], stored)
-        for label, stored in zip(parts, facts, strict=True)
-    }
-    for label in others:
-        _require_alike({each: meanings[each] for each in (first, label)})
-    part = parts[first]
-    if dim in {*part.dims, *part.coords, *meanings[first]}:
+    parts: Any = {label: _without_label(part, dim) for label, part in result.items()}
+    first = next(iter(parts))
+    if dim in {*parts[first].dims, *_meanings(parts[first])}:
         raise InputError(
             f"These results already have {dim!r}.",
             "Give another dim=, or select one label along it in each result.",
         )
+    for label, part in parts.items():
+        _require_alike(parts[first], part, first, label)
     try:
-        return joined(
-            parts, dim, facts, measured=all(map(is_measured, result.values()))
-        )
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        NotImplementedError,
-    ) as error:  # labels that occur twice, or stacked ones
+        return joined(parts, dim)
+    except (ValueError, TypeError, KeyError, NotImplementedError) as error:
+        # Labels that occur twice, or stacked ones.
         raise InputError(
             f"These results cannot be aligned: {error}",
             "Give results that are not reshaped.",
         ) from error
 
 
-def joined(
-    results: Mapping[Any, R],
-    dim: str,
-    facts: Sequence[Facts] | None = None,
-    *,
-    measured: bool = True,
-) -> R:
-    """Results joined along a new leading `dim`, labelled by the keys; each keeps its provenance."""
-    whole, stored = stacked(
-        results,
-        dim,
-        list(map(stored_facts, results.values())) if facts is None else facts,
-    )
-    return sealed(
-        whole,
-        together(dim, np.array(list(results)).tolist(), stored),
-        measured=measured,
-    )
-
-
-def stacked(
-    results: Mapping[Any, R], dim: str, facts: Sequence[Facts]
-) -> tuple[R, list[Facts]]:
-    """Results along a new leading `dim`, without a provenance of the whole, and the facts of each for `together`."""
-    parts = list(map(as_dataset, aligned(results).values()))
-    labels = xr.Variable(dim, np.array(list(results)))
+def joined(results: Mapping[Any, R], dim: str) -> R:
+    """Results along a new leading `dim`, labelled by the keys; each keeps its provenance."""
+    parts: list[Any] = aligned(list(results.values()))
     whole: Any = xr.concat(
         parts,
-        dim=labels,
+        dim=xr.Variable(dim, np.array(list(results))),
         data_vars="all",
         coords="different",
         compat="equals",
         join="exact",
-        combine_attrs="override",
+        combine_attrs=_joined_attributes,
     )
-    for name, values in whole.data_vars.items():
-        values.attrs = _joined_attributes([part[name].attrs for part in parts])
-    own = [_own(as_dataset(part), whole) for part in results.values()]
-    return _in_kind(whole, next(iter(results.values()))), [
-        each | mine for each, mine in zip(facts, own, strict=True)
-    ]
+    shared = [name for name in names_of(whole) if dim not in whole[name].dims]
+    along = {name: whole[name].expand_dims({dim: whole[dim]}) for name in shared}
+    return whole.assign_coords(along)
 
 
-def _own(part: xr.Dataset, whole: xr.Dataset) -> Facts:
-    """What joining changes in a part: the labels of its dimensions, types of variables, and attributes."""
-    attributes = {
-        str(name): {
-            k: v
-            for k, v in values.attrs.items()
-            if k not in OF_ALL and whole[name].attrs.get(k) != v
-        }
-        for name, values in part.data_vars.items()
-    }
-    return {
-        "labels": {
-            dim: part[dim].values.tolist()
-            for dim in part.dims
-            if part.sizes[dim] != whole.sizes[dim]
-        },
-        "types": {
-            name: values.dtype.str
-            for name, values in part.variables.items()
-            if values.dtype.kind in "biu"
-        },
-        "attributes": {
-            name: changed for name, changed in attributes.items() if changed
-        },
-    }
-
-
-def restored(result: Any) -> Any:
-    """One part that was selected from a joined result, as it was before; any other result as it is.
-
-    The part loses the labels that only other parts have, and gets back its own types and attributes. What is NaN in the
-    part itself stays.
-    """
-    stored = stored_facts(result) if len(texts_of(result)) == 1 else {}
-    own = own_facts(result, stored)
-    if not own.keys() & {*CHANGED}:
-        return result
-    whole = as_dataset(result).copy(deep=False)
-    for dim, labels in own["labels"].items():
-        there = whole[dim].values.tolist() if dim in whole.dims else []
-        others = [place for place, label in enumerate(there) if label not in labels]
-        over = [
-            values
-            for values in whole.data_vars.values()
-            if dim in values.dims and values.dtype.kind == "f"
-        ]
-        if others and not any(
-            values[{dim: others}].notnull().any() for values in over
-        ):  # or the labels were changed
-            whole = whole.isel(
-                {dim: [there.index(label) for label in labels if label in there]}
-            )
-    with np.errstate(invalid="ignore"):
-        typed = {
-            name: whole[name].astype(kind)
-            for name, kind in own["types"].items()
-            if name in whole.variables
-        }
-    whole = whole.assign(
-        {
-            name: values
-            for name, values in typed.items()
-            if (values == whole[name]).all()
-        }
-    )
-    for name in whole.data_vars:
-        whole[name].attrs.update(own["attributes"].get(name, {}))
-    return _in_kind(whole, result)
-
-
-def _in_kind(whole: Any, like: R) -> R:
-    """The array in a Dataset that was made of one; otherwise the Dataset."""
-    return (
-        whole
-        if isinstance(like, xr.Dataset)
-        else next(iter(whole.data_vars.values())).rename(like.name)
-    )
-
-
-def restated(result: R, facts: Mapping[str, Any]) -> R:
-    """The same result with additional facts, signed as it is now: for what a measurement or a figure made of it."""
-    return sealed(result, stored_facts(result) | dict(facts))
-
-
-def aligned(parts: Mapping[Any, R]) -> dict[Any, R]:
+def aligned(parts: Sequence[R]) -> list[R]:
     """The parts over the labels of all of them, padded with NaN, "" and, in token ids, −1."""
-    first = next(iter(parts.values()))
-    wanted: dict[Any, np.ndarray] = {}
-    for dim in first.dims:
-        labels = [
-            np.asarray(part.coords[dim])
-            for part in parts.values()
-            if dim in part.coords
-        ]
-        if any(not np.array_equal(each, labels[0]) for each in labels[1:]):
-            every = np.concatenate(labels)
-            values, places = np.unique(every, return_index=True)
-            wanted[dim] = (
-                values if every.dtype.kind in "iuf" else every[np.sort(places)]
-            )  # texts as they first occur
-    sized = {
-        label: _with_size(part) if "position" in wanted else part
-        for label, part in parts.items()
-    }
-    return (
-        {label: padded(part, wanted) for label, part in sized.items()}
-        if wanted
-        else sized
-    )
+    union: dict[Any, np.ndarray] = {}
+    for dim in parts[0].dims:
+        labels = [part.indexes[dim] for part in parts if dim in part.indexes]
+        if any(not own.equals(labels[0]) for own in labels[1:]):
+            union[dim] = _union(labels)
+    if "position" in union:
+        parts = [_with_size(part) for part in parts]
+    return [padded(part, union) for part in parts] if union else list(parts)
 
 
-def padded(part: R, wanted: Mapping[Any, Any]) -> R:
+def _union(labels: Sequence[Any]) -> np.ndarray:
+    """All labels: numbers in ascending order, texts as they first occur."""
+    every = np.concatenate([own.to_numpy() for own in labels])
+    if every.dtype.kind in "iuf":
+        return np.unique(every)
+    return np.array(list(dict.fromkeys(every.tolist())))
+
+
+def padded(part: R, labels: Mapping[Any, Any]) -> R:
     """A result over these labels, with what stands for a missing value of each variable and coordinate."""
+    whole: Any = (
+        part.to_dataset(name=VALUES) if isinstance(part, xr.DataArray) else part
+    )
     fill: dict[Any, Any] = {}
-    whole: Any = as_dataset(part)
-    for name, values in whole.variables.items():
-        if values.dtype.kind == "b" and wanted.keys() & {
-            *values.dims
-        }:  # xarray would make an array of objects of it
+    for name, variable in whole.variables.items():
+        # xarray would make an array of objects of truth values and NaN.
+        if variable.dtype.kind == "b" and labels.keys() & {*variable.dims}:
             whole = whole.assign({name: whole[name].astype(float)})
-        fill[name] = TOKENS.get(str(name), "" if values.dtype.kind in "OU" else np.nan)
-    return _in_kind(whole.reindex(wanted, fill_value=fill), part)
+        is_text = variable.dtype.kind in "OUT"
+        fill[name] = PADDING.get(str(name), "" if is_text else np.nan)
+    whole = whole.reindex(labels, fill_value=fill)
+    return whole[VALUES].rename(part.name) if isinstance(part, xr.DataArray) else whole
+
+
+VALUES = "values of an array"
+
+
+def without_padding(result: Any) -> Any:
+    """A single prompt's result for its own tokens, without what follows them where it was joined with longer ones."""
+    size = result.coords.get("n_tokens")
+    if size is None or size.ndim or "position" not in result.dims:
+        return result
+    return result.isel(position=result["position"].values < size.item())
 
 
 def _with_size(part: R) -> R:
     """A part with the number of its own tokens, which several prompts of unequal lengths have already."""
+    if "n_tokens" in part.coords:
+        return part
     size = part.sizes["position"]
-    own = (
-        ("prompt", np.full(part.sizes["prompt"], size))
-        if "prompt" in part.dims
-        else size
-    )
-    return part if "n_tokens" in part.coords else part.assign_coords(n_tokens=own)
+    if "prompt" not in part.dims:
+        return part.assign_coords(n_tokens=size)
+    return part.assign_coords(n_tokens=("prompt", np.full(part.sizes["prompt"], size)))
 
 
-def _meanings(part: Result, facts: Facts) -> dict[str, str]:
-    """What each variable of a result is: its long name, units, dimensions, and the measurements that made it."""
-    calls = read_facts(facts, lambda _: None).get("call", {})
-    each = [
-        call.get("function")
-        for call in (calls if isinstance(calls, list) else [calls])
-        if isinstance(call, dict)
-    ]
-    made = sorted(
-        {
-            str(name)
-            for part in each
-            for name in (part if isinstance(part, list) else [part])
-        }
-    )
-    kind, named = (
-        ("Dataset", part.data_vars)
-        if isinstance(part, xr.Dataset)
-        else ("DataArray", {part.name: part})
-    )
+def _without_label(part: Result, dim: str) -> Result:
+    """A part without the label along `dim` that it may have from a selection."""
+    is_label = dim in part.coords and not part[dim].ndim
+    return part.drop_vars(dim) if is_label else part
+
+
+def _meanings(part: Result) -> dict[str, str]:
+    """What each variable of a result is: its long name, units, dimensions, and the measurement that made it."""
+    is_array = isinstance(part, xr.DataArray)
+    variables: Any = {part.name: part} if is_array else part.data_vars
+    maker = " and ".join(names_of(part)) or "no provenance"
     return {
         str(
             name
         ): f"{values.attrs.get('long_name')} ({values.attrs.get('units')}) over "
-        f"({', '.join(sorted(map(str, values.dims)))}), in a {kind} of {' and '.join(made)}"
-        for name, values in named.items()
+        f"({', '.join(sorted(map(str, values.dims)))}), in a {type(part).__name__} with {maker}"
+        for name, values in variables.items()
     }
 
 
-def _require_alike(meanings: Mapping[Any, Mapping[str, str]]) -> None:
+def _require_alike(first: Result, second: Result, label: Any, other: Any) -> None:
     """Raise an error unless two results have the same variables, with the same meanings."""
-    (first, here), (second, there) = meanings.items()
-    differ = [name for name in {**here, **there} if here.get(name) != there.get(name)]
-    if differ:
-        kept = (
-            f", or give `result.drop_vars({differ!r}, errors='ignore')` of each"
-            if {*here} - {*differ}
-            else ""
-        )
-        raise InputError(
-            f"{differ[0]!r} is not the same quantity in {short_repr(first)} and {short_repr(second)}: "
-            f"{here.get(differ[0], 'missing')}; and {there.get(differ[0], 'missing')}.",
-            f"Measure both with the same options{kept}. `squashlens.results.table` takes results of any kind.",
-        )
-
-
-def _joined_attributes(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The attributes that all joined variables have in common, with the certificate of all, and "or" between others."""
-    of: dict[str, Any] = {
-        "rounding": max,
-        "failure_probability": sum,
-        "estimated_tightness": max,
-    }
-    of |= dict.fromkeys(
-        ("long_name", "units"),
-        lambda texts: " or ".join(dict.fromkeys(map(str, texts))),
+    here, there = _meanings(first), _meanings(second)
+    names = dict.fromkeys([*here, *there])
+    differing = [name for name in names if here.get(name) != there.get(name)]
+    if not differing:
+        return
+    name = differing[0]
+    kept = ""
+    if len(differing) < len(names):
+        kept = f", or give `result.drop_vars({differing!r}, errors='ignore')` of each"
+    raise InputError(
+        f"{name!r} is not the same quantity in {short_repr(label)} and {short_repr(other)}: "
+        f"{here.get(name, 'missing')}; and {there.get(name, 'missing')}.",
+        f"Measure both with the same options{kept}. `squashlens.results.table` takes results of any kind.",
     )
-    values = {
-        name: [attrs[name] for attrs in each]
-        for name in each[0]
-        if all(name in attrs for attrs in each)
-    }
-    alike = {
-        name: several[0]
-        for name, several in values.items()
-        if all(value == several[0] for value in several)
-    }
-    return alike | {
-        name: of[name](several) for name, several in values.items() if name in of
-    }
+
+
+def _joined_attributes(
+    attributes: Sequence[Mapping[str, Any]], context: Any
+) -> dict[str, Any]:
+    """The attributes that all joined variables have in common, and the certificate of all."""
+    shared = dict(attributes[0])
+    for own in attributes[1:]:
+        shared = {
+            name: value for name, value in shared.items() if own.get(name) == value
+        }
+    for name, combine in OF_CERTIFICATES.items():
+        values = [own[name] for own in attributes if name in own]
+        if values:
+            shared[name] = combine(values)
+    return shared

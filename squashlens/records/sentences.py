@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import xarray as xr
 
-from squashlens.records.results import facts_of
+from squashlens.records.provenance import facts_of
 
 HIDDEN = {
     "Cc",

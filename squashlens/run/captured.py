@@ -21,7 +21,7 @@ from squashlens.model.hooking.standing import ambient, key_of
 from squashlens.model.proof import fingerprint_of, proof_of
 from squashlens.model.snapshot import Snapshot
 from squashlens.model.text.tokens import Prompts
-from squashlens.records.results import MODEL_UNITS, signed
+from squashlens.records.labels import MODEL_UNITS, dataset_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -188,11 +188,12 @@ class Capture(CaptureBase):
         if self.patterns:
             coords["block"] = ("block", np.array(sorted(self.patterns)))
         facts = {
+            "call": {"function": "capture"},
             "fingerprint": self.fingerprint,
             "ambient_hooks": self.ambient_hooks,
             "dtype": self.dtype,
         }
-        return signed("activations of one forward pass", coords, data, facts)
+        return dataset_of("activations of one forward pass", coords, data, facts)
 
 
 def listed_numbers(numbers: Iterable[int]) -> str:

@@ -36,16 +36,8 @@ from squashlens.model.text import tokens
 from squashlens.model.text.context import display_tokens
 from squashlens.model.text.start import start_of
 from squashlens.model.verify import require_sound
-from squashlens.records.joining import restated
-from squashlens.records.results import (
-    Variable,
-    attributes,
-    is_measured,
-    position_coords,
-    sealed,
-    signed,
-    versions,
-)
+from squashlens.records.labels import Variable, array_of, dataset_of, position_coords
+from squashlens.records.provenance import versions
 from squashlens.run.captured import Capture, PromptOrCapture
 from squashlens.run.streamed import implementation
 from squashlens.saving.journal import Journal
@@ -275,16 +267,12 @@ class Run:
     ) -> xr.DataArray:
         """The result for a single `to_layer`, or the results for a list along a leading dimension `to_layer`."""
         if isinstance(to_layer, int | str):
-            result = found[cast(Target, to_layer)]
-            return (
-                result if is_measured(result) else restated(result, {})
-            )  # it may have got coordinates
+            return found[cast(Target, to_layer)]
         names = xr.Variable("to_layer", [str(to) for to in found])
-        together = cast(
-            xr.DataArray,
-            xr.concat(list(found.values()), dim=names, combine_attrs="override"),
+        together = xr.concat(
+            list(found.values()), dim=names, coords="different", compat="equals"
         )
-        return restated(together, {})
+        return cast(xr.DataArray, together)
 
     def as_run(self) -> Mapping[str, Any]:
         """The facts, in which attention is as it ran: a fused kernel may have failed since the run began."""
@@ -316,10 +304,8 @@ class Run:
     ) -> xr.DataArray:
         """A DataArray of one variable, given as (dimensions, values, long name, units), with its provenance."""
         dims, values, text, units = variable
-        found = xr.DataArray(
-            _numpy(values), coords, dims, name, attributes(text, units)
-        )
-        return sealed(found, {**self.as_run(), **extra})
+        plain = (dims, _numpy(values), text, units)
+        return array_of(name, coords, plain, {**self.as_run(), **extra})
 
     def dataset(
         self,
@@ -332,7 +318,7 @@ class Run:
             name: (dims, _numpy(values), text, unit)
             for name, (dims, values, text, unit) in variables.items()
         }
-        return signed(long_name, coords, plain, self.as_run())
+        return dataset_of(long_name, coords, plain, self.as_run())
 
     def coords(self) -> tuple[tuple[str, ...], dict[str, Any]]:
         """The dimensions of values per token, and the coordinates that label the tokens; or those of spans."""

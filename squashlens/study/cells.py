@@ -14,7 +14,7 @@ from squashlens.bars import quiet
 from squashlens.errors import InputError
 from squashlens.model.agreement import dtype_to_run_in
 from squashlens.model.digests import sha256
-from squashlens.records.results import versions
+from squashlens.records.provenance import versions
 from squashlens.study import measurements as known
 from squashlens.study.description import Grid
 from squashlens.study.identity import plain

@@ -1,6 +1,5 @@
 """The results of a grid as one Dataset, joined along the arguments that are varied, and the rows of a scan."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,10 +8,7 @@ import pandas as pd
 import xarray as xr
 
 from squashlens.errors import InputError
-from squashlens.records.facts import Facts, together
-from squashlens.records.joining import padded, stacked
-from squashlens.records.results import sealed
-from squashlens.saving.stored import PROVENANCE
+from squashlens.records.joining import joined, padded
 from squashlens.study.cells import Cell
 from squashlens.study.description import Grid
 from squashlens.study.store import Store
@@ -33,13 +29,10 @@ def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
         raise InputError(cause, "Describe them in several grids.")
     taken = {*map(str, first.variables), *map(str, first.dims)}
     axes = {axis_name(name, taken): list(labels) for name, labels in grid.axes.items()}
-    whole, facts = _along(axes, parts)
-    whole = whole.set_coords("cell")
+    whole = _along(axes, parts).set_coords("cell")
     if "n_tokens" in whole.coords and not whole["n_tokens"].ndim:
         whole = whole.drop_vars("n_tokens")
-    whole.attrs = {"study": str(store.root), "grid": grid.name}
-    proven = any(PROVENANCE in part.attrs for part in parts.values())
-    return sealed(whole, facts) if proven else whole
+    return whole.assign_attrs(study=str(store.root), grid=grid.name)
 
 
 def rows(grid: Grid, cells: Sequence[Cell], store: Store) -> pd.DataFrame:
@@ -85,21 +78,16 @@ def _form(part: xr.Dataset) -> set[Any]:
 
 def _along(
     axes: Mapping[str, list[Any]], cells: Mapping[tuple[Any, ...], xr.Dataset]
-) -> tuple[xr.Dataset, Facts]:
-    """The cells joined along all axes, and what each states; cells that are missing are NaN, and state nothing."""
+) -> xr.Dataset:
+    """The cells joined along all axes; those that are missing are NaN, and have no provenance."""
     if not axes:
-        return cells[()], json.loads(cells[()].attrs.get(PROVENANCE, "{}"))
+        return cells[()]
     (dim, labels), *inner = axes.items()
     groups: dict[Any, dict[tuple[Any, ...], xr.Dataset]] = {}
     for place, cell in cells.items():
         groups.setdefault(place[0], {})[place[1:]] = cell
-    here = [label for label in labels if label in groups]
-    parts, stated = zip(
-        *(_along(dict(inner), groups[label]) for label in here), strict=True
-    )
-    whole, own = stacked(dict(zip(here, parts, strict=True)), dim, stated)
-    facts_of = dict(zip(here, own, strict=True))
-    facts = together(dim, labels, [facts_of.get(label) for label in labels])
-    if len(here) < len(labels):
-        whole = padded(whole, {dim: np.array(labels)})
-    return whole, facts
+    parts = {
+        label: _along(dict(inner), groups[label]) for label in labels if label in groups
+    }
+    whole = joined(parts, dim)
+    return padded(whole, {dim: np.array(labels)}) if len(parts) < len(labels) else whole

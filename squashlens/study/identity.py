@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from squashlens._typing import short_repr
 from squashlens.errors import InputError
 from squashlens.model.digests import PLAIN, text_of
-from squashlens.saving.stored import Result, digests
+from squashlens.records.provenance import Result
+from squashlens.records.tables import as_dataset
 
 
 def plain(value: Any, outer: tuple[int, ...] = ()) -> Any:
@@ -35,7 +36,7 @@ def plain(value: Any, outer: tuple[int, ...] = ()) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Result):
-        return digests(value)
+        return inside(as_dataset(value).to_dict())
     if isinstance(value, PLAIN | type | Tensor | np.ndarray):
         return text_of(value)
     if isinstance(value, types.CodeType):  # without the place of its source

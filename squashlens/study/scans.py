@@ -24,7 +24,8 @@ import pandas as pd
 from squashlens._typing import positive, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, SquashlensError
-from squashlens.saving.stored import Result, as_dataset
+from squashlens.records.provenance import Result
+from squashlens.records.tables import as_dataset
 from squashlens.study.measurements import call
 from squashlens.study.store import extra
 

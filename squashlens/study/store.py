@@ -1,6 +1,6 @@
 """The files of a study: one for each cell that is done or has failed, named by its key.
 
-    results/ab/ab12….json      a result as `sl.results.save` writes it (a large one is .nc, the rows of a scan .parquet)
+    results/ab/ab12….nc        a result as `sl.results.save` writes it (the rows of a scan are .parquet)
     failures/cd/cd34….json     why a cell could not be computed
 
 A file is written under a temporary name, flushed to the disk and renamed, so that it is whole, or is not there. So a
@@ -19,10 +19,12 @@ from typing import Any
 import xarray as xr
 
 from squashlens.errors import InputError
+from squashlens.records.files import result_of
+from squashlens.records.provenance import Result
+from squashlens.records.tables import as_dataset
 from squashlens.saving.files import refusing, require_folder, write
-from squashlens.saving.stored import Result, parsed, result_of
 
-ENDINGS = (".json", ".nc", ".parquet")
+ENDINGS = (".nc", ".parquet")
 STALE = 3600  # seconds after which a temporary file is of a process that was killed
 
 
@@ -103,15 +105,15 @@ class Store:
             return f"The record cannot be read: {error!r}. run(retry=True) computes the cell again."
 
     def dataset(self, key: str) -> xr.Dataset:
-        """The result of a cell that is done, as the Dataset that is stored."""
-        path = self.find(key)
-        if path is None or path.suffix == ".parquet":
-            raise InputError(f"The store has no result {key!r}.", "See `status()`.")
-        return parsed(path.read_bytes(), path)
+        """The result of a cell that is done as a Dataset."""
+        return as_dataset(self.result(key))
 
     def result(self, key: str) -> Result:
         """The result of a cell."""
-        return result_of(self.dataset(key))
+        path = self.find(key)
+        if path is None or path.suffix == ".parquet":
+            raise InputError(f"The store has no result {key!r}.", "See `status()`.")
+        return result_of(path.read_bytes(), path)
 
     def _path(self, kind: str, key: str, ending: str) -> Path:
         return self.root / kind / key[:2] / f"{key}{ending}"

@@ -13,15 +13,13 @@ import xarray as xr
 from squashlens._typing import short_repr
 from squashlens.bars import quiet
 from squashlens.errors import InputError, SquashlensError
-from squashlens.saving.stored import Result, as_bytes
+from squashlens.records.files import content_of
+from squashlens.records.provenance import Result
 from squashlens.study import measurements as known
 from squashlens.study.cells import Cell, Model
 from squashlens.study.scans import reason_of, shard
 from squashlens.study.store import Store
 
-LARGE = (
-    1 << 20
-)  # bytes of a result from which it is stored as netCDF, which is slower to write and smaller
 _one = (
     threading.Lock()
 )  # a worker of Dask may have several threads, and a process has one model
@@ -101,8 +99,7 @@ def _measured(cell: Cell, device: str | None) -> tuple[str, bytes]:
         if cell.source is not None and cell.span is not None:
             return ".parquet", shard(cell.source.prompts(*cell.span), measure_prompt)
         result = measure()
-    ending = ".nc" if result.nbytes > LARGE else ".json"
-    return ending, as_bytes(result, ending)
+    return ".nc", content_of(result)
 
 
 def _model(wanted: Model, device: str | None) -> Any:

@@ -17,7 +17,8 @@ from torch import Tensor
 from squashlens._typing import Distance, dtype_name
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.records.results import Variable, signed, versions
+from squashlens.records.labels import Variable, dataset_of
+from squashlens.records.provenance import versions
 from squashlens.synthetic.stack import Stack, chosen_lengths, chosen_seeds
 from squashlens.synthetic.stack_passes import last_tokens
 from squashlens.theory.distances import distance
@@ -95,7 +96,7 @@ def convergence(
         ("layer",),
         "last tokens of v and v*",
     )
-    return signed(
+    return dataset_of(
         "convergence of a synthetic stack",
         {"seed": numbers, "layer": list(range(1, stack.depth + 1)), "length": chosen},
         {

@@ -13,7 +13,7 @@ from torch import Tensor
 from squashlens._typing import positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.records.results import signed
+from squashlens.records.labels import dataset_of
 from squashlens.synthetic.convergence import (
     FEWEST,
     facts,
@@ -105,7 +105,7 @@ def softmax_total_variation(
     )
     leading = power_law(n[among], found[:, among] / (1 - k / n[among]))[0]
     expected = torch.where(n > k, expected_variation(n, k, noise), torch.nan)
-    return signed(
+    return dataset_of(
         "total variation of two growing softmaxes",
         {"seed": numbers, "length": chosen},
         {

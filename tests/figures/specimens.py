@@ -14,8 +14,7 @@ import squashlens as sl
 from squashlens.checks.results import dims_by_name
 from squashlens.figures.drawing import decorator
 from squashlens.figures.separations import VERDICTS
-from squashlens.records.joining import restated
-from squashlens.records.results import sealed
+from squashlens.records.provenance import with_provenance
 from tests import measurements
 
 WORDS = (
@@ -123,7 +122,9 @@ def made(
             dims,
             1 / (1 + values) if name.startswith(tuple(share.split())) else values,
         )
-    return sealed(found, {"model": LONG, "call": {"norm": "linf"} | call})
+    return with_provenance(
+        found, {"model": LONG, "call": {"function": "made", "norm": "linf"} | call}
+    )
 
 
 def ends(name: str) -> str:
@@ -148,7 +149,7 @@ def bound(count: int) -> xr.DataArray:
         "long_name": "upper bound on the influence of each token on the query",
         "units": "‖∂y‖/‖∂v‖",
     }
-    return restated(found, {})
+    return found
 
 
 def map_of(count: int) -> xr.DataArray:
@@ -160,7 +161,7 @@ def map_of(count: int) -> xr.DataArray:
         found["position"] < count - 2, 0.0
     )
     found.attrs |= {"long_name": "Jacobian norm", "units": "1"}
-    return sealed(found, {"model": LONG})
+    return with_provenance(found, {"model": LONG, "call": {"function": "made"}})
 
 
 def with_low(count: int) -> xr.DataArray:
@@ -168,7 +169,7 @@ def with_low(count: int) -> xr.DataArray:
     found = bound(count)
     low = found.values / 30
     low[3] = 0
-    return restated(found.assign_coords(low=("position", low)), {})
+    return found.assign_coords(low=("position", low))
 
 
 def shares(count: int, **rows: range) -> xr.DataArray:
@@ -190,9 +191,7 @@ def paths(count: int) -> xr.Dataset:
         share="share",
     )
     walks = np.sort(np.random.default_rng(0).integers(0, count, (8, 27)), axis=1)
-    return with_tokens(
-        restated(found.assign(position_at=(("path", "layer"), walks)), {})
-    )
+    return with_tokens(found.assign(position_at=(("path", "layer"), walks)))
 
 
 def depth_limit() -> xr.Dataset:
@@ -202,7 +201,7 @@ def depth_limit() -> xr.Dataset:
         share="p o",
     )
     rest = (1 + found["block"]) / 13 * 0.9 ** found["depth"]
-    return restated(found.assign(rest=rest), {})
+    return found.assign(rest=rest)
 
 
 def needle() -> xr.Dataset:
@@ -238,7 +237,7 @@ def relative(found: xr.Dataset) -> xr.Dataset:
     found["distance"].attrs["units"] = measurements.result("collapse relative")[
         "distance"
     ].attrs["units"]
-    return restated(found, {})
+    return found
 
 
 def ablation() -> xr.Dataset:
@@ -286,11 +285,8 @@ def hops() -> xr.DataArray:
 
 
 def sinks() -> xr.DataArray:
-    return restated(
-        shares(60, block=range(26)).assign_coords(
-            sink=("position", np.arange(60) == 0)
-        ),
-        {},
+    return shares(60, block=range(26)).assign_coords(
+        sink=("position", np.arange(60) == 0)
     )
 
 
@@ -302,7 +298,7 @@ def influence_by_distance() -> xr.Dataset:
         f"{ends('exponent')} floor amplitude exponent_at_end: quantity layer",
         "influence: quantity layer distance",
     )
-    return restated(found.assign(exponent_at_end=found["exponent_at_end"] > 1), {})
+    return found.assign(exponent_at_end=found["exponent_at_end"] > 1)
 
 
 def jacobian(count: int) -> xr.Dataset:
@@ -329,7 +325,7 @@ def total_variation() -> xr.Dataset:
         "total_variation: seed length",
         "expected: length",
     )
-    return restated(found.assign(numbers), {})
+    return found.assign(numbers)
 
 
 def compare() -> xr.Dataset:
@@ -423,7 +419,7 @@ def readout() -> xr.Dataset:
         verdict=("length", said * 2),
         **{name: ("length", values) for name, values in probes.items()},
     )
-    return restated(found, {})
+    return found
 
 
 def judged() -> xr.Dataset:
@@ -439,11 +435,8 @@ def judged() -> xr.Dataset:
         "answer": [str(n) for n in range(12)],
         "answer_after": [str(n) for n in range(1, 13)],
     }
-    return restated(
-        found.assign_coords(
-            {name: ("pair", values) for name, values in labels.items()}
-        ),
-        {},
+    return found.assign_coords(
+        {name: ("pair", values) for name, values in labels.items()}
     )
 
 

@@ -12,12 +12,11 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.figures.drawing.page_blocks import Page
 from squashlens.measure.answers.frequencies import Answer, score_answers
-from squashlens.records.joining import restated
-from squashlens.records.results import sealed
+from squashlens.records.provenance import with_provenance
 
 MODES = ("answer_only", "cot", "cot_few_shot")
 LENGTHS = [5, 10, 40]
-WHO = {"model": "<i>hosted</i>"}
+WHO = {"model": "<i>hosted</i>", "call": {"function": "evaluate"}}
 
 
 def values(points: Any) -> np.ndarray:
@@ -82,7 +81,11 @@ def mute(tiny: Any) -> xr.Dataset:
 @pytest.fixture(scope="module")
 def joined() -> xr.Dataset:
     """Made up: four lengths, one of each verdict."""
-    facts = {"model": "<b>", "task": {"name": "count & tell"}}
+    facts = {
+        "model": "<b>",
+        "call": {"function": "collapse_vs_readout"},
+        "task": {"name": "count & tell"},
+    }
     over = ("length",)
     share = np.array([1, 0.75, 0.25, 0])
     shares = {
@@ -117,7 +120,7 @@ def joined() -> xr.Dataset:
         },
         coords={"length": [10, 20, 60, 100], "seed": [0, 1, 2]},
     )
-    return sealed(found, facts)
+    return with_provenance(found, facts)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +130,14 @@ def probed() -> xr.Dataset:
         {"r2": (("layer", "length"), r2), "r2_y": (("length",), [0.9, np.nan, 0.8])},
         coords={"layer": [0, 1], "length": [8, 16, 64]},
     )
-    return sealed(found, {"model": "tiny-gemma", "task": {"name": "counting"}})
+    return with_provenance(
+        found,
+        {
+            "model": "tiny-gemma",
+            "call": {"function": "probe_count"},
+            "task": {"name": "counting"},
+        },
+    )
 
 
 def traces(figure: go.Figure, yaxis: str, mode: str = "lines+markers") -> list[Any]:
@@ -243,7 +253,7 @@ def test_collapse_vs_readout_draws_distances_and_verdicts(joined: xr.Dataset) ->
     assert [figure.layout.yaxis5.ticktext[int(row)] for row in marks.y] == joined[
         "verdict"
     ].values.tolist()
-    other = restated(joined.assign(verdict=("length", ["<b>?</b>"] * 4)), {})
+    other = joined.assign(verdict=("length", ["<b>?</b>"] * 4))
     assert sl.figures.collapse_vs_readout(other).layout.yaxis5.ticktext == (
         "&lt;b&gt;?&lt;/b&gt;",
     )
@@ -261,15 +271,12 @@ def test_what_the_probe_cannot_say_is_white_or_left_out(probed: xr.Dataset) -> N
         Page.of(figure).notes
         == "tiny-gemma · counting · y: the last layer's output after the final norm · blank: no R²"
     )
-    twins = restated(
-        probed.assign(
-            r2_random_model=probed["r2"] / 2, r2_random_model_y=("length", [1, 0, 0.99])
-        ),
-        {},
+    twins = probed.assign(
+        r2_random_model=probed["r2"] / 2, r2_random_model_y=("length", [1, 0, 0.99])
     )
     both = sl.figures.probe(twins)
     assert [cells.showscale for cells in both.data] == [False, True]
     said = "Median R² of y is 0.85, and 0.99 with random weights: what the probe reads is there without training"
     assert said in both.layout.title.subtitle.text.replace("<br>", " ")
-    none = restated(twins.assign(r2_random_model_y=("length", [np.nan] * 3)), {})
+    none = twins.assign(r2_random_model_y=("length", [np.nan] * 3))
     assert len(sl.figures.probe(none).data) == 1, "no twin was asked for"

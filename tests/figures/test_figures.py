@@ -11,8 +11,7 @@ from squashlens.errors import InputError
 from squashlens.figures.drawing.page_blocks import Page
 from squashlens.figures.drawing.shapes import extremes, interval
 from squashlens.figures.drawing.text import label
-from squashlens.records.joining import restated
-from squashlens.records.results import sealed
+from squashlens.records.provenance import with_provenance
 from squashlens.records.sentences import percent
 from tests.figures import specimens
 
@@ -102,19 +101,16 @@ def test_a_sentence_has_the_ends_of_what_is_drawn_if_they_are_apart(
 
 def test_a_sentence_names_labels_and_why_a_sublayer_was_selected() -> None:
     same = specimens.bound(8).copy(data=[2.0] * 8)
-    assert (
-        Page.of(sl.figures.by_token(restated(same, {}))).says
-        == "The value is 2 everywhere."
-    )
+    assert Page.of(sl.figures.by_token(same)).says == "The value is 2 everywhere."
     assert extremes(same.isel(position=[3]) * 0) == "The value is 0."
-    from_the_end = sl.figures.by_token(
-        restated(specimens.bound(8).assign_coords(query=-1), {})
-    )
+    from_the_end = sl.figures.by_token(specimens.bound(8).assign_coords(query=-1))
     assert len(from_the_end.data[0].y) == 8, "no token is after the last one"
     rates = xr.DataArray(
         [[0.1, 0.7], [0.3, 0.2]], {"block": [4, 5], "head": [0, 1]}, name="rate"
     )
-    said = Page.of(sl.figures.of(sealed(rates, {"model": "m"}))).says
+    said = Page.of(
+        sl.figures.of(with_provenance(rates, {"model": "m", "call": {"function": "f"}}))
+    ).says
     assert (
         said
         == "The largest value is 0.7 (block 4, head 1); the smallest is 0.1 (block 4, head 0)."
@@ -144,9 +140,7 @@ def test_a_share_is_said_only_above_its_nulls() -> None:
 
     def said(above: str, **others: Any) -> str:
         return Page.of(
-            sl.figures.of(
-                restated(found.assign(others).assign_coords(above_null=above), {})
-            )
+            sl.figures.of(found.assign(others).assign_coords(above_null=above))
         ).says
 
     share = "a net 31 % [0, 50] of the other half of the prompts"
@@ -172,12 +166,12 @@ def test_a_share_is_said_only_above_its_nulls() -> None:
 def test_separators_of_both_signs_have_no_effect_that_remains() -> None:
     found = specimens.ablation()
     found["distance"][:2] = [[[1.0]], [[2.0]]]
-    raised = Page.of(sl.figures.retained_by_kind(restated(found, {}))).says
+    raised = Page.of(sl.figures.retained_by_kind(found)).says
     assert raised.startswith(
         "The separators raise D at 12 of 12 lengths and lower it at 0. The largest median of the"
     )
     found["distance"][1, :, :4] = 0.5
-    both = Page.of(sl.figures.retained_by_kind(restated(found, {}))).says
+    both = Page.of(sl.figures.retained_by_kind(found)).says
     assert both == "The separators raise D at 8 of 12 lengths and lower it at 4."
 
 
@@ -186,7 +180,7 @@ def test_zeros_and_rows_without_values_are_left_out() -> None:
     compared = specimens.compare()
     compared["distance"][1, -1, 0] = compared["distance"][2, -1] = 0
     compared["accuracy"][1:3] = 0
-    figure: Any = sl.figures.changes(restated(compared, {}))
+    figure: Any = sl.figures.changes(compared)
     np.testing.assert_array_equal(
         numbers(figure.data[3].x), compared["distance"][1, -1, 1:]
     )
@@ -202,7 +196,7 @@ def test_zeros_and_rows_without_values_are_left_out() -> None:
     )
     unclear = specimens.ablation()
     unclear["retained"][:] = np.nan
-    rows: Any = sl.figures.retained_by_kind(restated(unclear, {}))
+    rows: Any = sl.figures.retained_by_kind(unclear)
     assert len(rows.layout.yaxis.ticktext) == 10
     assert len(rows.data) == 4 + 3 * 6
     edits: Any = sl.figures.retained_by_kind(
@@ -221,7 +215,7 @@ def test_zeros_and_rows_without_values_are_left_out() -> None:
 def test_a_noise_floor_far_below_is_said_and_does_not_squeeze_what_is_drawn() -> None:
     found = specimens.collapse()
     found["noise_floor"] = found["noise_floor"] * 1e-9
-    figure: Any = sl.figures.collapse_curve(restated(found, {}))
+    figure: Any = sl.figures.collapse_curve(found)
     assert "noise floor" not in {trace.name for trace in figure.data}
     highest = float(found["noise_floor"].sel(layer=26).max())
     said = float(
@@ -239,7 +233,7 @@ def test_a_draw_of_the_same_content_is_left_out() -> None:
     draws = found["unrelated"].copy()
     draws[0, :, 0], draws[1, -1, 3] = floor / 2, floor[-1] / 2
     draws[:, 0, 1:] = 2 * floor[0]
-    figure: Any = sl.figures.collapse_curve(restated(found.assign(unrelated=draws), {}))
+    figure: Any = sl.figures.collapse_curve(found.assign(unrelated=draws))
     first, second, _ = (
         numbers(t.y) for t in figure.data if t.name == "unrelated: other content"
     )
@@ -253,7 +247,7 @@ def test_sinks_are_beyond_the_scale_and_named(sinks: list[int]) -> None:
     found, places = specimens.sensitivity(8), sinks or [0]
     found["path_bound"][places] = 20 * float(found["path_bound"].sum())
     found["sink"] = "position", np.isin(range(8), sinks).astype(float)
-    figure: Any = sl.figures.attribution(restated(found, {}))
+    figure: Any = sl.figures.attribution(found)
     bound, apart = found["path_bound"].values, np.isin(range(8), sinks)
     np.testing.assert_array_equal(numbers(figure.data[0].y), bound)
     said = figure.layout.title.subtitle.text.replace("<br>", " ")
@@ -283,7 +277,7 @@ def test_shares_of_paths_beside_a_sink_have_their_own_scale(
     values[:, 0] = 1 - 7e-4
     if query_has_most:
         values[-2, -1], values[-2, 0] = 0.6, 0.4 - 6e-4
-    figure: Any = sl.figures.of(restated(shares.copy(data=values), {}))
+    figure: Any = sl.figures.of(shares.copy(data=values))
     assert (figure.data[0].zmax == 0) == query_has_most
     assert (
         ", with over 99.9 % of the paths" in figure.layout.title.subtitle.text

@@ -11,7 +11,6 @@ import squashlens as sl
 from squashlens.figures.drawing.page_blocks import Page
 from squashlens.figures.drawing.text import escape
 from squashlens.figures.readouts import PANELS
-from squashlens.records.joining import restated
 from tests.figures import specimens
 from tests.figures.specimens import MEASUREMENTS
 
@@ -48,9 +47,7 @@ def attribution() -> Pairs:
         f"jacobian_{end}": found["jacobian"] * factor
         for end, factor in (("low", 0.5), ("high", 3))
     }
-    whole = named(sl.figures.attribution(restated(found.assign(around), {})))[
-        "whole model"
-    ]
+    whole = named(sl.figures.attribution(found.assign(around)))["whole model"]
     yield (
         ends(whole.error_y, whole.y),
         (around["jacobian_high"], around["jacobian_low"]),
@@ -192,14 +189,11 @@ def collapse_curve() -> Pairs:
         np.arange(200) % 3
     )  # periods of three are one band, and a median
     low, high, middle = [
-        t.y
-        for t in sl.figures.collapse_curve(restated(many, {})).data
-        if t.legendgroup == "v and v*"
+        t.y for t in sl.figures.collapse_curve(many).data if t.legendgroup == "v and v*"
     ]
     yield (low[-1], high[-1], middle[-1]), (100, 1, 10)
     assert (
-        "band: smallest to largest D"
-        in Page.of(sl.figures.collapse_curve(restated(many, {}))).notes
+        "band: smallest to largest D" in Page.of(sl.figures.collapse_curve(many)).notes
     )
 
 

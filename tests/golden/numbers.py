@@ -81,6 +81,7 @@ def arrays(result: Any) -> dict[str, Named]:
     return {
         str(name): Named(_plain(one.values), tuple(map(str, one.dims)))
         for name, one in result.variables.items()
+        if not str(name).startswith("provenance_")
     }
 
 

@@ -9,7 +9,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.records.joining import restored
+from squashlens.records.joining import without_padding
 
 PROMPTS = ["110 =", "How many ones are 0 =", "0 ="]
 LENGTHS = [5, 7, 3]
@@ -40,7 +40,9 @@ def test_each_prompt_has_the_numbers_of_its_own_call(
     failures, fingerprints = [], set()
     for number, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True)):
         one = verb(tiny, prompt, **options)
-        here = restored(found.isel(prompt=number)).drop_vars(["prompt", "n_tokens"])
+        here = without_padding(found.isel(prompt=number)).drop_vars(
+            ["prompt", "n_tokens"]
+        )
         xr.testing.assert_equal(here.transpose(*one.dims), one)
         behind = found.isel(prompt=number, position=slice(length, None))
         assert set(behind["token"].values.tolist()) <= {""}

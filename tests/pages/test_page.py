@@ -12,7 +12,7 @@ from squashlens.errors import InputError
 from squashlens.pages import report_page
 from squashlens.pages.first_screen import Evidence
 from squashlens.pages.report_page import Asked, Section, render
-from squashlens.records.results import sealed
+from squashlens.records.provenance import with_provenance
 from squashlens.records.sentences import escape
 from tests.pages.maps.conftest import Watched
 from tests.references import process_state
@@ -199,7 +199,9 @@ NASTY = (
 
 def test_control_characters_are_shown_as_escapes(tiny: Any) -> None:
     def change(result: Any) -> Any:
-        return sealed(result, sl.results.provenance(result) | {"model": f"m{NASTY}"})
+        return with_provenance(
+            result, sl.results.provenance(result) | {"model": f"m{NASTY}"}
+        )
 
     text = page_of(tiny, "110 =", (), change, f"m{NASTY}", NASTY)
     shown = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)

@@ -11,7 +11,7 @@ from scipy import signal
 from squashlens.figures import collapse_sentences as collapse
 from squashlens.pages import first_screen as screen
 from squashlens.pages import prompt_sentences as say
-from squashlens.records.results import sealed
+from squashlens.records.provenance import with_provenance
 from squashlens.records.sentences import number
 
 TOKENS = [f"t{i}" for i in range(20)]
@@ -170,8 +170,11 @@ def apart(share: float, step: float, **more: Any) -> xr.Dataset:
 
 PLATEAU = [100.0, 20, 8, 4, *[3.0] * 60]
 STEP = [1.0] * 11 + [3.0] * 53
-COMMAS = {"sequence": {"separators_after": [3, 6, 9, 12]}}
-WITH_COMMAS = sealed(
+COMMAS = {
+    "call": {"function": "collapse"},
+    "sequence": {"separators_after": [3, 6, 9, 12]},
+}
+WITH_COMMAS = with_provenance(
     pairs([(1 / n, 1.0, n / 2)[(n - 1) % 3] for n in range(1, 13)], [1.0] * 12), COMMAS
 )
 SAID: list[tuple[Callable[[], str], str]] = [

@@ -12,7 +12,7 @@ import xarray as xr
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
 from squashlens.figures.drawing.page_blocks import Page
-from squashlens.records.joining import restored
+from squashlens.records.joining import without_padding
 from tests.study.fakes import square
 
 FAKE = "tests.study.fakes:"
@@ -213,7 +213,7 @@ def test_a_model_is_loaded_once_and_its_results_have_their_provenance(
     with sl.applied(tiny, sl.hooks.sliding_window(2)):
         window = sl.path_bound(tiny, "11 =")
     assert np.array_equal(
-        restored(both["path_bound"].sel(prompt="short", hooks="window")), window
+        without_padding(both["path_bound"].sel(prompt="short", hooks="window")), window
     )
     assert_drawn_with_provenance(both, made)
     import torch

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import chain
 from types import UnionType
@@ -20,10 +20,9 @@ from squashlens.figures.drawing.page_blocks import Page
 from squashlens.figures.drawing.panels import DOT, compose
 from squashlens.figures.drawing.style import dress
 from squashlens.figures.drawing.text import escape
-from squashlens.records.joining import restored
-from squashlens.records.results import joined_along, origin_of, require_done
+from squashlens.records.joining import without_padding
+from squashlens.records.provenance import joined_along, require_done
 
-DERIVED = "derived values"  # in the line under the title
 R = TypeVar("R")
 X = TypeVar("X", xr.Dataset, xr.DataArray)
 P = ParamSpec("P")
@@ -57,7 +56,7 @@ def draws(
                 if isinstance(found, xr.Dataset | xr.DataArray)
                 else dict(found)
             )
-            several = {label: restored(one) for label, one in several.items()}
+            several = {label: without_padding(one) for label, one in several.items()}
             if not several:
                 raise InputError(
                     f"{first.name} contains no result.", f"Give the result of {maker}."
@@ -77,21 +76,19 @@ def draws(
                 )
             draw_one: Any = function
             selected = {
-                at: [text for text in selections(one, dims_of) if text not in at]
+                at: [text for text in selections(one) if text not in at]
                 for at, one in ready.items()
             }
             if takes_several:
                 escaped = {escape(label): one for label, one in ready.items()}
-                return mark_derived(
-                    draw_one(escaped, *args, **kwargs),
-                    several.values(),
-                    *chain(*selected.values()),
+                return say_selected(
+                    draw_one(escaped, *args, **kwargs), *chain(*selected.values())
                 )
             figures = {
                 label: draw_one(one, *args, **kwargs) for label, one in ready.items()
             }
             drawn = {
-                at: mark_derived(figure, [several[at]], *selected[at])
+                at: say_selected(figure, *selected[at])
                 for at, figure in figures.items()
             }
             return compose(drawn) if len(drawn) > 1 else drawn.popitem()[1]
@@ -125,21 +122,19 @@ def _documented(text: str, name: str, maker: str) -> str:
     return f"{about}\n\nArgs:\n{given}{others.rstrip()}\n\nReturns:\n    The figure.{raises}{errors}\n"
 
 
-def mark_derived(
-    figure: go.Figure, given: Iterable[xr.Dataset | xr.DataArray], *selected: str
-) -> go.Figure:
-    """The figure, whose line under the title says what was selected, and whether what was given is derived."""
-    page, derived = Page.of(figure), any(origin_of(one) == "derived" for one in given)
-    said = [note for note in page.notes.split(DOT) if note not in ("", DERIVED)]
+def say_selected(figure: go.Figure, *selected: str) -> go.Figure:
+    """The figure, whose line under the title says what was selected."""
+    page = Page.of(figure)
+    said = [note for note in page.notes.split(DOT) if note]
     new = [
         text
         for text in map(escape, selected)
         if not any(text.endswith(f" {note}") for note in said)
     ]
-    notes = DOT.join(dict.fromkeys([*said, *new, *[DERIVED] * derived]))
+    notes = DOT.join(dict.fromkeys([*said, *new]))
     if notes == page.notes:
         return figure
-    replace(page, title=page.title or DERIVED.capitalize(), notes=notes).keep(figure)
+    replace(page, notes=notes).keep(figure)
     return dress(figure)
 
 

@@ -8,10 +8,9 @@ import xarray as xr
 
 from squashlens._typing import ATTENTION
 from squashlens.checks.arguments import frozen
-from squashlens.checks.results import is_relative
+from squashlens.checks.results import EACH, is_relative
 from squashlens.figures.drawing.text import escape
-from squashlens.records.facts import named_models
-from squashlens.records.results import facts_of, measured_sizes
+from squashlens.records.provenance import facts_of, joined_along, models_of
 from squashlens.records.sentences import plural
 
 Result = xr.Dataset | xr.DataArray
@@ -59,7 +58,7 @@ def notes_of(found: Result | Iterable[Result], *notes: str) -> str:
     then `notes`, which are markup already."""
     several = [found] if isinstance(found, xr.Dataset | xr.DataArray) else list(found)
     facts = [facts_of(one) for one in several]
-    models = _few([name for one in facts for name in named_models(one)], "models")
+    models = _few([name for one in several for name in models_of(one)], "models")
     named = [task.get("name") or [] for one in facts for task in _each(one, "task")]
     tasks = _few([name for names in named for name in np.atleast_1d(names)], "tasks")
     changed = _edits(facts)
@@ -163,38 +162,13 @@ def _places(found: Result, facts: dict[str, Any]) -> Iterator[str]:
             yield from filter(None, [tell(value)])
 
 
-def whole_sizes(found: Result) -> dict[str, int]:
-    """The size along each dimension before anything was selected, if it is recorded; otherwise that of now."""
-    sizes: list[Any] = [found.sizes, *measured_sizes(found).values()]
-    return {
-        dim: max(own.get(dim, 1) for own in sizes) for each in sizes for dim in each
-    }
-
-
-def selections(found: Result, names: Iterable[str]) -> Iterator[str]:
-    """The labels that were selected, for a figure that draws the variables of these names.
-
-    A variable may be a summary over the dimension that was selected from: that of the whole result is drawn then.
-    """
-    sizes, names = (
-        measured_sizes(found),
-        names if isinstance(found, xr.Dataset) else [str(found.name)],
-    )
-    over, whole = (
-        {dim for name in (sizes.keys() & names or sizes) for dim in sizes[name]},
-        whole_sizes(found),
-    )
-    for name, values in zip(map(str, found.coords), found.coords.values(), strict=True):
-        label = PLACES[name][1] if name in PLACES else f"{name} ".replace("_", " ")
-        part = (
-            plural(values.size, name.replace("_", " "))
-            if values.ndim
-            else label + _short(str(values.values))
-        )
-        if not values.ndim and (name in over or name in PLACES):
-            yield part
-        elif name not in over and values.size < whole.get(name, 1):
-            yield f"of the whole result, not only of {part}"
+def selections(found: Result) -> Iterator[str]:
+    """The labels that were selected."""
+    for name in (*EACH, *PLACES, *joined_along(found)):
+        values = found.coords.get(name)
+        if values is not None and not values.ndim:
+            label = PLACES[name][1] if name in PLACES else f"{name} ".replace("_", " ")
+            yield label + _short(str(values.values))
 
 
 def _is(value: Any, kind: Any) -> bool:

@@ -20,7 +20,7 @@ from squashlens.measure.registration import measurement
 from squashlens.model.agreement import agree
 from squashlens.model.applied import probe_ids
 from squashlens.model.hooking.standing import without_ambient
-from squashlens.records.results import Variable
+from squashlens.records.labels import Variable
 from squashlens.run.forward import next_logits
 from squashlens.run.last_tokens import at_last_tokens
 from squashlens.run.run import Run

@@ -20,8 +20,9 @@ from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import dims_by_name, require
 from squashlens.errors import InputError
-from squashlens.records.joining import restored
-from squashlens.records.results import Variable, joined_along, provenance, signed
+from squashlens.records.joining import without_padding
+from squashlens.records.labels import Variable, dataset_of
+from squashlens.records.provenance import joined_along, provenance
 from squashlens.remarks import remark
 from squashlens.tasks import Question, Reading, Task
 from squashlens.tasks.reading import WHY, is_number
@@ -220,7 +221,7 @@ def score_answers(
         "why": list(UNREAD),
     }
     coords["able"] = ("mode", [one.able for one in able])
-    return signed(
+    return dataset_of(
         f"answers to {task.name}", coords, found, {**facts, "task": describe(task)}
     )
 
@@ -355,7 +356,7 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
     >>> float(shares["said"].sum() + shares["unread"].sum())
     1.0
     """
-    result = restored(result)
+    result = without_padding(result)
     needed = dims_by_name(["value truth: mode length seed", "mode: mode"])
     require(result, "result", "squashlens.evaluate", needed, joined_along(result))
     facts = provenance(result)
@@ -375,7 +376,7 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
         "share of all questions of a mode",
         ((asked - (flat[0] != "").sum(axis=1)) / asked)[:, 0],
     )
-    return signed(
+    return dataset_of(
         "frequencies of answers",
         {"mode": result["mode"].values, "value": np.array(values)},
         {

@@ -26,7 +26,7 @@ from squashlens.measure.answers._scores import (
 from squashlens.measure.answers.evaluate import prepare_questions
 from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.registration import measurement
-from squashlens.records.results import Variable
+from squashlens.records.labels import Variable
 from squashlens.run.last_tokens import LastTokens, at_last_tokens
 from squashlens.run.run import Run
 from squashlens.run.untrained import untrained

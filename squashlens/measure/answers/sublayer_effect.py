@@ -36,7 +36,7 @@ from squashlens.measure.registration import measurement
 from squashlens.model.agreement import agree
 from squashlens.model.hooking.hook import Hook
 from squashlens.model.text.tokens import tokenize
-from squashlens.records.results import Variable
+from squashlens.records.labels import Variable
 from squashlens.remarks import remark
 from squashlens.run.forced import edited_copies, log_p
 from squashlens.run.forward import forward, logits_among, require_understood

@@ -30,7 +30,7 @@ from squashlens.measure.answers.verdict_evidence import PREFERRED, Evidence, dec
 from squashlens.measure.answers.verdict_questions import Questions, prepare_pairs
 from squashlens.measure.registration import measurement
 from squashlens.model.text.context import text_after
-from squashlens.records.results import Variable
+from squashlens.records.labels import Variable
 from squashlens.run.forward import require_understood
 from squashlens.run.groupings import groupings
 from squashlens.run.run import Run

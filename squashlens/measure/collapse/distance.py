@@ -39,7 +39,7 @@ from squashlens.measure.collapse.metric import (
 )
 from squashlens.measure.registration import measurement
 from squashlens.model.anatomy import known_windows
-from squashlens.records.results import MODEL_UNITS, Variable
+from squashlens.records.labels import MODEL_UNITS, Variable
 from squashlens.run.captures.pairs import (
     PairCapture,
     Pairs,

@@ -28,7 +28,7 @@ from squashlens.measure.registration import measurement
 from squashlens.model.agreement import agree, difference
 from squashlens.model.anatomy import pattern_site, stored_as
 from squashlens.model.premises import require_attention_alone
-from squashlens.records.results import MODEL_UNITS, Variable
+from squashlens.records.labels import MODEL_UNITS, Variable
 from squashlens.run.captures.pairs import (
     OUTPUT,
     VALUE,

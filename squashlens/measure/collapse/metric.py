@@ -12,7 +12,7 @@ from typing_extensions import TypeAliasType
 from squashlens._typing import Distance, DtypeName, Scale, dtype_name, full_name
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.rounding import stored
-from squashlens.records.results import MODEL_UNITS, Variable
+from squashlens.records.labels import MODEL_UNITS, Variable
 from squashlens.remarks import remark
 from squashlens.run.captures.pairs import (
     Growing,

@@ -22,7 +22,7 @@ from squashlens.measure.collapse.metric import (
 )
 from squashlens.measure.registration import measurement
 from squashlens.model.memory import require_room
-from squashlens.records.results import MODEL_UNITS, Variable
+from squashlens.records.labels import MODEL_UNITS, Variable
 from squashlens.run.captures.pairs import Growing, prepare_growing
 from squashlens.run.forward import log_probabilities
 from squashlens.run.groupings import grouped_streams, groupings

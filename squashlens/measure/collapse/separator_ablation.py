@@ -55,7 +55,7 @@ from squashlens.model.hooking.hook import Hook
 from squashlens.model.hooking.standing import without_ambient
 from squashlens.model.text.tokens import checked_prompts, require_same_vocabulary
 from squashlens.prompts import Token, one_token, stacked
-from squashlens.records.results import Variable
+from squashlens.records.labels import Variable
 from squashlens.run.captures.pairs import (
     Growing,
     SequenceOrCapture,

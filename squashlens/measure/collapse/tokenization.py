@@ -21,7 +21,8 @@ from squashlens.model.text.context import decoded, display_tokens
 from squashlens.model.text.start import start_of
 from squashlens.model.text.tokens import encode, require_tokenizer, tokenize
 from squashlens.model.verify import require_sound
-from squashlens.records.results import Variable, signed, versions
+from squashlens.records.labels import Variable, dataset_of
+from squashlens.records.provenance import versions
 from squashlens.run.captures.pairs import Growing
 from squashlens.run.run import Run
 from squashlens.sequences import Branch, GrowingSequence, Ids
@@ -121,7 +122,7 @@ def repeat_tokenization(
             "versions": versions(),
             "call": {"function": "repeat_tokenization", **asked},
         }
-        return signed("tokenization of repeats", coords, found, facts)
+        return dataset_of("tokenization of repeats", coords, found, facts)
     run = Run.open(held, "repeat_tokenization")
     lead = start_of(held).ids
     # In each form: the prompts with 1 … n repeats, the same with one more repeat, and v* of each of the first.

@@ -26,8 +26,9 @@ from squashlens.measure.remedies.named_interventions import (
 from squashlens.measure.squashing.bound import path_bound
 from squashlens.model.anatomy import windows
 from squashlens.model.applied import applied
-from squashlens.records.joining import joined, restated
-from squashlens.records.results import as_variable, attributes
+from squashlens.records.joining import joined
+from squashlens.records.labels import as_variable, attributes
+from squashlens.records.provenance import with_facts
 from squashlens.run.captures.pairs import (
     Pairs,
     SequenceOrCapture,
@@ -134,7 +135,7 @@ def compare(
                 )  # D has no such ends
                 right.attrs["long_name"] = f"share of right answers to {asked}"
                 found["accuracy"] = as_variable(right, "accuracy")
-        return restated(found, {"asked": {"n_samples": n_samples, "seed": seed}})
+        return with_facts(found, asked={"n_samples": n_samples, "seed": seed})
 
     found = {
         name: measured(parts)
@@ -144,9 +145,7 @@ def compare(
         [np.nan if window is None else window for window in windows(model)], dtype=float
     )
     labels = attributes("native attention window, including the query", "tokens")
-    return restated(
-        joined(found, "change").assign(native_window=("block", native, labels)), {}
-    )
+    return joined(found, "change").assign(native_window=("block", native, labels))
 
 
 def _bound(run: Run, form: GrowingSequence, longest: int) -> xr.DataArray:

@@ -13,7 +13,7 @@ from squashlens.model.hooking.hook import (
     is_pair,
     one_or_several,
 )
-from squashlens.records.results import AS_IT_IS
+from squashlens.records.labels import AS_IT_IS
 from squashlens.sequences import GrowingSequence
 
 Change = (

@@ -33,14 +33,14 @@ from squashlens.measure.squashing.walks import (
 from squashlens.model.text.context import texts_in_context
 from squashlens.model.text.start import start_of
 from squashlens.model.text.tokens import Prompts, each_of, require_tokenizer, rows_of
-from squashlens.records.results import (
+from squashlens.records.labels import (
     MODEL_UNITS,
     Variable,
     arrays_of,
     as_variable,
     attributes,
-    sealed,
 )
+from squashlens.records.provenance import with_provenance
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.passes import batches
 from squashlens.run.run import Run
@@ -173,7 +173,7 @@ def sensitivity(
         **({} if groups is None else {"spans": [sizes[k] for k in kept]}),
     }
     dataset = dataset.assign_coords(estimate=list(ESTIMATES))
-    return sealed(
+    return with_provenance(
         dataset.assign_attrs(long_name="sensitivity of the query's representation"),
         facts,
     )

@@ -14,7 +14,7 @@ from squashlens.measure.registration import measurement
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.model.memory import require_room
 from squashlens.model.text.start import start_of
-from squashlens.records.results import MODEL_UNITS
+from squashlens.records.labels import MODEL_UNITS
 from squashlens.run.budget import pass_bytes
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.forward import log_probabilities

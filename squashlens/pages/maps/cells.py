@@ -28,7 +28,8 @@ from squashlens.model.memory import to_cpu
 from squashlens.model.native import outputs_are_tokens
 from squashlens.model.proof import public
 from squashlens.pages.maps.traces import LONGEST, RANKS, Traces
-from squashlens.records.results import Variable, arrays_of, provenance, sealed
+from squashlens.records.labels import Variable, arrays_of
+from squashlens.records.provenance import provenance, with_provenance
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.forward import forward, log_probabilities
 from squashlens.run.run import Run
@@ -127,7 +128,7 @@ def measure(
         .assign_coords(coords)
         .assign_attrs(long_name="squash map of a prompt")
     )
-    return sealed(result, {**run.as_run(), **known})
+    return with_provenance(result, {**run.as_run(), **known})
 
 
 def _read_out(
@@ -291,7 +292,7 @@ def joined(before: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
     if "sketch" in facts and "sketch" in others:
         both = [each["sketch"]["failure_probability"] for each in (facts, others)]
         later["sketch"] = facts["sketch"] | {"failure_probability": sum(both)}
-    return sealed(whole, facts | later)
+    return with_provenance(whole, facts | later)
 
 
 def spread(queries: Sequence[int], opened: int, cost: int, room: int) -> list[int]:

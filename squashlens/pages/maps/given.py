@@ -7,7 +7,8 @@ import xarray as xr
 from squashlens._typing import short_repr
 from squashlens.errors import InputError
 from squashlens.pages.maps.cells import FEWER, ratio
-from squashlens.records.results import arrays_of, provenance, sealed
+from squashlens.records.labels import arrays_of
+from squashlens.records.provenance import provenance, with_provenance
 
 # In an order in which every variable of a map has its dimensions; that of a joined result is another.
 DIMS = ("query", "traced", "path", "block", "head", "layer", "position", "rank")
@@ -71,7 +72,7 @@ def of_result(result: xr.Dataset) -> xr.Dataset:
     ordered = result.transpose(*DIMS, missing_dims="ignore")
     if function == "squash_map":
         return ordered
-    return sealed(
+    return with_provenance(
         ordered.assign(arrays_of({"bound_over_null": ratio(ordered)})),
         provenance(ordered),
     )

@@ -13,10 +13,8 @@ import numpy as np
 import xarray as xr
 
 from squashlens.pages.maps.cells import mean_by_distance, spread
-from squashlens.records.facts import named_models
-from squashlens.records.results import provenance
+from squashlens.records.provenance import models_of, provenance
 
-DERIVED = "These are derived values: something was changed since they were measured."
 MOST = 6_000_000  # bytes of a page
 LARGEST = float(np.finfo("<f4").max)  # of a page's numbers
 FIXED = 120_000  # of them, for its program, styles and headings
@@ -81,7 +79,7 @@ def payload(result: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
     header: dict[str, Any] = {
         "tokens": tokens,
         "opened": opened,
-        "model": named_models(facts)[0],
+        "model": models_of(result)[0],
         "code": code_of(facts),
         "facts": [
             (name.replace("_", " "), fact_text(value)) for name, value in facts.items()
@@ -101,7 +99,6 @@ def payload(result: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
         "layers": page["layer"].values.tolist(),
         "queries": page["query"].values.tolist(),
         "notes": [
-            *([DERIVED] if facts["values"] == "derived" else []),
             *(
                 f"{SHOWN[name][0]}: up to {most:.3g}, too large for a page; the result has it."
                 for name, most in largest.items()

@@ -12,7 +12,7 @@ from torch import Tensor
 from squashlens.measure.squashing.walks import strongest, top_down, without, written_out
 from squashlens.model.anatomy import n_blocks, pattern_site
 from squashlens.model.memory import require_room
-from squashlens.records.results import Variable
+from squashlens.records.labels import Variable
 from squashlens.run.run import Run
 from squashlens.theory.spread import first_has_nearly_all, first_share
 

@@ -17,8 +17,7 @@ from squashlens.measure.answers.frequencies import answer_frequencies
 from squashlens.pages.markup import template
 from squashlens.pages.paper.parts import COPYING
 from squashlens.records import sentences
-from squashlens.records.facts import named_models
-from squashlens.records.results import provenance
+from squashlens.records.provenance import models_of, provenance
 from squashlens.records.sentences import escape
 
 Found = Mapping[str, xr.Dataset]
@@ -47,7 +46,7 @@ def caption_of(number: int, found: Found) -> str:
         "stacks": STACKS,
         "copying": len(COPYING),
         "provenance": provenance,
-        "named_models": named_models,
+        "models_of": models_of,
         "escape": escape,
         "shortened": _shorten,
         "g": sentences.number,

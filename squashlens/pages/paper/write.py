@@ -22,13 +22,14 @@ from squashlens.model.text.tokens import tokenize, tokenizer_digest
 from squashlens.pages.maps.payload import fact_text
 from squashlens.pages.markup import template
 from squashlens.pages.paper.parts import NUMBERS, Part, Settings, parts_of
-from squashlens.records.results import open as open_result
-from squashlens.records.results import save, versions
+from squashlens.records.files import open as open_result
+from squashlens.records.files import save
+from squashlens.records.provenance import versions
+from squashlens.records.tables import long_table
 from squashlens.remarks import remark
 from squashlens.run.run import Run, sources_of_hooks
 from squashlens.saving.files import require_folder, write
 from squashlens.saving.journal import different
-from squashlens.saving.stored import long_table
 from squashlens.tasks import find
 from squashlens.tasks.task import Prompting, seeds_of
 from squashlens.theory.statistics.trends import FEWEST

@@ -10,7 +10,7 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import BusyModelError, InputError
-from squashlens.records.results import AS_IT_IS
+from squashlens.records.labels import AS_IT_IS
 from squashlens.sequences import GrowingSequence
 from tests.measurements import counted, together
 from tests.references import distances_equal, fingerprint, raw

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from squashlens.records.results import signed
+from squashlens.records.labels import dataset_of
 
 # What a careless page would run, follow, reverse or drown in.
 HOSTILE = (
@@ -74,4 +74,4 @@ def made(
             "norm": "spectral",
         },
     }
-    return signed("squash map of a prompt", coords, variables, facts)
+    return dataset_of("squash map of a prompt", coords, variables, facts)

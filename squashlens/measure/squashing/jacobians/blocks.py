@@ -17,7 +17,7 @@ from squashlens.hooks.freeze import freezing, frozen_parts
 from squashlens.measure.registration import measurement
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.model.memory import require_room
-from squashlens.records.results import Variable
+from squashlens.records.labels import Variable
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.forward import logits_of, require_understood
 from squashlens.run.run import Run

@@ -27,7 +27,7 @@ from squashlens.measure.squashing.walks import top_down
 from squashlens.model.anatomy import check_layer
 from squashlens.model.memory import human, require_room, to_cpu
 from squashlens.model.premises import require_paths, why_no_paths
-from squashlens.records.results import Variable
+from squashlens.records.labels import Variable
 from squashlens.remarks import remark
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.captures.capture import REPORT_ABOVE

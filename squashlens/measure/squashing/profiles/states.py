@@ -13,7 +13,7 @@ from squashlens._typing import Bridge
 from squashlens.measure.registration import measurement
 from squashlens.model import anatomy
 from squashlens.model.memory import to_cpu
-from squashlens.records.results import MODEL_UNITS, Variable
+from squashlens.records.labels import MODEL_UNITS, Variable
 from squashlens.remarks import remark
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.forward import forward

@@ -1,0 +1,188 @@
+"""Results as tables with a row for each number."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import xarray as xr
+
+from squashlens.checks.arguments import validated
+from squashlens.errors import InputError
+from squashlens.records.provenance import (
+    Facts,
+    Result,
+    merged,
+    names_of,
+    read,
+    require_done,
+    subject_of,
+)
+
+ABOUT = ["label", "model", "prompt", "hooks"]
+VALUE = ["variable", "meaning", "value", "unit"]
+# pandas's kinds of numbers in columns that have no value in some rows.
+NULLABLE = {"b": "boolean", "i": "Int64", "u": "UInt64"}
+
+
+@validated
+def table(
+    result: xr.DataArray | xr.Dataset | Mapping[str | int | float, Result],
+) -> pd.DataFrame:
+    """A result, or several by label, as one table with a row for each number.
+
+    Args:
+        result: a result of squashlens, or a dict of results by label, which may be of different measurements.
+
+    Returns:
+        DataFrame. Its columns are `label` (for several results), `model`, `prompt` (the prompt, or the name of the
+        sequence or task), `hooks` (hooks that were on the model, with semicolons), the coordinates of the result, such
+        as `position`, `token` and `layer`, `variable`, `meaning` (its long name, which has the options that define it),
+        `value` and `unit`. Where the result has labels called `model`, `prompt` or `hooks`, these stand in the column;
+        numbers of prompts are replaced by the prompts. Each variable has rows for its own dimensions only, and no value
+        in the columns of others. A coordinate called like another of these columns gets an underscore. Truth values are
+        1 and 0. Texts, such as answers, and the padding of shorter prompts are left out.
+
+    Raises:
+        InputError: no results, or a result without numbers.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma")
+    >>> bound, null = sl.path_bound(model, "11 ="), sl.path_bound(model, "11 =", attention="uniform")
+    >>> found = sl.results.table({"bound": bound, "null": null})
+    >>> found.columns.tolist()
+    ['label', 'model', 'prompt', 'hooks', 'position', 'token', 'token_id', 'variable', 'meaning', 'value', 'unit']
+    >>> found.pivot(index=["position", "token"], columns="label", values="value").shape
+    (4, 2)
+    """
+    if isinstance(result, xr.DataArray | xr.Dataset):
+        return _in_order(_frames(result))
+    if not result:
+        raise InputError(
+            "result= is empty.", "Give a result, or a dict of results by label."
+        )
+    labelled = [
+        frame.assign(label=label)
+        for label, part in result.items()
+        for frame in _frames(part)
+    ]
+    return _in_order(labelled)
+
+
+def long_table(result: Result) -> pd.DataFrame:
+    """One row for each number or text of a result: the name of its variable, its labels, and its `value`."""
+    variables = as_dataset(result).data_vars
+    frames = [
+        rows_of(values.drop_vars(names_of(values)), ["variable", "value"]).assign(
+            variable=str(name)
+        )
+        for name, values in variables.items()
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def rows_of(values: xr.DataArray, taken: list[str]) -> pd.DataFrame:
+    """One row for each entry: its coordinates, then its `value`. A coordinate with a `taken` name gets an underscore.
+
+    Whole numbers and truth values among the coordinates keep their kind where they are put below rows without them.
+    """
+    names = {*values.dims, *values.coords} & {*taken}
+    values = values.rename({name: f"{name}_" for name in names}).rename("value")
+    if values.ndim:
+        frame = values.to_dataframe().reset_index()
+    else:
+        frame = values.expand_dims("row").to_dataframe().reset_index(drop=True)
+    labels = frame.columns.drop("value")
+    for name in labels:
+        frame[name] = frame[name].astype(NULLABLE.get(frame[name].dtype.kind, object))
+    return frame.reindex(columns=[*labels, "value"])
+
+
+def as_dataset(result: Result) -> xr.Dataset:
+    """A result as a Dataset; an array without a name, or called like one of its coordinates, becomes `value`."""
+    if isinstance(result, xr.Dataset):
+        return result
+    has_own_name = result.name is not None and result.name not in result.coords
+    return result.to_dataset(name=result.name if has_own_name else "value")
+
+
+def _frames(result: Result) -> list[pd.DataFrame]:
+    """The rows of each variable of numbers."""
+    require_done(result)
+    frames = [
+        _rows(values, str(name))
+        for name, values in as_dataset(result).data_vars.items()
+        if values.dtype.kind in "biuf"
+    ]
+    if not frames:
+        raise InputError(
+            "This result has no numbers: its variables are texts.",
+            "Use result.to_dataframe().",
+        )
+    return frames
+
+
+def _rows(values: xr.DataArray, name: str) -> pd.DataFrame:
+    """The numbers of one variable, with what they belong to."""
+    frame = rows_of(values, VALUE)
+    if "n_tokens" in frame and "position" in frame:
+        frame = frame.query("position < n_tokens")
+    facts = _facts_of_rows(frame.reindex(columns=names_of(values)))
+    frame = frame.drop(columns=names_of(values))
+    frame["model"] = frame.get("model", [_as_text(own.get("model")) for own in facts])
+    frame["hooks"] = frame.get("hooks", [_hooks_of(own) for own in facts])
+    frame["prompt"] = _prompts(frame, facts)
+    return frame.assign(
+        variable=name,
+        meaning=str(values.attrs.get("long_name", "")),
+        value=frame["value"].astype(float),
+        unit=str(values.attrs.get("units", "")),
+    )
+
+
+def _facts_of_rows(texts: pd.DataFrame) -> list[dict[str, Any]]:
+    """What the provenances of each row say; each text is read once."""
+    rows = list(texts.itertuples(index=False, name=None))
+    known = {row: merged([read(text) for text in row]) for row in set(rows)}
+    return [known[row] for row in rows]
+
+
+def _hooks_of(facts: Facts) -> str:
+    """The names of the hooks that were on the model; those of several parts one after another."""
+    names: list[str] = []
+    for name in facts.get("ambient_hooks", []):
+        names += name if isinstance(name, list) else [name]
+    return "; ".join(dict.fromkeys(names))
+
+
+def _prompts(frame: pd.DataFrame, facts: Sequence[Facts]) -> list[Any]:
+    """What each row is of: its label, if that is text, or else the prompt, the sequence or the task."""
+    subjects = [subject_of(own) for own in facts]
+    if "prompt" not in frame:
+        return [_as_text(subject) for subject in subjects]
+    labels = frame["prompt"].tolist()
+    if not pd.api.types.is_numeric_dtype(frame["prompt"]):
+        return labels
+    return [_numbered(*row) for row in zip(subjects, labels, strict=True)]
+
+
+def _numbered(subject: Any, number: int) -> str:
+    """The prompt of this number, where a call had several, which are texts or lists of token ids."""
+    has_several = isinstance(subject, list) and not isinstance(subject[0], int)
+    return _as_text(subject[number] if has_several else subject)
+
+
+def _as_text(value: Any) -> str:
+    """A prompt or name as text; several with commas, and token ids as a list."""
+    if value is None:
+        return ""
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        return ", ".join(dict.fromkeys(value))
+    return str(value)
+
+
+def _in_order(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    """Tables below each other, with the columns of all."""
+    whole = pd.concat(frames, ignore_index=True)
+    about = [name for name in ABOUT if name in whole]
+    labels = [name for name in whole if name not in (*ABOUT, *VALUE)]
+    return whole.reindex(columns=[*about, *labels, *VALUE])
