@@ -56,17 +56,31 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+# Names of TransformerLens and of the field, for what has another name here.
+ELSEWHERE = {
+    "attention_rollout": "path_bound",
+    "logit_lens": "answer_by_layer",
+    "run_with_cache": "capture",
+    "run_with_hooks": "applied",
+    "from_pretrained": "load",
+    "generate": "evaluate",
+}
+
+
 def _meant(name: str) -> str:
     """The public names that are nearest to an unknown one, also those of the package's parts."""
+    if name in ELSEWHERE:
+        return f". squashlens has sl.{ELSEWHERE[name]}"
     parts = ("hooks", "prompts", "results", "figures", "tasks", "paths", "synthetic")
-    public = {
-        inner: f"{part}.{inner}" for part in parts for inner in dir(_load(part))
-    } | {one: one for one in __all__}
-    near = [
-        f"sl.{public[one]}"
-        for one in difflib.get_close_matches(name, public, n=2, cutoff=0.75)
+    public = [(one, f"sl.{one}") for one in __all__]
+    public += [
+        (inner, f"sl.{part}.{inner}") for part in parts for inner in dir(_load(part))
     ]
-    return f". Did you mean {' or '.join(near)}?" if near else ""
+    near = difflib.get_close_matches(name, dict(public), n=2, cutoff=0.75)
+    if name in near:
+        near = [name]
+    meant = [path for inner, path in public if inner in near]
+    return f". Did you mean {' or '.join(meant)}?" if meant else ""
 
 
 def __dir__() -> list[str]:

@@ -240,7 +240,7 @@ def test_a_selected_part_can_be_joined_again() -> None:
         (
             lambda: {"a": measured(), "b": measured("xyz").isel(position=[0, 0])},
             "model",
-            "cannot be aligned",
+            "cannot be joined",
         ),
         (
             lambda: {"a": measured(), "b": measured(name="g")},

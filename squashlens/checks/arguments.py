@@ -68,8 +68,14 @@ def checked(
         name = function.__qualname__.removesuffix(".__init__")
         known = [name for name in signature.parameters if name != "self"]
         if unknown := [name for name in kwargs if name not in known]:
+            several = [
+                parameter.name
+                for parameter in signature.parameters.values()
+                if parameter.kind is parameter.VAR_POSITIONAL
+            ]
+            remedy = _nearest(unknown[0], known, several)
             raise InputError(
-                f"{name}() has no keyword {unknown[0]}=.", _nearest(unknown[0], known)
+                f"{name}() has no keyword {unknown[0]}=.", remedy
             ) from None
         raise TypeError(
             f"{name}() {error}{_by_name(signature, args)}"
@@ -85,8 +91,10 @@ def checked(
     return bound
 
 
-def _nearest(unknown: str, known: Sequence[str]) -> str:
+def _nearest(unknown: str, known: Sequence[str], by_position: Sequence[str]) -> str:
     """What may have been meant by an unknown keyword: the nearest parameters, functions that have it, or any of all."""
+    if near := difflib.get_close_matches(unknown, by_position):
+        return f"Give {near[0]} by position, one after another, without a keyword."
     if near := difflib.get_close_matches(unknown, known):
         return f"Did you mean {' or '.join(f'{name}=' for name in near)}?"
     library: Any = sys.modules["squashlens"]

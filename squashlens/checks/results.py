@@ -4,13 +4,14 @@ The result of another measurement raises an error that names the right measureme
 that the function needs, because it was selected or averaged away.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import xarray as xr
 
 from squashlens._typing import listed, short_repr
-from squashlens.errors import InputError
+from squashlens.errors import InputError, SquashlensError
 
 EACH = (
     "prompt",
@@ -30,6 +31,31 @@ def dims_by_name(needed: Iterable[str]) -> dict[str, str]:
         for names, dims in [text.split(":")]
         for name in names.split()
     }
+
+
+@contextmanager
+def told_in_words(what: str) -> Iterator[None]:
+    """Errors of other libraries at values that were derived from results as an error in words, such as "drawn"."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, IndexError, NotImplementedError) as error:
+        if isinstance(error, SquashlensError):
+            raise
+        raise InputError(
+            f"These values cannot be {what}: {error}.",
+            "Give results of a measurement, or a selection of them.",
+        ) from error
+
+
+def require_real(result: xr.Dataset | xr.DataArray) -> None:
+    """Raise an error for complex numbers, of which other libraries take the real part."""
+    named = result if isinstance(result, xr.Dataset) else {result.name: result}
+    for name, values in named.items():
+        if values.dtype.kind == "c":
+            raise InputError(
+                f"{str(name)!r} has complex numbers.",
+                "Give real ones, such as abs(values) or values.real.",
+            )
 
 
 def require(
@@ -107,11 +133,11 @@ def is_relative(values: xr.DataArray) -> bool:
 def relative_distance(collapse: xr.Dataset) -> xr.DataArray:
     """The distances of v and v* in units of rms(v), whichever their scale."""
     distance = collapse["distance"]
-    return (
-        distance
-        if is_relative(distance)
-        else (distance / collapse["rms"]).assign_attrs(units="1")
-    )
+    if is_relative(distance):
+        return distance
+    long_name = f"{distance.attrs['long_name']}, divided by the rms of v"
+    ratio = distance / collapse["rms"]
+    return ratio.assign_attrs(long_name=long_name, units="1")
 
 
 def moved_probability(values: xr.DataArray) -> xr.DataArray:

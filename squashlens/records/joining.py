@@ -8,6 +8,7 @@ import xarray as xr
 
 from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
+from squashlens.checks.results import told_in_words
 from squashlens.errors import InputError
 from squashlens.records.provenance import R, Result, names_of
 
@@ -78,14 +79,8 @@ def concat(
         )
     for label, part in parts.items():
         _require_alike(parts[first], part, first, label)
-    try:
+    with told_in_words("joined"):
         return joined(parts, dim)
-    except (ValueError, TypeError, KeyError, NotImplementedError) as error:
-        # Labels that occur twice, or stacked ones.
-        raise InputError(
-            f"These results cannot be aligned: {error}",
-            "Give results that are not reshaped.",
-        ) from error
 
 
 def joined(results: Mapping[Any, R], dim: str) -> R:

@@ -58,19 +58,6 @@ def with_provenance(result: R, facts: Facts) -> R:
     return without_provenance(result).assign_coords(stated(facts))
 
 
-def with_facts(result: R, **facts: Any) -> R:
-    """The result with further facts in each of its provenances."""
-    added = {
-        name: xr.apply_ufunc(
-            lambda text: as_text(read(text) | facts) if text else text,
-            result.coords[name],
-            vectorize=True,
-        )
-        for name in names_of(result)
-    }
-    return result.assign_coords(added)
-
-
 def parts_of(result: Result) -> list[dict[str, Any]]:
     """The facts of each part of a result; those of one that is missing, such as a cell of a study, are empty."""
     texts = [

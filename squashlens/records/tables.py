@@ -7,6 +7,7 @@ import pandas as pd
 import xarray as xr
 
 from squashlens.checks.arguments import validated
+from squashlens.checks.results import require_real, told_in_words
 from squashlens.errors import InputError
 from squashlens.records.provenance import (
     Facts,
@@ -108,11 +109,14 @@ def as_dataset(result: Result) -> xr.Dataset:
 def _frames(result: Result) -> list[pd.DataFrame]:
     """The rows of each variable of numbers."""
     require_done(result)
-    frames = [
-        _rows(values, str(name))
-        for name, values in as_dataset(result).data_vars.items()
-        if values.dtype.kind in "biuf"
-    ]
+    require_real(result)
+    variables = as_dataset(result).data_vars
+    with told_in_words("tabulated"):
+        frames = [
+            _rows(values, str(name))
+            for name, values in variables.items()
+            if values.dtype.kind in "biuf"
+        ]
     if not frames:
         raise InputError(
             "This result has no numbers: its variables are texts.",

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens.checks.arguments import validated
-from squashlens.checks.results import dims_by_name, require
+from squashlens.checks.results import dims_by_name, require, require_real
 from squashlens.errors import InputError
 from squashlens.figures.drawing.notes import selections
 from squashlens.figures.drawing.page_blocks import Page
@@ -67,6 +67,7 @@ def draws(
             }
             for label, one in ready.items():
                 require_done(one)
+                require_real(one)
                 require(
                     one,
                     f"{first.name}[{label!r}]" if label else first.name,

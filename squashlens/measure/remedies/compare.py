@@ -28,7 +28,7 @@ from squashlens.model.anatomy import windows
 from squashlens.model.applied import applied
 from squashlens.records.joining import joined
 from squashlens.records.labels import as_variable, attributes
-from squashlens.records.provenance import with_facts
+from squashlens.records.provenance import facts_of, with_provenance
 from squashlens.run.captures.pairs import (
     Pairs,
     SequenceOrCapture,
@@ -135,7 +135,10 @@ def compare(
                 )  # D has no such ends
                 right.attrs["long_name"] = f"share of right answers to {asked}"
                 found["accuracy"] = as_variable(right, "accuracy")
-        return with_facts(found, asked={"n_samples": n_samples, "seed": seed})
+        facts = facts_of(found)
+        call = facts["call"] | {"function": "compare"}
+        facts["call"] = call | {"n_samples": n_samples, "seed": seed}
+        return with_provenance(found, facts)
 
     found = {
         name: measured(parts)
