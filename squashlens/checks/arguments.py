@@ -139,35 +139,66 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 def converted(value: Any, hint: Any, argument: str) -> Any:
     """`value` converted to the kind of the annotation `hint`; raises an `InputError` that names `argument`."""
-    if hint is inspect.Parameter.empty or hint is Any or isinstance(hint, TypeVar):
-        return value
+    try:
+        return _convert(value, hint)
+    except MismatchError as mismatch:
+        raise mismatch.told(argument) from None
+
+
+class MismatchError(Exception):
+    """A value that an annotation does not allow; `place` is where it is inside the argument, such as "[3]"."""
+
+    def __init__(self, value: Any, hint: Any, cause: str = "") -> None:
+        super().__init__()
+        self.value, self.hint, self.cause, self.place = value, hint, cause, ""
+
+    def told(self, argument: str) -> InputError:
+        """The error for a user."""
+        shown = f"{argument}{self.place}={short_repr(self.value)}"
+        options = [kind for kind in _alternatives(self.hint) if kind is not NoneType]
+        choices = [choice for kind in options for choice in _choices_of(kind)]
+        if choices and all(_choices_of(kind) for kind in options):
+            listed = ", ".join(map(repr, choices))
+            return InputError(f"{shown} is not a choice.", f"Use one of: {listed}.")
+        cause = self.cause or f"is {_kind_of(self.value)}"
+        return InputError(f"{shown} {cause}.", f"Give {description(self.hint)}.")
+
+
+def _require(holds: object, value: Any, hint: Any, cause: str = "") -> None:
+    if not holds:
+        raise MismatchError(value, hint, cause)
+
+
+def _convert(value: Any, hint: Any) -> Any:
     hint = getattr(hint, "__value__", hint)  # of an alias
+    if hint in (inspect.Parameter.empty, Any) or isinstance(hint, TypeVar):
+        return value
     origin = get_origin(hint)
     if origin in (Union, UnionType):
-        return _one_of_several(value, hint, argument)
+        return _one_of_several(value, hint)
     if origin is Literal:
-        if (
-            type(value).__module__ == "torch"
-            and dtype_name(value) in get_args(hint)
-            and value.is_floating_point
-        ):
-            return dtype_name(value)  # of a parameter that takes names of dtypes
-        known = any(
-            plain_type(value) is type(choice) and value == choice
-            for choice in get_args(hint)
-        )
-        return _require(value, known, hint, argument)
+        return _choice(value, hint)
     if origin in (Mapping, dict):
-        return _mapping(value, hint, argument)
+        return _mapping(value, hint)
     if origin in (Sequence, Iterable, Collection, tuple, list):
-        return _items(value, hint, argument)
-    if origin is Callable or hint is Callable:
-        return _require(value, callable(value), hint, argument)
-    if hasattr(hint, "array_type") or getattr(hint, "__name__", "") == "Tensor":
-        return _tensor(value, hint, argument)
+        return _items(value, hint)
     if origin is Annotated:  # any real number, also infinite or NaN
-        return _real(value, argument)
-    return _single(value, hint, argument) if isinstance(hint, type) else value
+        return _real(value, hint)
+    if hasattr(hint, "array_type") or getattr(hint, "__name__", "") == "Tensor":
+        return _tensor(value, hint)
+    if origin is Callable or hint is Callable:
+        _require(callable(value), value, hint)
+        return value
+    return _single(value, hint) if isinstance(hint, type) else value
+
+
+def _inside(value: Any, hint: Any, place: str) -> Any:
+    """An item of an argument, converted; an error says its place."""
+    try:
+        return _convert(value, hint)
+    except MismatchError as mismatch:
+        mismatch.place = place + mismatch.place
+        raise
 
 
 def _alternatives(hint: Any) -> list[Any]:
@@ -178,150 +209,47 @@ def _alternatives(hint: Any) -> list[Any]:
     return [kind for part in get_args(hint) for kind in _alternatives(part)]
 
 
-def _one_of_several(value: Any, hint: Any, argument: str) -> Any:
+def _choices_of(hint: Any) -> tuple[Any, ...]:
+    """The choices of a `Literal`; none of any other kind."""
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def _one_of_several(value: Any, hint: Any) -> Any:
     options = _alternatives(hint)
-    if str in options and any(
-        getattr(option, "__name__", "") == "Tensor" for option in options
-    ):
-        return _prompts(value, options, argument)
-    errors = []
-    for option in sorted(
-        options, key=lambda option: option is not NoneType
-    ):  # None without errors of other kinds
+    names = {getattr(option, "__name__", "") for option in options}
+    if {"str", "Tensor"} <= names:
+        return _prompts(value, options, hint)
+    mismatches = []
+    for option in options:
         try:
-            return converted(value, option, argument)
-        except InputError as error:
-            errors.append(error)
-    # For one kind or None, the error of that kind says more than the list of kinds.
-    if len(options) == 2 and NoneType in options:
-        raise errors[-1]
-    # The value is of a kind that may be given, and something else is wrong with it, such as an item of a dict.
-    raise next(
-        (e for e in errors if e.cause not in outermost(value, argument)),
-        wrong_kind(value, hint, argument),
-    )
+            return _convert(value, option)
+        except MismatchError as mismatch:
+            mismatches.append(mismatch)
+    # The value is of a kind that may be given, and something in it or about it is wrong.
+    telling = [mismatch for mismatch in mismatches if mismatch.place or mismatch.cause]
+    raise telling[0] if telling else MismatchError(value, hint)
 
 
-def _prompts(value: Any, options: Sequence[Any], argument: str) -> Any:
-    """Text, texts or ids; `squashlens.prompts.tokenize` checks whether they are prompts of a model."""
-    if any(
-        isinstance(option, type) and isinstance(value, option) for option in options
-    ):
-        if hasattr(value, "is_meta"):
-            _require_dense(value, argument)
-        return _text(value, argument) if isinstance(value, str) else value
-    if is_tokenized(value) or (
-        hasattr(value, "__array__") and getattr(value, "ndim", 0)
-    ):
+def _prompts(value: Any, options: Sequence[Any], hint: Any) -> Any:
+    """Text, texts, ids or a capture; `squashlens.prompts.tokenize` checks whether they are prompts of a model."""
+    if isinstance(value, str):
+        return _single(value, str)
+    classes = tuple(option for option in options if isinstance(option, type))
+    is_array = hasattr(value, "__array__") and getattr(value, "ndim", 0)
+    if is_tokenized(value) or isinstance(value, classes) or is_array:
+        _require_dense(value, hint)
         return value
     try:
-        items = _listed(value, False, list[str], argument)
-    except InputError as error:
-        raise InputError(
-            f"{argument}={short_repr(value)} ({type(value).__name__}) is not a prompt.",
-            "Give text, a list of texts, token ids, what a tokenizer returns, or the capture of a prompt. The ids of a "
-            "growing sequence are `sequence.plain(n).ids(sequence.trunk)`.",
-        ) from error
-    return [_text(item, argument) if isinstance(item, str) else item for item in items]
+        items = _listed(value, hint)
+    except MismatchError:
+        raise MismatchError(value, hint, NO_PROMPT) from None
+    return [_single(item, str) if isinstance(item, str) else item for item in items]
 
 
-def _single(value: Any, hint: type, argument: str) -> Any:
-    if hint is bool:
-        return bool(_require(value, plain_type(value) is bool, hint, argument))
-    if hint is int:
-        number = int(_require(value, plain_type(value) is int, hint, argument))
-        if not -(2**63) <= number < 2**63:
-            raise InputError(
-                f"{argument}={short_repr(value)} does not fit into 64 bits.",
-                "Give a smaller number.",
-            )
-        return number
-    if hint is float:
-        number = _real(value, argument)
-        if not math.isfinite(number):
-            raise InputError(
-                f"{argument}={short_repr(value)} is not a finite number.",
-                "Give a finite number.",
-            )
-        return value if type(value) is int and abs(value) < 2**63 else number
-    if hint is str:
-        return _text(_require(value, isinstance(value, str), hint, argument), argument)
-    if hint is Path:
-        return _require(value, isinstance(value, str | os.PathLike), hint, argument)
-    _require(value, isinstance(value, hint), hint, argument)
-    if (
-        hint.__module__ == "torch"
-        and hint.__name__ == "dtype"
-        and not value.is_floating_point
-    ):
-        raise InputError(
-            f"{argument}={value} is not a floating-point dtype.",
-            "Give a dtype such as torch.float32.",
-        )
-    return value
-
-
-def _real(value: Any, argument: str) -> float:
-    _require(
-        value,
-        isinstance(value, Real) and plain_type(value) is not bool,
-        float,
-        argument,
-    )
-    try:
-        return float(value)
-    except OverflowError as error:
-        cause = f"{argument}={short_repr(value)} is beyond the range of float64."
-        raise InputError(cause, "Give a smaller number.") from error
-
-
-def _text(value: str, argument: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        cause = f"{argument}={short_repr(value)} contains half of a surrogate pair, which is not a character."
-        raise InputError(cause, "Correct the text.") from error
-    return value
-
-
-def _items(value: Any, hint: Any, argument: str) -> Any:
-    origin, inner = get_origin(hint), get_args(hint)
-    of = inner[0] if inner else Any
-    if isinstance(value, str):
-        tokens = {str, int} <= {*filter(inspect.isclass, _alternatives(of))}
-        return _text(_require(value, tokens, hint, argument), argument)
-    fixed = origin is tuple and inner and inner[-1] is not Ellipsis
-    if (
-        of is int
-        and origin in (Iterable, tuple)
-        and not fixed
-        and plain_type(value) is int
-    ):
-        value = [
-            value
-        ]  # `blocks=1`, `mask_tokens(0)`; token ids are a Sequence, and one of them is no prompt
-    items = _listed(value, origin in (Iterable, Collection), hint, argument)
-    if fixed and len(items) != len(inner):
-        raise InputError(
-            f"{argument}={short_repr(value)} has {len(items)} items.",
-            f"Give {description(hint)}.",
-        )
-    if isinstance(items, range) and of is int:
-        return tuple(items) if origin is tuple else items
-    if (
-        of is int
-        and set(map(type, items)) == {int}
-        and min(items) >= -(2**63)
-        and max(items) < 2**63
-    ):
-        made = items  # fast path for long lists of token ids
-    else:
-        kinds = inner if fixed else itertools.repeat(of)
-        made = [
-            converted(item, kind, f"{argument}[{k}]")
-            for k, (item, kind) in enumerate(zip(items, kinds))  # noqa: B905
-        ]
-    return tuple(made) if origin is tuple or isinstance(value, tuple) else list(made)
+NO_PROMPT = (
+    "is not a prompt: text, a list of texts, token ids, what a tokenizer returns, or the capture of a prompt. (The ids "
+    "of a growing sequence are `sequence.plain(n).ids(sequence.trunk)`)"
+)
 
 
 def is_tokenized(value: object) -> bool:
@@ -329,80 +257,151 @@ def is_tokenized(value: object) -> bool:
     return isinstance(value, Mapping) and "input_ids" in value
 
 
-def _listed(value: Any, unordered: bool, hint: Any, argument: str) -> Any:
-    """The items as a list, in order."""
+def _choice(value: Any, hint: Any) -> Any:
+    choices = get_args(hint)
+    # A parameter that takes names of dtypes takes the dtypes too.
+    if type(value).__module__ == "torch" and getattr(value, "is_floating_point", False):
+        value = dtype_name(value)
+    alike = [choice for choice in choices if plain_type(value) is type(choice)]
+    _require(value in alike, value, hint)
+    return value
+
+
+def _single(value: Any, hint: type) -> Any:
+    if hint is bool:
+        _require(plain_type(value) is bool, value, hint)
+        return bool(value)
+    if hint is int:
+        _require(plain_type(value) is int, value, hint)
+        fits = -(2**63) <= value < 2**63
+        _require(fits, value, hint, "does not fit into 64 bits")
+        return int(value)
+    if hint is float:
+        number = _real(value, hint)
+        _require(math.isfinite(number), value, hint, "is not a finite number")
+        return value if type(value) is int else number
+    if hint is Path:
+        _require(isinstance(value, str | os.PathLike), value, hint)
+        return value
+    _require(isinstance(value, hint), value, hint)
+    if hint is str:
+        half = any("\ud800" <= character <= "\udfff" for character in value)
+        _require(not half, value, hint, "has half of a surrogate pair")
+    if hint.__name__ == "dtype":
+        _require(value.is_floating_point, value, hint, "is not floating-point")
+    return value
+
+
+def _real(value: Any, hint: Any) -> float:
+    is_real = isinstance(value, Real) and plain_type(value) is not bool
+    _require(is_real, value, hint)
+    try:
+        return float(value)
+    except OverflowError:
+        raise MismatchError(value, hint, "is beyond the range of float64") from None
+
+
+def _items(value: Any, hint: Any) -> Any:
+    origin = get_origin(hint)
+    kinds = get_args(hint)
+    kind = kinds[0]
+    is_fixed = origin is tuple and kinds[-1] is not Ellipsis
+    if isinstance(value, str):
+        takes_tokens = {str, int} <= {*filter(inspect.isclass, _alternatives(kind))}
+        _require(takes_tokens, value, hint)
+        return _single(value, str)
+    # `blocks=1` and `mask_tokens(0)`; token ids are a Sequence, and one of them is no prompt.
+    takes_one = kind is int and origin in (Iterable, tuple) and not is_fixed
+    if takes_one and plain_type(value) is int:
+        value = [value]
+    items = _listed(value, hint)
+    if is_fixed:
+        _require(len(items) == len(kinds), value, hint, f"has {len(items)} items")
+    if isinstance(items, range) and kind is int and origin is not tuple:
+        return items
+    if not (kind is int and _are_ids(items)):
+        kinds = kinds if is_fixed else [kind] * len(items)
+        items = [
+            _inside(item, kind, f"[{number}]")
+            for number, (item, kind) in enumerate(zip(items, kinds, strict=True))
+        ]
+    keeps_tuple = origin is tuple or isinstance(value, tuple)
+    return tuple(items) if keeps_tuple else list(items)
+
+
+def _are_ids(items: Sequence[Any]) -> bool:
+    """Whether all items are whole numbers of Python that fit into 64 bits: the fast way for long lists of token ids."""
+    are_whole = {*map(type, items)} == {int}
+    return are_whole and min(items) >= -(2**63) and max(items) < 2**63
+
+
+def _listed(value: Any, hint: Any) -> Any:
+    """The items as a list, in order; a set has none, unless the order does not matter."""
     if isinstance(value, list | tuple | range):
         return value
-    if isinstance(value, Mapping | bytes | bytearray | memoryview) or (
-        isinstance(value, Set) and not unordered
-    ):
-        raise wrong_kind(value, hint, argument)
+    is_unordered = isinstance(value, Set) and get_origin(hint) is Sequence
+    _require(
+        isinstance(value, Iterable)
+        and not isinstance(value, Mapping | str | bytes | bytearray | memoryview)
+        and not is_unordered,
+        value,
+        hint,
+    )
+    _require_dense(value, hint)
     try:
-        if isinstance(value, Set):
-            return sorted(value)
-        if hasattr(value, "is_meta"):
-            _require_dense(value, argument)
-        elif hasattr(value, "__array__"):  # NumPy, xarray, pandas
-            import numpy as np
-
-            value = np.asarray(value)
-        if hasattr(value, "tolist"):
-            return _require(
-                value, getattr(value, "ndim", 1) >= 1, hint, argument
-            ).tolist()
-        items = list(itertools.islice(value, MOST + 1))
+        items = _read(value)
     except (TypeError, RuntimeError) as error:
-        raise wrong_kind(value, hint, argument) from error
-    if len(items) > MOST:
-        raise InputError(f"{argument} has more than {MOST:,} items.", "Give fewer.")
+        raise MismatchError(value, hint) from error
+    _require(isinstance(items, list), value, hint)
+    _require(len(items) <= MOST, value, hint, f"has more than {MOST:,} items")
     return items
 
 
-def _mapping(value: Any, hint: Any, argument: str) -> Any:
-    inner = get_args(hint)
-    _require(value, isinstance(value, Mapping), hint, argument)
-    if (
-        type(value) is not dict or not inner
-    ):  # other mappings may read their values from disk
+def _read(value: Any) -> Any:
+    """The items of a set, an array or a generator; of an array without dimensions its number."""
+    if isinstance(value, Set):
+        return sorted(value)
+    if hasattr(value, "tolist"):  # of PyTorch and NumPy
+        return value.tolist()
+    if hasattr(value, "__array__"):  # of pandas and xarray
+        return value.__array__().tolist()
+    return list(itertools.islice(value, MOST + 1))
+
+
+def _mapping(value: Any, hint: Any) -> Any:
+    _require(isinstance(value, Mapping), value, hint)
+    kinds = get_args(hint)
+    # Other mappings may read their values from disk.
+    if type(value) is not dict or not kinds:
         return value
     return {
-        converted(k, inner[0], f"key of {argument}"): converted(
-            v, inner[1], f"{argument}[{short_repr(k)}]"
+        _inside(name, kinds[0], " (a key)"): _inside(
+            item, kinds[1], f"[{short_repr(name)}]"
         )
-        for k, v in value.items()
+        for name, item in value.items()
     }
 
 
-def _tensor(value: Any, hint: Any, argument: str) -> Any:
+def _tensor(value: Any, hint: Any) -> Any:
     import torch
 
-    _require(value, isinstance(value, torch.Tensor), hint, argument)
-    _require_dense(value, argument)
-    if hasattr(
-        hint, "array_type"
-    ):  # not `isinstance`, which would compare axis sizes with those of the caller
+    _require(isinstance(value, torch.Tensor), value, hint)
+    _require_dense(value, hint)
+    # Not `isinstance`, which would compare axis sizes with those of the caller.
+    if hasattr(hint, "array_type"):
         axes = value.ndim - len(hint.dims)
         alike = axes == 0 if hint.index_variadic is None else axes >= -1
-        _require(
-            value, alike and dtype_name(value.dtype) in hint.dtypes, hint, argument
-        )
+        _require(alike and dtype_name(value.dtype) in hint.dtypes, value, hint)
     return value.detach()
 
 
-def _require_dense(tensor: Any, argument: str) -> None:
-    import torch
-
-    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
-        raise InputError(
-            f"{argument} is a tensor that is not dense or has no data.",
-            "Give a dense tensor with data.",
-        )
-
-
-def _require(value: Any, holds: object, hint: Any, argument: str) -> Any:
-    if not holds:
-        raise wrong_kind(value, hint, argument)
-    return value
+def _require_dense(value: Any, hint: Any) -> None:
+    """Raise for a tensor without data, or whose layout other functions do not take."""
+    if not hasattr(value, "is_meta"):
+        return
+    is_dense = str(value.layout) == "torch.strided" and not value.is_quantized
+    has_data = is_dense and not value.is_meta
+    _require(has_data, value, hint, "is a tensor that is not dense or has no data")
 
 
 # Classes in words, by name: some are not public, and some must not be imported here.
@@ -424,60 +423,41 @@ NAMES = {
 }
 
 
-def wrong_kind(value: Any, hint: Any, argument: str) -> InputError:
-    """The error for a value that an annotation does not allow: it is of another type, or none of the choices."""
-    options = _alternatives(hint)
-    literals = [option for option in options if get_origin(option) is Literal]
-    choices = list(itertools.chain.from_iterable(map(get_args, literals)))
-    not_chosen, wrong = outermost(value, argument)
-    if choices and len(literals) == len(
-        [option for option in options if option is not NoneType]
-    ):
-        return InputError(not_chosen, f"Use one of: {', '.join(map(repr, choices))}.")
-    alike = any(plain_type(value) is type(choice) for choice in choices)
-    return InputError(not_chosen if alike else wrong, f"Give {description(hint)}.")
-
-
-def outermost(value: Any, argument: str) -> tuple[str, str]:
-    """The causes for a value that is not one of the choices, and for one of another kind."""
-    shown, kind = f"{argument}={short_repr(value)}", f"of type {type(value).__name__}"
-    if (
-        hasattr(value, "dtype")
-        and hasattr(value, "shape")
-        and hasattr(value, "__len__")
-    ):  # not a NumPy number
+def _kind_of(value: Any) -> str:
+    """What a value is, in words."""
+    if value is None or value is True:
+        return "not allowed"
+    kind = f"of type {type(value).__name__}"
+    is_array = all(hasattr(value, name) for name in ("dtype", "shape", "__len__"))
+    if is_array:
         kind += f", dtype {dtype_name(value.dtype)} and shape {tuple(value.shape)}"
-    return (
-        f"{shown} is not a choice.",
-        f"{shown} is {'not allowed' if value is None or value is True else kind}.",
-    )
+    return kind
 
 
 def description(hint: Any) -> str:
     """An annotation in words."""
     hint = getattr(hint, "__value__", hint)
-    origin, inner = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    kinds = get_args(hint)
     if origin in (Union, UnionType):
-        kinds = (kind for kind in _alternatives(hint) if kind is not NoneType)
-        return " or ".join(dict.fromkeys(map(description, kinds)))
+        options = [kind for kind in _alternatives(hint) if kind is not NoneType]
+        return " or ".join(dict.fromkeys(map(description, options)))
     if origin is Literal:
-        return ("one of " if len(inner) > 1 else "") + ", ".join(map(repr, inner))
+        choices = ", ".join(map(repr, kinds))
+        return choices if len(kinds) == 1 else f"one of {choices}"
     if origin is Callable or hint is Callable:
         return "a function"
+    if origin is tuple and kinds[-1] is not Ellipsis:
+        return f"a tuple of {len(kinds)} items"
     if origin in (Sequence, Iterable, Collection, tuple, list):
-        if origin is tuple and inner[-1] is not Ellipsis:
-            return f"a tuple of {len(inner)} items"
-        return (
-            "a list"
-            if inner[0] is Any
-            else f"a list in which each item is {description(inner[0])}"
-        )
+        return f"a list in which each item is {description(kinds[0])}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return f"a dict in which each value is {description(inner[1])}"
+        return f"a dict in which each value is {description(kinds[1])}"
     if hasattr(hint, "array_type"):
         return f"a tensor of floating-point numbers ({hint.dim_str})"
     name = getattr(hint, "__name__", str(hint))
-    return NAMES.get(name) or f"a{'n' * (name[0] in 'AEIOU')} {name}"
+    article = "an" if name[0] in "AEIOU" else "a"
+    return NAMES.get(name) or f"{article} {name}"
 
 
 def frozen(parts: Collection[str]) -> str:
@@ -492,12 +472,8 @@ def and_frozen(parts: Collection[str]) -> str:
 
 def plain_type(value: Any) -> type:
     """The Python type of a number or text, also for NumPy values."""
-    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
+    if type(value).__name__ in ("bool", "bool_"):
         return bool
-    return (
-        str
-        if isinstance(value, str)
-        else int
-        if isinstance(value, Integral)
-        else type(value)
-    )
+    if isinstance(value, str):
+        return str
+    return int if isinstance(value, Integral) else type(value)
