@@ -285,8 +285,10 @@ def _single(value: Any, hint: type) -> Any:
         return value
     _require(isinstance(value, hint), value, hint)
     if hint is str:
-        half = any("\ud800" <= character <= "\udfff" for character in value)
-        _require(not half, value, hint, "has half of a surrogate pair")
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise MismatchError(value, hint, "has half of a surrogate pair") from None
     if hint.__name__ == "dtype":
         _require(value.is_floating_point, value, hint, "is not floating-point")
     return value
