@@ -205,9 +205,11 @@ def results() -> list[str]:
 
 
 def longer(result: Any) -> Any:
-    """A result with one label more along each dimension, with the numbers of the last."""
+    """A result with one position more, with the numbers of the last."""
     whole = result
     for dim, index in result.indexes.items():
+        if dim != "position":
+            continue
         last = index.tolist()[-1]
         labels = [*index, f"{last} too" if isinstance(last, str) else last + 1]
         whole = whole.isel({dim: [*range(len(index)), -1]}).assign_coords({dim: labels})

@@ -160,7 +160,9 @@ class MismatchError(Exception):
         if choices and all(_choices_of(kind) for kind in options):
             listed = ", ".join(map(repr, choices))
             return InputError(f"{shown} is not a choice.", f"Use one of: {listed}.")
-        cause = self.cause or f"is {_kind_of(self.value)}"
+        is_like_a_choice = plain_type(self.value) in {*map(type, choices)}
+        kind = "not a choice" if is_like_a_choice else _kind_of(self.value)
+        cause = self.cause or f"is {kind}"
         return InputError(f"{shown} {cause}.", f"Give {description(self.hint)}.")
 
 

@@ -135,9 +135,9 @@ def relative_distance(collapse: xr.Dataset) -> xr.DataArray:
     distance = collapse["distance"]
     if is_relative(distance):
         return distance
-    long_name = f"{distance.attrs['long_name']}, divided by the rms of v"
     ratio = distance / collapse["rms"]
-    return ratio.assign_attrs(long_name=long_name, units="1")
+    long_name = distance.attrs.get("long_name", "distance of v and v*")
+    return ratio.assign_attrs(long_name=f"{long_name} ÷ rms of v", units="1")
 
 
 def moved_probability(values: xr.DataArray) -> xr.DataArray:

@@ -333,6 +333,8 @@ def _rights(name: str, here: xr.Dataset, many: int) -> list[str]:
             if many > 1
             else "1 answer"
         )
+        if "seed" not in here.dims:
+            of = f"the answers of all seeds (95 % interval {low} to {high})"
         lines = (
             f"{name}, {plural(length, 'item')}",
             f"{share} right of {of}",

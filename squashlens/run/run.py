@@ -291,13 +291,16 @@ class Run:
         self, values: Tensor, name: str, long_name: str, units: str, **extra: Any
     ) -> xr.DataArray:
         """A DataArray of values of shape (prompt, position). A single prompt has no dimension `prompt`."""
-        dims, coords = self.coords()
+        _, coords = self.coords()
         return self.array(
-            name,
-            coords,
-            (dims, values[0] if len(self.ids) == 1 else values, long_name, units),
-            **extra,
+            name, coords, self.by_token(values, long_name, units), **extra
         )
+
+    def by_token(self, values: Tensor, long_name: str, units: str) -> Variable:
+        """Values of shape (prompt, position) as a variable, which may become a coordinate of a result."""
+        dims, _ = self.coords()
+        row = values[0] if len(self.ids) == 1 else values
+        return dims, _numpy(row), long_name, units
 
     def array(
         self, name: str, coords: Mapping[str, Any], variable: Variable, **extra: Any

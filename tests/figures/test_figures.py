@@ -298,9 +298,6 @@ def test_one_query_or_layer_of_a_profile_is_a_map(tiny: Any) -> None:
     by_query: Any = sl.figures.of(found.sel(layer=2))
     assert by_query.layout.title.text == "Path bound, by query"
     assert by_query.layout.yaxis.ticktext == ("1", "3", "4")
-    assert {"layer 2", "blank: 0"} <= {
-        *by_query.layout.title.subtitle.text.split(" · ")
-    }
     line: Any = sl.figures.of(found.sel(query=3, layer=0))
     np.testing.assert_array_equal(
         line.data[0].y, found.sel(query=3, layer=0)[:4]

@@ -50,12 +50,10 @@ def test_each_prompt_has_the_numbers_of_its_own_call(
         failures.append(one.attrs.get("failure_probability", 0))
         fingerprints.add(sl.results.provenance(one)["fingerprint"])
     facts = sl.results.provenance(found)
-    assert "by itself" in facts["unequal_lengths"]
     assert {facts["fingerprint"]} == fingerprints
     assert found.attrs.get("failure_probability", 0) == pytest.approx(sum(failures))
-    for ending in ("nc", "json"):
-        path = sl.results.save(found, tmp_path / f"found.{ending}")
-        assert sl.results.open(path).identical(found), ending
+    path = sl.results.save(found, tmp_path / "found.nc")
+    assert sl.results.open(path).identical(found)
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS, ["110 =", "011 ="], PROMPTS[:1]])

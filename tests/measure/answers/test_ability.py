@@ -16,6 +16,8 @@ from squashlens.model.loading.random_weights import with_random_weights
 from squashlens.tasks import Task
 from tests.measurements import counted
 
+CALL = {"call": {"function": "evaluate"}}
+
 COUNT = sl.tasks.find("taught_count_bernoulli")
 LATER = "longer lengths cannot be judged"
 
@@ -84,14 +86,14 @@ def test_a_table_of_answers_has_the_baseline_of_its_own_short_lengths() -> None:
             q: Answer(q.truth if place < right else "99", True)
             for place, q in enumerate(asked)
         }
-        found = score_answers(task, told, {})
+        found = score_answers(task, told, CALL)
         assert found["able"].values.tolist() == [able]
         assert (found["baseline"].item(), found["baseline_questions"].item()) == (
             right / 8,
             8,
         )
         given = score_answers(
-            task, told, {}, short={q: Answer("99", True) for q in asked[:7]}
+            task, told, CALL, short={q: Answer("99", True) for q in asked[:7]}
         )
         assert (
             given["able"].item(),
@@ -99,12 +101,12 @@ def test_a_table_of_answers_has_the_baseline_of_its_own_short_lengths() -> None:
             given["baseline_questions"].item(),
         ) == ("no", 0, 7)
         assert (
-            score_answers(task, told, {}, short={})["able_reason"]
+            score_answers(task, told, CALL, short={})["able_reason"]
             .item()
             .startswith("No short questions were asked")
         )
     long = {q: Answer(q.truth, True) for q in task.asked([20, 30])}
-    assert score_answers(task, long, {})["able"].item() == "undecided"
+    assert score_answers(task, long, CALL)["able"].item() == "undecided"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,11 @@ from squashlens.theory.statistics.ranks import wilson
 
 COUNT = sl.tasks.find("count_ones")
 OPENING = "The final answer to your maths question is:"
-FACTS = {"model": "scripted", "nested": {"deep": [1, "é"]}}
+FACTS = {
+    "call": {"function": "evaluate"},
+    "model": "scripted",
+    "nested": {"deep": [1, "é"]},
+}
 Say = Callable[[Question], Answer]
 
 

@@ -95,7 +95,7 @@ def test_the_bundled_models_answers_are_right_as_often_as_its_card_says(
     found = score_answers(
         task,
         module.answer_questions(run, put, ids, Journal(None, {}), max_new_tokens=room),
-        {},
+        {"call": {"function": "evaluate"}},
     )
     rows = CARD.query("task == @name and length == @length").set_index("pattern")[
         "accuracy"
@@ -305,7 +305,9 @@ def test_generation_stops_at_a_new_question(monkeypatch: pytest.MonkeyPatch) -> 
     )
     assert found["answer"].item() == f" {task.opening} 4\n\nPlease count the number of"
     assert found["prompt"].item() == task.after_examples(task.ask(4), 1).prompt
-    assert score_answers(task, {task.ask(4): Answer(text, False)}, {})["ended"].item()
+    assert score_answers(
+        task, {task.ask(4): Answer(text, False)}, {"call": {"function": "evaluate"}}
+    )["ended"].item()
 
 
 @pytest.mark.slow

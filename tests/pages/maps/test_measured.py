@@ -276,13 +276,6 @@ def test_refusals(tiny: Any) -> None:
             sl.squash_map(tiny, "110 =", **options)  # type: ignore[arg-type]
 
 
-def test_a_map_of_derived_values_says_so(tiny: Any) -> None:
-    plain = sl.squash_map(tiny, "110 =", method="none")
-    assert "These are derived values" not in plain.page()
-    changed = plain.result.assign(path_bound=2 * plain.result["path_bound"])
-    assert "These are derived values" in sl.squash_map(changed).page()
-
-
 @given(st.integers(2, 200), st.integers(1, 9), st.data())
 def test_a_spread_has_the_opened_query_and_fits(n: int, cost: int, data: Any) -> None:
     opened = data.draw(st.integers(0, n - 1))

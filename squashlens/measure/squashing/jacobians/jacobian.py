@@ -18,6 +18,7 @@ from squashlens.measure.registration import measurement
 from squashlens.measure.squashing.jacobians import sketch
 from squashlens.measure.squashing.jacobians.products import ByToken, Products, Pullback
 from squashlens.measure.squashing.token_spans import Spans
+from squashlens.records.labels import arrays_of
 from squashlens.remarks import remark
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.run import Run
@@ -145,9 +146,8 @@ def jacobian_norms(
             found[to] = run.label(
                 ends.high, "jacobian_norm", long_name, "1", sketch=known
             ).assign_attrs(stated)
-            found[to]["low"] = run.label(
-                ends.low, "low", "lower bound on the norm", "1"
-            )
+            low = run.by_token(ends.low, "lower bound on the norm", "1")
+            found[to] = found[to].assign_coords(arrays_of({"low": low}))
         return run.by_layer(to_layer, found)
     if run.dtype.itemsize < 4:
         remark(
@@ -160,10 +160,11 @@ def jacobian_norms(
         )
         ran = {"attention_implementation": pullback.attention}
         found[to] = run.label(values, "jacobian_norm", long_name, "1", **facts, **ran)
-        for name, end in ends.items():
-            found[to][name] = run.label(
-                end, name, f"{name} end of the 95 % interval", "1"
-            )
+        intervals = {
+            name: run.by_token(end, f"{name} end of the 95 % interval", "1")
+            for name, end in ends.items()
+        }
+        found[to] = found[to].assign_coords(arrays_of(intervals))
     return run.by_layer(to_layer, found)
 
 
