@@ -27,7 +27,7 @@ from squashlens.model.memory import available
 from squashlens.model.native import is_native, n_outcomes, outputs_are_tokens
 from squashlens.remarks import remark
 from squashlens.run.budget import pass_bytes, pattern_bytes, queries_and_keys
-from squashlens.run.forward import whole_pass
+from squashlens.run.forward import next_logits, whole_pass
 from squashlens.run.passes import batches
 from squashlens.run.run import Run
 from squashlens.run.streamed import FAILURES
@@ -96,7 +96,7 @@ def _batch(
     )
     start, cache, ended = ids.shape[1], empty_cache(run), dict[int, Continuation]()
     cached = None if cache is None else {"use_cache": True, "past_key_values": cache}
-    with users_hooks_tested(run, ids, whole_pass):
+    with users_hooks_tested(run, ids, next_logits):
         for step in range(max_new_tokens):
             logits = whole_pass(
                 run, ids if cached is None or step == 0 else ids[:, -1:], cached

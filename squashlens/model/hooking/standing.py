@@ -65,6 +65,22 @@ class Standing:
         )
 
 
+# How the names of hook points begin that every pass comes to before y, or at y.
+UP_TO_Y = (
+    "blocks.",
+    "embed.",
+    "pos_embed.",
+    "hook_embed",
+    "hook_pos_embed",
+    "ln_final.",
+)
+
+
+def needs_the_head(hook: Standing) -> bool:
+    """Whether a hook may act after y: at a hook point of the output head, or as a PyTorch hook on any module."""
+    return hook.point is None or not hook.point.startswith(UP_TO_Y)
+
+
 def ambient(model: Bridge) -> list[str]:
     """The names of the hooks that are on a model, on hook points and as PyTorch hooks, for the provenance."""
     return [hook.name for hook in standing(model)]
