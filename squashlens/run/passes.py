@@ -155,7 +155,7 @@ def _share(plan: Plan) -> tuple[dict[str, Tensor] | None, str | None]:
         return None, reason
     try:
         rows = _run_together(plan)
-    except (*FAILURES, IndexError):  # a model that does not accept such a mask or cache
+    except FAILURES:  # a model that does not accept such a mask or cache
         return None, alone
     return rows, _why_wrong(plan, rows)
 
