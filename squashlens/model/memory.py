@@ -12,7 +12,7 @@ from torch import Tensor
 
 from squashlens._typing import short_repr
 from squashlens.bars import human
-from squashlens.errors import CapacityError, InputError
+from squashlens.errors import CapacityError, InputError, one_line
 
 
 def available(device: torch.device) -> int:
@@ -33,9 +33,8 @@ def device_named(given: str | torch.device) -> torch.device:
         device = torch.device(given)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
-        reason = (str(error).splitlines() or [""])[0][:120]
         raise InputError(
-            f"device={short_repr(given)} is not available on this machine ({reason}).",
+            f"device={short_repr(given)} is not available on this machine ({one_line(error)}).",
             remedy,
         ) from error
     if device.type == "meta":

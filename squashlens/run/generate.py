@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens.errors import InputError
+from squashlens.errors import FAILURES, InputError
 from squashlens.model.agreement import agree
 from squashlens.model.anatomy import (
     context_length,
@@ -30,7 +30,6 @@ from squashlens.run.budget import pass_bytes, pattern_bytes, queries_and_keys
 from squashlens.run.forward import next_logits, whole_pass
 from squashlens.run.passes import batches
 from squashlens.run.run import Run
-from squashlens.run.streamed import FAILURES
 from squashlens.run.users_hooks import users_hooks_tested
 from squashlens.sequences import Ids
 

@@ -27,7 +27,7 @@ from transformers import DynamicCache
 
 from squashlens._typing import Passes, one_of
 from squashlens.bars import bar
-from squashlens.errors import InputError
+from squashlens.errors import FAILURES, InputError
 from squashlens.model.agreement import SAME_OPERATIONS, agree
 from squashlens.model.anatomy import why_lengths_differ
 from squashlens.model.hooking.attached import attached
@@ -38,7 +38,6 @@ from squashlens.run.budget import batch_memory, pass_bytes
 from squashlens.run.forward import causal, context, forward
 from squashlens.run.run import Run
 from squashlens.run.streamed import (
-    FAILURES,
     implementation,
     why_not_streamed,
 )

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from squashlens._typing import Bridge
-from squashlens.errors import SquashlensError, UnsoundModelError
+from squashlens.errors import FAILURES, SquashlensError, UnsoundModelError
 from squashlens.model.agreement import agree
 from squashlens.model.anatomy import (
     dtype_of,
@@ -44,13 +44,6 @@ from squashlens.theory.attention import Attention
 
 NAME = "squashlens"  # under which the attention function is registered
 SHAKEN = 2.0  # of the difference that one unit in the last place makes: the most by which two ways to attend may differ
-FAILURES = (
-    RuntimeError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    LookupError,
-)
 AttentionObserver = Callable[[int, Attention], None]
 Seen = dict[str, Tensor]  # activations by hook point
 
