@@ -11,8 +11,9 @@ from torch import Tensor
 from squashlens.bars import bar
 from squashlens.model.hooking.hook import Hook
 from squashlens.run.budget import batch_memory, pass_bytes
-from squashlens.run.forward import forward, log_probabilities
+from squashlens.run.forward import log_probabilities
 from squashlens.run.run import Run
+from squashlens.run.streams import streams_at
 
 
 def edited_copies(
@@ -26,27 +27,30 @@ def edited_copies(
 
     With a cache, `ids` follow what is in it.
     """
-    whole = len(ids) + (0 if cache is None else int(cache.get_seq_length()))
+    whole = len(ids)
+    if cache is not None:
+        whole += int(cache.get_seq_length())
     size = max(1, int(batch_memory(run) / pass_bytes(run, 1, whole)))
     for numbers in bar(torch.arange(many).split(size), desc="variants", leave=False):
-        kept: list[Tensor] = []
-        watch = [(run.site("y"), lambda y, kept=kept: kept.append(y.clone()))]
         context = None
         if cache is not None:
-            own = copy.deepcopy(cache)
-            own.batch_repeat_interleave(len(numbers))
-            context = {"use_cache": True, "past_key_values": own}
+            copied = copy.deepcopy(cache)
+            copied.batch_repeat_interleave(len(numbers))
+            context = {"use_cache": True, "past_key_values": copied}
+        copies = ids.expand(len(numbers), -1).clone()
         with run.applied(*hooks(numbers.tolist())):
-            forward(run, ids.expand(len(numbers), -1).clone(), watch, context)
-        yield kept[0]
+            yield streams_at(run, copies, [run.site("y")], context)[run.site("y")]
 
 
 def log_p(
     run: Run, y: Float[Tensor, "branch token d"], tokens: Int[Tensor, " token"]
 ) -> Float[Tensor, "branch token"]:
     """The log-probability of each token of a text, from the y before it (teacher forcing), in float64 on the CPU."""
-    wanted, parts = tokens.cpu().repeat(len(y)), []
+    wanted = tokens.cpu().repeat(len(y))
+    parts: list[Tensor] = []
+    start = 0
     for logs in log_probabilities(run, y.flatten(end_dim=1)):
-        own, wanted = wanted[: len(logs)], wanted[len(logs) :]
-        parts.append(logs.cpu().gather(1, own[:, None])[:, 0])
+        stop = start + len(logs)
+        parts.append(logs.cpu().gather(1, wanted[start:stop, None])[:, 0])
+        start = stop
     return torch.cat(parts).view(y.shape[:2])

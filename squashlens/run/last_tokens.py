@@ -1,7 +1,8 @@
 """Read activations at the last token of many prompts, in batches of equal length without padding."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -31,26 +32,22 @@ def at_last_tokens(
     label: str = "prompts",
 ) -> LastTokens:
     """Run every prompt under the hooks on the model, and keep its last token's activations at `sites`."""
-    found: dict[str, Tensor] = {}
+    values: dict[str, Tensor] = {}
     following = torch.zeros(len(prompts), dtype=torch.long)
-    device = run.device
 
     def size(n: int) -> int:
         return max(1, int(PASS_MEMORY / pass_bytes(run, 1, n)))
 
-    def keep(site: str, part: list[int]) -> Callable[[Tensor], None]:
-        def look(tensor: Tensor) -> None:
-            rows = tensor[:, -1].detach().cpu()
-            if site not in found:
-                found[site] = rows.new_zeros(len(prompts), *rows.shape[1:])
-            found[site][part] = rows
-
-        return look
+    def keep(site: str, part: list[int], tensor: Tensor) -> None:
+        rows = tensor[:, -1].detach().cpu()
+        if site not in values:
+            values[site] = rows.new_zeros(len(prompts), *rows.shape[1:])
+        values[site][part] = rows
 
     with bar(total=len(prompts), desc=label, unit="prompt") as progress_bar:
         for _, part in batches(map(len, prompts), size):
-            ids = torch.tensor([prompts[place] for place in part], device=device)
-            logits = next_logits(run, ids, [(site, keep(site, part)) for site in sites])
-            following[part] = logits.argmax(dim=-1).cpu()
+            ids = torch.tensor([prompts[i] for i in part], device=run.device)
+            watch = [(site, partial(keep, site, part)) for site in sites]
+            following[part] = next_logits(run, ids, watch).argmax(dim=-1).cpu()
             progress_bar.update(len(part))
-    return LastTokens(found, following)
+    return LastTokens(values, following)

@@ -1,6 +1,7 @@
 """Read residual streams, and other activations, of the prompts of a run."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from jaxtyping import Int
@@ -17,11 +18,10 @@ def streams_of(
 ) -> list[Tensor]:
     """The residual streams of a run's prompts at some layers: those of its capture, or from one forward pass."""
     held = run.capture
-    if held is not None and held.y is not None and {*layers} <= {*held.residuals, "y"}:
-        return [
-            (held.y if layer == "y" else held.residuals[layer])[:, at]
-            for layer in layers
-        ]
+    if held is not None and held.y is not None:
+        kept = {**held.residuals, "y": held.y}
+        if {*layers} <= {*kept}:
+            return [kept[layer][:, at] for layer in layers]
     sites = [run.site(layer) for layer in layers]
     seen = streams_at(run, run.ids, sites, at=at)
     return [seen[site] for site in sites]
@@ -46,8 +46,8 @@ def streams_at(
     """The activations at some hook points, and positions, in one forward pass, detached."""
     seen: dict[str, Tensor] = {}
 
-    def keep(site: str) -> Callable[[Tensor], None]:
-        return lambda tensor: seen.update({site: tensor[:, at].detach().clone()})
+    def keep(site: str, tensor: Tensor) -> None:
+        seen[site] = tensor[:, at].detach().clone()
 
-    forward(run, ids, [(site, keep(site)) for site in sites], context)
+    forward(run, ids, [(site, partial(keep, site)) for site in sites], context)
     return seen
