@@ -64,12 +64,10 @@ class Layout:
         self._children = [one._modules for one in self.modules if one._modules]
         self.parts = self.read_parts()
         # Where a bridge keeps tensors of its last pass, with their graph.
-        self.traces = [
-            (vars(module), name)
-            for module in self.modules
-            for name in ("_pattern", "_captured_pre_ln_residual")
-            if name in vars(module)
-        ]
+        self.traces: list[tuple[dict[str, Any], str]] = []
+        for module in self.modules:
+            for name in {"_pattern", "_captured_pre_ln_residual"} & {*vars(module)}:
+                self.traces.append((vars(module), name))
         # Of the last snapshot: where tensors were, and views of their sampled entries.
         self.places: list[tuple[int, int]] = []
         self.samples: dict[Any, list[Tensor]] = {}
@@ -87,12 +85,8 @@ class Layout:
         """The modules that have hooks of PyTorch now."""
         found: list[nn.Module] = []
         for module in self.names:
-            if (
-                module._forward_hooks
-                or module._forward_pre_hooks
-                or module._backward_hooks
-                or module._backward_pre_hooks
-            ):
+            held = vars(module)
+            if any(held[table] for table in HOOK_TABLES):
                 found.append(module)
         return found
 
