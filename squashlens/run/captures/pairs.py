@@ -23,10 +23,10 @@ from squashlens.model.anatomy import (
     unseen_roundings,
 )
 from squashlens.model.text.tokens import checked_prompts, require_same_vocabulary
+from squashlens.run.activations import streams_at
 from squashlens.run.captured import CaptureBase, model_state
 from squashlens.run.passes import read
 from squashlens.run.run import Run
-from squashlens.run.streams import streams_at
 from squashlens.sequences import Branch, GrowingSequence, Ids
 
 VALUE, OUTPUT = (f"blocks.0.attn.{name}" for name in ("hook_v", "hook_out"))
