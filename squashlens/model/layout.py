@@ -16,6 +16,7 @@ from squashlens.model.anatomy import length_dependent_encodings
 if TYPE_CHECKING:
     from squashlens.model.hooking.standing import Standing, Tables
     from squashlens.model.proof import Proof
+    from squashlens.model.text.start import Known
 
 # Where PyTorch keeps a module's hooks.
 HOOK_TABLES = (
@@ -126,6 +127,8 @@ class Kept:
     # Those before the present one: a setting that is put back brings them back.
     proofs: "list[Proof]" = field(default_factory=list)
     owner: Thread | None = None
+    # What its tokenizer puts before a text.
+    start: "Known | None" = None
     # While it is open: the hooks on it, and the tables of those that it had at the begin, if there were any.
     hooks: "list[Standing] | None" = None
     at_begin: "tuple[Tables, list[Standing]] | None" = None

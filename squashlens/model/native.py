@@ -39,17 +39,16 @@ def _is_native(kind: type) -> bool:
 def native_config(model: Bridge) -> SimpleNamespace:
     """The native model's configuration in Hugging Face form; a soft cap of TransformerLens is off unless positive."""
     cfg = model.cfg
-    activation = str(cfg.act_fn or ("silu" if cfg.gated_mlp else "gelu")).lower()
-    attention_cap, final_cap = (
-        float(cap) if cap > 0 else None
-        for cap in (cfg.attn_scores_soft_cap, cfg.output_logits_soft_cap)
-    )
+
+    def cap(value: float) -> float | None:
+        return float(value) if value > 0 else None
+
     return SimpleNamespace(
         model_type="native",
         max_position_embeddings=int(cfg.n_ctx),
-        hidden_act=activation,
-        attn_logit_softcapping=attention_cap,
-        final_logit_softcapping=final_cap,
+        hidden_act=str(cfg.act_fn or ("silu" if cfg.gated_mlp else "gelu")).lower(),
+        attn_logit_softcapping=cap(cfg.attn_scores_soft_cap),
+        final_logit_softcapping=cap(cfg.output_logits_soft_cap),
     )
 
 

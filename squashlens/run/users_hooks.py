@@ -6,8 +6,9 @@ something else. So after the first pass with a set of functions, its first promp
 tokens replaced, and in a batch with that. Functions that only read are not called again.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.overrides import _get_current_function_mode_stack
 
-from squashlens.errors import InputError, SquashlensError, UnsoundModelError
+from squashlens.errors import InputError, UnsoundModelError
 from squashlens.model.agreement import agree
 from squashlens.model.digests import writes
 from squashlens.model.hooking.hook import torch_hook
@@ -99,22 +100,27 @@ def _test(
     cuts = sorted({1, n // 2, n - 1} & {*range(1, n)})
     replaced = torch.arange(n) >= torch.tensor(cuts).long()[:, None]
     others = (prompt + vocabulary // 2) % vocabulary
-    prompts = [
-        prompt,
-        *torch.where(replaced.to(prompt.device), others, prompt).split(1),
-    ]
+    changed = torch.where(replaced.to(prompt.device), others, prompt)
+    prompts = torch.cat([prompt, changed]).split(1)
+    final = partial(_final, run, next_logits)
+    alone = [final(ids) for ids in prompts]
     names = ", ".join(hook.name.partition(": ")[2] for hook in users[:3])
-    alone = [_final(run, ids, next_logits) for ids in prompts]
-    apart = [torch.cat(parts) for parts in zip(alone[0], alone[-1], strict=True)]
-    if not _same(run, _together(run, prompts, next_logits, apart), apart):
-        again = _final(run, prompt, next_logits)
-        raise _uneven(names, random=not all(map(torch.equal, again, alone[0])))
+    if not _are_alike_in_a_batch(run, prompts, alone, final):
+        if all(map(torch.equal, final(prompt), alone[0])):
+            raise InputError(
+                f"With {names} the numbers of a prompt depend on the other prompts in its batch.",
+                "Treat each prompt by itself in the function: `z[:, …]` instead of `z[0, …]`, and stored means.",
+            )
+        raise InputError(
+            f"With {names} the model gives other numbers in each run.",
+            "Use a function without random numbers that does not count its calls.",
+        )
     wrong = _moved_by_later(run, cuts, alone)
     if wrong is None:
         return
     if all(hook.module is not None for hook in users):  # others cannot be taken off
         with without_ambient(run.model):
-            bare = [_final(run, ids, next_logits) for ids in prompts]
+            bare = [final(ids) for ids in prompts]
             # Rounding alone may send a token to other experts.
             if _moved_by_later(run, cuts, bare) == wrong:
                 return
@@ -126,28 +132,21 @@ def _test(
     )
 
 
-def _together(
-    run: Run, prompts: list[Tensor], next_logits: Pass, apart: list[Tensor]
-) -> list[Tensor]:
-    """The first and the last prompt in one batch; `apart` for a function that accepts only one prompt."""
+def _are_alike_in_a_batch(
+    run: Run,
+    prompts: Sequence[Tensor],
+    alone: list[Final],
+    final: Callable[[Tensor], Final],
+) -> bool:
+    """Whether the first and the last prompt give the same in one batch; a function may accept only one prompt."""
     try:
-        return [*_final(run, torch.cat([prompts[0], prompts[-1]]), next_logits)]
+        together = final(torch.cat([prompts[0], prompts[-1]]))
     except torch.OutOfMemoryError:
         raise
     except Exception:
-        return apart
-
-
-def _uneven(names: str, *, random: bool) -> SquashlensError:
-    if random:
-        return InputError(
-            f"With {names} the model gives other numbers in each run.",
-            "Use a function without random numbers that does not count its calls.",
-        )
-    return InputError(
-        f"With {names} the numbers of a prompt depend on the other prompts in its batch.",
-        "Treat each prompt by itself in the function: `z[:, …]` instead of `z[0, …]`, and stored means.",
-    )
+        return True
+    apart = [torch.cat(parts) for parts in zip(alone[0], alone[-1], strict=True)]
+    return all(map(partial(agree, dtype=run.dtype), together, apart))
 
 
 def _moved_by_later(run: Run, cuts: list[int], alone: list[Final]) -> int | None:
@@ -159,14 +158,10 @@ def _moved_by_later(run: Run, cuts: list[int], alone: list[Final]) -> int | None
     return None
 
 
-def _final(run: Run, ids: Int[Tensor, "prompt position"], next_logits: Pass) -> Final:
+def _final(run: Run, next_logits: Pass, ids: Int[Tensor, "prompt position"]) -> Final:
     y: list[Tensor] = []
     watch = [(run.site("y"), lambda found: y.append(found.detach().clone()))]
     with torch.no_grad():
         # With a context, even an empty one, a pass is not tested again.
         logits = next_logits(run, ids.clone(), watch, {})
     return y[0], logits
-
-
-def _same(run: Run, ours: list[Tensor], theirs: list[Tensor]) -> bool:
-    return all(agree(a, b, run.dtype) for a, b in zip(ours, theirs, strict=True))

@@ -6,12 +6,12 @@ checkpoint's settings, and a text is tokenized to see what comes first. Results 
 differs.
 """
 
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from squashlens._typing import Bridge
+from squashlens.model.layout import kept_of
 from squashlens.remarks import remark
 
 
@@ -24,17 +24,13 @@ class Start:
     rule: str
 
 
-@dataclass
-class _Known:
-    """A tokenizer, its option `add_bos_token` as it was opened, and what it puts before texts with each option."""
+@dataclass(frozen=True)
+class Known:
+    """A tokenizer, its option `add_bos_token` as it was opened, and what it puts before a text then."""
 
     tokenizer: Any
-    opened_with: Any
-    starts: dict[Any, Start]
-
-
-# `bridge.tokenizer` can be replaced, and is then read again.
-_known: "weakref.WeakKeyDictionary[Any, _Known]" = weakref.WeakKeyDictionary()
+    option: Any
+    start: Start
 
 
 def start_of(model: Bridge, own: Any = None) -> Start:
@@ -42,17 +38,17 @@ def start_of(model: Bridge, own: Any = None) -> Start:
 
     If `model.tokenizer.add_bos_token` was changed, that decides.
     """
-    current = model.tokenizer
+    current, kept = model.tokenizer, kept_of(model)
     option = getattr(current, "add_bos_token", None)
-    if model not in _known or _known[model].tokenizer is not current:
-        _known[model] = _Known(current, option, {option: _read(model, current, own)})
-    known = _known[model]
-    if option not in known.starts:
-        usual = known.starts[known.opened_with]
-        ids = _ids_before_text(current) or ()
-        rule = f"model.tokenizer.add_bos_token = {option}: {list(ids)} before a text"
-        known.starts[option] = Start(ids, usual.bos, rule)
-    return known.starts[option]
+    # `bridge.tokenizer` can be replaced, and is then read again.
+    if kept.start is None or kept.start.tokenizer is not current:
+        kept.start = Known(current, option, _read(model, current, own))
+    start = kept.start.start
+    if option == kept.start.option:
+        return start
+    ids = _ids_before_text(current) or ()
+    rule = f"model.tokenizer.add_bos_token = {option}: {list(ids)} before a text"
+    return Start(ids, start.bos, rule)
 
 
 def adds_bos(tokenizer: Any) -> bool:
