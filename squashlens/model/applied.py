@@ -77,11 +77,12 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
 @contextmanager
 def _reaching(hooks: list[Hook]) -> Iterator[None]:
     """Raise at the end of the body if all prompts in it were too short for the positions of one of the hooks."""
-    placed = [hook for hook in hooks if isinstance(hook.positional, tuple)]
-    for hook in placed:
+    for hook in hooks:
         hook._lengths.clear()
     yield
-    for hook in placed:
+    for hook in hooks:
+        if not isinstance(hook.positional, tuple):
+            continue
         first = min(hook.positional)
         longest = max(hook._lengths, default=first + 1)
         if longest <= first:

@@ -167,10 +167,11 @@ def _without_weights(model: Bridge) -> Any:
 
     if is_native(model):
         return rebuilt(model)
-    config = copy.deepcopy(model.original_model.config)
+    wrapped: Any = model.original_model
+    config = copy.deepcopy(wrapped.config)
     config._attn_implementation = "eager"
     with init_empty_weights(include_buffers=False):
-        return type(model.original_model)(config)
+        return type(wrapped)(config)
 
 
 def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:

@@ -162,8 +162,10 @@ def _why_wrong(kind: Kind) -> str | None:
             given = queries, keys, values, outputs, lse, cotangents
             pulled = pulled_back(*given, kind.scale)
             expected = gradients(truth, values.double(), cotangents)
-            right = all(map(partial(agree, dtype=kind.dtype), pulled, expected))
-            return None if right else "its derivatives are wrong"
+            for ours, theirs in zip(pulled, expected, strict=True):
+                if theirs is None or not agree(ours, theirs, kind.dtype):
+                    return "its derivatives are wrong"
+            return None
         late = slice(START, None)
         row = row.to(kind.device)
         given = row[:, late], queries[:, :, late], keys, lse[:, :, late]

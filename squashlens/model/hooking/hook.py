@@ -327,5 +327,6 @@ def split_frozen_attention(
 
 
 def _freezes_attention(hook: Hook | Recipe) -> bool:
-    is_it = isinstance(hook, Hook) and hook.name == FROZEN_ATTENTION.name
-    return is_it and hook.blocks is None
+    if not isinstance(hook, Hook) or hook.blocks is not None:
+        return False
+    return hook.name == FROZEN_ATTENTION.name

@@ -157,7 +157,7 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
     try:
         config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
         _describe(config, header, file)
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             file.parent,
             gguf_file=file.name,
             config=config,
@@ -165,6 +165,7 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
             output_loading_info=True,
             ignore_mismatched_sizes=True,
         )
+        model, report = loaded
         _require_all_used(model, report, header, file)
         require_finite(model, str(file))
         setattr(model.config, ORIGIN, origin_of(header, sha256))
@@ -249,7 +250,9 @@ def _format(header: Header) -> str | None:
     """The name of the quantization that a file states, such as Q4_K_M."""
     from gguf import LlamaFileType
 
-    known = {kind.value: kind.name for kind in LlamaFileType if kind.name != "GUESSED"}
+    known: dict[Any, str] = {
+        kind.value: kind.name for kind in LlamaFileType if kind.name != "GUESSED"
+    }
     name = known.get(header.values.get("general.file_type"))
     return name and name.removeprefix("MOSTLY_").removeprefix("ALL_")
 

@@ -99,10 +99,12 @@ def load(
     >>> model.cfg.n_layers
     6
     """
-    device_map = device if isinstance(device, Mapping) or device in SPREADS else None
-    usual = "cuda" if torch.cuda.is_available() else "cpu"
-    # A model that is spread is built where tensors are by default.
-    place = device_named(usual if device is None or device_map is not None else device)
+    device_map = None
+    named: Any = device
+    if device is None or isinstance(device, Mapping) or device in SPREADS:
+        device_map = device
+        named = "cuda" if torch.cuda.is_available() else "cpu"
+    place = device_named(named)
     dtype = dtype_to_run_in(dtype)
     with torch.inference_mode(False), _uncollected(), _libraries_silenced():
         origin = source_of(name)
