@@ -15,6 +15,15 @@ __all__ = [
 LONGEST = 1200  # characters of a cause; the middle of a longer one is left out
 
 
+# What code of other libraries raises where it cannot do something.
+FAILURES = (RuntimeError, TypeError, ValueError, AttributeError, LookupError)
+
+
+def one_line(error: BaseException) -> str:
+    """The words of an error of another library, in one line and shortened."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
 def __dir__() -> list[str]:
     return [*__all__]
 

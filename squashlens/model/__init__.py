@@ -1,7 +1,7 @@
 """Open a model, verify it, and turn text into its token ids; the libraries that run models are used here and in `run`.
 
 `loading.load` opens a model; `verify.require_sound` checks that a bridge reproduces the plain model, `applied` that
-hooks take effect, and `state` remembers the state of the model for which this was checked, which `reader` reads.
-`hooking` adds hooks within a context, and `text` turns text into token ids. The other modules describe a model: its
-parts (`anatomy`), the tolerance of comparisons (`agreement`).
+hooks take effect. `proof` keeps what was found of a model as long as its `snapshot` stays the same. `hooking` adds
+hooks within a context, and `text` turns text into token ids. The other modules describe a model: its parts (`anatomy`,
+`layout`), the tolerance of comparisons (`agreement`).
 """

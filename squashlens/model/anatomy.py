@@ -40,9 +40,8 @@ def width(model: Bridge) -> int:
 def projected(model: Bridge) -> int:
     """The number of coordinates of one token's queries and keys in a block."""
     heads = int(model.cfg.n_heads)
-    return (heads + int(getattr(model.cfg, "n_key_value_heads", None) or heads)) * int(
-        model.cfg.d_head
-    )
+    groups = int(getattr(model.cfg, "n_key_value_heads", None) or heads)
+    return (heads + groups) * int(model.cfg.d_head)
 
 
 def text_config(model: Bridge) -> Any:
@@ -56,14 +55,10 @@ def text_config(model: Bridge) -> Any:
 def context_length(model: Bridge) -> int | None:
     """The largest number of tokens in a prompt, `None` if the configuration has no limit."""
     config = text_config(model)
-    return next(
-        (
-            v
-            for a in ("max_position_embeddings", "n_positions")
-            if (v := getattr(config, a, None))
-        ),
-        None,
-    )
+    for name in ("max_position_embeddings", "n_positions"):
+        if limit := getattr(config, name, None):
+            return limit
+    return None
 
 
 def device_of(model: Bridge) -> torch.device:
@@ -88,34 +83,26 @@ def last_logits(model: Bridge) -> dict[str, slice]:
 
 def quantization(model: Bridge) -> str | None:
     """How the weights are quantized, `None` if they are plain floating-point numbers."""
-    declared = getattr(text_config(model), "quantization_config", None) or getattr(
-        model.original_model, "quantization_method", None
-    )
-    if declared is not None:
-        method = (
-            declared.get("quant_method")
-            if isinstance(declared, dict)
-            else getattr(declared, "quant_method", declared)
-        )
+    declared = getattr(text_config(model), "quantization_config", None)
+    if declared is None:
+        declared = getattr(model.original_model, "quantization_method", None)
+    if isinstance(declared, dict):
+        declared = declared.get("quant_method")
+    method = getattr(declared, "quant_method", declared)
+    if method is not None:
         return str(getattr(method, "value", method))
-    strange = {
-        type(p).__name__
-        for p in model.parameters()
-        if not p.is_floating_point() or type(p) not in PLAIN
-    }
+    strange: set[str] = set()
+    for parameter in model.parameters():
+        if not parameter.is_floating_point() or type(parameter) not in PLAIN:
+            strange.add(type(parameter).__name__)
     return ", ".join(sorted(strange)) or None
 
 
 def stored_as(model: Bridge) -> str | None:
     """The number format of quantized weights, such as ``"int8"``, from their types' names; `None` if they are plain."""
-    names = {
-        type(p).__name__.lower() for p in model.parameters() if type(p) not in PLAIN
-    }
-    formats = {
-        match.group()
-        for name in names
-        if (match := re.search(r"(u?int|float)\d+", name))
-    }
+    kinds = {type(p) for p in model.parameters()} - {*PLAIN}
+    names = " ".join(kind.__name__.lower() for kind in kinds)
+    formats = {match.group() for match in re.finditer(r"(u?int|float)\d+", names)}
     return ", ".join(sorted(formats)) or quantization(model)
 
 
@@ -126,19 +113,17 @@ def windows(model: Bridge, positions: int | None = None) -> list[int | None]:
     """
     config = text_config(model)
     chunk = getattr(config, "attention_chunk_size", None)
-    full = {FULL} | (
-        {CHUNKED} if positions is not None and chunk and positions <= chunk else set()
-    )
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
-    if names := getattr(config, "attention_layers", None):  # of GPT-Neo
-        window, kinds = (
-            config.window_size,
-            [{"global": FULL, "local": SLIDING}[name] for name in names],
-        )
     if kinds is None:
         kinds = [SLIDING if window else FULL] * n_blocks(model)
-    strange = set(kinds) - full - {SLIDING}
+    if names := getattr(config, "attention_layers", None):  # of GPT-Neo
+        window = config.window_size
+        kinds = [{"global": FULL, "local": SLIDING}[name] for name in names]
+    known = {FULL, SLIDING}
+    if positions is not None and chunk and positions <= chunk:
+        known.add(CHUNKED)
+    strange = set(kinds) - known
     if strange:
         raise UnsoundModelError(
             f"{config.model_type} has blocks of kind {', '.join(sorted(strange))}, without a uniform baseline.",
@@ -176,11 +161,9 @@ def residual_site(layer: Target, model: Bridge) -> str:
     if layer == "y":
         return "ln_final.hook_out"
     top = n_blocks(model)
-    return (
-        f"blocks.{layer}.hook_resid_pre"
-        if layer < top
-        else f"blocks.{top - 1}.hook_resid_post"
-    )
+    if layer == top:
+        return f"blocks.{top - 1}.hook_resid_post"
+    return f"blocks.{layer}.hook_resid_pre"
 
 
 def learned_sink(model: Bridge, block: int) -> Tensor | None:
@@ -201,29 +184,21 @@ def length_dependent_encodings(model: Bridge) -> list[tuple[str, int]]:
     """Kind and limit of each position encoding in the configuration that depends on the length of a pass."""
     config = text_config(model)
     given = getattr(config, "rope_parameters", None) or {}
-    found = []
-    for one in [
-        given,
-        *given.values(),
-    ]:  # some models have one set of parameters for each kind of block
-        kind = one.get("rope_type") if isinstance(one, dict) else None
-        if isinstance(kind, str) and (kind == LONG or DYNAMIC in kind):
-            limit = (
-                one.get("original_max_position_embeddings")
-                if kind == LONG
-                else context_length(model)
-            )
-            found.append((kind, int(limit or 0)))
-    return list(dict.fromkeys(found))
+    found: dict[tuple[str, int], None] = {}
+    # Some models have one set of parameters for each kind of block.
+    for rope in (given, *given.values()):
+        kind = rope.get("rope_type") if isinstance(rope, dict) else None
+        if kind == LONG:
+            found[kind, int(rope["original_max_position_embeddings"])] = None
+        elif DYNAMIC in str(kind):
+            found[str(kind), context_length(model) or 0] = None
+    return [*found]
 
 
 def longest_prompt(model: Bridge) -> int | None:
     """The largest number of tokens in a prompt; `None` if there is no limit, or if frequencies adapt to the length."""
-    return (
-        None
-        if any(DYNAMIC in kind for kind, _ in length_dependent_encodings(model))
-        else context_length(model)
-    )
+    kinds = [kind for kind, _ in length_dependent_encodings(model)]
+    return None if any(DYNAMIC in kind for kind in kinds) else context_length(model)
 
 
 def why_lengths_differ(model: Bridge, lengths: Collection[int]) -> str | None:
@@ -237,35 +212,25 @@ def why_lengths_differ(model: Bridge, lengths: Collection[int]) -> str | None:
 
 def forget_lengths(model: Bridge) -> None:
     """Reset frequencies that depend on the length of a pass as in a new model, so that only the next pass counts."""
-    every: Any = (
-        model.original_model.modules() if length_dependent_encodings(model) else ()
-    )
-    for module in (
-        module for module in every if "original_max_seq_len" in vars(module)
-    ):
-        kinds = (
-            module.rope_type
-            if isinstance(module.rope_type, dict)
-            else {None: module.rope_type}
-        )
+    if not length_dependent_encodings(model):
+        return
+    for module in model.original_model.modules():
+        if "original_max_seq_len" not in vars(module):
+            continue
+        kinds: Any = module.rope_type
+        if not isinstance(kinds, dict):
+            kinds = {"": kinds}
         for layer_type, kind in kinds.items():
-            prefix = "" if layer_type is None else f"{layer_type}_"
+            prefix = layer_type and f"{layer_type}_"
             original = getattr(module, f"{prefix}original_inv_freq", None)
             now = getattr(module, f"{prefix}inv_freq", None)
-            if (
-                (str(kind) == LONG or DYNAMIC in str(kind))
-                and original is not None
-                and now is not None
-            ):
-                with torch.inference_mode(False):
-                    module.register_buffer(
-                        f"{prefix}inv_freq",
-                        original.to(now.device).clone(),
-                        persistent=False,
-                    )
-                setattr(
-                    module, f"{prefix}max_seq_len_cached", module.original_max_seq_len
-                )
-                setattr(
-                    module, f"{prefix}long_inv_freq", None
-                )  # made again by the next pass that needs it
+            adapts = str(kind) == LONG or DYNAMIC in str(kind)
+            if not adapts or original is None or now is None:
+                continue
+            name, longest = f"{prefix}inv_freq", module.original_max_seq_len
+            with torch.inference_mode(False):
+                fresh = original.to(now.device).clone()
+            module.register_buffer(name, fresh, persistent=False)
+            setattr(module, f"{prefix}max_seq_len_cached", longest)
+            # Made again by the next pass that needs it.
+            setattr(module, f"{prefix}long_inv_freq", None)

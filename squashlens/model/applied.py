@@ -14,7 +14,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, listed
 from squashlens.checks.arguments import validated
-from squashlens.errors import InputError, UnsoundModelError
+from squashlens.errors import FAILURES, InputError, SquashlensError, UnsoundModelError
 from squashlens.model.anatomy import context_length, device_of, last_logits
 from squashlens.model.hooking.attached import attached
 from squashlens.model.hooking.hook import Hook, HookLike, expanded_hooks
@@ -64,31 +64,28 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
         with opened(model):
             expanded = expanded_hooks(model, hooks)
             stack.enter_context(attached(model, *expanded))
-            require_effective(
-                model,
-                [site for hook in expanded for site in hook.points(len(model.blocks))],
-            )
+            n_blocks = len(model.blocks)
+            sites = [site for hook in expanded for site in hook.points(n_blocks)]
+            require_effective(model, sites)
         stack.enter_context(_reaching(expanded))
         stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings(
-            "ignore", message="A forward hook edited hook_scale"
-        )  # the user asked for this edit
+        # The user asked for this edit.
+        warnings.filterwarnings("ignore", message="A forward hook edited hook_scale")
         yield model
 
 
 @contextmanager
 def _reaching(hooks: list[Hook]) -> Iterator[None]:
     """Raise at the end of the body if all prompts in it were too short for the positions of one of the hooks."""
-    placed = [
-        (hook, min(hook.positional))
-        for hook in hooks
-        if isinstance(hook.positional, tuple)
-    ]
-    for hook, _ in placed:
+    for hook in hooks:
         hook._lengths.clear()
     yield
-    for hook, first in placed:
-        if hook._lengths and (longest := max(hook._lengths)) <= first:
+    for hook in hooks:
+        if not isinstance(hook.positional, tuple):
+            continue
+        first = min(hook.positional)
+        longest = max(hook._lengths, default=first + 1)
+        if longest <= first:
             raise InputError(
                 f"{hook.name} changed nothing: it acts from position {first} on, and the longest prompt has {longest} "
                 "tokens.",
@@ -110,11 +107,9 @@ def require_effective(model: Bridge, sites: list[str]) -> None:
                 wrong = ineffective_points(model, new)
         except torch.OutOfMemoryError:
             raise
-        except (
-            RuntimeError,
-            AttributeError,
-            TypeError,
-        ) as error:  # a component that fails after an edit
+        except SquashlensError:
+            raise
+        except FAILURES as error:  # a component that fails after an edit
             raise UnsoundModelError(
                 f"Edits at hook points of {name} fail: {error}.", remedy
             ) from error
@@ -130,47 +125,29 @@ def probe_ids(model: Bridge) -> Tensor:
     """A short prompt of tokens spread over the vocabulary, distinct if the vocabulary is large enough."""
     vocabulary = int(model.cfg.d_vocab)
     length = min(PROBE_TOKENS, context_length(model) or PROBE_TOKENS)
-    return (
-        torch.linspace(0.1, 0.9, length)
-        .mul(vocabulary - 1)
-        .long()[None]
-        .to(device_of(model))
-    )
+    places = torch.linspace(0.1, 0.9, length) * (vocabulary - 1)
+    return places.long()[None].to(device_of(model))
 
 
 def ineffective_points(model: Bridge, sites: list[str]) -> list[str]:
     """The sites on a tensor at which the last logits do not depend, or that do not fire, as the model is run now."""
-    ids = probe_ids(model)
     leaves: dict[str, Tensor] = {}
-    with (
-        warnings.catch_warnings(),
-        torch.enable_grad(),
-        attached(
-            model,
-            *(Hook("probe", site, partial(_with_leaf, leaves, site)) for site in sites),
-        ),
-    ):
-        warnings.simplefilter(
-            "ignore"
-        )  # the bridge warns about edited norms, which are intended here
-        logits = model(ids, use_cache=False, **last_logits(model)).float()
-        weights = torch.sin(torch.arange(logits.numel(), device=logits.device)).view_as(
-            logits
-        )
-        gradients: list[Tensor | None] = [None] * len(leaves)
-        if logits.requires_grad:  # otherwise no added tensor reached the logits
-            gradients = list(
-                torch.autograd.grad(
-                    (logits * weights).sum(), list(leaves.values()), allow_unused=True
-                )
-            )
+    hooks = [Hook("probe", site, partial(_with_leaf, leaves, site)) for site in sites]
+    with warnings.catch_warnings(), torch.enable_grad(), attached(model, *hooks):
+        # The bridge warns about edited norms, which are intended here.
+        warnings.simplefilter("ignore")
+        logits = model(probe_ids(model), use_cache=False, **last_logits(model)).float()
+        if not logits.requires_grad:
+            return sites  # no added tensor reached the logits
+        weights = torch.arange(logits.numel(), device=logits.device).sin()
+        total = (logits.flatten() * weights).sum()
+        gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
     # A gradient of zero also counts: the model uses the tensor, but its value has no influence.
-    by_site = dict(zip(leaves, gradients, strict=True))
-    return [
-        site
-        for site in sites
-        if (g := by_site.get(site)) is None or not bool(torch.isfinite(g).all())
-    ]
+    effective: set[str] = set()
+    for site, gradient in zip(leaves, gradients, strict=True):
+        if gradient is not None and bool(gradient.isfinite().all()):
+            effective.add(site)
+    return [site for site in sites if site not in effective]
 
 
 def _with_leaf(leaves: dict[str, Tensor], site: str, tensor: Tensor) -> Tensor:

@@ -20,20 +20,8 @@ import xxhash
 from torch import Tensor
 
 DEPTH = 8  # levels of nested containers and functions that are covered
-PLAIN = (
-    bool
-    | int
-    | float
-    | complex
-    | str
-    | bytes
-    | np.generic
-    | range
-    | slice
-    | types.EllipsisType
-    | None
-)
-PLAIN |= torch.dtype | torch.device | Enum | PurePath
+PLAIN = bool | int | float | complex | str | bytes | np.generic | range | slice | None
+PLAIN |= types.EllipsisType | torch.dtype | torch.device | Enum | PurePath
 _FUNCTIONS = (
     types.FunctionType,
     types.MethodType,
@@ -56,9 +44,8 @@ def tensor_digest(tensor: Tensor) -> str:
     """A digest of shape, dtype and every bit of a tensor, with xxHash: as fast as its bytes come to the CPU."""
     whole = xxhash.xxh3_128(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
     for part in parts(tensor.detach()):
-        whole.update(
-            _hash(part.contiguous().view(-1).view(torch.uint8).cpu().numpy().data)
-        )
+        content = part.contiguous().view(-1).view(torch.uint8).cpu().numpy()
+        whole.update(_hash(content.data))
     return whole.hexdigest()
 
 
@@ -82,23 +69,19 @@ def _hash(content: memoryview) -> bytes:
     """The hash of bytes; of the hashes of pieces, which threads read side by side, if they are many."""
     if len(content) <= _PIECE:
         return xxhash.xxh3_128_digest(content)
-    pieces = [
-        content[start : start + _PIECE] for start in range(0, len(content), _PIECE)
-    ]
+    starts = range(0, len(content), _PIECE)
+    pieces = [content[start : start + _PIECE] for start in starts]
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-        return xxhash.xxh3_128_digest(
-            b"".join(threads.map(xxhash.xxh3_128_digest, pieces))
-        )
+        digests = threads.map(xxhash.xxh3_128_digest, pieces)
+        return xxhash.xxh3_128_digest(b"".join(digests))
 
 
-def text_of(value: Any, names: Mapping[int, str] = {}, depth: int = DEPTH) -> str:
-    """A value as text; `names` has objects by id that are known by a name."""
+def text_of(value: Any, depth: int = DEPTH) -> str:
+    """A value as text."""
 
     def inside(items: Iterable[Any]) -> list[str]:
-        return [text_of(item, names, depth - 1) for item in items] if depth else []
+        return [text_of(item, depth - 1) for item in items] if depth else []
 
-    if id(value) in names:
-        return names[id(value)]
     if isinstance(value, Tensor) and value.layout == torch.strided:
         return tensor_digest(value)
     if isinstance(value, np.ndarray):
@@ -109,16 +92,15 @@ def text_of(value: Any, names: Mapping[int, str] = {}, depth: int = DEPTH) -> st
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, Mapping):
         return f"{sorted(inside(value.items()))}"
-    if isinstance(value, list | tuple | set | frozenset):
-        return f"{sorted(inside(value)) if isinstance(value, set | frozenset) else inside(value)}"
+    if isinstance(value, set | frozenset):
+        return f"{sorted(inside(value))}"
+    if isinstance(value, list | tuple):
+        return f"{inside(value)}"
     if isinstance(value, _FUNCTIONS):
         return f"{inside(_contents(value))}"
     held = getattr(value, "to_dict", lambda: getattr(value, "__dict__", {}))()
-    plain = {
-        key: one
-        for key, one in held.items()
-        if isinstance(one, PLAIN | Tensor | np.ndarray)
-    }
+    kinds = PLAIN | Tensor | np.ndarray
+    plain = {key: part for key, part in held.items() if isinstance(part, kinds)}
     return f"{type(value).__qualname__} {inside([plain])}"
 
 

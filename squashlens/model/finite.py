@@ -26,9 +26,8 @@ def require_finite(model: nn.Module, source: str) -> None:
         for part in parts(tensor.detach()):
             if part.numel() == 0 or not part.is_floating_point():
                 continue
-            wide = (
-                part.float() if part.element_size() == 1 else part
-            )  # a quantizer's float8 has no minimum
+            # A quantizer's float8 has no minimum.
+            wide = part.float() if part.element_size() == 1 else part
             if is_finite(wide):
                 continue
             wrong = (~torch.isfinite(wide)).nonzero()

@@ -16,6 +16,7 @@ from squashlens.model.anatomy import length_dependent_encodings
 if TYPE_CHECKING:
     from squashlens.model.hooking.standing import Standing, Tables
     from squashlens.model.proof import Proof
+    from squashlens.model.text.start import Known
 
 # Where PyTorch keeps a module's hooks.
 HOOK_TABLES = (
@@ -64,12 +65,10 @@ class Layout:
         self._children = [one._modules for one in self.modules if one._modules]
         self.parts = self.read_parts()
         # Where a bridge keeps tensors of its last pass, with their graph.
-        self.traces = [
-            (vars(module), name)
-            for module in self.modules
-            for name in ("_pattern", "_captured_pre_ln_residual")
-            if name in vars(module)
-        ]
+        self.traces: list[tuple[dict[str, Any], str]] = []
+        for module in self.modules:
+            for name in {"_pattern", "_captured_pre_ln_residual"} & {*vars(module)}:
+                self.traces.append((vars(module), name))
         # Of the last snapshot: where tensors were, and views of their sampled entries.
         self.places: list[tuple[int, int]] = []
         self.samples: dict[Any, list[Tensor]] = {}
@@ -87,12 +86,8 @@ class Layout:
         """The modules that have hooks of PyTorch now."""
         found: list[nn.Module] = []
         for module in self.names:
-            if (
-                module._forward_hooks
-                or module._forward_pre_hooks
-                or module._backward_hooks
-                or module._backward_pre_hooks
-            ):
+            held = vars(module)
+            if any(held[table] for table in HOOK_TABLES):
                 found.append(module)
         return found
 
@@ -132,6 +127,8 @@ class Kept:
     # Those before the present one: a setting that is put back brings them back.
     proofs: "list[Proof]" = field(default_factory=list)
     owner: Thread | None = None
+    # What its tokenizer puts before a text.
+    start: "Known | None" = None
     # While it is open: the hooks on it, and the tables of those that it had at the begin, if there were any.
     hooks: "list[Standing] | None" = None
     at_begin: "tuple[Tables, list[Standing]] | None" = None

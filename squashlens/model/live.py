@@ -33,25 +33,22 @@ class _Interposed(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.scores, self.pattern = scores, pattern
-        self.rows: tuple[int, ...] | None = (
-            None  # prompts, heads and queries, once the logits have been seen
-        )
+        # Prompts, heads and queries, once the logits have been seen.
+        self.rows: tuple[int, ...] | None = None
         self.done = False
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        if args and func in _SOFTMAX and self.rows is None and args[0].ndim == 4:
-            self.rows = args[0].shape[:3]
-            args = (self.scores(args[0]), *args[1:])
-        elif (
-            args
-            and func is F.dropout
-            and not self.done
-            and args[0].shape[:-1] == self.rows
-        ):
+        if not args:
+            return func(**(kwargs or {}))
+        first = args[0]
+        if func in _SOFTMAX and self.rows is None and first.ndim == 4:
+            self.rows = first.shape[:3]
+            args = (self.scores(first), *args[1:])
+        elif func is F.dropout and not self.done and first.shape[:-1] == self.rows:
             self.done = True
-            args = (self.pattern(args[0]), *args[1:])
+            args = (self.pattern(first), *args[1:])
         return func(*args, **(kwargs or {}))
 
 
@@ -82,20 +79,19 @@ def delegating(model: Bridge) -> list[Any]:
         AttentionBridge,
     )
 
-    every = [block._modules.get("attn") for block in model.blocks]
-    return [
-        attn
-        for attn in every
-        if attn is not None and type(attn).forward is AttentionBridge.forward
-    ]
+    found: list[Any] = []
+    for block in model.blocks:
+        attn = block._modules.get("attn")
+        if attn is not None and type(attn).forward is AttentionBridge.forward:
+            found.append(attn)
+    return found
 
 
 def make_live(model: Bridge) -> list[Any]:
     """Make hooks inside attention take effect; return the attentions for which this had to be done."""
     changed = [attn for attn in delegating(model) if "forward" not in vars(attn)]
-    for (
-        attn
-    ) in changed:  # not setattr: the bridge passes attributes on to the module it wraps
+    for attn in changed:
+        # Not setattr: the bridge passes attributes on to the module it wraps.
         vars(attn)["forward"] = types.MethodType(_forward, attn)
     return changed
 
@@ -125,11 +121,9 @@ def _forward(attn: Any, *args: Any, **kwargs: Any) -> Any:
             output = inner(*args, **kwargs)
     finally:
         attn._captured_pre_ln_residual = None
-    return (
-        (attn.hook_out(output[0]), *output[1:])
-        if isinstance(output, tuple)
-        else attn.hook_out(output)
-    )
+    if isinstance(output, tuple):
+        return attn.hook_out(output[0]), *output[1:]
+    return attn.hook_out(output)
 
 
 def arrange_heads(model: Bridge) -> None:

@@ -12,17 +12,15 @@ from torch import Tensor
 
 from squashlens._typing import short_repr
 from squashlens.bars import human
-from squashlens.errors import CapacityError, InputError
+from squashlens.errors import CapacityError, InputError, one_line
 
 
 def available(device: torch.device) -> int:
     """Free bytes on a CUDA device, or the machine's available memory for any other device."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(
-            device
-        )
-        return free + reusable
+        reserved = torch.cuda.memory_reserved(device)
+        return free + reserved - torch.cuda.memory_allocated(device)
     return psutil.virtual_memory().available
 
 
@@ -33,9 +31,8 @@ def device_named(given: str | torch.device) -> torch.device:
         device = torch.device(given)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
-        reason = (str(error).splitlines() or [""])[0][:120]
         raise InputError(
-            f"device={short_repr(given)} is not available on this machine ({reason}).",
+            f"device={short_repr(given)} is not available on this machine ({one_line(error)}).",
             remedy,
         ) from error
     if device.type == "meta":
@@ -52,18 +49,14 @@ def to_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
             alike.setdefault((tensor.device, tensor.dtype), []).append(place)
     for places in alike.values():
         flat = torch.cat([tensors[place].flatten() for place in places]).cpu()
-        for place, part in zip(
-            places,
-            flat.split([tensors[place].numel() for place in places]),
-            strict=True,
-        ):
+        parts = flat.split([tensors[place].numel() for place in places])
+        for place, part in zip(places, parts, strict=True):
             found[place] = part.reshape(tensors[place].shape)
     return found
 
 
-Checks = dict[
-    Any, tuple[Callable[[], Exception], list[Bool[Tensor, ""]]]
-]  # errors, and whether each result is wrong
+# Errors, and whether each result is wrong.
+Checks = dict[Any, tuple[Callable[[], Exception], list[Bool[Tensor, ""]]]]
 _put_off: ContextVar[Checks | None] = ContextVar("put_off", default=None)
 
 
@@ -80,7 +73,9 @@ def later(wrong: Bool[Tensor, ""], error: Callable[[], Exception], *key: str) ->
 def awaited() -> Iterator[None]:
     """After the body, raise the first error that was put off until now; one of the body may be its consequence."""
     checks = _put_off.get()
-    token = _put_off.set(checks := {} if checks is None else checks)
+    if checks is None:
+        checks = {}
+    token = _put_off.set(checks)
     try:
         yield
     finally:

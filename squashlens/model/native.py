@@ -39,17 +39,16 @@ def _is_native(kind: type) -> bool:
 def native_config(model: Bridge) -> SimpleNamespace:
     """The native model's configuration in Hugging Face form; a soft cap of TransformerLens is off unless positive."""
     cfg = model.cfg
-    activation = str(cfg.act_fn or ("silu" if cfg.gated_mlp else "gelu")).lower()
-    attention_cap, final_cap = (
-        float(cap) if cap > 0 else None
-        for cap in (cfg.attn_scores_soft_cap, cfg.output_logits_soft_cap)
-    )
+
+    def cap(value: float) -> float | None:
+        return float(value) if value > 0 else None
+
     return SimpleNamespace(
         model_type="native",
         max_position_embeddings=int(cfg.n_ctx),
-        hidden_act=activation,
-        attn_logit_softcapping=attention_cap,
-        final_logit_softcapping=final_cap,
+        hidden_act=str(cfg.act_fn or ("silu" if cfg.gated_mlp else "gelu")).lower(),
+        attn_logit_softcapping=cap(cfg.attn_scores_soft_cap),
+        final_logit_softcapping=cap(cfg.output_logits_soft_cap),
     )
 
 
@@ -65,49 +64,33 @@ def outputs_are_tokens(model: Bridge) -> bool:
 
 
 def rebuilt(model: Bridge) -> Any:
-    """Build a new `NativeModel` with the bridge's configuration and its weights, independent of the bridge.
-
-    The weights are shared; everything else is in float32, as its class builds it.
-    """
+    """A new `NativeModel` of the bridge's configuration, independent of it, in float32 as its class builds it."""
     wrapped: Any = model.original_model
-    weights = {
-        key.replace("._original_component", ""): value
-        for key, value in wrapped.state_dict().items()
-    }
-    with torch.random.fork_rng(devices=[]):  # the random weights are replaced below
-        plain = type(wrapped)(copy.deepcopy(wrapped.cfg))
-    expected = set(plain.state_dict())
-    plain.load_state_dict(
-        {key: value for key, value in weights.items() if key in expected}, assign=True
-    )
-    return plain
+    with torch.random.fork_rng(devices=[]):  # its random weights are replaced
+        return type(wrapped)(copy.deepcopy(wrapped.cfg))
 
 
 def plain_outputs(plain: Any, ids: Tensor) -> SimpleNamespace:
     """Run a `NativeModel` without a bridge: logits, v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and y, and the pattern of every block."""
     streams: list[Tensor] = []
     patterns: list[Tensor] = []
-    handles = [
-        layer.register_forward_pre_hook(
-            lambda _, args: streams.append(args[0].detach().clone())
-        )
-        for layer in plain.layers
-    ]
-    handles += [
-        layer.attn.register_forward_hook(
-            lambda _, args, out: patterns.append(out[1].detach().clone())
-        )
-        for layer in plain.layers
-    ]
-    handles.append(
-        plain.ln_out.register_forward_hook(
-            lambda _, args, out: streams.append(out.detach().clone())
-        )
-    )
+
+    def entering(_module: Any, args: Any) -> None:
+        streams.append(args[0].detach().clone())
+
+    def attended(_module: Any, _args: Any, out: Any) -> None:
+        patterns.append(out[1].detach().clone())
+
+    def y(_module: Any, _args: Any, out: Tensor) -> None:
+        streams.append(out.detach().clone())
+
+    handles = [plain.ln_out.register_forward_hook(y)]
+    for layer in plain.layers:
+        handles.append(layer.register_forward_pre_hook(entering))
+        handles.append(layer.attn.register_forward_hook(attended))
     try:
-        return SimpleNamespace(
-            logits=plain(ids), hidden_states=streams, attentions=patterns
-        )
+        logits = plain(ids)
     finally:
         for handle in handles:
             handle.remove()
+    return SimpleNamespace(logits=logits, hidden_states=streams, attentions=patterns)

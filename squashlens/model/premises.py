@@ -17,7 +17,7 @@ a comparison, the streams of all other tokens are set to those of the prompt, si
 token to other experts in the next.
 """
 
-from collections.abc import Callable
+from functools import partial
 from itertools import combinations, islice
 
 import torch
@@ -41,10 +41,11 @@ from squashlens.model.hooking.hook import Hook
 from squashlens.model.hooking.standing import without_ambient
 from squashlens.model.proof import proof_of
 
-ATTENTION = "attention alone connects tokens"  # in the registry: None, or why not
-Moved = dict[
-    str, tuple[Tensor, Tensor]
-]  # by hook point: the differences and those allowed, (copy, position)
+ATTENTION = (
+    "attention alone connects tokens"  # among the findings of a proof: None, or why not
+)
+# By hook point: the differences and those allowed, (copy, position).
+Moved = dict[str, tuple[Tensor, Tensor]]
 COPIES = 6
 LEAST = 0.01  # Weights are compared if they sum to this: half precision rounds smaller ones too coarsely.
 
@@ -62,26 +63,21 @@ def require_causal(model: Bridge) -> None:
 def why_not_attention_alone(model: Bridge) -> str | None:
     """Why nothing can be said from attention patterns alone; None if tokens are connected only by these."""
     name = type(model.original_model).__name__
-    without = [
-        block
-        for block in range(n_blocks(model))
-        if pattern_site(block) not in model.hook_dict
-    ]
-    if without:
-        return f"Block {without[0]} of {name} has no attention pattern: something else passes between tokens there."
+    sites = [pattern_site(block) for block in range(n_blocks(model))]
+    for block, site in enumerate(sites):
+        if site not in model.hook_dict:
+            return f"Block {block} of {name} has no attention pattern: something else passes between tokens there."
     try:
-        require_effective(
-            model, [pattern_site(block) for block in range(n_blocks(model))]
-        )
+        require_effective(model, sites)
         found = _violation(model, cut=True)
     except UnsoundModelError as error:
         return error.cause
-    if found:
-        return (
-            f"In {name}, something besides attention passes between tokens, such as a state-space model, a convolution "
-            f"or experts of limited capacity. {found} Every attention pattern was the identity."
-        )
-    return None
+    if not found:
+        return None
+    return (
+        f"In {name}, something besides attention passes between tokens, such as a state-space model, a convolution "
+        f"or experts of limited capacity. {found} Every attention pattern was the identity."
+    )
 
 
 def besides_attention(model: Bridge) -> str | None:
@@ -135,15 +131,13 @@ def _earlier_stream(model: Bridge) -> str | None:
     with torch.enable_grad(), without_ambient(model), attached(model, *hooks):
         model(probe_ids(model), use_cache=False, **last_logits(model))
     for block, stream in enumerate(leaving[1:]):
+        if block == 0:
+            continue
         earlier, ones = entering[:block], torch.ones_like(stream)
-        found = (
-            torch.autograd.grad(
-                stream, earlier, ones, retain_graph=True, allow_unused=True
-            )
-            if earlier
-            else ()
+        gradients = torch.autograd.grad(
+            stream, earlier, ones, retain_graph=True, allow_unused=True
         )
-        for layer, gradient in enumerate(found):
+        for layer, gradient in enumerate(gradients):
             if gradient is not None:
                 return (
                     f"Block {block} of {type(model.original_model).__name__} depends on the residual stream of layer "
@@ -157,13 +151,13 @@ def _violation(model: Bridge, *, cut: bool) -> str:
     """The first place in the forward pass that moved although it must not; empty if there is none."""
     ids = probe_ids(model)
     n = ids.shape[1]
-    if cut:  # tokens are replaced in different copies, so for any two, some copy replaces the one and not the other
-        chosen = list(islice(combinations(range(COPIES), COPIES // 2), n))
-        replaced = torch.tensor(
-            [[copy in copies for copies in chosen] for copy in range(COPIES)]
-        )
-    else:
-        replaced = torch.arange(n) >= torch.linspace(1, n - 1, COPIES).long()[:, None]
+    replaced = torch.arange(n) >= torch.linspace(1, n - 1, COPIES).long()[:, None]
+    if cut:
+        # In different copies, so that for any two tokens some copy replaces the one and not the other.
+        replaced = torch.zeros(COPIES, n, dtype=torch.bool)
+        every = combinations(range(COPIES), COPIES // 2)
+        for token, copies in enumerate(islice(every, n)):
+            replaced[list(copies), token] = True
     for site, (error, allowed) in _moved(model, ids, replaced, cut=cut).items():
         wrong = ~replaced & ~(error <= allowed)  # true for NaN too
         if wrong.any():
@@ -179,49 +173,37 @@ def _moved(
 ) -> Moved:
     """How far each residual stream moves in its block if tokens are replaced; with `cut`, patterns are the identity."""
     vocabulary, dtype = int(model.cfg.d_vocab), dtype_of(model)
-    copies = torch.where(
-        replaced.to(ids.device), (ids + vocabulary // 2) % vocabulary, ids
-    )
-    found: Moved = {}
+    others = (ids + vocabulary // 2) % vocabulary
+    copies = torch.where(replaced.to(ids.device), others, ids)
+    moved: Moved = {}
 
-    def compare(site: str) -> Callable[[Tensor], Tensor]:
-        def edit(stream: Tensor) -> Tensor:
-            own = stream[:1].expand_as(stream[1:])
-            error, allowed = difference(
-                stream[1:], own, dtype, dim=-1, tolerance=SAME_OPERATIONS
-            )
-            found[site] = error.cpu(), allowed.cpu()
-            return torch.cat(
-                [
-                    stream[:1],
-                    torch.where(replaced[..., None].to(stream.device), stream[1:], own),
-                ]
-            )
+    def compare(site: str, stream: Tensor) -> Tensor:
+        first, rest = stream[:1], stream[1:]
+        expected = first.expand_as(rest)
+        error, allowed = difference(
+            rest, expected, dtype, dim=-1, tolerance=SAME_OPERATIONS
+        )
+        moved[site] = error.cpu(), allowed.cpu()
+        may_differ = replaced[..., None].to(stream.device)
+        return torch.cat([first, torch.where(may_differ, rest, expected)])
 
-        return edit
+    def isolate(site: str, pattern: Tensor) -> Tensor:
+        moved[site] = _reweighed(pattern, ~replaced, dtype)
+        n = pattern.shape[-1]
+        itself = torch.eye(n, dtype=pattern.dtype, device=pattern.device)
+        return itself.expand_as(pattern).clone()
 
-    def replace(site: str) -> Callable[[Tensor], Tensor]:
-        def edit(pattern: Tensor) -> Tensor:
-            found[site] = _reweighed(pattern, ~replaced, dtype)
-            itself = torch.eye(
-                *pattern.shape[-2:], dtype=pattern.dtype, device=pattern.device
-            )
-            return itself.repeat(*pattern.shape[:2], 1, 1)
-
-        return edit
-
-    hooks = [Hook("compare", site, compare(site)) for site in residual_sites(model)]
-    hooks += [
-        Hook("cut", site, replace(site))
-        for site in map(pattern_site, range(n_blocks(model)))
-        if cut
-    ]
+    sites = residual_sites(model)
+    hooks = [Hook("compare", site, partial(compare, site)) for site in sites]
+    if cut:
+        for site in map(pattern_site, range(n_blocks(model))):
+            hooks.append(Hook("cut", site, partial(isolate, site)))
     # In bfloat16 on a CPU, PyTorch would copy the output embedding for each prompt, and no logits are read.
     without = dict.fromkeys(last_logits(model), slice(0))
     forget_lengths(model)
     with attached(model, *hooks):
         model(torch.cat([ids, copies]), use_cache=False, **without)
-    return found
+    return moved
 
 
 def _reweighed(
@@ -230,15 +212,14 @@ def _reweighed(
     dtype: torch.dtype,
 ) -> tuple[Float[Tensor, "copy position"], Float[Tensor, "copy position"]]:
     """How far the weights of the kept tokens move, as shares of their sum, and what is allowed."""
-    weights, kept = pattern.detach().double(), kept.to(pattern.device)[:, None, None]
-    (ours, one), (own, two) = (
-        (w, w.sum(dim=-1, keepdim=True))
-        for w in (weights[1:] * kept, weights[:1] * kept)
-    )
-    counted = (one > LEAST) & (two > LEAST)
-    ours, own = (
-        (w / total).where(counted, 0.0) for w, total in ((ours, one), (own, two))
-    )
-    error, allowed = difference(ours, own, dtype, dim=-1)
+    weights = pattern.detach().double()
+    kept = kept.to(pattern.device)[:, None, None]
+    ours, theirs = weights[1:] * kept, weights[:1] * kept
+    our_sums = ours.sum(dim=-1, keepdim=True)
+    their_sums = theirs.sum(dim=-1, keepdim=True)
+    counted = (our_sums > LEAST) & (their_sums > LEAST)
+    our_shares = (ours / our_sums).where(counted, 0.0)
+    their_shares = (theirs / their_sums).where(counted, 0.0)
+    error, allowed = difference(our_shares, their_shares, dtype, dim=-1)
     worst = (error - allowed).argmax(dim=1, keepdim=True)
     return error.gather(1, worst)[:, 0].cpu(), allowed.gather(1, worst)[:, 0].cpu()

@@ -16,7 +16,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
@@ -114,13 +114,11 @@ def opened(model: Bridge) -> Iterator[Proof]:
     kept.at_begin = (hooks_as_now(model), hooks) if hooks else None
     kept.owner = this_thread()
     guard = model.original_model.register_forward_pre_hook(OneThread(kept.owner))
-    # Those that are known when the body ends: `applied` adds some that stay.
-    left: list[Standing] | None = hooks
     try:
         # Whatever mode the caller is in.
         with torch.inference_mode(False), torch.no_grad(), awaited():
             yield kept.proof
-            left = kept.hooks
+            hooks = kept.hooks  # `applied` adds some that stay
     except Exception as error:
         _require_unchanged(model, kept)
         _explain(error, hooks)
@@ -130,7 +128,7 @@ def opened(model: Bridge) -> Iterator[Proof]:
         kept.owner, kept.hooks, kept.at_begin = None, None, None
         _forget_last_pass(model)
     _require_unchanged(model, kept)
-    _require_same_hooks(model, left or [])
+    _require_same_hooks(model, hooks or [])
 
 
 def _require_unchanged(model: Bridge, kept: Kept) -> None:
@@ -148,7 +146,8 @@ def _require_unchanged(model: Bridge, kept: Kept) -> None:
 def _require_same_hooks(model: Bridge, hooks: list[Standing]) -> None:
     """Raise an error if other hooks are on the model than those that are known."""
     known = {(hook.place, id(hook.edit)) for hook in hooks}
-    if known != {(hook.place, id(hook.edit)) for hook in look_for_hooks(model)}:
+    now = {(hook.place, id(hook.edit)) for hook in look_for_hooks(model)}
+    if now != known:
         raise BusyModelError(
             "Hooks were added to the model, or removed from it, during a measurement.",
             "Add and remove them before or after the call, not in a hook or another thread.",
@@ -232,11 +231,10 @@ def public(
         model: Any = bound.arguments.get("model", first.default)
         if first.annotation is Bridge:
             require_bridge(model)
-        is_bridge = getattr(model, "original_model", None) is not None
-        with (
-            one_bar(function.__name__, cheaper),
-            opened(model) if runs and is_bridge else nullcontext(),
-        ):
+        is_run = runs and getattr(model, "original_model", None) is not None
+        with one_bar(function.__name__, cheaper), ExitStack() as stack:
+            if is_run:
+                stack.enter_context(opened(model))
             if call is None:
                 return function(*bound.args, **bound.kwargs)
             return call(bound)

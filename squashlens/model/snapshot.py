@@ -89,12 +89,11 @@ class Snapshot:
             "configurations": "configuration",
             "precision": "precision of products",
         }
-        found = {
-            word: None
-            for name, word in words.items()
-            if getattr(self, name) != getattr(before, name)
-        }
-        return " and ".join(found)
+        changed: list[str] = []
+        for name, word in words.items():
+            if getattr(self, name) != getattr(before, name):
+                changed.append(word)
+        return " and ".join(dict.fromkeys(changed))
 
 
 def _entries(layout: Layout, tensors: list[Tensor], marks: list[Marks]) -> list[str]:
@@ -102,11 +101,9 @@ def _entries(layout: Layout, tensors: list[Tensor], marks: list[Marks]) -> list[
     places = [mark[:2] for mark in marks]
     if places != layout.places:
         layout.places, layout.samples = places, sampled(tensors)
-    found = []
-    for views in layout.samples.values():
-        gathered = torch.cat(views).view(torch.uint8).cpu()
-        found.append(xxhash.xxh3_128_hexdigest(gathered.numpy().data))
-    return found
+    gathered = [torch.cat(views) for views in layout.samples.values()]
+    arrays = [entries.view(torch.uint8).cpu().numpy() for entries in gathered]
+    return [xxhash.xxh3_128_hexdigest(array.data) for array in arrays]
 
 
 def sampled(tensors: Iterable[Tensor]) -> dict[Any, list[Tensor]]:
@@ -133,12 +130,8 @@ def sampled(tensors: Iterable[Tensor]) -> dict[Any, list[Tensor]]:
 
 def _text(config: Any) -> str:
     """A configuration as text, without those inside it, which are listed themselves."""
-    plain = {
-        name: value
-        for name, value in vars(config).items()
-        if name not in LABELS and not hasattr(value, "to_dict")
-    }
-    return repr(plain)
+    held = {n: v for n, v in vars(config).items() if not hasattr(v, "to_dict")}
+    return repr(_without_labels(held))
 
 
 def precision() -> str:
@@ -148,11 +141,9 @@ def precision() -> str:
         known = torch.get_float32_matmul_precision()
     except RuntimeError:  # set by one of PyTorch's two interfaces, then by the other
         known = "mixed"
-    newer = []
-    for one in (torch.backends, matmul):
-        setting = getattr(one, "fp32_precision", "none")
-        # "none" is what it was before it was set.
-        newer.append("ieee" if setting == "none" else setting)
+    # "none" is what it was before it was set, "ieee" what it is put back to.
+    newer = [getattr(m, "fp32_precision", "none") for m in (torch.backends, matmul)]
+    newer = ["ieee" if setting == "none" else setting for setting in newer]
     names = (
         "bf16_reduced_precision_reduction",
         "fp16_reduced_precision_reduction",

@@ -8,12 +8,13 @@ points are tested at their first use (`applied`).
 """
 
 import copy
-from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from squashlens._typing import Bridge, dtype_name, listed, short_repr
 from squashlens.errors import InputError, UnsoundModelError
@@ -107,19 +108,20 @@ def _verify(model: Bridge) -> None:
         require_finite(model.original_model, type(model.original_model).__name__)
         plain = rebuild_plain(model)
         require_same_parts(model.original_model, plain)
-        covers = OWN_MODULE if is_native(model) else AS_IT_STANDS
-        prove(model, plain, covers)
+        prove(model, plain, OWN_MODULE if is_native(model) else AS_IT_STANDS)
 
 
 def _require_no_dead_hooks(model: Bridge) -> None:
     """Raise an error for hooks inside attention that have no effect, since they were not added by `applied`."""
-    dead = [attn for attn in delegating(model) if "forward" not in vars(attn)]
-    points = {attn.hook_attn_scores for attn in dead}
-    points |= set() if is_native(model) else {attn.hook_pattern for attn in dead}
+    dead: set[Any] = set()
+    for attn in delegating(model):
+        if "forward" not in vars(attn):
+            dead.add(attn.hook_attn_scores)
+            if not is_native(model):
+                dead.add(attn.hook_pattern)
     for name, point in layout_of(model).distinct.items():
-        if point in points and not all(
-            isinstance(held.user_hook, Hook) for held in point.fwd_hooks
-        ):
+        theirs = [h for h in point.fwd_hooks if not isinstance(h.user_hook, Hook)]
+        if theirs and point in dead:
             raise UnsoundModelError(
                 f"The hook at {name} has no effect: the model has used these numbers already, and ignores its result.",
                 "Remove it, and use `squashlens.applied(model, …)`, or load the model with `squashlens.load`.",
@@ -131,41 +133,45 @@ def rebuild_plain(model: Bridge) -> Any:
 
     `model.original_model` cannot serve as the plain model: the bridge has changed it.
     """
-    from accelerate import init_empty_weights
-
     wrapped: Any = model.original_model
+    name = type(wrapped).__name__
     try:
-        if is_native(model):
-            return rebuilt(model).to(device_of(model)).eval()
-        config = copy.deepcopy(wrapped.config)
-        config._attn_implementation = "eager"
-        weights = {
-            key.replace("._original_component", ""): value
-            for key, value in wrapped.state_dict().items()
-        }
-        with init_empty_weights(include_buffers=False):
-            plain = type(wrapped)(config)
-        expected = set(plain.state_dict())
-        if missing := sorted(expected - weights.keys()):
+        plain = _without_weights(model)
+        held = wrapped.state_dict()
+        weights = {k.replace("._original_component", ""): v for k, v in held.items()}
+        missing = sorted(plain.state_dict().keys() - weights.keys())
+        if missing:
             raise UnsoundModelError(
-                f"This {type(wrapped).__name__} has no {listed(missing)}: other modules stand in place of its own, as "
-                "with an adapter of peft that is not merged.",
+                f"This {name} has no {listed(missing)}: other modules stand in place of its own, as with an adapter of "
+                "peft that is not merged.",
                 "Merge the adapter (`merge_and_unload`), and build the bridge around the result.",
             )
-        plain.load_state_dict(
-            {k: v for k, v in weights.items() if k in expected}, assign=True
-        )
-        plain.tie_weights()
+        weights = {key: weights[key] for key in plain.state_dict()}
+        plain.load_state_dict(weights, assign=True)
+        if not is_native(model):
+            plain.tie_weights()
     except UnsoundModelError:
         raise
     except Exception as error:
         raise UnsoundModelError(
-            f"The plain {type(wrapped).__name__} could not be rebuilt from this bridge ({error}), so the bridge cannot "
-            "be verified.",
+            f"The plain {name} could not be rebuilt from this bridge ({error}), so the bridge cannot be verified.",
             "Load the model with `squashlens.load`, which verifies it, or accept it without verification: "
             "`squashlens.model.verify.accept_unverified(model)`.",
         ) from error
     return plain.to(device_of(model)).eval()
+
+
+def _without_weights(model: Bridge) -> Any:
+    """A new plain model of a bridge's configuration."""
+    from accelerate import init_empty_weights
+
+    if is_native(model):
+        return rebuilt(model)
+    wrapped: Any = model.original_model
+    config = copy.deepcopy(wrapped.config)
+    config._attn_implementation = "eager"
+    with init_empty_weights(include_buffers=False):
+        return type(wrapped)(config)
 
 
 def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
@@ -225,78 +231,64 @@ def _disagreement(
 ) -> str | None:
     """The first tensor in which the two differ by more than this tolerance, and by how much."""
     ids, name = probe_ids(model), type(model.original_model).__name__
-    seen: dict[str, Tensor] = {}
     y = residual_site("y", model)
     if y not in model.hook_dict:
         raise UnsoundModelError(
             f"{name} has no hook point {y}.", "Use a model with a final norm."
         )
+    seen: dict[str, Tensor] = {}
 
-    def keep(site: str) -> Callable[[Tensor], None]:
-        def store(tensor: Tensor) -> None:
-            if site in seen:
-                raise UnsoundModelError(
-                    f"{name} passes {site} more than once, so it is not clear where y is.",
-                    "Use another model.",
-                )
-            seen[site] = tensor.detach().clone()
-
-        return store
-
-    forget_lengths(model)  # the plain model has had no pass yet
-    # The plain model's hidden states are v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and y, without v⁽ᴸ⁾.
-    streams = [residual_site(layer, model) for layer in (*range(n_blocks(model)), "y")]
-    patterns = [
-        site
-        for site in map(pattern_site, range(n_blocks(model)))
-        if site in model.hook_dict
-    ]
-    with attached(model, *(Hook("read", s, keep(s)) for s in (*streams, *patterns))):
-        logits = model(ids, use_cache=False, **last_logits(model))
-        truth = (
-            plain_outputs(plain, ids)
-            if is_native(model)
-            else plain(
-                ids, use_cache=False, output_attentions=True, output_hidden_states=True
+    def keep(site: str, tensor: Tensor) -> None:
+        if site in seen:
+            raise UnsoundModelError(
+                f"{name} passes {site} more than once, so it is not clear where y is.",
+                "Use another model.",
             )
-        )
-    pairs = [
-        ("logits", logits, truth.logits[:, -logits.shape[1] :])
-    ]  # of the last position, or of all
-    returned = [
-        pattern
-        for pattern in getattr(truth, "attentions", None) or ()
-        if pattern is not None
-    ]
-    if patterns and len(returned) != len(
-        patterns
-    ):  # a bridge without any is refused where they are needed
+        seen[site] = tensor.detach().clone()
+
+    # The plain model's hidden states are v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and y, without v⁽ᴸ⁾.
+    blocks = range(n_blocks(model))
+    streams = [residual_site(layer, model) for layer in (*blocks, "y")]
+    patterns = [s for s in map(pattern_site, blocks) if s in model.hook_dict]
+    readers = [Hook("read", site, partial(keep, site)) for site in streams + patterns]
+    forget_lengths(model)  # the plain model has had no pass yet
+    with attached(model, *readers):
+        logits = model(ids, use_cache=False, **last_logits(model))
+    truth = _run_plain(plain, ids)
+    returned = [p for p in truth.attentions or () if p is not None]
+    # A bridge without any is refused where they are needed.
+    if patterns and len(returned) != len(patterns):
         raise UnsoundModelError(
             f"The plain {name} returns {len(returned)} attention patterns, and the bridge has hook points for "
             f"{len(patterns)}, so the bridge cannot be verified.",
             "Use another model.",
         )
-    pairs += [
-        (site, seen[site], state)
-        for site, state in zip(streams, truth.hidden_states, strict=True)
-    ]
-    fired = [
-        (site, pattern)
-        for site, pattern in zip(patterns, returned, strict=False)
-        if site in seen
-    ]
-    pairs += [(site, seen[site], pattern) for site, pattern in fired]
-    for what, ours, theirs in pairs:
+    # Logits of the last position, or of all.
+    expected = {"logits": truth.logits[:, -logits.shape[1] :]}
+    expected |= zip(streams, truth.hidden_states, strict=True)
+    expected |= zip(patterns, returned, strict=False)
+    seen["logits"] = logits
+    for what, theirs in expected.items():
+        if what in patterns and what not in seen:
+            continue
+        ours, dtype = seen[what], dtype_of(model)
         if ours.shape != theirs.shape:
             return (
                 f"{what} has shape {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
             )
-        if not agree(ours, theirs, dtype_of(model), tolerance=tolerance):
-            error, allowed = difference(
-                ours, theirs, dtype_of(model), tolerance=tolerance
-            )
+        if not agree(ours, theirs, dtype, tolerance=tolerance):
+            error, allowed = difference(ours, theirs, dtype, tolerance=tolerance)
             return f"{what} is off by {error:.2g} (allowed {allowed:.2g})"
     return None
+
+
+def _run_plain(plain: Any, ids: Tensor) -> Any:
+    """The logits, hidden states and attentions of a plain model."""
+    if not isinstance(plain, PreTrainedModel):
+        return plain_outputs(plain, ids)
+    return plain(
+        ids, use_cache=False, output_attentions=True, output_hidden_states=True
+    )
 
 
 def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
@@ -305,47 +297,38 @@ def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
     A short prompt does not show every difference: a slightly larger epsilon changes it by less than rounding.
     """
     # A module and the bridge around it have the same name here; the module comes later and is kept.
-    ours = {
-        name.replace("._original_component", ""): module
-        for name, module in inner.named_modules()
-    }
+    named = inner.named_modules()
+    ours = {name.replace("._original_component", ""): module for name, module in named}
     for name, theirs in plain.named_modules():
         module = ours.get(name)
         if module is None or type(module).__module__.startswith("transformer_lens"):
             continue  # the bridge has its own module there, which the logits test
-        lists = isinstance(module, nn.ModuleList) and isinstance(
-            theirs, nn.ModuleList
-        )  # the bridge makes its own
-        if type(module) is not type(theirs) and not lists:
-            _refuse(
-                plain,
-                name,
-                f"is a {type(module).__qualname__} instead of a {type(theirs).__qualname__}",
+        # The bridge makes its own lists.
+        kind = nn.ModuleList if isinstance(module, nn.ModuleList) else type(module)
+        if not issubclass(type(theirs), kind):
+            classes = (
+                f"{type(module).__qualname__} instead of a {type(theirs).__qualname__}"
             )
+            _refuse(plain, name, f"is a {classes}")
         for key, value in vars(theirs).items():
-            counts = key not in _NO_SETTINGS and not key.startswith("_")
             now = vars(module).get(key)
+            counts = key not in _NO_SETTINGS and not key.startswith("_")
             if counts and isinstance(value, _SETTING) and now != value:
                 what = f"is {short_repr(now)} instead of {value!r}"
                 _refuse(plain, f"{name}.{key}", what)
         for key, buffer in theirs._buffers.items():
             if buffer is not None and not _same(key, module._buffers.get(key), buffer):
-                _refuse(
-                    plain,
-                    f"{name}.{key}",
-                    "has other values, as after `.to`, `.half` or `.bfloat16`",
-                )
+                what = "has other values, as after `.to`, `.half` or `.bfloat16`"
+                _refuse(plain, f"{name}.{key}", what)
 
 
 def _same(key: str, ours: Tensor | None, theirs: Tensor) -> bool:
     if ours is None or ours.shape != theirs.shape:
         return False
-    if key.endswith(
-        "inv_freq"
-    ):  # must not be rounded: late positions multiply the error
-        return torch.allclose(
-            ours.cpu().double(), theirs.cpu().double(), FREQUENCIES, atol=0
-        )
+    ours, theirs = ours.cpu(), theirs.cpu()
+    if key.endswith("inv_freq"):
+        # Must not be rounded: late positions multiply the error.
+        return torch.allclose(ours.double(), theirs.double(), FREQUENCIES, atol=0)
     # The new model is in float32, whatever the dtype of the run.
     narrower = min(ours.dtype, theirs.dtype, key=lambda dtype: dtype.itemsize)
     return torch.equal(ours.to(narrower), theirs.to(narrower))

@@ -22,26 +22,19 @@ class Wide(TorchFunctionMode):
     ) -> Any:
         # Every operation of a pass comes by here: no function is called for each of its arguments.
         args = [torch.float64 if a is torch.float32 else a for a in args]
-        named = {
-            k: torch.float64 if a is torch.float32 else a
-            for k, a in (kwargs or {}).items()
-        }
+        named = dict(kwargs or {})
+        for key, value in named.items():
+            if value is torch.float32:
+                named[key] = torch.float64
         if func is F.linear and args[1].dtype != args[0].dtype:
             return _head(*args, **named)
         found = (Tensor.double if func is Tensor.float else func)(*args, **named)
         if func is F.embedding:
             return found.double()
-        narrow = (
-            isinstance(found, Tensor)
-            and found.is_floating_point()
-            and found.dtype != torch.float64
-        )
-        if (
-            narrow
-            and args
-            and isinstance(args[0], Tensor)
-            and args[0].dtype == torch.float64
-        ):
+        if not isinstance(found, Tensor) or not found.is_floating_point():
+            return found
+        given = args[0].dtype if args and isinstance(args[0], Tensor) else None
+        if given == torch.float64 and found.dtype != torch.float64:
             raise UnsoundModelError(
                 f"This model, or a hook on it, computes in {dtype_name(found.dtype)} "
                 f"({resolve_name(func)}) even when given float64 tensors, so its derivative cannot be certified.",
@@ -52,12 +45,13 @@ class Wide(TorchFunctionMode):
 
 def _head(x: Tensor, table: Tensor, bias: Tensor | None = None) -> Tensor:
     """The output head if it is the table of embeddings, which is not widened, in parts that no graph keeps."""
-    parts = table.split(ROWS)
-    wide = [
-        checkpoint(
-            lambda x, rows: F.linear(x, rows.double()), x, rows, use_reentrant=False
-        )
-        for rows in parts
+
+    def product(x: Tensor, rows: Tensor) -> Tensor:
+        return F.linear(x, rows.double())
+
+    parts = [
+        cast(Tensor, checkpoint(product, x, rows, use_reentrant=False))
+        for rows in table.split(ROWS)
     ]
-    logits = torch.cat([cast(Tensor, part) for part in wide], dim=-1)
+    logits = torch.cat(parts, dim=-1)
     return logits if bias is None else logits + bias

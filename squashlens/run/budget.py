@@ -4,23 +4,19 @@ Estimates count the floating-point numbers that are alive at once, beyond the we
 the allocator's peak. d is the width of the residual stream, m that of the MLP, q and k those of all queries and keys.
 """
 
-from squashlens.errors import CapacityError, UnsoundModelError
+from squashlens.errors import CapacityError
 from squashlens.model.anatomy import (
-    dtype_of,
+    known_windows,
     projected,
     text_config,
-    windows,
 )
 from squashlens.model.layout import layout_of
 from squashlens.model.memory import available, human, require_room
 from squashlens.run.run import Run
 from squashlens.theory.attention import CELLS, LONGEST, SHORTEST
 
-STEPWISE = (
-    "gelu_new",
-    "gelu_fast",
-    "quick_gelu",
-)  # activations that transformers composes of several operations
+# Activations that transformers composes of several operations.
+STEPWISE = ("gelu_new", "gelu_fast", "quick_gelu")
 BATCH_MEMORY = {"cpu": 1e8, "cuda": 8e9}  # bytes for a batch unless its size is given
 
 
@@ -50,23 +46,19 @@ def products_bytes(run: Run, prompts: int, n: int, vjp_batch_size: int) -> int:
     """Bytes of vector–Jacobian products block by block: the streams, one block's graph, and a batch of cotangents."""
     d, m, q, k = _widths(run)
     kept = run.n_blocks * d + 4 * m + 4 * (q + k) + 10 * d
-    each = max(
-        3 * m + 4 * d, 4 * d + 5 * q + 4 * k
-    )  # 4 d: input, output, and collecting the results
-    return prompts * n * (kept + vjp_batch_size * each) * dtype_of(
-        run.model
-    ).itemsize + 4 * _cells(run, prompts, n)
+    # 4 d: input, output, and collecting the results.
+    each = 4 * d + max(3 * m, 5 * q + 4 * k)
+    numbers = prompts * n * (kept + vjp_batch_size * each)
+    return numbers * run.dtype.itemsize + 4 * _cells(run, prompts, n)
 
 
 def cotangents(run: Run, prompts: int, n: int) -> int:
     """The number of cotangents in a batch that fit; raises an error if not even one fits."""
-    device = run.device
-    fixed, one = (
-        products_bytes(run, prompts, n, 0),
-        products_bytes(run, prompts, n, 1),
-    )
+    fixed = products_bytes(run, prompts, n, 0)
+    one = products_bytes(run, prompts, n, 1)
     what = f"One vector–Jacobian product on {prompts} × {n} tokens"
-    require_room(one, device, what, "Use a shorter prompt, or fewer prompts at a time.")
+    remedy = "Use a shorter prompt, or fewer prompts at a time."
+    require_room(one, run.device, what, remedy)
     return min(run.width, max(1, int(batch_memory(run) / (one - fixed))))
 
 
@@ -83,18 +75,14 @@ def graph_bytes(run: Run, prompts: int, n: int) -> int:
 
 def batch_memory(run: Run) -> float:
     """Bytes that a batch may need."""
-    device = run.device
-    return min(
-        BATCH_MEMORY["cpu" if device.type == "cpu" else "cuda"], available(device) / 4
-    )
+    usual = BATCH_MEMORY["cpu" if run.device.type == "cpu" else "cuda"]
+    return min(usual, available(run.device) / 4)
 
 
 def require_products(run: Run, prompts: int, n: int, vjp_batch_size: int) -> None:
     """Raise an error for a batch size that does not fit, with one that does."""
-    free, size = (
-        available(run.device),
-        products_bytes(run, prompts, n, vjp_batch_size),
-    )
+    free = available(run.device)
+    size = products_bytes(run, prompts, n, vjp_batch_size)
     if size > free:
         fits = cotangents(run, prompts, n)
         raise CapacityError(
@@ -114,22 +102,14 @@ def _mlp_copies(run: Run) -> int:
     if "blocks.0.mlp.gate.hook_out" in layout_of(run.model).points:
         return 3
     config = text_config(run.model)
-    name = getattr(config, "activation_function", None) or getattr(
-        config, "hidden_act", None
-    )
-    return 5 if name in STEPWISE else 2
+    usual = getattr(config, "hidden_act", None)
+    return 5 if getattr(config, "activation_function", usual) in STEPWISE else 2
 
 
 def _by_rows(run: Run) -> bool:
     """Whether attention is computed in blocks of rows, because no fused kernel supports a cap or a window."""
-    try:
-        windowed = any(windows(run.model))
-    except UnsoundModelError:  # an unsupported kind of attention
-        windowed = True
-    return (
-        windowed
-        or getattr(text_config(run.model), "attn_logit_softcapping", None) is not None
-    )
+    capped = getattr(text_config(run.model), "attn_logit_softcapping", None)
+    return capped is not None or any(known_windows(run.model))
 
 
 def _cells(run: Run, prompts: int, n: int) -> int:

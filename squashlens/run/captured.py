@@ -1,9 +1,7 @@
 """Captures as data, which are used only with the model that gave them: the same snapshot and hooks."""
 
-import re
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -24,8 +22,21 @@ from squashlens.model.text.tokens import Prompts
 from squashlens.records.labels import MODEL_UNITS, dataset_of
 
 
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors in dicts, tuples and dataclasses, in a fixed order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from tensors_in(tuple(value.values()))
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from tensors_in(part)
+    elif is_dataclass(value):
+        yield from tensors_in(vars(value))
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CaptureBase(ABC):
+class CaptureBase:
     """What every capture has: token ids, and the model and its hooks during the pass."""
 
     fingerprint: str
@@ -36,20 +47,19 @@ class CaptureBase(ABC):
     versions: list[tuple[int, int]] = field(default_factory=list, repr=False)
     ids: Tensor
 
-    @abstractmethod
-    def contents(self) -> Iterable[Tensor]:
-        """The tensors that are kept, in a fixed order."""
-
     def sealed(self) -> Self:
         """The capture with the versions of its tensors, by which an edit is seen."""
-        return replace(self, versions=self._versions())
+        self.versions.extend(self._versions())
+        return self
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        vars(self).update(versions=self._versions())  # a copy has tensors of its own
+        vars(self).update(state, versions=[])
+        self.sealed()  # a copy has tensors of its own
 
     def _versions(self) -> list[tuple[int, int]]:
-        return [(id(tensor), writes(tensor)) for tensor in self.contents()]
+        # Without what was measured of it later.
+        kept = {**vars(self), "norms": None}
+        return [(id(tensor), writes(tensor)) for tensor in tensors_in(kept)]
 
     def require_current(self, model: Bridge) -> None:
         """Raise an error for an edited capture, or one of a model that is another one now, or has other hooks."""
@@ -110,19 +120,13 @@ class Capture(CaptureBase):
         default_factory=dict, repr=False, init=False
     )
 
-    def contents(self) -> Iterable[Tensor]:
-        kept = [self.ids, *self.residuals.values(), *self.patterns.values()]
-        return kept if self.y is None else [*kept, self.y]
-
     def __repr__(self) -> str:
         many, positions = self.ids.shape
-        kept = []
+        kept: list[str] = []
         if self.residuals:
-            kept.append(
-                f"residual streams of layers {listed_numbers(self.residuals)}, y"
-            )
+            kept.append(f"residual streams of layers {in_ranges(self.residuals)}, y")
         if self.patterns:
-            kept.append(f"patterns of blocks {listed_numbers(self.patterns)}")
+            kept.append(f"patterns of blocks {in_ranges(self.patterns)}")
         prompts = f"{many} prompt{'s' * (many != 1)} of {positions} tokens"
         return f"<Capture of {prompts}: {'; '.join(kept)}>"
 
@@ -132,19 +136,15 @@ class Capture(CaptureBase):
         Raises:
             InputError: a hook point that is not kept.
         """
-        found = None
-        if match := re.fullmatch(
-            r"blocks\.(\d+)\.(hook_\w+|attn\.hook_pattern)", hook_point
-        ):
-            block, name = int(match[1]), match[2]
-            if name == "attn.hook_pattern":
-                found = self.patterns.get(block)
-            elif name in ("hook_resid_pre", "hook_in"):
-                found = self.residuals.get(block)
-            elif name in ("hook_resid_post", "hook_out"):
-                found = self.residuals.get(block + 1)
-        elif hook_point in ("ln_final.hook_out", "ln_final.hook_normalized"):
-            found = self.y
+        kept = {"ln_final.hook_out": self.y, "ln_final.hook_normalized": self.y}
+        for layer, stream in self.residuals.items():
+            for name in ("hook_resid_pre", "hook_in"):
+                kept[f"blocks.{layer}.{name}"] = stream
+            for name in ("hook_resid_post", "hook_out"):
+                kept[f"blocks.{layer - 1}.{name}"] = stream
+        for block, pattern in self.patterns.items():
+            kept[f"blocks.{block}.attn.hook_pattern"] = pattern
+        found = kept.get(hook_point)
         if found is None:
             raise InputError(
                 f"{hook_point!r} is not in {self!r}.",
@@ -155,38 +155,31 @@ class Capture(CaptureBase):
 
     def to_xarray(self) -> xr.Dataset:
         """The capture as a Dataset with residual (layer, …), y and pattern (block, …), in float32 or float64."""
-        data: dict[str, Any] = {}
-        if self.residuals and self.y is not None:
-            streams = torch.stack(
-                [self.residuals[layer] for layer in sorted(self.residuals)]
-            )
-            dims = ("prompt", "position", "coordinate")
-            data["residual"] = (
-                ("layer", *dims),
-                _numpy(streams),
-                "residual stream",
-                MODEL_UNITS,
-            )
-            data["y"] = (
-                dims,
-                _numpy(self.y),
-                "last residual stream after the final norm",
-                MODEL_UNITS,
-            )
-        if self.patterns:
-            stacked = torch.stack(
-                [self.patterns[block] for block in sorted(self.patterns)]
-            )
-            dims = ("block", "prompt", "head", "query", "key")
-            data["pattern"] = (dims, _numpy(stacked), "attention pattern", "1")
+        dims = ("prompt", "position", "coordinate")
         coords: dict[str, Any] = {
             "token": (("prompt", "position"), np.array(self.labels, dtype=object)),
             "token_id": (("prompt", "position"), self.ids.numpy()),
         }
-        if self.residuals:
-            coords["layer"] = ("layer", np.array(sorted(self.residuals)))
+        data: dict[str, Any] = {}
+
+        def add(
+            name: str, dims: tuple[str, ...], values: Tensor, text: str, unit: str
+        ) -> None:
+            data[name] = dims, _numpy(values), text, unit
+
+        if self.y is not None:
+            layers = sorted(self.residuals)
+            coords["layer"] = ("layer", np.array(layers))
+            streams = torch.stack([self.residuals[layer] for layer in layers])
+            add("residual", ("layer", *dims), streams, "residual stream", MODEL_UNITS)
+            text = "last residual stream after the final norm"
+            add("y", dims, self.y, text, MODEL_UNITS)
         if self.patterns:
-            coords["block"] = ("block", np.array(sorted(self.patterns)))
+            blocks = sorted(self.patterns)
+            coords["block"] = ("block", np.array(blocks))
+            patterns = torch.stack([self.patterns[block] for block in blocks])
+            dims = ("block", "prompt", "head", "query", "key")
+            add("pattern", dims, patterns, "attention pattern", "1")
         facts = {
             "call": {"function": "capture"},
             "fingerprint": self.fingerprint,
@@ -196,10 +189,10 @@ class Capture(CaptureBase):
         return dataset_of("activations of one forward pass", coords, data, facts)
 
 
-def listed_numbers(numbers: Iterable[int]) -> str:
+def in_ranges(numbers: Iterable[int]) -> str:
     """Numbers in ascending order, consecutive ones as a range.
 
-    >>> listed_numbers([0, 1, 2, 5])
+    >>> in_ranges([0, 1, 2, 5])
     '0–2, 5'
     """
     runs: list[list[int]] = []
@@ -208,14 +201,11 @@ def listed_numbers(numbers: Iterable[int]) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
-    return ", ".join(
-        str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs
-    )
+    return ", ".join("–".join(map(str, sorted({run[0], run[-1]}))) for run in runs)
 
 
-PromptOrCapture = TypeAliasType(
-    "PromptOrCapture", Prompts | Capture
-)  # what most measurements take
+# What most measurements take.
+PromptOrCapture = TypeAliasType("PromptOrCapture", Prompts | Capture)
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:

@@ -5,7 +5,7 @@ after the output embedding are read from the configuration, and compared with th
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ from squashlens.model.anatomy import (
 from squashlens.model.applied import probe_ids
 from squashlens.model.hooking.attached import attached, checking_results
 from squashlens.model.hooking.hook import FROZEN_ATTENTION, Hook
-from squashlens.model.hooking.standing import Standing, standing, without_ambient
+from squashlens.model.hooking.standing import needs_the_head, standing, without_ambient
 from squashlens.model.layout import kept_of
 from squashlens.model.memory import available, awaited, later, require_room, to_cpu
 from squashlens.model.native import is_native
@@ -72,17 +72,6 @@ def context(
     }
 
 
-# Hook points that every pass comes to before y, or at y.
-UP_TO_Y = (
-    "blocks.",
-    "embed.",
-    "pos_embed.",
-    "hook_embed",
-    "hook_pos_embed",
-    "ln_final.",
-)
-
-
 class _ReachedError(BaseException):
     """The pass has come to y, and all that was asked for has been read."""
 
@@ -95,14 +84,13 @@ def forward(
     on_attention: AttentionObserver | None = None,
     frozen: bool = False,
 ) -> None:
-    """Run the model up to y, unless hooks on it or in `watch` need the rest; with patterns only if a hook needs them.
+    """Run the model up to y, unless a hook may need the rest; with patterns only if a hook needs them.
 
     `watch` has pairs of a hook point and a function, and `context` further arguments of the model. `on_attention` is
     called with block and `Attention` if patterns are not computed. `frozen` holds weights constant in derivatives.
     """
-    hooks = [Hook("squashlens", site, function) for site, function in watch]
-    with _prepare(run, ids, hooks, context, on_attention, frozen):
-        run_to_y(run, ids, context, hooks)
+    with _prepared(run, ids, watch, context, on_attention, frozen):
+        run_to_y(run, ids, context)
 
 
 def next_logits(
@@ -112,38 +100,38 @@ def next_logits(
     context: Mapping[str, Any] | None = None,
 ) -> Float[Tensor, "prompt token"]:
     """Run the model as `forward` does, and return the logits at the last position."""
-    hooks = [Hook("squashlens", site, function) for site, function in watch]
-    with _prepare(run, ids, hooks, context):
+    with _prepared(run, ids, watch, context):
         return whole_pass(run, ids, context)
 
 
 @contextmanager
-def _prepare(
+def _prepared(
     run: Run,
     ids: Tensor,
-    hooks: Sequence[Hook],
-    context: Mapping[str, Any] | None = None,
+    watch: Watch,
+    context: Mapping[str, Any] | None,
     on_attention: AttentionObserver | None = None,
     frozen: bool = False,
 ) -> Iterator[None]:
     """Around a pass: its hooks, attention as it has to be computed, and the test of users' hooks."""
+    hooks = [Hook("squashlens", site, function) for site, function in watch]
     reason = why_not_streamed(run.model, [hook.site for hook in hooks])
-    if reason is None:
-        runner: Any = streamed(run.model, on_attention, frozen=frozen)
-    else:
-        remedy = f"Use a shorter prompt, or fewer at a time. Patterns are computed since {reason}."
-        require_room(
-            pattern_bytes(run, *ids.shape),
-            ids.device,
-            "A block's attention patterns",
-            remedy,
-        )
-        runner = run.applied(FROZEN_ATTENTION) if frozen else nullcontext()
-    with (
-        users_hooks_tested(run, ids, whole_pass) if context is None else nullcontext(),
-        runner,
-        attached(run.model, *hooks),
-    ):
+    with ExitStack() as stack:
+        # A pass with a mask or a cache of its own is never the first one of a prompt.
+        if context is None:
+            stack.enter_context(users_hooks_tested(run, ids, next_logits))
+        if reason is None:
+            stack.enter_context(streamed(run.model, on_attention, frozen=frozen))
+        else:
+            require_room(
+                pattern_bytes(run, *ids.shape),
+                ids.device,
+                "A block's attention patterns",
+                f"Use a shorter prompt, or fewer at a time. Patterns are computed since {reason}.",
+            )
+            if frozen:
+                stack.enter_context(run.applied(FROZEN_ATTENTION))
+        stack.enter_context(attached(run.model, *hooks))
         yield
 
 
@@ -154,11 +142,7 @@ def whole_pass(
 ) -> Tensor:
     """Run the model once with its present hooks; the output head runs only on the last position."""
     forget_lengths(run.model)
-    options: dict[str, Any] = {
-        "use_cache": False,
-        **(context or {}),
-        **last_logits(run.model),
-    }
+    options = {"use_cache": False, **(context or {}), **last_logits(run.model)}
     with checking_results(run.model):
         last = run.model(ids, **options)[:, -1]
     require_numbers(run, last)
@@ -169,18 +153,12 @@ def run_to_y(
     run: Run,
     ids: Int[Tensor, "prompt position"],
     context: Mapping[str, Any] | None = None,
-    watching: Sequence[Hook] = (),
 ) -> None:
-    """The same without the output head, a large part of the weights, unless a hook outside the blocks may need it.
+    """The same without the output head, a large part of the weights, unless a hook on the model may need it.
 
-    `watching` are hooks of this pass that are on the model. The head of a model with 262,144 tokens takes a quarter of
-    a short pass.
+    The head of a model with 262,144 tokens takes a quarter of a short pass.
     """
-    own = {id(hook.edit) for hook in watching}
-    others = [hook for hook in standing(run.model) if id(hook.edit) not in own]
-    in_blocks = {*run.model.blocks.modules()} if others else set()
-    after_y = [hook for hook in watching if not hook.site.startswith(UP_TO_Y)]
-    if after_y or any(hook.module not in in_blocks for hook in others):
+    if any(map(needs_the_head, standing(run.model))):
         whole_pass(run, ids, context)
         return
 
@@ -188,11 +166,10 @@ def run_to_y(
         require_numbers(run, y[:, -1])
         raise _ReachedError
 
-    try:
-        with attached(run.model, Hook("stop", run.site("y"), stop, checked=False)):
-            whole_pass(run, ids, context)
-    except _ReachedError:
-        pass
+    # Added last, so that every other hook at y has been called.
+    last = Hook("stop", run.site("y"), stop, checked=False)
+    with attached(run.model, last), suppress(_ReachedError):
+        whole_pass(run, ids, context)
 
 
 def require_numbers(run: Run, values: Tensor) -> None:
@@ -200,28 +177,22 @@ def require_numbers(run: Run, values: Tensor) -> None:
 
     A device that is ahead with the pass is not waited for, unless users' hooks are on the model, which are tested next.
     """
-    wrong, at_once = (
-        has_nan(values),
-        values.device.type == "cpu" or kept_of(run.model).at_begin is not None,
-    )
-    with awaited() if at_once else nullcontext():
-        if not at_once or wrong:
-            hooks = [hook for hook in standing(run.model) if hook.is_an_intervention]
-            later(wrong, partial(_nan, run, hooks), *(hook.name for hook in hooks))
+    names = [hook.name for hook in standing(run.model) if hook.is_an_intervention]
+    under_hooks = kept_of(run.model).at_begin is not None
+    with awaited() if under_hooks else nullcontext():
+        later(has_nan(values), partial(_nan, run, names), *names)
 
 
-def _nan(run: Run, hooks: Sequence[Standing]) -> UnsoundModelError:
-    under = f" with the hooks {'; '.join(hook.name for hook in hooks)}" if hooks else ""
-    remedies = ["Use float32 or bfloat16, which have a wider range than float16."]
-    if run.dtype != torch.float16:
-        remedies = ["Load the model again: its weights may be damaged."]
-    if hooks:
-        remedies.insert(
-            0,
-            "Correct the hooks: a row of attention logits with only −∞ gives NaN, for example.",
-        )
+def _nan(run: Run, hooks: Sequence[str]) -> UnsoundModelError:
+    remedy = "Load the model again: its weights may be damaged."
+    if run.dtype == torch.float16:
+        remedy = "Use float32 or bfloat16, which have a wider range than float16."
+    if not hooks:
+        return UnsoundModelError("The model computes NaN on this prompt.", remedy)
     return UnsoundModelError(
-        f"The model computes NaN on this prompt{under}.", " ".join(remedies)
+        f"The model computes NaN on this prompt with the hooks {'; '.join(hooks)}.",
+        "Correct the hooks: a row of attention logits with only −∞ gives NaN, for example. "
+        + remedy,
     )
 
 
@@ -239,63 +210,59 @@ def attention_of(
 
     They stay on the device during the pass, if half of its free memory suffices; otherwise each moves at once.
     """
-    blocks, (prompts, n) = list(blocks), ids.shape
-    device, cpu = run.device, torch.device("cpu")
     if why_not_streamed(run.model) is not None:
-        size = len(blocks) * prompts * n**2 * 4
-        require_room(size, cpu, "The attention patterns", "Use a shorter prompt.")
-        # They are joined to move together.
-        passing = pass_bytes(run, prompts, n) + pattern_bytes(run, prompts, n)
-        target = device if 2 * size + passing < available(device) / 2 else cpu
-        patterns: dict[int, Tensor] = {}
+        return {**_mean_patterns(run, ids, list(blocks))}
+    chosen = set(blocks)
+    passing = pass_bytes(run, *ids.shape)
+    size = len(chosen) * queries_and_keys(run, *ids.shape)
+    target = _place_for(run, passing, size)
+    remedy = "Use a shorter prompt, or fewer prompts at a time."
+    require_room(passing, run.device, "A forward pass", remedy)
+    require_room(size, target, "Queries and keys of every block", remedy)
+    kept: dict[int, Attention | Tensor] = {}
 
-        def keep(block: int) -> Callable[[Tensor], None]:
-            return lambda tensor: patterns.update({block: head_mean(tensor).to(target)})
+    def keep(block: int, attention: Attention) -> None:
+        if block in chosen:
+            kept[block] = attention.to(target)
 
-        forward(run, ids, [(pattern_site(b), keep(b)) for b in blocks])
-        return dict(zip(patterns, to_cpu(list(patterns.values())), strict=True))
-    kept, passing = (
-        len(blocks) * queries_and_keys(run, prompts, n),
-        pass_bytes(run, prompts, n),
-    )
-    target = device if kept + passing < available(device) / 2 else cpu
-    require_room(
-        passing,
-        device,
-        "A forward pass",
-        "Use a shorter prompt, or fewer prompts at a time.",
-    )
-    require_room(
-        kept,
-        target,
-        "Queries and keys of every block",
-        "Use a shorter prompt, or fewer prompts at a time.",
-    )
-    found: dict[int, Attention | Tensor] = {}
+    forward(run, ids, [], on_attention=keep)
+    return kept
 
-    def keep_attention(block: int, attention: Attention) -> None:
-        if block in blocks:
-            found[block] = attention.to(target)
 
-    forward(run, ids, [], on_attention=keep_attention)
-    return found
+def _mean_patterns(run: Run, ids: Tensor, blocks: list[int]) -> dict[int, Tensor]:
+    """The patterns of each block averaged over heads, from a pass that writes them."""
+    size = len(blocks) * len(ids) * ids.shape[1] ** 2 * 4
+    cpu = torch.device("cpu")
+    require_room(size, cpu, "The attention patterns", "Use a shorter prompt.")
+    passing = pass_bytes(run, *ids.shape) + pattern_bytes(run, *ids.shape)
+    # They are joined to move together, which takes as much again.
+    target = _place_for(run, passing, 2 * size)
+    patterns: dict[int, Tensor] = {}
+
+    def keep(block: int, pattern: Tensor) -> None:
+        patterns[block] = head_mean(pattern).to(target)
+
+    forward(run, ids, [(pattern_site(b), partial(keep, b)) for b in blocks])
+    return dict(zip(patterns, to_cpu([*patterns.values()]), strict=True))
+
+
+def _place_for(run: Run, passing: float, size: float) -> torch.device:
+    """Where tensors wait for the end of a pass: on the device, if they and the pass fit into half of its memory."""
+    if size + passing < available(run.device) / 2:
+        return run.device
+    return torch.device("cpu")
 
 
 # Bytes that the logits of some rows may take, with copies for a scale or a cap: a vocabulary may have 262,144 tokens.
 PIECE = 1e8
-CELLS = {
-    "cpu": 2**18,
-    "cuda": 2**23,
-}  # log-probabilities at a time: on a CPU as many as its cache holds in float64
+# Log-probabilities at a time: on a CPU as many as its cache holds in float64.
+CELLS = {"cpu": 2**18, "cuda": 2**23}
 
 
 def rows_together(run: Run) -> int:
     """The number of rows of log-probabilities that are computed at a time."""
-    return max(
-        1,
-        CELLS["cpu" if run.device.type == "cpu" else "cuda"]
-        // int(run.model.cfg.d_vocab),
-    )
+    cells = CELLS["cpu" if run.device.type == "cpu" else "cuda"]
+    return max(1, cells // int(run.model.cfg.d_vocab))
 
 
 def log_probabilities(
@@ -319,15 +286,11 @@ def require_understood(run: Run) -> None:
 
 
 def _understood(run: Run) -> bool:
-    seen: list[Tensor] = []
+    last: list[Tensor] = []
+    watch = [(run.site("y"), lambda y: last.append(y[:, -1]))]
     with without_ambient(run.model):
-        truth = next_logits(
-            run,
-            probe_ids(run.model),
-            [(run.site("y"), lambda y: seen.append(y[:, -1]))],
-        )
-        found = logits_of(run, seen[0])
-    return agree(found, truth, run.dtype)
+        logits = next_logits(run, probe_ids(run.model), watch)
+        return agree(logits_of(run, last[0]), logits, run.dtype)
 
 
 def logits_of(
@@ -353,14 +316,10 @@ def logits_among(
 
 def _columns_suffice(run: Run) -> bool:
     tokens = torch.arange(min(64, int(run.model.cfg.d_vocab)))
-    y = torch.randn(
-        4, int(run.model.cfg.d_model), generator=torch.Generator().manual_seed(0)
-    ).to(run.device)
-    return agree(
-        _among(run, y, tokens),
-        logits_of(run, y)[:, tokens.to(y.device)],
-        run.dtype,
-    )
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randn(4, run.width, generator=generator).to(run.device)
+    whole = logits_of(run, y)[:, tokens.to(y.device)]
+    return agree(_among(run, y, tokens), whole, run.dtype)
 
 
 def _among(

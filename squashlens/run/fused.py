@@ -33,18 +33,16 @@ from squashlens.theory.fused_attention import (
 # ragged. No model has as many heads, so that what is compiled serves every number of blocks.
 TESTED, REACH, START = 830, 300, 260
 SPREAD = 2.0  # standard deviation of its logits
-ROWS = 2e-4  # by which an entry of a row may differ, of itself: a hundred times what float32 makes of such logits
-
-DEVICES, DTYPES = (
-    {"cuda"},
-    {torch.float16, torch.bfloat16},
-)  # where fused kernels are faster
-_reasons: "dict[Kind, str | None]" = {}  # why kinds that were tested must not be used; `None` if they may
+# By how much an entry of a row may differ, of itself: a hundred times what float32 makes of such logits.
+ROWS = 2e-4
+# Where fused kernels are faster.
+DEVICES = {"cuda"}
+DTYPES = {torch.float16, torch.bfloat16}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a kernel depends on."""
+    """What a kernel depends on; one is understood that has no mask of its own, no sinks and no cached keys."""
 
     device: torch.device
     dtype: torch.dtype
@@ -56,16 +54,15 @@ class Kind:
     cap: float | None
     windowed: bool
     understood: bool
-    differentiated: bool = False
+    differentiated: bool
 
     @classmethod
-    def of(cls, attention: Attention, values: Tensor) -> "Kind":
-        (_, heads, n, width), groups = attention.queries.shape, attention.keys.shape[1]
-        understood = (
-            attention.mask is None
-            and attention.sinks is None
-            and n == attention.keys.shape[2]
-        )
+    def of(
+        cls, attention: Attention, values: Tensor, differentiated: bool = False
+    ) -> "Kind":
+        _, heads, n, width = attention.queries.shape
+        _, groups, n_keys, _ = attention.keys.shape
+        has_extras = attention.mask is not None or attention.sinks is not None
         return cls(
             attention.queries.device,
             attention.queries.dtype,
@@ -76,21 +73,22 @@ class Kind:
             attention.scale,
             attention.cap,
             attention.window is not None,
-            understood,
+            n == n_keys and not has_extras,
+            differentiated,
         )
+
+
+_reasons: dict[Kind, str | None] = {}  # why tested kinds are not used; None if they are
 
 
 def is_fused(kind: Kind, n: int) -> bool:
     """Whether attention of this kind runs in fused kernels for n tokens; derivatives only run in flash attention."""
+    if not kind.understood or n <= theory.LONGEST:
+        return False
+    if kind.device.type not in DEVICES or kind.dtype not in DTYPES:
+        return False
     if kind.differentiated and not is_flash(
         kind.width, kind.value_width, kind.windowed, kind.cap
-    ):
-        return False
-    if (
-        not kind.understood
-        or n <= theory.LONGEST
-        or kind.device.type not in DEVICES
-        or kind.dtype not in DTYPES
     ):
         return False
     if kind not in _reasons:
@@ -98,90 +96,85 @@ def is_fused(kind: Kind, n: int) -> bool:
     return _reasons[kind] is None
 
 
-def differentiable(
-    attention: Attention, values: Tensor, frozen: bool, reached: slice | None
-) -> Tensor:
-    """The outputs with their derivative."""
-    kind = replace(Kind.of(attention, values), differentiated=True)
+def attend(
+    attention: Attention,
+    values: Tensor,
+    *,
+    differentiated: bool = False,
+    frozen: bool = False,
+    reached: slice | None = None,
+) -> tuple[Tensor, Attention]:
+    """The one place where it is chosen how to attend: in fused kernels, or in blocks of rows.
+
+    It gives the outputs, with a derivative if `differentiated`, and the attention, with its logsumexp if it is at hand.
+    `frozen` and `reached` are as in `streamed`.
+    """
+    kind = Kind.of(attention, values, differentiated)
     attention = replace(attention, failed=partial(_judge, kind))
-    return differentiable_attention(
-        attention, values, frozen, reached, is_fused(kind, attention.queries.shape[2])
-    )
-
-
-def attend(attention: Attention, values: Tensor) -> tuple[Tensor, Attention]:
-    """The outputs, and the attention with its logsumexp if fused kernels computed it."""
-    kind = Kind.of(attention, values)
-    if is_fused(kind, attention.queries.shape[2]):
-        failed, parts = (
-            partial(_judge, kind),
-            (attention.queries, attention.keys, values),
-        )
-        with or_else(failed):
-            found, lse = attend_with_lse(
+    fused = is_fused(kind, attention.queries.shape[2])
+    if differentiated:
+        outputs = differentiable_attention(attention, values, frozen, reached, fused)
+        return outputs, attention
+    if fused:
+        parts = attention.queries, attention.keys, values
+        with or_else(attention.failed):
+            outputs, lse = attend_with_lse(
                 *parts, attention.scale, attention.window, attention.cap
             )
-            return found, replace(attention, lse=lse, failed=failed)
+            return outputs, replace(attention, lse=lse)
     return attention_output(attention, values), attention
 
 
 def _judge(kind: Kind, reason: str | None) -> None:
     _reasons[kind] = reason
     if reason is not None:
+        what = "derivatives of heads" if kind.differentiated else "heads"
         remark(
-            f"Fused attention is not used on {kind.device} for {'derivatives of ' if kind.differentiated else ''}"
-            f"heads of {kind.width} in {kind.dtype}, but blocks of rows, which are slower and give the same numbers: "
-            f"{reason}."
+            f"Fused attention is not used on {kind.device} for {what} of {kind.width} in {kind.dtype}, but blocks of "
+            f"rows, which are slower and give the same numbers: {reason}."
         )
 
 
 def _why_wrong(kind: Kind) -> str | None:
-    """Why fused kernels must not be used; `None` if they gave the right numbers."""
-    generator, everything = torch.Generator().manual_seed(0), slice(0, TESTED)
+    """Why fused kernels must not be used; None if they gave the right numbers."""
+    generator = torch.Generator().manual_seed(0)
 
     def drawn(heads: int, width: int) -> Tensor:
-        numbers = torch.randn(
-            1, heads, TESTED, width, generator=generator, dtype=torch.float64
-        )
+        shape = 1, heads, TESTED, width
+        numbers = torch.randn(shape, generator=generator, dtype=torch.float64)
         return numbers.to(kind.device, kind.dtype)
 
-    queries = drawn(kind.heads, kind.width) * (
-        SPREAD / (abs(kind.scale) * kind.width**0.5)
-    )
-    keys, values = drawn(kind.groups, kind.width), drawn(kind.groups, kind.value_width)
-    row = torch.rand(1, TESTED, generator=generator, dtype=torch.float64).to(
-        kind.device
-    )
+    queries = drawn(kind.heads, kind.width)
+    queries = queries * (SPREAD / (abs(kind.scale) * kind.width**0.5))
+    keys = drawn(kind.groups, kind.width)
+    values = drawn(kind.groups, kind.value_width)
+    row = torch.rand(1, TESTED, generator=generator, dtype=torch.float64)
     row[:, :START] = 0
-    late = slice(START, None)
-    fused = Attention(
-        queries, keys, kind.scale, kind.cap, REACH if kind.windowed else None
-    )
-    written = replace(fused, queries=queries.double(), keys=keys.double())
-    cotangents, errors = drawn(kind.heads, kind.value_width)[None], list[str]()
+    cotangents = drawn(kind.heads, kind.value_width)[None]
+    window = REACH if kind.windowed else None
+    truth = Attention(queries.double(), keys.double(), kind.scale, kind.cap, window)
+    errors: list[str] = []
     with torch.no_grad(), or_else(errors.append):
         outputs, lse = attend_with_lse(
-            queries, keys, values, kind.scale, fused.window, kind.cap
+            queries, keys, values, kind.scale, window, kind.cap
         )
         if kind.differentiated:
-            pulled = pulled_back(
-                queries, keys, values, outputs, lse, cotangents, kind.scale
-            )
-            truth = gradients(written, values.double(), cotangents)
-            right = all(
-                agree(x, y, kind.dtype)
-                for x, y in zip(pulled, truth, strict=True)
-                if y is not None
-            )
-            return None if right else "its derivatives are wrong"
-        parts = row[:, late], queries[:, :, late], keys, lse[:, :, late]
-        product = row_times_pattern(*parts, kind.scale, fused.window, kind.cap, START)
-        weights, _ = written.weights(everything, everything)
+            given = queries, keys, values, outputs, lse, cotangents
+            pulled = pulled_back(*given, kind.scale)
+            expected = gradients(truth, values.double(), cotangents)
+            for ours, theirs in zip(pulled, expected, strict=True):
+                if theirs is None or not agree(ours, theirs, kind.dtype):
+                    return "its derivatives are wrong"
+            return None
+        late = slice(START, None)
+        row = row.to(kind.device)
+        given = row[:, late], queries[:, :, late], keys, lse[:, :, late]
+        product = row_times_pattern(*given, kind.scale, window, kind.cap, START)
+        everything = slice(0, TESTED)
+        weights, _ = truth.weights(everything, everything)
         off = (product / (row @ weights.mean(dim=(1, 2))[0]) - 1).abs().max().item()
         if not off <= ROWS:  # NaN is wrong
             return f"the product of a row differs by {off:.1e}"
-        right = agree(
-            outputs, (weights @ values.double()[:, :, None]).flatten(1, 2), kind.dtype
-        )
-        return None if right else "its outputs are wrong"
+        expected = (weights @ values.double()[:, :, None]).flatten(1, 2)
+        return None if agree(outputs, expected, kind.dtype) else "its outputs are wrong"
     return errors[0]

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens.errors import InputError
+from squashlens.errors import FAILURES, InputError
 from squashlens.model.agreement import agree
 from squashlens.model.anatomy import (
     context_length,
@@ -27,10 +27,9 @@ from squashlens.model.memory import available
 from squashlens.model.native import is_native, n_outcomes, outputs_are_tokens
 from squashlens.remarks import remark
 from squashlens.run.budget import pass_bytes, pattern_bytes, queries_and_keys
-from squashlens.run.forward import whole_pass
+from squashlens.run.forward import next_logits, whole_pass
 from squashlens.run.passes import batches
 from squashlens.run.run import Run
-from squashlens.run.streamed import FAILURES
 from squashlens.run.users_hooks import users_hooks_tested
 from squashlens.sequences import Ids
 
@@ -71,13 +70,11 @@ def generate(
                 f"Prompt length {len(prompt.ids)} and max_new_tokens={prompt.max_new_tokens} exceed context {limit}.",
                 "Use shorter lengths or a smaller max_new_tokens.",
             )
-    kinds = ((len(prompt.ids), prompt.max_new_tokens) for prompt in prompts)
-    for (_, max_new_tokens), part in batches(
-        kinds, lambda kind: _batch_size(run, sum(kind))
-    ):
-        said = _batch(
-            run, [prompts[place] for place in part], max_new_tokens, temperature
-        )
+    kinds = [(len(prompt.ids), prompt.max_new_tokens) for prompt in prompts]
+    grouped = batches(kinds, lambda kind: _batch_size(run, sum(kind)))
+    for (_, max_new_tokens), part in grouped:
+        chosen = [prompts[place] for place in part]
+        said = _batch(run, chosen, max_new_tokens, temperature)
         yield dict(zip(part, said, strict=True))
 
 
@@ -90,51 +87,42 @@ def _batch(
             "its output cannot be its next input.",
             "Use `top_tokens`, which gives one distribution over its outcomes.",
         )
-    ends, ids = (
-        _ends(run),
-        torch.tensor([prompt.ids for prompt in prompts], device=run.device),
-    )
-    start, cache, ended = ids.shape[1], empty_cache(run), dict[int, Continuation]()
-    cached = None if cache is None else {"use_cache": True, "past_key_values": cache}
-    with users_hooks_tested(run, ids, whole_pass):
+    ids = torch.tensor([prompt.ids for prompt in prompts], device=run.device)
+    start = ids.shape[1]
+    ends = _ends(run)
+    cache = empty_cache(run)
+    context = None if cache is None else {"use_cache": True, "past_key_values": cache}
+    ended: dict[int, Continuation] = {}
+    with users_hooks_tested(run, ids, next_logits):
         for step in range(max_new_tokens):
-            logits = whole_pass(
-                run, ids if cached is None or step == 0 else ids[:, -1:], cached
-            )
+            given = ids if cache is None or step == 0 else ids[:, -1:]
+            logits = whole_pass(run, given, context)
             if temperature:
-                noise = [
-                    _gumbel(prompt.seed, step, logits.shape[1]) for prompt in prompts
-                ]
-                logits = logits.double() / temperature + torch.stack(noise).to(
-                    logits.device
-                )
-            ids = torch.cat(
-                [ids, logits.argmax(dim=-1, keepdim=True).to(ids.device)], dim=1
-            )
-            for row, (prompt, new) in enumerate(
-                zip(prompts, ids[:, start:].tolist(), strict=True)
-            ):
-                if row not in ended and (new[-1] in ends or prompt.enough(new[-TAIL:])):
-                    ended[row] = Continuation(
-                        tuple(new[:-1] if new[-1] in ends else new), True
-                    )
+                size = logits.shape[1]
+                noise = [_gumbel(prompt.seed, step, size) for prompt in prompts]
+                logits = logits.double() / temperature
+                logits += torch.stack(noise).to(logits.device)
+            drawn = logits.argmax(dim=-1, keepdim=True)
+            ids = torch.cat([ids, drawn.to(ids.device)], dim=1)
+            for row, new in enumerate(ids[:, start:].tolist()):
+                if row in ended:
+                    continue
+                if new[-1] in ends:
+                    ended[row] = Continuation(tuple(new[:-1]), True)
+                elif prompts[row].enough(new[-TAIL:]):
+                    ended[row] = Continuation(tuple(new), True)
             if len(ended) == len(prompts):
                 break
-    return [
-        ended.get(row, Continuation(tuple(new), False))
-        for row, new in enumerate(ids[:, start:].tolist())
-    ]
+    rows = enumerate(ids[:, start:].tolist())
+    return [ended.get(row, Continuation(tuple(new), False)) for row, new in rows]
 
 
 def empty_cache(run: Run) -> Any:
     """An empty cache of keys and values; None where a token by itself would be another than in a whole pass."""
     if is_native(run.model) or run.hooks() or length_dependent_encodings(run.model):
         return None
-    return (
-        _cache(run)
-        if run.proof.once("tokens on a cache", lambda: _continues(run))
-        else None
-    )
+    is_right = run.proof.once("tokens on a cache", lambda: _continues(run))
+    return _cache(run) if is_right else None
 
 
 def _cache(run: Run) -> Any:
@@ -152,7 +140,7 @@ def _continues(run: Run) -> bool:
         last = whole_pass(run, ids[:, -1:], context)
     except torch.OutOfMemoryError:
         raise
-    except (*FAILURES, IndexError):  # as of a model without attention
+    except FAILURES:  # as of a model without attention
         return False
     if agree(last, whole_pass(run, ids), run.dtype):
         return True
@@ -167,31 +155,23 @@ def _continues(run: Run) -> bool:
 def _ends(run: Run) -> set[int]:
     """All tokens that end a text; instruct models have several."""
     plain: Any = run.model.original_model
-    if is_native(run.model):
-        given = (
-            None if run.model.tokenizer is None else run.model.tokenizer.eos_token_id
-        )
-    else:
-        given = getattr(plain.generation_config, "eos_token_id", None)
-        given = plain.config.eos_token_id if given is None else given
-    return (
-        set()
-        if given is None
-        else set(given)
-        if isinstance(given, list | tuple)
-        else {int(given)}
-    )
+    holders = [run.model.tokenizer]
+    if not is_native(run.model):
+        holders = [plain.generation_config, plain.config]
+    for holder in holders:
+        ends = getattr(holder, "eos_token_id", None)
+        if ends is not None:
+            return {*ends} if isinstance(ends, list | tuple) else {int(ends)}
+    return set()
 
 
 def _gumbel(seed: str, step: int, size: int) -> Float[Tensor, " outcome"]:
     """Gumbel noise −log(−log u), u uniform; the argmax of logits / T and it is a draw from their softmax."""
     digest = hashlib.sha256(f"{seed} {step}".encode()).digest()
-    generator = torch.Generator().manual_seed(
-        int.from_bytes(digest[:8], "big", signed=True)
-    )
-    return (
-        -torch.empty(size, dtype=torch.float64).exponential_(generator=generator).log()
-    )
+    number = int.from_bytes(digest[:8], "big", signed=True)
+    generator = torch.Generator().manual_seed(number)
+    drawn = torch.empty(size, dtype=torch.float64).exponential_(generator=generator)
+    return -drawn.log()
 
 
 def _batch_size(run: Run, n: int) -> int:

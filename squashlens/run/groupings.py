@@ -32,12 +32,10 @@ COPIES = (1, 3)  # copies of a prompt in a batch, where it cannot be cut
 
 def groupings(run: Run) -> list[str]:
     """How the prompts are computed in each run, in words for the provenance."""
+    others = [f"in pieces of {size} tokens" for size in PIECES]
     if empty_cache(run) is None:
-        return [
-            "whole",
-            *(f"whole, {copies} side by side, with patterns" for copies in COPIES),
-        ]
-    return ["whole", *(f"in pieces of {size} tokens" for size in PIECES)]
+        others = [f"whole, {n} side by side, with patterns" for n in COPIES]
+    return ["whole", *others]
 
 
 def grouped_streams(
@@ -53,18 +51,14 @@ def grouped_streams(
     prompt that ends there, whose representation does not depend on what follows. The prompts of all rows follow one
     another.
     """
-    sites, many = run.sites(), sum(map(len, places))
-    size = (1 + len(PIECES)) * len(sites) * many * int(run.model.cfg.d_model) * 4
-    require_room(
-        size,
-        torch.device("cpu"),
-        "Keeping the representations of every run",
-        "Use fewer prompts.",
-    )
+    sites = run.sites()
+    numbers = (1 + len(PIECES)) * len(sites) * sum(map(len, places)) * run.width
+    cpu = torch.device("cpu")
+    what = "Keeping the representations of every run"
+    require_room(4 * numbers, cpu, what, "Use fewer prompts.")
     runs: list[list[Tensor]] = [[] for _ in groupings(run)]
-    for ids, wanted in bar(
-        [*zip(rows, places, strict=True)], desc=label, unit="prompt"
-    ):
+    prompts = list(zip(rows, places, strict=True))
+    for ids, wanted in bar(prompts, desc=label, unit="prompt"):
         tensor = torch.tensor([ids], device=run.device)
         for kept, streams in zip(runs, _in_each(run, tensor, sites), strict=True):
             kept.append(streams[:, list(wanted)].cpu())
@@ -86,67 +80,53 @@ def continued_streams(
     if empty_cache(run) is None:
         rows = [(*ids, *tokens[:-1]) for tokens in continuations]
         places = [range(last, len(row)) for row in rows]
-        of_rows = grouped_streams(run, rows, places, label="answers")
-        return of_rows[:, :, 0], list(
-            of_rows[:, -1].split([len(tokens) for tokens in continuations], dim=1)
-        )
-    device = run.device
-    prompt = torch.tensor([ids], device=device)
-    tails = list(
-        dict.fromkeys(tokens[:-1] for tokens in continuations)
-    )  # none before all answers of one token
-    parts = [torch.tensor([tail], dtype=torch.long, device=device) for tail in tails]
-    streams: list[Tensor] = []
-    before_tokens: list[list[Tensor]] = [[] for _ in tails]
+        streams = grouped_streams(run, rows, places, label="answers")
+        lengths = [len(tokens) for tokens in continuations]
+        return streams[:, :, 0], list(streams[:, -1].split(lengths, dim=1))
+    prompt = torch.tensor([ids], device=run.device)
+    # None before all answers of one token.
+    tails = list(dict.fromkeys(tokens[:-1] for tokens in continuations))
+    of_prompt: list[Tensor] = []
+    of_tails: list[list[Tensor]] = [[] for _ in tails]
     for size in sizes:
-        if size is None:
-            of_prompt, of_tails = _whole(run, prompt, parts, sites)
-        else:
-            of_prompt, of_tails = _in_pieces(run, prompt, parts, sites, size)
-        streams.append(of_prompt)
-        for kept, y in zip(before_tokens, of_tails, strict=True):
+        streams, ys = _with_tails(run, prompt, tails, sites, size)
+        of_prompt.append(streams)
+        for kept, y in zip(of_tails, ys, strict=True):
             kept.append(y)
-    by_tail = {
-        tail: _wide(torch.stack(kept).cpu())
-        for tail, kept in zip(tails, before_tokens, strict=True)
-    }
-    return _wide(torch.stack(streams).cpu()), [
-        by_tail[tokens[:-1]] for tokens in continuations
-    ]
+    stacked = [_wide(torch.stack(kept).cpu()) for kept in of_tails]
+    by_tail = dict(zip(tails, stacked, strict=True))
+    every = [by_tail[tokens[:-1]] for tokens in continuations]
+    return _wide(torch.stack(of_prompt).cpu()), every
 
 
-def _whole(
-    run: Run, prompt: Tensor, parts: Sequence[Tensor], sites: Sequence[str]
-) -> tuple[Float[Tensor, "layer d"], list[Float[Tensor, "token d"]]]:
-    """The streams at the prompt's last token, and y from there on, with each part after the prompt in one pass."""
-    last = prompt.shape[1] - 1
-    passes = [
-        _read(run, [torch.cat([prompt, part], dim=1)], sites, None)[:, last:]
-        for part in parts
-    ]
-    return passes[0][:, 0], [streams[-1] for streams in passes]
-
-
-def _in_pieces(
+def _with_tails(
     run: Run,
     prompt: Tensor,
-    parts: Sequence[Tensor],
+    tails: Sequence[Ids],
     sites: Sequence[str],
-    size: int,
+    size: int | None,
 ) -> tuple[Float[Tensor, "layer d"], list[Float[Tensor, "token d"]]]:
-    """The same with the prompt run in pieces of `size` tokens, and each part on a copy of its cache."""
+    """The streams at the prompt's last token, and y from there on with each tail, in pieces of `size` tokens.
+
+    Without a size each tail follows the prompt in one pass; else it is run on a copy of the prompt's cache.
+    """
+    parts = [torch.tensor([t], dtype=torch.long, device=run.device) for t in tails]
+    last = prompt.shape[1] - 1
+    if size is None:
+        rows = [torch.cat([prompt, part], dim=1) for part in parts]
+        passes = [_read(run, [row], sites, None)[:, last:] for row in rows]
+        return passes[0][:, 0], [streams[-1] for streams in passes]
     with patterns_written(REASON):
         cache = empty_cache(run)
-        start = _read(run, prompt.split(size, dim=1), sites, cache)[:, -1]
-        of_tails = []
+        streams = _read(run, prompt.split(size, dim=1), sites, cache)[:, -1]
+        ys: list[Tensor] = []
         for part in parts:
-            after = (
-                [_read(run, [part], sites[-1:], copy.deepcopy(cache))[0]]
-                if part.shape[1]
-                else []
-            )
-            of_tails.append(torch.cat([start[-1:], *after]))
-    return start, of_tails
+            y = streams[-1:]
+            if part.shape[1]:
+                after = _read(run, [part], sites[-1:], copy.deepcopy(cache))
+                y = torch.cat([y, after[0]])
+            ys.append(y)
+    return streams, ys
 
 
 def _wide(values: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ many branches in one pass, and each sees only its own past.
 
 Passes are not shared if the model's position encoding depends on the length of a pass, or if hooks are on the model,
 since these would get positions of other prompts. Otherwise shared passes are compared with one pass for each prompt,
-for each trunk: at the shortest prompt, the longest, the longest branch, and up to two between. This finds models that
+for each trunk: at the shortest prompt, the longest, the longest branch, and one between. This finds models that
 ignore the mask, and a dependence on length that the configuration does not state.
 """
 
@@ -27,20 +27,17 @@ from transformers import DynamicCache
 
 from squashlens._typing import Passes, one_of
 from squashlens.bars import bar
-from squashlens.errors import InputError
+from squashlens.errors import FAILURES, InputError
 from squashlens.model.agreement import SAME_OPERATIONS, agree
-from squashlens.model.anatomy import device_of, dtype_of, why_lengths_differ, width
+from squashlens.model.anatomy import why_lengths_differ
 from squashlens.model.hooking.attached import attached
 from squashlens.model.hooking.hook import Hook
-from squashlens.model.hooking.standing import ambient
 from squashlens.model.memory import available, require_room, to_cpu
 from squashlens.model.native import is_native
-from squashlens.model.proof import proof_of
 from squashlens.run.budget import batch_memory, pass_bytes
 from squashlens.run.forward import causal, context, forward
 from squashlens.run.run import Run
 from squashlens.run.streamed import (
-    FAILURES,
     implementation,
     why_not_streamed,
 )
@@ -49,9 +46,10 @@ from squashlens.sequences import Branch, Ids
 PASS_MEMORY = 1e9  # bytes for the attention of one pass over branches
 FEW = 256  # branch tokens whose pass takes little longer than a pass with one token
 MASK = 24  # bytes for one query and key while a mask is built
-
+ALONE = "its prompts cannot share a pass"
 
 Kind = TypeVar("Kind", bound=Hashable)
+Rows = dict[str, Tensor]  # by hook point, a row for each prompt
 OnTrunk = Callable[[int], Sequence[Hook]]
 
 
@@ -64,19 +62,14 @@ def no_hooks(tokens_of_trunk: int) -> Sequence[Hook]:
 class Readings:
     """The activations of each prompt's last token, `values[site]` (branch, …), and how the prompts were run."""
 
-    values: dict[str, Tensor]
+    values: Rows
     route: str
     attention: str
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run: a trunk, the prompts on it, the hook points that are read, and hooks; see `read`.
-
-    `positions` are the trunk's position ids; a branch continues them. ``hooks(k)`` are on the model in a pass that
-    starts with k tokens of the trunk, and must not act on later tokens. A separate pass runs `copies` of the prompt and
-    reads the first.
-    """
+    """What is run: a trunk, the prompts on it, the hook points that are read, and hooks; see `read`."""
 
     run: Run
     trunk: Ids
@@ -90,6 +83,20 @@ class Plan:
     @cached_property
     def longest(self) -> int:
         return max(map(len, self.branches))
+
+    @cached_property
+    def needed(self) -> Branch:
+        """The part of the trunk on which prompts are."""
+        return Branch(max(branch.at for branch in self.branches))
+
+    def places(self, branch: Branch) -> Int[Tensor, " position"]:
+        """Position ids of a prompt: those of the trunk, then consecutive numbers."""
+        places = [*range(branch.at)]
+        if self.positions is not None:
+            places = [*self.positions[: branch.at]]
+        first = places[-1] + 1 if places else 0
+        places += range(first, first + len(branch.tokens))
+        return torch.tensor(places, dtype=torch.long)
 
 
 def read(
@@ -106,33 +113,47 @@ def read(
 ) -> Readings:
     """Read activations at the last token of every prompt, in as few forward passes as possible.
 
-    `positions` are the trunk's position ids. ``hooks(k)`` are for a pass that starts with k tokens of the trunk,
-    `branch_hooks` for those that continue its cache. `passes` is as in `capture`. With another
-    number of `copies` in a separate pass, the same terms are added in another order.
+    `positions` are the trunk's position ids, which a branch continues. ``hooks(k)`` are on the model in a pass that
+    starts with k tokens of the trunk, and must not act on later tokens; `branch_hooks` in those that continue its
+    cache. `passes` is as in `capture`. A separate pass runs `copies` of its prompt and reads the first: with another
+    number of them the same terms are added in another order.
     """
     one_of(passes, Passes, "passes")
-    branches_on_trunk = [branch.along(trunk, positions) for branch in branches]
-    each = tuple(dict.fromkeys(branches_on_trunk))  # equal prompts are run once
+    given = [branch.along(trunk, positions) for branch in branches]
+    distinct = tuple(dict.fromkeys(given))  # equal prompts are run once
     plan = Plan(
-        run, trunk, each, tuple(sites), positions, hooks, tuple(branch_hooks), copies
+        run,
+        trunk,
+        distinct,
+        tuple(sites),
+        positions,
+        hooks,
+        tuple(branch_hooks),
+        copies,
     )
     _require_room(plan, len(branches))
     rows, route = _route(plan, passes)
-    if len(each) < len(branches_on_trunk):
-        number = {branch: i for i, branch in enumerate(each)}
-        rows = {
-            site: values[[number[b] for b in branches_on_trunk]]
-            for site, values in rows.items()
-        }
+    if len(distinct) < len(given):
+        number = {branch: i for i, branch in enumerate(distinct)}
+        numbers = [number[branch] for branch in given]
+        rows = {site: values[numbers] for site, values in rows.items()}
     return Readings(rows, route, implementation(run.model, sites, plan.longest))
 
 
-def _route(plan: Plan, passes: Passes) -> tuple[dict[str, Tensor], str]:
+def _route(plan: Plan, passes: Passes) -> tuple[Rows, str]:
+    """The rows of all prompts, and how they were run."""
     if passes == "separate":
         return _run_separately(plan), "separate"
-    rows, reason = _share(plan)
-    if rows is not None and reason is None:
-        return rows, "shared"
+    reason = _why_not_shared(plan)
+    if reason is None:
+        try:
+            rows = _run_together(plan)
+        except FAILURES:  # a model that does not accept such a mask or cache
+            reason = ALONE
+        else:
+            reason = _why_wrong(plan, rows)
+            if reason is None:
+                return rows, "shared"
     if passes == "shared":
         raise InputError(
             f"passes='shared' gives wrong numbers here: {reason}.",
@@ -141,115 +162,81 @@ def _route(plan: Plan, passes: Passes) -> tuple[dict[str, Tensor], str]:
     return _run_separately(plan), f"separate, since {reason}"
 
 
-def _share(plan: Plan) -> tuple[dict[str, Tensor] | None, str | None]:
-    """The rows from shared passes, and the reason if they must not be used."""
-    reason = (
-        "hooks are on the model"
-        if ambient(plan.run.model)
-        else why_lengths_differ(plan.run.model, _pass_lengths(plan))
-    )
-    alone = "its prompts cannot share a pass"
-    if reason is None and is_native(plan.run.model):  # native models have no cache
-        reason = alone
-    if reason is not None:
-        return None, reason
-    try:
-        rows = _run_together(plan)
-    except (*FAILURES, IndexError):  # a model that does not accept such a mask or cache
-        return None, alone
-    return rows, _why_wrong(plan, rows)
+def _why_not_shared(plan: Plan) -> str | None:
+    """Why shared passes need not be tried; None if they are worth it."""
+    if plan.run.hooks():
+        return "hooks are on the model"
+    if is_native(plan.run.model):  # which has no cache
+        return ALONE
+    prompts = [branch for branch in (*plan.branches, plan.needed) if len(branch)]
+    lengths = {int(plan.places(branch)[-1]) + 1 for branch in prompts}
+    return why_lengths_differ(plan.run.model, lengths)
 
 
-def _pass_lengths(plan: Plan) -> set[int]:
-    """The lengths (largest position + 1) of each prompt's own pass and of the trunk's pass."""
-    every = [*plan.branches, Branch(max(b.at for b in plan.branches))]
-    return {int(_positions(plan, b)[-1]) + 1 for b in every if len(b)}
-
-
-def _why_wrong(plan: Plan, rows: dict[str, Tensor]) -> str | None:
+def _why_wrong(plan: Plan, rows: Rows) -> str | None:
     """The reason why shared rows differ from separate passes of a few prompts; `None` if they agree, or did before."""
     chosen = _sample(plan)
     few = replace(plan, branches=tuple(plan.branches[i] for i in chosen))
-    known = proof_of(plan.run.model).once("prompts that share a pass", set[Any])
+    known = plan.run.proof.once("prompts that share a pass", set[Any])
     key = (few.trunk, few.branches, few.sites, few.positions)
     if not chosen or key in known:
         return None
-    alone = _run_separately(few)
-    same = partial(agree, dtype=plan.run.dtype, tolerance=SAME_OPERATIONS)
-    for site, truth in alone.items():
+    for site, truth in _run_separately(few).items():
         found = rows[site][chosen][..., : truth.shape[-1]]
         for branch, ours, theirs in zip(few.branches, found, truth, strict=True):
-            if not same(ours, theirs, size=truth):
+            dtype = plan.run.dtype
+            if not agree(ours, theirs, dtype, size=truth, tolerance=SAME_OPERATIONS):
                 return f"its numbers depend on what it shares a pass with (at length {len(branch)}, {site})"
     known.add(key)
     return None
 
 
 def _sample(plan: Plan) -> list[int]:
-    """Indices of the shortest prompt, the longest, the longest branch, and those of at most 1/4 and 1/16 of its tokens.
+    """Indices of the shortest prompt, the longest, the longest branch, and one of at most a quarter of the tokens.
 
-    The two between have twice the shortest one's tokens, or are left out. The whole trunk already had its own pass.
+    That one has twice the shortest one's tokens, or is left out. The whole trunk already had its own pass.
     """
     lengths = [len(branch) for branch in plan.branches]
-    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
-    trunk = Branch(max(b.at for b in plan.branches))
-    chosen = {order[0], order[-1], *[i for i in order if plan.branches[i].tokens][-1:]}
-    for part in (4, 16):
-        chosen |= set(
-            [
-                i
-                for i in order
-                if 2 * lengths[order[0]] <= lengths[i] <= plan.longest / part
-            ][-1:]
-        )
-    return sorted(i for i in chosen if plan.branches[i] != trunk)
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    least = 2 * lengths[order[0]]
+    leaving = [i for i in order if plan.branches[i].tokens]
+    shorter = [i for i in order if least <= lengths[i] <= plan.longest / 4]
+    chosen = {order[0], order[-1], *leaving[-1:], *shorter[-1:]}
+    return sorted(i for i in chosen if plan.branches[i] != plan.needed)
 
 
-def _run_separately(plan: Plan) -> dict[str, Tensor]:
-    """Run every prompt as a whole, and those of one length in one batch, unless hooks depend on the trunk."""
+def _run_separately(plan: Plan) -> Rows:
+    """Run every prompt as a whole: those of one length in one batch, unless each needs hooks or places of its own."""
     rows = _Rows(plan)
     device = plan.run.device
-    with bar(total=len(plan.branches), desc="prompts") as progress_bar:
-        for numbers in _of_one_length(plan):
-            same = [plan.branches[number] for number in numbers]
-            ids = torch.tensor(
-                [b.ids(plan.trunk) for b in same for _ in range(plan.copies)],
-                device=device,
-            )
-            extra, length = None, len(same[0])
+    alike = plan.copies == 1 and plan.positions is None and plan.hooks is no_hooks
+
+    def size(length: int) -> int:
+        if not alike:
+            return 1
+        return max(1, int(batch_memory(plan.run) / pass_bytes(plan.run, 1, length)))
+
+    # The longest first.
+    order = sorted(range(len(plan.branches)), key=lambda i: -len(plan.branches[i]))
+    lengths = [len(plan.branches[i]) for i in order]
+    with bar(total=len(order), desc="prompts") as progress_bar:
+        for length, part in batches(lengths, size):
+            numbers = [order[place] for place in part]
+            first = plan.branches[numbers[0]]
+            prompts = [plan.branches[i].ids(plan.trunk) for i in numbers]
+            ids = torch.tensor(prompts, device=device)
+            extra = None
             if plan.positions is not None:
-                place = _positions(plan, same[0])
-                extra = context(plan.run, place, place, causal(length))
-            keys = torch.arange(length).expand(len(same), -1)
-            own = range(0, len(ids), plan.copies)
-            with attached(plan.run.model, *plan.hooks(same[0].at)):
-                forward(
-                    plan.run,
-                    ids,
-                    rows.watch(numbers, [length - 1] * len(same), keys, own),
-                    extra,
-                )
+                places = plan.places(first)
+                extra = context(plan.run, places, places, causal(length))
+            in_batch = range(0, plan.copies * len(numbers), plan.copies)
+            watch = rows.watch(numbers, in_batch, [length - 1] * len(numbers))
+            with attached(plan.run.model, *plan.hooks(first.at)):
+                copied = ids.repeat_interleave(plan.copies, dim=0)
+                forward(plan.run, copied, watch, extra)
             rows.take(numbers)
             progress_bar.update(len(numbers))
     return rows.values
-
-
-def _of_one_length(plan: Plan) -> Iterator[list[int]]:
-    """The prompts of each batch: of one length, the longest first."""
-    order = sorted(
-        range(len(plan.branches)), key=lambda number: -len(plan.branches[number])
-    )
-    own = plan.copies > 1 or plan.positions is not None or plan.hooks is not no_hooks
-
-    def size(length: int) -> int:
-        return (
-            1
-            if own
-            else max(1, int(batch_memory(plan.run) / pass_bytes(plan.run, 1, length)))
-        )
-
-    for _, places in batches([len(plan.branches[number]) for number in order], size):
-        yield [order[place] for place in places]
 
 
 def batches(
@@ -265,43 +252,32 @@ def batches(
         alike.setdefault(kind, []).append(place)
     for kind, places in alike.items():
         step = size(kind)
-        yield from (
-            (kind, places[start : start + step])
-            for start in range(0, len(places), step)
-        )
+        for start in range(0, len(places), step):
+            yield kind, places[start : start + step]
 
 
-def _run_together(plan: Plan) -> dict[str, Tensor]:
+def _run_together(plan: Plan) -> Rows:
     """Run the trunk in one pass, and then the tokens of the branches on its cache."""
-    rows, run, device = _Rows(plan), plan.run, plan.run.device
+    rows, run = _Rows(plan), plan.run
     on_trunk = [i for i, b in enumerate(plan.branches) if not b.tokens]
     leaving = [i for i, b in enumerate(plan.branches) if b.tokens]
-    n = max(b.at for b in plan.branches)  # the part of the trunk that is needed
+    n, places = len(plan.needed), plan.places(plan.needed)
     # A cache without the configuration keeps every key; one that is trimmed to a window would be misread.
     cache = DynamicCache()
-    extra: dict[str, Any] = (
-        {"use_cache": True, "past_key_values": cache} if leaving else {}
-    )
-    trunk_positions = _positions(plan, Branch(n))
+    extra: dict[str, Any] = {}
+    if leaving:
+        extra |= {"use_cache": True, "past_key_values": cache}
     if plan.positions is not None:
-        extra |= context(run, trunk_positions, trunk_positions, causal(n))
+        extra |= context(run, places, places, causal(n))
     if n:
+        ids = torch.tensor([plan.trunk[:n]], device=run.device)
         ends = [plan.branches[i].at - 1 for i in on_trunk]
-        keys = torch.arange(n).expand(len(ends), n)
-        keys = keys.masked_fill(
-            keys > torch.tensor(ends, dtype=torch.long)[:, None], -1
-        )
         with attached(run.model, *plan.hooks(n)):
-            forward(
-                run,
-                torch.tensor([plan.trunk[:n]], device=device),
-                rows.watch(on_trunk, ends, keys),
-                extra,
-            )
+            forward(run, ids, rows.watch(on_trunk, [0] * len(ends), ends), extra)
         rows.take(on_trunk)
     groups = list(_groups(plan, leaving, _tokens_per_pass(plan, n)))
     for group in bar(groups, desc="branches", unit="pass"):
-        _on_cache(plan, rows, group, cache, trunk_positions)
+        _on_cache(plan, rows, group, cache, places)
     return rows.values
 
 
@@ -309,57 +285,53 @@ def _groups(
     plan: Plan, leaving: list[int], tokens_per_pass: int
 ) -> Iterator[list[int]]:
     """Groups of branches with at most `tokens_per_pass` tokens together, or a single branch."""
-    group, size = [], 0
+    group: list[int] = []
+    size = 0
     for i in leaving:
-        if group and size + len(plan.branches[i].tokens) > tokens_per_pass:
+        more = len(plan.branches[i].tokens)
+        if group and size + more > tokens_per_pass:
             yield group
             group, size = [], 0
         group.append(i)
-        size += len(plan.branches[i].tokens)
+        size += more
     if group:
         yield group
 
 
 def _on_cache(
-    plan: Plan, rows: "_Rows", group: list[int], cache: Any, trunk_positions: Tensor
+    plan: Plan, rows: "_Rows", group: list[int], cache: Any, of_trunk: Tensor
 ) -> None:
     """Run one pass over the tokens of several branches; each sees its part of the trunk and itself."""
-    n, chosen = len(trunk_positions), [plan.branches[i] for i in group]
-    total = sum(len(b.tokens) for b in chosen)
-    visible = torch.zeros(total, n + total, dtype=torch.bool)
-    keys = torch.full((len(chosen), plan.longest), -1)
-    ends, places, start = [], [], 0
-    for row, branch in enumerate(chosen):
-        stop, own = start + len(branch.tokens), len(branch.tokens)
+    branches = [plan.branches[i] for i in group]
+    tokens = [token for branch in branches for token in branch.tokens]
+    n = len(of_trunk)
+    visible = torch.zeros(len(tokens), n + len(tokens), dtype=torch.bool)
+    # The key of each position of a prompt; -1 after its end.
+    keys = torch.full((len(branches), plan.longest), -1)
+    places: list[Tensor] = []
+    ends: list[int] = []
+    start = 0
+    for row, branch in enumerate(branches):
+        many = len(branch.tokens)
+        stop = start + many
         visible[start:stop, : branch.at] = True
-        visible[start:stop, n + start : n + stop] = causal(own)
+        visible[start:stop, n + start : n + stop] = causal(many)
         keys[row, : branch.at] = torch.arange(branch.at)
-        keys[row, branch.at : branch.at + own] = torch.arange(n + start, n + stop)
-        places.append(_positions(plan, branch)[branch.at :])
+        keys[row, branch.at : len(branch)] = torch.arange(n + start, n + stop)
+        places.append(plan.places(branch)[branch.at :])
         ends.append(stop - 1)
         start = stop
-    position = torch.cat(places)
-    fresh = copy.copy(
-        cache
-    )  # the pass appends to copies of the layers, which share the tensors
+    # The pass appends to copies of the layers, which share the tensors.
+    fresh = copy.copy(cache)
     fresh.layers = [copy.copy(layer) for layer in cache.layers]
-    extra = {"use_cache": True, "past_key_values": fresh}
-    extra |= context(
-        plan.run, position, torch.cat([trunk_positions, position]), visible
-    )
-    ids = torch.tensor([[t for b in chosen for t in b.tokens]], device=plan.run.device)
+    position = torch.cat(places)
+    extra = context(plan.run, position, torch.cat([of_trunk, position]), visible)
+    extra |= {"use_cache": True, "past_key_values": fresh}
+    ids = torch.tensor([tokens], device=plan.run.device)
+    watch = rows.watch(group, [0] * len(group), ends, keys)
     with attached(plan.run.model, *plan.branch_hooks):
-        forward(plan.run, ids, rows.watch(group, ends, keys), extra)
+        forward(plan.run, ids, watch, extra)
     rows.take(group)
-
-
-def _positions(plan: Plan, branch: Branch) -> Int[Tensor, " position"]:
-    """Position ids of a prompt: those of the trunk, then consecutive numbers."""
-    trunk = range(branch.at) if plan.positions is None else plan.positions[: branch.at]
-    first = trunk[-1] + 1 if len(trunk) else 0
-    return torch.tensor(
-        [*trunk, *range(first, first + len(branch.tokens))], dtype=torch.long
-    )
 
 
 class _Rows:
@@ -367,63 +339,45 @@ class _Rows:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.values: dict[str, Tensor] = {}
-        self._read: dict[str, Tensor] = {}
+        self.values: Rows = {}
+        self._read: Rows = {}
 
     def watch(
         self,
         numbers: list[int],
+        in_batch: Sequence[int],
         ends: list[int],
-        keys: Tensor,
-        own: Sequence[int] | None = None,
+        keys: Tensor | None = None,
     ) -> list[tuple[str, Any]]:
-        """Hooks for one pass: prompt `numbers[k]` is read in row `own[k]` of the batch, by default the only one, at
-        index `ends[k]`, and its positions are `keys[k]`."""
-        at = list(own or [0] * len(ends)), ends
-        return (
-            [
-                (site, partial(self._keep, site, numbers, at, keys))
-                for site in self.plan.sites
-            ]
-            if numbers
-            else []
-        )
+        """Hooks for one pass: prompt `numbers[k]` is read in row `in_batch[k]` at position `ends[k]`.
 
-    def _keep(
-        self,
-        site: str,
-        numbers: list[int],
-        at: tuple[list[int], list[int]],
-        keys: Tensor,
-        tensor: Tensor,
-    ) -> None:
-        if site.endswith("hook_pattern"):
-            rows = tensor.transpose(1, 2)[at]
-            # Reorder the columns of the pass to each prompt's own positions.
-            place = (
-                keys.clamp(min=0).to(rows.device)[:, None].expand(-1, rows.shape[1], -1)
-            )
-            rows = rows.gather(-1, place).masked_fill(
-                (keys < 0).to(rows.device)[:, None], 0.0
-            )
-            rows = torch.nn.functional.pad(
-                rows, (0, self.plan.longest - rows.shape[-1])
-            )
-        else:
-            rows = tensor[at]
-        self._read[site] = rows.detach()
-        if site.endswith(
-            "hook_pattern"
-        ):  # large, so they do not wait for those of other blocks
+        `keys` are the keys of its positions, if they are others than these.
+        """
+        if not numbers:
+            return []
+
+        def keep(site: str, tensor: Tensor) -> None:
+            if not site.endswith("hook_pattern"):
+                self._read[site] = tensor[list(in_batch), ends].detach()
+                return
+            rows = tensor.transpose(1, 2)[list(in_batch), ends].detach()
+            if keys is not None:
+                there = keys.to(rows.device)[:, None].expand(-1, rows.shape[1], -1)
+                rows = rows.gather(-1, there.clamp(min=0)).masked_fill(there < 0, 0.0)
+            padding = self.plan.longest - rows.shape[-1]
+            self._read[site] = torch.nn.functional.pad(rows, (0, padding))
+            # They are large, so they do not wait for those of other blocks.
             self.take(numbers)
+
+        return [(site, partial(keep, site)) for site in self.plan.sites]
 
     def take(self, numbers: list[int]) -> None:
         """Bring what one pass read to the CPU, all sites together."""
-        for site, rows in zip(self._read, to_cpu([*self._read.values()]), strict=True):
+        together = to_cpu([*self._read.values()])
+        for site, rows in zip(self._read, together, strict=True):
             if site not in self.values:
-                self.values[site] = rows.new_zeros(
-                    len(self.plan.branches), *rows.shape[1:]
-                )
+                shape = len(self.plan.branches), *rows.shape[1:]
+                self.values[site] = rows.new_zeros(shape)
             self.values[site][numbers] = rows
         self._read.clear()
 
@@ -435,24 +389,22 @@ def _tokens_per_pass(plan: Plan, n: int) -> int:
     different branches is computed too and then masked, at a cost of q (n + q). So q is also limited to the number of
     trunk tokens, or a few hundred.
     """
-    model = plan.run.model
-    written = why_not_streamed(model, plan.sites) is not None
-    each = 3 * int(model.cfg.n_heads) * dtype_of(model).itemsize if written else MASK
-    cells = min(PASS_MEMORY, available(device_of(model)) / 4) / each
+    each = MASK
+    if why_not_streamed(plan.run.model, plan.sites) is not None:
+        each = 3 * int(plan.run.model.cfg.n_heads) * plan.run.dtype.itemsize
+    cells = min(PASS_MEMORY, available(plan.run.device) / 4) / each
     fits = int((math.sqrt(n * n + 4 * cells) - n) / 2)
-    return max(1, min(fits, max(n, FEW, *(len(b.tokens) for b in plan.branches))))
+    most = max(n, FEW, *(len(branch.tokens) for branch in plan.branches))
+    return max(1, min(fits, most))
 
 
 def _require_room(plan: Plan, prompts: int) -> None:
     """Raise an error if the rows of all prompts do not fit into CPU memory."""
-    heads = int(plan.run.model.cfg.n_heads)
     patterns = sum(site.endswith("hook_pattern") for site in plan.sites)
-    each = patterns * heads * plan.longest + (len(plan.sites) - patterns) * width(
-        plan.run.model
-    )
-    size = prompts * each * plan.run.dtype.itemsize
+    numbers = patterns * int(plan.run.model.cfg.n_heads) * plan.longest
+    numbers += (len(plan.sites) - patterns) * plan.run.width
     require_room(
-        size,
+        prompts * numbers * plan.run.dtype.itemsize,
         torch.device("cpu"),
         "Keeping the activations of every length",
         "Use fewer lengths.",

@@ -19,7 +19,6 @@ from squashlens.model.anatomy import (
     check_layer,
     device_of,
     dtype_of,
-    n_blocks,
     residual_site,
     residual_sites,
     stored_as,
@@ -102,16 +101,15 @@ class Run:
 
     def given(self, prompts: PromptOrCapture, **arguments: Any) -> "Run":
         """The run with the prompts that a call was given, and its other arguments; see `of`."""
+        capture = None
         if isinstance(prompts, Capture):  # whose prompts were checked before
             prompts.require_current(self.model)
-            each, ids, capture = prompts.prompts, prompts.ids, prompts
+            capture, ids, texts = prompts, prompts.ids, prompts.prompts
         else:
-            each, capture = tokens.each_of(prompts), None
             ids = tokens.tokenize(self.model, prompts)
-        recorded = each[0] if len(each) == 1 else each
-        run = self.with_prompts(ids, prompt=recorded, **arguments)
-        rows = run.ids.tolist()
-        run = run.knowing(token_ids=rows[0] if len(rows) == 1 else rows)
+            texts = tokens.each_of(prompts)
+        run = self.with_prompts(ids, prompt=_one_or_all(texts), **arguments)
+        run = run.knowing(token_ids=_one_or_all(run.ids.tolist()))
         return replace(run, capture=capture)
 
     def with_prompts(
@@ -215,9 +213,8 @@ class Run:
     def queries(self, given: Iterable[int], argument: str) -> list[int]:
         """The positions, each once and in ascending order; negative ones count from the end. Raises as `query` does."""
         given = [*given]
-        return distinct(
-            sorted(self.query(one, argument) for one in given), argument, given
-        )
+        places = sorted(self.query(place, argument) for place in given)
+        return distinct(places, argument, given)
 
     def require_one(self, tokens: int = 1) -> None:
         """Raise unless there is a single prompt, of at least this number of tokens."""
@@ -242,24 +239,21 @@ class Run:
     ) -> dict[Target, int]:
         """The layer number of each `to_layer`, with L for y. Raises unless `from_layer` is below each of them."""
         bottom = check_layer(from_layer, self.model, "from_layer")
-        targets = (
-            to_layer
-            if isinstance(to_layer, Sequence) and not isinstance(to_layer, str)
-            else [to_layer]
-        )
+        targets: Any = to_layer
+        if isinstance(to_layer, int | str):
+            targets = [to_layer]
         spans: dict[Target, int] = {}
         for to in distinct(targets, "to_layer"):
-            top = (
-                n_blocks(self.model)
-                if to == "y"
-                else check_layer(to, self.model, "to_layer")
-            )
-            if bottom > top or (bottom == top and to != "y"):
+            top, lowest = self.n_blocks, bottom
+            if to != "y":
+                top = check_layer(to, self.model, "to_layer")
+                lowest = bottom + 1
+            if top < lowest:
                 raise InputError(
                     f"from_layer={bottom} is not below to_layer={to!r}.",
                     "Choose a from_layer below to_layer.",
                 )
-            spans[cast(Target, to)] = top
+            spans[to] = top
         return spans
 
     def by_layer(
@@ -349,8 +343,10 @@ def model_name(model: Bridge) -> str:
     """The model's name: the name of the folder for a local model, however its path was written, else the full name."""
     name = str(model.cfg.model_name)
     folder = Path(name).expanduser()
-    return (
-        folder.resolve().name
-        if folder.is_dir() or name.startswith(("/", ".", "~"))
-        else name
-    )
+    is_local = folder.is_dir() or name.startswith(("/", ".", "~"))
+    return folder.resolve().name if is_local else name
+
+
+def _one_or_all(rows: list[Any]) -> Any:
+    """A single prompt by itself, or all of them."""
+    return rows[0] if len(rows) == 1 else rows

@@ -11,18 +11,19 @@ requests for the length of the pass.
 
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from squashlens._typing import Bridge
-from squashlens.errors import SquashlensError, UnsoundModelError
+from squashlens.errors import FAILURES, SquashlensError, UnsoundModelError
 from squashlens.model.agreement import agree
 from squashlens.model.anatomy import (
     dtype_of,
@@ -38,25 +39,18 @@ from squashlens.model.hooking.standing import standing, without_ambient
 from squashlens.model.layout import layout_of
 from squashlens.model.native import is_native
 from squashlens.model.proof import opened, proof_of
-from squashlens.run.fused import Kind, attend, differentiable, is_fused
+from squashlens.run.fused import Kind, attend, is_fused
 from squashlens.theory.attention import Attention
 
 NAME = "squashlens"  # under which the attention function is registered
 SHAKEN = 2.0  # of the difference that one unit in the last place makes: the most by which two ways to attend may differ
-FAILURES = (
-    RuntimeError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    KeyError,
-    NotImplementedError,
-)
 AttentionObserver = Callable[[int, Attention], None]
+Seen = dict[str, Tensor]  # activations by hook point
 
 
 @dataclass(frozen=True)
 class _Stream:
-    """What the attention function needs to know about the current run."""
+    """What the attention function needs to know about the current run, and the kinds of attention that it met."""
 
     block_of: dict[int, int]
     on_attention: AttentionObserver | None
@@ -66,6 +60,7 @@ class _Stream:
 
 
 _stream: "ContextVar[_Stream | None]" = ContextVar("stream", default=None)
+_written: "ContextVar[str | None]" = ContextVar("written", default=None)
 
 
 @dataclass(frozen=True)
@@ -86,9 +81,6 @@ class _Proof:
     kinds: Iterable[tuple[Kind, int | None]] = ()
 
 
-_written: "ContextVar[str | None]" = ContextVar("written", default=None)
-
-
 def why_not_streamed(model: Bridge, sites: Iterable[str] = ()) -> str | None:
     """Why the model cannot be run without patterns while `sites` are read; `None` if it can."""
     if _written.get() is not None:
@@ -98,44 +90,40 @@ def why_not_streamed(model: Bridge, sites: Iterable[str] = ()) -> str | None:
     # A bridge may have a weight twice; if only one is edited, the two ways to run it differ.
     with opened(model) as known:
         proof = known.once("streamed", lambda: _prove(model))
-        points = layout_of(model).points
         if proof.reason is not None:
             return proof.reason
-        read = [points[site].name or site for site in sites if site in points]
-        hooks = standing(model)
-        on_points = [hook.point for hook in hooks if hook.point is not None]
-        _test_effect(model, proof, [*on_points, *read])
-        blind = [name for name in (*on_points, *read) if not proof.effective.get(name)]
-        if any(" (torch)" in hook.place for hook in hooks):
-            return "a PyTorch hook is on a module"
+        points = layout_of(model).points
+        names = [points[site].name or site for site in sites if site in points]
+        for hook in standing(model):
+            if hook.point is None or hook.place.endswith(" (torch)"):
+                return "a PyTorch hook is on a module"
+            names.append(hook.point)
+        _test_effect(model, proof, names)
+        blind = [name for name in names if not proof.effective.get(name)]
         return f"a hook is at {blind[0]}" if blind else None
 
 
 def _test_effect(model: Bridge, proof: _Proof, names: Iterable[str]) -> None:
-    """Find out where edits take effect; one point of a block at a time, since another could hide that it has none."""
-    new = [
-        name
-        for name in dict.fromkeys(names)
-        if name in proof.fires and name not in proof.effective
-    ]
-    groups: list[
-        dict[str, str]
-    ] = []  # point by block, or by part of the model outside blocks
-    for name in new:
-        near = ".".join(name.split(".")[: 2 if name.startswith("blocks.") else 1])
-        group = next((group for group in groups if near not in group), None)
-        if group is None:
-            groups.append(group := {})
-        group[near] = name
-    for group in groups:
+    """Find out where edits take effect: at points of one name at a time, which are in different blocks.
+
+    Of two points of one block, one could hide that the other has no effect.
+    """
+
+    def without_block(name: str) -> str:
+        return "".join(letter for letter in name if not letter.isdigit())
+
+    new = {*names} & {*proof.fires} - {*proof.effective}
+    for _, alike in groupby(sorted(new, key=without_block), key=without_block):
+        group = list(alike)
         try:
             with without_ambient(model), streamed(model):
-                without = ineffective_points(model, list(group.values()))
+                without = ineffective_points(model, group)
         except torch.OutOfMemoryError:
             raise
         except FAILURES:  # a component that fails after an edit
-            without = list(group.values())
-        proof.effective.update({name: name not in without for name in group.values()})
+            without = group
+        for name in group:
+            proof.effective[name] = name not in without
 
 
 def implementation(
@@ -152,14 +140,12 @@ def implementation(
     reason = why_not_streamed(model, sites)
     if reason is not None:
         return f"eager, since {reason}"
-    kinds = proof_of(model).once("streamed", lambda: _prove(model)).kinds
-    changed = partial(replace, differentiated=differentiated)
-    ways = {
-        is_fused(changed(kind, windowed=(window or n) < n), n) for kind, window in kinds
-    }
-    way = " and ".join(
-        name for name, fused in (("fused", True), ("streamed", False)) if fused in ways
-    )
+    names: set[str] = set()
+    for kind, window in proof_of(model).findings["streamed"].kinds:
+        windowed = window is not None and window < n
+        kind = replace(kind, windowed=windowed, differentiated=differentiated)
+        names.add("fused" if is_fused(kind, n) else "streamed")
+    way = " and ".join(sorted(names))
     return way if planned in ("", way) else f"{planned}, then {way}"
 
 
@@ -192,38 +178,37 @@ def streamed(
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    with opened(model):  # first, since it computes the stamp before anything is changed
-        ALL_ATTENTION_FUNCTIONS.register(NAME, _attend)
-        ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _window_of)
-        before = [
-            (c, c._attn_implementation)
-            for c in layout_of(model).configs
-            if hasattr(c, "_attn_implementation")
-        ]
-        sites = [block.attn for block in model.blocks]
-        block_of = {
-            id(attn.original_component): number for number, attn in enumerate(sites)
-        }
-        replaced = [(vars(attn), vars(attn).get("forward")) for attn in sites]
-        token = _stream.set(stream := _Stream(block_of, on_attention, frozen, reached))
-        try:
-            for config, _ in before:
-                config._attn_implementation = NAME
-            for attn in (
-                sites
-            ):  # not setattr: the bridge passes attributes on to the module it wraps
-                attn.__dict__["forward"] = types.MethodType(
-                    AttentionBridge.forward, attn
+    ALL_ATTENTION_FUNCTIONS.register(NAME, _attend)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _window_of)
+    # Before anything is changed, since the model is compared with what it was.
+    with opened(model), ExitStack() as stack:
+        block_of: dict[int, int] = {}
+        for number, block in enumerate(model.blocks):
+            block_of[id(block.attn.original_component)] = number
+            # Not setattr: the bridge passes attributes on to the module it wraps.
+            plain = types.MethodType(AttentionBridge.forward, block.attn)
+            stack.enter_context(_entry(vars(block.attn), "forward", plain))
+        for config in layout_of(model).configs:
+            if hasattr(config, "_attn_implementation"):
+                stack.callback(
+                    setattr, config, "_attn_implementation", config._attn_implementation
                 )
-            yield stream.kinds
-        finally:
-            for own, earlier in replaced:
-                own.pop("forward", None)
-                if earlier is not None:
-                    own["forward"] = earlier
-            for config, implementation in before:
-                config._attn_implementation = implementation
-            _stream.reset(token)
+                config._attn_implementation = NAME
+        stream = _Stream(block_of, on_attention, frozen, reached)
+        stack.callback(_stream.reset, _stream.set(stream))
+        yield stream.kinds
+
+
+@contextmanager
+def _entry(held: dict[str, Any], name: str, value: Any) -> Iterator[None]:
+    """In the body `held` has this value; then the one that it had, if any."""
+    before = {name: held[name]} if name in held else {}
+    held[name] = value
+    try:
+        yield
+    finally:
+        held.pop(name, None)
+        held.update(before)
 
 
 def _attend(
@@ -245,35 +230,29 @@ def _attend(
             "The attention of another model was called during this run.",
             "Run one model at a time.",
         )
-    windowed = isinstance(attention_mask, _Window)
-    if position_bias is not None or not (
-        windowed or isinstance(attention_mask, Tensor)
-    ):
+    window, mask = _Window(None), None
+    if isinstance(attention_mask, _Window):
+        window = attention_mask
+    elif isinstance(attention_mask, Tensor) and position_bias is None:
+        mask = attention_mask
+    else:
         raise UnsoundModelError(
             "This attention has an unknown kind of mask.", "Compute the patterns."
         )
-    attention = Attention(
-        query,
-        key,
-        query.shape[-1] ** -0.5 if scaling is None else scaling,
-        softcap,
-        attention_mask.size if windowed else None,
-        s_aux,
-        None if windowed else attention_mask,
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    attention = Attention(query, key, scale, softcap, window.size, s_aux, mask)
+    stream.kinds.add((Kind.of(attention, value), window.native))
+    tracked = query.requires_grad or key.requires_grad or value.requires_grad
+    outputs, attention = attend(
+        attention,
+        value,
+        differentiated=tracked and torch.is_grad_enabled(),
+        frozen=stream.frozen,
+        reached=stream.reached,
     )
-    stream.kinds.add(
-        (Kind.of(attention, value), attention_mask.native if windowed else None)
-    )
-    needed = torch.is_grad_enabled() and (
-        query.requires_grad or key.requires_grad or value.requires_grad
-    )
-    if needed:
-        found = differentiable(attention, value, stream.frozen, stream.reached)
-    else:
-        found, attention = attend(attention, value)
     if stream.on_attention is not None:
         stream.on_attention(stream.block_of[id(module)], attention)
-    return found.transpose(1, 2).contiguous(), None
+    return outputs.transpose(1, 2).contiguous(), None
 
 
 def _window_of(
@@ -297,6 +276,7 @@ def _window_of(
         )
     window = None if local_size is None or local_size >= kv_length else int(local_size)
     place = torch.arange(q_length, device=device)
+    # A query sees itself and the first key of its window, but neither the next key nor the one before the window.
     edges = [(place, place, True), (place[:-1], place[1:], False)]
     if window is None:
         edges.append((place, torch.zeros_like(place), True))
@@ -304,14 +284,11 @@ def _window_of(
         edges.append((place[window - 1 :], place[: q_length - window + 1], True))
         edges.append((place[window:], place[: q_length - window], False))
     zero = torch.zeros((), dtype=torch.long, device=device)
-    wrong = torch.zeros(
-        (), dtype=torch.bool, device=device
-    )  # read once, since a device has to be waited for
+    # Read once, since a device has to be waited for.
+    wrong = torch.zeros((), dtype=torch.bool, device=device)
     for queries, keys, seen in edges:
-        wrong |= (
-            torch.as_tensor(mask_function(zero, zero, queries, keys), device=device)
-            != seen
-        ).any()
+        allowed = mask_function(zero, zero, queries, keys)
+        wrong |= (torch.as_tensor(allowed, device=device) != seen).any()
     if bool(wrong):
         raise UnsoundModelError(
             "This model's mask is neither causal nor a sliding window.",
@@ -321,106 +298,84 @@ def _window_of(
 
 
 def _prove(model: Bridge) -> _Proof:
-    ids, seen = probe_ids(model), {}
+    ids = probe_ids(model)
+    attentions: dict[int, Attention] = {}
     try:
         with without_ambient(model):
             eager = _everything(model, ids)
-            with streamed(model, seen.__setitem__) as kinds:
+            with streamed(model, attentions.__setitem__) as kinds:
                 found = _everything(model, ids)
     except torch.OutOfMemoryError:
         raise
     except SquashlensError as error:
         cause = error.cause.rstrip(".")
-        return _Proof(
-            reason=f"its attention cannot be computed without patterns ({cause})"
-        )
+        return _Proof(f"its attention cannot be computed without patterns ({cause})")
     except FAILURES:
         # Python's words for what an architecture does, such as to add position biases to the mask, explain nothing.
         return _Proof(
-            reason="its architecture computes attention or its mask in a way of its own, as with ALiBi"
+            "its architecture computes attention or its mask in a way of its own, as with ALiBi"
         )
-    fires = [
-        name
-        for name, value in found.items()
-        if name in eager and value.shape == eager[name].shape
-    ]
+    fires = {name for name in found if name in eager}
+    fires = frozenset(n for n in fires if found[n].shape == eager[n].shape)
     compared = ["logits"]
     for site in residual_sites(model):
         name = model.hook_dict[site].name or site
         if name not in fires:
-            return _Proof(reason=f"{site} does not fire")
+            return _Proof(f"{site} does not fire")
         compared.append(name)
+    everything = slice(0, ids.shape[1])
     for block in range(n_blocks(model)):
-        if block not in seen:
-            return _Proof(reason=f"block {block} attends in a way of its own")
-        weights = (
-            seen[block]
-            .weights(slice(0, ids.shape[1]), slice(0, ids.shape[1]))[0]
-            .flatten(1, 2)
-        )
-        found[pattern_site(block)] = weights
+        if block not in attentions:
+            return _Proof(f"block {block} attends in a way of its own")
+        weights, _ = attentions[block].weights(everything, everything)
+        found[pattern_site(block)] = weights.flatten(1, 2)
         compared.append(pattern_site(block))
-    differing = [
-        name
-        for name in compared
-        if not agree(found[name], eager[name], dtype_of(model))
-    ]
-    if differing and dtype_of(model).itemsize < 4:
-        differing = _beyond_rounding(model, ids, eager, found, differing)
+    dtype = dtype_of(model)
+    differing = [n for n in compared if not agree(found[n], eager[n], dtype)]
+    if differing and dtype.itemsize < 4:
+        shaken = _shaken(model, ids)
+        differing = [n for n in differing if _differs(found[n], eager[n], shaken[n])]
     if differing:
-        return _Proof(reason=f"{differing[0]} comes out differently")
-    return _Proof(fires=frozenset(fires), kinds=kinds)
+        return _Proof(f"{differing[0]} comes out differently")
+    return _Proof(None, fires, kinds=kinds)
 
 
-def _beyond_rounding(
-    model: Bridge,
-    ids: Tensor,
-    eager: Mapping[str, Tensor],
-    found: Mapping[str, Tensor],
-    names: Sequence[str],
-) -> list[str]:
-    """Those of `names` where `found` differs from `eager` by more than `SHAKEN` times what rounding alone does there.
+def _differs(found: Tensor, eager: Tensor, shaken: Tensor) -> bool:
+    """Whether two results differ by more than `SHAKEN` times what rounding does."""
+    allowed = SHAKEN * (shaken - eager).abs().max()
+    return not bool((found - eager).abs().max() <= allowed)  # NaN differs
+
+
+def _shaken(model: Bridge, ids: Tensor) -> Seen:
+    """All activations, with each stream that enters a block moved by one unit in the last place, in random directions.
 
     In half precision rounding grows with the number of blocks, and sharp attention multiplies it, so that no constant
-    tolerance holds. It is measured: the stream that enters each block is moved by one unit in the last place, in
-    random directions. Computing attention in another way made 0.1 to 0.7 of that difference.
+    tolerance holds, and it is measured. Computing attention in another way made 0.1 to 0.7 of this difference.
     """
     generator = torch.Generator().manual_seed(0)
 
     def shake(stream: Tensor) -> Tensor:
         signs = 2 * torch.randint(0, 2, stream.shape, generator=generator) - 1
-        return stream * (
-            1 + torch.finfo(stream.dtype).eps * signs.to(stream.device, stream.dtype)
-        )
+        units = torch.finfo(stream.dtype).eps * signs.to(stream.device, stream.dtype)
+        return stream * (1 + units)
 
-    entering = (
-        Hook("shake", site, shake) for site in residual_sites(model)[: n_blocks(model)]
-    )
-    with without_ambient(model), attached(model, *entering):
-        shaken = _everything(model, ids)
-
-    def differs(name: str) -> bool:
-        difference = (found[name] - eager[name]).abs().max()
-        return not bool(
-            difference <= SHAKEN * (shaken[name] - eager[name]).abs().max()
-        )  # NaN differs
-
-    return [name for name in names if differs(name)]
+    entering = residual_sites(model)[: n_blocks(model)]
+    hooks = [Hook("shake", site, shake) for site in entering]
+    with without_ambient(model), attached(model, *hooks):
+        return _everything(model, ids)
 
 
-def _everything(model: Bridge, ids: Tensor) -> dict[str, Tensor]:
+def _everything(model: Bridge, ids: Tensor) -> Seen:
     """The tensor at every hook point, and the last logits."""
-    seen: dict[str, Tensor] = {}
-    readers = (
-        Hook("look", name, partial(_keep, seen, name))
-        for name in layout_of(model).distinct
-    )
+    seen: Seen = {}
+
+    def keep(name: str, value: Any) -> None:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            seen[name] = value.detach().clone()
+
+    names = layout_of(model).distinct
+    readers = [Hook("look", name, partial(keep, name)) for name in names]
     with torch.no_grad(), attached(model, *readers), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logits = model(ids, use_cache=False, **last_logits(model))
     return seen | {"logits": logits}
-
-
-def _keep(seen: dict[str, Tensor], name: str, value: Any) -> None:
-    if isinstance(value, Tensor) and value.is_floating_point():
-        seen[name] = value.detach().clone()

@@ -2,26 +2,24 @@
 
 A measurement runs a model many times, with several prompts in a batch, and its mathematics needs a causal model. With a
 function that writes to ``z[0]`` instead of ``z[:]``, or that lets tokens attend to later ones, it would measure
-something else. So after the first pass in which a set of functions edits, its first prompt is run by itself, with its
-later tokens replaced, and in a batch with that. Functions that only read are not called again.
+something else. So after the first pass with a set of functions, its first prompt is run by itself, with its later
+tokens replaced, and in a batch with that. Functions that only read are not called again.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import _get_current_function_mode_stack
-from torch.utils._pytree import tree_leaves
 
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.model.agreement import agree
 from squashlens.model.digests import writes
-from squashlens.model.hooking.attached import attached
-from squashlens.model.hooking.hook import Hook, torch_hook
+from squashlens.model.hooking.hook import torch_hook
 from squashlens.model.hooking.standing import (
     Standing,
     key_of,
@@ -32,160 +30,138 @@ from squashlens.model.hooking.standing import (
 from squashlens.model.layout import kept_of
 from squashlens.run.run import Run
 
-BATCH = "the numbers of a prompt depend on the other prompts in its batch"
-RANDOM = "the model gives other numbers in each run"
-REMEDIES = {
-    BATCH: "Treat each prompt by itself in the function: `z[:, …]` instead of `z[0, …]`, and stored means.",
-    RANDOM: "Use a function without random numbers that does not count its calls.",
-}
-Pass = Callable[[Run, Tensor], Tensor]
+Pass = Callable[..., Tensor]  # `squashlens.run.forward.next_logits`
+Final = tuple[Tensor, Tensor]  # y and the last logits
 
 
 @contextmanager
 def users_hooks_tested(
-    run: Run, ids: Int[Tensor, "prompt position"], whole_pass: Pass
+    run: Run, ids: Int[Tensor, "prompt position"], next_logits: Pass
 ) -> Iterator[None]:
-    """Around a pass: see whether users' hooks edit, and test those that do with `whole_pass`. See the module."""
+    """Around a pass: test the users' hooks on the model, if this was not done before. See the module."""
     at_begin = kept_of(run.model).at_begin
-    # A certificate moves rounding at random, within a mode of its own.
-    moved = any(
-        type(mode).__module__.startswith("squashlens.")
-        for mode in _get_current_function_mode_stack()
-    )
-    users = (
-        [hook for hook in standing(run.model) if hook.is_a_users]
-        if at_begin is not None and not moved
-        else []
-    )
-    if (
-        at_begin is None
-        or not users
-        or key_of(run.model) in run.proof.once("users' hooks", list[Any])
-    ):
+    users = [hook for hook in standing(run.model) if hook.is_a_users]
+    known = run.proof.once("users' hooks", list[Any])
+    key = key_of(run.model)
+    if at_begin is None or not users or key in known or _results_are_moved():
         yield
         return
-    with edits(users) as edited:
+    with _edits(users) as edited:
         yield
     if edited:
         with with_hooks(run.model, *at_begin):
-            _test(run, ids[:1], whole_pass, users)
-        run.proof.once("users' hooks", list[Any]).append(key_of(run.model))
+            _test(run, ids[:1], next_logits, users)
+    known.append(key)
+
+
+def _results_are_moved() -> bool:
+    """Whether a certificate moves every result at random, or widens it: that is a mode of PyTorch of its own."""
+    modes = _get_current_function_mode_stack()
+    return any(type(mode).__module__.startswith("squashlens.") for mode in modes)
+
+
+@contextmanager
+def _edits(users: list[Standing]) -> Iterator[list[str]]:
+    """Collect, while the body runs, the places where users' hooks return another tensor, or write to the one they get.
+
+    PyTorch's own hooks, which may be on any module, count as such.
+    """
+    edited = [hook.place for hook in users if hook.point is None]
+    points = {hook.module: hook.place for hook in users if hook.point is not None}
+
+    def look_around(stack: ExitStack, point: Any, place: str) -> None:
+        seen: list[tuple[int, int]] = []
+
+        def before(_point: object, args: tuple[Any, ...]) -> None:
+            seen.append((id(args[0]), writes(args[0])))
+
+        def after(_point: object, _args: object, result: Any) -> None:
+            if seen.pop() != (id(result), writes(result)):
+                edited.append(place)
+
+        torch_hook(stack, point, before, before=True)
+        torch_hook(stack, point, after, before=False)
+
+    with ExitStack() as stack:
+        for point, place in points.items():
+            look_around(stack, point, place)
+        yield edited
 
 
 def _test(
     run: Run,
-    prompt: Int[Tensor, "one position"],
-    whole_pass: Pass,
+    prompt: Int[Tensor, "1 position"],
+    next_logits: Pass,
     users: list[Standing],
 ) -> None:
     """Raise an error for hooks that treat prompts of a batch differently, or let tokens depend on later ones."""
     n, vocabulary = prompt.shape[1], int(run.model.cfg.d_vocab)
-    cuts = sorted(
-        {1, n // 2, n - 1} & {*range(1, n)}
-    )  # the first token sees later ones, or they see the last
-    replaced = (torch.arange(n) >= torch.tensor(cuts).long()[:, None]).to(prompt.device)
-    prompts = torch.cat(
-        [prompt, torch.where(replaced, (prompt + vocabulary // 2) % vocabulary, prompt)]
-    )
-    complaint = partial(_complaint, run, prompts, cuts, whole_pass)
-    wrong = complaint()
-    if wrong and all(
-        hook.module is not None for hook in users
-    ):  # others cannot be taken off
-        with without_ambient(run.model):
-            wrong = (
-                0 if wrong == complaint() else wrong
-            )  # rounding alone may send a token to other experts
+    # The first token sees later ones, or they see the last.
+    cuts = sorted({1, n // 2, n - 1} & {*range(1, n)})
+    replaced = torch.arange(n) >= torch.tensor(cuts).long()[:, None]
+    others = (prompt + vocabulary // 2) % vocabulary
+    changed = torch.where(replaced.to(prompt.device), others, prompt)
+    prompts = torch.cat([prompt, changed]).split(1)
+    final = partial(_final, run, next_logits)
+    alone = [final(ids) for ids in prompts]
     names = ", ".join(hook.name.partition(": ")[2] for hook in users[:3])
-    if isinstance(wrong, str):
-        raise InputError(f"With {names} {wrong}.", REMEDIES[wrong])
-    if wrong:
-        raise UnsoundModelError(
-            f"With {names} tokens depend on later ones: if those from position {wrong} on are replaced, earlier "
-            "positions change.",
-            "Correct the function; measurements hold for causal models only. Masked attention scores are the lowest "
-            "finite number of their dtype, and not −∞.",
+    if not _are_alike_in_a_batch(run, prompts, alone, final):
+        if all(map(torch.equal, final(prompt), alone[0])):
+            raise InputError(
+                f"With {names} the numbers of a prompt depend on the other prompts in its batch.",
+                "Treat each prompt by itself in the function: `z[:, …]` instead of `z[0, …]`, and stored means.",
+            )
+        raise InputError(
+            f"With {names} the model gives other numbers in each run.",
+            "Use a function without random numbers that does not count its calls.",
         )
+    wrong = _moved_by_later(run, cuts, alone)
+    if wrong is None:
+        return
+    if all(hook.module is not None for hook in users):  # others cannot be taken off
+        with without_ambient(run.model):
+            bare = [final(ids) for ids in prompts]
+            # Rounding alone may send a token to other experts.
+            if _moved_by_later(run, cuts, bare) == wrong:
+                return
+    raise UnsoundModelError(
+        f"With {names} tokens depend on later ones: if those from position {wrong} on are replaced, earlier "
+        "positions change.",
+        "Correct the function; measurements hold for causal models only. Masked attention scores are the lowest "
+        "finite number of their dtype, and not −∞.",
+    )
 
 
-def _complaint(
-    run: Run, prompts: Int[Tensor, "prompt position"], cuts: list[int], whole_pass: Pass
-) -> str | int:
-    """What is wrong: the cause of an error, the first of the tokens that earlier ones depend on, or nothing (0)."""
-    alone = [_final(run, row, whole_pass) for row in prompts.split(1)]
-    apart = [torch.cat(parts) for parts in zip(alone[0], alone[-1], strict=True)]
+def _are_alike_in_a_batch(
+    run: Run,
+    prompts: Sequence[Tensor],
+    alone: list[Final],
+    final: Callable[[Tensor], Final],
+) -> bool:
+    """Whether the first and the last prompt give the same in one batch; a function may accept only one prompt."""
     try:
-        both = _final(run, prompts[[0, -1]], whole_pass)
+        together = final(torch.cat([prompts[0], prompts[-1]]))
     except torch.OutOfMemoryError:
         raise
-    except Exception:  # a function that accepts only one prompt
-        both = apart
-    if not _same(run, both, apart):
-        return (
-            BATCH
-            if all(map(torch.equal, _final(run, prompts[:1], whole_pass), alone[0]))
-            else RANDOM
-        )
-    for cut, (y, _) in zip(cuts, alone[1:], strict=True):
-        if not _same(run, [y[:, :cut]], [alone[0][0][:, :cut]]):
+    except Exception:
+        return True
+    apart = [torch.cat(parts) for parts in zip(alone[0], alone[-1], strict=True)]
+    return all(map(partial(agree, dtype=run.dtype), together, apart))
+
+
+def _moved_by_later(run: Run, cuts: list[int], alone: list[Final]) -> int | None:
+    """The first of the cuts before which y changes if all tokens from there on are replaced; None if there is none."""
+    y, _ = alone[0]
+    for cut, (other, _) in zip(cuts, alone[1:], strict=True):
+        if not agree(other[:, :cut], y[:, :cut], run.dtype):
             return cut
-    return 0
+    return None
 
 
-def _final(
-    run: Run, rows: Int[Tensor, "prompt position"], whole_pass: Pass
-) -> list[Tensor]:
-    """y and the last logits."""
+def _final(run: Run, next_logits: Pass, ids: Int[Tensor, "prompt position"]) -> Final:
     y: list[Tensor] = []
-    look = Hook(
-        "squashlens",
-        run.site("y"),
-        lambda found: y.append(found.detach().clone()),
-    )
-    with attached(run.model, look), torch.no_grad():
-        logits = whole_pass(run, rows.clone())
-    return [y[0], logits]
-
-
-def _same(run: Run, ours: list[Tensor], theirs: list[Tensor]) -> bool:
-    return all(agree(a, b, run.dtype) for a, b in zip(ours, theirs, strict=True))
-
-
-@contextmanager
-def edits(users: list[Standing]) -> Iterator[set[str]]:
-    """Collect, while the body runs, the kinds of modules where a user's hook edits: returns or writes to a tensor.
-
-    A hook on every module counts as one that edits.
-    """
-    found = {hook.place for hook in users if hook.module is None}
-    with ExitStack() as stack:
-        forward = [hook for hook in users if hook.table.startswith("_forward")]
-        for module, table in dict.fromkeys(
-            (hook.module, hook.table) for hook in forward
-        ):
-            if module is not None:
-                _compare_around(stack, module, found, table == "_forward_pre_hooks")
-        yield found
-
-
-def _compare_around(
-    stack: ExitStack, module: nn.Module, found: set[str], entering: bool
-) -> None:
-    """Compare what is there before the first and after the last of a module's hooks, at its input or its output."""
-    seen: list[list[object]] = []
-
-    def before(_module: nn.Module, args: object, rest: object) -> None:
-        seen.append(_leaves((args, rest) if entering else rest))
-
-    def after(_module: nn.Module, args: object, rest: object) -> None:
-        if seen.pop() != _leaves((args, rest) if entering else rest):
-            found.add(type(module).__name__)
-
-    options = {"with_kwargs": True} if entering else {}
-    for look, first in ((before, True), (after, False)):
-        torch_hook(stack, module, look, before=entering, prepend=first, **options)
-
-
-def _leaves(value: object) -> list[object]:
-    """Every object in nested containers by its identity, and of tensors also how often they were written to."""
-    return [(id(leaf), writes(leaf)) for leaf in tree_leaves(value)]
+    watch = [(run.site("y"), lambda found: y.append(found.detach().clone()))]
+    with torch.no_grad():
+        # With a context, even an empty one, a pass is not tested again.
+        logits = next_logits(run, ids.clone(), watch, {})
+    return y[0], logits

@@ -39,7 +39,6 @@ REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ("google/gemma-2b", {}, ModelAccessError, "cannot be reached"),
     (Path("missing"), {}, ModelAccessError, "no folder"),
     (Path(__file__).parent, {}, ModelAccessError, r"config\.json"),
-    ("tiny-gemma", {"device": {}}, InputError, "device={} names no device"),
     (
         "tiny-gemma",
         {"revision": "main"},

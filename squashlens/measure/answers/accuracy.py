@@ -22,10 +22,10 @@ from squashlens.model.text.tokens import (
     tokenize,
 )
 from squashlens.prompts import answers_after
+from squashlens.run.activations import at_last_tokens
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.captures.pairs import prepare_growing
 from squashlens.run.forward import next_logits
-from squashlens.run.last_tokens import at_last_tokens
 from squashlens.run.run import Run
 from squashlens.sequences import GrowingSequence, Ids
 from squashlens.tasks.task import SHORT

@@ -21,10 +21,9 @@ from squashlens.model.agreement import agree
 from squashlens.model.applied import probe_ids
 from squashlens.model.hooking.standing import without_ambient
 from squashlens.records.labels import Variable
+from squashlens.run.activations import at_last_tokens, untrained
 from squashlens.run.forward import next_logits
-from squashlens.run.last_tokens import at_last_tokens
 from squashlens.run.run import Run
-from squashlens.run.untrained import untrained
 
 TEXTS = {
     "rank": ("share of the other choices that the readout finds less likely", "1"),

@@ -36,7 +36,7 @@ from squashlens.measure.collapse.metric import Dtype, Metric, find_dtype
 from squashlens.measure.registration import measurement
 from squashlens.records.labels import Variable
 from squashlens.records.sentences import plural
-from squashlens.run.last_tokens import at_last_tokens
+from squashlens.run.activations import at_last_tokens
 from squashlens.run.run import Run
 from squashlens.saving.journal import checked
 from squashlens.sequences import Ids

@@ -27,9 +27,8 @@ from squashlens.measure.answers.evaluate import prepare_questions
 from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.registration import measurement
 from squashlens.records.labels import Variable
-from squashlens.run.last_tokens import LastTokens, at_last_tokens
+from squashlens.run.activations import LastTokens, at_last_tokens, untrained
 from squashlens.run.run import Run
-from squashlens.run.untrained import untrained
 from squashlens.sequences import Ids
 from squashlens.tasks import Task
 from squashlens.tasks.task import Prompting

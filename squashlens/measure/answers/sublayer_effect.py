@@ -38,13 +38,11 @@ from squashlens.model.hooking.hook import Hook
 from squashlens.model.text.tokens import tokenize
 from squashlens.records.labels import Variable
 from squashlens.remarks import remark
-from squashlens.run.forced import edited_copies, log_p
+from squashlens.run.activations import at_last_tokens, edited_copies, log_p, streams_at
 from squashlens.run.forward import forward, logits_among, require_understood
 from squashlens.run.generate import empty_cache
-from squashlens.run.last_tokens import at_last_tokens
 from squashlens.run.run import Run
 from squashlens.run.streamed import patterns_written
-from squashlens.run.streams import streams_at
 from squashlens.sequences import Ids
 from squashlens.theory.distances import ulp
 from squashlens.theory.statistics import selection

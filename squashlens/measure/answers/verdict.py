@@ -31,10 +31,10 @@ from squashlens.measure.answers.verdict_questions import Questions, prepare_pair
 from squashlens.measure.registration import measurement
 from squashlens.model.text.context import text_after
 from squashlens.records.labels import Variable
+from squashlens.run.activations import untrained
 from squashlens.run.forward import require_understood
 from squashlens.run.groupings import groupings
 from squashlens.run.run import Run
-from squashlens.run.untrained import untrained
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.separation import distance_by_noise, nearer_to_own
 

@@ -23,11 +23,11 @@ from squashlens.measure.collapse.metric import (
 from squashlens.measure.registration import measurement
 from squashlens.model.memory import require_room
 from squashlens.records.labels import MODEL_UNITS, Variable
+from squashlens.run.activations import untrained
 from squashlens.run.captures.pairs import Growing, prepare_growing
 from squashlens.run.forward import log_probabilities
 from squashlens.run.groupings import grouped_streams, groupings
 from squashlens.run.run import Run
-from squashlens.run.untrained import untrained
 from squashlens.sequences import GrowingSequence, Ids
 from squashlens.theory.distances import total_variation
 from squashlens.theory.separation import (

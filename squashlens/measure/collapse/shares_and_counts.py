@@ -14,9 +14,9 @@ from squashlens.measure.collapse.metric import with_y
 from squashlens.model.anatomy import windows
 from squashlens.model.proof import public
 from squashlens.prompts import Token, one_token
+from squashlens.run.activations import streams_at
 from squashlens.run.forward import causal, context
 from squashlens.run.run import Run
-from squashlens.run.streams import streams_at
 from squashlens.sequences import Ids
 from squashlens.theory.distances import distance, rms
 

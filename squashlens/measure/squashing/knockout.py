@@ -26,8 +26,8 @@ from squashlens.model.hooking.standing import without_ambient
 from squashlens.model.premises import require_attention_alone
 from squashlens.prompts import answers_after
 from squashlens.records.labels import MODEL_UNITS
+from squashlens.run.activations import edited_copies, log_p
 from squashlens.run.captured import PromptOrCapture
-from squashlens.run.forced import edited_copies, log_p
 from squashlens.run.forward import next_logits
 from squashlens.run.run import Run
 from squashlens.sequences import Ids

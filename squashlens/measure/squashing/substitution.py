@@ -15,12 +15,12 @@ from squashlens.measure.squashing.token_spans import Spans
 from squashlens.model.memory import require_room
 from squashlens.model.text.start import start_of
 from squashlens.records.labels import MODEL_UNITS
+from squashlens.run.activations import require_places, streams_at
 from squashlens.run.budget import pass_bytes
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.forward import log_probabilities
 from squashlens.run.passes import read
 from squashlens.run.run import Run
-from squashlens.run.streams import require_places, streams_at
 from squashlens.sequences import Branch
 from squashlens.theory.distances import distance, divergence
 from squashlens.theory.statistics.ranks import noise_ceiling

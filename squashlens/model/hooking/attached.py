@@ -1,9 +1,8 @@
 """Add hooks to a model within a context, remove exactly these, and check what users' functions return."""
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -33,114 +32,94 @@ if TYPE_CHECKING:
 @contextmanager
 def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
     """Run the body with `hooks` on `model`, without the tests of `squashlens.applied`, and remove exactly these."""
+    points = layout_of(model).points
+    n_blocks = len(model.blocks)
+    placed = [(hook, name) for hook in hooks for name in hook.points(n_blocks)]
     with ExitStack() as stack:
-        known, n_blocks = layout_of(model).points, len(model.blocks)
-        points = [(hook, name) for hook in hooks for name in hook.points(n_blocks)]
-        if any(name.endswith(POINTS) for _, name in points):
+        if any(name.endswith(POINTS) for _, name in placed):
             stack.enter_context(live_attention(model))
-        counting = [(hook.name, name) for hook, name in points if hook.positional]
+        counting = [(hook.name, name) for hook, name in placed if hook.positional]
         if counting:
-            torch_hook(
-                stack,
-                model.original_model,
-                WholePassesOnly(counting),
-                before=True,
-                with_kwargs=True,
-            )
-        added: list[Hook] = []
-        for hook, name in points:
-            if name not in known:
-                raise _unknown(model, hook, name)
-            if (
-                str(known[name].name).endswith(_LATENT)
-                and known[name].hook_conversion is None
-            ):
-                raise InputError(
-                    f"{hook.name}: {name} of this bridge has heads before positions, unlike in other models.",
-                    "Load the model with `squashlens.load`, which puts positions first.",
-                )
-            # One object for each hook point, so that exactly this hook is removed; its parts are checked already.
-            added.append(copy.copy(hook))
-            vars(added[-1]).update(site=name, blocks=None)
-            sink = (
-                learned_sink(model, int(name.split(".")[1]))
-                if hook.takes_sink
-                else None
-            )
-            if sink is not None:
-                vars(added[-1]).update(edit=partial(hook.edit, sink=sink))
-            stack.callback(
-                _remove, known[name], added[-1]
-            )  # before adding, in case of an interruption
-            known[name].add_hook(added[-1])
-        here = [
-            Standing(hook.site, hook, known[hook.site], "_forward_hooks")
-            for hook in added
-        ]
+            _before_passes(stack, model, WholePassesOnly(counting))
+        added = [_add(stack, model, hook, name) for hook, name in placed]
+        here = [Standing(h.site, h, points[h.site], "_forward_hooks") for h in added]
         stack.enter_context(known_hooks(model, [*standing(model), *here]))
-        theirs = [known[hook.place] for hook in here if hook.is_a_users]
-        if theirs:
-            tell = TellTokens(theirs)
-            torch_hook(stack, model.original_model, tell, before=True, with_kwargs=True)
-            stack.callback(tell.forget)
+        _tell_tokens(stack, model, [points[h.place] for h in here if h.is_a_users])
         yield model
-        gone = [
-            hook
-            for hook in added
-            if all(h.user_hook is not hook for h in known[hook.site].fwd_hooks)
-        ]
-        if gone:
-            raise InputError(
-                f"The hook {gone[0].name} at {gone[0].site} was removed from the model while it was in use.",
-                "Do not call `reset_hooks` in this context or in a hook. Hooks from `with model.hooks(…)` are removed "
-                "automatically.",
-            )
+        for hook in added:
+            if all(held.user_hook is not hook for held in points[hook.site].fwd_hooks):
+                raise InputError(
+                    f"The hook {hook.name} at {hook.site} was removed from the model while it was in use.",
+                    "Do not call `reset_hooks` in this context or in a hook. Hooks from `with model.hooks(…)` are "
+                    "removed automatically.",
+                )
 
 
-@dataclass(frozen=True, eq=False)
-class TellTokens:
-    """A PyTorch hook before the whole model: users' hooks find the token ids of a pass as ``hook.ctx["token_ids"]``."""
+def _add(stack: ExitStack, model: Bridge, hook: Hook, name: str) -> Hook:
+    """Add a hook at one hook point, until the stack is left."""
+    point = layout_of(model).points.get(name)
+    if point is None:
+        raise _unknown(model, hook, name)
+    if str(point.name).endswith(_LATENT) and point.hook_conversion is None:
+        raise InputError(
+            f"{hook.name}: {name} of this bridge has heads before positions, unlike in other models.",
+            "Load the model with `squashlens.load`, which puts positions first.",
+        )
+    # One object for each hook point, so that exactly this hook is removed; its parts are checked already.
+    here = copy.copy(hook)
+    vars(here).update(site=name, blocks=None)
+    sink = learned_sink(model, int(name.split(".")[1])) if hook.takes_sink else None
+    if sink is not None:
+        vars(here).update(edit=partial(hook.edit, sink=sink))
+    stack.callback(_remove, point, here)  # before adding, in case of an interruption
+    point.add_hook(here)
+    return here
 
-    points: Sequence["HookPoint"]
 
-    def __call__(
-        self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+def _before_passes(stack: ExitStack, model: Bridge, call: Callable[..., None]) -> None:
+    """Call a function with the arguments of every pass of the model."""
+    torch_hook(stack, model.original_model, call, before=True, with_kwargs=True)
+
+
+def _tell_tokens(
+    stack: ExitStack, model: Bridge, points: Sequence["HookPoint"]
+) -> None:
+    """Let the hooks at some points find the token ids of a pass as ``hook.ctx["token_ids"]``."""
+
+    def tell(_module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         ids = kwargs.get("input_ids", args[0] if args else None)
-        for point in self.points:
+        for point in points:
             point.ctx["token_ids"] = ids
 
-    def forget(self) -> None:
-        for point in self.points:
-            point.ctx.pop("token_ids", None)
+    if points:
+        _before_passes(stack, model, tell)
+    for point in points:
+        stack.callback(point.ctx.pop, "token_ids", None)
 
 
-_LATENT = (
-    "attn.hook_q",
-    "attn.hook_k",
-    "attn.hook_v",
-)  # points of latent attention; other models have them elsewhere
+# Points of latent attention; other models have them elsewhere.
+_LATENT = ("attn.hook_q", "attn.hook_k", "attn.hook_v")
 
 
 def _unknown(model: Bridge, hook: Hook, name: str) -> InputError:
     """The error for a hook point that the model does not have."""
-    with_attention = [
-        number for number, block in enumerate(model.blocks) if "attn" in block._modules
-    ]
-    if (
-        ".attn." in name
-        and with_attention
-        and f"blocks.{with_attention[0]}.{name.split('.', 2)[2]}" in model.hook_dict
-    ):
-        return InputError(
-            f"{hook.name}: block {name.split('.')[1]} of this model has no attention.",
-            f"Blocks with attention are {', '.join(map(str, with_attention))}.",
-        )
+    if ".attn." in name:
+        _, block, point = name.split(".", 2)
+        others = [
+            str(number)
+            for number in range(len(model.blocks))
+            if f"blocks.{number}.{point}" in model.hook_dict
+        ]
+        if others:
+            return InputError(
+                f"{hook.name}: block {block} of this model has no attention.",
+                f"Blocks with attention are {', '.join(others)}.",
+            )
     near = get_close_matches(name, model.hook_dict, n=1)
+    guess = f"Did you mean {near[0]!r}? " if near else ""
     return InputError(
         f"{hook.name}: this model has no hook point {name!r}.",
-        (f"Did you mean {near[0]!r}? " if near else "")
-        + "`model.hook_dict` lists the hook points.",
+        f"{guess}`model.hook_dict` lists the hook points.",
     )
 
 
@@ -157,18 +136,19 @@ def checking_results(model: Bridge) -> Iterator[None]:
 
     Where gradients are on, patterns are copied before hooks may write to them: the softmax's derivative needs its own.
     """
-    theirs: dict[tuple[str, nn.Module], list[Any]] = {}
-    for hook in standing(model):
-        if hook.point is not None and hook.module is not None:
-            theirs.setdefault((hook.point, hook.module), []).append(hook.function)
     with ExitStack() as stack:
-        for (site, point), functions in theirs.items():
+        names: dict[tuple[str, nn.Module], list[str]] = {}
+        for hook in standing(model):
+            if hook.point is None or hook.module is None:
+                continue
+            there = names.setdefault((hook.point, hook.module), [])
+            if not isinstance(hook.function, Hook):
+                there.append(function_name(hook.function))
+        for (site, point), unchecked in names.items():
             if torch.is_grad_enabled() and site.endswith(".hook_pattern"):
                 torch_hook(stack, point, _copied, before=True)
-            unchecked = [one for one in functions if not isinstance(one, Hook)]
             if unchecked:
-                name = " or ".join(map(function_name, unchecked))
-                _check_around(stack, point, name, site)
+                _check_around(stack, point, " or ".join(unchecked), site)
         yield
 
 

@@ -64,16 +64,13 @@ class Hook:
     checked: bool = True
     takes_sink: bool = False
     _with_point: bool = field(init=False, repr=False, compare=False)
-    _lengths: list[int] = field(
-        init=False, repr=False, compare=False
-    )  # of the prompts that it was called for
+    # Of the prompts that it was called for.
+    _lengths: list[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        blocks = (
-            None
-            if self.blocks is None
-            else tuple(dict.fromkeys(whole(block) for block in self.blocks))
-        )
+        blocks = self.blocks
+        if blocks is not None:
+            blocks = tuple(dict.fromkeys(map(whole, blocks)))
         if blocks == ():
             raise InputError(
                 f"{self.name}: blocks=() are not block numbers.",
@@ -90,15 +87,13 @@ class Hook:
 
     def __call__(self, tensor: Tensor, *, hook: object) -> Tensor | None:
         if isinstance(self.positional, tuple):
-            self._lengths.append(
-                tensor.shape[-1 if self.site.endswith(AXIS_OF_KEYS) else 1]
-            )
+            axis = -1 if self.site.endswith(AXIS_OF_KEYS) else 1
+            self._lengths.append(tensor.shape[axis])
         if not self.checked:
             return self.edit(tensor)
         before = writes(tensor)
         result = self.edit(tensor, hook=hook) if self._with_point else self.edit(tensor)
-        site = getattr(hook, "name", None) if "{block}" in self.site else self.site
-        return checked_result(self.name, str(site), tensor, before, result)
+        return checked_result(self.name, self.site, tensor, before, result)
 
     def __repr__(self) -> str:
         return self.name
@@ -137,33 +132,32 @@ def torch_hook(
     **how: bool,
 ) -> None:
     """Register a PyTorch hook before or after `module`, and remove it when `stack` is left."""
-    register = (
-        module.register_forward_pre_hook if before else module.register_forward_hook
-    )
+    register = module.register_forward_hook
+    if before:
+        register = module.register_forward_pre_hook
     stack.callback(register(function, **how).remove)
 
 
 HookPair = tuple[str | Callable[[str], Any], Callable[..., Any]]
-HookLike = TypeAliasType(
-    "HookLike", Hook | Recipe | HookPair | Iterable[Any]
-)  # one hook in any form, or several
+# One hook in any form, or several.
+HookLike = TypeAliasType("HookLike", Hook | Recipe | HookPair | Iterable[Any])
 
 
 def is_pair(value: object) -> bool:
     """Whether this is a hook in the form of TransformerLens: ``(hook point, function)`` or ``(filter, function)``."""
-    if not (isinstance(value, tuple) and len(value) == 2):
+    if not isinstance(value, tuple) or len(value) != 2:
         return False
     where, function = value
-    return not any(isinstance(part, Hook | Recipe) for part in value) and (
-        isinstance(where, str) or (callable(where) and callable(function))
-    )
+    if isinstance(where, Hook | Recipe) or isinstance(function, Hook | Recipe):
+        return False
+    return isinstance(where, str) or (callable(where) and callable(function))
 
 
 def one_or_several(value: Any) -> tuple[Any, ...]:
     """The items of a list, or a single hook as a tuple; a pair is one hook."""
-    return (
-        (value,) if is_pair(value) or not isinstance(value, Iterable) else tuple(value)
-    )
+    if is_pair(value) or not isinstance(value, Iterable):
+        return (value,)
+    return tuple(value)
 
 
 def expanded_hooks(model: Bridge, hooks: Iterable[Any]) -> list[Hook]:
@@ -206,16 +200,17 @@ def _from_pair(model: Bridge, where: Any, function: Any) -> list[Hook]:
 
 def takes_point(function: Callable[..., Any], name: str) -> bool:
     """True for a function ``fn(tensor, hook=point)``, and False for ``fn(tensor)``; an error for any other."""
+    called = function.forward if isinstance(function, nn.Module) else function
     try:
-        signature = inspect.signature(
-            function.forward if isinstance(function, torch.nn.Module) else function
-        )
+        signature = inspect.signature(called)
     except (ValueError, TypeError):
         return False
-    for options in ({"hook": None}, {}):
-        with contextlib.suppress(TypeError):
-            signature.bind(None, **options)
-            return bool(options)
+    with contextlib.suppress(TypeError):
+        signature.bind(None, hook=None)
+        return True
+    with contextlib.suppress(TypeError):
+        signature.bind(None)
+        return False
     raise InputError(
         f"{name}: a hook is called as fn(tensor) or fn(tensor, hook=…), but this function takes {signature}.",
         "Give it one parameter, or name the second one `hook`; set other parameters with `functools.partial`.",
@@ -254,36 +249,32 @@ def checked_result(
             f"The hook {name} at {site} returned a {type(result).__name__}, not a tensor.",
             "Return the tensor that the model should continue with, or None to keep the given one.",
         )
-    for what in ("shape", "dtype", "device", "layout"):
-        wanted, got = getattr(tensor, what), getattr(result, what)
+    for what in ("shape", "dtype", "device"):
+        wanted, got = _plain(getattr(tensor, what)), _plain(getattr(result, what))
         if wanted != got:
             raise InputError(
-                f"The hook {name} at {site} returned a tensor of {what} {_plain(got)}, but got one of {what} "
-                f"{_plain(wanted)}.",
+                f"The hook {name} at {site} returned a tensor of {what} {got}, but got one of {what} {wanted}.",
                 "Return one like it: `.to(tensor)` sets dtype and device, `.expand_as(tensor)` repeats one prompt.",
             )
+    wrote = writes(tensor) != before
     wrong = has_nan(result)
-    if wrong.device.type != "cpu" or wrong:
-        wrote = writes(tensor) != before
-        did = (
-            "left NaN in the tensor that it wrote to"
-            if wrote
-            else "returned NaN, but got numbers"
-        )
-        nan = InputError(
-            f"The hook {name} at {site} {did}.",
-            "Correct its arithmetic: 0/0, inf − inf and roots of negative numbers give NaN.",
-        )
-        later(wrong if wrote else wrong & ~has_nan(tensor), lambda: nan, name, site)
+    if wrong.device.type == "cpu" and not wrong:
+        return result
+    did = "returned NaN, but got numbers"
+    if wrote:
+        did = "left NaN in the tensor that it wrote to"
+    nan = InputError(
+        f"The hook {name} at {site} {did}.",
+        "Correct its arithmetic: 0/0, inf − inf and roots of negative numbers give NaN.",
+    )
+    later(wrong if wrote else wrong & ~has_nan(tensor), lambda: nan, name, site)
     return result
 
 
 def _plain(value: object) -> str:
-    return (
-        str(tuple(value))
-        if isinstance(value, torch.Size)
-        else str(value).removeprefix("torch.")
-    )
+    if isinstance(value, torch.Size):
+        return str(tuple(value))
+    return str(value).removeprefix("torch.")
 
 
 AXIS_OF_KEYS = (".hook_attn_scores", ".hook_pattern")
@@ -299,27 +290,24 @@ class WholePassesOnly:
         self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         for cache in (*args, *kwargs.values()):
-            if hasattr(cache, "get_seq_length") and int(cache.get_seq_length()):
-                # Of blocks whose cache has one key for every token so far: no window, and no reserved space.
-                kept = [
-                    layer
-                    for layer in getattr(cache, "layers", ())
-                    if getattr(layer, "keys", None) is not None
-                ]
-                every = all(
-                    layer.keys.shape[-2] == int(layer.get_seq_length())
-                    for layer in kept
-                )
-                right = AXIS_OF_KEYS if every else ()
-                if wrong := [
-                    name for name, site in self.hooks if not site.endswith(right)
-                ]:
+            if not hasattr(cache, "get_seq_length") or not int(cache.get_seq_length()):
+                continue
+            # Keys count from the first token, unless a window has dropped some or space is reserved.
+            from_the_first = AXIS_OF_KEYS if _keeps_every_key(cache) else ()
+            for name, site in self.hooks:
+                if not site.endswith(from_the_first):
                     raise InputError(
-                        f"{wrong[0]} counts positions from the start of the prompt, but this pass continues a cache "
+                        f"{name} counts positions from the start of the prompt, but this pass continues a cache "
                         "and gets only the new tokens.",
                         "Run the whole prompt in every pass: use_past_kv_cache=False in `model.generate`, use_cache="
                         "False in other calls.",
                     )
+
+
+def _keeps_every_key(cache: Any) -> bool:
+    """Whether a cache has one key for each token so far in every block that attends."""
+    layers = [x for x in cache.layers if getattr(x, "keys", None) is not None]
+    return all(x.keys.shape[-2] == int(x.get_seq_length()) for x in layers)
 
 
 # In `squashlens.hooks` as `freeze_attention`. Passes without patterns freeze attention themselves.
@@ -334,9 +322,11 @@ def split_frozen_attention(
     hooks: Sequence[Hook | Recipe],
 ) -> tuple[bool, list[Hook | Recipe]]:
     """Whether attention is frozen in every block, and the other hooks."""
-    frozen = [
-        h
-        for h in hooks
-        if isinstance(h, Hook) and h.name == FROZEN_ATTENTION.name and h.blocks is None
-    ]
-    return bool(frozen), [h for h in hooks if h not in frozen]
+    others = [hook for hook in hooks if not _freezes_attention(hook)]
+    return len(others) < len(hooks), others
+
+
+def _freezes_attention(hook: Hook | Recipe) -> bool:
+    if not isinstance(hook, Hook) or hook.blocks is not None:
+        return False
+    return hook.name == FROZEN_ATTENTION.name

@@ -31,18 +31,16 @@ class Standing:
     @property
     def name(self) -> str:
         """``place: function``, for the provenance of a result."""
-        named = (
-            self.function.name
-            if isinstance(self.function, Hook)
-            else function_name(self.function)
-        )
-        return f"{self.place}: {named}"
+        if isinstance(self.function, Hook):
+            return f"{self.place}: {self.function.name}"
+        return f"{self.place}: {function_name(self.function)}"
 
     @property
     def point(self) -> str | None:
         """The name of its hook point; None for a hook of PyTorch on another module."""
-        is_point = hasattr(self.module, "fwd_hooks")
-        return str(getattr(self.module, "name", self.place)) if is_point else None
+        if not hasattr(self.module, "fwd_hooks"):
+            return None
+        return str(getattr(self.module, "name", self.place))
 
     @property
     def edit(self) -> Any:
@@ -60,9 +58,24 @@ class Standing:
         return self.is_a_users or self._defined_in("squashlens.hooks.")
 
     def _defined_in(self, *modules: str) -> bool:
-        return str(getattr(without_partials(self.edit), "__module__", "")).startswith(
-            modules
-        )
+        home = getattr(without_partials(self.edit), "__module__", "")
+        return str(home).startswith(modules)
+
+
+# How the names of hook points begin that every pass comes to before y, or at y.
+UP_TO_Y = (
+    "blocks.",
+    "embed.",
+    "pos_embed.",
+    "hook_embed",
+    "hook_pos_embed",
+    "ln_final.",
+)
+
+
+def needs_the_head(hook: Standing) -> bool:
+    """Whether a hook may act after y: at a hook point of the output head, or as a PyTorch hook on any module."""
+    return hook.point is None or not hook.point.startswith(UP_TO_Y)
 
 
 def ambient(model: Bridge) -> list[str]:
@@ -72,9 +85,8 @@ def ambient(model: Bridge) -> list[str]:
 
 def key_of(model: Bridge) -> list[tuple[Any, ...]]:
     """What tells the hooks on a model apart: a user's function itself, and of ours the name, which says everything."""
-    return [
-        (hook.name, hook.edit if hook.is_a_users else None) for hook in standing(model)
-    ]
+    hooks = standing(model)
+    return [(hook.name, hook.edit if hook.is_a_users else None) for hook in hooks]
 
 
 def require_no_backward_hooks(model: Bridge) -> None:
@@ -170,29 +182,24 @@ def _joins_points(handle: Any) -> bool:
 @contextmanager
 def without_ambient(model: Bridge) -> Iterator[None]:
     """Run the body without the hooks that are on the model, and then restore them."""
-    points, kept = set(layout_of(model).distinct.values()), Tables()
-    joining = {
-        handle.hook.id
-        for point in points
-        for handle in point.fwd_hooks
-        if _joins_points(handle)
-    }
+    points = {*layout_of(model).distinct.values()}
+    joining: set[Any] = set()
+    for point in points:
+        joining |= {held.hook.id for held in point.fwd_hooks if _joins_points(held)}
+    stay = Tables()
     for (module, table), hooks in hooks_as_now(model).items():
-        own = (
-            (k, f)
-            for k, f in hooks.items()
-            if belongs_to_a_library(f) and not isinstance(f, WholePassesOnly)
-        )
-        kept[module, table] = OrderedDict(
-            (k, f) for k, f in own if k in joining or module not in points
-        )
-    with with_hooks(model, kept, []):
+        stay[module, table] = OrderedDict()
+        for key, function in hooks.items():
+            is_part = belongs_to_a_library(function)
+            is_part = is_part and not isinstance(function, WholePassesOnly)
+            if is_part and (key in joining or module not in points):
+                stay[module, table][key] = function
+    with with_hooks(model, stay, []):
         yield
 
 
-Tables = dict[
-    tuple[nn.Module, str], OrderedDict[Any, Any]
-]  # the hooks of modules, by the tables of PyTorch
+# The hooks of modules, by the tables of PyTorch.
+Tables = dict[tuple[nn.Module, str], OrderedDict[Any, Any]]
 
 
 def hooks_as_now(model: Bridge) -> Tables:

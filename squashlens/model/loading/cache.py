@@ -16,20 +16,16 @@ import xxhash
 
 from squashlens.errors import OutputError
 
-PARTIAL, STALE = (
-    ".partial-",
-    24 * 3600,
-)  # folders that are being written, and the seconds after which none is
+PARTIAL = ".partial-"  # how the names of folders begin that are being written
+STALE = 24 * 3600  # seconds after which none is
 
 
 def location() -> Path:
     """The folder of the cache, which may not exist yet."""
     if folder := os.environ.get("SQUASHLENS_CACHE"):
         return Path(folder).expanduser().absolute()
-    return (
-        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser()
-        / "squashlens"
-    )
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(home).expanduser() / "squashlens"
 
 
 def digest_of(files: Iterable[Path]) -> str:

@@ -1,16 +1,15 @@
 """Check that a loaded model matches its checkpoint: no tensor missing, none left over, every number finite.
 
 transformers fills gaps in a checkpoint with random numbers, drops tensors that it cannot use, and casts integers to
-floating point. The comparison of the bridge with the loaded model cannot detect this, so the loading report is compared
-here with the tensors that the headers of the weight files name. Tied weights may be stored once. Tensors that the
-model's class in transformers declares as unused may be left over: masks and rotary frequencies of old checkpoints,
-blocks for multi-token prediction.
+floating point. The comparison of the bridge with the loaded model cannot detect this, and the loading report does; the
+integers are found in the headers of the weight files. Tied weights may be stored once. Tensors that the model's class
+in transformers declares as unused may be left over: masks and rotary frequencies of old checkpoints, blocks for
+multi-token prediction.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +26,8 @@ FLOATING = ("F64", "F32", "F16", "BF16")
 MADE = re.compile(r"\b((attn|attention)\.(masked_)?bias|position_ids)$")
 
 
-@dataclass(frozen=True)
-class Stored:
-    """A tensor of a checkpoint: its file, and its dtype in the notation of safetensors (``"BF16"``)."""
-
-    file: Path
-    dtype: str
-
-
-def read_checkpoint(
-    source: str, revision: str | None, config: Any
-) -> dict[str, Stored]:
-    """Every tensor that transformers will read for this folder or hub name; missing files are downloaded."""
+def weight_files(source: str, revision: str | None, config: Any) -> list[Path]:
+    """The files that transformers will read for this folder or hub name; missing ones are downloaded."""
     refuse_adapter(source, revision)
     named = getattr(config, "transformers_weights", None) or SINGLE
     file = _file(source, named, revision) or _file(source, INDEX, revision)
@@ -47,13 +36,22 @@ def read_checkpoint(
             f"{source} has no weights in safetensors.",
             "Convert the weights with `save_pretrained`; pickled weights can run code and are not opened.",
         )
-    tensors: dict[str, Stored] = {}
-    for shard in (
-        [file] if file.suffix == ".safetensors" else _shards(source, revision, file)
-    ):
-        for name, stored in _tensors(shard):
-            tensors[name] = stored
-    return tensors
+    if file.suffix == ".safetensors":
+        return [file]
+    try:
+        places = json.loads(file.read_text(encoding="utf-8"))["weight_map"]
+        names = sorted({*places.values()})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelAccessError(
+            f"{file} is not a valid index of weight files ({error!r}).", AGAIN
+        ) from error
+    files = {name: _file(source, name, revision) for name in names}
+    absent = [name for name in names if files[name] is None]
+    if absent:
+        raise ModelAccessError(
+            f"{source} lacks {listed(absent)}, listed in {file.name}.", AGAIN
+        )
+    return [found for found in files.values() if found is not None]
 
 
 def refuse_adapter(source: str, revision: str | None) -> None:
@@ -66,13 +64,10 @@ def refuse_adapter(source: str, revision: str | None) -> None:
         )
 
 
-def commit_of(stored: Mapping[str, Stored]) -> str | None:
-    """The commit of the hub model, from the name of its folder in the cache; None for a local folder."""
-    matches = [
-        re.search(r"/snapshots/([0-9a-f]{40})/", each.file.as_posix())
-        for each in stored.values()
-    ]
-    return next((match.group(1) for match in matches if match), None)
+def commit_of(file: Path) -> str | None:
+    """The commit of a hub model, from the name of its folder in the cache; None for a local folder."""
+    match = re.search(r"/snapshots/([0-9a-f]{40})/", file.as_posix())
+    return None if match is None else match.group(1)
 
 
 def _file(source: str, name: str, revision: str | None) -> Path | None:
@@ -85,76 +80,37 @@ def _file(source: str, name: str, revision: str | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def _shards(source: str, revision: str | None, index: Path) -> list[Path]:
-    try:
-        names = sorted(
-            set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelAccessError(
-            f"{index} is not a valid index of weight files ({error!r}).", AGAIN
-        ) from error
-    files = {name: _file(source, name, revision) for name in names}
-    if absent := [name for name, file in files.items() if file is None]:
-        raise ModelAccessError(
-            f"{source} lacks {listed(absent)}, listed in {index.name}.", AGAIN
-        )
-    return [file for file in files.values() if file is not None]
-
-
-def _tensors(file: Path) -> Iterator[tuple[str, Stored]]:
+def stored_dtypes(files: Iterable[Path]) -> dict[str, str]:
+    """The dtype of every tensor, in the notation of safetensors (``"BF16"``), from the headers of files."""
     from safetensors import SafetensorError, safe_open
 
-    try:
-        with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 - not a mapping
-                yield name, Stored(file, opened.get_slice(name).get_dtype())
-    except (SafetensorError, OSError) as error:
-        raise ModelAccessError(
-            f"{file} is damaged or truncated ({error}).", AGAIN
-        ) from error
+    dtypes: dict[str, str] = {}
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as opened:
+                for name in opened.keys():  # noqa: SIM118 - not a mapping
+                    dtypes[name] = opened.get_slice(name).get_dtype()
+        except (SafetensorError, OSError) as error:
+            raise ModelAccessError(
+                f"{file} is damaged or truncated ({error}).", AGAIN
+            ) from error
+    return dtypes
 
 
 def require_complete(
-    model: Any, report: Mapping[str, Any], stored: Mapping[str, Stored], source: str
+    model: Any, report: Mapping[str, Any], dtypes: Mapping[str, str], source: str
 ) -> None:
     """Raise an error if tensors are missing, left over, of another shape, or integers without a quantization."""
-    held = model.state_dict(keep_vars=True)
-    prefix = f"{model.base_model_prefix}."  # which checkpoints may leave out or add
-    spellings = {
-        name: (name, prefix + name, name.removeprefix(prefix)) for name in stored
-    }
-    places = {
-        name: next((one for one in each if one in held), None)
-        for name, each in spellings.items()
-    }
-    # The model's class may exclude missing tensors from the loading report.
-    unreported = model._keys_to_ignore_on_load_missing or ()
-    absent = (
-        held.keys()
-        - {*places.values()}
-        - {*getattr(model, "all_tied_weights_keys", {})}
-    )
-    absent = {
-        name
-        for name in absent
-        if any(re.search(pattern, name) for pattern in unreported)
-    }
-    shapes = (
-        f"{n} (stored {tuple(a)}, needed {tuple(b)})"
-        for n, a, b in report["mismatched_keys"]
-    )
-    wrong: dict[str, Iterable[str]] = {
-        "missing": {*report["missing_keys"], *absent},
-        "left over": (
-            name for name in report["unexpected_keys"] if not MADE.search(name)
-        ),
-        "of another shape": shapes,
+    wrong = {
+        "missing": [*report["missing_keys"]],
+        "left over": [n for n in report["unexpected_keys"] if not MADE.search(n)],
+        "of another shape": [
+            f"{name} (stored {tuple(stored)}, needed {tuple(needed)})"
+            for name, stored, needed in report["mismatched_keys"]
+        ],
     }
     complaints = [
-        f"{what}: {listed(sorted(names))}"
-        for what, each in wrong.items()
-        if (names := list(each))
+        f"{what}: {listed(sorted(names))}" for what, names in wrong.items() if names
     ]
     if complaints:
         raise ModelAccessError(
@@ -163,30 +119,23 @@ def require_complete(
             "Check that config.json belongs to these weights, or download the checkpoint again. Do not save it from "
             "transformers, which fills what is missing with random numbers.",
         )
-    _refuse_integers(model, held, stored, places, source)
+    _refuse_integers(model, dtypes, source)
     _refuse_two_heads(model, source)
 
 
-def _refuse_integers(
-    model: Any,
-    held: Mapping[str, Any],
-    stored: Mapping[str, Stored],
-    places: Mapping[str, str | None],
-    source: str,
-) -> None:
+def _refuse_integers(model: Any, dtypes: Mapping[str, str], source: str) -> None:
     """Raise an error for integers without a quantization, which transformers would cast to floating point."""
     if getattr(model, "hf_quantizer", None) is not None:
         return  # the quantizer reads the integers
     unapplied = getattr(model.config, "quantization_config", None) is not None
-    for name, tensor in stored.items():
-        place = places[name]
-        fits = (
-            MADE.search(name) if place is None else not held[place].is_floating_point()
-        )
-        if unapplied or not (tensor.dtype in FLOATING or fits):
+    whole = {
+        n for n, held in model.state_dict().items() if not held.is_floating_point()
+    }
+    for name, dtype in dtypes.items():
+        is_number = dtype in FLOATING or name in whole or MADE.search(name)
+        if unapplied or not is_number:
             raise ModelAccessError(
-                f"{name} of {source} is stored as {tensor.dtype}, and transformers applied no quantization_config to "
-                "it.",
+                f"{name} of {source} is stored as {dtype}, and transformers applied no quantization_config to it.",
                 "Load the checkpoint that it was quantized from.",
             )
 

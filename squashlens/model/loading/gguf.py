@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from squashlens._typing import listed
-from squashlens.errors import CapacityError, ModelAccessError
+from squashlens.errors import CapacityError, ModelAccessError, one_line
 from squashlens.model.finite import require_finite
 from squashlens.model.memory import require_room
 
@@ -36,8 +36,12 @@ SAYS = {
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
 }
-THETA, SCALING, FACTOR = "rope.freq_base", "rope.scaling.type", "rope.scaling.factor"
+# Attributes that are set before, or from which others were made: an entry may only say the same.
+FIXED = ("head_dim", "vocab_size", "_sliding_window_pattern")
+THETA = "rope.freq_base"
 WINDOW_THETA = "rope.freq_base_swa"  # of Gemma 3's blocks with windows
+SCALING = "rope.scaling.type"
+FACTOR = "rope.scaling.factor"
 NEEDED = (
     "embedding_length",
     "block_count",
@@ -50,6 +54,7 @@ NEEDED = (
 PLAIN = ("F32", "F16", "BF16", "F64")
 ORIGIN = "squashlens_origin"  # the entry of config.json that says what a folder was converted from
 MAGIC = b"GGUF"
+FOLDER = "Load the model from a Hugging Face folder."
 LONG = 64  # values of an array; longer ones are those of the tokenizer, with an object for each of its tokens
 
 
@@ -59,24 +64,26 @@ class Family:
 
     Attributes:
         model_type: what transformers calls the architecture.
-        needed: entries that a file must have besides `NEEDED`.
         tokenizer: entries of the tokenizer, and the only values with which its tokens were compared.
+        needed: entries that a file must have besides `NEEDED`.
+        rotary: entries about rotary frequencies that it may have.
     """
 
     model_type: str
-    needed: tuple[str, ...]
     tokenizer: Mapping[str, str]
+    needed: tuple[str, ...] = ("attention.key_length", "attention.sliding_window")
+    rotary: tuple[str, ...] = (THETA, SCALING, FACTOR)
 
 
-_GEMMA_ENTRIES = ("attention.key_length", "attention.sliding_window")
 _SENTENCEPIECE = {"tokenizer.ggml.model": "llama"}
+_SMOLLM = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm"}
 # Each is compared with the model that a file was written from in the tests.
 FAMILIES = {
-    "gemma2": Family("gemma2", _GEMMA_ENTRIES, _SENTENCEPIECE),
-    "gemma3": Family("gemma3_text", _GEMMA_ENTRIES, _SENTENCEPIECE),
-    "llama": Family(
-        "llama", (), {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm"}
+    "gemma2": Family("gemma2", _SENTENCEPIECE),
+    "gemma3": Family(
+        "gemma3_text", _SENTENCEPIECE, rotary=(THETA, SCALING, FACTOR, WINDOW_THETA)
     ),
+    "llama": Family("llama", _SMOLLM, needed=()),
 }
 
 
@@ -86,6 +93,21 @@ class Header:
 
     values: dict[str, Any]
     tensors: list[Any]
+
+    @property
+    def architecture(self) -> Any:
+        return self.values.get("general.architecture")
+
+    @property
+    def numbers(self) -> int:
+        """The number of entries of all tensors."""
+        return sum(int(tensor.n_elements) for tensor in self.tensors)
+
+    def about(self) -> dict[str, Any]:
+        """The entries about the architecture, without its name."""
+        start = f"{self.architecture}."
+        entries = self.values.items()
+        return {k.removeprefix(start): v for k, v in entries if k.startswith(start)}
 
 
 def is_gguf(path: Path) -> bool:
@@ -110,17 +132,12 @@ def read_header(path: Path) -> Header:
         reader = GGUFReader(path)
         if reader.byte_order != "I":
             raise ValueError("it was written on a machine of the other byte order")
-        short = {
-            name: field.contents()
-            for name, field in reader.fields.items()
-            if len(field.data) <= LONG
-        }
-    except (
-        Exception
-    ) as error:  # the many errors of gguf and numpy on bytes that mean something else
-        reason = " ".join(str(error).split())[:200]
+        fields = reader.fields.items()
+        short = {k: field.contents() for k, field in fields if len(field.data) <= LONG}
+    except Exception as error:
+        # The many errors of gguf and numpy on bytes that mean something else.
         raise ModelAccessError(
-            f"{path} cannot be read: it is not a GGUF file, or it is damaged or truncated ({reason}).",
+            f"{path} cannot be read: it is not a GGUF file, or it is damaged or truncated ({one_line(error)}).",
             "Download the file again, or give a model folder.",
         ) from error
     return Header(short, reader.tensors)
@@ -131,24 +148,12 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     header = read_header(file)
-    if (parts := header.values.get("split.count", 1)) > 1:
-        raise ModelAccessError(
-            f"{file} is part {header.values.get('split.no', 0) + 1} of {parts} of a split GGUF file.",
-            "Merge them with the program of llama.cpp, and give the result: llama-gguf-split --merge FIRST_PART "
-            "whole.gguf",
-        )
-    architecture = header.values.get("general.architecture")
-    if architecture not in FAMILIES:
-        raise ModelAccessError(
-            f"{file} has the architecture {architecture!r}, whose GGUF files are not supported.",
-            f"Supported are {', '.join(FAMILIES)}. Other models can be loaded from a Hugging Face folder.",
-        )
+    _require_whole(header, file)
+    _require_known(header, file)
     has_tokenizer = "tokenizer.ggml.model" in header.values
-    if has_tokenizer:
-        _require_known_tokenizer(header, file)
-    size = 4 * _numbers(header)
     remedy = "Use a smaller model, or a machine with more memory."
-    require_room(2.2 * size, torch.device("cpu"), f"Dequantizing {file.name}", remedy)
+    cpu = torch.device("cpu")
+    require_room(2.2 * 4 * header.numbers, cpu, f"Dequantizing {file.name}", remedy)
     try:
         config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
         _describe(config, header, file)
@@ -177,20 +182,38 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
     except (ModelAccessError, CapacityError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # the many errors of transformers, tokenizers and gguf
-        reason = " ".join(str(error).split())[:300]
         raise ModelAccessError(
-            f"transformers cannot read {file} ({type(error).__name__}: {reason}).",
+            f"transformers cannot read {file} ({type(error).__name__}: {one_line(error)}).",
             "Use a GGUF file that llama.cpp converted from a model of Hugging Face.",
         ) from error
 
 
-def _require_known_tokenizer(header: Header, file: Path) -> None:
-    """Raise an error for a kind of tokenizer whose tokens were not compared: transformers builds one of any kind."""
-    for key, known in FAMILIES[header.values["general.architecture"]].tokenizer.items():
-        if (value := header.values.get(key)) != known:
+def _require_whole(header: Header, file: Path) -> None:
+    """Raise an error for a part of a split file."""
+    parts = header.values.get("split.count", 1)
+    if parts > 1:
+        raise ModelAccessError(
+            f"{file} is part {header.values.get('split.no', 0) + 1} of {parts} of a split GGUF file.",
+            "Merge them with the program of llama.cpp, and give the result: llama-gguf-split --merge FIRST_PART "
+            "whole.gguf",
+        )
+
+
+def _require_known(header: Header, file: Path) -> None:
+    """Raise an error for an architecture, or a kind of tokenizer, whose numbers or tokens were not compared."""
+    if header.architecture not in FAMILIES:
+        raise ModelAccessError(
+            f"{file} has the architecture {header.architecture!r}, whose GGUF files are not supported.",
+            f"Supported are {', '.join(FAMILIES)}. Other models can be loaded from a Hugging Face folder.",
+        )
+    if "tokenizer.ggml.model" not in header.values:
+        return
+    for key, known in FAMILIES[header.architecture].tokenizer.items():
+        if header.values.get(key) != known:
             raise ModelAccessError(
-                f"{file} says {key} = {value!r}, and only {known!r} is known to give the tokens of llama.cpp.",
-                "Load the model from a Hugging Face folder.",
+                f"{file} says {key} = {header.values.get(key)!r}, and only {known!r} is known to give the tokens of "
+                "llama.cpp.",
+                FOLDER,
             )
 
 
@@ -204,10 +227,6 @@ def _split_digits(tokenizer: Any) -> None:
     tokenizer.backend_tokenizer.pre_tokenizer = pieces
 
 
-def _numbers(header: Header) -> int:
-    return sum(int(tensor.n_elements) for tensor in header.tensors)
-
-
 def origin_of(header: Header, sha256: str) -> dict[str, Any]:
     """What results state about the weights: their number formats in the file, and the file's digest."""
     formats: dict[str, int] = {}
@@ -215,11 +234,11 @@ def origin_of(header: Header, sha256: str) -> dict[str, Any]:
         kind = tensor.tensor_type.name
         formats[kind] = formats.get(kind, 0) + int(tensor.n_elements)
     name = _format(header) or max(formats, key=formats.__getitem__)
-    lossless = formats.keys() <= {*PLAIN}
+    note = f"dequantized from {name}; not the published weights"
+    if formats.keys() <= {*PLAIN}:
+        note = f"read from {name} in a GGUF file"
     return {
-        "note": f"read from {name} in a GGUF file"
-        if lossless
-        else f"dequantized from {name}; not the published weights",
+        "note": note,
         "quantization": name,
         "formats": formats,
         "sha256": sha256,
@@ -231,89 +250,58 @@ def _format(header: Header) -> str | None:
     """The name of the quantization that a file states, such as Q4_K_M."""
     from gguf import LlamaFileType
 
-    try:
-        declared = LlamaFileType(header.values["general.file_type"]).name
-    except (KeyError, ValueError):
-        return None
-    return (
-        None
-        if declared == "GUESSED"
-        else declared.removeprefix("MOSTLY_").removeprefix("ALL_")
-    )
+    known: dict[Any, str] = {
+        kind.value: kind.name for kind in LlamaFileType if kind.name != "GUESSED"
+    }
+    name = known.get(header.values.get("general.file_type"))
+    return name and name.removeprefix("MOSTLY_").removeprefix("ALL_")
 
 
 def _describe(config: Any, header: Header, file: Path) -> None:
     """Write what the file says of the architecture into the configuration; raise an error for what is not known."""
-    architecture = header.values["general.architecture"]
-    family = FAMILIES[architecture]
-    if (
-        config.model_type != family.model_type
-    ):  # transformers takes a name of the model for an architecture
+    family, said = FAMILIES[header.architecture], header.about()
+    # transformers takes a name of the model for an architecture.
+    if config.model_type != family.model_type:
         raise ModelAccessError(
-            f"transformers takes {file} for a model of the type {config.model_type!r}, and it says {architecture!r}.",
-            "Load the model from a Hugging Face folder.",
+            f"transformers takes {file} for a model of the type {config.model_type!r}, and it says "
+            f"{header.architecture!r}.",
+            FOLDER,
         )
-    said = {
-        key.removeprefix(f"{architecture}."): value
-        for key, value in header.values.items()
-        if key.startswith(f"{architecture}.")
-    }
     absent = [key for key in (*NEEDED, *family.needed) if key not in said]
     if absent:  # transformers would take another value, silently
         raise ModelAccessError(
             f"{file} does not say {listed(absent)}.", "Convert the model again."
         )
-    config.vocab_size = next(
-        (int(t.shape[-1]) for t in header.tensors if t.name == "token_embd.weight"),
-        config.vocab_size,
-    )
-    config.head_dim = _head_width(said)
+    for tensor in header.tensors:
+        if tensor.name == "token_embd.weight":
+            config.vocab_size = int(tensor.shape[-1])
+    heads = said["embedding_length"] // said["attention.head_count"]
+    config.head_dim = said.get("attention.key_length", heads)
     for key, value in said.items():
-        if key in SAYS:
-            if _has_a_place(config, key, said):
-                setattr(config, SAYS[key], value)
-                continue
-        elif key in (THETA, SCALING, FACTOR) or (
-            key == WINDOW_THETA and architecture == "gemma3"
-        ):
+        if key in family.rotary:
             continue
-        raise ModelAccessError(
-            f"{file} says {architecture}.{key} = {value!r}, which cannot be carried over to {type(config).__name__}.",
-            "Load the model from a Hugging Face folder.",
-        )
+        name = SAYS.get(key, "")
+        has_a_place = hasattr(config, name)
+        if name in FIXED:
+            has_a_place = value == getattr(config, name, None)
+        if not has_a_place:
+            raise ModelAccessError(
+                f"{file} says {header.architecture}.{key} = {value!r}, which cannot be carried over to "
+                f"{type(config).__name__}.",
+                FOLDER,
+            )
+        setattr(config, name, value)
     if config.head_dim != getattr(config, "query_pre_attn_scalar", config.head_dim):
         raise ModelAccessError(
             f"{file} has heads of {config.head_dim} instead of 256, and does not say how attention logits are scaled.",
-            "Load the model from a Hugging Face folder.",
+            FOLDER,
         )
     _set_rotary(config, said, file)
 
 
-def _has_a_place(config: Any, key: str, said: Mapping[str, Any]) -> bool:
-    """Whether the configuration uses this entry. It has one width for queries, keys, values and rotary embeddings."""
-    if SAYS[key] == "head_dim":
-        return said[key] == _head_width(said)
-    if key == "vocab_size":  # set already, from the embeddings
-        return said[key] == config.vocab_size
-    if (
-        SAYS[key] == "_sliding_window_pattern"
-    ):  # the kinds of blocks follow from it, and are set already
-        return said[key] == getattr(config, SAYS[key], None)
-    return hasattr(config, SAYS[key])
-
-
-def _head_width(said: Mapping[str, Any]) -> int:
-    return said.get(
-        "attention.key_length", said["embedding_length"] // said["attention.head_count"]
-    )
-
-
 def _set_rotary(config: Any, said: Mapping[str, Any], file: Path) -> None:
     """Set base and scale of the rotary frequencies; those of Gemma 3's blocks with windows are never scaled."""
-    by_kind = "full_attention" in config.rope_parameters
-    rope = (
-        config.rope_parameters["full_attention"] if by_kind else config.rope_parameters
-    )
+    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
     rope["rope_theta"] = said.get(THETA, rope["rope_theta"])
     if WINDOW_THETA in said:
         config.rope_parameters["sliding_attention"]["rope_theta"] = said[WINDOW_THETA]
@@ -323,7 +311,7 @@ def _set_rotary(config: Any, said: Mapping[str, Any], file: Path) -> None:
     elif kind != "none" or factor not in (None, 1.0):
         raise ModelAccessError(
             f"{file} scales rotary frequencies in a way that is not supported ({kind}, factor {factor}).",
-            "Load the model from a Hugging Face folder.",
+            FOLDER,
         )
 
 
@@ -331,24 +319,22 @@ def _require_all_used(
     model: Any, report: Mapping[str, Any], header: Header, file: Path
 ) -> None:
     """Raise an error unless the file's numbers are exactly the model's parameters."""
-    missing = sorted(
-        {*report["missing_keys"], *(str(key[0]) for key in report["mismatched_keys"])}
-    )
-    stored = _numbers(header)
+    absent = {str(name) for name, *_ in report["mismatched_keys"]}
+    missing = sorted(absent | {*report["missing_keys"]})
     needed = sum(parameter.numel() for parameter in model.parameters())
-    if missing or stored != needed:
-        lacks = f" It lacks {listed(missing)}." if missing else ""
-        unused = [
-            tensor.name
-            for tensor in header.tensors
-            if tensor.name not in _places(model, header)
-        ]
-        homeless = f" The model has no place for {listed(unused)}." if unused else ""
-        sizes = f"it has {stored:,} numbers, the model {needed:,}"
-        raise ModelAccessError(
-            f"{file} does not match {type(model).__name__}: {sizes}.{lacks}{homeless}",
-            "Use a GGUF file of an unchanged model, or load it from a Hugging Face folder.",
-        )
+    if not missing and header.numbers == needed:
+        return
+    problem = f"it has {header.numbers:,} numbers, the model {needed:,}."
+    if missing:
+        problem += f" It lacks {listed(missing)}."
+    places = _places(model, header)
+    unused = [tensor.name for tensor in header.tensors if tensor.name not in places]
+    if unused:
+        problem += f" The model has no place for {listed(unused)}."
+    raise ModelAccessError(
+        f"{file} does not match {type(model).__name__}: {problem}",
+        "Use a GGUF file of an unchanged model, or load it from a Hugging Face folder.",
+    )
 
 
 def _places(model: Any, header: Header) -> set[str]:
@@ -356,12 +342,8 @@ def _places(model: Any, header: Header) -> set[str]:
     from gguf import get_tensor_name_map
     from gguf.constants import MODEL_ARCH_NAMES
 
-    architecture = header.values["general.architecture"]
-    known = next(
-        arch for arch, name in MODEL_ARCH_NAMES.items() if name == architecture
-    )
-    names = get_tensor_name_map(known, model.config.num_hidden_layers)
-    return {
-        str(names.get_name(weight, try_suffixes=(".weight", ".bias")))
-        for weight in model.state_dict()
-    }
+    numbers = {name: number for number, name in MODEL_ARCH_NAMES.items()}
+    blocks = model.config.num_hidden_layers
+    names = get_tensor_name_map(numbers[header.architecture], blocks)
+    ends = (".weight", ".bias")
+    return {str(names.get_name(w, try_suffixes=ends)) for w in model.state_dict()}

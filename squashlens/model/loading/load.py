@@ -6,7 +6,7 @@ Weights are raw, attention eager, mode eval. Only safetensors are read, and no c
 import gc
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,20 @@ import torch
 from squashlens._typing import Bridge, dtype_name
 from squashlens.bars import shown, write
 from squashlens.checks.arguments import validated
-from squashlens.errors import InputError, ModelAccessError, SquashlensError
+from squashlens.errors import FAILURES, ModelAccessError, SquashlensError, one_line
 from squashlens.model.agreement import dtype_to_run_in
 from squashlens.model.finite import AGAIN, require_finite
 from squashlens.model.live import bridge_around
 from squashlens.model.loading.complete import (
     commit_of,
-    read_checkpoint,
     require_complete,
+    stored_dtypes,
+    weight_files,
 )
 from squashlens.model.loading.gguf import ORIGIN
 from squashlens.model.loading.sources import (
     access_error,
     hub_commit,
-    nearest,
     require_revisions,
     source_of,
 )
@@ -42,16 +42,10 @@ TOKENIZERS = (
     "vocab.json",
     "tokenizer_config.json",
 )
-TEXT = (
-    "ForCausalLM",
-    "LMHeadModel",
-)  # how the names of classes end that are language models alone
-SPREADS = (
-    "auto",
-    "balanced",
-    "balanced_low_0",
-    "sequential",
-)  # ways of accelerate to spread a model over devices
+# How the names of classes end that are language models alone.
+TEXT = ("ForCausalLM", "LMHeadModel")
+# Ways of accelerate to spread a model over devices.
+SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")
 
 
 @validated
@@ -105,16 +99,12 @@ def load(
     >>> model.cfg.n_layers
     6
     """
-    if isinstance(device, Mapping) and not device:
-        raise InputError(
-            "device={} names no device.",
-            "Give a device for each module, 'auto' or a device.",
-        )
-    place = None if isinstance(device, Mapping) or device in SPREADS else device
-    device_map = device if place is None else None
-    device = device_named(
-        ("cuda" if torch.cuda.is_available() else "cpu") if place is None else place
-    )
+    device_map = None
+    named: Any = device
+    if device is None or isinstance(device, Mapping) or device in SPREADS:
+        device_map = device
+        named = "cuda" if torch.cuda.is_available() else "cpu"
+    place = device_named(named)
     dtype = dtype_to_run_in(dtype)
     with torch.inference_mode(False), _uncollected(), _libraries_silenced():
         origin = source_of(name)
@@ -124,35 +114,28 @@ def load(
         _require_decoder(config, source)
         empty = _on_no_device(config, source)
         if device_map is None:  # accelerate checks the memory itself
-            _require_fit(empty, origin.label, device, dtype)
+            _require_fit(empty, origin.label, place, dtype)
+        # Before the weights, since a damaged one costs less time then.
+        tokenizer = _read_tokenizer(source, revision)
         try:
-            # Before the weights, since a damaged one costs less time then.
-            tokenizer = _read_tokenizer(source, revision)
+            whole = _plain(source, config, device_map, dtype, revision)
+            if device_map is None:
+                whole.to(place)
             model = _bridge(
-                source, config, tokenizer, device, device_map, dtype, revision, verify
+                whole.eval().requires_grad_(False), source, tokenizer, verify
             )
-            model.cfg.model_name = origin.label
-            if origin.file is not None:
-                getattr(model.original_model.config, ORIGIN)["file"] = origin.file
-            return model
         except (SquashlensError, torch.OutOfMemoryError):
             raise
-        except (
-            RuntimeError,
-            TypeError,
-            KeyError,
-            IndexError,
-            AttributeError,
-            ValueError,
-            AssertionError,
-        ) as error:
-            reason = (
-                f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
-            )
+        except (*FAILURES, AssertionError) as error:
+            reason = f"{type(error).__name__}: {one_line(error)}"
             raise ModelAccessError(
                 f"{source} cannot be run in {dtype_name(dtype)} ({reason}).",
                 "Check config.json and the other files of the folder, or load it in another dtype.",
             ) from error
+        model.cfg.model_name = origin.label
+        if origin.file is not None:
+            getattr(model.original_model.config, ORIGIN)["file"] = origin.file
+        return model
 
 
 @contextmanager
@@ -176,38 +159,28 @@ def _libraries_silenced() -> Iterator[None]:
     """
     from transformers.utils import logging as transformers_logging
 
-    loggers = [
-        logging.getLogger(name)
-        for name in ("transformers", "accelerate", "torchao", "torch.utils._pytree")
-    ]
-    levels = [logger.level for logger in loggers]
-    bars = transformers_logging.is_progress_bar_enabled()
-    if not shown():
-        transformers_logging.disable_progress_bar()
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
+    with ExitStack() as stack:
+        for name in ("transformers", "accelerate", "torchao", "torch.utils._pytree"):
+            logger = logging.getLogger(name)
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.ERROR)
+        if transformers_logging.is_progress_bar_enabled() and not shown():
+            stack.callback(transformers_logging.enable_progress_bar)
+            transformers_logging.disable_progress_bar()
         yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-        if bars:
-            transformers_logging.enable_progress_bar()
 
 
 def _open_config(source: str, revision: str | None) -> Any:
     from transformers import AutoConfig
 
     if not Path(source).is_dir():
-        hub_commit(
-            source, revision
-        )  # which says within a second that a name is unknown
+        hub_commit(source, revision)  # says within a second that a name is unknown
     try:
         return AutoConfig.from_pretrained(
             source, revision=revision, trust_remote_code=False
         )
     except Exception as error:
-        raise access_error(source, error, nearest(source)) from error
+        raise access_error(source, error) from error
 
 
 def _read_tokenizer(source: str, revision: str | None) -> Any:
@@ -224,34 +197,26 @@ def _read_tokenizer(source: str, revision: str | None) -> Any:
         return AutoTokenizer.from_pretrained(
             source, revision=revision, trust_remote_code=False
         )
-    except BaseException as error:
-        if (
-            not isinstance(error, Exception)
-            and type(error).__name__ != "PanicException"
-        ):  # raised by Rust code
-            raise
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # Rust code raises some that are no `Exception`
         if not folder.is_dir():
             return None  # TransformerLens has ways to read some of the hub's
         raise ModelAccessError(
-            f"{source} cannot be opened: its tokenizer cannot be read ({' '.join(str(error).split())[:300]}).",
+            f"{source} cannot be opened: its tokenizer cannot be read ({one_line(error)}).",
             "Download or save it again.",
         ) from error
 
 
 def _require_decoder(config: Any, source: str) -> None:
-    named = getattr(config, "architectures", None)
-    if (
-        not isinstance(named, list)
-        or not named
-        or not all(isinstance(name, str) for name in named)
-    ):
+    if not getattr(config, "architectures", None):
         raise ModelAccessError(
             f"config.json of {source} names no class under architectures, so the model's class is unknown.",
             'Add the class that was saved, for example "architectures": ["LlamaForCausalLM"].',
         )
     if _auto_class(config) is None:
         raise ModelAccessError(
-            f"{source} is {named[0]}, not a decoder-only language model, and has none inside.",
+            f"{source} is {config.architectures[0]}, not a decoder-only language model, and has none inside.",
             "Use a decoder-only model, or a multimodal one around it: the measurements need causal attention.",
         )
 
@@ -265,11 +230,9 @@ def _auto_class(config: Any) -> Any:
         return None
     if config.architectures[0].endswith(TEXT):
         return AutoModelForCausalLM
-    return (
-        AutoModelForMultimodalLM
-        if type(config) in MODEL_FOR_MULTIMODAL_LM_MAPPING
-        else None
-    )
+    if type(config) in MODEL_FOR_MULTIMODAL_LM_MAPPING:
+        return AutoModelForMultimodalLM
+    return None
 
 
 def _language_model_of(whole: Any) -> Any:
@@ -296,10 +259,9 @@ def _language_model_of(whole: Any) -> Any:
             f"transformers has no language model for the text configuration of {name} ({config.model_type!r}).",
             "Use a checkpoint of a language model, or another multimodal model.",
         ) from error
-    complete = [module for module in whole.modules() if type(module) is type(tower)]
-    bases = [
-        module for module in whole.modules() if type(module) is type(tower.base_model)
-    ]
+    modules = list(whole.modules())
+    complete = [module for module in modules if type(module) is type(tower)]
+    bases = [m for m in modules if type(m) is type(tower.base_model)]
     head = whole.get_output_embeddings()
     if len(complete) == 1:
         tower = complete[0]
@@ -331,16 +293,13 @@ def _on_no_device(config: Any, source: str) -> Any:
         with torch.device("meta"):
             empty = _auto_class(config).from_config(config)
     except Exception as error:
-        raise access_error(source, error, nearest(source)) from error
+        raise access_error(source, error) from error
     built = type(empty).__name__
-    own_code = str(
-        (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM", built)
-    ).split(".")[-1]
-    if (
-        own_code != built
-    ):  # the checkpoint has its own code for a class that transformers lacks
+    code = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM", built)
+    # The checkpoint has its own code for a class that transformers lacks.
+    if str(code).rpartition(".")[2] != built:
         raise ModelAccessError(
-            f"{source} needs its own Python code ({own_code}), which squashlens does not run.",
+            f"{source} needs its own Python code ({code}), which squashlens does not run.",
             "Use a model built into transformers.",
         )
     if built not in config.architectures:
@@ -364,51 +323,8 @@ def _require_fit(
     write(
         f"{label}: {count / 1e6:,.1f} M parameters, {human(size)} in {kind}; {free} free on {device}"
     )
-    require_room(
-        size,
-        device,
-        f"{label} in {kind}",
-        "Use a smaller model, dtype=torch.bfloat16, or a larger device.",
-    )
-
-
-def _bridge(
-    source: str,
-    config: Any,
-    tokenizer: Any,
-    device: torch.device,
-    device_map: Any,
-    dtype: torch.dtype,
-    revision: str | None,
-    verify: bool,
-) -> Bridge:
-    whole = _plain(source, config, device_map, dtype, revision)
-    whole = (
-        (whole if device_map is not None else whole.to(device))
-        .eval()
-        .requires_grad_(False)
-    )
-    inner = _language_model_of(whole)
-    plain = shared_copy(whole) if verify else None
-    try:
-        model = _wrap(inner, source, tokenizer, inner.config._commit_hash or revision)
-    except torch.OutOfMemoryError:
-        raise
-    except (
-        ValueError,
-        RuntimeError,
-        AttributeError,
-        TypeError,
-    ) as error:  # also NotImplementedError
-        raise ModelAccessError(
-            f"TransformerLens cannot bridge {type(inner).__name__} ({str(error).splitlines()[0]}).",
-            "Use an architecture that it supports.",
-        ) from error
-    if plain is None:
-        accept_unverified(model)
-    else:
-        prove(model, plain)
-    return model
+    remedy = "Use a smaller model, dtype=torch.bfloat16, or a larger device."
+    require_room(size, device, f"{label} in {kind}", remedy)
 
 
 def _plain(
@@ -416,27 +332,27 @@ def _plain(
 ) -> Any:
     """Load the Hugging Face model, with every weight from the checkpoint."""
     try:
-        stored = read_checkpoint(source, revision, config)
-        commit = None if Path(source).is_dir() else commit_of(stored)
-        loaded: Any = _auto_class(
-            config
-        ).from_pretrained(
+        files = weight_files(source, revision, config)
+        dtypes = stored_dtypes(files)
+        commit = None if Path(source).is_dir() else commit_of(files[0])
+        model, report = _auto_class(config).from_pretrained(
             source,
             revision=commit or revision,
             dtype=dtype,
             device_map=device_map,
             attn_implementation="eager",
-            experts_implementation="eager",  # the grouped kernels have no float64 and no batched derivatives
+            # The grouped kernels have no float64 and no batched derivatives.
+            experts_implementation="eager",
             use_safetensors=True,
             trust_remote_code=False,
-            ignore_mismatched_sizes=True,  # so that the loading report lists them with all other problems
+            # So that the loading report lists them with all other problems.
+            ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
     except ModelAccessError:
         raise
-    except (
-        RuntimeError
-    ) as error:  # for example experts, which are stored one by one and then stacked
+    except RuntimeError as error:
+        # For example experts, which are stored one by one and then stacked.
         if "conversion" not in str(error):
             raise
         raise ModelAccessError(
@@ -445,33 +361,49 @@ def _plain(
             f"Check that config.json belongs to these weights. {AGAIN}",
         ) from error
     except (OSError, ValueError, ImportError) as error:
-        raise access_error(source, error, nearest(source)) from error
-    model, report = loaded
+        raise access_error(source, error) from error
     require_finite(model, source)
-    require_complete(model, report, stored, source)
-    model.config._commit_hash = (
-        commit  # for the provenance: a branch may point to other weights later
-    )
+    require_complete(model, report, dtypes, source)
+    # For the provenance: a branch may point to other weights later.
+    model.config._commit_hash = commit
     return model
 
 
-def _wrap(inner: Any, source: str, tokenizer: Any, revision: str | None) -> Bridge:
-    """Build the bridge. `boot_transformers` is not called: for a multimodal model it may install packages with pip."""
+def _bridge(whole: Any, source: str, tokenizer: Any, verify: bool) -> Bridge:
+    """The verified bridge around the language model of what was loaded."""
+    inner = _language_model_of(whole)
+    plain = shared_copy(whole) if verify else None
+    opened = _tokenizer_to_wrap(source, tokenizer, inner.config._commit_hash)
+    try:
+        model = bridge_around(inner, opened, source)
+    except torch.OutOfMemoryError:
+        raise
+    except FAILURES as error:
+        raise ModelAccessError(
+            f"TransformerLens cannot bridge {type(inner).__name__} ({one_line(error)}).",
+            "Use an architecture that it supports.",
+        ) from error
+    model.cfg.n_devices = len({*getattr(inner, "hf_device_map", {}).values()}) or 1
+    if opened is not None:
+        start_of(model, tokenizer)
+    if plain is None:
+        accept_unverified(model)
+    else:
+        prove(model, plain)
+    return model
+
+
+def _tokenizer_to_wrap(source: str, tokenizer: Any, commit: str | None) -> Any:
+    """The tokenizer with the option to add BOS, which TransformerLens wants, and which can read some of the hub's."""
     from transformer_lens.utilities.hf_utils import (
         autotokenizer_with_special_token_compat,
     )
 
-    opened = tokenizer
     if adds_bos(tokenizer):
-        opened.add_bos_token = True  # Gemma's adds it without the option
+        tokenizer.add_bos_token = True  # Gemma's adds it without the option
     elif tokenizer is not None or not Path(source).is_dir():
-        # TransformerLens wants a tokenizer with the option to add BOS, and can read some of the hub's that need help.
         with suppress(ValueError):
-            opened = autotokenizer_with_special_token_compat(
-                source, revision=revision, add_bos_token=True, trust_remote_code=False
+            return autotokenizer_with_special_token_compat(
+                source, revision=commit, add_bos_token=True, trust_remote_code=False
             )
-    model = bridge_around(inner, opened, source)
-    model.cfg.n_devices = len(set(getattr(inner, "hf_device_map", {}).values())) or 1
-    if opened is not None:
-        start_of(model, tokenizer)
-    return model
+    return tokenizer

@@ -13,9 +13,8 @@ from squashlens.model.memory import require_room
 from squashlens.model.native import is_native
 from squashlens.model.verify import require_sound
 
-APART = (
-    2**16
-)  # between seeds that users give and one that is drawn in the place of the model's own
+# Between seeds that users give and one that is drawn in the place of the model's own.
+APART = 2**16
 
 
 @torch.inference_mode(False)
@@ -27,11 +26,12 @@ def with_random_weights(model: Bridge, seed: int) -> Bridge:
     A model with these very weights is no baseline of itself: then the seed is larger by `APART`.
     """
     wrapped: Any = model.original_model
-    dtype, device = dtype_of(model), device_of(model)
-    count = sum(p.numel() for p in wrapped.parameters())
-    remedy = "Use a larger device, or n_random_models=0, which gives no verdict about what is represented."
+    size = sum(p.numel() for p in wrapped.parameters()) * dtype_of(model).itemsize
     require_room(
-        count * dtype.itemsize, device, "A second model with random weights", remedy
+        size,
+        device_of(model),
+        "A second model with random weights",
+        "Use a larger device, or n_random_models=0, which gives no verdict about what is represented.",
     )
     made = _native(model, seed) if is_native(model) else _drawn(model, seed)
     if all(map(torch.equal, made.parameters(), model.parameters())):
@@ -64,11 +64,6 @@ def _native(model: Bridge, seed: int) -> Bridge:
 
     config = copy.deepcopy(model.cfg)
     config.seed, config.init_weights = seed, True
-    untrained = boot(
-        config,
-        device=device_of(model),
-        dtype=dtype_of(model),
-        model_name=f"random weights {seed}",
-    )
-    untrained.eval().requires_grad_(False)
-    return untrained
+    name = f"random weights {seed}"
+    where = {"device": device_of(model), "dtype": dtype_of(model)}
+    return boot(config, model_name=name, **where).eval().requires_grad_(False)

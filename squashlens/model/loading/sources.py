@@ -12,26 +12,19 @@ from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 from squashlens import zoo
 from squashlens._typing import short_repr
 from squashlens.bars import shown, write
-from squashlens.errors import InputError, ModelAccessError
-from squashlens.model.finite import AGAIN
+from squashlens.errors import InputError, ModelAccessError, one_line
 from squashlens.model.loading import cache as kept_folders
 from squashlens.model.loading.complete import refuse_adapter
 from squashlens.model.loading.gguf import convert, is_gguf
 from squashlens.model.loading.packaged import PACKAGED, located
 
-LEFT_OUT = (
-    ".md",
-    ".txt",
-    ".py",
-    ".bin",
-    ".pt",
-    ".h5",
-    ".msgpack",
-)  # files that `load` does not read
+# Files that `load` does not read.
+LEFT_OUT = (".md", ".txt", ".py", ".bin", ".pt", ".h5", ".msgpack")
 READ_ANYWAY = ("merges.txt", "vocab.txt")
 
 
@@ -52,36 +45,35 @@ def source_of(name: str | Path) -> Source:
     if text in zoo.bundled():
         return Source(str(zoo.folder(text)), str(zoo.folder(text)))
     path = Path(os.path.expanduser(text))
-    if os.path.isdir(
-        path
-    ):  # which is false, and no error, for a name that no path can have
-        if not os.path.isfile(path / "config.json"):
-            refuse_adapter(str(path), None)
-            files = sorted(map(str, path.glob("*.gguf")))
-            other = (
-                f"the GGUF file: {files[0]!r}."
-                if files
-                else "the folder that `save_pretrained` wrote."
-            )
-            raise ModelAccessError(f"{path} has no config.json.", f"Give {other}")
+    # Not `path.is_dir()`, which is an error for a name that no path can have.
+    if os.path.isdir(path):
+        _require_config(path)
         resolved = str(path.resolve())  # the same name for every way to write the path
         return Source(resolved, resolved)
     if text in PACKAGED:
         return _packaged(text)
     if os.path.isfile(path):
         return _from_file(path.resolve())
-    looks_local = (
-        isinstance(name, Path)
-        or path.is_absolute()
-        or text.startswith((".", "~"))
-        or path.suffix == ".gguf"
-    )
-    if looks_local or text.count("/") > 1:
-        what = "file" if path.suffix == ".gguf" else "folder"
-        raise ModelAccessError(f"There is no {what} {text!r}.", nearest(text))
+    if path.suffix == ".gguf":
+        raise ModelAccessError(f"There is no file {text!r}.", nearest(text))
+    is_path = isinstance(name, Path) or path.is_absolute() or text[0] in ".~"
+    if is_path or text.count("/") > 1:
+        raise ModelAccessError(f"There is no folder {text!r}.", nearest(text))
     if difflib.get_close_matches(text.lower(), (*zoo.bundled(), *PACKAGED), cutoff=0.8):
         raise ModelAccessError(f"There is no model {text!r}.", nearest(text))
     return Source(text, text)
+
+
+def _require_config(folder: Path) -> None:
+    """Raise an error for a folder without a configuration, with what may be meant."""
+    if os.path.isfile(folder / "config.json"):
+        return
+    refuse_adapter(str(folder), None)
+    files = sorted(map(str, folder.glob("*.gguf")))
+    remedy = "Give the folder that `save_pretrained` wrote."
+    if files:
+        remedy = f"Give the GGUF file: {files[0]!r}."
+    raise ModelAccessError(f"{folder} has no config.json.", remedy)
 
 
 def require_revisions(name: str | Path, source: str, revision: str | None) -> None:
@@ -141,60 +133,50 @@ def _converted(name: str, label: str, digest: str, make: Callable[[Path], None])
     return str(kept_folders.kept(label, digest, told))
 
 
-def access_error(source: str, error: Exception, near: str) -> ModelAccessError:
+def access_error(source: str, error: Exception) -> ModelAccessError:
     """The error that explains why a model could not be opened, from the exceptions of the libraries."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
-    chain, link = [], error
-    while link is not None and len(chain) < 10:
-        chain.append(link)
-        link = link.__cause__ or link.__context__  # pyright: ignore[reportAssignmentType]
+    chain = [error]
+    while (link := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(cast(Exception, link))
     messages = " ".join(f"{type(e).__name__}: {e}" for e in chain).lower()
-    if any(isinstance(e, GatedRepoError) for e in chain) or "gated repo" in messages:
-        return ModelAccessError(
-            f"{source} is gated: you must accept its licence first.",
+
+    def says(*words: str) -> bool:
+        return any(word in messages for word in words)
+
+    def has(kind: type[Exception]) -> bool:
+        return any(isinstance(e, kind) for e in chain)
+
+    near = nearest(source)
+    cause, remedy = f"{source} cannot be opened: {one_line(error)}", near
+    if has(GatedRepoError) or says("gated repo"):
+        cause = f"{source} is gated: you must accept its licence first."
+        remedy = (
             f"1. Accept the licence at https://huggingface.co/{source}. 2. Create a read token at "
-            "https://huggingface.co/settings/tokens. 3. Run `hf auth login` and paste the token, or set HF_TOKEN.",
+            "https://huggingface.co/settings/tokens. 3. Run `hf auth login` and paste the token, or set HF_TOKEN."
         )
-    if (
-        any(isinstance(e, RepositoryNotFoundError) for e in chain)
-        or "not a valid model identifier" in messages
-    ):
-        return ModelAccessError(
-            f"Hugging Face has no model {source!r} that you can access.",
-            f"{near} A private model needs a token: `hf auth login`.".lstrip(),
+    elif has(RepositoryNotFoundError) or says("not a valid model identifier"):
+        cause = f"Hugging Face has no model {source!r} that you can access."
+        remedy = f"{near} A private model needs a token: `hf auth login`."
+    elif says("trust_remote_code", "custom code"):
+        cause = f"{source} needs its own Python code, which squashlens does not run."
+        remedy = "Use a model built into transformers."
+    elif says("does not recognize this architecture", "unrecognized model"):
+        cause = (
+            f"The installed transformers does not know the architecture of {source}."
         )
-    if "trust_remote_code" in messages or "custom code" in messages:
-        return ModelAccessError(
-            f"{source} needs its own Python code, which squashlens does not run.",
-            "Use a model built into transformers.",
+        remedy = "Update transformers."
+    elif says("connect", "offline", "resolve", "timed out"):
+        cause = f"{source} is not on this machine and the Hugging Face hub cannot be reached."
+        remedy = f"{near} A Hugging Face name needs a connection to the internet."
+    elif Path(source).is_dir():
+        cause = (
+            f"{source} cannot be opened with its config.json "
+            f"({type(error).__name__}: {one_line(error)})."
         )
-    if (
-        "does not recognize this architecture" in messages
-        or "unrecognized model" in messages
-    ):
-        return ModelAccessError(
-            f"The installed transformers does not know the architecture of {source}.",
-            "Update transformers.",
-        )
-    if (
-        "connect" in messages
-        or "offline" in messages
-        or "resolve" in messages
-        or "timed out" in messages
-    ):
-        return ModelAccessError(
-            f"{source} is not on this machine and the Hugging Face hub cannot be reached.",
-            f"{near} A Hugging Face name needs a connection to the internet.",
-        )
-    if Path(source).is_dir():
-        reason = " ".join(str(error).split())[:300]
-        return ModelAccessError(
-            f"{source} cannot be opened with its config.json ({type(error).__name__}: {reason}).",
-            "Check that config.json belongs to these weights.",
-        )
-    first_line = (str(error).splitlines() or [""])[0]
-    return ModelAccessError(f"{source} cannot be opened: {first_line}", near or AGAIN)
+        remedy = "Check that config.json belongs to these weights."
+    return ModelAccessError(cause, remedy)
 
 
 def identity(name: str, revision: str | None = None) -> str:
@@ -207,16 +189,11 @@ def identity(name: str, revision: str | None = None) -> str:
     require_revisions(name, source, revision)
     if not Path(source).is_dir():
         return f"commit {hub_commit(source, revision)}"
-    shown = (
-        file
-        for file in Path(source).iterdir()
-        if file.is_file() and not file.name.startswith(".")
-    )
-    files = sorted(
-        file
-        for file in shown
-        if file.suffix not in LEFT_OUT or file.name in READ_ANYWAY
-    )
+    files: list[Path] = []
+    for file in sorted(Path(source).iterdir()):
+        is_read = file.suffix not in LEFT_OUT or file.name in READ_ANYWAY
+        if file.is_file() and is_read and not file.name.startswith("."):
+            files.append(file)
     whole = hashlib.sha256()
     for file in files:
         about = file.stat()
@@ -245,4 +222,4 @@ def hub_commit(source: str, revision: str | None) -> str:
             return Path(cached).parent.name
         return str(HfApi().model_info(source, revision=revision).sha)
     except Exception as error:  # the many errors of networks, of the hub and of names
-        raise access_error(source, error, nearest(source)) from error
+        raise access_error(source, error) from error

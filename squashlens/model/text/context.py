@@ -6,8 +6,8 @@ encoded as it follows others.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain, pairwise, takewhile
-from operator import eq
+from itertools import accumulate, chain, pairwise
+from os.path import commonprefix
 from typing import Any
 
 from jaxtyping import Int
@@ -21,19 +21,10 @@ from squashlens.records.sentences import escape
 from squashlens.sequences import Ids
 
 UNFINISHED = "\ufffd"  # a decoder's sign for a part of a character
-SPACES = (
-    " ",
-    "▁",
-    "Ġ",
-    "<0x20>",
-)  # how entries of a vocabulary begin that have a space of their own
-NEUTRAL = (
-    "\n",
-    "1",
-    "a",
-    ".",
-    "",
-)  # what a text is encoded after where it must not merge: none merges with all
+# How entries of a vocabulary begin that have a space of their own.
+SPACES = (" ", "▁", "Ġ", "<0x20>")
+# What a text is encoded after where it must not merge: none merges with all.
+NEUTRAL = ("\n", "1", "a", ".", "")
 NEAR = 64  # tokens at the end of a prompt that are encoded and decoded with the text after it
 
 
@@ -52,9 +43,8 @@ def texts_in_context(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     Of the text of the first tokens, the sign for an unfinished character is not in the whole text, and a real one is.
     """
     whole = decoded(tokenizer, ids)
-    shared = [
-        _shared(decoded(tokenizer, ids[:end]), whole) for end in range(1, len(ids) + 1)
-    ]
+    ends = range(1, len(ids) + 1)
+    shared = [_shared(decoded(tokenizer, ids[:end]), whole) for end in ends]
     return [whole[start:end] for start, end in pairwise([0, *accumulate(shared, max)])]
 
 
@@ -85,10 +75,9 @@ def tokenize_after(model: Bridge, ids: Sequence[int], text: str) -> Ids:
     for contexts in ([prompt], NEUTRAL):
         if exact := _with_this_text(model, near, contexts, text):
             return exact
-    if own := _continuation(model, prompt, text):
-        return (
-            own  # the tokenizer writes the text in another way, such as in lower case
-        )
+    if tokens := _continuation(model, prompt, text):
+        # The tokenizer writes the text in another way, such as in lower case.
+        return tokens
     nearest = text_after(tokenizer, near, encode(model, text))
     raise InputError(
         f"No tokens have the text {short_repr(text)} after a prompt that ends in {prompt[-20:]!r}.",
@@ -108,23 +97,24 @@ def _with_this_text(
 ) -> Ids:
     """The fewest ids that have exactly this text after `ids`, of those that it has after several contexts; or none."""
     tokenizer = require_tokenizer(model)
-    every = [
-        tokens
-        for context in contexts
-        if (tokens := _continuation(model, context, text))
-    ]
-    exact = [tokens for tokens in every if text_after(tokenizer, ids, tokens) == text]
+    exact: list[Ids] = []
+    for context in contexts:
+        tokens = _continuation(model, context, text)
+        if tokens and text_after(tokenizer, ids, tokens) == text:
+            exact.append(tokens)
     return min(exact, key=len, default=())
 
 
 def end_of(model: Bridge, ids: Sequence[int]) -> Ids:
     """The last tokens of a prompt, from the start of a character on; without those that begin every text."""
     tokenizer, start = require_tokenizer(model), start_of(model).ids
-    own = tuple(ids[len(start) :] if tuple(ids[: len(start)]) == start else ids)
-    ends = (own[at:] for at in range(max(0, len(own) - NEAR), len(own)))
-    return next(
-        (end for end in ends if not decoded(tokenizer, end).startswith(UNFINISHED)), own
-    )
+    ids = tuple(ids)
+    if ids[: len(start)] == start:
+        ids = ids[len(start) :]
+    for begin in range(max(0, len(ids) - NEAR), len(ids)):
+        if not decoded(tokenizer, ids[begin:]).startswith(UNFINISHED):
+            return ids[begin:]
+    return ids
 
 
 def neutral(model: Bridge) -> Ids:
@@ -143,9 +133,8 @@ def display_tokens(
     """Each token as printable text with its own space; control characters escaped, parts of a character in raw form."""
     rows = ids.tolist()
     before = () if model.tokenizer is None else neutral(model)
-    texts = {
-        token: _display(model.tokenizer, before, token) for token in {*chain(*rows)}
-    }
+    tokens = {*chain(*rows)}
+    texts = {token: _display(model.tokenizer, before, token) for token in tokens}
     return [[texts[token] for token in row] for row in rows]
 
 
@@ -174,8 +163,6 @@ def _has_space(tokenizer: Any, token: int) -> bool:
 
 def _shared(text: str, whole: str) -> int:
     """The number of characters with which both texts begin."""
-    return (
-        len(text)
-        if whole.startswith(text)
-        else sum(takewhile(bool, map(eq, text, whole)))
-    )
+    if whole.startswith(text):
+        return len(text)
+    return len(commonprefix([text, whole]))  # noqa: RUF071 - letters are meant

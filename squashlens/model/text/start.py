@@ -6,12 +6,12 @@ checkpoint's settings, and a text is tokenized to see what comes first. Results 
 differs.
 """
 
-import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from squashlens._typing import Bridge
+from squashlens.model.layout import kept_of
 from squashlens.remarks import remark
 
 
@@ -24,17 +24,13 @@ class Start:
     rule: str
 
 
-@dataclass
-class _Known:
-    """A tokenizer, its option `add_bos_token` as it was opened, and what it puts before texts with each option."""
+@dataclass(frozen=True)
+class Known:
+    """A tokenizer, its option `add_bos_token` as it was opened, and what it puts before a text then."""
 
     tokenizer: Any
-    opened_with: Any
-    starts: dict[Any, Start]
-
-
-# `bridge.tokenizer` can be replaced, and is then read again.
-_known: "weakref.WeakKeyDictionary[Any, _Known]" = weakref.WeakKeyDictionary()
+    option: Any
+    start: Start
 
 
 def start_of(model: Bridge, own: Any = None) -> Start:
@@ -42,17 +38,17 @@ def start_of(model: Bridge, own: Any = None) -> Start:
 
     If `model.tokenizer.add_bos_token` was changed, that decides.
     """
-    current = model.tokenizer
+    current, kept = model.tokenizer, kept_of(model)
     option = getattr(current, "add_bos_token", None)
-    if model not in _known or _known[model].tokenizer is not current:
-        _known[model] = _Known(current, option, {option: _read(model, current, own)})
-    known = _known[model]
-    if option not in known.starts:
-        usual = known.starts[known.opened_with]
-        ids = _ids_before_text(current) or ()
-        rule = f"model.tokenizer.add_bos_token = {option}: {list(ids)} before a text"
-        known.starts[option] = Start(ids, usual.bos, rule)
-    return known.starts[option]
+    # `bridge.tokenizer` can be replaced, and is then read again.
+    if kept.start is None or kept.start.tokenizer is not current:
+        kept.start = Known(current, option, _read(model, current, own))
+    start = kept.start.start
+    if option == kept.start.option:
+        return start
+    ids = _ids_before_text(current) or ()
+    rule = f"model.tokenizer.add_bos_token = {option}: {list(ids)} before a text"
+    return Start(ids, start.bos, rule)
 
 
 def adds_bos(tokenizer: Any) -> bool:
@@ -62,62 +58,48 @@ def adds_bos(tokenizer: Any) -> bool:
 
 
 def _read(model: Bridge, current: Any, own: Any) -> Start:
+    """What the checkpoint's tokenizer puts before a text; where there is none, TransformerLens's table decides."""
     table = int(bool(model.cfg.default_prepend_bos))
     named = f"TransformerLens's table for {type(model.original_model).__name__}"
-    config_bos = getattr(
-        getattr(model.original_model, "config", None), "bos_token_id", None
-    )
-    if current is None:
-        ids = (config_bos,) if table and isinstance(config_bos, int) else ()
-        return Start(ids, config_bos, f"no tokenizer; {named}: {table} BOS")
-    own = _of_the_same_tokens(own or _with_checkpoint_settings(model, current), current)
-    tokenizer = own or current
-    ids = _ids_before_text(tokenizer)
-    bos = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else config_bos
-    whose = (
-        "the checkpoint's tokenizer"
-        if own
-        else "the bridge's tokenizer (its checkpoint cannot be read)"
-    )
+    config = getattr(model.original_model, "config", None)
+    bos = getattr(config, "bos_token_id", None)
+    whose, ids = "no tokenizer", None
+    if current is not None:
+        own = own or _with_checkpoint_settings(current, config)
+        whose = "the checkpoint's tokenizer"
+        if own is None or not _has_the_same_tokens(own, current):
+            own = current
+            whose = "the bridge's tokenizer (its checkpoint cannot be read)"
+        ids = _ids_before_text(own)
+        bos = bos if own.bos_token_id is None else own.bos_token_id
     if ids is None:
-        ids = (bos,) if table and bos is not None else ()
-        return Start(ids, bos, f"{whose} failed on every text; {named}: {table} BOS")
+        failed = " failed on every text" if current is not None else ""
+        ids = (bos,) if table and isinstance(bos, int) else ()
+        return Start(ids, bos, f"{whose}{failed}; {named}: {table} BOS")
     rule = f"{whose}: {list(ids)} before a text"
-    return Start(
-        ids, bos, rule if len(ids) == table else f"{rule}; {named} differs: {table} BOS"
-    )
+    if len(ids) != table:
+        rule = f"{rule}; {named} differs: {table} BOS"
+    return Start(ids, bos, rule)
 
 
-def _with_checkpoint_settings(model: Bridge, current: Any) -> Any:
+def _with_checkpoint_settings(current: Any, config: Any) -> Any:
     """The tokenizer with the checkpoint's settings; None if it is not on this machine."""
     from transformers import AutoTokenizer
 
-    commit = getattr(
-        getattr(model.original_model, "config", None), "_commit_hash", None
-    )
     try:
         return AutoTokenizer.from_pretrained(
             current.name_or_path,
-            revision=commit,
+            revision=getattr(config, "_commit_hash", None),
             trust_remote_code=False,
             local_files_only=True,
         )
-    except (
-        Exception
-    ):  # the rule in the result says that the bridge's tokenizer was used
-        return None
+    except Exception:
+        return None  # the rule in the result says that the bridge's tokenizer was used
 
 
-def _of_the_same_tokens(own: Any, current: Any) -> Any:
-    """The checkpoint's tokenizer, unless the bridge has another one."""
-    if own is None or own is current:
-        return own
-    known = current.get_vocab()
-    return (
-        own
-        if all(known.get(token) == place for token, place in own.get_vocab().items())
-        else None
-    )
+def _has_the_same_tokens(own: Any, current: Any) -> bool:
+    """Whether the bridge has the checkpoint's tokenizer, and not another one."""
+    return own is current or own.get_vocab().items() <= current.get_vocab().items()
 
 
 def _ids_before_text(tokenizer: Any) -> tuple[int, ...] | None:
@@ -130,10 +112,9 @@ def _ids_before_text(tokenizer: Any) -> tuple[int, ...] | None:
         try:
             bare = list(tokenizer(text, add_special_tokens=False)["input_ids"])
             whole = list(tokenizer(text)["input_ids"])
-        except (
-            Exception
-        ):  # a word-level tokenizer without an unknown token raises its library's error
-            bare, whole = [], []
+        except Exception:  # noqa: S112
+            # A word-level tokenizer without an unknown token raises its library's error.
+            continue
         if not bare or special & set(bare):
             continue
         for start in range(len(whole) - len(bare) + 1):
@@ -152,28 +133,26 @@ def _texts(tokenizer: Any) -> Iterator[str]:
 
 def warn_of_start(model: Bridge, rows: list[list[int]]) -> None:
     """Warn if ids do not begin as this model's tokenizer begins a text. One BOS that it does not add is common."""
-    start, own = list(start_of(model).ids), start_of(model).bos
-    usual = [start] if start or own is None else [start, [own]]
-    odd = [
-        row
-        for row in rows
-        if not any(
-            row[: len(u)] == u and row[len(u) : len(u) + 1] != [own] for u in usual
+    start, bos = [*start_of(model).ids], start_of(model).bos
+    usual = [start] if start or bos is None else [start, [bos]]
+
+    def is_usual(row: list[int]) -> bool:
+        begins = (
+            row[: len(u)] == u and row[len(u) : len(u) + 1] != [bos] for u in usual
         )
-    ]
-    if not odd:
+        return any(begins)
+
+    odd = next((row for row in rows if not is_usual(row)), None)
+    if odd is None:
         return
-    whose = (
-        "this model, which has no tokenizer,"
-        if model.tokenizer is None
-        else "this model's tokenizer"
+    whose = "this model's tokenizer"
+    if model.tokenizer is None:
+        whose = "this model, which has no tokenizer,"
+    first = odd[: len(start) + 1]
+    text = (
+        f"A prompt begins with the ids {first}, and {whose} begins a text with {start or 'none'} (BOS: {bos}). It is "
+        "measured as it is."
     )
-    twice = own is not None and odd[0][: len(start) + 1] == [*start, own]
-    remark(
-        f"A prompt begins with the ids {odd[0][: len(start) + 1]}, and {whose} begins a text with "
-        f"{start or 'none'} (BOS: {own}). It is measured as it is."
-        + (
-            " Leave the BOS out of the text, or use `squashlens.prompts.tokenize(model, text, bos='none')`."
-            * twice
-        )
-    )
+    if bos is not None and first == [*start, bos]:
+        text += " Leave the BOS out of the text, or use `squashlens.prompts.tokenize(model, text, bos='none')`."
+    remark(text)

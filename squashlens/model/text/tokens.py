@@ -17,7 +17,7 @@ from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bos, Bridge, short_repr
 from squashlens.checks.arguments import is_tokenized
-from squashlens.errors import InputError, ModelAccessError
+from squashlens.errors import InputError, ModelAccessError, one_line
 from squashlens.model.anatomy import device_of, longest_prompt
 from squashlens.model.digests import digest
 from squashlens.model.proof import without_passes
@@ -42,7 +42,6 @@ ALLOWED = (
     "Give text, a list of texts, what a tokenizer returns, token ids as a list, nested list, NumPy array or tensor of "
     "integers, or several such lists."
 )
-WIDEST = 2**63  # larger ids do not fit into a tensor
 
 
 def each_of(prompts: Any) -> list[str] | list[list[int]]:
@@ -55,11 +54,8 @@ def each_of(prompts: Any) -> list[str] | list[list[int]]:
         return [prompts]
     if is_tokenized(prompts):
         return _without_padding(prompts)
-    if (
-        isinstance(prompts, list | tuple)
-        and prompts
-        and all(map(is_tokenized, prompts))
-    ):
+    is_list = isinstance(prompts, list | tuple)
+    if is_list and prompts and all(map(is_tokenized, prompts)):
         return [row for item in prompts for row in _without_padding(item)]
     items = _plain(prompts)
     if not isinstance(items, list):
@@ -67,16 +63,15 @@ def each_of(prompts: Any) -> list[str] | list[list[int]]:
             f"The prompts are of type {type(prompts).__name__}, which has no order of tokens.",
             ALLOWED,
         )
-    if all(isinstance(item, str) for item in items):
+    kinds = {"a list" if isinstance(x, list) else type(x).__name__ for x in items}
+    if kinds <= {"str"}:
         return items
-    if not any(isinstance(item, str | list) for item in items):
-        return [_ids(items)]
-    if all(isinstance(item, list) for item in items):
+    if kinds == {"a list"}:
         return [_ids(item) for item in items]
-    kinds = sorted(
-        {"a list" if isinstance(item, list) else type(item).__name__ for item in items}
-    )
-    raise InputError(f"The prompts are a mixture of {' and '.join(kinds)}.", ALLOWED)
+    if kinds & {"str", "a list"}:
+        mixture = " and ".join(sorted(kinds))
+        raise InputError(f"The prompts are a mixture of {mixture}.", ALLOWED)
+    return [_ids(items)]
 
 
 def _without_padding(tokenized: Tokenized) -> list[list[int]]:
@@ -85,53 +80,42 @@ def _without_padding(tokenized: Tokenized) -> list[list[int]]:
     if tokenized.get("attention_mask") is None:
         return rows
     shown = _plain(tokenized["attention_mask"])
-    masks = shown if shown and isinstance(shown[0], list) else [shown]
-    if [*map(len, masks)] != [*map(len, rows)]:
-        raise InputError(
-            "attention_mask and input_ids have different shapes.",
-            "Give both as the tokenizer does.",
-        )
-    seen = [[place for place, shown in enumerate(mask) if shown] for mask in masks]
-    if any(places and places[-1] - places[0] >= len(places) for places in seen):
-        raise InputError(
-            "attention_mask leaves out tokens between others, which is no padding.",
-            "Give the ids without these tokens, or hide them with `squashlens.hooks.mask_tokens`.",
-        )
-    return [
-        [row[place] for place in places] for row, places in zip(rows, seen, strict=True)
-    ]
+    masks = shown if isinstance(shown[0], list) else [shown]
+    kept: list[list[int]] = []
+    for row, mask in zip(rows, masks, strict=True):
+        places = [place for place, seen in enumerate(mask) if seen]
+        if places and places[-1] - places[0] >= len(places):
+            raise InputError(
+                "attention_mask leaves out tokens between others, which is no padding.",
+                "Give the ids without these tokens, or hide them with `squashlens.hooks.mask_tokens`.",
+            )
+        kept.append([row[place] for place in places])
+    return kept
 
 
 def _plain(value: Any) -> Any:
     """Tuples, tensors, and arrays of NumPy, pandas and xarray as lists of Python's texts and numbers, at all levels."""
     if isinstance(value, list | tuple):
-        rows = (
-            row[0]
-            if isinstance(row, Tensor | np.ndarray) and row.shape[:-1] == (1,)
-            else row
-            for row in value
-        )
-        return [
-            _plain(row) for row in rows
-        ]  # one prompt in a row, as `tokenize` returns it
+        return [_plain(_single_row(item)) for item in value]
     if isinstance(value, Tensor):
         return value.tolist()
     return np.asanyarray(value).tolist() if hasattr(value, "__array__") else value
 
 
+def _single_row(value: Any) -> Any:
+    """One prompt in a row, as `tokenize` returns it, without the row."""
+    is_row = isinstance(value, Tensor | np.ndarray) and value.shape[:-1] == (1,)
+    return value[0] if is_row else value
+
+
 def _ids(ids: list[Any]) -> list[int]:
     for token in ids:
-        if isinstance(token, bool) or not isinstance(token, int):
-            kind = (
-                "a list inside a list" if isinstance(token, list) else short_repr(token)
-            )
+        if type(token) is not int:
+            nested = isinstance(token, list)
+            kind = "a list inside a list" if nested else short_repr(token)
             raise InputError(
                 f"Token ids must be integers, got {kind} ({type(token).__name__}).",
                 ALLOWED,
-            )
-        if not -WIDEST <= token < WIDEST:
-            raise InputError(
-                f"{token} is not a token id.", "Give ids of the model's vocabulary."
             )
     return ids
 
@@ -198,29 +182,22 @@ def checked_ids(
 
 
 def _require_embedded(model: Bridge, least: int, largest: int) -> None:
-    """Raise an error if ids of this range have no embedding."""
+    """Raise an error if ids of this range have no embedding, with what to give instead."""
     last = int(model.cfg.d_vocab) - 1
-    if least < 0 or largest > last:
-        raise InputError(
-            f"Token ids run from {least} to {largest}, the vocabulary from 0 to {last}.",
-            _instead_of(model.tokenizer, largest)
-            if least >= 0
-            else "Leave out negative ids, such as padding.",
-        )
-
-
-def _instead_of(tokenizer: Any, token_id: int) -> str:
-    """What to give instead of an id that the model has no embedding for."""
-    if tokenizer is None:
-        return "Give ids of the vocabulary: this model has no tokenizer."
-    known = (
-        tokenizer.convert_ids_to_tokens(token_id)
-        if 0 <= token_id < len(tokenizer)
-        else None
+    if least >= 0 and largest <= last:
+        return
+    remedy = "Tokenize with this model's tokenizer."
+    if model.tokenizer is None:
+        remedy = "Give ids of the vocabulary: this model has no tokenizer."
+    elif least < 0:
+        remedy = "Leave out negative ids, such as padding."
+    elif largest < len(model.tokenizer):
+        name = model.tokenizer.convert_ids_to_tokens(largest)
+        remedy = f"Leave out {name!r}: the tokenizer knows this token, and the model has no embedding for it."
+    raise InputError(
+        f"Token ids run from {least} to {largest}, the vocabulary from 0 to {last}.",
+        remedy,
     )
-    if known is None:
-        return "Tokenize with this model's tokenizer."
-    return f"Leave out {known!r}: the tokenizer knows this token, and the model has no embedding for it."
 
 
 def rows_of(model: Bridge, prompts: Prompts) -> list[list[int]]:
@@ -270,14 +247,12 @@ def require_tokenizer(model: Bridge) -> Any:
 
 def tokenizer_digest(model: Bridge) -> str:
     """A digest of the whole tokenizer, eight hexadecimal digits, since answers that are stored as text depend on it."""
+    if model.tokenizer is None:
+        return "none"
     core = getattr(model.tokenizer, "backend_tokenizer", None)
     if core is not None:
         return digest(core.to_str())
-    return (
-        "none"
-        if model.tokenizer is None
-        else digest(sorted(model.tokenizer.get_vocab().items()))
-    )
+    return digest(sorted(model.tokenizer.get_vocab().items()))
 
 
 def encode(model: Bridge, text: str) -> list[int]:
@@ -314,20 +289,17 @@ def as_chat(model: Bridge, text: str) -> str:
             )
         )
     except Exception as error:  # the many errors of Jinja and of templates
-        why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ModelAccessError(
-            f"The chat template of this model cannot be used: {why}.",
+            f"The chat template of this model cannot be used: {type(error).__name__}: {one_line(error)}.",
             "Use template='none', or correct the template in its tokenizer_config.json.",
         ) from error
 
 
 def _warn_of_end(model: Bridge, last: list[int]) -> None:
     """Warn of a last token that is a space alone, where words begin with theirs."""
-    for token in {*vocabulary_of(model, last).values()} & {" ", "▁", "Ġ"}:
-        if model.tokenizer.convert_tokens_to_ids(f"{token}the") not in (
-            None,
-            model.tokenizer.unk_token_id,
-        ):
+    for space in {*vocabulary_of(model, last).values()} & {" ", "▁", "Ġ"}:
+        word = model.tokenizer.convert_tokens_to_ids(f"{space}the")
+        if word not in (None, model.tokenizer.unk_token_id):
             remark(
                 "A prompt ends with a space, which is a token of its own: words begin with theirs in this vocabulary, "
                 "so that none is expected after it. It is measured as it is; leave the space out if it is not meant."
@@ -336,36 +308,31 @@ def _warn_of_end(model: Bridge, last: list[int]) -> None:
 
 def _refuse_padding(model: Bridge, rows: list[list[int]]) -> None:
     """Raise an error for prompts that begin or end with the pad token, unless this token is used otherwise too."""
-    holder = (
-        getattr(model.original_model, "config", None)
-        if model.tokenizer is None
-        else model.tokenizer
-    )
+    config = getattr(model.original_model, "config", None)
+    holder = config if model.tokenizer is None else model.tokenizer
     pad = getattr(holder, "pad_token_id", None)
     padded = [number for number, row in enumerate(rows) if pad in (row[0], row[-1])]
     if pad is None or not padded or pad in _other_special(model):
         return
-    ends = " and ".join(
-        end for end, at in (("begins", 0), ("ends", -1)) if rows[padded[0]][at] == pad
-    )
+    row = rows[padded[0]]
+    ends = [end for end, at in (("begins", 0), ("ends", -1)) if row[at] == pad]
     name = "" if model.tokenizer is None else f" {model.tokenizer.pad_token!r}"
     which = f"Prompt {padded[0]}" if len(rows) > 1 else "The prompt"
     raise InputError(
-        f"{which} {ends} with the pad token{name} (id {pad}), which would be measured as text.",
+        f"{which} {' and '.join(ends)} with the pad token{name} (id {pad}), which would be measured as text.",
         "Give what the tokenizer returns, with its attention_mask, or the ids without padding.",
     )
 
 
 def _other_special(model: Bridge) -> set[int]:
     """The ids of tokens that begin or end a text, or stand for others, by tokenizer and configuration."""
+    inner = model.original_model
+    holders = [model.tokenizer]
+    holders += [getattr(inner, name, None) for name in ("config", "generation_config")]
     special: set[Any] = {*start_of(model).ids, start_of(model).bos}
-    names = [f"{name}_token_id" for name in ("bos", "eos", "unk", "sep", "cls", "mask")]
-    configured = [
-        getattr(model.original_model, name, None)
-        for name in ("config", "generation_config")
-    ]
-    for holder in (model.tokenizer, *configured):
-        for value in (getattr(holder, name, None) for name in names):
+    for name in ("bos", "eos", "unk", "sep", "cls", "mask"):
+        for holder in holders:
+            value = getattr(holder, f"{name}_token_id", None)
             special |= {*value} if isinstance(value, list | tuple) else {value}
     return special
 
@@ -376,9 +343,8 @@ def vocabulary_of(model: Bridge, ids: Collection[int]) -> dict[int, str]:
         return {}
     known = sorted(i for i in {*ids} if 0 <= i < int(model.cfg.d_vocab))
     entries = model.tokenizer.convert_ids_to_tokens(known)
-    return {
-        i: entry for i, entry in zip(known, entries, strict=True) if entry is not None
-    }
+    named = zip(known, entries, strict=True)
+    return {token: entry for token, entry in named if entry is not None}
 
 
 def require_same_vocabulary(model: Bridge, sequence: GrowingSequence) -> None:
@@ -410,12 +376,11 @@ def refuse_unknown_words(core: Any, text: str, special: Iterable[str]) -> None:
     if not unknown:
         return
     near = difflib.get_close_matches(unknown[0], core.get_vocab(), n=3, cutoff=0.5)
-    hint = (
-        f"Similar words: {', '.join(near)}."
-        if near
-        else "`model.tokenizer.get_vocab()` lists the words."
-    )
-    plural = f" (and {len(set(unknown)) - 1} more)" if len(set(unknown)) > 1 else ""
+    hint = "`model.tokenizer.get_vocab()` lists the words."
+    if near:
+        hint = f"Similar words: {', '.join(near)}."
+    others = len({*unknown}) - 1
+    more = f" (and {others} more)" if others else ""
     raise InputError(
-        f"The word {unknown[0]!r}{plural} is not in this model's vocabulary.", hint
+        f"The word {unknown[0]!r}{more} is not in this model's vocabulary.", hint
     )

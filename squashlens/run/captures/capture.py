@@ -6,6 +6,7 @@ and an error is raised if they do not fit.
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any, overload
 
 import torch
@@ -15,11 +16,7 @@ from typing_extensions import TypeAliasType
 from squashlens._typing import Baselines, Bridge, Passes, Tensors, several
 from squashlens.bars import write
 from squashlens.errors import InputError
-from squashlens.model.anatomy import (
-    check_layer,
-    dtype_of,
-    pattern_site,
-)
+from squashlens.model.anatomy import check_layer, pattern_site
 from squashlens.model.memory import human, require_room
 from squashlens.model.proof import public
 from squashlens.model.text.tokens import Prompts, each_of, tokenize
@@ -153,12 +150,10 @@ def capture(
 
 def _require_options_of(options: Mapping[str, Any], belongs: str, given: str) -> None:
     """Raise an error for an option that applies only to the other kind of capture."""
-    usual = {
-        name: parameter.default
-        for name, parameter in inspect.signature(capture).parameters.items()
-    }
+    parameters = inspect.signature(capture).parameters
     for name, value in options.items():
-        if value is not usual[name] and value != usual[name]:
+        usual = parameters[name].default
+        if value is not usual and value != usual:
             raise InputError(
                 f"{name}= applies only to the capture of {belongs}, and {given} was given.",
                 "Leave it out.",
@@ -173,34 +168,30 @@ def _of_prompt(
 ) -> Capture:
     ids = tokenize(run.model, prompts)
     top = run.n_blocks
-    chosen = (
-        range(top + 1)
-        if layers is None
-        else [check_layer(layer, run.model, "layers") for layer in layers]
-    )
-    blocks = [layer for layer in chosen if layer < top] if "patterns" in kinds else []
-    n_streams = len(chosen) + 1 if "residuals" in kinds else 0
-    size = estimate(run, ids.shape, n_streams=n_streams, n_patterns=len(blocks))
-    require_room(
-        size,
-        torch.device("cpu"),
-        "This capture",
-        "Use fewer layers=, or keep='residuals'.",
-    )
-    if size > REPORT_ABOVE:
-        write(f"capture: storing {human(size)} in CPU memory")
+    chosen = list(range(top + 1))
+    if layers is not None:
+        chosen = [check_layer(layer, run.model, "layers") for layer in layers]
     residuals: dict[int, Tensor] = {}
     patterns: dict[int, Tensor] = {}
     y: list[Tensor] = []
 
-    def keep(number: int, into: dict[int, Tensor]) -> Callable[[Tensor], None]:
-        return lambda tensor: into.update({number: tensor.detach().cpu()})
+    def keep(into: dict[int, Tensor], number: int, tensor: Tensor) -> None:
+        into[number] = tensor.detach().cpu()
 
     watch: list[tuple[str, Callable[[Tensor], None]]] = []
     if "residuals" in kinds:
-        watch += [(run.site(layer), keep(layer, residuals)) for layer in chosen]
+        watch += [(run.site(n), partial(keep, residuals, n)) for n in chosen]
         watch.append((run.site("y"), lambda tensor: y.append(tensor.detach().cpu())))
-    watch += [(pattern_site(block), keep(block, patterns)) for block in blocks]
+    n_streams = len(watch)
+    if "patterns" in kinds:
+        blocks = [layer for layer in chosen if layer < top]
+        watch += [(pattern_site(b), partial(keep, patterns, b)) for b in blocks]
+    n_patterns = len(watch) - n_streams
+    size = estimate(run, ids.shape, n_streams=n_streams, n_patterns=n_patterns)
+    remedy = "Use fewer layers=, or keep='residuals'."
+    require_room(size, torch.device("cpu"), "This capture", remedy)
+    if size > REPORT_ABOVE:
+        write(f"capture: storing {human(size)} in CPU memory")
     forward(run, ids, watch)
     return Capture(
         ids=ids.cpu(),
@@ -218,8 +209,6 @@ def estimate(
 ) -> int:
     """The size in bytes of a capture of this shape."""
     prompts, positions = shape
-    each_stream = prompts * positions * run.width
-    each_pattern = prompts * int(run.model.cfg.n_heads) * positions**2
-    return (n_streams * each_stream + n_patterns * each_pattern) * dtype_of(
-        run.model
-    ).itemsize
+    numbers = n_streams * positions * run.width
+    numbers += n_patterns * int(run.model.cfg.n_heads) * positions**2
+    return prompts * numbers * run.dtype.itemsize

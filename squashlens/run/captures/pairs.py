@@ -23,8 +23,8 @@ from squashlens.model.anatomy import (
     unseen_roundings,
 )
 from squashlens.model.text.tokens import checked_prompts, require_same_vocabulary
+from squashlens.run.activations import streams_at
 from squashlens.run.captured import CaptureBase, model_state
-from squashlens.run.forward import forward
 from squashlens.run.passes import read
 from squashlens.run.run import Run
 from squashlens.sequences import Branch, GrowingSequence, Ids
@@ -94,34 +94,27 @@ class Growing:
         self, sites: Sequence[str] = (), **options: Any
     ) -> tuple[Streams, Streams]:
         """The streams of v and of v* at every length."""
-        both = [
-            form(n)
-            for form in (self.sequence.plain, self.sequence.doubled)
-            for n in self.lengths
-        ]
-        found, half = self.streams(both, sites, **options), len(self.lengths)
-        return found.at(slice(half)), found.at(slice(half, None))
+        v = [self.sequence.plain(n) for n in self.lengths]
+        star = [self.sequence.doubled(n) for n in self.lengths]
+        both = self.streams([*v, *star], sites, **options)
+        return both.at(slice(len(v))), both.at(slice(len(v), None))
 
     def replayed(
         self, pairs: tuple[Streams, Streams], how_many: int, **options: Any
     ) -> "Replay":
         """Run some lengths again, alone or, if they ran alone, in two copies, which round otherwise, and compare."""
-        places = sorted(
-            {round(p) for p in np.linspace(0, len(self.lengths) - 1, how_many)}
-        )
+        last = len(self.lengths) - 1
+        places = sorted({round(p) for p in np.linspace(0, last, how_many)})
         chosen = replace(self, lengths=tuple(self.lengths[p] for p in places))
-        alone = pairs[0].route.startswith("separate")
-        again = chosen.pairs(
-            [*pairs[0].others], passes="separate", copies=2 if alone else 1, **options
+        v, star = pairs
+        copies = 2 if v.route.startswith("separate") else 1
+        v_again, star_again = chosen.pairs(
+            [*v.others], passes="separate", copies=copies, **options
         )
-        for first, second in zip(pairs, again, strict=True):
+        for first, second in ((v, v_again), (star, star_again)):
             _require_same(first.values[:, places], second.values, self.run.dtype)
-        return Replay(
-            tuple(places),
-            again[0].values,
-            again[1].values,
-            unseen_roundings(self.run.model),
-        )
+        unseen = unseen_roundings(self.run.model)
+        return Replay(tuple(places), v_again.values, star_again.values, unseen)
 
 
 @dataclass(frozen=True)
@@ -162,32 +155,23 @@ class PairCapture(CaptureBase):
     patterns: bool
     options: dict[str, Any]
 
-    def contents(self) -> Iterable[Tensor]:
-        every = [self.v, self.star, self.contrast, *self.unrelated]
-        found = [self.ids]
-        for streams in every:
-            if streams is not None:
-                found += [streams.values, *streams.others.values()]
-        if self.replay is not None:
-            found += [self.replay.v, self.replay.star]
-        return found if self.values is None else [*found, self.values]
-
     @property
     def layers(self) -> list[int]:
         return list(range(len(self.v.values) - 1))  # the last entry is y
 
     def on(self, device: torch.device) -> "PairCapture":
         """The same on a device; it is not checked again."""
-        replay = self.replay and replace(
-            self.replay, v=self.replay.v.to(device), star=self.replay.star.to(device)
-        )
-        contrast, unrelated = (
-            self.contrast and self.contrast.on(device),
-            tuple(s.on(device) for s in self.unrelated),
-        )
-        v, star = self.v.on(device), self.star.on(device)
+        replay = self.replay
+        if replay is not None:
+            v, star = replay.v.to(device), replay.star.to(device)
+            replay = replace(replay, v=v, star=star)
         return replace(
-            self, v=v, star=star, contrast=contrast, unrelated=unrelated, replay=replay
+            self,
+            v=self.v.on(device),
+            star=self.star.on(device),
+            contrast=self.contrast and self.contrast.on(device),
+            unrelated=tuple(streams.on(device) for streams in self.unrelated),
+            replay=replay,
         )
 
     def growing(self, run: Run) -> Growing:
@@ -209,13 +193,11 @@ class Pairs:
 
 def refuse_keywords_of_capture(arguments: Mapping[str, Any]) -> None:
     """Raise an error for keywords of `capture` beside a capture."""
-    given = [one.name for one in fields(Pairs) if one.name in arguments]
-    if given and any(
-        isinstance(argument, PairCapture) for argument in arguments.values()
-    ):
+    names = [option.name for option in fields(Pairs) if option.name in arguments]
+    if names and any(isinstance(a, PairCapture) for a in arguments.values()):
         raise InputError(
-            f"{given[0]}= says how a sequence is run, and a capture was given, which has been run.",
-            f"Give {given[0]}= to `capture`, or give the sequence in place of the capture.",
+            f"{names[0]}= says how a sequence is run, and a capture was given, which has been run.",
+            f"Give {names[0]}= to `capture`, or give the sequence in place of the capture.",
         )
 
 
@@ -265,15 +247,12 @@ def prepare_growing(
     """Check sequence and lengths before anything is run; a capture gives its sequence and its lengths."""
     sequence = sequence_of(given)
     if lengths is None:
-        lengths = (
-            given.lengths
-            if isinstance(given, PairCapture)
-            else range(1, len(sequence) + 1)
-        )
+        lengths = range(1, len(sequence) + 1)
+        if isinstance(given, PairCapture):
+            lengths = given.lengths
     chosen = distinct(tuple(sorted(lengths)), "lengths")
-    longest = [sequence.doubled(n) for n in chosen][
-        -1
-    ]  # raises an error for a length outside the sequence
+    # Each raises an error for a length outside the sequence.
+    *_, longest = [sequence.doubled(n) for n in chosen]
     ids = checked_prompts(run.model, torch.tensor([longest.ids(sequence.trunk)]))
     return Growing(run, sequence, chosen, ids, passes)
 
@@ -286,51 +265,44 @@ def capture_pairs(
     positive(pairs.noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
     growing = prepare_growing(run, sequence, pairs.lengths, pairs.passes)
     baselines = sorted(several(pairs.baselines))
-    contrasts = (
-        [growing.sequence.contrast(n) for n in growing.lengths]
-        if "contrast" in baselines
-        else []
-    )
-    v, star = growing.pairs(_attention_sites(growing.run) if patterns else ())
-    rng = Random(
-        f"unrelated {pairs.seed}"
-    )  # another random stream than the one of a sequence with this seed
-    draws = range(pairs.n_samples if "unrelated" in baselines else 0)
-    unrelated = [
-        replace(growing, sequence=growing.sequence.unrelated(rng)) for _ in draws
-    ]
+    v, star = growing.pairs(_attention_sites(run) if patterns else ())
+    contrast = replay = None
+    unrelated: list[Streams] = []
+    if "contrast" in baselines:
+        contrast = growing.streams(
+            [growing.sequence.contrast(n) for n in growing.lengths]
+        )
+    if "unrelated" in baselines:
+        # Another random stream than the one of a sequence with this seed.
+        rng = Random(f"unrelated {pairs.seed}")
+        for _ in range(pairs.n_samples):
+            other = replace(growing, sequence=growing.sequence.unrelated(rng))
+            plain = [other.sequence.plain(n) for n in other.lengths]
+            unrelated.append(other.streams(plain))
+    if pairs.noise_lengths:
+        replay = growing.replayed((v, star), pairs.noise_lengths)
+    options = vars(pairs) | {"baselines": baselines}
+    del options["lengths"]
     return PairCapture(
         sequence=growing.sequence,
         lengths=growing.lengths,
         ids=growing.ids,
         v=v,
         star=star,
-        contrast=growing.streams(contrasts) if contrasts else None,
-        unrelated=tuple(
-            own.streams([own.sequence.plain(n) for n in own.lengths])
-            for own in unrelated
-        ),
-        replay=growing.replayed((v, star), pairs.noise_lengths)
-        if pairs.noise_lengths
-        else None,
+        contrast=contrast,
+        unrelated=tuple(unrelated),
+        replay=replay,
         values=_values_along(growing) if patterns else None,
         patterns=patterns,
-        options={
-            name: value for name, value in vars(pairs).items() if name != "lengths"
-        }
-        | {"baselines": baselines},
+        options=options,
         **model_state(run.model),
     ).sealed()
 
 
 def branch_sites(run: Run, block: int) -> list[str]:
     """The hook points of what attention, and the MLP if there is one, add to the residual stream of a block."""
-    both = (f"blocks.{block}.{name}" for name in ("hook_attn_out", "hook_mlp_out"))
-    return [
-        site
-        for site in both
-        if site in run.model.hook_dict or site.endswith("attn_out")
-    ]
+    attention, mlp = f"blocks.{block}.hook_attn_out", f"blocks.{block}.hook_mlp_out"
+    return [attention, mlp] if mlp in run.model.hook_dict else [attention]
 
 
 def head_site(block: int) -> str:
@@ -340,27 +312,18 @@ def head_site(block: int) -> str:
 
 def _attention_sites(run: Run) -> list[str]:
     """Hook points of patterns, head outputs and stream additions of all blocks, and values and output of block 0."""
-    blocks = range(run.n_blocks)
-    sites = [
-        site
-        for b in blocks
-        for site in (pattern_site(b), head_site(b), *branch_sites(run, b))
-    ]
+    sites: list[str] = []
+    for b in range(run.n_blocks):
+        sites += [pattern_site(b), head_site(b), *branch_sites(run, b)]
     return list(dict.fromkeys([*sites, VALUE, OUTPUT]))
 
 
 def _values_along(growing: Growing) -> Tensor | None:
     """Block 0's values at every position before the last token of the longest v, in its own pass."""
-    v = growing.ids[:, :-1].to(growing.run.device)
+    run, v = growing.run, growing.ids[:, :-1]
     if v.shape[1] < 2:
         return None
-    kept: list[Tensor] = []
-    forward(
-        growing.run,
-        v,
-        [(VALUE, lambda values: kept.append(values[0, :-1].detach().cpu()))],
-    )
-    return kept[0]
+    return streams_at(run, v.to(run.device), [VALUE])[VALUE][0, :-1].cpu()
 
 
 def _require_same(shared: Tensor, separate: Tensor, dtype: torch.dtype) -> None:

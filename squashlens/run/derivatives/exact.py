@@ -8,7 +8,7 @@ function, for example a cast to half precision. `squashlens.hooks.rounding` roun
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ CERTIFIES = (
     "the exact derivative of the model with its stored weights and buffers, with the hooks on the model and the "
     "constants they hold, computed in float64 throughout"
 )
+EXPERTS = "_experts_implementation"
 JITTER = 4.0  # units in the last place; correct rounding is within 1/2
 
 
@@ -49,23 +50,16 @@ class Jittered(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         found = func(*args, **(kwargs or {}))
-        if (
-            not isinstance(found, Tensor)
-            or not found.is_floating_point()
-            or found.device != self.device
-        ):
+        is_number = isinstance(found, Tensor) and found.is_floating_point()
+        if not is_number or found.device != self.device:
             return found
         place = found.untyped_storage().data_ptr()
-        if any(
-            isinstance(a, Tensor) and a.untyped_storage().data_ptr() == place
-            for a in args
-        ):
+        given = [a for a in args if isinstance(a, Tensor)]
+        if any(a.untyped_storage().data_ptr() == place for a in given):
             return found
         drawn = torch.empty_like(found, device="cpu", requires_grad=False)
-        moved = drawn.uniform_(-JITTER, JITTER, generator=self.generator).to(
-            found.device
-        )
-        return found * (1 + torch.finfo(found.dtype).eps * moved)
+        drawn.uniform_(-JITTER, JITTER, generator=self.generator)
+        return found * (1 + torch.finfo(found.dtype).eps * drawn.to(found.device))
 
 
 @contextmanager
@@ -76,31 +70,19 @@ def in_float64(run: Run) -> Iterator[None]:
     Embeddings are widened row by row as they are looked up.
     """
     table = _table(run)
-    held = {
-        id(t): t
-        for t in _tensors(run)
-        if t.is_floating_point() and t.dtype != torch.float64 and t is not table
-    }
-    before = [(tensor, tensor.data) for tensor in held.values()]
-    experts = [
-        (c, c._experts_implementation)
-        for c in layout_of(run.model).configs
-        if hasattr(c, "_experts_implementation")
-    ]
-    try:
-        for tensor, narrow in before:
-            tensor.data = narrow.double()
-        for config, _ in experts:
-            config._experts_implementation = (
-                "eager"  # the grouped kernels have no float64
-            )
+    with ExitStack() as stack:
+        for tensor in {id(tensor): tensor for tensor in _tensors(run)}.values():
+            is_wide = tensor.dtype == torch.float64 or not tensor.is_floating_point()
+            if tensor is not table and not is_wide:
+                stack.callback(setattr, tensor, "data", tensor.data)
+                tensor.data = tensor.data.double()
+        for config in layout_of(run.model).configs:
+            if hasattr(config, EXPERTS):
+                stack.callback(setattr, config, EXPERTS, getattr(config, EXPERTS))
+                # The grouped kernels have no float64.
+                setattr(config, EXPERTS, "eager")
         with Wide():
             yield
-    finally:
-        for tensor, narrow in before:
-            tensor.data = narrow
-        for config, implementation in experts:
-            config._experts_implementation = implementation
 
 
 def _tensors(run: Run) -> Iterator[Tensor]:
@@ -108,11 +90,9 @@ def _tensors(run: Run) -> Iterator[Tensor]:
     yield from run.model.parameters()
     yield from run.model.buffers()
     for module in run.model.modules():
-        yield from (
-            value
-            for value in vars(module).values()
-            if isinstance(value, Tensor) and value.grad_fn is None
-        )
+        for value in vars(module).values():
+            if isinstance(value, Tensor) and value.grad_fn is None:
+                yield value
 
 
 def _table(run: Run) -> Tensor | None:
@@ -120,13 +100,11 @@ def _table(run: Run) -> Tensor | None:
 
     None if they are not in float32: some families cast their scale to the dtype of the table.
     """
+    if is_native(run.model):
+        return None
     plain: Any = run.model.original_model
-    table = (
-        None
-        if is_native(run.model)
-        else getattr(plain.get_input_embeddings(), "weight", None)
-    )
-    return table if table is not None and table.dtype == torch.float32 else None
+    table = getattr(plain.get_input_embeddings(), "weight", None)
+    return table if getattr(table, "dtype", None) == torch.float32 else None
 
 
 def require_one_device(run: Run) -> None:
@@ -156,16 +134,8 @@ def certifying(run: Run) -> Iterator[None]:
         )
     if dtype != torch.float64:
         table = _table(run)
-        size = 8 * sum(
-            parameter.numel()
-            for parameter in run.model.parameters()
-            if parameter is not table
-        )
-        require_room(
-            size,
-            run.device,
-            "The weights in float64",
-            "Use a device with more memory.",
-        )
+        widened = [p.numel() for p in run.model.parameters() if p is not table]
+        remedy = "Use a device with more memory."
+        require_room(8 * sum(widened), run.device, "The weights in float64", remedy)
     with in_float64(run):
         yield

@@ -9,6 +9,7 @@ one forward pass for every batch of cotangents.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,9 +32,8 @@ from squashlens.run.forward import run_to_y
 from squashlens.run.run import Run
 from squashlens.run.streamed import streamed, why_not_streamed
 
-Call = tuple[
-    Tensor, tuple[Any, ...], dict[str, Any]
-]  # the stream that enters a block, and what else it is given
+# The stream that enters a block, and what else it is given.
+Call = tuple[Tensor, tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,19 @@ class Replay:
     ) -> Iterator[Float[Tensor, "cotangent prompt position in"]]:
         """Cotangents at one token of `to`, or all, pulled back by `batch`; `by_layer` gets those at each input."""
         blocks = sorted(self.calls, reverse=True)
-        reached = (
-            None if query is None else slice(0, query + 1)
-        )  # cotangents stand at no later token
+        # Cotangents stand at no later token.
+        reached = None if query is None else slice(0, query + 1)
         for part in cotangents.split(batch):
             with torch.enable_grad(), self.running(reached=reached):
                 for block in blocks:
                     leaf, above = self.block(block, self.calls[block])
                     if block == blocks[0]:
-                        above = self.run.model.ln_final(above) if to == "y" else above
-                        above = above if query is None else above[:, query]
-                    ((part,),) = vjps(
-                        self.run, above, [leaf], part.to(above.device), len(part)
-                    )
+                        if to == "y":
+                            above = self.run.model.ln_final(above)
+                        if query is not None:
+                            above = above[:, query]
+                    arriving = part.to(above.device)
+                    ((part,),) = vjps(self.run, above, [leaf], arriving, len(part))
                     if by_layer is not None:
                         by_layer(block, part)
             yield part
@@ -81,10 +81,8 @@ class Replay:
             leaves.append(leaf_of(tensor))
             return leaves[0]
 
-        with attached(
-            self.run.model,
-            Hook("leaf", self.run.site(block), plant, checked=False),
-        ):
+        hook = Hook("leaf", self.run.site(block), plant, checked=False)
+        with attached(self.run.model, hook):
             left = self.run.model.blocks[block](entering, *more, **others)
         return leaves[0], left[0] if isinstance(left, tuple) else left
 
@@ -100,11 +98,10 @@ class Replay:
 
 def replayable(run: Run, hooks: Sequence[Hook | Recipe]) -> bool:
     """Whether blocks can be run again one by one: no hook would see it happen twice, and none needs patterns."""
-    sites = [
-        p
-        for h in expanded_hooks(run.model, split_frozen_attention(hooks)[1])
-        for p in h.points(run.n_blocks)
-    ]
+    _, others = split_frozen_attention(hooks)
+    sites: list[str] = []
+    for hook in expanded_hooks(run.model, others):
+        sites += hook.points(run.n_blocks)
     return (
         not run.hooks()
         and why_not_streamed(run.model, sites) is None
@@ -122,21 +119,19 @@ def record(
     """One forward pass, of which blocks `source` … `top` − 1 can be run again."""
     calls: dict[int, Call] = {}
 
-    def keep(block: int) -> Callable[..., None]:
-        def look(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            others = dict(kwargs)
-            entering, *more = args or [others.pop("hidden_states")]
-            calls[block] = (entering.detach(), tuple(more), others)
-
-        return look
+    def keep(
+        block: int, _module: Any, args: tuple[Any, ...], others: dict[str, Any]
+    ) -> None:
+        others = dict(others)
+        entering, *more = args or [others.pop("hidden_states")]
+        calls[block] = (entering.detach(), tuple(more), others)
 
     frozen, others = split_frozen_attention(hooks)
     replay = Replay(run, tuple(others), frozen, calls)
     with ExitStack() as stack:
         for b in range(source, top):
-            torch_hook(
-                stack, run.model.blocks[b], keep(b), before=True, with_kwargs=True
-            )
+            block = run.model.blocks[b]
+            torch_hook(stack, block, partial(keep, b), before=True, with_kwargs=True)
         with replay.running():
             run_to_y(run, ids.clone())
     return replay

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Target
-from squashlens.errors import SquashlensError, UnsoundModelError
+from squashlens.errors import UnsoundModelError, one_line
 from squashlens.model.agreement import is_finite
 from squashlens.model.hooking.hook import Hook, Recipe, split_frozen_attention
 from squashlens.model.hooking.standing import require_no_backward_hooks
@@ -47,46 +47,36 @@ def open_spans(
 ) -> dict[int, Span]:
     """One forward pass with `hooks`, cut at each of `bottoms`, up to `top`; `also` is watched, `within` a context."""
     require_no_backward_hooks(run.model)
-    leaves: dict[int, Tensor] = {}
-    outputs: dict[int, dict[Target, Tensor]] = {bottom: {} for bottom in bottoms}
+    spans: dict[int, Span] = {}
 
-    def plant(bottom: int) -> Callable[[Tensor], Tensor]:
-        def edit(tensor: Tensor) -> Tensor:
-            leaves[bottom] = leaf_of(tensor)
-            return leaves[bottom]
+    def plant(bottom: int, stream: Tensor) -> Tensor:
+        spans[bottom] = Span(leaf_of(stream), {})
+        return spans[bottom].leaf
 
-        return edit
+    def read(bottom: int, to: Target, stream: Tensor) -> None:
+        spans[bottom].outputs[to] = stream
 
-    def read(bottom: int, to: Target) -> Callable[[Tensor], None]:
-        return lambda tensor: outputs[bottom].update({to: tensor})
-
-    watch: list[Watch] = [(run.site(bottoms[0]), plant(bottoms[0]))]
-    for below, above in pairwise(
-        bottoms
-    ):  # what a span leads to is read before the next leaf takes its place
-        watch += [
-            (run.site(above), read(below, above)),
-            (run.site(above), plant(above)),
-        ]
-    watch.append((run.site(top), read(bottoms[-1], top)))
+    watch: list[Watch] = [(run.site(bottoms[0]), partial(plant, bottoms[0]))]
+    for below, above in pairwise(bottoms):
+        # What a span leads to is read before the next leaf takes its place.
+        watch.append((run.site(above), partial(read, below, above)))
+        watch.append((run.site(above), partial(plant, above)))
+    watch.append((run.site(top), partial(read, bottoms[-1], top)))
     if top == run.n_blocks:
-        watch.append((run.site("y"), read(bottoms[-1], "y")))
+        watch.append((run.site("y"), partial(read, bottoms[-1], "y")))
     frozen, others = split_frozen_attention(hooks)
-    with torch.enable_grad(), run.applied(*others):
-        try:
-            with within or nullcontext():
-                forward(run, ids.clone(), [*watch, *also], frozen=frozen)
-        except RuntimeError as error:
-            if within is None or isinstance(
-                error, SquashlensError | torch.OutOfMemoryError
-            ):
-                raise
-            raise UnsoundModelError(
-                f"{run.architecture} cannot be run with results that are moved by rounding "
-                f"({str(error).splitlines()[0][:200]}), so rounding in its derivative cannot be bounded.",
-                "Use `jacobian_norms`, which certifies nothing.",
-            ) from error
-    return {bottom: Span(leaves[bottom], outputs[bottom]) for bottom in bottoms}
+    try:
+        with torch.enable_grad(), run.applied(*others), within or nullcontext():
+            forward(run, ids.clone(), [*watch, *also], frozen=frozen)
+    except RuntimeError as error:
+        if within is None or isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise UnsoundModelError(
+            f"{run.architecture} cannot be run with results that are moved by rounding ({one_line(error)}), so "
+            "rounding in its derivative cannot be bounded.",
+            "Use `jacobian_norms`, which certifies nothing.",
+        ) from error
+    return spans
 
 
 def vjps(
@@ -118,9 +108,6 @@ def _pull(
     output: Tensor, leaves: Sequence[Tensor], cotangent: Tensor
 ) -> tuple[Tensor, ...]:
     rows = torch.autograd.grad(
-        output, leaves, cotangent, retain_graph=True, allow_unused=True
+        output, leaves, cotangent, retain_graph=True, materialize_grads=True
     )
-    return tuple(
-        torch.zeros_like(x) if row is None else row
-        for row, x in zip(rows, leaves, strict=True)
-    )
+    return tuple(rows)

@@ -15,8 +15,9 @@ without a norm, the right side is an upper bound, at most twice as large.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -34,6 +35,7 @@ from squashlens.theory.attention import Attention, unmasked
 EPS = torch.finfo(torch.float64).eps
 PRODUCTS = 16  # products of matrices, norms and gates that follow each other in a block, at most
 MOST = 0.1  # rounding beyond which nothing is certified
+QUERIES, SCORES = "hook_q", "hook_attn_scores"
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,11 @@ class Visibility:
             return rows | ((rows.double() @ self.keys.double()) > 0)
         n = rows.shape[1]
         places = torch.arange(n)
-        ahead = (
-            torch.where(rows, places, 2 * n).flip(1).cummin(dim=1).values.flip(1)
-        )  # the next one marked, if any
-        return ahead - places < (n if self.window is None else min(n, self.window))
+        # The next one that is marked; far beyond the end if there is none.
+        marked = torch.where(rows, places, 2 * n)
+        ahead = marked.flip(1).cummin(dim=1).values.flip(1)
+        reach = n if self.window is None else min(n, self.window)
+        return ahead - places < reach
 
 
 def visibilities(
@@ -75,27 +78,18 @@ def visibilities(
     def see(block: int, attention: Attention) -> None:
         n = slice(0, attention.queries.shape[2])
         keys = None if attention.mask is None else attention.visible(n, n).cpu()
-        found[block] = Visibility(
-            attention.largest_product(),
-            attention.queries.shape[-1],
-            attention.window,
-            keys,
-        )
+        product, width = attention.largest_product(), attention.queries.shape[-1]
+        found[block] = Visibility(product, width, attention.window, keys)
 
     with run.applied(*split_frozen_attention(hooks)[1]):
         forward(run, ids.clone(), [], on_attention=see)
     if not all(b in found for b in blocks):
         found = _written(run, ids, hooks, blocks)
     # A user's hook outside attention may lead where attention does not see, and by less than any sketch resolves.
-    points = (entry.partition(":")[0] for entry in run.hooks())
-    if not all(
-        point.endswith(("hook_attn_scores", "hook_pattern")) for point in points
-    ):
-        return {
-            block: replace(sight, window=None, keys=None)
-            for block, sight in found.items()
-        }
-    return found
+    inside = ("hook_attn_scores", "hook_pattern")
+    if all(name.partition(":")[0].endswith(inside) for name in run.hooks()):
+        return found
+    return {b: replace(sight, window=None, keys=None) for b, sight in found.items()}
 
 
 def tokens_reaching(
@@ -147,26 +141,13 @@ def _written(
     blocks: range,
 ) -> dict[int, Visibility]:
     """The same from the logits as the model writes them, hooks and all."""
-    seen: dict[str, Tensor] = {}
-
-    def keep(name: str) -> Callable[[Tensor], None]:
-        return lambda tensor: seen.update({name: tensor})
-
     attending = [b for b in blocks if pattern_site(b) in run.model.hook_dict]
-    names = {
-        b: (f"blocks.{b}.attn.hook_q", f"blocks.{b}.attn.hook_attn_scores")
-        for b in attending
-    }
-    missing = [
-        name
-        for pair in names.values()
-        for name in pair
-        if name not in run.model.hook_dict
-    ]
-    if not missing:
-        watch = [(name, keep(name)) for pair in names.values() for name in pair]
+    names = [f"blocks.{b}.attn.{name}" for b in attending for name in (QUERIES, SCORES)]
+    seen: dict[str, Tensor] = {}
+    if all(name in run.model.hook_dict for name in names):
+        watch = [(name, partial(seen.__setitem__, name)) for name in names]
         open_spans(run, ids, hooks, [blocks[0]], blocks[-1] + 1, watch)
-        missing = [name for pair in names.values() for name in pair if name not in seen]
+    missing = [name for name in names if name not in seen]
     if missing:
         raise UnsoundModelError(
             f"{run.architecture} has no {missing[0]}, from which its attention logits are computed, "
@@ -174,13 +155,15 @@ def _written(
             "Its derivative cannot be certified: use `jacobian_norms`.",
         )
     batch = cotangents_on_graph(run, 1, ids.shape[1])
-    found = {
-        b: _from(run, seen[queries], seen[scores], batch)
-        for b, (queries, scores) in names.items()
-    }
-    return {
-        b: found.get(b, Visibility(0.0, 0)) for b in blocks
-    }  # a block without attention has no logits
+    # A block without attention has no logits.
+    found = {b: Visibility(0.0, 0) for b in blocks}
+    for b in attending:
+        queries, scores = (
+            seen[f"blocks.{b}.attn.{QUERIES}"],
+            seen[f"blocks.{b}.attn.{SCORES}"],
+        )
+        found[b] = _from(run, queries, scores, batch)
+    return found
 
 
 def _from(
@@ -190,22 +173,21 @@ def _from(
     batch: int,
 ) -> Visibility:
     heads, n = scores.shape[1], scores.shape[-1]
-    flat = (
-        queries.detach().flatten(2).unflatten(-1, (heads, -1))
-    )  # position, head, coordinate
-    seen = unmasked(scores.detach())[0]
+    # position, head, coordinate
+    flat = queries.detach().flatten(2).unflatten(-1, (heads, -1))
+    lengths = flat.norm(dim=-1)
+    logits = scores.detach()
+    seen = unmasked(logits)[0]
     largest = 0.0
     for first in range(0, n, batch):
-        keys = range(first, min(n, first + batch))
+        keys = torch.arange(first, min(n, first + batch))
         cotangents = scores.new_zeros(len(keys), *scores.shape)
-        cotangents[torch.arange(len(keys)), ..., torch.tensor(list(keys))] = 1
+        cotangents[torch.arange(len(keys)), ..., keys] = 1
         for (rows,) in vjps(run, scores, [queries], cotangents, batch):
             slopes = rows.flatten(3).unflatten(-1, (heads, -1)).norm(dim=-1)[:, 0]
-            across = slopes * flat.norm(dim=-1)  # key, query, head
-            along = scores.detach()[0, :, :, keys.start : keys.stop].permute(2, 1, 0)
+            across = slopes * lengths  # key, query, head
+            along = logits[0, :, :, keys].permute(2, 1, 0)
             sizes = (across.square() + along.square()).sqrt()
-            largest = max(
-                largest,
-                sizes[seen[:, :, keys.start : keys.stop].permute(2, 1, 0)].max().item(),
-            )
+            visible = seen[:, :, keys].permute(2, 1, 0)
+            largest = max(largest, sizes[visible].max().item())
     return Visibility(largest, flat.shape[-1], keys=seen.any(dim=0).cpu())

@@ -18,10 +18,10 @@ from squashlens.measure.registration import measurement
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.model.memory import require_room
 from squashlens.records.labels import Variable
+from squashlens.run.activations import require_places, streams_at
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.forward import logits_of, require_understood
 from squashlens.run.run import Run
-from squashlens.run.streams import require_places, streams_at
 
 RANKS = 5  # tokens that a direction raises or lowers most
 COPIES = (

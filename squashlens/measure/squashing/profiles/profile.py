@@ -29,12 +29,12 @@ from squashlens.model.memory import human, require_room, to_cpu
 from squashlens.model.premises import require_paths, why_no_paths
 from squashlens.records.labels import Variable
 from squashlens.remarks import remark
+from squashlens.run.activations import untrained
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.captures.capture import REPORT_ABOVE
 from squashlens.run.derivatives.exact import CERTIFIES, certifying
 from squashlens.run.derivatives.visibility import visibilities
 from squashlens.run.run import Run
-from squashlens.run.untrained import untrained
 from squashlens.theory.bounds.path_sums import compositions
 from squashlens.theory.statistics.decay import ByDistance, Law
 from squashlens.theory.statistics.trends import with_ends

@@ -15,11 +15,11 @@ from squashlens.model import anatomy
 from squashlens.model.memory import to_cpu
 from squashlens.records.labels import MODEL_UNITS, Variable
 from squashlens.remarks import remark
+from squashlens.run.activations import streams_at, streams_of
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.forward import forward
 from squashlens.run.run import Run
 from squashlens.run.streamed import why_not_streamed
-from squashlens.run.streams import streams_at, streams_of
 from squashlens.theory.distances import distance, noise
 from squashlens.theory.spread import heads_of, spectrum
 
