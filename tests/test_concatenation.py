@@ -172,7 +172,8 @@ def test_answers_to_other_numbers_of_questions_are_counted_alone() -> None:
         for label, one in (("few", few), ("many", many))
     ]
     nested: Any = sl.results.concat(dict(zip("xy", apart, strict=True)), dim="half")
-    assert nested.sel(half="x", run="many")["accuracy"].isnull().all()
+    with pytest.raises(InputError, match="no joined part has them"):
+        sl.figures.of(nested.sel(half="x", run="many"))
     lengths: Any = sl.results.concat(
         {6: few.sel(length=6), 7: many.sel(length=7)}, dim="length"
     )

@@ -222,7 +222,7 @@ class Sheet:
         title = self.changes[panel.x]["title"]["text"]
         lines = 1 + title.count("<br>") if title else 0
         labels = max(steep, LINE * self.small)
-        return labels + self.size * (LINE * lines + 5 * PAD)
+        return labels + self.size * (LINE * lines + 2 * PAD)
 
     def legend_height(self) -> float:
         """The pixels that plotly's legend takes, about; its names are broken into lines that fit."""
@@ -270,13 +270,14 @@ class Sheet:
     def _stack(self, scale: float) -> float:
         """Put panels of these heights below each other; the height of all with what stands between them."""
         edges: dict[str, tuple[float, float]] = {}
-        down, end = 0.0, 0.0
+        down, end, below = 0.0, 0.0, 0.0
         for row in self.rows:
             if row is not self.rows[0]:
-                down = end + self.below(row) + self.above(row)
+                down = end + below + self.above(row)
             for block in row:
                 edges |= self._stack_block(block, down, scale)
             end = max(edges[block[-1].y][1] for block in row)
+            below = self.below(row)
             for block in row:  # the last panel of a shorter block is as low as others
                 edges[block[-1].y] = (edges[block[-1].y][0], end)
         for panel in self.page.panels:
