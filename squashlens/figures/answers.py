@@ -116,7 +116,7 @@ def error_by_length(found: xr.Dataset) -> go.Figure:
     for mode, (name, here) in zip(modes, named.items(), strict=True):
         look = style_of_mode(mode)[1]
         answers = here["error"].stack(answer=("length", "seed")).dropna("answer")
-        faint = look | {"colour": pale(look["colour"]), "size": 5, "opacity": 0.6}
+        faint: Any = look | {"colour": pale(look["colour"]), "size": 5, "opacity": 0.6}
         hover = "%{x} items: error %{y:.4g}"
         dots = curve(
             answers["length"].values,
@@ -197,7 +197,7 @@ def _near_right_answers(shares: xr.Dataset) -> tuple[xr.Dataset, dict[str, Any]]
     }
 
 
-def _add_bars(figure: go.Figure, shares: xr.Dataset, **place: int) -> None:
+def _add_bars(figure: go.Figure, shares: xr.Dataset, **place: Any) -> None:
     """Draw bars for given answers, and outlines for right answers."""
     names = [escape(shortened(str(value), LONG)) for value in shares["value"].values]
     blue = COLOURS["unrelated"]

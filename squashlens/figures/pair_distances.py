@@ -107,10 +107,9 @@ def _heads(collapse: xr.Dataset, at: int) -> list[go.Scatter]:
     """The mean over attention heads with its band: of the block that writes a layer, if it was not left out."""
     labels = {"block": max(at - 1, 0), "layer": at}
     dims = collapse["head_mean"].dims if "head_mean" in collapse else ()
-    label = {dim: labels[dim] for dim in dims if dim in labels}
-    if not label or any(
-        place not in collapse[dim].values for dim, place in label.items()
-    ):
+    label = {str(dim): labels[str(dim)] for dim in dims if dim in labels}
+    there = [place in collapse[dim].values for dim, place in label.items()]
+    if not label or not all(there):
         return []
     here = collapse[["head_mean", "head_min", "head_max"]].sel(label)
     return _by_length(here["head_mean"], "heads", here["head_min"], here["head_max"])
@@ -135,23 +134,22 @@ def _by_length(
     """A curve by length, with a band; the noise floor, which was measured at some lengths, has marks."""
     name, colour = NAMES[kind], COLOURS[kind]
     many = middle.size > MANY
-    if low is None and many and kind == "distance":
-        low = high = middle
+    banded = low is not None or (many and kind == "distance")
+    low = middle if low is None else low
+    high = middle if high is None else high
     if many:
         # Neighbours may alternate, as with separators after every third token: all of them would be one filled block.
-        low, high = (
-            end if end is None else _of_neighbours(end, how)
-            for end, how in ((low, "min"), (high, "max"))
-        )
+        low, high = _of_neighbours(low, "min"), _of_neighbours(high, "max")
         middle = _of_neighbours(middle, "median")
-    marked = kind == "noise_floor" or middle.size == 1
     look = {"width": 2.5 if kind == "distance" else 1.5, "colour": colour}
     drawn = line(middle, name, log=True, connectgaps=kind == "noise_floor", **look)
-    drawn.mode = "lines+markers" if marked else "lines"
-    if low is None or high is None:
+    marked = kind == "noise_floor" or middle.size == 1
+    drawn.update(mode="lines+markers" if marked else "lines")
+    if not banded:
         return [drawn]
-    ends = (np.where(end > 0, end, np.nan) for end in (low.values, high.values))
-    return [*band(drawn.x, *ends, colour, name), drawn]
+    bottom, top = low.where(low > 0).values, high.where(high > 0).values
+    x = middle[str(middle.dims[0])].values
+    return [*band(x, bottom, top, colour, name), drawn]
 
 
 def _of_neighbours(values: xr.DataArray, how: str) -> xr.DataArray:
@@ -160,7 +158,7 @@ def _of_neighbours(values: xr.DataArray, how: str) -> xr.DataArray:
     x = values[dim].values
     place = np.round(np.log(x / x[0]) / np.log(x[-1] / x[0]) * BINS)
     groups = values.assign_coords(place=(dim, place)).groupby("place")
-    lengths = xr.DataArray(x, dims=dim, coords={"place": (dim, place)}).groupby("place")
+    lengths = values[dim].assign_coords(place=(dim, place)).groupby("place")
     return getattr(groups, how)().assign_coords(place=lengths.median().values)
 
 

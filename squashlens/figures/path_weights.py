@@ -7,6 +7,7 @@ from plotly.colors import sample_colorscale
 
 from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import draws, of_one_prompt, tokens_of
+from squashlens.figures.drawing.page import traces_of
 from squashlens.figures.drawing.shapes import (
     curve,
     line,
@@ -125,7 +126,9 @@ def depth_limit(limit: xr.Dataset) -> go.Figure:
         law = here["rest"].sel(depth=later[0]) * predicted
         dotted = look | {"dash": "dot", "mode": "lines", "width": 1.5}
         figure.add_trace(line(law, name, **dotted))
-    values = [np.maximum(np.asarray(trace.y, float), LOWEST) for trace in figure.data]
+    values = [
+        np.maximum(np.asarray(trace.y, float), LOWEST) for trace in traces_of(figure)
+    ]
     figure.update_xaxes(
         steps(limit["depth"], "number of times the block's attention is applied")
     )

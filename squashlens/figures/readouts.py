@@ -1,6 +1,5 @@
 """Answers, probes and collapse by length: whether a count is answered, represented but not read out, or lost."""
 
-import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
@@ -92,13 +91,12 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
 
 def _share(found: xr.Dataset, name: str) -> xr.DataArray:
     """Values from 0 to 1 with their intervals, if there are several seeds; what is below 0 is 0."""
-    values = np.maximum(found[name].astype(float), 0)
+    values = found[name].astype(float).clip(min=0)
     if found.sizes["seed"] == 1:
         return values
     ends = with_interval(found, name).coords
-    return values.assign_coords(
-        {end: np.maximum(ends[end], 0) for end in ("low", "high") if end in ends}
-    )
+    there = [end for end in ("low", "high") if end in ends]
+    return values.assign_coords({end: ends[end].clip(min=0) for end in there})
 
 
 @draws("squashlens.probe", "r2: layer length", "r2_y: length")

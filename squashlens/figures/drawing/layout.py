@@ -13,7 +13,13 @@ import numpy as np
 import plotly.graph_objects as go
 
 from squashlens.errors import InputError
-from squashlens.figures.drawing.page import Page, Panel, axis_name, numbers_of
+from squashlens.figures.drawing.page import (
+    Page,
+    Panel,
+    axis_name,
+    numbers_of,
+    traces_of,
+)
 from squashlens.figures.drawing.text import EM, lines_of, wrap
 from squashlens.figures.drawing.themes import ASSUMED, INCH, SMALL, template
 
@@ -29,6 +35,7 @@ SMALLEST = 0.6  # share of its font size that text of a slide keeps
 MODE_BAR = 120.0  # pixels at the right of a title, where plotly shows its buttons in a notebook
 TALL = 1.1  # height of a narrow panel, in units of its width
 NAMES = 0.3  # of the width of a page, for the names of rows
+ENTRY = 19.0  # pixels of a line of the legend, at least
 STEEP = -60  # degrees of labels that do not fit side by side
 OURS = "panel"  # the name of the annotations that are written anew
 
@@ -36,7 +43,7 @@ OURS = "panel"  # the name of the annotations that are written anew
 def name_once(figure: go.Figure) -> None:
     """List each name once in the legend, by a trace that is seen there, and nothing if there is only one name."""
     names: set[str] = set()
-    for trace in figure.data:
+    for trace in traces_of(figure):
         edge = trace.type == "scatter" and trace.line.width == 0
         trace.showlegend = bool(trace.name) and not edge and trace.name not in names
         trace.legendgroup = trace.name
@@ -95,7 +102,7 @@ class Sheet:
         self.wide = 0.0  # pixels of a panel
         self.scale = 1.0
         self.lowest = math.inf
-        maps = [trace for trace in figure.data if trace.type == "heatmap"]
+        maps = [trace for trace in traces_of(figure) if trace.type == "heatmap"]
         self.barred = [trace for trace in maps if trace.showscale is not False]
         self.places: dict[str, tuple[int, int]] = {}  # row and column by x axis
         for down, row in enumerate(self.rows):
@@ -201,7 +208,7 @@ class Sheet:
         if ends:
             return abs(ends[1] - ends[0])
         side, values = name[0], [np.zeros(0)]
-        for trace in self.figure.data:
+        for trace in traces_of(self.figure):
             axis = axis_name(trace[f"{side}axis"] or side)
             if trace[side] is not None and self._scale(axis) == self._scale(name):
                 values.append(numbers_of(trace[side]))
@@ -228,13 +235,13 @@ class Sheet:
         """The pixels that plotly's legend takes, about; its names are broken into lines that fit."""
         if not cast(Any, self.figure.layout).showlegend:
             return 0.0
-        for trace in self.figure.data:
+        for trace in traces_of(self.figure):
             trace.name = trace.name and wrap(trace.name, self.width - 60, self.small)
-        listed = [trace.name for trace in self.figure.data if trace.showlegend]
+        listed = [trace.name for trace in traces_of(self.figure) if trace.showlegend]
         longest = max(len(html.unescape(name)) for name in listed)
         across = max(1, int(self.width / (45 + EM * self.small * longest)))
         rows = math.ceil(len(listed) / across)
-        return (LINE * self.small + 5) * rows + PAD * self.size
+        return max(ENTRY, LINE * self.small + 3) * rows + PAD * self.size
 
     @property
     def is_crowded(self) -> bool:

@@ -91,6 +91,11 @@ def reference(axis: str) -> str:
     return axis.replace("axis", "")
 
 
+def traces_of(figure: go.Figure) -> list[Any]:
+    """The traces of a figure."""
+    return list(cast(Any, figure.data))
+
+
 def axis_name(refers: str) -> str:
     """The name in the layout of what traces call x2."""
     return f"{refers[0]}axis{refers[1:]}"

@@ -16,6 +16,7 @@ from squashlens.figures.drawing.page import (
     axis_name,
     numbers_of,
     reference,
+    traces_of,
 )
 from squashlens.figures.drawing.style import dress
 
@@ -77,7 +78,7 @@ def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str) -> Blocks:
             axis = layout.get(old, {}) | {"anchor": names[reference(other)]}
             axis |= _renamed(axis, ("matches",), names)
             whole.update_layout({axis_name(names[reference(old)]): axis})
-    for trace in figure.data:
+    for trace in traces_of(figure):
         refers = {"xaxis": trace.xaxis or "x", "yaxis": trace.yaxis or "y"}
         new = copy.deepcopy(trace)
         whole.add_trace(new.update(_renamed(refers, ("xaxis", "yaxis"), names)))
@@ -135,7 +136,7 @@ def _kind(axis: Any) -> str:
 
 def _share_colours(whole: go.Figure) -> None:
     """Give maps of the same quantity one colour scale, and one colour bar, at the last."""
-    maps = [trace for trace in whole.data if trace.type == "heatmap"]
+    maps = [trace for trace in traces_of(whole) if trace.type == "heatmap"]
     maps = [trace for trace in maps if trace.showscale is not False]
     for name in {trace.colorbar.title.text for trace in maps}:
         same = [trace for trace in maps if trace.colorbar.title.text == name]

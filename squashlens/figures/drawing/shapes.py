@@ -56,12 +56,9 @@ def curve(
 def line(values: xr.DataArray, name: str = "", **style: Any) -> go.Scatter:
     """A curve over the dimension of an array, with error bars where it has intervals."""
     (dim,) = values.dims
-    bars = (
-        {}
-        if interval_note(values) == ""
-        else {"error_y": _bars(values, style["colour"])}
-    )
-    return curve(values[dim].values, values.values, name, **bars | style)
+    if interval_note(values):
+        style["error_y"] = _bars(values, style["colour"])
+    return curve(values[dim].values, values.values, name, **style)
 
 
 def _bars(values: xr.DataArray, colour: str) -> dict[str, Any]:
@@ -185,7 +182,7 @@ def name_rows(figure: go.Figure, names: Iterable[str], row: int | None = None) -
 
 
 def spread(
-    figure: go.Figure, level: int, name: str, values: Any, colour: str, **place: int
+    figure: go.Figure, level: int, name: str, values: Any, colour: str, **place: Any
 ) -> None:
     """Draw one row: faint dots for all values, a ring at their median, and a bar over their middle half."""
     there = values[np.isfinite(values)]

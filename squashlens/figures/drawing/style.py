@@ -100,7 +100,9 @@ def grid(
     the font size of a notebook, and `axes` are further arguments of plotly's `make_subplots`.
     """
     numbers = range(len(titles))
-    places = [{"row": 1 + at // columns, "col": 1 + at % columns} for at in numbers]
+    places: list[Any] = [
+        {"row": 1 + at // columns, "col": 1 + at % columns} for at in numbers
+    ]
     figure = make_subplots(rows=places[-1]["row"], cols=columns, **axes)
     shown: list[Any] = [figure.get_subplot(**place) for place in places]
     panels = [Panel(one.xaxis.plotly_name, one.yaxis.plotly_name) for one in shown]
