@@ -17,7 +17,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.figures.drawing.page_blocks import Page
+from squashlens.figures.drawing.page import Page
 from tests.measurements import ROWS, bundled, model, others, result, returns
 from tests.measurements import usual as with_arguments
 
@@ -147,22 +147,15 @@ def telling(figure: go.Figure) -> str:
         for name in layout.to_plotly_json()
         if name.startswith(("xaxis", "yaxis"))
     ]
-    page, lines = (
-        Page.of(figure),
-        [note.text for note in layout.annotations if note.name == "line"],
-    )
-    panels = [
-        text for panel in page.panels for text in (panel.head, panel.title)
-    ]  # their notes begin with sentences
-    texts = [page.title, page.notes, *panels, *lines, *axes]
+    page = Page.of(figure)
+    panels = [text for panel in page.panels for text in (panel.head, panel.title)]
+    texts = [page.title, *page.notes, *panels, *axes]
     bars = [one.colorbar.title.text for one in figure.data if "colorbar" in one]
     names = [one.name for one in figure.data]
     return re.sub(
         r"\s+",
         " ",
-        " | ".join(map(str, [*texts, *bars, *names]))
-        .replace("<br>", " ")
-        .replace("\u200b", ""),
+        " | ".join(map(str, [*texts, *bars, *names])).replace("<br>", " "),
     )
 
 
@@ -218,7 +211,7 @@ def test_an_option_that_changes_the_numbers_is_told(
     usually, figure = usual_figure(name), sl.figures.of(other)
     assert drawn(figure) == usually[0] or telling(figure) != usually[1], (
         f"The figure of {name} with {option} draws other numbers under the same words. Say the option in the long "
-        "name, or add it to PLACES or OPTIONS in squashlens/figures/drawing/notes.py."
+        "name: the line below the title has only options that are single values."
     )
 
 

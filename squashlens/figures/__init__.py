@@ -15,12 +15,8 @@ from squashlens.figures.answers import (
 from squashlens.figures.by_distance import (
     attention_heads,
     attention_sinks,
-    composition,
-    depth_limit,
-    hops,
     influence_by_distance,
     needle,
-    strongest_paths,
 )
 from squashlens.figures.comparisons import changes
 from squashlens.figures.drawing.saving import save
@@ -29,6 +25,12 @@ from squashlens.figures.pair_distances import (
     collapse_curve,
     collapse_heatmap,
     collapse_mechanism,
+)
+from squashlens.figures.path_weights import (
+    composition,
+    depth_limit,
+    hops,
+    strongest_paths,
 )
 from squashlens.figures.readouts import collapse_vs_readout, probe
 from squashlens.figures.separations import (
@@ -43,6 +45,7 @@ from squashlens.figures.synthetic import (
 from squashlens.figures.texts import repeat_tokenization
 from squashlens.figures.token_values import (
     attribution,
+    bound_against_jacobian,
     by_token,
     influence,
     jacobian,
@@ -59,6 +62,7 @@ __all__ = [
     "attention_heads",
     "attention_sinks",
     "attribution",
+    "bound_against_jacobian",
     "by_token",
     "changes",
     "collapse_curve",

@@ -8,17 +8,14 @@ from squashlens.checks.results import chosen
 from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of
-from squashlens.figures.drawing.shapes import MARKS, extremes, name_rows, spread
+from squashlens.figures.drawing.shapes import MARKS, name_rows, spread
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.themes import COLOURS
+from squashlens.figures.drawing.themes import COLOURS, GUIDE
 from squashlens.records.sentences import plural
 
-SHOWN = [-0.65, 1.65]  # of the effect that is retained
-MIXED = 0.1  # share of lengths with the other sign up to which medians over lengths are named
-# The name of each ablation.
+SHOWN = (-0.65, 1.65)  # of the effect that is retained
+# The name of each ablation. What is retained of none, separators and delete is 0, 1 and 0 by definition.
 NAMES = {
-    "none": "no separators",
-    "separators": "separators",
     "delete_keep_positions": "deleted, positions kept",
     "substitute": "replaced by another token",
     "extra_digits": "replaced by a digit",
@@ -30,11 +27,6 @@ NAMES = {
     "mean_residual": "mean residual streams",
     "resample_residual": "residual streams of another prompt",
 }
-ENDS = {
-    "none",
-    "separators",
-    "delete",
-}  # `retained` of these is 0, 1 and 0 by definition
 
 
 @draws(
@@ -59,65 +51,29 @@ def retained_by_kind(
     """
     at = chosen(ablation, "layer", layer)
     here = ablation.sel(layer=at)
-    rows, notes = (
-        {
-            str(edit): here["retained"].sel(edit=edit)
-            for edit in here["edit"].values
-            if edit not in ENDS
-        },
-        [],
-    )
+    rows = {str(edit): here["retained"].sel(edit=edit) for edit in here["edit"].values}
+    notes = [distance_of(ablation), MARKS]
     if "retained_from" in here:
         first = chosen(here, "from_block", from_block, last=False)
         hooks = here["retained_from"].sel(from_block=first)
         rows |= {str(hook): hooks.sel(hook=hook) for hook in here["hook"].values}
-        notes = [f"ablations by hooks act from block {first} on"]
+        notes.append(f"hooks act from block {first} on")
+    rows = {NAMES[kind]: values for kind, values in rows.items() if kind in NAMES}
     if not rows:
         raise InputError(
             "There is no ablation to draw.",
             "Call separator_ablation with at least one kind in kinds=.",
         )
-    figure, names = go.Figure(), [NAMES[kind] for kind in rows]
-    for row, (kind, values) in enumerate(rows.items()):
-        own = values.values[np.isfinite(values)]
-        spread(figure, row, NAMES[kind], own, COLOURS["path_bound"])
-    beyond = sum(
-        int(((values < SHOWN[0]) | (values > SHOWN[1])).sum())
-        for values in rows.values()
-    )
-    notes += [f"beyond the axis: {plural(beyond, 'dot')}"] * bool(beyond)
+    figure = go.Figure()
+    for row, (name, values) in enumerate(rows.items()):
+        spread(figure, row, name, values.values, COLOURS["path_bound"])
+    everything = np.concatenate([values.values for values in rows.values()])
+    beyond = int(((everything < SHOWN[0]) | (everything > SHOWN[1])).sum())
+    notes += [f"beyond the axis: {plural(beyond, 'dot')}"] if beyond else []
     for place in (0, 1):
-        figure.add_vline(
-            x=place, line={"color": COLOURS["null"], "dash": "dot", "width": 1}
-        )
-    figure.update_xaxes(
-        title="retained effect (0: as if deleted; 1: nothing changed)", range=SHOWN
-    )
-    name_rows(figure, names)
-    ends = here.reindex(edit=["none", "separators"])
-    effect = ends["distance"].diff("edit").where(ends["retained"].notnull())[0]
-    raised, lowered = int((effect > 0).sum()), int((effect < 0).sum())
-    says = f"The separators raise D at {raised} of {plural(effect.size, 'length')} and lower it at {lowered}."
-    middles = xr.DataArray(
-        [float(values.median()) for values in rows.values()], {"ablation": names}
-    )
-    if (
-        min(raised, lowered) <= MIXED * effect.size
-    ):  # an effect of two signs has no part that remains
-        says = (
-            f"{says} {extremes(middles, 'median of the effect that remains')}".rstrip()
-        )
-    says = (
-        says if ends["distance"].notnull().all() else ""
-    )  # a selection may leave out one of the two
+        figure.add_vline(x=place, line={"color": GUIDE, "dash": "dot", "width": 1.5})
+    axis = "retained effect (0: as if deleted; 1: nothing changed)"
+    figure.update_xaxes(title=axis, range=SHOWN)
+    name_rows(figure, rows)
     title = f"How much of the separators' effect remains, layer {at}"
-    return finish(
-        figure,
-        title,
-        30 * (len(rows) + 1),
-        ablation,
-        *MARKS,
-        distance_of(ablation),
-        *notes,
-        says=says,
-    )
+    return finish(figure, title, ablation, *notes, height=30 * (len(rows) + 1))

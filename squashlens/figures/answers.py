@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,14 +9,13 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens.errors import InputError
-from squashlens.figures.drawing.axes import text_axis
 from squashlens.figures.drawing.decorator import draws
-from squashlens.figures.drawing.shapes import curve, grid, interval
-from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import escape, label
+from squashlens.figures.drawing.shapes import curve, line, text_axis, with_interval
+from squashlens.figures.drawing.style import finish, grid
+from squashlens.figures.drawing.text import escape, label, shortened
 from squashlens.figures.drawing.themes import BROWN, COLOURS, pale, series
 from squashlens.records.provenance import facts_of
-from squashlens.records.sentences import listed, number, percent, plural
+from squashlens.records.sentences import percent
 from squashlens.tasks.reading import WHY
 from squashlens.theory.statistics.ranks import wilson
 
@@ -31,17 +29,15 @@ MODES = {
 UNREAD = "unread: mode length why"
 LENGTH = "length (items)"
 EVALUATE = "squashlens.evaluate"
-SAID = 4  # lines that the sentence tells one by one
 GROUP = (
     8  # neighbouring lengths that are drawn as one rate, if each has a single answer
 )
-QUARTILES = ("median_error", "error_q1", "error_q3")
 TEXTS = (
     "digits",
     "words",
 )  # readers whose answers are texts, even if they look like numbers
 WHOLE = re.compile(r"-?(?:0|[1-9]\d*)")
-LONG = 60  # characters of an answer in the hover text
+LONG, TICK = 60, 13  # characters of an answer in a hover text, and on an axis
 
 
 @draws(
@@ -56,101 +52,40 @@ def accuracy_by_length(found: Found) -> go.Figure:
     judged then.
     """
     several: Any = found  # by label
-    together = _modes_of(several.values())
-    pairs = [(text, mode) for text in several for mode in _modes_of([several[text]])]
-    figure, grouped, ends_of, drawn = (
-        go.Figure(),
-        False,
-        dict[str, list[str]](),
-        dict[str, xr.Dataset](),
-    )
-    first_shares: list[float] = []
-    last_shares: list[float] = []
-    for at, (text, mode) in enumerate(pairs):
-        mode_text, style = _style_of_mode(mode)
-        name = ", ".join([text] * bool(text) + [mode_text] * (len(together) > 1))
-        style: Any = series(at) if len(several) > 1 else style
-        here, many = (
-            several[text].sel(mode=mode),
-            several[text].sizes.get("seed", 1),
+    modes = modes_of(several.values())
+    named: dict[str, xr.Dataset] = {}
+    for text, mode in _pairs(several):
+        parts = (text, style_of_mode(mode)[0] if len(modes) > 1 else "")
+        named[", ".join(filter(None, parts))] = several[text].sel(mode=mode)
+    figure, notes = go.Figure(), [only(modes), "bars: 95 % intervals"]
+    for at, (name, here) in enumerate(named.items()):
+        look = (
+            style_of_mode(here["mode"].item())[1] if len(several) == 1 else series(at)
         )
-        lengths, ends = here["length"].values, ("", "_low", "_high")
-        share, low, high = (here[f"accuracy{end}"].values for end in ends)
-        texts = _rights(name, here, many)
-        if many == 1 and len(lengths) >= 2 * GROUP:
-            grouped, (lengths, share, low, high) = True, _rates(lengths, share)
-            texts = [
-                f"{name}, about {n:g} items<br>{percent(of)} right"
-                for n, of in zip(lengths, share, strict=True)
-            ]
-        bars = interval(share, low, high, style["colour"], 4) | {"thickness": 1.2}
-        shown = bars if many > 1 or grouped else None
-        line = curve(
-            lengths,
-            share,
-            name,
-            **style,
-            size=7,
-            error_y=shown,
-            text=texts,
-            hover="%{text}",
-        )
-        figure.add_trace(_without_trend(line, here))
-        drawn[name] = here
-        ends_of.setdefault(_course([*map(percent, share)]), []).append(name)
-        first_shares.append(share[0])
-        last_shares.append(share[-1])
-    figure.update_xaxes(title=LENGTH).update_yaxes(
-        title="share answered correctly", range=[-0.04, 1.04]
-    )
-    notes = [
-        *_only(together),
-        *[f"rates of {GROUP} neighbouring lengths", "bars: 95 % intervals"] * grouped,
-    ]
-    notes += cannot_be_judged(drawn)
-    ends = (
-        _of_each(ends_of)
-        if len(pairs) <= SAID
-        else (
-            f"is {_span(first_shares)} at the shortest and {_span(last_shares)} at the longest "
-            f"length of {len(pairs)} lines"
-        )
-    )
-    says = f"The share of right answers {ends}."
-    return finish(
-        figure,
-        "How often the answer is right",
-        280,
-        several.values(),
-        *notes,
-        says=says,
-    )
+        hover = "%{x} items: %{y:.3g}<br>%{customdata}"
+        shares, read = with_interval(here, "accuracy"), _read(here)
+        if here.sizes.get("seed", 1) == 1:
+            shares = shares.drop_vars(["low", "high"])
+            if len(shares) >= 2 * GROUP:
+                shares, read = _rates(shares), None
+                notes.append(f"rates of {GROUP} neighbouring lengths")
+        look = look | {"customdata": read, "hover": hover}
+        figure.add_trace(without_trend(line(shares, name, size=7, **look), here))
+    figure.update_xaxes(title=LENGTH)
+    figure.update_yaxes(title="share answered correctly", range=[-0.04, 1.04])
+    notes = [*dict.fromkeys(notes), cannot_be_judged(named)]
+    return finish(figure, "How often the answer is right", several.values(), *notes)
 
 
-def _course(values: list[str]) -> str:
-    """What values by length, as text, are at both ends."""
-    if values[0] == values[-1]:
-        return f"is {values[0]}{' at the shortest and the longest length' * (len(values) > 1)}"
-    return f"is {values[0]} at the shortest and {values[-1]} at the longest length"
-
-
-def _span(shares: list[float]) -> str:
-    """The smallest and the largest of shares, or the one that all have."""
-    return " to ".join(dict.fromkeys((percent(min(shares)), percent(max(shares)))))
-
-
-def _rates(lengths: np.ndarray, right: np.ndarray) -> list[np.ndarray]:
+def _rates(right: xr.DataArray) -> xr.DataArray:
     """Of groups of neighbouring lengths: the mean length, and the share of right answers with Wilson's interval."""
-    parts = np.array_split(np.arange(len(lengths)), len(lengths) // GROUP)
-    rates = [
-        (
-            lengths[part].mean(),
-            right[part].mean(),
-            *wilson(right[part].mean(), len(part)),
-        )
-        for part in parts
-    ]
-    return list(np.array(rates).T)
+    parts = np.array_split(np.arange(len(right)), len(right) // GROUP)
+    lengths = [float(right["length"][part].mean()) for part in parts]
+    rates = [float(right[part].mean()) for part in parts]
+    sizes = map(len, parts)
+    low, high = np.transpose([*map(wilson, rates, sizes)])
+    ends = {"low": ("length", low), "high": ("length", high)}
+    return xr.DataArray(rates, {"length": lengths} | ends, ["length"])
 
 
 @draws(
@@ -163,52 +98,47 @@ def _rates(lengths: np.ndarray, right: np.ndarray) -> list[np.ndarray]:
 def error_by_length(found: xr.Dataset) -> go.Figure:
     """Draw the median error of numeric answers by length.
 
-    Error bars are quartiles and faint dots are single answers. The hover text has the mean, which a single answer may
-    dominate, and the share of answers that could not be read, which have no error. Marks have no line if the model is
-    not shown to do the task at short lengths.
+    Error bars are quartiles and faint dots are single answers. The hover text has the share of answers that could not
+    be read, which have no error. Marks have no line if the model is not shown to do the task at short lengths.
 
     Raises:
         InputError: if the answers are not numbers.
     """
-    there, modes = bool(np.isfinite(found["error"]).any()), _modes_of([found])
+    there = bool(np.isfinite(found["error"]).any())
     if bool((found["reading"] == "read").any()) and not there:
         raise InputError(
             "These answers are not numbers and have no error.",
             "Draw accuracy_by_length.",
         )
+    modes = modes_of([found])
     figure = go.Figure()
-    for mode in modes:
-        name, style = _style_of_mode(mode)
-        figure.add_traces(
-            _errors(found.sel(mode=mode), name if len(modes) > 1 else "", style)
+    named = {style_of_mode(mode)[0]: found.sel(mode=mode) for mode in modes}
+    for mode, (name, here) in zip(modes, named.items(), strict=True):
+        look = style_of_mode(mode)[1]
+        answers = here["error"].stack(answer=("length", "seed")).dropna("answer")
+        faint: Any = look | {"colour": pale(look["colour"]), "size": 5, "opacity": 0.6}
+        hover = "%{x} items: error %{y:.4g}"
+        dots = curve(
+            answers["length"].values,
+            answers.values,
+            hover=hover,
+            mode="markers",
+            **faint,
         )
-    figure.update_xaxes(title=LENGTH)
+        medians = here["median_error"]
+        if here.sizes["seed"] > 1:
+            medians = with_interval(here, "median_error", "error_q1", "error_q3")
+        hover = "%{x} items: median error %{y:.4g}<br>%{customdata}"
+        middle = line(
+            medians, name, customdata=_read(here), hover=hover, size=8, **look
+        )
+        figure.add_traces([dots, without_trend(middle, here)])
+    figure.update_traces(cliponaxis=False).update_xaxes(title=LENGTH)
     figure.update_yaxes(title="median error (items)", rangemode="tozero")
-    if not there:
-        figure.update_yaxes(range=[0, 1], showticklabels=False)
-    drawn = {_style_of_mode(mode)[0]: found.sel(mode=mode) for mode in modes}
-    notes = (
-        *_only(modes),
-        "dots: single answers",
-        "bars: quartiles",
-        *cannot_be_judged(drawn),
-    )
-    errors = {
-        name: [*map(number, here["median_error"].dropna("length"))]
-        for name, here in drawn.items()
-    }
-    ends = [
-        f"{_course(error)}{f' ({name})' * (len(modes) > 1)}"
-        for name, error in errors.items()
-        if error
-    ]
-    goes = (
-        f"The median error in items {listed(ends)}"
-        if ends
-        else "There is no error to draw"
-    )
-    says = f"{goes}; {_unread(found[['unread']].mean(['mode', 'length']))}."
-    return finish(figure, "Error of the answers", 260, found, *notes, says=says)
+    unread = percent(float(found["unread"].sum("why").mean()))
+    notes = ["dots: single answers", "bars: quartiles", f"{unread} not read"]
+    judged = cannot_be_judged(named)
+    return finish(figure, "Error of the answers", found, only(modes), *notes, judged)
 
 
 @draws(
@@ -221,247 +151,139 @@ def answer_frequencies(found: Found) -> go.Figure:
     has the share not read, and that of numbers that are too far from every right answer to be drawn.
     """
     several: Any = found  # by label
-    together = _modes_of(several.values())
-    panels = [
-        (text, one, mode) for text, one in several.items() for mode in _modes_of([one])
-    ]
-    values = {text: _Values.of(one) for text, one in several.items()}
-    titles, most = [], dict[str, list[str]]()
-    for text, one, mode in panels:
-        beyond = float(one["said"].sel(mode=mode).values[~values[text].near].sum())
-        parts = [text] * bool(text) + [_style_of_mode(mode)[0]] * (len(together) > 1)
-        parts += [f"{percent(beyond)} of answers are numbers beyond this axis"] * bool(
-            beyond
-        )
-        parts += [f"{percent(float(one['unread'].sel(mode=mode)))} not read"]
-        titles.append(", ".join(parts))
-        said = one["said"].sel(mode=mode).values
-        ties = int((said == said.max()).sum())
-        first = (
-            f"“{label(str(one['value'].values[said.argmax()]))}”"
-            if ties == 1
-            else f"shared by {ties} answers"
-        )
-        often = (
-            f"{first} at {percent(said.max())} of questions"
-            if said.any()
-            else "none, since none was read"
-        )
-        most.setdefault(often, []).append(text)
-    each = 160 if len(panels) < 5 else 110
-    figure, _ = grid(titles)
-    for row, (text, one, mode) in enumerate(panels, start=1):
-        _add_bars(figure, row, one.sel(mode=mode), values[text])
-        figure.update_xaxes({"title": "answer"} | values[text].axis, row=row, col=1)
+    modes = modes_of(several.values())
+    panels = []
+    for text, mode in _pairs(several):
+        shares = several[text].sel(mode=mode)
+        drawn, axis = _near_right_answers(shares)
+        beyond = float(shares["said"].sum() - drawn["said"].sum())
+        parts = [text, style_of_mode(mode)[0] if len(modes) > 1 else ""]
+        if beyond > 1e-9:
+            parts.append(f"{percent(beyond)} of answers are numbers beyond this axis")
+        parts.append(f"{percent(float(shares['unread']))} not read")
+        panels.append((", ".join(filter(None, parts)), drawn, axis))
+    heights = [160.0 if len(panels) < 5 else 110.0] * len(panels)
+    figure, places = grid([title for title, _, _ in panels], heights=heights)
+    for place, (_, drawn, axis) in zip(places, panels, strict=True):
+        figure.update_xaxes(axis, **place)
+        _add_bars(figure, drawn, **place)
     figure.update_layout(barmode="overlay")
     figure.update_yaxes(rangemode="tozero", title="share of questions")
-    height = each * len(panels)
-    says = f"The answer given most often is {_of_each(most)}."
     return finish(
-        figure,
-        "Given answers and right answers",
-        height,
-        several.values(),
-        *_only(together),
-        says=says,
+        figure, "Given answers and right answers", several.values(), only(modes)
     )
 
 
-def _of_each(said: Mapping[str, list[str]]) -> str:
-    """What is said of results, each with their names, if they have some."""
-    return listed(
-        [
-            f"{what} ({listed(names)})" if names[0] else what
-            for what, names in said.items()
+def _near_right_answers(shares: xr.Dataset) -> tuple[xr.Dataset, dict[str, Any]]:
+    """The shares at the places of answers that are drawn, and the axis: numbers at their value, texts side by side."""
+    values = [str(value) for value in shares["value"].values]
+    task = facts_of(shares).get("task")
+    texts = isinstance(task, dict) and task.get("read_as") in TEXTS
+    if texts or not all(map(WHOLE.fullmatch, values)):
+        names = [
+            value if len(value) <= TICK else f"{value[:7]}… ({len(value)})"
+            for value in values
         ]
-    )
+        axis = text_axis(dict(enumerate(map(label, names))), "answer")
+        return shares.assign_coords(
+            place=("value", np.arange(len(values), dtype=float))
+        ), axis
+    numbers = np.array(values, dtype=float)
+    right = numbers[shares["truth"].values > 0]
+    reach = max(float(np.ptp(right)), 10)
+    near = (numbers >= right.min() - reach) & (numbers <= right.max() + reach)
+    return shares.assign_coords(place=("value", numbers)).isel(value=near), {
+        "title": "answer"
+    }
+
+
+def _add_bars(figure: go.Figure, shares: xr.Dataset, **place: Any) -> None:
+    """Draw bars for given answers, and outlines for right answers."""
+    names = [escape(shortened(str(value), LONG)) for value in shares["value"].values]
+    blue = COLOURS["unrelated"]
+    looks = {
+        "said": ("given answers", blue, blue),
+        "truth": ("right answers", "rgba(0, 0, 0, 0)", BROWN),
+    }
+    for variable, (name, fill, edge) in looks.items():
+        figure.add_bar(
+            x=shares["place"].values,
+            y=shares[variable].values,
+            width=max(0.9, float(np.ptp(shares["place"].values)) / 300),
+            name=name,
+            marker={"color": fill, "line": {"color": edge, "width": 1}},
+            customdata=names,
+            hovertemplate=f"%{{customdata}}: %{{y:.3g}} of {name}<extra></extra>",
+            **place,
+        )
 
 
 def _can_be_judged(here: xr.Dataset) -> bool:
-    """Whether the model can do the task at short lengths; true for results of earlier versions, which do not say."""
+    """Whether the model can do the task at short lengths; true where a result does not say."""
     return "able" not in here or bool((here["able"] == "yes").all())
 
 
-def _without_trend(line: go.Scatter, here: xr.Dataset) -> go.Scatter:
+def without_trend(drawn: go.Scatter, here: xr.Dataset) -> go.Scatter:
     """A curve over length; only its marks where longer lengths cannot be judged."""
-    return line if _can_be_judged(here) else line.update(mode="markers")
+    return drawn if _can_be_judged(here) else drawn.update(mode="markers")
 
 
-def cannot_be_judged(several: Mapping[str, xr.Dataset]) -> list[str]:
+def cannot_be_judged(several: Mapping[str, xr.Dataset]) -> str:
     """The note on results, by name, whose longer lengths cannot be judged, if there are any."""
     names = [name for name, here in several.items() if not _can_be_judged(here)]
-    whose = f"{listed(names)} " if 0 < len(names) < len(several) else ""
-    return [
-        f"{whose}not shown to do the task at short lengths: longer ones cannot be judged"
-    ] * bool(names)
+    whose = f"{', '.join(names)} " if 0 < len(names) < len(several) else ""
+    said = f"{whose}not shown to do the task at short lengths: longer ones cannot be judged"
+    return said if names else ""
 
 
-def _modes_of(several: Iterable[xr.Dataset]) -> list[str]:
+def _pairs(several: Mapping[str, xr.Dataset]) -> list[tuple[str, str]]:
+    """The label and the mode of each line or panel."""
+    return [(text, mode) for text, one in several.items() for mode in modes_of([one])]
+
+
+def modes_of(several: Iterable[xr.Dataset]) -> list[str]:
     """All modes of the results, in order."""
     return list(
         dict.fromkeys(str(mode) for one in several for mode in one["mode"].values)
     )
 
 
-def _style_of_mode(mode: str) -> tuple[str, dict[str, str]]:
+def style_of_mode(mode: str) -> tuple[str, dict[str, str]]:
     """Name and look of a mode."""
-    return MODES.get(mode, (escape(mode), series(5)))
+    return MODES.get(mode, (mode, series(5)))
 
 
-def _only(modes: list[str]) -> list[str]:
-    """The name of the mode for the line under the title, if it is the only one and not the usual one."""
+def only(modes: list[str]) -> str:
+    """The name of the mode for the line below the title, if it is the only one and not the usual one."""
     return (
-        [_style_of_mode(mode)[0] for mode in modes]
+        style_of_mode(modes[0])[0]
         if len(modes) == 1 and modes != ["answer_only"]
-        else []
+        else ""
     )
 
 
-def _rights(name: str, here: xr.Dataset, many: int) -> list[str]:
-    """Hover text for each length: share of right answers, numbers of answers and prompts, share not read."""
+def _read(here: xr.Dataset) -> list[str]:
+    """For each length: the share of answers in the requested form that are right, and what was not read and why."""
     texts = []
     for length in here["length"].values:
         at = here.sel(length=length)
-        share, low, high, strict = (
-            percent(float(at[f"accuracy{end}"]))
-            for end in ("", "_low", "_high", "_strict")
-        )
-        prompts = int(at["prompts"]) if "prompts" in at else many
-        to = f" to {plural(prompts, 'prompt')}" if prompts < many else ""
-        of = (
-            f"{many} answers{to} (95 % interval {low} to {high})"
-            if many > 1
-            else "1 answer"
-        )
-        if "seed" not in here.dims:
-            of = f"the answers of all seeds (95 % interval {low} to {high})"
-        lines = (
-            f"{name}, {plural(length, 'item')}",
-            f"{share} right of {of}",
-            f"{strict} in the requested form",
-        )
-        texts.append("<br>".join((*lines, _unread(at))))
-    return texts
-
-
-def _unread(at: xr.Dataset) -> str:
-    """The share of answers that was not read, with the reasons, as text."""
-    shares = {str(why): float(at["unread"].sel(why=why)) for why in at["why"].values}
-    reasons = ", ".join(
-        f"{WHY.get(why, label(why))} {percent(share)}"
-        for why, share in shares.items()
-        if share
-    )
-    return f"{percent(sum(shares.values()))} not read" + (
-        f": {reasons}" if reasons else ""
-    )
-
-
-def _errors(here: xr.Dataset, name: str, look: dict[str, str]) -> list[go.Scatter]:
-    """Traces of single errors, and of their median with quartiles."""
-    error = here["error"].stack(answer=("length", "seed"))
-    error = error[np.isfinite(error.values)]
-    single = []
-    for length, seed in error["answer"].values:
-        at = here.sel(length=length, seed=seed)
-        said, right = (label(str(at[part].item())) for part in ("value", "truth"))
-        single.append(
-            f"{name}, {plural(length, 'item')}, seed {seed}<br>answer {said}, right answer {right}"
-        )
-    lengths = here["length"].values
-    median, low, high = (here[name].values for name in QUARTILES)
-    bars = interval(median, low, high, look["colour"], 4) | {"thickness": 1.2}
-    over = [
-        f"{plural(length, 'item')}<br>median error {half:.4g}, mean {mean:.4g}<br>{_unread(here.sel(length=length))}"
-        for length, half, mean in zip(
-            lengths, median, here["mean_error"].values, strict=True
-        )
-    ]
-    style: Any = look | {"hover": "%{text}", "cliponaxis": False}
-    dots = {
-        "mode": "markers",
-        "size": 5,
-        "opacity": 0.6,
-        "colour": pale(look["colour"]),
-        "text": single,
-    }
-    return [
-        curve(error["length"].values, error.values, **style | dots),
-        _without_trend(
-            curve(
-                lengths,
-                median,
-                name,
-                text=over,
-                size=8,
-                error_y=bars if here.sizes["seed"] > 1 else None,
-                **style,
-            ),
-            here,
-        ),
-    ]
-
-
-@dataclass(frozen=True)
-class _Values:
-    """The place of each value on the axis, the width of its bar, the axis, and which values are on it."""
-
-    places: np.ndarray
-    wide: float
-    axis: dict[str, Any]
-    near: np.ndarray
-
-    @classmethod
-    def of(cls, one: xr.Dataset) -> "_Values":
-        """Places of the values: numbers at their value, other texts side by side."""
-        values = [str(value) for value in one["value"].values]
-        texts = facts_of(one).get("task", {}).get("read_as") in TEXTS
-        if texts or not all(map(WHOLE.fullmatch, values)):
-            shown = [
-                label(value if len(value) <= 14 else f"{value[:7]}… ({len(value)})")
-                for value in values
-            ]
-            places = np.arange(len(values), dtype=float)
-            return cls(
-                places,
-                0.9,
-                text_axis(dict(enumerate(shown))),
-                np.full(len(values), True),
-            )
-        places = np.array(values, dtype=float)
-        right = places[(one["truth"].values > 0).any(axis=0)]
-        reach = max(float(np.ptp(right)), 10)
-        near = (places >= right.min() - reach) & (places <= right.max() + reach)
-        ends = [float(places[near].min()) - 1, float(places[near].max()) + 1]
-        return cls(places, max(0.9, (ends[1] - ends[0]) / 300), {"range": ends}, near)
-
-
-def _add_bars(figure: go.Figure, row: int, here: xr.Dataset, values: _Values) -> None:
-    """Draw bars for given answers, and outlines for right answers."""
-    said, truth = here["said"].values, here["truth"].values
-    shown = [
-        escape(v if len(v) <= LONG else f"{v[: LONG - 1]}…")
-        for v in map(str, here["value"].values)
-    ]
-    text = np.array(
-        [
-            f"{value}: given to {percent(often)} of questions, right for {percent(due)}"
-            for value, often, due in zip(shown, said, truth, strict=True)
+        shares = {
+            str(why): float(at["unread"].sel(why=why)) for why in at["why"].values
+        }
+        reasons = [
+            f"{WHY.get(why, label(why))} {percent(share)}"
+            for why, share in shares.items()
+            if share
         ]
-    )
-    blue = COLOURS["unrelated"]
-    for name, shares, fill, edge in (
-        ("given answers", said, blue, blue),
-        ("right answers", truth, "rgba(0, 0, 0, 0)", BROWN),
-    ):
-        figure.add_bar(
-            x=values.places[shares > 0],
-            y=shares[shares > 0],
-            width=values.wide,
-            name=name,
-            row=row,
-            col=1,
-            marker={"color": fill, "line": {"color": edge, "width": 1}},
-            hovertext=text[shares > 0],
-            hovertemplate="%{hovertext}<extra></extra>",
+        strict = (
+            percent(float(at["accuracy_strict"]))
+            if "accuracy_strict" in at
+            else "no share"
         )
+        unread = ": ".join(
+            filter(
+                None, [f"{percent(sum(shares.values()))} not read", ", ".join(reasons)]
+            )
+        )
+        texts.append(f"{strict} right in the requested form<br>{unread}")
+    return texts

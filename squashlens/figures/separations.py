@@ -8,25 +8,27 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens.figures.drawing.decorator import draws
-from squashlens.figures.drawing.shapes import LAYERS, curve, guide
+from squashlens.figures.drawing.shapes import curve, guide, line, steps
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import escape
+from squashlens.figures.drawing.text import escape, shortened
 from squashlens.figures.drawing.themes import BROWN, COLOURS, series
-from squashlens.records.sentences import listed, percent, plural
 
 VERDICTS = {  # symbol and colour
     "answered": ("circle", "#009E73"),
-    "preferred, not answered": ("square", "#0072B2"),
+    "preferred, not answered": ("square", "#56B4E9"),
     "reaches the last token, not used": ("diamond", "#D55E00"),
-    "lost": ("x", BROWN),
+    "lost": ("x", "#CC79A7"),
     "undecided": ("triangle-up", "#7F7F7F"),
 }
-RANDOM = "random weights"
-GREY: dict[str, Any] = {"colour": COLOURS["null"], "width": 1.2, "size": 4}
+GREY = {"colour": COLOURS["null"], "width": 1.5, "size": 4, "dash": "dash"}
+ABOVE = 1.25  # times the largest log-odds, where verdicts are marked
+ANSWER = 12  # characters of an answer on an axis
 
 
 @draws("squashlens.separation", "recovery: ... layer", "recovery_y chance: ...")
-def separation_curve(separation: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
+def separation_curve(
+    separation: xr.Dataset | Mapping[str, xr.Dataset],
+) -> go.Figure:
     """Draw the share of lengths that another run recovers, by layer, with random weights and chance beside it.
 
     Several results by label, or several runs of one, are lines of one panel.
@@ -34,49 +36,39 @@ def separation_curve(separation: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Fi
     several: Any = separation  # by label
     lines: dict[str, xr.Dataset] = {}
     for label, whole in several.items():
-        for run in map(str, whole["run"].values) if "run" in whole.dims else [""]:
-            lines[f"{label} {run}".strip()] = whole.sel(run=run) if run else whole
+        runs = whole["run"].values if "run" in whole.dims else []
+        lines |= {f"{label} {run}".strip(): whole.sel(run=run) for run in runs}
+        lines |= {} if len(runs) else {label: whole}
     figure = go.Figure()
     for one in lines.values():
         if "recovery_random" in one:
-            figure.add_traces(_by_layer(one, "recovery_random", RANDOM, **GREY))
+            figure.add_traces(
+                _by_layer(one, "recovery_random", "random weights", **GREY)
+            )
     for number, (label, one) in enumerate(lines.items()):
         figure.add_traces(
             _by_layer(one, "recovery", label or "model", **series(number))
         )
-    chances = dict.fromkeys(float(one["chance"]) for one in lines.values())
-    guide(figure, *chances)
-    tops = dict.fromkeys(str(int(one["layer"][-1]) + 1) for one in lines.values())
-    figure.update_xaxes(
-        LAYERS | {"title": f"layer ℓ ({listed([*tops])}: y, after the final norm)"}
-    )
+    guide(figure, *dict.fromkeys(float(one["chance"]) for one in lines.values()))
+    figure.update_xaxes(_layers_and_y(*lines.values()))
     figure.update_yaxes(title="lengths recovered", range=[-0.04, 1.04])
-    shares = [
-        f"{percent(float(one['recovery_y']))}{f' ({escape(name)})' * bool(name)}"
-        for name, one in lines.items()
-    ]
-    says = f"From y, {listed(shares)} of lengths are recovered; by chance {listed([*map(percent, chances)])} would be."
-    return finish(
-        figure,
-        "Lengths that can be told apart",
-        260,
-        lines.values(),
-        "dotted line: chance",
-        says=says,
-    )
+    title = "Lengths that can be told apart"
+    return finish(figure, title, lines.values(), "dotted line: chance")
+
+
+def _layers_and_y(*several: xr.Dataset) -> dict[str, Any]:
+    """An axis of layers, and of y as the layer after the last."""
+    tops = [int(one["layer"][-1]) + 1 for one in several]
+    told = ", ".join(map(str, dict.fromkeys(tops)))
+    return steps([0, *tops], f"layer ℓ ({told}: y, after the final norm)")
 
 
 def _by_layer(one: xr.Dataset, name: str, text: str, **style: Any) -> list[go.Scatter]:
     """A variable by layer, with y as a further layer; a curve for each model with random weights."""
-    x = [*one["layer"].values, int(one["layer"].values[-1]) + 1]
-    rows = (
-        one[name].transpose(..., "layer").values.reshape(-1, len(x) - 1),
-        one[f"{name}_y"].values.ravel(),
-    )
-    hover = f"{text}, layer %{{x}}: %{{y:.3g}}"
-    return [
-        curve(x, values, text, hover=hover, **style) for values in np.column_stack(rows)
-    ]
+    y = one[f"{name}_y"].expand_dims(layer=[int(one["layer"][-1]) + 1])
+    values = xr.concat([one[name], y], dim="layer").transpose(..., "layer")
+    rows = values if values.ndim == 2 else [values]
+    return [line(row, text, **style) for row in rows]
 
 
 @draws("squashlens.verdict", "log_odds log_odds_after log_odds_noise: pair")
@@ -86,62 +78,34 @@ def verdict_odds(found: xr.Dataset) -> go.Figure:
     A model that prefers each prompt's own answer has the first above 0 and the second below. The symbol says what
     became of the change.
     """
-    kind, axis = (
-        ("length", "lengths of the two prompts")
-        if "length" in found.coords
-        else ("answer", "right answers")
-    )
-    labels, after = (
-        [str(n) for n in found[f"{kind}{end}"].values] for end in ("", "_after")
-    )
-    x = np.arange(len(labels))
+    by_length = "length" in found.coords
+    kind = "length" if by_length else "answer"
+    pairs = zip(found[kind].values, found[f"{kind}_after"].values, strict=True)
+    texts = [
+        " | ".join(shortened(str(text), ANSWER) for text in pair) for pair in pairs
+    ]
+    x = np.arange(len(texts))
     figure = go.Figure()
     guide(figure, 0)
-    sides = (
-        ("after the first prompt", "", COLOURS["path_bound"]),
-        ("after the second", "_after", BROWN),
-    )
-    for name, end, colour in sides:
-        hover = f"{name}: %{{y:.3g}} nats"
-        figure.add_trace(
-            curve(
-                x,
-                found[f"log_odds{end}"].values,
-                name,
-                colour=colour,
-                size=5,
-                hover=hover,
-            )
-        )
-    verdicts, height = (
-        found["verdict"].values.astype(str),
-        float(np.abs(found["log_odds"].values).max()) * 1.25 or 1.0,
-    )
+    first, second = found["log_odds"].values, found["log_odds_after"].values
+    blue = COLOURS["path_bound"]
+    figure.add_trace(curve(x, first, "after the first prompt", colour=blue, size=5))
+    figure.add_trace(curve(x, second, "after the second", colour=BROWN, size=5))
+    verdicts = found["verdict"].values.astype(str)
+    above = ABOVE * max(np.abs(first).max(), np.abs(second).max()) or 1.0
     for verdict, (symbol, colour) in VERDICTS.items():
-        here = verdicts == verdict
-        if here.any():
-            marks = curve(
-                x[here],
-                np.full(here.sum(), height),
-                verdict,
-                colour=colour,
-                symbol=symbol,
-                size=10,
-                mode="markers",
-                hover=verdict,
+        places = x[verdicts == verdict]
+        marks = {"symbol": symbol, "size": 10, "mode": "markers", "hover": verdict}
+        if len(places):
+            figure.add_trace(
+                curve(places, [above] * len(places), verdict, colour=colour, **marks)
             )
-            figure.add_trace(marks)
-    texts = [escape(f"{a} | {b}") for a, b in zip(labels, after, strict=True)]
-    figure.update_xaxes(tickvals=x, ticktext=texts, title=axis)
+    title = "lengths of the two prompts" if by_length else "right answers"
+    figure.update_xaxes(tickvals=x, ticktext=list(map(escape, texts)), title=title)
     figure.update_yaxes(title="log-odds of first and second answer (nats)")
-    counts = [
-        f"“{name}” for {(verdicts == name).sum()}"
-        for name in VERDICTS
-        if (verdicts == name).any()
-    ]
-    says = f"The verdict on {plural(len(labels), 'change')} of the answer is {listed(counts)}."
+    note = "symbols: the verdict on each pair"
     return finish(
-        figure, "Which of the two answers is preferred", 280, found, says=says
+        figure, "Which of the two answers is preferred", found, note, height=300
     )
 
 
@@ -150,30 +114,19 @@ def verdict_odds(found: xr.Dataset) -> go.Figure:
 )
 def verdict_margins(found: xr.Dataset) -> go.Figure:
     """Draw how far the two prompts of each pair are apart at the last token, in units of their rounding, by layer."""
-    figure, verdicts = go.Figure(), found["verdict"].values.astype(str)
-    for pair, verdict in enumerate(verdicts):
-        one = found.isel(pair=pair)
-        _, colour = VERDICTS.get(verdict, VERDICTS["undecided"])
-        figure.add_traces(
-            _by_layer(
-                one, "margin", verdict, colour=colour, width=1.2, size=4, log=True
-            )
-        )
+    figure = go.Figure()
+    for pair, verdict in enumerate(found["verdict"].values.astype(str)):
+        symbol, colour = VERDICTS.get(verdict, VERDICTS["undecided"])
+        look = {
+            "symbol": symbol,
+            "colour": colour,
+            "width": 1.2,
+            "size": 5,
+            "log": True,
+        }
+        figure.add_traces(_by_layer(found.isel(pair=pair), "margin", verdict, **look))
     guide(figure, 1)
-    figure.update_xaxes(
-        LAYERS
-        | {"title": f"layer ℓ ({int(found['layer'][-1]) + 1}: y, after the final norm)"}
-    )
+    figure.update_xaxes(_layers_and_y(found))
     figure.update_yaxes(type="log", title="distance ÷ rounding")
-    apart = int((found["margin_y"] > 1).sum())
-    says = f"At y, the prompts are further apart than rounding in {apart} of {plural(len(verdicts), 'pair')}."
-    title = "Can the two prompts be told apart?"
-    return finish(
-        figure,
-        title,
-        260,
-        found,
-        "lines: pairs, by verdict",
-        "dotted line: as far as rounding",
-        says=says,
-    )
+    notes = ["lines: pairs, by verdict", "dotted line: as far as rounding"]
+    return finish(figure, "Can the two prompts be told apart?", found, *notes)

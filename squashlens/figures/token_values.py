@@ -8,41 +8,37 @@ import xarray as xr
 
 from squashlens.checks.results import chosen, moved_probability
 from squashlens.errors import InputError
-from squashlens.figures.drawing.axes import token_axis
 from squashlens.figures.drawing.decorator import draws, of_one_prompt, tokens_of
-from squashlens.figures.drawing.notes import norm_note
 from squashlens.figures.drawing.shapes import (
-    bars_of,
-    curve,
-    extremes,
-    grid,
+    ends_of,
     guide,
     interval_note,
     is_wide,
+    line,
+    log_axis,
     name_rows,
+    steps,
     titles_of,
+    token_axis,
     token_figure,
+    with_interval,
+    with_its_intervals,
 )
-from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.style import finish, grid
 from squashlens.figures.drawing.text import escape, label, number_token
-from squashlens.figures.drawing.themes import COLOURS
-from squashlens.records.sentences import ends_of, percent, plural, with_interval
+from squashlens.figures.drawing.themes import COLOURS, GUIDE, series
+from squashlens.records.sentences import number, percent
 
-EDGE = 0.08  # how far a scale goes beyond the tokens other than sinks, as a share of their range
-# Of each curve of `attribution`: its name.
-NAMES = {
-    "path_bound": "this model",
-    "null": "uniform attention",
-    "jacobian": "whole model",
-    "jacobian_frozen": "attention frozen",
-    "bound_over_null": "",  # alone in its panel
-}
-# Path bounds have other units than norms, and are larger by powers of ten in deep models.
+BLUE = COLOURS["path_bound"]
+# The curves of each panel of `attribution`. Path bounds have other units than norms, and are larger by powers of ten in
+# deep models.
 PANELS = {
-    "Path bound": ("path_bound", "null"),
-    "Jacobian norm": ("jacobian_frozen", "jacobian"),
-    "Path bound ÷ that of uniform attention": ("bound_over_null",),
+    "Path bound": {"path_bound": "path bound", "null": "under uniform attention"},
+    "Jacobian norm": {"jacobian_frozen": "attention frozen", "jacobian": "Jacobian"},
+    "Path bound ÷ that of uniform attention": {"bound_over_null": ""},
 }
+EFFECTS = ("effect", "kl", "total_variation", "log_odds_change")
+FEW = 6  # tokens whose singular values are drawn as curves
 
 
 @draws(
@@ -53,7 +49,7 @@ PANELS = {
 def by_token(values: xr.DataArray) -> go.Figure:
     """Draw one value for each token of a prompt: a path bound, Jacobian norms, or one variable of a larger result.
 
-    The scale is logarithmic if all values are positive.
+    The scale is logarithmic if all values are positive and span more than a factor of 10.
     Sketched values have their intervals, from the coordinate `low` to `high`, as bars; certified upper bounds have bars
     down to `low`. Tokens after the query, if one was selected from a profile, are left out.
 
@@ -62,26 +58,17 @@ def by_token(values: xr.DataArray) -> go.Figure:
             ``sl.substitution_effect(…)["effect"]``; or several of one kind by label. `of` draws a panel for each of
             several prompts.
     """
-    values = of_one_prompt(moved_probability(values))
-    if "query" in values.coords and not values["query"].ndim:
-        last, places = values["query"].item(), values["position"].values
-        whole = values.sizes.get("position", len(places))
-        values = values.isel(
-            position=places <= last + (last < 0) * whole
-        )  # a study may count from the end
-    (title, axis), data, notes = titles_of(values), values.values, interval_note(values)
-    figure = go.Figure(_line(values, colour=COLOURS["path_bound"]))
-    if (data[np.isfinite(data)] > 0).all():
-        figure.update_yaxes(type="log")
-    figure.update_xaxes(token_axis(tokens_of(values))).update_yaxes(title=axis)
-    return finish(
-        figure,
-        title,
-        260,
-        values,
-        *notes,
-        says=extremes(values, "norm" if notes else "value"),
-    )
+    values = with_its_intervals(of_one_prompt(moved_probability(values)))
+    if "query" in values.coords and values["query"].ndim == 0:
+        query = int(values["query"])  # a study may count from the end
+        last = query if query >= 0 else query + values.sizes["position"]
+        values = values.isel(position=values["position"].values <= last)
+    title, axis = titles_of(values)
+    figure = go.Figure(_by_token(values, colour=BLUE))
+    log = bool((values > 0).all()) and is_wide(values.values)
+    figure.update_yaxes({"type": "log"} if log else {"rangemode": "tozero"}, title=axis)
+    figure.update_xaxes(token_axis(tokens_of(values)))
+    return finish(figure, title, values, interval_note(values))
 
 
 @draws(
@@ -99,34 +86,77 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
             prompts; ``result.isel(prompt=0)`` selects one.
     """
     sensitivity = of_one_prompt(sensitivity)
-    figure, _ = grid([*PANELS], heights=[0.36, 0.36, 0.28], shared_xaxes=True)
-    for row, (title, names) in enumerate(PANELS.items(), 1):
-        for name in names:
-            style: Any = {"name": NAMES[name], "colour": COLOURS[name], "log": True}
-            line = _line(
-                with_interval(sensitivity, name), f"{NAMES[name] or title}: ", **style
-            )
-            figure.add_trace(line, row=row, col=1)
-    guide(figure, 1, row=3, col=1)
-    figure.update_yaxes(type="log")
-    norms = with_interval(sensitivity, "jacobian")
-    notes = [
-        *norm_note(sensitivity),
-        *interval_note(norms),
-        *_set_sinks_apart(figure, sensitivity),
-    ]
-    figure.update_xaxes(token_axis(tokens_of(sensitivity)))
-    more = int((sensitivity["bound_over_null"] > 1).sum())
-    says = f"The path bound is above uniform attention's at {more} of {plural(len(norms), 'token')}. "
+    figure, places = grid([*PANELS], heights=[150, 150, 110], shared_xaxes=True)
+    for names, place in zip(PANELS.values(), places, strict=True):
+        for name, text in names.items():
+            values = with_interval(sensitivity, name)
+            curve = _by_token(values, text, colour=COLOURS[name], log=True)
+            figure.add_trace(curve, **place)
+    guide(figure, 1, **places[2])
+    figure.update_yaxes(type="log").update_xaxes(token_axis(tokens_of(sensitivity)))
+    bars = interval_note(with_interval(sensitivity, "jacobian"))
+    notes = [bars, _set_sinks_apart(figure, sensitivity)]
     title = "Influence of each token on the last representation"
-    return finish(
-        figure,
-        title,
-        480,
-        sensitivity,
-        *notes,
-        says=says + extremes(norms, "norm of the whole model"),
-    )
+    return finish(figure, title, sensitivity, *notes)
+
+
+def _set_sinks_apart(figure: go.Figure, found: xr.Dataset) -> str:
+    """End the scale of path bounds at the tokens that are no sinks; a note about the sinks."""
+    sinks = found["sink"].values == 1 if "sink" in found else np.array([False])
+    if not sinks.any() or sinks.all():
+        return ""
+    others = found.isel(position=~sinks)
+    figure.update_yaxes(log_axis(others["path_bound"], others["null"]), row=1)
+    names = ", ".join(map(str, found["token"].values[sinks]))
+    share = percent(float(found["path_bound"][sinks].sum() / found["path_bound"].sum()))
+    return f"beyond the scale: sinks {names}, with {share} of the path bound"
+
+
+@draws(
+    "squashlens.sensitivity",
+    "token path_bound null jacobian: position",
+    "rank_agreement: estimate",
+    "compared_tokens:",
+    usual=False,
+)
+def bound_against_jacobian(sensitivity: xr.Dataset) -> go.Figure:
+    """Draw the path bound of each token against its Jacobian norm, and that of uniform attention beside it.
+
+    Both scales are logarithmic, so tokens without any influence are missing. The line below the title has Spearman's ρ
+    of both with its 95 % interval, and that of the null, which does not use this model's attention. BOS and the last
+    token are left out, as in ρ.
+
+    Args:
+        sensitivity: a result of `squashlens.sensitivity` for one prompt.
+    """
+    sensitivity = of_one_prompt(sensitivity)
+    last = sensitivity.sizes["position"] - 1
+    first = last - int(sensitivity["compared_tokens"])
+    compared = sensitivity.isel(position=slice(first, last))
+    looks = {
+        "path_bound": {"colour": BLUE},
+        "null": {"colour": GUIDE, "symbol": "circle-open"},
+    }
+    figure, notes = go.Figure(), ["without BOS and the last token"]
+    for name, text in PANELS["Path bound"].items():
+        there = compared.isel(
+            position=(compared[name] > 0) & (compared["jacobian"] > 0)
+        )
+        dots = _by_token(there["jacobian"], text, mode="markers", size=8, **looks[name])
+        figure.add_trace(dots.update(x=there[name].values))
+        null = " (null)" if name == "null" else ""
+        notes.append(f"Spearman's ρ {_rank(compared, name)}{null}")
+    figure.update_xaxes(type="log", title="path bound", showgrid=True)
+    figure.update_yaxes(type="log", title="Jacobian norm")
+    title = "Path bound against Jacobian norm, by token"
+    return finish(figure, title, sensitivity, *notes, height=330)
+
+
+def _rank(found: xr.Dataset, estimate: str) -> str:
+    """A rank correlation with its interval, if there is one."""
+    rho = with_interval(found, "rank_agreement").sel(estimate=estimate)
+    ends = [number(rho[end]) for end in ("low", "high") if end in rho.coords]
+    return f"{number(rho)} [{', '.join(ends)}]" if ends else number(rho)
 
 
 @draws(
@@ -141,73 +171,49 @@ def substitution(found: xr.Dataset) -> go.Figure:
     Bars are the standard deviation over the replacements of a token. Tokens that were not changed have no mark.
     """
     found = of_one_prompt(found)
-    names = [
-        name
-        for name in ("effect", "kl", "total_variation", "log_odds_change")
-        if name in found
-    ]
-    figure, _ = grid(
-        [titles_of(moved_probability(found[name]))[0] for name in names],
-        shared_xaxes=True,
-    )
-    notes = list[str]()
-    for row, name in enumerate(names, 1):
-        shown = moved_probability(found[name])
-        if name == "effect" and "effect_std" in found:
-            spread = found["effect_std"]
-            shown = shown.assign_coords(
-                low=np.maximum(shown - spread, 0.0), high=shown + spread
-            )
-            notes = [
-                f"bars: standard deviation over replacements{', cut at 0' if (spread > shown).any() else ''}"
-            ]
-        figure.add_trace(_line(shown, colour=COLOURS["path_bound"]), row=row, col=1)
-        unit = str(shown.attrs.get("units", "1"))
-        figure.update_yaxes(
-            title=escape(unit if unit != "1" else ""),
-            rangemode="tozero",
-            row=row,
-            col=1,
-        )
-    figure.update_xaxes(token_axis(tokens_of(found)))
-    if "log_odds_change" in names:
-        first, other = (label(found[name].item()) for name in ("target", "against"))
+    shown = {name: moved_probability(found[name]) for name in EFFECTS if name in found}
+    notes = []
+    if "effect_std" in found:
+        ends = {"low": -found["effect_std"], "high": found["effect_std"]}
+        ends = {
+            end: np.maximum(found["effect"] + off, 0.0) for end, off in ends.items()
+        }
+        shown["effect"] = found["effect"].assign_coords(ends)
+        notes.append("bars: standard deviation over replacements, cut at 0")
+    titles = [titles_of(values)[0] or name for name, values in shown.items()]
+    figure, places = grid(titles, heights=[130] * len(titles), shared_xaxes=True)
+    for place, values in zip(places, shown.values(), strict=True):
+        figure.add_trace(_by_token(values, colour=BLUE), **place)
+        unit = escape(str(values.attrs.get("units", "")))
+        figure.update_yaxes(title=unit if unit != "1" else "", **place)
+    figure.update_xaxes(token_axis(tokens_of(found))).update_yaxes(rangemode="tozero")
+    if "log_odds_change" in shown:
+        target, against = (str(found[name].item()) for name in ("target", "against"))
         notes.append(
-            f"lead: of “{first}” over “{other}”"
-            if other
-            else f"lead: log-probability of “{first}”"
+            f"lead: “{target}” over “{against}”" if against else f"of “{target}”"
         )
     how = "replacing" if "effect_std" in found else "knocking out"
-    says = extremes(found["effect"], "change of the representation")
-    return finish(
-        figure,
-        f"What {how} each token changes",
-        120 * len(names) + 100,
-        found,
-        *notes,
-        says=says,
-    )
+    return finish(figure, f"What {how} each token changes", found, *notes)
 
 
 @draws(
     "squashlens.jacobian", "singular_value share: position direction", "token: position"
 )
 def jacobian(found: xr.Dataset) -> go.Figure:
-    """Draw the leading singular values of the block of each token, as a map of direction × token."""
-    values, tokens = (
-        found["singular_value"].transpose("direction", "position"),
-        tokens_of(found),
-    )
-    figure = token_figure(
-        values, tokens, "direction {}", "direction", "singular value", logarithmic=False
-    )
-    return finish(
-        figure,
-        "Leading singular values of the Jacobian's blocks",
-        260,
-        found,
-        says=extremes(values),
-    )
+    """Draw the leading singular values of the block of each token: as curves of up to six tokens, or a map."""
+    values, tokens = found["singular_value"], tokens_of(found)
+    title = "Leading singular values of the Jacobian's blocks"
+    if len(tokens) > FEW:
+        by_direction = values.transpose("direction", "position")
+        figure = token_figure(by_direction, tokens, "direction", "singular value")
+        return finish(figure, title, found)
+    figure = go.Figure()
+    for at, (place, token) in enumerate(tokens.items()):
+        values_of_it = values.sel(position=place)
+        figure.add_trace(line(values_of_it, f"{place}: {token}", **series(at)))
+    figure.update_xaxes(steps(found["direction"], "direction, by size"))
+    figure.update_yaxes(title="singular value", rangemode="tozero")
+    return finish(figure, title, found)
 
 
 @draws("squashlens.influence", "values: ... position", "query: ...", "token: position")
@@ -233,23 +239,12 @@ def token_map(values: xr.DataArray) -> go.Figure:
             f"Select one label, as in `values.isel({rows[-1]}=0)` or `values.isel({rows[0]}=0)`.",
         )
     values = of_one_prompt(values).transpose(*rows, "position")
-    tokens, (title, axis) = tokens_of(values), titles_of(values)
-    logarithmic, over = (
-        is_wide(values.values),
-        "layer ℓ" if rows == ["layer"] else "query (position)",
-    )
-    figure = token_figure(
-        values, tokens, f"{rows[0]} {{}}", over, axis, logarithmic=logarithmic
-    )
-    notes = ["blank: 0"] if logarithmic and (values.values == 0).any() else []
-    return finish(
-        figure,
-        f"{title or 'Values'}, by {rows[0]}",
-        280,
-        values,
-        *notes,
-        says=extremes(values),
-    )
+    title, _ = titles_of(values)
+    wide = is_wide(values.values)
+    short = "norm" if "norm" in title else str(values.name or "value").replace("_", " ")
+    figure = token_figure(values, tokens_of(values), rows[0], short, log=wide)
+    blank = "blank: 0" if wide and (values.values == 0).any() else ""
+    return finish(figure, f"{title or 'Values'}, by {rows[0]}", values, blank)
 
 
 @draws(
@@ -268,17 +263,9 @@ def influence(found: xr.Dataset, *, query: int | None = None) -> go.Figure:
     Raises:
         InputError: if this query was not measured.
     """
-    one = found.sel(
-        query=chosen(
-            found, "query", int(found["query"].values[-1]) if query is None else query
-        )
-    )
-    names = [
-        name
-        for name in ("jacobian", "path_bound")
-        if name in one and one[name].notnull().any()
-    ]
-    return token_map(with_interval(one, names[0]))
+    one = found.sel(query=chosen(found, "query", query))
+    measured = "jacobian" in one and one["jacobian"].notnull().any()
+    return token_map(one["jacobian" if measured else "path_bound"])
 
 
 @draws("squashlens.top_tokens", "values: rank", "token: rank")
@@ -289,61 +276,23 @@ def top_tokens(probabilities: xr.DataArray) -> go.Figure:
         x=probabilities.values,
         y=list(range(len(tokens))),
         orientation="h",
-        marker={"color": COLOURS["path_bound"]},
+        marker={"color": BLUE},
         hovertext=tokens,
         hovertemplate="%{hovertext}: %{x:.4g}<extra></extra>",
     )
-    figure.update_xaxes(title="probability", range=[0, 1.02])
-    name_rows(figure, tokens, showgrid=True)
-    says = f"The most likely of them is “{tokens[0]}”, with probability {percent(float(probabilities[0]))}."
-    return finish(
-        figure,
-        "Most likely next tokens",
-        28 * (len(tokens) + 1),
-        probabilities,
-        says=says,
-    )
+    figure.update_xaxes(title="probability", rangemode="tozero", showgrid=True)
+    name_rows(figure, tokens)
+    title = "Most likely next tokens"
+    return finish(figure, title, probabilities, height=28 * (len(tokens) + 1))
 
 
-def _line(values: xr.DataArray, told: str = "", **style: Any) -> go.Scatter:
-    """A curve over positions, with bars over intervals; its hover text has each token, and `told` before the value."""
-    bars, places = (
-        bars_of(values, style["colour"]),
-        zip(tokens_of(values).items(), *ends_of(values), strict=True),
+def _by_token(values: xr.DataArray, name: str = "", **style: Any) -> go.Scatter:
+    """A curve over positions, whose hover text has each token and its interval."""
+    texts = [number_token(place, token) for place, token in tokens_of(values).items()]
+    if interval_note(values):
+        ends = zip(texts, *ends_of(values), strict=True)
+        texts = [f"{text}<br>{low:.6g} to {high:.6g}" for text, low, high in ends]
+    names = np.array(texts, dtype=object)
+    return line(
+        values, name, customdata=names, hover="%{customdata}<br>%{y:.6g}", **style
     )
-    texts = [
-        number_token(*place) + f"<br>{low:.6g} to {high:.6g}" * len(bars)
-        for place, low, high in places
-    ]
-    hover, each = f"%{{customdata}}<br>{told}%{{y:.6g}}", np.array(texts, dtype=object)
-    return curve(
-        values["position"].values.astype(float),
-        values.values,
-        customdata=each,
-        hover=hover,
-        **bars,
-        **style,
-    )
-
-
-def _set_sinks_apart(figure: go.Figure, found: xr.Dataset) -> list[str]:
-    """End the scale of path bounds at the tokens that are no sinks; a note about the sinks."""
-    bound, sinks = (
-        found["path_bound"].values,
-        found["sink"].values == 1 if "sink" in found else np.zeros(0, bool),
-    )
-    others = (
-        np.concatenate([found[name].values[~sinks] for name in PANELS["Path bound"]])
-        if sinks.any()
-        else bound[:0]
-    )
-    others = others[others > 0]
-    if not len(others):
-        return []
-    low, high = np.log10(others.min()), np.log10(others.max())
-    room = max(EDGE * (high - low), 0.05)
-    figure.update_yaxes(range=[low - room, high + room], row=1, col=1)
-    names = ", ".join(label(str(token)) for token in found["token"].values[sinks])
-    return [
-        f"sinks: {names}, with {percent(bound[sinks].sum() / bound.sum())} of the path bound"
-    ]

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from functools import cache
 from inspect import signature
-from itertools import islice
+from itertools import combinations, islice, product
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
@@ -11,33 +12,29 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens.checks.arguments import validated
-from squashlens.checks.results import EACH, moved_probability, require
+from squashlens.checks.results import moved_probability, require
 from squashlens.errors import InputError
 from squashlens.figures.answers import cannot_be_judged
-from squashlens.figures.drawing.decorator import say_selected, with_modes
-from squashlens.figures.drawing.notes import selections
+from squashlens.figures.drawing.decorator import with_mode
 from squashlens.figures.drawing.panels import compose
 from squashlens.figures.drawing.shapes import (
-    bars_of,
-    curve,
-    extremes,
     interval_note,
     is_wide,
     layer_map,
+    line,
     titles_of,
+    with_its_intervals,
 )
 from squashlens.figures.drawing.style import finish
-from squashlens.figures.drawing.text import escape
+from squashlens.figures.drawing.text import escape, shortened
 from squashlens.figures.drawing.themes import series
-from squashlens.records.joining import without_padding
-from squashlens.records.provenance import is_done, joined_along
 
 Result = xr.Dataset | xr.DataArray
 MOST, LINES, LONG = (
     12,
     4,
     24,
-)  # panels of variables, lines of a panel (more are a map), and characters of a label
+)  # panels of a page, lines of a panel (more are a map), and characters of a label
 
 
 @cache
@@ -45,10 +42,10 @@ def usual_figures() -> list[Any]:
     """The public figures that `of` may draw: those that need most variables first, since they show most of a result."""
     import squashlens.figures as public
 
-    found = [getattr(public, name) for name in public.__all__]
+    figures = [getattr(public, name) for name in public.__all__]
     usual = [
         figure
-        for figure in found
+        for figure in figures
         if getattr(figure, "__draws__", (None, None, False))[2]
     ]
     return sorted(usual, key=lambda figure: -len(figure.__draws__[1]))
@@ -59,9 +56,10 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
     """The usual figure of a result, whatever was measured.
 
     Args:
-        result: a result of squashlens, or several by label for panels with common scales. A result of several prompts,
-            with several values of `to_layer`, or joined by `results.concat` has a panel for each. Some variables of a
-            result, and means of all of them, have a panel for each variable that can be drawn, of the first 12.
+        result: a result of squashlens, or several by label for panels with common scales. A result that has more
+            dimensions than its figure draws, such as several prompts or what `results.concat` joined, has a panel for
+            each label, at most 12. Some variables of a result, and means of all of them, have a panel for each variable
+            that can be drawn, of the first 12.
 
     Returns:
         The figure. `docs/figures.md` lists the figure of each measurement, and others that show the same result. An
@@ -76,51 +74,73 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
     >>> figure.layout.title.text
     'Where the paths to the query start, by layer'
     """
-    several: dict[str, Any] = (
-        {"": result} if isinstance(result, Result) else dict(result)
-    )
-    if not several:
+    if isinstance(result, Result):
+        figure = _whole(result) or _apart(result) or _of_values(result)
+        if figure is None:
+            raise _no_figure(result)
+        return figure
+    if not result:
         raise InputError(
             "result contains no result.",
             "Give a result of squashlens, or several by label.",
         )
-    figure = _figure_of(several)
-    if figure is None:
-        figure = _of_values(several[""]) if [*several] == [""] else panels(several)
-    if figure is None:
-        raise _no_figure(several)
-    return figure
-
-
-def _figure_of(several: Mapping[str, Any]) -> go.Figure | None:
-    """The usual figure of one result, without a label, or of several."""
-    one = next(iter(several.values()))
-    single = "" in several and len(several) == 1
-    joined = [dim for dim in joined_along(one) if dim in one.dims]
     for figure in usual_figures():
-        if all(_fits(part, figure) for part in several.values()) and not _leaves_open(
-            one, figure, joined
-        ):
-            return figure(one if single else several)
-    apart = [
-        dim
-        for dim in (*(dim for dim in joined if dim not in EACH), *EACH)
-        if dim in one.dims
-    ]
-    for many in range(1, 1 + len(apart)) if single else ():
-        parts = _apart(one, apart[:many])
-        for figure in usual_figures() if parts else ():
+        if all(_fits(part, figure) for part in result.values()):
+            return figure(result)
+    return compose({label: of(part) for label, part in result.items()})
+
+
+def _whole(result: Result) -> go.Figure | None:
+    """The usual figure of a result that has the dimensions it draws."""
+    figures = (figure for figure in usual_figures() if _fits(result, figure))
+    return next((figure(result) for figure in figures), None)
+
+
+def _apart(result: Result) -> go.Figure | None:
+    """A panel for each label of one dimension or two that the usual figure of a result does not draw."""
+    few = [str(dim) for dim in result.dims if result.sizes[dim] <= MOST]
+    for dims in [*combinations(few, 1), *combinations(few, 2)]:
+        parts = _parts(result, dims)
+        for figure in usual_figures() if 0 < len(parts) <= MOST else ():
             if all(_fits(part, figure) for part in parts.values()):
                 return figure(parts)
     return None
 
 
-def _of_values(result: Any) -> go.Figure | None:
+def _parts(result: Any, dims: Sequence[str]) -> dict[str, Any]:
+    """The result for each label along some dimensions, by a label for its panel; without those that are empty."""
+    parts = {}
+    for places in product(*(range(result.sizes[dim]) for dim in dims)):
+        here = dict(zip(dims, places, strict=True))
+        part = _without_padding(result.isel(here))
+        labels = [
+            f"{dim.replace('_', ' ')} {result[dim].values[at]}"
+            for dim, at in here.items()
+        ]
+        if all(part.sizes.values()):
+            parts[", ".join(labels)] = part
+    return parts
+
+
+def _without_padding(part: Any) -> Any:
+    """A part of a joined result without the labels that only longer parts have."""
+    data = part.to_dataset(name="values") if isinstance(part, xr.DataArray) else part
+    floats = data[
+        [name for name, values in data.data_vars.items() if values.dtype.kind == "f"]
+    ]
+    for dim in part.dims:
+        if dim in floats.dims:
+            kept = floats.dropna(dim, how="all")[dim]
+            part = part.sel({dim: kept})
+    return part
+
+
+def _of_values(result: Result) -> go.Figure | None:
     """Values that are no whole result: lines of an array, or a panel for each variable of a Dataset."""
     if isinstance(result, xr.DataArray):
         return plain(result)
     each = {
-        str(name): _figure_of({"": values}) or plain(values)
+        str(name): _whole(values) or plain(values)
         for name, values in result.data_vars.items()
     }
     drawn = {name: figure for name, figure in each.items() if figure is not None}
@@ -130,29 +150,25 @@ def _of_values(result: Any) -> go.Figure | None:
     return compose(dict(islice(drawn.items(), MOST)), title=title)
 
 
-def _no_figure(several: Mapping[str, Any]) -> InputError:
+def _no_figure(result: Result) -> InputError:
     """An error for a result that no figure can draw."""
-    one = next(iter(several.values()))
-    what = (
-        f"these values, over {', '.join(map(str, one.dims))}"
-        if one.dims
-        else "scalars: these are single numbers"
+    dims = sorted(map(str, result.dims), key=lambda dim: result.sizes[dim])
+    over = ", ".join(map(str, result.dims))
+    what = f"these values, over {over}" if dims else "scalars: these are single numbers"
+    if not dims:
+        return InputError(f"There is no figure for {what}.", "Print them.")
+    select = ", ".join(f"{dim}=0" for dim in dims[:-2])
+    return InputError(
+        f"There is no figure for {what}.",
+        f"Select one label along all dimensions but two, as in `result.isel({select})`; print what is no number."
+        if isinstance(result, xr.DataArray) and select
+        else "Give the unchanged result of a measurement, or one of its variables; print what is no number.",
     )
-    select = ", ".join(
-        f"{dim}=0"
-        for dim in sorted(map(str, one.dims), key=lambda dim: one.sizes[dim])[:-2]
-    )
-    remedy = "Print them: a figure has numbers over a dimension."
-    if select and isinstance(one, xr.DataArray) and one.dtype.kind in "biuf":
-        remedy = f"Select one label along all dimensions but two, as in `result.isel({select})`."
-    elif one.dims and isinstance(one, xr.Dataset):
-        remedy = "Give the unchanged result of a measurement, or one of its variables."
-    return InputError(f"There is no figure for {what}.", remedy)
 
 
 @validated
 def panels(
-    parts: Mapping[str, Result | go.Figure],
+    parts: Mapping[str, Result | go.Figure] | Sequence[Result | go.Figure],
     *,
     columns: int | None = None,
     title: str | None = None,
@@ -160,8 +176,9 @@ def panels(
     """Several figures on one page, with their labels as titles, one scale for each quantity, and one legend.
 
     Args:
-        parts: figures of `squashlens.figures`, or results, by label; a result is drawn as by `of`.
-        columns: how many are side by side at most; fewer on a narrow page.
+        parts: figures of `squashlens.figures`, or results, by label, or as a list, whose panels are (a), (b), …; a
+            result is drawn as by `of`.
+        columns: how many are side by side, on a page of any width; by default two or three, and fewer on a narrow page.
         title: title of the page; by default that of the parts, if they have the same.
 
     Returns:
@@ -175,7 +192,7 @@ def panels(
     >>> results = {prompt: sl.sensitivity(model, prompt) for prompt in ("110 =", "111 =")}
     >>> figure = sl.figures.styled(sl.figures.panels(results), theme="paper")
     """
-    if not parts:
+    if not len(parts):
         raise InputError(
             "parts is empty: there is nothing to draw.",
             "Give figures or results by label.",
@@ -185,40 +202,24 @@ def panels(
             f"columns={columns} is not usable for {len(parts)} parts.",
             f"Use 1 to {len(parts)}.",
         )
+    labelled = (
+        parts
+        if isinstance(parts, Mapping)
+        else {_letter(at): part for at, part in enumerate(parts)}
+    )
     figures = {
         label: part if isinstance(part, go.Figure) else of(part)
-        for label, part in parts.items()
+        for label, part in labelled.items()
     }
     return compose(figures, columns=columns, title=title)
 
 
-def _apart(result: Any, dims: Sequence[str]) -> dict[str, Result]:
-    """The result for each label along some dimensions, by a label for its panel."""
-    parts = {"": result}
-    for dim in dims:
-        parts = {
-            ", ".join(
-                filter(None, (label, f"{dim.replace('_', ' ')} {value}"))
-            ): without_padding(part.isel({dim: place}))
-            for label, part in parts.items()
-            for place, value in enumerate(part[dim].values)
-        }
-    return {label: part for label, part in parts.items() if is_done(part)}
-
-
-def _leaves_open(result: Any, figure: Any, joined: Sequence[str]) -> bool:
-    """Whether a joined result has a dimension, in the variables that a figure draws, that the figure does not know."""
-    _, dims_of, _ = figure.__draws__
-    itself = ("values", getattr(result, "name", None))  # what stands for an array
-    drawn = {
-        dim
-        for name in dims_of
-        if name not in itself and name in result
-        for dim in result[name].dims
-    }
-    return any(
-        dim in drawn and all(dim not in dims.split() for dims in dims_of.values())
-        for dim in joined
+def _letter(place: int) -> str:
+    """The label of a panel of a list: (a), (b), …, and (27) after (z)."""
+    return (
+        f"({ascii_lowercase[place]})"
+        if place < len(ascii_lowercase)
+        else f"({place + 1})"
     )
 
 
@@ -229,7 +230,7 @@ def _fits(result: Any, figure: Any) -> bool:
     if type(result).__name__ not in str(getattr(drawn, "__value__", drawn)):
         return False
     try:
-        require(with_modes(result, dims_of), "result", maker, dims_of)
+        require(with_mode(result, dims_of), "result", maker, dims_of)
     except InputError:
         return False
     return True
@@ -242,62 +243,40 @@ def plain(values: xr.DataArray) -> go.Figure | None:
     """
     if values.ndim not in (1, 2) or values.dtype.kind not in "biuf" or not values.size:
         return None
-    values, figure, notes = (
-        moved_probability(without_padding(values)),
-        go.Figure(),
-        list[str](),
-    )
-    says, (title, axis) = extremes(values), titles_of(values)
-    unable = cannot_be_judged({"": values.to_dataset(name="values")})
+    values = with_its_intervals(moved_probability(values))
+    title, axis = titles_of(values)
     for dim in (dim for dim in values.dims if values[dim].dtype.kind in "OUT"):
-        texts = [str(one).replace("_", " ") for one in values[dim].values]
-        values = values.assign_coords(
-            {
-                dim: [
-                    escape(f"{text[:LONG]}{'…' * (len(text) > LONG)}") for text in texts
-                ]
-            }
-        )
+        texts = [
+            shortened(str(text).replace("_", " "), LONG) for text in values[dim].values
+        ]
+        values = values.assign_coords({dim: list(map(escape, texts))})
     if values.ndim == 2 and min(values.shape) > LINES:
-        blank = "blank: no value"
-        if is_wide(values.values):
-            blank = "blank: 0 or no value"
-            values, axis = (
-                values.copy(data=np.log10(values.where(values > 0).values)),
-                f"log₁₀ {axis}",
-            )
-        notes = [blank] * bool(values.isnull().any())
-        figure.add_trace(layer_map(values, axis))
-        figure.update_yaxes(title=escape(str(values.dims[0]).replace("_", " ")))
-    else:
-        values = (
-            values.transpose() if values.ndim == 2 and len(values) > LINES else values
-        )
-        for number, part in enumerate(values if values.ndim == 2 else [values]):
-            name = (
-                f"{values.dims[0]} {values[values.dims[0]].values[number]}"
-                if values.ndim == 2
-                else ""
-            )
-            style: Any = (
-                series(number)
-                | bars_of(part, series(number)["colour"])
-                | {"hover": "%{x}: %{y:.4g}"}
-            )
-            figure.add_trace(
-                curve(
-                    part[part.dims[0]].values,
-                    part.values,
-                    escape(name.replace("_", " ")),
-                    **style,
-                )
-            )
-        figure.update_yaxes(title=axis).update_traces(
-            mode="markers" if unable else "lines+markers"
-        )
-        notes = interval_note(values)
-    figure.update_xaxes(title=escape(str(values.dims[-1]).replace("_", " ")))
-    notes += unable
-    return say_selected(
-        finish(figure, title, 260, values, *notes, says=says), *selections(values)
-    )
+        return _map(values, title)
+    rows = values.transpose() if values.ndim == 2 and len(values) > LINES else values
+    unable = cannot_be_judged({"": values.to_dataset(name="values")})
+    labels = rows[rows.dims[0]].values
+    figure = go.Figure()
+    for number, row in enumerate(rows if rows.ndim == 2 else [rows]):
+        name = f"{rows.dims[0]} {labels[number]}" if rows.ndim == 2 else ""
+        drawn = line(row, "", **series(number))
+        figure.add_trace(drawn.update(name=name.replace("_", " ") or None))
+    figure.update_traces(mode="markers" if unable else "lines+markers")
+    figure.update_xaxes(title=escape(str(rows.dims[-1]).replace("_", " ")))
+    figure.update_yaxes(title=axis)
+    return finish(figure, title, values, interval_note(values), unable)
+
+
+def _map(values: xr.DataArray, title: str) -> go.Figure:
+    """A map of values over two dimensions."""
+    unit = str(values.attrs.get("units", "1"))
+    name = str(values.name or "value").replace("_", " ")
+    short = name if unit == "1" else unit
+    blank = "blank: no value"
+    if is_wide(values.values):
+        blank = "blank: 0 or no value"
+        short = f"log₁₀ {short}"
+        values = values.copy(data=np.log10(values.where(values > 0).values))
+    figure = go.Figure(layer_map(values, short))
+    rows, columns = (escape(str(dim).replace("_", " ")) for dim in values.dims)
+    figure.update_xaxes(title=columns).update_yaxes(title=rows)
+    return finish(figure, title or name, values, blank if values.isnull().any() else "")

@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 
 from squashlens.checks.results import moved_probability
+from squashlens.figures.drawing.shapes import ends_of, with_interval
 from squashlens.measure.answers.verdict_evidence import (
     ANSWERED,
     LOST,
@@ -18,15 +19,7 @@ from squashlens.measure.answers.verdict_evidence import (
     REACHES,
     UNDECIDED,
 )
-from squashlens.records.sentences import (
-    listed,
-    number,
-    open_order,
-    percent,
-    quoted,
-    sentence,
-    with_interval,
-)
+from squashlens.records.sentences import listed, number, percent, quoted
 from squashlens.theory.distances import NOISE_FLOORS
 
 MATTERS = 0.01  # share of the probability: below it, no single token is said to matter
@@ -137,9 +130,7 @@ def _depended(given: Evidence) -> tuple[str, tuple[str, ...]]:
             f"{number(own[at])} for {name}"
             for at, name in zip(order, names, strict=True)
         )
-        open_to = int(
-            open_order(with_interval(given.measured, "jacobian")[inside])[0][0].sum()
-        )
+        open_to = _candidates(with_interval(given.measured, "jacobian")[inside])
         most = (
             names[0]
             if open_to == 1
@@ -169,6 +160,14 @@ def _depended(given: Evidence) -> tuple[str, tuple[str, ...]]:
         moves,
         *_why(given.knockout, given.measured, inside),
     )
+
+
+def _candidates(values: xr.DataArray) -> int:
+    """How many values may be the largest, by their intervals and the three digits that are shown."""
+    low, high = (
+        np.array([float(f"{end:.3g}") for end in ends]) for ends in ends_of(values)
+    )
+    return int((high >= low.max()).sum())
 
 
 def _why(knockout: xr.Dataset, measured: xr.Dataset, inside: slice) -> tuple[str, ...]:
@@ -208,3 +207,8 @@ def _helps(given: Evidence) -> tuple[str, tuple[str, ...]]:
 def name_at(result: xr.Dataset | xr.DataArray, place: int) -> str:
     """A token with its position, for a sentence."""
     return f"{quoted(result['token'].values[place])} at position {int(result['position'].values[place])}"
+
+
+def sentence(clause: str) -> str:
+    """A clause with its first letter large."""
+    return clause[:1].upper() + clause[1:]

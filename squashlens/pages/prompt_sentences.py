@@ -4,9 +4,11 @@ import numpy as np
 import xarray as xr
 
 from squashlens.pages.first_screen import name_at
+from squashlens.records.provenance import facts_of
 from squashlens.records.sentences import number
 
 ENOUGH = 15  # tokens from which on ranks are compared
+HALF = ("float16", "bfloat16")
 
 
 def ranks(measured: xr.Dataset) -> str:
@@ -43,3 +45,18 @@ def sinks(measured: xr.Dataset) -> str:
         f"Attention sinks: {names}, with {bound:.4g} % of the path bound, {null:.3g} % of the null and {norms} % of "
         "the Jacobian norms."
     )
+
+
+def certainty_of_norms(measured: xr.Dataset) -> str:
+    """A clause on how far the Jacobian norms may be off: exact, estimated with intervals, or in half precision."""
+    dtype = facts_of(measured).get("dtype")
+    if dtype in HALF:
+        return f"The norms were computed in {dtype}, in which small ones are several times too large"
+    if "jacobian_low" not in measured:
+        return "The norms are exact to first order, for this prompt and this model"
+    low, high = (measured[f"jacobian_{end}"].values for end in ("low", "high"))
+    factors = high[low > 0] / low[low > 0]
+    said = "The norms are estimates from random products of the Jacobian"
+    if not factors.size:
+        return said
+    return f"{said}; the ends of their intervals are up to a factor of {factors.max():.2g} apart"

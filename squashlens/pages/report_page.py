@@ -13,22 +13,22 @@ from squashlens import zoo
 from squashlens._typing import Bridge, Norm, dtype_name
 from squashlens.bars import bar, quiet
 from squashlens.errors import InputError, SquashlensError
-from squashlens.figures import collapse_sentences
 from squashlens.measure.answers.verdict_evidence import ANSWERED, LOST
 from squashlens.measure.registration import measurement
 from squashlens.model.anatomy import dtype_of
-from squashlens.pages import prompt_sentences
+from squashlens.pages import collapse_sentences, prompt_sentences
 from squashlens.pages.first_screen import (
     Answer,
     Evidence,
     compared,
     dependence,
     first_answers,
+    sentence,
 )
 from squashlens.pages.maps.payload import fact_text, load_of
 from squashlens.pages.markup import template
 from squashlens.records.provenance import models_of, provenance
-from squashlens.records.sentences import certainty_of_norms, escape, percent, sentence
+from squashlens.records.sentences import escape, percent
 from squashlens.saving.files import PAGES, require_output, write
 
 if TYPE_CHECKING:
@@ -504,7 +504,7 @@ def _of_the_prompt(evidence: Evidence) -> list[Section]:
     says = (
         prompt_sentences.sinks(measured),
         prompt_sentences.ranks(measured),
-        f"{certainty_of_norms(measured)}.",
+        f"{prompt_sentences.certainty_of_norms(measured)}.",
     )
     title = "Path bound, null and Jacobian by token"
     return [

@@ -30,6 +30,11 @@ WORDS = (
     "<bos>",
 )
 LONG = "meta-llama/Llama-3.1-70B-Instruct, 4-bit"
+FACTS = {
+    "model": LONG,
+    "dtype": "bfloat16",
+    "call": {"function": "made", "norm": "linf", "prompt": "$5 to <b>$9"},
+}
 NO_FIGURE = ("accuracy", "shares_and_counts", "splits")
 LENGTHS = (1, 2, 3, 5, 8, 16, 32, 64, 100, 150, 200, 250)
 
@@ -50,6 +55,9 @@ def small() -> dict[str, go.Figure]:
         results["separator_ablation"]
     )
     found["error_by_length"] = sl.figures.error_by_length(results["evaluate"])
+    found["bound_against_jacobian"] = sl.figures.bound_against_jacobian(
+        results["sensitivity"]
+    )
     found["one query"] = sl.figures.of(
         results["influence"]["path_bound"].isel(query=-1)
     )
@@ -82,6 +90,7 @@ def full() -> dict[str, go.Figure]:
     several = {name: evaluate(at) for at, name in enumerate(labels(3))}
     found["error_by_length"] = sl.figures.error_by_length(several)
     found["collapse_heatmap"] = sl.figures.collapse_heatmap(relative(collapse()))
+    found["bound_against_jacobian"] = sl.figures.bound_against_jacobian(sensitivity(20))
     found["collapse_panels"] = sl.figures.collapse_curve(
         {name: collapse() for name in labels(4)}, trained=16
     )
@@ -104,7 +113,7 @@ def tokens(count: int) -> list[str]:
 
 
 def made(
-    coords: Mapping[str, Sequence[Any]], *variables: str, share: str = "", **call: Any
+    coords: Mapping[str, Sequence[Any]], *variables: str, share: str = ""
 ) -> xr.Dataset:
     """A Dataset with positive numbers of many sizes in each variable, named with its dimensions as for `draws`.
 
@@ -122,9 +131,7 @@ def made(
             dims,
             1 / (1 + values) if name.startswith(tuple(share.split())) else values,
         )
-    return with_provenance(
-        found, {"model": LONG, "call": {"function": "made", "norm": "linf"} | call}
-    )
+    return with_provenance(found, FACTS)
 
 
 def ends(name: str) -> str:
@@ -140,7 +147,21 @@ def with_tokens(found: Any, dim: str = "position") -> Any:
 
 def sensitivity(count: int) -> xr.Dataset:
     names = "path_bound null jacobian_frozen jacobian bound_over_null"
-    return with_tokens(made({"position": range(count)}, f"{names}: position"))
+    found = with_tokens(made({"position": range(count)}, f"{names}: position"))
+    ranks = {
+        "rank_agreement": 0.8,
+        "rank_agreement_low": 0.45,
+        "rank_agreement_high": 0.9,
+    }
+    agreement = {
+        name: ("estimate", [value, value - 0.6]) for name, value in ranks.items()
+    }
+    estimates = {"estimate": ["path_bound", "null"]}
+    return (
+        found.assign(agreement)
+        .assign(compared_tokens=count - 2)
+        .assign_coords(estimates)
+    )
 
 
 def bound(count: int) -> xr.DataArray:
@@ -161,7 +182,7 @@ def map_of(count: int) -> xr.DataArray:
         found["position"] < count - 2, 0.0
     )
     found.attrs |= {"long_name": "Jacobian norm", "units": "1"}
-    return with_provenance(found, {"model": LONG, "call": {"function": "made"}})
+    return found
 
 
 def with_low(count: int) -> xr.DataArray:
@@ -544,9 +565,9 @@ def drawn(kind: str) -> tuple[dict[str, go.Figure], set[str]]:
     }
     called, require = set[str](), decorator.require
 
-    def note(result: Any, name: str, maker: str, dims: Any, joined: Any) -> None:
+    def note(result: Any, name: str, maker: str, dims: Any) -> None:
         called.add(asking[id(dims)])
-        require(result, name, maker, dims, joined)
+        require(result, name, maker, dims)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decorator, "require", note)

@@ -6,21 +6,17 @@ import numpy as np
 import pytest
 
 import squashlens as sl
-from squashlens.figures.drawing.page_blocks import Page
+from squashlens.figures.drawing.page import Page
 from tests import measurements
 from tests.figures import specimens
 
 PROMPT = "1101 ="
 
 
-def said(figure: Any) -> tuple[str, str, list[str]]:
-    """Title and notes of a page, and the notes of its panels after their sentences."""
+def said(figure: Any) -> tuple[str, list[str], list[str]]:
+    """Title and notes of a page, and what stands above its parts."""
     page = Page.of(figure)
-    own = [
-        " · ".join(note for note in block[0].notes.split(" · ") if note[-1:] != ".")
-        for block in page.blocks
-    ]
-    return page.title, page.notes, own
+    return page.title, page.notes, [block[0].title for block in page.blocks]
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +26,16 @@ def bounds(tiny: Any) -> dict[str, Any]:
     return {"plain": sl.path_bound(tiny, PROMPT), "hooked": hooked}
 
 
+COMMON = ["tiny-gemma", "float32", "'1101 ='"]
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("order", [["plain", "hooked"], ["hooked", "plain"]])
 def test_panels_say_what_they_do_not_share(
     bounds: dict[str, Any], order: list[str]
 ) -> None:
-    own = {"plain": "", "hooked": "mask_tokens(1) · to layer 3 · query at position −2"}
-    wanted = ("Path bound of Theorem 5.1", "tiny-gemma", [own[name] for name in order])
+    own = {"plain": "", "hooked": "mask_tokens(1) · query -2 · to layer 3"}
+    wanted = ("Path bound of Theorem 5.1", COMMON, [own[name] for name in order])
     parts = {name: bounds[name] for name in order}
     assert said(sl.figures.of(parts)) == said(sl.figures.panels(parts)) == wanted
 
@@ -50,45 +49,52 @@ def test_a_mixed_page_says_what_each_panel_shows(
     }
     bound = "Path bound of Theorem 5.1 · mask_tokens(1) · to layer 3"
     shares = "Where the paths to the query start, by layer"
-    common = "tiny-gemma · query at position −2"
-    assert (
-        said(sl.figures.of(parts))
-        == said(sl.figures.panels(parts))
-        == (common, "", [bound, shares])
+    title = " · ".join([*COMMON, "query -2"])
+    assert said(sl.figures.of(parts)) == (title, [], [bound, shares])
+    named = sl.figures.panels(parts, title="Both")
+    assert said(named) == ("Both", [*COMMON, "query -2"], [bound, shares])
+    again = sl.figures.styled(
+        sl.figures.styled(named, theme="dark", width=4), theme="paper"
     )
-    assert said(sl.figures.panels(parts, title="Both")) == (
-        "Both",
-        common,
-        [bound, shares],
-    )
-    # There is room for the notes at the width of a page, in each theme, and they come back from another look.
-    page = sl.figures.panels(parts)
-    assert said(
-        sl.figures.styled(sl.figures.styled(page, theme="dark", width=4), theme="paper")
-    )[2] == [bound, shares]
+    assert said(again) == said(named)
+
+
+def test_a_list_has_letters(bounds: dict[str, Any]) -> None:
+    page = Page.of(sl.figures.panels([*bounds.values()]))
+    assert [block[0].head for block in page.blocks] == ["(a)", "(b)"]
+
+
+@pytest.mark.parametrize("width", ["column", "page", 13])
+def test_columns_that_were_asked_for_are_kept(
+    bounds: dict[str, Any], width: Any
+) -> None:
+    page = sl.figures.panels([*bounds.values()] * 2, columns=2)
+    narrow = sl.figures.styled(page, theme="paper", width=width)
+    starts = {
+        round(narrow.layout[panel.x].domain[0], 3) for panel in Page.of(narrow).panels
+    }
+    assert len(starts) == 2
 
 
 def test_one_quantity_has_one_scale(bounds: dict[str, Any]) -> None:
+    """Logarithmic, if every part can be shown so; panels never have a logarithmic scale beside a linear one."""
     bound = bounds["plain"]
-    flat = bound.copy(data=np.linspace(1, 1.1, bound.size))
-    both = sl.figures.panels({"a": flat, "b": bound})
-    assert (
-        both.layout.yaxis.type,
-        both.layout.yaxis2.type,
-        both.layout.yaxis2.matches,
-    ) == ("log", "log", "y")
-    assert both.layout.yaxis.title.text == "path bound of Theorem 5.1"
-    zero = bound.copy(data=np.where(np.arange(bound.size) == 1, 0, bound.values))
-    mixed = sl.figures.panels({"a": bound, "b": zero})
-    assert (
-        mixed.layout.yaxis.type,
-        mixed.layout.yaxis2.type,
-        mixed.layout.yaxis2.matches,
-    ) == ("log", None, None)
-    unit = sl.figures.of(specimens.bound(5)).layout.yaxis.title.text.replace(
-        "<br>", " "
+    both = sl.figures.panels({"a": 3 * bound, "b": bound}).layout
+    assert (both.yaxis.type, both.yaxis2.type, both.yaxis2.matches) == (
+        "log",
+        "log",
+        "y",
     )
-    assert unit == "upper bound on the influence of each token on the query (‖∂y‖/‖∂v‖)"
+    zero = bound.copy(data=np.where(np.arange(bound.size) == 1, 0, bound.values))
+    mixed = sl.figures.panels({"a": bound, "b": zero}).layout
+    assert (mixed.yaxis.type, mixed.yaxis2.type, mixed.yaxis2.matches) == (
+        "linear",
+        "linear",
+        "y",
+    )
+    unit = sl.figures.of(specimens.bound(5)).layout.yaxis.title.text
+    wanted = "upper bound on the influence of each token on the query (‖∂y‖/‖∂v‖)"
+    assert unit.replace("<br>", " ") == wanted
 
 
 def test_hooks_of_some_results_are_said() -> None:
@@ -98,12 +104,10 @@ def test_hooks_of_some_results_are_said() -> None:
         hooked = sl.evaluate(
             measurements.model(), task, lengths=[2, 3], seeds=1, max_new_tokens=2
         )
-    notes = said(sl.figures.accuracy_by_length({"plain": plain, "hooked": hooked}))[1]
-    assert "mask_tokens(1) in 1 of 2 results" in notes
-    assert (
-        "in 1 of"
-        not in said(sl.figures.accuracy_by_length({"a": hooked, "b": hooked}))[1]
-    )
+    some = sl.figures.accuracy_by_length({"plain": plain, "hooked": hooked})
+    assert "mask_tokens(1) in 1 of 2 results" in Page.of(some).notes
+    every = sl.figures.accuracy_by_length({"a": hooked, "b": hooked})
+    assert "mask_tokens(1)" in Page.of(every).notes
 
 
 @pytest.mark.few(1)
@@ -134,20 +138,3 @@ def test_a_legend_lists_names_only() -> None:
         for t in page.data
         if t.type == "bar" and t.showlegend is not False and not t.name
     ] == []
-
-
-def test_shared_axes_have_the_same_grid_lines() -> None:
-    """Also those without labels, where plotly would draw lines at 2 and 5 times each power of ten."""
-    page = sl.figures.of(
-        {"a": specimens.sensitivity(20), "b": specimens.sensitivity(40)}
-    )
-    page: Any = sl.figures.styled(
-        page, height=5.0
-    )  # fewer ticks than the parts have alone
-    shared = [axis for axis in page.select_yaxes() if axis.matches]
-    assert len(shared) == 3
-    for axis in shared:
-        first = page.layout[axis.matches.replace("y", "yaxis")]
-        assert axis.showticklabels is False
-        assert (axis.dtick, axis.type) == (first.dtick, "log")
-        assert axis.dtick is not None

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import plotly.graph_objects as go
 import pytest
 import xarray as xr
 
 import squashlens as sl
-from squashlens.figures.drawing.page_blocks import Page
+from squashlens.figures.drawing.page import Page
 from squashlens.figures.usual import _fits, usual_figures
 from squashlens.records.provenance import PREFIX
 from tests import measurements
@@ -33,23 +34,22 @@ def test_every_figure_has_a_specimen(kind: str) -> None:
 @pytest.mark.parametrize(
     "kind", [pytest.param("small", marks=pytest.mark.slow), "full"]
 )
-def test_every_figure_says_its_message(kind: str) -> None:
-    """In a sentence under its title, or above each panel of several results."""
+def test_every_figure_has_a_title_and_axes_that_say_what_they_show(kind: str) -> None:
+    """A panel's y axis has a title, or the panel or its rows have names; that of x, or of the panel below, has one."""
     for name, figure in specimens.drawn(kind)[0].items():
-        page = Page.of(figure)
-        told = (
-            [page.says]
-            if page.says
-            else [block[0].notes for block in page.blocks if block[0].head]
-        )
-        assert told, name
-        assert all("." in one for one in told), (name, told)
+        page, layout = Page.of(figure), figure.layout
+        assert layout.title.text, name
+        for panel in page.panels:
+            assert panel.up or panel.title or layout[panel.y].ticktext, (name, panel)
+        for block in page.blocks:
+            assert block[-1].across or block[-1].title, (name, block[-1])
 
 
 def test_no_text_of_a_token_can_be_read_as_mathematics() -> None:
     """Plotly looks for two `$` in any text that it draws; the specimens' tokens have them."""
     written = {
-        name: figure.to_json() for name, figure in specimens.drawn("full")[0].items()
+        name: go.Figure(figure).update_layout(meta=None).to_json()
+        for name, figure in specimens.drawn("full")[0].items()
     }
     assert [name for name, text in written.items() if "$" in text] == []
     assert sum("&#36;" in text for text in written.values()) > 5

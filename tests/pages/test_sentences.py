@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 from scipy import signal
 
-from squashlens.figures import collapse_sentences as collapse
+from squashlens.pages import collapse_sentences as collapse
 from squashlens.pages import first_screen as screen
 from squashlens.pages import prompt_sentences as say
 from squashlens.records.provenance import with_provenance

@@ -11,7 +11,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError, OutputError
-from squashlens.figures.drawing.page_blocks import Page
+from squashlens.figures.drawing.page import Page
 from squashlens.records.joining import without_padding
 from tests.study.fakes import square
 

@@ -9,19 +9,18 @@ import numpy as np
 import plotly.graph_objects as go
 
 from squashlens.errors import InputError
-from squashlens.figures.drawing.axes import numbers_of
-from squashlens.figures.drawing.page_blocks import (
+from squashlens.figures.drawing.layout import name_once
+from squashlens.figures.drawing.page import (
     Page,
     Panel,
-    axes_of,
+    axis_name,
+    numbers_of,
     reference,
     traces_of,
 )
 from squashlens.figures.drawing.style import dress
-from squashlens.figures.drawing.text import escape, unbreak
 
-DOT = " · "
-Part = list[list[Panel]]  # the blocks of a figure
+Blocks = list[list[Panel]]
 
 
 def compose(
@@ -31,145 +30,95 @@ def compose(
     title: str | None = None,
 ) -> go.Figure:
     """One figure of several, which are laid out row by row under their labels."""
-    pages = {label: Page.of(figure) for label, figure in figures.items()}
-    first = next(iter(pages.values()))
-    heading, common, own = _headings(pages, title)
-    whole, parts = go.Figure(), list[Part]()
-    for label, figure in figures.items():
-        parts.append(_add(whole, figure, pages[label], label))
+    pages = [Page.of(figure) for figure in figures.values()]
+    titles = {page.title for page in pages}
+    common = [
+        note for note in pages[0].notes if all(note in page.notes for page in pages)
+    ]
+    whole, parts = go.Figure(), list[Blocks]()
+    for page, (label, figure) in zip(pages, figures.items(), strict=True):
+        parts.append(_add(whole, figure, page, label))
+        said = {*common, *label.split(", ")}
+        notes = [note for note in page.notes if note not in said]
         begin = parts[-1][0][0]
-        begin.head, begin.notes = escape(label), own[label]
+        begin.head = label
+        texts = [page.title if len(titles) > 1 else "", *notes, begin.title]
+        begin.title = " · ".join(filter(None, texts))
     for letter in ("x", "y"):
         _share(whole, parts, letter)
     _share_colours(whole)
-    inner = max(page.columns for page in pages.values())
+    name_once(whole)
     blocks = [block for part in parts for block in part]
-    across = (
-        inner * (columns or 1)
-        if inner > 1
-        else columns or (3 if len(blocks) == 3 else 2)
-    )
-    page = replace(
-        first,
-        fit=1.0,
-        blocks=blocks,
-        columns=across,
-        title=heading,
-        says="",
-        notes=common,
-        height=None,
-    )
-    page.keep(whole)
+    inner = max(page.columns for page in pages)
+    usual = inner if inner > 1 else 3 if len(blocks) == 3 else 2
+    shared = titles.pop() if len(titles) == 1 else ""
+    heading = shared if title is None else title
+    new = {"title": heading or " · ".join(common), "notes": common if heading else []}
+    new |= {"columns": inner * columns if columns else usual, "exact": bool(columns)}
+    replace(pages[0], blocks=blocks, fit=1.0, height=None, **new).keep(whole)
     return dress(whole)
 
 
-def _headings(
-    pages: Mapping[str, Page], title: str | None
-) -> tuple[str, str, dict[str, str]]:
-    """The title of a page, the notes under it, and the notes of each part: what it does not share with the others.
-
-    Without a common title, the page has the common notes as its title, since the parts have titles of their own.
-    """
-    noted = {
-        label: list(filter(None, page.notes.split(DOT)))
-        for label, page in pages.items()
-    }
-    titles = {page.title for page in pages.values()}
-    common = [
-        note
-        for note in next(iter(noted.values()))
-        if all(note in notes for notes in noted.values())
-    ]
-    own = {}
-    for label, notes in noted.items():
-        said = [
-            note for note in notes if note not in (*common, *escape(label).split(", "))
-        ]
-        title_of = pages[label].title if len(titles) > 1 else ""
-        own[label] = DOT.join(filter(None, [title_of, pages[label].says, *said]))
-    if title is not None:
-        return escape(title), DOT.join(common), own
-    return (
-        (titles.pop(), DOT.join(common), own)
-        if len(titles) == 1
-        else (DOT.join(common), "", own)
-    )
-
-
-def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str) -> Part:
+def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str) -> Blocks:
     """Add one figure to the page, with new names for its axes; its blocks."""
     if any(panel.head for panel in page.panels):
         raise InputError(
             f"The figure {label!r} has the panels of several results already.",
             "Give all figures to `panels` at once, without composing some of them first.",
         )
-    layout, added = cast(Any, whole.layout), cast(Any, figure.layout).to_plotly_json()
-    taken = 1 + sum(name.startswith("xaxis") for name in layout.to_plotly_json())
-    numbers = [
-        "" if number == 1 else str(number)
-        for number in range(taken, taken + len(page.panels))
-    ]
-    new = {
-        old.axes: replace(old, x=f"xaxis{n}", y=f"yaxis{n}")
-        for old, n in zip(page.panels, numbers, strict=True)
-    }
-    short = {
-        axis: panel.axes[side]
-        for old, panel in new.items()
-        for side, axis in enumerate(old)
-    }
-    for old in page.panels:
-        panel = new[old.axes]
-        for name, target, other in (
-            (old.x, panel.x, panel.axes[1]),
-            (old.y, panel.y, panel.axes[0]),
-        ):
-            axis = added.get(name, {})
-            matches = (
-                {"matches": short.get(axis["matches"], axis["matches"])}
-                if "matches" in axis
-                else {}
-            )
-            whole.update_layout({target: axis | matches | {"anchor": other}})
+    layout = cast(Any, figure.layout).to_plotly_json()
+    there = cast(Any, whole.layout).to_plotly_json()
+    taken = sum(name.startswith("xaxis") for name in there)
+    names: dict[str, str] = {}
+    for number, panel in enumerate(page.panels, start=1 + taken):
+        suffix = "" if number == 1 else str(number)
+        names |= {reference(panel.x): f"x{suffix}", reference(panel.y): f"y{suffix}"}
+    for panel in page.panels:
+        for old, other in ((panel.x, panel.y), (panel.y, panel.x)):
+            axis = layout.get(old, {}) | {"anchor": names[reference(other)]}
+            axis |= _renamed(axis, ("matches",), names)
+            whole.update_layout({axis_name(names[reference(old)]): axis})
     for trace in traces_of(figure):
-        x, y = (short[axis] for axis in axes_of(trace))
-        whole.add_trace(copy.deepcopy(trace).update(xaxis=x, yaxis=y))
-    for kind, add in (
-        ("annotations", whole.add_annotation),
-        ("shapes", whole.add_shape),
-    ):
-        for one in added.get(kind, ()):
-            sides = {
-                side: (one.get(side) or side[0]).split(" ") for side in ("xref", "yref")
-            }  # plotly's default
-            add(
-                one
-                | {
-                    side: " ".join([short.get(axis, axis), *rest])
-                    for side, (axis, *rest) in sides.items()
-                }
-            )
-    layout.barmode = added.get("barmode", layout.barmode)
-    return [[new[panel.axes] for panel in block] for block in page.blocks]
+        refers = {"xaxis": trace.xaxis or "x", "yaxis": trace.yaxis or "y"}
+        new = copy.deepcopy(trace)
+        whole.add_trace(new.update(_renamed(refers, ("xaxis", "yaxis"), names)))
+    add = {"annotations": whole.add_annotation, "shapes": whole.add_shape}
+    for kind, draw in add.items():
+        for one in layout.get(kind, ()):
+            refers = {"xref": "x", "yref": "y"} | one
+            draw(refers | _renamed(refers, ("xref", "yref"), names))
+    cast(Any, whole.layout).barmode = layout.get("barmode")
+    for panel in page.panels:
+        panel.x, panel.y = (axis_name(names[axis]) for axis in panel.axes)
+    return page.blocks
 
 
-def _share(whole: go.Figure, parts: Sequence[Part], letter: str) -> None:
-    """Give axes at the same place of equal parts one scale."""
-    if any(
-        [len(block) for block in part] != [len(block) for block in parts[0]]
-        for part in parts
-    ):
-        return
-    for place in zip(
-        *([panel for block in part for panel in block] for part in parts), strict=True
-    ):
-        same = [cast(Any, whole.layout)[getattr(panel, letter)] for panel in place]
-        first = same[0]
-        if any(_kind(axis) != _kind(first) for axis in same):
+def _renamed(
+    given: Mapping[str, Any], keys: Sequence[str], names: Mapping[str, str]
+) -> dict[str, str]:
+    """The references of these keys, such as "x2 domain", with the new names of their axes."""
+    parts = {key: given[key].partition(" ") for key in keys if given.get(key)}
+    return {
+        key: f"{names.get(axis, axis)}{space}{domain}"
+        for key, (axis, space, domain) in parts.items()
+    }
+
+
+def _share(whole: go.Figure, parts: Sequence[Blocks], letter: str) -> None:
+    """Give axes at the same place of equal parts one scale, which is logarithmic if all of them are."""
+    layout = cast(Any, whole.layout)
+    panels = [[panel for block in part for panel in block] for part in parts]
+    for place in zip(*panels, strict=False):
+        same = [layout[getattr(panel, letter)] for panel in place]
+        if len({_kind(axis) for axis in same}) > 1:
             continue
+        if len({axis.type for axis in same}) > 1:
+            for axis in same:
+                axis.update(type="linear", range=None)
+        first = same[0]
         if first.range is not None:
-            backwards = first.range[0] > first.range[1]
             ends = [end for axis in same for end in axis.range]
+            backwards = first.range[0] > first.range[1]
             for axis in same:
                 axis.range = sorted((min(ends), max(ends)), reverse=backwards)
         elif first.autorange is None:
@@ -179,31 +128,25 @@ def _share(whole: go.Figure, parts: Sequence[Part], letter: str) -> None:
             axis.matches = axis.matches or reference(first.plotly_name)
 
 
-def _kind(axis: Any) -> tuple[Any, ...]:
+def _kind(axis: Any) -> str:
     """What two axes must have in common to share a scale."""
-    title, texts = (
-        unbreak(axis.title.text or ""),
-        [unbreak(str(text)) for text in axis.ticktext or ()],
-    )
-    return axis.type, title, texts, axis.labelalias, axis.range is None
+    title = (axis.title.text or "").replace("<br>", " ")
+    return str([title, axis.ticktext, axis.labelalias, axis.range is None])
 
 
 def _share_colours(whole: go.Figure) -> None:
     """Give maps of the same quantity one colour scale, and one colour bar, at the last."""
-    maps: list[Any] = [
-        one
-        for one in traces_of(whole)
-        if one.type == "heatmap" and one.showscale is not False
-    ]
-    for name in dict.fromkeys(one.colorbar.title.text for one in maps):
-        same = [one for one in maps if one.colorbar.title.text == name]
-        values = np.concatenate(
-            [np.asarray(numbers_of(one.z), float).ravel() for one in same]
-        )
-        values = (
-            values[np.isfinite(values)] if np.isfinite(values).any() else np.zeros(1)
-        )
-        low = min([one.zmin for one in same if one.zmin is not None] or [values.min()])
-        high = max([one.zmax for one in same if one.zmax is not None] or [values.max()])
-        for one in same:
-            one.update(zmin=low, zmax=high, showscale=one is same[-1])
+    maps = [trace for trace in traces_of(whole) if trace.type == "heatmap"]
+    maps = [trace for trace in maps if trace.showscale is not False]
+    for name in {trace.colorbar.title.text for trace in maps}:
+        same = [trace for trace in maps if trace.colorbar.title.text == name]
+        values = np.concatenate([numbers_of(trace.z) for trace in same])
+        values = values[np.isfinite(values)]
+        lows = [trace.zmin for trace in same if trace.zmin is not None]
+        highs = [trace.zmax for trace in same if trace.zmax is not None]
+        low = min(lows or [values.min(initial=np.inf)])
+        high = max(highs or [values.max(initial=-np.inf)])
+        for trace in same:
+            trace.showscale = trace is same[-1]
+            if low <= high:
+                trace.update(zmin=low, zmax=high)

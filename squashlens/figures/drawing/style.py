@@ -1,17 +1,18 @@
-"""The look of a figure: theme, size, fonts and title, set on one figure and nowhere else."""
+"""The look of a figure: its panels, title and theme, set on one figure and nowhere else."""
 
-from collections.abc import Iterable
+import html
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
 
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.figures.drawing.layout import lay_out
+from squashlens.figures.drawing.layout import lay_out, name_once
 from squashlens.figures.drawing.notes import Result, notes_of
-from squashlens.figures.drawing.page_blocks import Page, Panel, traces_of
-from squashlens.figures.drawing.text import escape, unbreak
+from squashlens.figures.drawing.page import Page, Panel
 from squashlens.figures.drawing.themes import IN_BROWSER, WIDTHS, ThemeName
 
 Width = Literal["column", "page"] | float
@@ -21,8 +22,6 @@ LIMITS = {
     "height": (1, 100, "inches"),
     "font_size": (4, 72, "points"),
 }
-SMALL = 60.0  # pixels: no figure has panels that are lower
-MANY = 70  # marks of a line of usual size
 
 
 @validated
@@ -40,7 +39,7 @@ def styled(
 
     Everything is laid out again for the new size: text is broken into lines, ticks are thinned, and a narrow page has
     fewer panels side by side. The figure that was given is not changed, and no setting of plotly is. What was changed
-    with plotly's own functions stays, except sizes, margins, ticks and places.
+    with plotly's own functions stays, except sizes, margins and places.
 
     Args:
         figure: a figure of `squashlens.figures`.
@@ -50,7 +49,7 @@ def styled(
         height: height of the whole figure in inches; by default as much as its panels need.
         font: font family, such as ``"Palatino, serif"``.
         font_size: size of ordinary text in points; titles are larger, and tick labels and legends smaller.
-        title: title of the figure; ``""`` removes it with all sentences and notes, which a caption then has.
+        title: title of the figure; ``""`` removes it with the line below it, which a caption then has.
 
     Returns:
         The new figure.
@@ -65,10 +64,9 @@ def styled(
     312.0
     """
     page = Page.of(figure)
-    changed: Any = figure.layout
-    page.title = unbreak(
-        changed.title.text or ""
-    )  # may have been changed by plotly's own functions
+    shown = (
+        cast(Any, figure.layout).title.text or ""
+    )  # perhaps changed by plotly's own functions
     inches = WIDTHS[width] if isinstance(width, str) else width
     given: dict[str, Any] = {
         "theme": theme,
@@ -76,7 +74,7 @@ def styled(
         "height": height,
         "font": font,
         "font_size": font_size,
-        "title": None if title is None else escape(title),
+        "title": html.unescape(shown.replace("<br>", " ")) if title is None else title,
     }
     given = {name: value for name, value in given.items() if value is not None}
     for name, (least, most, unit) in LIMITS.items():
@@ -85,46 +83,62 @@ def styled(
                 f"{name}={given[name]:g} {unit} is not usable.",
                 f"Use {least} to {most} {unit}.",
             )
-    for panel in page.panels if title == "" else ():
-        panel.notes = ""
     new = go.Figure(figure)
     replace(page, fit=1.0, **given).keep(new)
     return dress(new)
 
 
+def grid(
+    titles: Sequence[str],
+    columns: int = 1,
+    heights: Sequence[float] = (),
+    **axes: Any,
+) -> tuple[go.Figure, list[Any]]:
+    """A figure with a panel for each title, row by row, and the row and column of each panel.
+
+    Panels of one column stay below each other; of several columns a narrow page has fewer. `heights` are in pixels at
+    the font size of a notebook, and `axes` are further arguments of plotly's `make_subplots`.
+    """
+    numbers = range(len(titles))
+    places: list[Any] = [
+        {"row": 1 + at // columns, "col": 1 + at % columns} for at in numbers
+    ]
+    figure = make_subplots(rows=places[-1]["row"], cols=columns, **axes)
+    shown: list[Any] = [figure.get_subplot(**place) for place in places]
+    panels = [Panel(one.xaxis.plotly_name, one.yaxis.plotly_name) for one in shown]
+    for panel, title, height in zip(
+        panels, titles, heights or [200.0] * len(titles), strict=True
+    ):
+        panel.title = title
+        panel.height = height
+    blocks = [panels] if columns == 1 else [[panel] for panel in panels]
+    Page(blocks, columns).keep(figure)
+    return figure, places
+
+
 def finish(
     figure: go.Figure,
     title: str,
-    height: float,
     found: Result | Iterable[Result] = (),
     *notes: str,
-    says: str = "",
+    height: float = 260.0,
 ) -> go.Figure:
-    """Give a new figure its page, and lay it out.
+    """Give a new figure its page and lay it out; `height` is that of the panel of a figure without `grid`.
 
-    `height` has the pixels of all rows of panels together, and `says` the message in a sentence. The line below it has
-    what is to say of the results that were `found`, and `notes`.
+    The line below the title says what was measured, from the results that were `found`, and `notes`. All texts are
+    plain.
     """
-    page = (
-        Page.of(figure)
-        if cast(Any, figure.layout).meta
-        else Page([[Panel("xaxis", "yaxis", 1.0)]])
+    if not cast(Any, figure.layout).meta:
+        Page([[Panel("xaxis", "yaxis", height)]]).keep(figure)
+    page = Page.of(figure)
+    scales = {panel.y: cast(Any, figure.layout)[panel.y].type for panel in page.panels}
+    for panel in page.panels:  # a logarithmic scale beside a linear one
+        if scales[panel.y] == "log" and {*scales.values()} != {"log"}:
+            panel.title += ", log scale"
+    name_once(figure)
+    replace(page, title=title, notes=[*notes_of(found), *filter(None, notes)]).keep(
+        figure
     )
-    rows = sum(panel.height for panel in page.panels) / page.columns
-    for panel in page.panels:
-        panel.height *= max(height, SMALL) / rows
-    replace(page, title=title, says=says, notes=notes_of(found, *notes)).keep(figure)
-    for trace in traces_of(figure):
-        many = (
-            len(trace.x) > MANY
-            if trace.type == "scatter" and trace.mode == "lines+markers"
-            else False
-        )
-        if many and trace.marker.size in (
-            None,
-            6,
-        ):  # so that marks do not touch; other sizes mean something
-            trace.marker.size = max(6 * MANY / len(trace.x), trace.line.width or 2)
     return dress(figure)
 
 

@@ -1,17 +1,17 @@
 """Themes: fonts, sizes and colours of a figure. They are set on each figure, never as a global default of plotly."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
-import numpy as np
+import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
 ThemeName = Literal["notebook", "paper", "slides", "dark"]
 INK = "#1d2330"  # of text on a light ground
-GUIDE, BROWN = (
-    "#8a92a0",
-    "#8C564B",
-)  # lines at a level, and a dark curve, which are seen on a light and a dark ground
+# Seen on a light and on a dark ground: lines at a level, and a dark curve.
+GUIDE = "#8a92a0"
+BROWN = "#a5694f"
 INCH = 96.0  # pixels; plotly writes a pixel as 1/96 inch
 POINT = INCH / 72
 
@@ -23,7 +23,7 @@ COLOURS = {
     "null": "#7F7F7F",
     "bound_over_null": "#009E73",
     "distance": "#D55E00",
-    "heads": "#E69F00",
+    "heads": "#CC79A7",
     "contrast": "#0072B2",
     "unrelated": "#56B4E9",
     "noise_floor": "#7F7F7F",
@@ -54,18 +54,15 @@ def series(number: int) -> dict[str, Any]:
     }
 
 
-def shades_of(ends: np.ndarray) -> dict[int, str]:
-    """Of curves that end at these values, those to draw, with their colours: of many, the highest to the lowest."""
-    drawn = np.argsort(ends)[::-1][
-        np.linspace(0, len(ends) - 1, min(len(ends), DRAWN)).round().astype(int)
-    ].tolist()
-    colours = sample_colorscale("Viridis", list(np.linspace(0.3, 0.75, len(drawn))))
-    return dict(zip(drawn, map(str, colours), strict=True))
-
-
 def pale(colour: str) -> str:
     """The colour of marks behind others, which are seen on a light and on a dark ground."""
     return str(sample_colorscale([colour, "#ffffff"], 0.45)[0])
+
+
+def tint(colour: str, opacity: float = 0.22) -> str:
+    """A palette colour as a transparent fill."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red}, {green}, {blue}, {opacity})"
 
 
 @dataclass(frozen=True)
@@ -81,39 +78,52 @@ class Theme:
     paper: str = "#ffffff"
     soft: str = "#6b7280"
 
-    def legible(self, colour: str | None) -> str | None:
-        """The colour of a line, as one of text: nearer to the ink, since thin letters need more contrast."""
-        return colour and str(sample_colorscale([colour, self.ink], 0.3)[0])
 
-    @property
-    def template(self) -> dict[str, Any]:
-        """What plotly calls a template: the look of all that a figure does not set itself."""
-        font: dict[str, Any] = {"family": self.font, "size": self.size}
-        axis = {
-            "zeroline": False,
-            "linecolor": self.ink,
-            "gridcolor": self.faint,
-            "automargin": True,
-        }
-        return {
-            "layout": {
-                "font": font | {"color": self.ink},
-                "paper_bgcolor": self.paper,
-                "plot_bgcolor": self.paper,
-                "xaxis": axis | {"showgrid": False, "showline": True, "ticks": ""},
-                "yaxis": axis | {"showgrid": True},
-                "hoverlabel": {"font": font},
-                "modebar": {
-                    "remove": [
-                        "select2d",
-                        "lasso2d",
-                        "autoScale2d",
-                        "zoomIn2d",
-                        "zoomOut2d",
-                    ]
-                },
-            }
-        }
+# A legend below the figure, whose height plotly finds and reserves.
+BELOW = {
+    "orientation": "h",
+    "traceorder": "normal",
+    "tracegroupgap": 0,
+    "x": 0,
+    "xref": "container",
+    "xanchor": "left",
+    "y": 0,
+    "yref": "container",
+    "yanchor": "bottom",
+    "maxheight": 5000,  # otherwise plotly scrolls a long one
+}
+
+
+@lru_cache(maxsize=32)  # plotly takes ten times as long to check one as to draw bars
+def template(theme: Theme) -> go.layout.Template:
+    """What plotly calls a template: the look of all that a figure does not set itself."""
+    font: dict[str, Any] = {"family": theme.font, "size": theme.size}
+    small = {"size": SMALL * theme.size}
+    axis = {
+        "zeroline": False,
+        "linecolor": theme.ink,
+        "gridcolor": theme.faint,
+        "automargin": True,
+        "exponentformat": "power",
+        "tickfont": small,
+        "title": {"font": {"size": theme.size}, "standoff": 0.5 * theme.size},
+        "minor": {"ticklen": 3, "tickcolor": theme.soft},
+    }
+    bar = {"outlinewidth": 0, "thickness": theme.size, "tickfont": small}
+    bar |= {"exponentformat": "power", "title": {"side": "right"}}
+    buttons = ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"]
+    layout = {
+        "font": font | {"color": theme.ink},
+        "paper_bgcolor": theme.paper,
+        "plot_bgcolor": theme.paper,
+        "xaxis": axis | {"showgrid": False, "showline": True, "ticks": ""},
+        "yaxis": axis | {"showgrid": True},
+        "hoverlabel": {"font": font},
+        "modebar": {"remove": buttons},
+        "legend": {"font": small, "bgcolor": "rgba(0, 0, 0, 0)"} | BELOW,
+    }
+    heatmap = {"type": "heatmap", "colorbar": bar}
+    return go.layout.Template(layout=layout, data={"heatmap": [heatmap]})
 
 
 THEMES: dict[ThemeName, Theme] = {
@@ -130,7 +140,6 @@ THEMES: dict[ThemeName, Theme] = {
     "dark": Theme(ink="#e8eaf0", faint="#3a4150", paper="#14171f", soft="#a9b0bf"),
 }
 WIDTHS = {"column": 3.25, "page": 6.75}  # inches
-DRAWN = 4  # of many ordered curves
 SMALL = 0.85  # size of tick labels and legends, in units of the font size
 ASSUMED = 700.0  # pixels: the width that a figure is laid out for if its page decides
 IN_BROWSER = f"max(100%, {ASSUMED:g}px)"  # a narrower screen scrolls, since text would be cut there

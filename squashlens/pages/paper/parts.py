@@ -86,7 +86,8 @@ def parts_of(number: int, model: Bridge, chosen: Settings) -> list[Part]:
 
 
 def _first(model: Bridge, chosen: Settings) -> list[Part]:
-    """Sequences 1…10 by length, and the strongest paths of a prompt, with those under uniform attention."""
+    """Sequences 1…10 by length, and the strongest paths of a prompt: all, without its first token, and under uniform
+    attention."""
     from squashlens.measure.collapse.distance import collapse
     from squashlens.measure.squashing.walks import strongest_paths
 
@@ -98,19 +99,18 @@ def _first(model: Bridge, chosen: Settings) -> list[Part]:
             scale="relative",
         )
 
-    def strongest(attention: Any) -> Part:
+    def strongest(name: str, **options: Any) -> Part:
         return Part(
-            f"strongest_paths_{attention}",
+            f"strongest_paths_{name}",
             {"prompt": chosen.prompt, "k": PATHS},
-            lambda _: strongest_paths(
-                model, chosen.prompt, k=PATHS, attention=attention
-            ),
+            lambda _: strongest_paths(model, chosen.prompt, k=PATHS, **options),
         )
 
     return [
         Part("ones_and_zero", {"n": chosen.n}, ones_and_zero),
         strongest("model"),
-        strongest("uniform"),
+        strongest("others", avoid=[0]),
+        strongest("uniform", attention="uniform"),
     ]
 
 

@@ -12,8 +12,8 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens import figures, zoo
-from squashlens.figures.collapse_sentences import collapses
 from squashlens.measure.answers.frequencies import answer_frequencies
+from squashlens.pages.collapse_sentences import collapses
 from squashlens.pages.markup import template
 from squashlens.pages.paper.parts import COPYING
 from squashlens.records import sentences
@@ -53,6 +53,7 @@ def caption_of(number: int, found: Found) -> str:
         "percent": lambda share: sentences.percent(float(share)),
         "collapses": collapses,
         "exponent": _exponent,
+        "start_at_the_first": start_at_the_first,
     }
     if number < 8:
         given["trained"] = zoo.trained_length(
@@ -132,12 +133,21 @@ def data_of(number: int, found: Found) -> dict[str, xr.Dataset]:
     return dict(found)
 
 
+def start_at_the_first(paths: xr.Dataset) -> int:
+    """How many paths start at the first token."""
+    return int((paths["position_at"].isel(layer=0) == 0).sum())
+
+
 def _first(found: Found) -> go.Figure:
+    """Collapse, and the strongest paths; where all of these start at the first token, those that do not."""
+    paths = found["strongest_paths_model"]
+    if start_at_the_first(paths) == paths.sizes["path"]:
+        paths = found["strongest_paths_others"]
     parts = {
         "(a) collapse, by layer and number of ones": figures.collapse_heatmap(
             found["ones_and_zero"]
         ),
-        "(b) strongest paths": figures.strongest_paths(found["strongest_paths_model"]),
+        "(b) strongest paths": figures.strongest_paths(paths),
     }
     return figures.panels(parts, columns=1)
 

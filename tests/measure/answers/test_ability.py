@@ -10,7 +10,7 @@ from scipy.stats import binomtest
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.figures import accuracy_by_length, collapse_vs_readout, error_by_length
-from squashlens.figures.drawing.page_blocks import Page
+from squashlens.figures.drawing.page import Page
 from squashlens.measure.answers.frequencies import Answer, judge_ability, score_answers
 from squashlens.model.loading.random_weights import with_random_weights
 from squashlens.tasks import Task
@@ -19,6 +19,7 @@ from tests.measurements import counted
 CALL = {"call": {"function": "evaluate"}}
 
 COUNT = sl.tasks.find("taught_count_bernoulli")
+JUDGED = "not shown to do the task at short lengths: longer ones cannot be judged"
 LATER = "longer lengths cannot be judged"
 
 
@@ -183,19 +184,13 @@ def test_the_trained_model_can_and_its_untrained_twin_cannot(
     for draw in (accuracy_by_length, error_by_length):
         for found, mode in ((can, "lines+markers"), (cannot, "markers")):
             figure = draw(found)
-            assert ("cannot be judged" in str(figure.layout)) == (mode == "markers")
+            assert (JUDGED in Page.of(figure).notes) == (mode == "markers")
             assert {
                 trace.mode for trace in figure.data if trace.name != "single answers"
             } >= {mode}
     assert all(trace.mode == "markers" for trace in accuracy_by_length(cannot).data)
-    assert (
-        "· twin not shown"
-        in accuracy_by_length({"tiny": can, "twin": cannot}).layout.title.subtitle.text
-    )
-    assert (
-        Page.of(accuracy_by_length(can.isel(length=[0]))).says
-        == "The share of right answers is 100 %."
-    )
+    both = accuracy_by_length({"tiny": can, "twin": cannot})
+    assert f"twin {JUDGED}" in Page.of(both).notes
 
 
 def test_accuracy_on_sequences_has_a_baseline(tiny: Any, untrained: Any) -> None:
@@ -231,7 +226,7 @@ def test_accuracy_on_sequences_has_a_baseline(tiny: Any, untrained: Any) -> None
         figure = sl.figures.of(alone)
         assert (
             (figure.data[0].mode == "markers")
-            == ("cannot be judged" in str(figure.layout))
+            == (JUDGED in Page.of(figure).notes)
             == (able == "no")
         )
     none = sl.accuracy(tiny, drawn, counted, lengths=[20], n_baseline=0)

@@ -145,7 +145,7 @@ def test_the_figure_shows_the_lead_and_its_answers(tiny: Any) -> None:
     found = sl.knockout_effect(tiny, "110 =", target=("3", "4"))
     figure = sl.figures.of(found)
     np.testing.assert_allclose(figure.data[-1].y, found["log_odds_change"])
-    assert "lead: of “3” over “4”" in figure.layout.title.subtitle.text
+    assert "lead: “3” over “4”" in figure.layout.title.subtitle.text
 
 
 def test_a_span_is_knocked_out_at_once(

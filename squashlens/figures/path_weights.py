@@ -1,0 +1,146 @@
+"""Where the weight of attention paths is: by start, by hops, along single paths, and after repeated attention."""
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from plotly.colors import sample_colorscale
+
+from squashlens.errors import InputError
+from squashlens.figures.drawing.decorator import draws, of_one_prompt, tokens_of
+from squashlens.figures.drawing.page import traces_of
+from squashlens.figures.drawing.shapes import (
+    curve,
+    line,
+    log_axis,
+    steps,
+    token_axis,
+    token_figure,
+)
+from squashlens.figures.drawing.style import finish
+from squashlens.figures.drawing.text import number_token
+from squashlens.figures.drawing.themes import series
+from squashlens.records.sentences import percent
+
+FLOOR = 1e-6  # all shares below this have the same colour
+LOWEST = 1e-10  # of the path weights that are drawn
+DRAWN = 4  # of many blocks
+
+
+@draws("squashlens.paths.composition", "values: layer position", "token: position")
+def composition(shares: xr.DataArray) -> go.Figure:
+    """Draw the share of paths that start at each position and layer, as a map with a logarithmic colour scale."""
+    return _starts(shares, "layer", shares.isel(layer=0))
+
+
+@draws("squashlens.paths.hops", "values: hop position", "token: position")
+def hops(shares: xr.DataArray) -> go.Figure:
+    """Draw the share of paths by number of hops and by start position, as a map with a logarithmic colour scale."""
+    return _starts(shares, "hops through attention", shares.sum("hop"))
+
+
+def _starts(shares: xr.DataArray, row: str, starts: xr.DataArray) -> go.Figure:
+    """A map of where the paths start; `starts` has the share of all paths that start at each token."""
+    if "query" in shares.coords:  # values of a profile have the same dimensions
+        raise InputError(
+            "shares is the result of another measurement: it has values for queries.",
+            "Give the unchanged result of squashlens.paths.composition, or draw it with squashlens.figures.of.",
+        )
+    shares = of_one_prompt(shares)
+    tokens = tokens_of(shares)
+    # The first token has nearly all paths of a deep model. The scale then ends at the power of ten above the others, if
+    # this frees at least a third of its decades for them. The query has all paths at its own layer.
+    others = shares.isel(position=slice(1, None)).values
+    largest = float(others[others < 1].max(initial=0.0)) or 1.0
+    most = 10.0 ** np.ceil(np.log10(max(largest, 10 * FLOOR)))
+    most = most if most <= FLOOR ** (1 / 3) else 1.0
+    scale = {"log": True, "ends": (FLOOR, most)}
+    figure = token_figure(shares, tokens, row, "share of paths", **scale)
+    first = float(starts[0])
+    beyond = (
+        f"beyond the scale: “{tokens[min(tokens)]}”, with {percent(first)} of the paths"
+    )
+    title = f"Where the paths to the query start, by {row}"
+    return finish(figure, title, shares, beyond if most < first else "")
+
+
+@draws(
+    "squashlens.paths.strongest_paths",
+    "token: position",
+    "position_at: path layer",
+    "share: path",
+)
+def strongest_paths(paths: xr.Dataset) -> go.Figure:
+    """Draw the strongest paths on the grid of layers and tokens (figure 1b). Stronger paths are wider and darker.
+
+    Where other paths are in the result, those that start at the first token are left out: it is an attention sink of
+    most models, and they hide what else is read. ``strongest_paths(…, avoid=[0])`` gives such paths.
+    """
+    paths = of_one_prompt(paths).dropna("path", subset=["share"])
+    tokens = tokens_of(paths)
+    first = f"start at “{tokens[min(tokens)]}”"
+    sunk = paths["position_at"].isel(layer=0).values == min(tokens)
+    drawn = paths if sunk.all() else paths.isel(path=~sunk)
+    strength = drawn["share"].values / drawn["share"].values.max()
+    colours = sample_colorscale("Viridis", list(np.linspace(0, 0.85, len(strength))))
+    figure = go.Figure()
+    for at in reversed(range(len(strength))):
+        walk = drawn["position_at"].values[at]
+        names = [number_token(place, tokens.get(place, "")) for place in walk.tolist()]
+        share = f"{float(drawn['share'][at]):.4g} of all paths"
+        style = {
+            "colour": colours[at],
+            "width": 1.5 + 6 * strength[at],
+            "customdata": names,
+        }
+        hover = f"layer %{{y}}, %{{customdata}}<br>{share}"
+        figure.add_trace(curve(walk, paths["layer"].values, hover=hover, **style))
+    figure.update_xaxes(token_axis(tokens))
+    figure.update_yaxes(steps(paths["layer"], "layer ℓ"))
+    weight = percent(float(drawn["share"].sum()))
+    notes = [f"{len(strength)} paths with {weight} of the weight of all"]
+    if sunk.all():
+        notes.append(f"all {first}: avoid=[0] measures others")
+    elif sunk.any():
+        notes.append(f"without {sunk.sum()} that {first}")
+    return finish(figure, "The strongest paths to the query", paths, *notes, height=320)
+
+
+@draws(
+    "squashlens.paths.depth_limit",
+    "rest: block depth",
+    "predicted_rate observed_rate: block",
+)
+def depth_limit(limit: xr.Dataset) -> go.Figure:
+    """Draw the path weight that is not at the first token, by depth, with a logarithmic scale.
+
+    Depth is the number of times that a block's attention is applied. Of many blocks, four are drawn, with the slowest
+    and the fastest. A dotted line shows the predicted rate, from the value at depth 1, or at the first that is drawn.
+    """
+    figure = go.Figure()
+    later = limit["depth"].where(limit["depth"] >= 1, drop=True)
+    for number, at in enumerate(spaced(limit["rest"].isel(depth=-1).values)):
+        here = limit.isel(block=at)
+        name, look = f"block {int(here['block'])}", series(number) | {"size": 5}
+        figure.add_trace(line(here["rest"], name, log=True, **look))
+        predicted = here["predicted_rate"] ** (later - later[0])
+        law = here["rest"].sel(depth=later[0]) * predicted
+        dotted = look | {"dash": "dot", "mode": "lines", "width": 1.5}
+        figure.add_trace(line(law, name, **dotted))
+    values = [
+        np.maximum(np.asarray(trace.y, float), LOWEST) for trace in traces_of(figure)
+    ]
+    figure.update_xaxes(
+        steps(limit["depth"], "number of times the block's attention is applied")
+    )
+    figure.update_yaxes(log_axis(*values), title="path weight not at the first token")
+    notes = ["dotted: predicted rate"]
+    if limit.sizes["block"] > DRAWN:
+        notes.append(f"slowest, fastest and two more of {limit.sizes['block']} blocks")
+    title = "Depth limit: path weight by number of repetitions"
+    return finish(figure, title, limit, *notes, height=320)
+
+
+def spaced(ends: np.ndarray) -> list[int]:
+    """Of curves that end at these values, those to draw: at most four, from the highest to the lowest."""
+    places = np.linspace(0, len(ends) - 1, min(len(ends), DRAWN)).round().astype(int)
+    return np.argsort(ends)[::-1][places].tolist()
