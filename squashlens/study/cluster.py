@@ -33,13 +33,16 @@ def on_this_machine(workers: int) -> Iterator[Any]:
 
     _require_guard()
     write(f"Starting {workers} workers")
-    threads = max(1, (os.cpu_count() or 1) // workers)
+    n_cores = os.cpu_count() or 1
+    threads = max(1, n_cores // workers)
     settings = {
         "distributed.scheduler.allowed-failures": DEATHS,
         # A worker that starts again after a kill is no lost one, however long it takes.
         "distributed.deploy.lost-worker-timeout": "1 day",
         # So that a measurement may start processes.
         "distributed.worker.daemon": False,
+        # The prompts of a scan are sent with its cells.
+        "distributed.admin.large-graph-warning-threshold": "1 TB",
     }
     with (
         dask.config.set(settings),

@@ -55,6 +55,7 @@ class Shard:
 @validated
 def over(file: str | Path, column: str = "prompt", shard: int = 256) -> list[Shard]:
     """The shards of the file that a description names."""
+    extra("pyarrow", "A scan")
     positive(shard, "shard", "a number of rows", most=2**53)
     path = Path(file).expanduser()
     prompts = [_prompt(row, column) for row in _rows(path)]
@@ -78,7 +79,8 @@ def _rows(file: Path) -> list[Any]:
         cause = f"{str(file)!r} cannot be read: {error.strerror}."
         raise InputError(cause, "Check the name.") from error
     if file.suffix == ".parquet":
-        parquet = extra("pyarrow.parquet", "A scan")
+        from pyarrow import parquet
+
         return parquet.read_table(io.BytesIO(content)).to_pylist()
     text = _text(file, content)
     if file.suffix == ".csv":
@@ -135,8 +137,8 @@ def measured(
 
     `measure` is called with each prompt.
     """
-    extra("pyarrow", "A scan")
-    table, failed = [], []
+    table = []
+    failed = []
     for number, prompt in enumerate(shard.prompts, shard.start):
         values: dict[str, Any] = {"row": number, "prompt": None, "error": None}
         try:

@@ -139,7 +139,8 @@ class Study:
             Table with the numbers of cells, and of those that are done, failed and left, and of `failed_rows`, the
             prompts that a scan could not measure.
         """
-        done, failures = self.store.keys("results"), self.store.keys("failures")
+        done = self.store.keys("results")
+        failures = self.store.keys("failures")
         grids = [cell.grid for cell in self.cells]
         keys = pd.Series([cell.key for cell in self.cells], dtype=object)
         partly = done & failures & {*keys}
@@ -158,7 +159,8 @@ class Study:
             Table with a row for each failed cell: its grid, its labels along the axes, the reason, and its key. If the
             study has a scan, there is also a row for each prompt that could not be measured, with its number as `row`.
         """
-        done, failures = self.store.keys("results"), self.store.keys("failures")
+        done = self.store.keys("results")
+        failures = self.store.keys("failures")
         rows = []
         for cell in self.cells:
             record = self.store.failure(cell.key) if cell.key in failures else {}

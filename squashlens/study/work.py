@@ -22,7 +22,7 @@ from squashlens.study.store import Store, content_of
 
 LAST = 4000  # characters of a traceback that are stored
 # A worker of Dask may have several threads, and a process has one model.
-_one = threading.Lock()
+_lock = threading.Lock()
 # The model that was used last, or the error why it cannot be loaded.
 _kept: dict[Any, Any] = {}
 
@@ -42,7 +42,7 @@ class Worker:
         """
         store = self.store
         about = {"grid": cell.grid, "labels": cell.labels, "arguments": cell.arguments}
-        with _one:
+        with _lock:
             if store.find(cell.key) is not None:
                 return True
             try:
