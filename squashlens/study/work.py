@@ -131,8 +131,8 @@ def _loaded(wanted: Model, device: str | None) -> Any:
     from squashlens.model.loading.random_weights import with_random_weights
 
     torch.cuda.empty_cache()  # nothing without CUDA
-    dtype, revision = wanted.dtype, wanted.revision
-    model = load.load(wanted.model, device=device, dtype=dtype, revision=revision)
+    options = {"dtype": wanted.dtype, "revision": wanted.revision}
+    model = load.load(wanted.model, device=device, **options)
     if wanted.untrained is None:
         return model
     random = with_random_weights(model, wanted.untrained)
