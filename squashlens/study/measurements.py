@@ -1,60 +1,48 @@
 """The measurements that a study can run, and their arguments: as a description gives them, and as a call takes them.
 
 A measurement is a public function of squashlens, by its name such as ``"path_bound"`` or ``"paths.hops"`` or itself, or
-a function of your own, itself or as ``"module:function"``, which must return an xarray object.
+a function of your own, itself or as ``"module:function"``, which must return an xarray object. Hooks, sequences and
+synthetic stacks are described as calls by name: ``{"sliding_window": {"window": 4}}``.
 """
 
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
-from typing import Any, get_args
+from typing import Any
 
-from squashlens._typing import full_name, short_repr
+import xarray as xr
+
+from squashlens._typing import short_repr
 from squashlens.checks.arguments import checked, converted
-from squashlens.errors import InputError, SquashlensError
-from squashlens.model.hooking.hook import Hook, Recipe, is_pair
+from squashlens.errors import InputError
+from squashlens.model.agreement import dtype_to_run_in
+from squashlens.model.hooking.hook import Hook, HookPair, Recipe, one_or_several
 from squashlens.sequences import GrowingSequence
 from squashlens.tasks import find
 
 Measurement = str | Callable[..., Any]
 
-WHERE = (
-    "",
-    "paths",
-    "synthetic",
-)  # modules of squashlens with measurements; the package itself if empty
-MAKERS = ("repeated", "bernoulli", "digits", "words", "build")  # of sequences
-NO_HOOKS = (
-    "Hook",
-    "find_positions",
-    "lifted_windows",
-)  # other names in squashlens.hooks
+WHERE = ("", "paths.", "synthetic.")  # modules with measurements; squashlens itself
+CALLS = ("sequence", "stack", "interventions")  # arguments that may be calls by name
+NAMED = {"dtype": dtype_to_run_in, "Dtype": dtype_to_run_in, "Task": find}  # by kind
 
 
 @cache
 def measurements() -> dict[str, Callable[..., Any]]:
     """The public functions that return an xarray result, by name."""
     public: dict[str, Any] = {}
-    for where in WHERE:
-        module = import_module(f"squashlens.{where}".rstrip("."))
-        for name in module.__all__:
-            public[f"{where}.{name}".lstrip(".")] = getattr(module, name)
+    for prefix in WHERE:
+        module = import_module(f"squashlens.{prefix}".rstrip("."))
+        public |= {prefix + name: getattr(module, name) for name in module.__all__}
     return {name: function for name, function in public.items() if _measures(function)}
 
 
 def _measures(function: Any) -> bool:
     if not inspect.isfunction(function):
         return False
-    returned = inspect.signature(function, eval_str=True).return_annotation
-    return getattr(returned, "__name__", "") in ("DataArray", "Dataset")
-
-
-def named(measurement: Measurement) -> Measurement:
-    """The name of a public function; any other measurement as it is given."""
-    names = [name for name, public in measurements().items() if public is measurement]
-    return names[0] if names else measurement
+    return signature(function).return_annotation in (xr.DataArray, xr.Dataset)
 
 
 def function_of(measurement: Measurement) -> Callable[..., Any]:
@@ -63,149 +51,111 @@ def function_of(measurement: Measurement) -> Callable[..., Any]:
         return measurement
     module, colon, attribute = measurement.partition(":")
     if not colon:
-        return _choice(measurement, measurements(), "measurement")
+        return _choice(measurement, measurements())
     try:
         function = getattr(import_module(module), attribute)
     except Exception as error:  # whatever the module raises while it is imported
-        cause = f"The measurement {measurement!r} cannot be imported: {type(error).__name__}: {error}."
-        raise InputError(cause, "Give it as 'module:function'.") from error
+        cause = f"{measurement!r} cannot be imported: {type(error).__name__}: {error}."
+        raise InputError(cause, "Give measurement= as 'module:function'.") from error
     return converted(function, Callable, "measurement")
 
 
 @cache
-def parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters of a measurement."""
-    return dict(inspect.signature(function, eval_str=True).parameters)
+def signature(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a measurement."""
+    return inspect.signature(function, eval_str=True)
 
 
-def scanned_argument(function: Callable[..., Any]) -> str:
-    """The argument that a scan gives: a prompt, or the growing sequence that it makes with the model's tokenizer."""
-    return (
-        "sequence" if {"sequence", "model"} <= parameters(function).keys() else "prompt"
-    )
+def takes_sequence(function: Callable[..., Any]) -> bool:
+    """Whether a scan gives a growing sequence, which it makes of a prompt with the model's tokenizer."""
+    return {"sequence", "model"} <= signature(function).parameters.keys()
+
+
+def scanned_argument(function: Callable[..., Any]) -> dict[str, Any]:
+    """The argument that a scan gives, with a value that stands for all."""
+    if takes_sequence(function):
+        return {"sequence": {"build": {"content": ["1"]}}}
+    return {"prompt": "text"}
 
 
 def require_arguments(
-    what: str, function: Callable[..., Any], described: Mapping[str, Any]
+    function: Callable[..., Any], described: Mapping[str, Any]
 ) -> None:
     """Raise an error unless a measurement can be called with these arguments, without calling it."""
     if "resume" in described:
-        cause = f"{what}: resume= is given, but a study resumes by itself."
+        cause = "resume= is given, but a study resumes by itself."
         raise InputError(cause, "Leave it out.")
-    try:
-        made = arguments_of(None, function, described)
-        checked(inspect.unwrap(function), (), made)
-    except SquashlensError as error:
-        raise InputError(f"{what}: {error.cause}", error.remedy) from error
-    except TypeError as error:
-        raise InputError(f"{what}: {error}.", "Correct its arguments.") from error
+    checked(inspect.unwrap(function), (), arguments_of(None, function, described))
 
 
 def arguments_of(
     model: Any, function: Callable[..., Any], described: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What a measurement is called with. Without a model, it can be checked, but not called."""
-    known = parameters(function)
-    made = {"model": model} if "model" in known else {}
+    parameters = signature(function).parameters
+    arguments = {"model": model} if "model" in parameters else {}
     for name, value in described.items():
-        annotation = known[name].annotation if name in known else None
-        made[name] = _argument(model, name, value, annotation)
-    return made
-
-
-def _argument(model: Any, name: str, value: Any, annotation: Any) -> Any:
-    """An argument of a call, for what a description gives."""
-    if name == "sequence" and isinstance(value, str | Mapping):
-        return _sequence(model, value)
-    if name == "task":
-        return find(value)
-    if name == "interventions" and isinstance(value, Mapping):
-        return {label: hooks_of(hooks) for label, hooks in value.items()}
-    if name == "stack" and isinstance(value, Mapping):
-        from squashlens.synthetic import Stack
-
-        return call(Stack, value, name)
-    kinds = [
-        getattr(kind, "__name__", "") for kind in (annotation, *get_args(annotation))
-    ]
-    return _dtype(value) if isinstance(value, str) and "dtype" in kinds else value
-
-
-def _dtype(name: str) -> Any:
-    import torch
-
-    dtype = getattr(torch, full_name(name), None)
-    if not isinstance(dtype, torch.dtype):
-        cause = f"{short_repr(name)} is not a dtype."
-        raise InputError(cause, "Give a name such as 'float32' or 'bf16'.")
-    return dtype
+        arguments[name] = made(model, value) if name in CALLS else value
+        for kind, meant in NAMED.items():
+            is_kind = name in parameters and kind in str(parameters[name].annotation)
+            if is_kind and isinstance(value, str):
+                arguments[name] = meant(value)
+    return arguments
 
 
 def hooks_of(described: Any) -> list[Any]:
-    """Hooks: one or several, as `squashlens.applied` takes them, or by name with their arguments."""
-    if isinstance(described, str | Mapping | Hook | Recipe) or is_pair(described):
-        return [_hook(described)]
-    return [_hook(item) for item in converted(described, list[Any], "hooks")]
+    """Hooks: one or several, as `squashlens.applied` takes them, or as calls by name."""
+    several = [described] if isinstance(described, Mapping) else described
+    hooks = [made(None, hook) for hook in one_or_several(several)]
+    return converted(hooks, list[Hook | Recipe | HookPair], "hooks")
 
 
-def _hook(item: Any) -> Any:
+def made(model: Any, described: Any) -> Any:
+    """A value, where ``{name: {argument: …}}`` is a call of a public function, also inside lists and mappings."""
+    if isinstance(described, list):
+        return [made(model, item) for item in described]
+    if not isinstance(described, dict):
+        return described
+    calls = list(described.items())
+    if len(calls) != 1 or not isinstance(calls[0][1], dict | None):
+        return {name: made(model, item) for name, item in calls}
+    ((name, arguments),) = calls
+    return _called(model, _choice(name, makers()), arguments or {})
+
+
+@cache
+def makers() -> dict[str, Callable[..., Any]]:
+    """The functions that a description can call: those that make hooks, growing sequences and synthetic stacks."""
     import squashlens as sl
 
-    if isinstance(item, Hook | Recipe) or is_pair(item):
-        return item
-    name, arguments = _name_and_arguments(item, "hooks")
-    names = [name for name in sl.hooks.__all__ if name not in NO_HOOKS]
-    known = {name: getattr(sl.hooks, name) for name in names}
-    return call(_choice(name, known, "hook"), arguments, f"hooks: {name}")
+    names = {name: getattr(sl.hooks, name) for name in sl.hooks.__all__}
+    for name in ("repeated", "bernoulli", "digits", "words", "build"):
+        names[name] = getattr(sl.prompts, name)
+    return names | {"Stack": sl.synthetic.Stack}
 
 
-def _sequence(model: Any, described: Any) -> Any:
-    """A growing sequence; without a model, its arguments are checked, and it is another one."""
-    import squashlens as sl
-
-    name, arguments = _name_and_arguments(described, "sequence")
-    makers = {name: getattr(sl.prompts, name) for name in MAKERS}
-    maker = _choice(name, makers, "sequence")
+def _called(model: Any, make: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """What a maker returns. Without the model that it takes, its arguments are checked, and it is another sequence."""
+    if "model" not in signature(make).parameters:
+        return make(**arguments)
     if model is not None:
-        return maker(model, **arguments)
-    check = partial(checked, inspect.unwrap(maker), ())
-    call(check, {"kwargs": {"model": None, **arguments}}, f"sequence: {name}")
+        return make(model, **arguments)
+    checked(inspect.unwrap(make), (), {"model": None, **arguments})
     return GrowingSequence("described", content=(0,), alphabet=(0,))
 
 
-def sequence_of(model: Any, prompt: Any) -> Any:
+def sequence_of(model: Any, prompt: Any) -> GrowingSequence:
     """The growing sequence whose content are the tokens of a prompt."""
     import squashlens as sl
 
-    return sl.prompts.build(
-        model, sl.prompts.tokenize(model, prompt, bos="none")[0].tolist()
-    )
+    ids = sl.prompts.tokenize(model, prompt, bos="none")
+    return sl.prompts.build(model, ids[0].tolist())
 
 
-def _name_and_arguments(described: Any, argument: str) -> tuple[str, Mapping[str, Any]]:
-    """A name and its arguments."""
-    given = {described: None} if isinstance(described, str) else described
-    given = converted(given, Mapping[str, Mapping[str, Any] | None], argument)
-    if len(given) != 1:
-        cause = f"{argument}={short_repr(given)} is not one name."
-        raise InputError(cause, "Give {name: {argument: …}}.")
-    ((name, arguments),) = given.items()
-    return name, arguments or {}
-
-
-def _choice(name: str, known: Mapping[str, Any], what: str) -> Any:
+def _choice(name: str, known: Mapping[str, Any]) -> Any:
     """What a name stands for; an error lists similar names."""
     if name in known:
         return known[name]
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.4) or known
-    cause = f"There is no {what} {short_repr(name)}."
+    cause = f"There is no {short_repr(name)} for a study."
     raise InputError(cause, f"Similar names: {', '.join(near)}.")
-
-
-def call(function: Callable[..., Any], arguments: Mapping[str, Any], what: str) -> Any:
-    """What a function returns; an error for a missing or unknown argument."""
-    try:
-        return function(**arguments)
-    except (TypeError, InputError) as error:
-        cause = f"{what}: {str(error).rstrip('.')}."
-        raise InputError(cause, "Correct its arguments.") from error

@@ -1,30 +1,31 @@
-"""The files of a study: one for each cell that is done or has failed, named by its key.
+"""The files of a study: one for each cell that is done, and one for each that has failed, named by its key.
 
-    results/ab/ab12….nc        a result as `sl.results.save` writes it (the rows of a scan are .parquet)
-    failures/cd/cd34….json     why a cell could not be computed
+    results/ab12….npz       a result: the arrays of its variables, and what else xarray knows of it as JSON
+    results/ab12….parquet   the rows of a shard of a scan
+    failures/cd34….json     why a cell could not be computed, or some rows of a shard
 
 A file is written under a temporary name, flushed to the disk and renamed, so that it is whole, or is not there. So a
-cell is done if it has a file.
+cell is done if it has a file in `results`. (netCDF takes twenty times as long to write and to read as these.)
 """
 
+import io
 import json
 import os
 import time
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from squashlens.errors import InputError
-from squashlens.records.files import result_of
-from squashlens.records.provenance import Result
-from squashlens.records.tables import as_dataset
 from squashlens.saving.files import refusing, require_folder, write
 
-ENDINGS = (".nc", ".parquet")
+ENDINGS = (".npz", ".parquet")  # of results
 STALE = 3600  # seconds after which a temporary file is of a process that was killed
 
 
@@ -34,9 +35,8 @@ def extra(package: str, what: str, name: str = "study") -> Any:
         return import_module(package)
     except ImportError:
         cause = f"{what} needs {package.partition('.')[0]}, which is not installed."
-        raise InputError(
-            cause, f'Install it: pip install "squashlens[{name}]".'
-        ) from None
+        remedy = f'Install it: pip install "squashlens[{name}]".'
+        raise InputError(cause, remedy) from None
 
 
 class Store:
@@ -54,71 +54,91 @@ class Store:
             )
 
     def prepare(self) -> None:
-        """Make the folder, check that it can be written, and remove what killed processes left half written."""
-        require_folder(self.root)
-        for partial in self.root.glob("*/*/.squashlens-*.partial"):
-            with suppress(OSError):  # another run may remove it, too
-                if time.time() - partial.stat().st_mtime > STALE:
-                    partial.unlink()
-
-    def require_seen(self) -> None:
-        """Raise an error on a machine where the folder is not."""
-        if not self.root.is_dir():
-            cause = f"A worker does not see the folder {str(self.root)!r}."
-            raise InputError(cause, "Give a store= that all machines share.")
+        """Make the folders, check that they can be written, and remove what killed processes left half written."""
+        for kind in ("results", "failures"):
+            require_folder(self.root / kind)
+            for partial in self.root.glob(f"{kind}/.squashlens-*.partial"):
+                with suppress(OSError):  # another run may remove it, too
+                    if time.time() - partial.stat().st_mtime > STALE:
+                        partial.unlink()
 
     def keys(self, kind: str) -> set[str]:
         """The keys of all cells with ``"results"`` or ``"failures"``, by the names of the files."""
-        files = [file for _, _, names in os.walk(self.root / kind) for file in names]
-        return {file.partition(".")[0] for file in files if file[0] != "."}
+        folder = self.root / kind
+        names = os.listdir(folder) if folder.is_dir() else []
+        return {name.partition(".")[0] for name in names}
+
+    def path(self, kind: str, key: str, ending: str) -> Path:
+        """The file of a cell."""
+        return self.root / kind / f"{key}{ending}"
 
     def find(self, key: str) -> Path | None:
         """The file of a cell that is done."""
-        paths = [self._path("results", key, ending) for ending in ENDINGS]
-        return next((path for path in paths if path.exists()), None)
+        files = [self.path("results", key, ending) for ending in ENDINGS]
+        return next((file for file in files if file.exists()), None)
 
-    def closed(self, key: str) -> bool | None:
-        """Whether a cell is done (True) or has failed (False); None if it has no file."""
-        if self.find(key) is not None:
-            return True
-        return False if self._path("failures", key, ".json").exists() else None
-
-    def keep(self, key: str, ending: str, content: bytes) -> None:
-        """Store the result of a cell, whole or not at all."""
-        self._write(self._path("results", key, ending), content)
-        failure = self._path("failures", key, ".json")
-        with refusing(failure):
-            failure.unlink(missing_ok=True)
+    def has_failed(self, key: str) -> bool:
+        """Whether a cell that was computed has no result."""
+        is_recorded = self.path("failures", key, ".json").exists()
+        return is_recorded and self.find(key) is None
 
     def fail(self, key: str, about: Mapping[str, Any]) -> None:
-        """Store why a cell could not be computed."""
+        """Store why a cell, or some rows of it, could not be computed."""
         text = json.dumps({"key": key, **about}, ensure_ascii=False, default=str)
         content = text.encode("utf-8", "backslashreplace")
-        self._write(self._path("failures", key, ".json"), content)
+        write(self.path("failures", key, ".json"), content)
 
-    def failure(self, key: str) -> str:
-        """Why a cell failed."""
-        path = self._path("failures", key, ".json")
-        try:
-            return str(json.loads(path.read_bytes())["reason"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            return f"The record cannot be read: {error!r}. run(retry=True) computes the cell again."
+    def failure(self, key: str) -> dict[str, Any]:
+        """What `fail` stored."""
+        return json.loads(self.path("failures", key, ".json").read_bytes())
 
-    def dataset(self, key: str) -> xr.Dataset:
-        """The result of a cell that is done as a Dataset."""
-        return as_dataset(self.result(key))
+    def forget(self, keys: Iterable[str]) -> None:
+        """Remove the failures of cells, and the shards in which they are."""
+        for key in keys:
+            shard = self.path("results", key, ".parquet")
+            failure = self.path("failures", key, ".json")
+            with refusing(failure):
+                shard.unlink(missing_ok=True)
+                failure.unlink(missing_ok=True)
 
-    def result(self, key: str) -> Result:
-        """The result of a cell."""
-        path = self.find(key)
-        if path is None or path.suffix == ".parquet":
+    def result(self, key: str) -> xr.DataArray | xr.Dataset:
+        """The result of a cell that is done."""
+        path = self.path("results", key, ".npz")
+        if not path.exists():
             raise InputError(f"The store has no result {key!r}.", "See `status()`.")
-        return result_of(path.read_bytes(), path)
+        try:
+            return parsed(path.read_bytes())
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            cause = f"{str(path)!r} was changed or damaged since it was saved."
+            raise InputError(cause, "Delete it, and run again.") from error
 
-    def _path(self, kind: str, key: str, ending: str) -> Path:
-        return self.root / kind / key[:2] / f"{key}{ending}"
 
-    def _write(self, path: Path, content: bytes) -> None:
-        with refusing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, content)
+def content_of(result: xr.DataArray | xr.Dataset) -> bytes:
+    """The bytes of a result's file; raises an error if reading them would not give the same values and labels."""
+    arrays = []
+
+    def apart(values: Any) -> int:
+        is_object = isinstance(values, np.ndarray) and values.dtype.kind in "OT"
+        arrays.append(values.astype(str) if is_object else values)
+        return len(arrays) - 1
+
+    about = json.dumps(result.to_dict(data="array"), default=apart)
+    file = io.BytesIO()
+    np.savez(file, about.encode(), *arrays)
+    if not parsed(file.getvalue()).equals(result):
+        raise InputError("A result holds objects.", "Use only numbers and text in it.")
+    return file.getvalue()
+
+
+def parsed(content: bytes) -> Any:
+    """The result in the bytes of a file, in which zip has a checksum of each array."""
+    with np.load(io.BytesIO(content)) as stored:
+        about, *arrays = stored.values()
+
+    def together(part: dict[str, Any]) -> dict[str, Any]:
+        is_variable = "data" in part and "dims" in part
+        return part | {"data": arrays[part["data"]]} if is_variable else part
+
+    described = json.loads(about.item(), object_hook=together)
+    kind = xr.Dataset if "data_vars" in described else xr.DataArray
+    return kind.from_dict(described)

@@ -14,11 +14,10 @@ from squashlens.bars import bar
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.study.cells import Cell, cells_of
-from squashlens.study.cluster import Cluster, on_this_machine
+from squashlens.study.cluster import compute, connected, on_this_machine
 from squashlens.study.combine import combine, rows
 from squashlens.study.description import Grid, read
-from squashlens.study.scans import failed_rows
-from squashlens.study.store import Store, extra
+from squashlens.study.store import Store
 from squashlens.study.work import Worker, release
 
 
@@ -33,9 +32,9 @@ class Study:
     or itself, or a function of your own, which may take a `model`), the `arguments` that are the same in all cells, and
     for `each` other argument its values, as a list or by label. The cells are all combinations of the values. `model`
     is a name or folder (with `dtype` and `revision` for `load`, and with a seed as `untrained` for random weights
-    instead), `sequence` a function of `squashlens.prompts` with its arguments (``{"repeated": {"token": "1", "n":
-    48}}``; ``"sequence.n"`` in `each` varies one of them), `task` a task or its name, `stack` a `synthetic.Stack` or
-    its fields, and `hooks` what `squashlens.applied` takes, or a list such as ``[{"sliding_window": {"window": 4}}]``.
+    instead), `task` a task or its name, and `hooks` what `squashlens.applied` takes. Hooks, sequences and stacks may be
+    calls by name: ``[{"sliding_window": {"window": 4}}]``, ``{"repeated": {"token": "1", "n": 48}}`` (``"sequence.n"``
+    in `each` varies one of its arguments), ``{"Stack": {"heads": 2}}``.
 
     With `over`, a grid is a **scan**: the measurement is made of every prompt of a file (``{"file": "prompts.jsonl",
     "column": "prompt"}``), and stored in Parquet shards.
@@ -43,7 +42,7 @@ class Study:
     All arguments are checked before anything runs. The store has one file for each cell, named by a hash of all that
     its numbers depend on, and a cell that has its file is never computed again. A function of your own counts by its
     code, its defaults and what it closes over, and not by what it calls or reads elsewhere, such as global names. If
-    code, a checkpoint or a scanned file changes, make the Study again: until then nothing is stored.
+    code or a checkpoint changes, make the Study again: until then nothing is stored.
 
     Args:
         grids: a grid, a list of grids, or the name of a YAML file with ``grids:`` and, if you like, ``store:``.
@@ -96,46 +95,41 @@ class Study:
             workers: number of processes on this machine, by default this one alone. Each has one of the GPUs, if there
                 are any. More than one need the extra ``squashlens[cluster]``, and a script needs ``if __name__ ==
                 "__main__":``.
-            client: a Dask client (`distributed.Client`) or the address of a scheduler, whose workers compute the cells,
-                such as those of `dask_jobqueue` on Slurm, PBS, SGE and LSF.
+            client: a Dask client (`distributed.Client`) or the address of a scheduler, whose workers compute the cells
+                in place of `workers`, such as those of `dask_jobqueue` on Slurm, PBS, SGE and LSF.
             device: device of all workers, such as ``"cpu"``; by default CUDA if there is any.
-            retry: also compute the cells that have failed before, and the shards of scans with a prompt that has.
+            retry: compute the cells that have failed before again, and the shards of scans with a prompt that has.
 
         Returns:
             The table of `status`.
 
         Raises:
-            InputError: the extra is not installed; or code, a checkpoint or a file changed since the study was made.
+            InputError: the extra is not installed; or code or a checkpoint changed since the study was made.
             OutputError: the store cannot be written.
             SquashlensError: the connection to Dask's scheduler is lost.
         """
         positive(workers, "workers", "a number of workers")
-        if workers > 1 and client is not None:
-            raise InputError(
-                "workers= and client= are both given.", "Give one of them."
-            )
         self.store.prepare()
         cells = {cell.key: cell for cell in self.cells}
-        again = {
-            key for key, reasons in self._failed_rows().items() if reasons and retry
-        }
-        done = (self.store.keys("results") & cells.keys()) - again
+        if retry:
+            self.store.forget(self.store.keys("failures") & cells.keys())
+        done = self.store.keys("results") & cells.keys()
         failed = (self.store.keys("failures") & cells.keys()) - done
-        failed = set() if retry else failed
-        left = [cells[key] for key in cells if key not in done and key not in failed]
+        closed = done | failed
+        left = [cell for key, cell in cells.items() if key not in closed]
+        # So that several runs on one folder share the work.
         first = random.randrange(len(left) or 1)
-        left = left[first:] + left[:first]  # several runs on one folder share the work
-        worker = Worker(self.store, device, frozenset(again))
+        left = left[first:] + left[:first]
+        worker = Worker(self.store, device)
         with _progress(len(cells), len(done), len(failed)) as tell:
-            if left and client is not None:
-                Cluster(_client(client)).compute(worker, left, tell)
-            elif left and workers > 1:
-                with on_this_machine(min(workers, len(left)), device) as cluster:
-                    cluster.compute(worker, left, tell)
-            else:
+            if client is None and workers == 1:
                 for cell in left:
                     tell(done=worker.attempt(cell))
                 release()
+            elif left:
+                local = on_this_machine(min(workers, len(left)))
+                with local if client is None else connected(client) as dask:
+                    compute(dask, worker, left, tell)
         return self.status()
 
     def status(self) -> pd.DataFrame:
@@ -145,14 +139,17 @@ class Study:
             Table with the numbers of cells, and of those that are done, failed and left, and of `failed_rows`, the
             prompts that a scan could not measure.
         """
-        rows_of = self._failed_rows()
-        keys = pd.Series([cell.key for cell in self.cells])
+        done = self.store.keys("results")
+        failures = self.store.keys("failures")
         grids = [cell.grid for cell in self.cells]
+        keys = pd.Series([cell.key for cell in self.cells], dtype=object)
+        partly = done & failures & {*keys}
+        rows = {key: len(self.store.failure(key).get("rows", [])) for key in partly}
         table: Any = pd.DataFrame({"grid": grids, "cells": 1})
-        table["done"] = keys.isin(self.store.keys("results"))
-        table["failed"] = keys.isin(self.store.keys("failures")) & ~table["done"]
-        table["left"] = ~(table["done"] | table["failed"])
-        table["failed_rows"] = [len(rows_of.get(key, ())) for key in keys]
+        table["done"] = keys.isin(done)
+        table["failed"] = keys.isin(failures - done)
+        table["left"] = ~keys.isin(failures | done)
+        table["failed_rows"] = keys.map(rows).fillna(0)
         return table.groupby("grid", sort=False).sum().astype(int).reset_index()
 
     def failures(self) -> pd.DataFrame:
@@ -162,19 +159,20 @@ class Study:
             Table with a row for each failed cell: its grid, its labels along the axes, the reason, and its key. If the
             study has a scan, there is also a row for each prompt that could not be measured, with its number as `row`.
         """
-        failed = self.store.keys("failures") - self.store.keys("results")
-        rows_of, rows = self._failed_rows(), []
+        done = self.store.keys("results")
+        failures = self.store.keys("failures")
+        rows = []
         for cell in self.cells:
-            reasons = rows_of.get(cell.key, {})
-            if cell.key in failed:
-                reasons = {None: self.store.failure(cell.key)}
-            for row, reason in reasons.items():
+            record = self.store.failure(cell.key) if cell.key in failures else {}
+            reasons = record.get("rows", [])
+            if record and cell.key not in done:
+                reasons = [[None, record["reason"]]]
+            for row, reason in reasons:
                 about = {"row": row, "reason": reason, "key": cell.key}
                 rows.append({"grid": cell.grid, **cell.labels, **about})
-        table = pd.DataFrame(
-            rows, columns=None if rows else ["grid", "row", "reason", "key"]
-        )
-        if any(cell.span for cell in self.cells):
+        columns = None if rows else ["grid", "row", "reason", "key"]
+        table = pd.DataFrame(rows, columns=columns)
+        if any(cell.shard for cell in self.cells):
             return table.astype({"row": "Int64"})
         return table.drop(columns="row")
 
@@ -228,39 +226,14 @@ class Study:
         """
         return rows(self._grid(name), self.cells, self.store)
 
-    def _failed_rows(self) -> dict[str, Any]:
-        """For each shard that is done, the rows that could not be measured, with their reasons."""
-        scans = {
-            cell.key: self.store.find(cell.key) for cell in self.cells if cell.span
-        }
-        return {key: failed_rows(file) for key, file in scans.items() if file}
-
     def _grid(self, name: str | None) -> Grid:
-        grids = {grid.name: grid for grid in self.grids}
-        if name is None and len(grids) == 1:
-            return self.grids[0]
-        if name not in grids:
-            cause = (
-                f"The study has no grid {name!r}."
-                if name
-                else "The study has several grids."
-            )
-            raise InputError(cause, f"Give the name of one: {', '.join(grids)}.")
-        return grids[name]
-
-
-def _client(given: Any) -> Any:
-    """A Dask client, or that of the scheduler at an address."""
-    distributed = extra("distributed", "client=", "cluster")
-    try:
-        return (
-            given
-            if isinstance(given, distributed.Client)
-            else distributed.Client(given)
-        )
-    except (OSError, TypeError, ValueError) as error:
-        cause = f"client={given!r} leads to no scheduler: {error}."
-        raise InputError(cause, "Give distributed.Client(…).") from error
+        """The grid with a name, or the only one."""
+        for grid in self.grids:
+            if name == grid.name or (name is None and len(self.grids) == 1):
+                return grid
+        names = [grid.name for grid in self.grids]
+        cause = f"name={name!r} is no grid of the study."
+        raise InputError(cause, f"Give the name of one: {', '.join(names)}.")
 
 
 @contextmanager
@@ -272,10 +245,10 @@ def _progress(total: int, done: int, failed: int) -> Iterator[Any]:
         def tell(done: bool | None = None, note: str = "") -> None:
             if done is not None:
                 counts[done] += 1
-                shown.update()
             left = total - counts[True] - counts[False]
             words = f"{counts[True]} done, {counts[False]} failed, {left} left {note}"
             shown.set_postfix_str(words, refresh=done is None)
+            shown.update(0 if done is None else 1)
 
         try:
             yield tell

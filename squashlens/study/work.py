@@ -1,6 +1,7 @@
 """Compute one cell and store it, in this process or in a worker. A process keeps the model that it used last."""
 
 import gc
+import os
 import signal
 import threading
 import traceback
@@ -13,28 +14,25 @@ import xarray as xr
 from squashlens._typing import short_repr
 from squashlens.bars import quiet
 from squashlens.errors import InputError, SquashlensError
-from squashlens.records.files import content_of
-from squashlens.records.provenance import Result
+from squashlens.saving.files import write
 from squashlens.study import measurements as known
+from squashlens.study import scans
 from squashlens.study.cells import Cell, Model
-from squashlens.study.scans import reason_of, shard
-from squashlens.study.store import Store
+from squashlens.study.store import Store, content_of
 
-_one = (
-    threading.Lock()
-)  # a worker of Dask may have several threads, and a process has one model
-_kept: dict[
-    Any, Any
-] = {}  # the model that was used last, or the error why it cannot be loaded
+LAST = 4000  # characters of a traceback that are stored
+# A worker of Dask may have several threads, and a process has one model.
+_lock = threading.Lock()
+# The model that was used last, or the error why it cannot be loaded.
+_kept: dict[Any, Any] = {}
 
 
 @dataclass(frozen=True)
 class Worker:
-    """Computes cells into a store; those of which the keys are in `again` also if they have a file."""
+    """Computes cells into a store."""
 
     store: Store
     device: str | None = None
-    again: frozenset[str] = frozenset()
 
     def attempt(self, cell: Cell) -> bool:
         """Compute a cell, and store its result or why it failed.
@@ -42,64 +40,74 @@ class Worker:
         Returns:
             Whether the cell is done. Errors of the store itself, such as a full disk, are raised.
         """
-        with _one:
-            if cell.key not in self.again and self.store.find(cell.key) is not None:
+        store = self.store
+        about = {"grid": cell.grid, "labels": cell.labels, "arguments": cell.arguments}
+        with _lock:
+            if store.find(cell.key) is not None:
                 return True
-            cell.require_current()
             try:
                 with quiet():
-                    ending, content = _measured(cell, self.device)
+                    ending, content, failed_rows = _measured(cell, self.device)
             except Exception as error:
                 cell.require_current()
-                about = cell.about | {"reason": reason_of(error)}
+                about["reason"] = scans.reason_of(error)
                 if not isinstance(error, SquashlensError):
-                    about["traceback"] = "".join(traceback.format_exception(error))[
-                        -4000:
-                    ]
-                self.store.fail(cell.key, about)
+                    lines = traceback.format_exception(error)
+                    about["traceback"] = "".join(lines)[-LAST:]
+                store.fail(cell.key, about)
                 return False
             cell.require_current()
-            self.store.keep(cell.key, ending, content)
+            if failed_rows:
+                about["reason"] = f"{len(failed_rows)} prompts could not be measured."
+                store.fail(cell.key, about | {"rows": failed_rows})
+            write(store.path("results", cell.key, ending), content)
             return True
 
 
-def dask_setup(_: Any) -> None:
-    """What Dask calls when a worker starts: a terminal sends Ctrl-C to all processes, and the first says so."""
+def dask_setup(worker: Any) -> None:
+    """What Dask calls when a worker of this machine starts.
+
+    A terminal sends Ctrl-C to all processes, and only the first says so. Each worker takes one of the visible GPUs.
+    """
+    import torch
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    every = ",".join(map(str, range(torch.cuda.device_count())))
+    gpus = (os.environ.get("CUDA_VISIBLE_DEVICES") or every).split(",")
+    os.environ["CUDA_VISIBLE_DEVICES"] = gpus[worker.name % len(gpus)]
 
 
 def release() -> None:
-    """Forget the model."""
-    _kept.clear()
-    gc.collect()
+    """Forget the model, which may be in cycles of references."""
+    if _kept:
+        _kept.clear()
+        gc.collect()
 
 
-def _measured(cell: Cell, device: str | None) -> tuple[str, bytes]:
-    """The file of a cell, by its ending and its content."""
+def _measured(cell: Cell, device: str | None) -> tuple[str, bytes, list[Any]]:
+    """A cell's file, by its ending and its content, and the rows of a shard that could not be measured."""
     from squashlens.model.applied import applied
 
-    function = known.function_of(cell.measurement)
-    model = None if cell.model is None else _model(cell.model, device)
-    arguments = known.arguments_of(model, function, cell.arguments)
+    model: Any = cell.model and _model(cell.model, device)
+    arguments = known.arguments_of(model, cell.function, cell.arguments)
 
-    def measure(**prompt: Any) -> Result:
-        result = function(**arguments, **prompt)
+    def measure(**prompt: Any) -> Any:
+        result = cell.function(**arguments, **prompt)
         if not isinstance(result, xr.DataArray | xr.Dataset):
-            cause = f"{cell.grid} returned {short_repr(result)}."
+            cause = f"The measurement returned {short_repr(result)}."
             raise InputError(cause, "Return an xarray DataArray or Dataset.")
         return result
 
-    def measure_prompt(prompt: Any) -> Result:
-        if known.scanned_argument(function) == "prompt":
-            return measure(prompt=prompt)
-        return measure(sequence=known.sequence_of(model, prompt))
+    def measure_prompt(prompt: Any) -> Any:
+        if known.takes_sequence(cell.function):
+            return measure(sequence=known.sequence_of(model, prompt))
+        return measure(prompt=prompt)
 
     hooks = known.hooks_of(cell.hooks)
-    with nullcontext() if model is None else applied(model, *hooks):
-        if cell.source is not None and cell.span is not None:
-            return ".parquet", shard(cell.source.prompts(*cell.span), measure_prompt)
-        result = measure()
-    return ".nc", content_of(result)
+    with applied(model, *hooks) if cell.model else nullcontext():
+        if cell.shard is None:
+            return ".npz", content_of(measure()), []
+        return ".parquet", *scans.measured(cell.shard, measure_prompt)
 
 
 def _model(wanted: Model, device: str | None) -> Any:
@@ -123,9 +131,8 @@ def _loaded(wanted: Model, device: str | None) -> Any:
     from squashlens.model.loading.random_weights import with_random_weights
 
     torch.cuda.empty_cache()  # nothing without CUDA
-    model = load.load(
-        wanted.name, device=device, dtype=wanted.dtype, revision=wanted.revision
-    )
+    options = {"dtype": wanted.dtype, "revision": wanted.revision}
+    model = load.load(wanted.model, device=device, **options)
     if wanted.untrained is None:
         return model
     random = with_random_weights(model, wanted.untrained)

@@ -11,7 +11,7 @@ import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.model.loading import load as loading
 
-CHANGED = "checkpoint .* changed after the study was described.* Make the Study again"
+CHANGED = "checkpoint.* changed after the study was described.* Make the Study again"
 FIRST, SECOND = "1" * 40, "2" * 40
 
 
@@ -37,7 +37,7 @@ def study(model: object, store: Path) -> sl.Study:
 
 
 def stored(store: Path) -> list[Path]:
-    return [*store.rglob("*.json")]
+    return [*store.rglob("*.npz")]
 
 
 def bounds(one: sl.Study) -> Any:

@@ -11,25 +11,26 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle
 import psutil
 import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError, SquashlensError
 from squashlens.study import cluster
+from squashlens.study.work import Worker, dask_setup
 from tests.study.fakes import deadly, noted, square
 
 ROOT = Path(__file__).parents[2]
-KILLS = 4
+KILLS = 25
 PROGRAM = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nimport squashlens as sl\n"
 
 
 def results(store: Path) -> dict[str, bytes]:
-    return {
-        file.name: file.read_bytes() for file in (store / "results").rglob("*.json")
-    }
+    return {file.name: file.read_bytes() for file in (store / "results").rglob("*.npz")}
 
 
 def workers_of(process: psutil.Process) -> list[psutil.Process]:
@@ -43,13 +44,13 @@ def workers_of(process: psutil.Process) -> list[psutil.Process]:
 
 
 def kill_now_and_then(notes: Path, kills: list[int]) -> None:
-    """Kill a worker each time that three more cells have begun."""
+    """Kill a worker each time that two more cells have begun."""
     here, seen = psutil.Process(), 0
     while len(kills) < KILLS:
         time.sleep(0.05)
         begun = len(notes.read_text().split()) if notes.exists() else 0
         workers = workers_of(here)
-        if begun >= seen + 3 and workers:
+        if begun >= seen + 2 and workers:
             victim = workers[len(kills) % len(workers)]
             with suppress(psutil.Error):
                 victim.kill()
@@ -58,23 +59,23 @@ def kill_now_and_then(notes: Path, kills: list[int]) -> None:
 
 
 @pytest.mark.slow
-def test_four_kills_lose_nothing(tmp_path: Path) -> None:
+def test_25_kills_lose_nothing(tmp_path: Path) -> None:
     """All files are equal byte for byte to those of a run in this process, and a kill costs at most its cell."""
     notes, kills = tmp_path / "notes", list[int]()
     grid = {
         "measurement": noted,
-        "arguments": {"seconds": 0.5, "notes": str(notes)},
-        "each": {"x": range(25)},
+        "arguments": {"seconds": 0.3, "notes": str(notes)},
+        "each": {"x": range(80)},
     }
     study = sl.Study(grid, store=tmp_path / "killed")
     threading.Thread(target=kill_now_and_then, args=(notes, kills), daemon=True).start()
     table = study.run(workers=2)
     assert len(kills) == KILLS
-    assert table[["done", "failed"]].to_numpy().tolist() == [[25, 0]]
-    assert len(notes.read_text().split()) <= 25 + KILLS
+    assert table[["done", "failed"]].to_numpy().tolist() == [[80, 0]]
+    assert len(notes.read_text().split()) <= 80 + KILLS
     sl.Study(grid, store=tmp_path / "here").run()
     assert results(tmp_path / "killed") == results(tmp_path / "here")
-    assert len(results(tmp_path / "here")) == 25
+    assert len(results(tmp_path / "here")) == 80
 
 
 @pytest.mark.slow
@@ -94,7 +95,8 @@ def test_a_cell_that_kills_its_workers_fails_alone(tmp_path: Path) -> None:
     assert study.failures()[["x", "reason"]].to_numpy().tolist() == [
         [1, cluster.KILLED]
     ]
-    assert len(notes.read_text().split()) == 2 * (cluster.DEATHS + 1)
+    deaths = len(notes.read_text().split())
+    assert cluster.DEATHS < deaths <= 2 * (cluster.DEATHS + 1)
 
 
 @pytest.mark.slow
@@ -244,49 +246,6 @@ def test_a_lost_scheduler_ends_the_run_in_words_and_loses_nothing(
     assert study.run()["done"].item() == 20
 
 
-class Client:
-    """A client whose workers are this process."""
-
-    status = "running"
-
-    def __init__(self) -> None:
-        self.cancelled: list[Any] = []
-
-    def nthreads(self) -> dict[str, int]:
-        return {"here": 1}
-
-    def cancel(self, futures: list[Any]) -> None:
-        self.cancelled += futures
-
-    def submit(self, function: Any, told: bytes, pure: bool) -> Any:
-        from concurrent.futures import Future
-
-        future: Any = Future()
-        future.status, future.exception = "error", lambda: error
-        try:
-            future.set_result(function(told))
-            future.status = "finished"
-        except Exception as raised:
-            error = raised
-            future.set_result(None)
-        return future
-
-
-def told(worker: Any, cells: Any) -> list[dict[str, Any]]:
-    """What is told of cells; after an error in one, the others are cancelled."""
-    notes: list[dict[str, Any]] = []
-    client = Client()
-    try:
-        cluster.Cluster(client).compute(
-            worker, cells, lambda **note: notes.append(note)
-        )
-        assert client.cancelled == []
-    except InputError:
-        assert len(client.cancelled) == len(cells) - 1
-        raise
-    return notes
-
-
 def test_a_worker_that_does_not_see_the_folder_or_has_other_code_is_refused(
     tmp_path: Path,
 ) -> None:
@@ -297,37 +256,32 @@ def test_a_worker_that_does_not_see_the_folder_or_has_other_code_is_refused(
     study = sl.Study(
         {"measurement": own, "each": {"x": [1, 2]}}, store=tmp_path / "store"
     )
-    worker = cluster.Worker(study.store)
-    with pytest.raises(InputError, match="does not see the folder"):
-        told(worker, study.cells)
+    worker = Worker(study.store)
+    with pytest.raises(InputError, match="There is no folder"):
+        cluster._work(cloudpickle.dumps((worker, study.cells[0])))
     study.store.prepare()
-    assert told(worker, study.cells) == 2 * [{"done": True}]
+    cluster._work(cloudpickle.dumps((worker, study.cells[0])))
     factor[0] = 3  # as if the code on the worker's machine were another
-    again = cluster.Worker(
-        study.store, again=frozenset(cell.key for cell in study.cells)
-    )
-    with pytest.raises(
-        InputError,
-        match="changed after the study was described, or are others on this machine",
-    ):
-        told(again, study.cells)
+    with pytest.raises(InputError, match="changed after .* or are others on this"):
+        worker.attempt(study.cells[1])
+    assert study.status()["done"].item() == 1
 
 
-def test_what_cannot_be_sent_is_refused_in_words(tmp_path: Path) -> None:
-    study = sl.Study({"measurement": square, "each": {"x": [1]}}, store=tmp_path)
-    study.cells[0].arguments["y"] = threading.Lock()
-    with pytest.raises(InputError, match="cannot be sent to a worker.*Use workers=1"):
-        told(cluster.Worker(study.store), study.cells)
-
-
-def test_workers_take_the_gpus_that_are_visible(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("visible", ["5,7", None])
+def test_each_worker_takes_one_of_the_gpus_that_are_visible(
+    visible: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
-    assert cluster._gpus() == ["5", "7"]
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert cluster._gpus() == ["0", "1"]
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    taken = []
+    for name in range(3):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        dask_setup(SimpleNamespace(name=name))
+        taken.append(os.environ["CUDA_VISIBLE_DEVICES"])
+    first, second = (visible or "0,1").split(",")
+    assert taken == [first, second, first]
 
 
 @pytest.mark.slow

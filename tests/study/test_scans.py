@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,10 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.study.scans import source_of
+from squashlens.study.scans import over
 
 LETTERS = "tests.study.fakes:letters"
 PROMPTS = [f"prompt {number}" for number in range(25)]
@@ -35,6 +35,11 @@ def written(folder: Path, prompts: list[Any]) -> dict[str, Any]:
     return {"file": str(folder / "prompts.jsonl")}
 
 
+def prompts_of(file: str | Path) -> list[Any]:
+    (shard,) = over(file)
+    return shard.prompts
+
+
 def scan(store: Path, over: dict[str, Any], **more: Any) -> sl.Study:
     return sl.Study(
         {
@@ -50,13 +55,10 @@ def scan(store: Path, over: dict[str, Any], **more: Any) -> sl.Study:
 
 @pytest.mark.parametrize("size", [10, 100])
 def test_every_prompt_is_in_one_shard(size: int, tmp_path: Path) -> None:
-    source = source_of(written(tmp_path, PROMPTS) | {"shard": size})
-    spans = source.spans()
-    assert spans[-1][1] == 25
-    assert [source.prompts(*span) for span in spans] == [
-        [(row, PROMPTS[row]) for row in range(start, stop)] for start, stop in spans
-    ]
-    assert sum(stop - start for start, stop in spans) == 25
+    shards = over(**written(tmp_path, PROMPTS), shard=size)
+    assert max(len(shard.prompts) for shard in shards) == min(size, 25)
+    assert [prompt for shard in shards for prompt in shard.prompts] == PROMPTS
+    assert [shard.start for shard in shards] == [*range(0, 25, size)]
 
 
 # Lines that are no prompt, or one that cannot be measured, with what their reasons say.
@@ -65,7 +67,7 @@ ODD = {
     '{"prompt": "cut': "not JSON: Unterminated",
     "": "not JSON",
     "[" * 10**5: "not JSON: maximum recursion",
-    "[1]": r"has \[1\] as its prompt",
+    "[1.5]": r"has \[1.5\] as its prompt",
     '{"n": 1}': "The row has no 'prompt'",
     '{"prompt": null}': "has None as its prompt",
     '{"prompt": [1, 2.5]}': r"has \[1, 2.5\] as its prompt",
@@ -136,9 +138,7 @@ def test_a_scan_needs_no_model(tmp_path: Path) -> None:
         [1, 0, 1]
     ]
     assert one.rows()["size"].dropna().tolist() == [1, 3]
-    with pytest.raises(
-        InputError, match="a scan gives prompt=, which the measurement does not take"
-    ):
+    with pytest.raises(InputError, match="no keyword prompt="):
         sl.Study(
             {"measurement": "tests.study.fakes:square", "over": over}, store=tmp_path
         )
@@ -179,9 +179,9 @@ def test_a_scan_is_resumed(tmp_path: Path) -> None:
     one.run()
     assert {shard: shard.read_bytes() for shard in shards} == before
     other = scan(tmp_path / "store", over | {"shard": 5})
-    assert {
-        c.span for c in other.cells if c.key in {cell.key for cell in one.cells}
-    } == {(20, 25)}  # the same rows
+    before = {cell.key for cell in one.cells}
+    (same,) = [cell.shard for cell in other.cells if cell.key in before]
+    assert (same.start, len(same.prompts)) == (20, 5)
 
 
 def test_the_column_is_part_of_what_is_measured(tmp_path: Path) -> None:
@@ -203,42 +203,16 @@ def test_the_column_is_part_of_what_is_measured(tmp_path: Path) -> None:
     ]
 
 
-def changed(prompt: str, file: str) -> xr.Dataset:
-    """A measurement while which the file of the scan changes."""
-    Path(file).write_text(Path(file).read_text() + "\n")
-    return xr.Dataset({"size": len(prompt)})
-
-
-def test_a_file_that_changed_since_the_study_was_described_is_refused(
-    tmp_path: Path,
-) -> None:
-    one = scan(tmp_path / "store", written(tmp_path, PROMPTS[:3]))
+def test_a_shard_is_measured_again_if_its_prompts_changed(tmp_path: Path) -> None:
+    """Prompts are read when the study is described, and a file may grow."""
+    one = scan(tmp_path / "store", written(tmp_path, PROMPTS[:4]) | {"shard": 2})
+    over = written(tmp_path, [*PROMPTS[:3], "another", "more"]) | {"shard": 2}
     one.run()
-    over = written(tmp_path, [*PROMPTS[:2], "another"])
-    one.store.find(one.cells[0].key).unlink()
-    with pytest.raises(
-        InputError, match="changed after the study was described.*Make the Study again"
-    ):
-        one.run()
-    assert scan(tmp_path / "store", over).status()["left"].tolist() == [1]
-
-
-def test_rows_that_change_while_they_are_measured_are_not_stored(
-    tmp_path: Path,
-) -> None:
-    over = written(tmp_path, PROMPTS[:3])
-    one = sl.Study(
-        {
-            "measurement": "tests.study.test_scans:changed",
-            "arguments": over,
-            "over": over,
-            "name": "sizes",
-        },
-        store=tmp_path / "store",
-    )
-    with pytest.raises(InputError, match="changed after the study was described"):
-        one.run()
-    assert not [*(tmp_path / "store").rglob("*.*")]
+    assert one.rows()["prompt"].tolist() == PROMPTS[:4]
+    other = scan(tmp_path / "store", over)
+    assert other.status()[["done", "left"]].to_numpy().tolist() == [[1, 2]]
+    other.run()
+    assert other.rows()["prompt"].tolist() == [*PROMPTS[:3], "another", "more"]
 
 
 def test_real_measurements_of_prompts_and_of_the_sequences_that_they_grow_into(
@@ -266,19 +240,18 @@ def test_real_measurements_of_prompts_and_of_the_sequences_that_they_grow_into(
 @pytest.mark.parametrize(
     ("over", "words"),
     [
-        ({}, "over: .*'file'"),
+        ({}, "argument: 'file'"),
         ({"file": "none.jsonl"}, "cannot be read"),
-        ({"file": "none.jsonl", "rows": 3}, "over: .* no keyword rows="),
+        ({"file": "none.jsonl", "rows": 3}, "no keyword rows="),
         ({"file": "prompts.xlsx"}, "no known ending. Use one of .jsonl"),
-        ({"file": "empty.jsonl"}, "no rows"),
+        ({"file": "empty.jsonl"}, "It has none"),
         (
             {"file": "lines.jsonl"},
             "no prompt in its first rows. .* not JSON: Expecting value",
         ),
         ({"file": "good.jsonl", "shard": 0}, "shard"),
         ({"file": "good.jsonl", "column": "text"}, "one of: prompt, n"),
-        ({"file": "array.jsonl"}, "Rename it to end in .json"),
-        ({"file": "lines.json"}, "rename it to end in .jsonl"),
+        ({"file": "half.json"}, "not JSON: Expecting ',' delimiter"),
         (
             {"file": "chat.jsonl", "column": "messages"},
             r"chat messages. Write the ids .*apply_chat_template\(",
@@ -293,8 +266,7 @@ def test_what_cannot_be_scanned_is_refused(
     Path("prompts.jsonl").rename("good.jsonl")
     for name, text in (
         ("prompts.xlsx", "text"),
-        ("array.jsonl", '[\n{"prompt": "a"},\n{"prompt": "b"}\n]'),
-        ("lines.json", '{"prompt": "a"}\n{"prompt": "b"}\n'),
+        ("half.json", '[{"prompt": "a"}'),
         ("chat.jsonl", '{"messages": [{"role": "user", "content": "a"}]}\n'),
         ("empty.jsonl", ""),
         ("lines.jsonl", "a\nb\n"),
@@ -302,7 +274,7 @@ def test_what_cannot_be_scanned_is_refused(
         Path(name).write_text(text)
     with pytest.raises(InputError, match=words):
         scan(tmp_path / "store", over)
-    with pytest.raises(InputError, match="a scan gives prompt="):
+    with pytest.raises(InputError, match="multiple values .*'prompt'"):
         sl.Study(
             {
                 "measurement": "path_bound",
@@ -320,22 +292,24 @@ def test_every_kind_of_file_has_the_same_prompts(tmp_path: Path) -> None:
     table.to_parquet(tmp_path / "a.parquet")
     table.to_json(tmp_path / "a.json", orient="records")
     table.to_json(tmp_path / "a.jsonl", orient="records", lines=True)
+    shutil.copy(tmp_path / "a.json", tmp_path / "array.jsonl")
+    shutil.copy(tmp_path / "a.jsonl", tmp_path / "lines.json")
     (tmp_path / "a.txt").write_bytes("\r\n".join(prompts).encode("utf-8-sig"))
     for file in tmp_path.iterdir():
-        source = source_of({"file": str(file)})
-        assert [prompt for _, prompt in source.prompts(0, 9)] == prompts, file
+        assert prompts_of(file) == prompts, file
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
-def test_another_encoding_is_refused_with_a_remedy_that_works(
-    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_utf_16_is_read_and_latin_1_is_refused_with_a_remedy_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("a.txt").write_text("é\nü\n", encoding=encoding)
-    with pytest.raises(InputError, match=f"perhaps in {encoding}") as refused:
-        source_of({"file": "a.txt"})
+    Path("a.txt").write_text("é\nü\n", encoding="latin-1")
+    Path("b.txt").write_text("é\nü\n", encoding="utf-16")
+    with pytest.raises(InputError, match="perhaps in latin-1") as refused:
+        over("a.txt")
     exec(refused.value.remedy.partition(": ")[2].rstrip("."))  # noqa: S102
-    assert source_of({"file": "utf8-a.txt"}).prompts(0, 9) == [(0, "é"), (1, "ü")]
+    for file in ("utf8-a.txt", "b.txt"):
+        assert prompts_of(file) == ["é", "ü"]
 
 
 def test_rows_are_those_of_a_scan(tmp_path: Path) -> None:
