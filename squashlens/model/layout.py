@@ -170,8 +170,13 @@ def is_this_thread(owner: Thread) -> bool:
     if process != os.getpid():
         return False
     if thread != threading.get_ident():
-        raise BusyModelError(
-            "Another thread measures this model.",
-            "Wait until it is done, or use a copy of the model in this thread.",
-        )
+        raise busy()
     return True
+
+
+def busy() -> BusyModelError:
+    """The error for a thread that runs a model while another one measures it."""
+    return BusyModelError(
+        "Another thread measures this model.",
+        "Wait until it is done, or use a copy of the model in this thread.",
+    )

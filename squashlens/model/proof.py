@@ -113,7 +113,10 @@ def opened(model: Bridge) -> Iterator[Proof]:
     kept.hooks = hooks
     kept.at_begin = (hooks_as_now(model), hooks) if hooks else None
     kept.owner = this_thread()
-    guard = model.original_model.register_forward_pre_hook(OneThread(kept.owner))
+    guard = OneThread(kept.owner)
+    # At each block too: a pass may have begun before, or begin below the whole model.
+    guarded = [model.original_model, *model.blocks]
+    guards = [module.register_forward_pre_hook(guard) for module in guarded]
     try:
         # Whatever mode the caller is in.
         with torch.inference_mode(False), torch.no_grad(), awaited():
@@ -124,7 +127,8 @@ def opened(model: Bridge) -> Iterator[Proof]:
         _explain(error, hooks)
         raise
     finally:
-        guard.remove()
+        for handle in guards:
+            handle.remove()
         kept.owner, kept.hooks, kept.at_begin = None, None, None
         _forget_last_pass(model)
     _require_unchanged(model, kept)
@@ -179,7 +183,7 @@ def _explain(error: Exception, hooks: list[Standing]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class OneThread:
-    """A PyTorch hook before the whole model: stops passes in other threads while a call has it open."""
+    """A PyTorch hook before the whole model and its blocks: stops passes in other threads while a call has it open."""
 
     owner: Thread
 

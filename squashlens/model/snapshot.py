@@ -23,7 +23,8 @@ from squashlens.model.digests import parts, sha256, tensor_digest, text_of, writ
 from squashlens.model.layout import Layout
 from squashlens.model.native import is_native
 
-SAMPLES = 256  # entries of a tensor that are read
+MOST = 16_384  # entries of a tensor that are read
+ENTRIES = 300_000  # of a model: a few milliseconds
 # Names, versions and formats in a configuration, which change no number.
 LABELS = frozenset(
     {
@@ -107,25 +108,52 @@ def _entries(layout: Layout, tensors: list[Tensor], marks: list[Marks]) -> list[
 
 
 def sampled(tensors: Iterable[Tensor]) -> dict[Any, list[Tensor]]:
-    """Views of evenly spaced entries of every tensor, by device and dtype: so far apart that all columns are met."""
+    """Views of evenly spaced entries of every tensor, by device and dtype.
+
+    Entries of a matrix of r rows and c columns are s ≤ min(r, c) apart, where s and c have no common factor: so every
+    row and every column is met. Models with more rows and columns than `ENTRIES` are read more thinly.
+    """
+    held = [part for whole in tensors for part in _held(whole)]
+    wanted = sum(part.numel() // _apart(part) for part in held)
+    thinner = max(1.0, wanted / ENTRIES)
     views: dict[Any, list[Tensor]] = {}
-    for whole in tensors:
-        if whole.is_meta:
-            raise InputError(
-                "Some weights of this model are offloaded and not in memory.",
-                "Load it onto a device.",
-            )
-        for part in parts(whole.detach()):
-            held = part.untyped_storage().nbytes() // max(1, part.element_size())
-            count = int(min(part.numel(), held - part.storage_offset()))
-            if not count:
-                continue
-            step = max(1, count // SAMPLES)
-            while gcd(step, part.shape[-1] if part.ndim else 1) != 1:
-                step -= 1
-            rows = part.as_strided(((count - 1) // step + 1,), (step,))
-            views.setdefault((part.device, part.dtype), []).append(rows)
+    for part in held:
+        step = max(1, int(_apart(part) * thinner))
+        while gcd(step, _columns(part)) != 1:
+            step -= 1
+        count = (part.numel() - 1) // step + 1
+        view = part.as_strided((count,), (step,))
+        views.setdefault((part.device, part.dtype), []).append(view)
     return views
+
+
+def _held(whole: Tensor) -> list[Tensor]:
+    """The tensors that hold the numbers of a tensor, without empty ones; of an expanded one what is in memory."""
+    if whole.is_meta:
+        raise InputError(
+            "Some weights of this model are offloaded and not in memory.",
+            "Load it onto a device.",
+        )
+    found = []
+    for part in parts(whole.detach()):
+        room = part.untyped_storage().nbytes() // max(1, part.element_size())
+        room -= part.storage_offset()
+        if part.numel() > room:
+            part = part.as_strided((room,), (1,))
+        if part.numel():
+            found.append(part)
+    return found
+
+
+def _columns(part: Tensor) -> int:
+    return part.shape[-1] if part.ndim else 1
+
+
+def _apart(part: Tensor) -> int:
+    """How far apart entries may be so that every row and column is met, but 16,384 of a tensor at most are read."""
+    columns = _columns(part)
+    rows = part.numel() // columns
+    return max(min(rows, columns), part.numel() // MOST, 1)
 
 
 def _text(config: Any) -> str:

@@ -36,7 +36,7 @@ from squashlens.model.applied import ineffective_points, probe_ids
 from squashlens.model.hooking.attached import attached
 from squashlens.model.hooking.hook import Hook
 from squashlens.model.hooking.standing import standing, without_ambient
-from squashlens.model.layout import layout_of
+from squashlens.model.layout import busy, layout_of
 from squashlens.model.native import is_native
 from squashlens.model.proof import opened, proof_of
 from squashlens.run.fused import Kind, attend, is_fused
@@ -225,7 +225,9 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """The attention function for Hugging Face models: (prompt, head, position, value) to (prompt, position, …)."""
     stream = _stream.get()
-    if stream is None or id(module) not in stream.block_of:
+    if stream is None:  # it is set in the thread that measures
+        raise busy()
+    if id(module) not in stream.block_of:
         raise UnsoundModelError(
             "The attention of another model was called during this run.",
             "Run one model at a time.",

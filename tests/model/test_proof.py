@@ -4,6 +4,7 @@ import copy
 import gc
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,8 +23,8 @@ from squashlens.errors import (
     UnsoundModelError,
 )
 from squashlens.model import verify
-from squashlens.model.proof import fingerprint_of
-from squashlens.model.snapshot import SAMPLES, sampled
+from squashlens.model.proof import fingerprint_of, opened
+from squashlens.model.snapshot import ENTRIES, MOST, sampled
 from tests.cases import CONFIGS, EXPERTS, MORE, NO_HEAD_DIM, VARIABLE, save_random
 
 IDS = torch.tensor([2, 5, 6, 9, 11, 20, 7])
@@ -133,16 +134,30 @@ def test_no_accident_between_capture_and_use_passes(accident: str, own: Any) -> 
         torch.set_float32_matmul_precision(precision)
 
 
-def test_every_column_of_a_large_weight_is_read() -> None:
-    """Every head of an output, and every row that is as long as a column is far apart."""
-    for shape in [(2048, 16384), (640, 1024), (3, 700, 900), (128, 128), (1, 7), (7,)]:
+def test_every_row_and_column_of_a_weight_is_read() -> None:
+    """So a neuron that is set to zero through ``.data`` is seen, which PyTorch does not count as a write."""
+    shapes = [(2048, 9216), (640, 2048), (2048, 640), (3, 700, 900), (1, 7), (7,)]
+    for shape in shapes:
         weight = torch.arange(torch.Size(shape).numel()).view(shape)
         read = torch.cat(*sampled([weight]).values())
-        assert len(read) <= 2 * SAMPLES + 1
-        rows = (read // shape[-1]).unique()
-        columns = (read % shape[-1]).unique()
-        assert len(columns) >= min(shape[-1], SAMPLES // 2)
-        assert len(rows) >= min(weight.numel() // shape[-1], SAMPLES // 2)
+        assert len((read % shape[-1]).unique()) == shape[-1]
+        assert len((read // shape[-1]).unique()) == weight.numel() // shape[-1]
+    # Large tables and large models are read more thinly.
+    table, layer = torch.ones(262_144, 64), torch.ones(2048, 8192)
+    assert len(torch.cat(*sampled([table]).values())) <= 1.1 * MOST
+    assert len(torch.cat(*sampled([layer] * 200).values())) <= 1.1 * ENTRIES
+
+
+def test_a_neuron_set_to_zero_through_data_is_seen(own: Any) -> None:
+    for neuron in range(3):
+        model = own("llama")
+        held = sl.capture(model, IDS)
+        before = sl.results.provenance(bound(model))["fingerprint"]
+        down = inner(model).model.layers[1].mlp.down_proj.original_component
+        down.weight.data[:, neuron] = 0
+        with pytest.raises(SquashlensError):
+            sl.path_bound(model, held)
+        assert sl.results.provenance(bound(model))["fingerprint"] != before
 
 
 # -- honest work ----------------------------------------------------------------------------------------------------
@@ -188,7 +203,7 @@ def test_bridges_share_weights_and_each_is_what_it_is(family: str, own: Any) -> 
         model = own(family)
     sl.jacobian_norms(model, IDS)
     expected, other = bound(model), copy.deepcopy(model)
-    assert bound(other).equals(expected)
+    np.testing.assert_array_equal(bound(other), expected)
     assert said(other) == "verified as it stands", (
         "a copy starts without what was verified of the other"
     )
@@ -311,7 +326,13 @@ def test_another_thread_is_told_to_wait_and_disturbs_nothing(own: Any) -> None:
 
     def run_there(stream: torch.Tensor, hook: Any) -> None:
         with ThreadPoolExecutor(1) as pool:
-            for call in (lambda: model(IDS[None]), lambda: bound(model)):
+            base = inner(model).model
+            calls = (
+                lambda: model(IDS[None]),
+                lambda: base(IDS[None]),
+                lambda: bound(model),
+            )
+            for call in calls:
                 said_there.append(pool.submit(call).exception(timeout=30))
 
     with model.hooks(fwd_hooks=[("blocks.1.hook_resid_pre", run_there)]):
@@ -321,6 +342,29 @@ def test_another_thread_is_told_to_wait_and_disturbs_nothing(own: Any) -> None:
     np.testing.assert_array_equal(found, expected)
     with ThreadPoolExecutor(1) as pool:
         np.testing.assert_array_equal(pool.submit(bound, model).result(), expected)
+
+
+def test_a_pass_that_began_in_another_thread_ends_at_the_next_block(own: Any) -> None:
+    model = own("llama")
+    expected = bound(model)
+    began, goes_on = threading.Event(), threading.Event()
+
+    def wait(stream: torch.Tensor, hook: Any) -> None:
+        began.set()
+        goes_on.wait(timeout=30)
+
+    point = model.hook_dict["blocks.0.hook_resid_pre"]
+    point.add_hook(wait)
+    with ThreadPoolExecutor(1) as pool:
+        there = pool.submit(model, IDS[None])
+        began.wait(timeout=30)
+        point.remove_hooks()
+        found = None
+        with opened(model):
+            goes_on.set()
+            assert isinstance(there.exception(timeout=30), BusyModelError)
+            found = bound(model)
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("change", ["added", "removed"])

@@ -22,7 +22,7 @@ from squashlens.model.hooking.hook import (
     torch_hook,
 )
 from squashlens.model.hooking.standing import Standing, known_hooks, standing
-from squashlens.model.layout import layout_of
+from squashlens.model.layout import kept_of, layout_of
 from squashlens.model.live import POINTS, live_attention
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _add(stack: ExitStack, model: Bridge, hook: Hook, name: str) -> Hook:
         )
     # One object for each hook point, so that exactly this hook is removed; its parts are checked already.
     here = copy.copy(hook)
-    vars(here).update(site=name, blocks=None)
+    vars(here).update(site=name, blocks=None, owner=kept_of(model).owner)
     sink = learned_sink(model, int(name.split(".")[1])) if hook.takes_sink else None
     if sink is not None:
         vars(here).update(edit=partial(hook.edit, sink=sink))

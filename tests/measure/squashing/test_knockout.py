@@ -169,7 +169,7 @@ def test_several_prompts_and_batches(
     model, other = bridge_of("gemma"), [*IDS[:4], *reversed(IDS[4:])]
     both = sl.knockout_effect(model, [IDS, other])
     monkeypatch.setattr(
-        "squashlens.run.forced.batch_memory", lambda _: 0.0
+        "squashlens.run.activations.batch_memory", lambda _: 0.0
     )  # one variant at a time
     for number, ids in enumerate((IDS, other)):
         alone = sl.knockout_effect(model, ids)

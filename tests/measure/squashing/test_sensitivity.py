@@ -107,7 +107,7 @@ def test_the_shares_are_those_of_the_captured_patterns(tiny: Any) -> None:
     assert not found["sink"].any()
     captured = sl.attention_sinks(tiny, sl.capture(tiny, SHORT, keep="patterns"))
     np.testing.assert_allclose(captured, found, atol=1e-6)
-    assert "no token is a sink" in str(sl.figures.of(found).layout.title)
+    assert "no token is a sink" in sl.figures.of(found).layout.title.subtitle.text
 
 
 @pytest.mark.parametrize(
