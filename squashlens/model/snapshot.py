@@ -67,7 +67,7 @@ class Snapshot:
                 place, written = tensor.data_ptr(), tensor._version
             else:  # a quantized tensor, or one made in inference mode
                 place = sum(part.data_ptr() for part in parts(tensor))
-                written = writes(tensor)
+                written = sum(writes(part) for part in parts(tensor))
             marks.append((id(tensor), place, written, tensor.requires_grad))
         with torch.no_grad(), torch._C.DisableTorchFunction():
             entries = _entries(layout, tensors, marks)

@@ -67,7 +67,7 @@ def _add(stack: ExitStack, model: Bridge, hook: Hook, name: str) -> Hook:
         )
     # One object for each hook point, so that exactly this hook is removed; its parts are checked already.
     here = copy.copy(hook)
-    vars(here).update(site=name, blocks=None, owner=kept_of(model).owner)
+    vars(here).update(site=name, blocks=None, kept=kept_of(model))
     sink = learned_sink(model, int(name.split(".")[1])) if hook.takes_sink else None
     if sink is not None:
         vars(here).update(edit=partial(hook.edit, sink=sink))

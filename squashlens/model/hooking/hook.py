@@ -25,7 +25,7 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.model.agreement import has_nan
 from squashlens.model.digests import writes
-from squashlens.model.layout import Thread, is_this_thread
+from squashlens.model.layout import Kept
 from squashlens.model.memory import later
 
 
@@ -64,8 +64,8 @@ class Hook:
     positional: bool | tuple[int, ...] = False
     checked: bool = True
     takes_sink: bool = False
-    # The thread that measures, of a hook that was added during a call.
-    owner: Thread | None = field(default=None, init=False, repr=False, compare=False)
+    # What the model that it was added to carries.
+    kept: Kept | None = field(default=None, init=False, repr=False, compare=False)
     _with_point: bool = field(init=False, repr=False, compare=False)
     # Of the prompts that it was called for.
     _lengths: list[int] = field(init=False, repr=False, compare=False)
@@ -89,8 +89,8 @@ class Hook:
         )
 
     def __call__(self, tensor: Tensor, *, hook: object) -> Tensor | None:
-        if self.owner is not None:
-            is_this_thread(self.owner)
+        if self.kept is not None:
+            self.kept.is_open()  # raises in another thread than the one that measures
         if isinstance(self.positional, tuple):
             axis = -1 if self.site.endswith(AXIS_OF_KEYS) else 1
             self._lengths.append(tensor.shape[axis])
