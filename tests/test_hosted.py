@@ -134,6 +134,7 @@ def test_scores_in_inspect_are_those_of_both_readings(
         for q in questions
     }
     same(found, score_answers(ONES, answers, {"call": {"function": "hosted"}}))
+    assert sl.figures.of(found).layout.title.text == "How often the answer is right"
     assert found["reading"].values[0, :, 0].tolist() == [
         SAID[length][2] for length in sorted(SAID)
     ]

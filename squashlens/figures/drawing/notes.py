@@ -123,7 +123,8 @@ def _defaults(function: str) -> dict[str, Any]:
     import squashlens
 
     places = (squashlens, squashlens.paths, squashlens.synthetic, squashlens.results)
-    public = [getattr(place, function) for place in places if hasattr(place, function)]
+    named = [getattr(place, function, None) for place in places]
+    public = [one for one in named if callable(one)]  # `hosted` is a module
     if not public:
         return {}
     parameters = inspect.signature(public[0]).parameters
