@@ -158,8 +158,12 @@ def _apart(part: Tensor) -> int:
 
 def _text(config: Any) -> str:
     """A configuration as text, without those inside it, which are listed themselves."""
-    held = {n: v for n, v in vars(config).items() if not hasattr(v, "to_dict")}
-    return repr(_without_labels(held))
+    plain = {
+        name: value
+        for name, value in vars(config).items()
+        if name not in LABELS and not hasattr(value, "to_dict")
+    }
+    return repr(plain)
 
 
 def precision() -> str:

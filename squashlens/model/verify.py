@@ -120,8 +120,9 @@ def _require_no_dead_hooks(model: Bridge) -> None:
             if not is_native(model):
                 dead.add(attn.hook_pattern)
     for name, point in layout_of(model).distinct.items():
-        theirs = [h for h in point.fwd_hooks if not isinstance(h.user_hook, Hook)]
-        if theirs and point in dead:
+        if point not in dead:
+            continue
+        if any(not isinstance(held.user_hook, Hook) for held in point.fwd_hooks):
             raise UnsoundModelError(
                 f"The hook at {name} has no effect: the model has used these numbers already, and ignores its result.",
                 "Remove it, and use `squashlens.applied(model, …)`, or load the model with `squashlens.load`.",
