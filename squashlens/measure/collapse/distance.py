@@ -9,6 +9,8 @@ inequality, the noise of v plus that of v* bounds how far rounding moves the dif
 """
 
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,16 +29,8 @@ from squashlens._typing import (
     dtype_name,
 )
 from squashlens.errors import InputError
-from squashlens.measure.collapse.metric import (
-    NOISE,
-    Dtype,
-    Metric,
-    coords,
-    find_dtype,
-    next_token_is_known,
-    take_pairs,
-    with_y,
-)
+from squashlens.measure.collapse import metric as metrics
+from squashlens.measure.collapse.metric import Dtype, Metric, layer_by_layer, with_y
 from squashlens.measure.registration import measurement
 from squashlens.model.anatomy import known_windows
 from squashlens.records.labels import MODEL_UNITS, Variable
@@ -46,46 +40,15 @@ from squashlens.run.captures.pairs import (
     SequenceOrCapture,
     head_site,
 )
-from squashlens.run.forward import logits_of, rows_together
+from squashlens.run.forward import log_probabilities
 from squashlens.run.run import Run
 from squashlens.sequences import GrowingSequence
-from squashlens.theory.distances import (
-    divergence,
-    identical,
-    log_odds,
-    relative_median,
-    total_variation,
-    ulp,
-    ulps,
-)
+from squashlens.theory import distances
 from squashlens.theory.statistics.laws import log_slope
 from squashlens.theory.statistics.trends import association
 
-Rows = Float[Tensor, "branch d"]
-# How the distributions of the next token are compared, from their log-probabilities; what that is, and its unit.
-COMPARISONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str, str]] = {
-    "total_variation": (
-        lambda p, q: total_variation(p.exp(), q.exp()),
-        "total variation of the next token",
-        "1",
-    ),
-    "kl": (
-        divergence,
-        "Kullback–Leibler divergence of the next token, v from v*",
-        "nats",
-    ),
-    "log_odds": (log_odds, "largest change of the log odds of two next tokens", "nats"),
-    "same_argmax": (
-        lambda p, q: p.argmax(dim=-1) == q.argmax(dim=-1),
-        "whether the most likely next token is the same",
-        "1",
-    ),
-}
-TOGETHER = 64  # lengths whose logits are computed at once
-MOVED = {
-    "total_variation": ("total variation", "1"),
-    "log_odds": ("log odds", "nats"),
-}  # by rounding
+Y = Float[Tensor, "branch d"]
+LogP = Float[Tensor, "branch outcome"]
 
 
 @measurement(
@@ -167,7 +130,7 @@ def collapse(
     >>> bool(last["distance"] < last["contrast"])
     True
     """
-    metric = Metric(norm, scale, find_dtype(round_to))
+    metric = Metric(norm, scale, metrics.find_dtype(round_to))
     wanted = Pairs(
         lengths=lengths,
         baselines=baselines,
@@ -176,7 +139,7 @@ def collapse(
         passes=passes,
         seed=seed,
     )
-    run, pairs = take_pairs(
+    run, pairs = metrics.take_pairs(
         Run.open(model, "collapse"),
         sequence,
         wanted,
@@ -186,206 +149,200 @@ def collapse(
         round_to=metric.form,
     )
     pairs = pairs.on(run.device)
+    v = pairs.v.values
     gaps = metric.between(pairs).cpu()
-    found = with_y(
-        "distance", gaps, metric.distance("distance of v and v*"), metric.units
-    )
-    size = metric.stated("root mean square of the coordinates of v")
-    found |= with_y("rms", metric.size(pairs.v.values), size, MODEL_UNITS)
-    trend = association(gaps, torch.arange(len(pairs.lengths), dtype=torch.float64))
-    correlation = metric.derived("Spearman correlation of D with the length")
-    for name, (dims, values, text, units) in trend.variables(
-        "length_trend", correlation, "layer"
-    ).items():
-        found |= with_y(name, values, text, units, dims)
-    slopes = torch.tensor(
-        [log_slope(pairs.lengths, row.tolist())[0] for row in gaps], dtype=torch.float64
-    )
-    text = metric.derived("slope of log D over log length")
-    found |= with_y("length_slope", slopes, text, "1", ("layer",))
+    text = metric.distance("distance of v and v*")
+    found = with_y("distance", gaps, text, metric.units)
+    text = metric.stated("root mean square of the coordinates of v")
+    found |= with_y("rms", metric.size(v), text, MODEL_UNITS)
+    found |= _trend(metric, pairs.lengths, gaps)
     found |= _precision(metric, run.dtype, pairs)
-    found |= _next_token(run, metric, pairs)
+    if metrics.next_token_is_known(run):
+        found |= _next_token(run, metric, pairs)
     if by_head:
         found |= _by_head(metric, int(run.model.cfg.n_heads), by_head, pairs)
     if pairs.contrast is not None:
-        contrast = metric.gap(pairs.v.values, pairs.contrast.values)
+        contrast = metric.gap(v, pairs.contrast.values)
         text = metric.distance("distance of v and v with another last token")
         found |= with_y("contrast", contrast, text, metric.units)
     if pairs.unrelated:
-        unrelated = torch.stack(
-            [metric.gap(pairs.v.values, other.values) for other in pairs.unrelated]
-        )
+        draws = [metric.gap(v, other.values) for other in pairs.unrelated]
         dims = ("draw", "layer", "length")
         text = metric.distance("distance of v and a sequence with other content")
-        found |= with_y("unrelated", unrelated, text, metric.units, dims)
-    sizes = {window for window in known_windows(run.model) if window is not None}
-    edges = np.array(
-        [edge(pairs.sequence, length, sizes) for length in pairs.lengths],
-        dtype=np.int64,
-    )
-    over = coords(pairs) | {"window_edge": ("length", edges)}
+        found |= with_y("unrelated", torch.stack(draws), text, metric.units, dims)
+    coords = metrics.coords(pairs)
+    windows = {window for window in known_windows(run.model) if window is not None}
+    edges = [edge(pairs.sequence, length, windows) for length in pairs.lengths]
+    coords["window_edge"] = ("length", np.array(edges, dtype=np.int64))
     if pairs.replay is not None:
-        over["replayed"] = [pairs.lengths[place] for place in pairs.replay.places]
+        coords["replayed"] = [pairs.lengths[place] for place in pairs.replay.places]
         noise = metric.noise(pairs.v, pairs.star, pairs.replay)
-        found |= with_y(
-            "noise_floor",
-            noise,
-            metric.derived(NOISE),
-            metric.units,
-            ("layer", "replayed"),
-        )
-    return run.dataset("representational collapse", over, found)
+        text = metric.derived(metrics.NOISE)
+        dims = ("layer", "replayed")
+        found |= with_y("noise_floor", noise, text, metric.units, dims)
+    return run.dataset("representational collapse", coords, found)
+
+
+def _trend(
+    metric: Metric, lengths: tuple[int, ...], gaps: Float[Tensor, "layer length"]
+) -> dict[str, Variable]:
+    """How D changes with the length at each layer: Spearman's ρ, and the slope of log D over log length."""
+    order = torch.arange(len(lengths), dtype=torch.float64)
+    text = metric.derived("Spearman correlation of D with the length")
+    correlation = association(gaps, order).variables("length_trend", text, "layer")
+    found: dict[str, Variable] = {}
+    for name, (dims, values, long_name, units) in correlation.items():
+        found |= with_y(name, values, long_name, units, dims)
+    slopes = [log_slope(lengths, row.tolist())[0] for row in gaps]
+    text = metric.derived("slope of log D over log length")
+    values = torch.tensor(slopes, dtype=torch.float64)
+    return found | with_y("length_slope", values, text, "1", ("layer",))
 
 
 def _precision(
-    metric: Metric, own: torch.dtype, pairs: PairCapture
+    metric: Metric, model_dtype: torch.dtype, pairs: PairCapture
 ) -> dict[str, Variable]:
     """Differences between v and v* in units in the last place, and the share of coordinates that are bit-identical."""
-    dtype = metric.round_to or own
-    both = [
-        (metric.rounded(a), metric.rounded(b))
-        for a, b in zip(pairs.v.values, pairs.star.values, strict=True)
-    ]
-    widest, median = map(
-        torch.stack, zip(*(ulps(a, b, dtype) for a, b in both), strict=True)
-    )
-    same = torch.stack([identical(a, b, dtype) for a, b in both])
-    typical = torch.stack([relative_median(a, b) for a, b in both])
+    dtype = metric.round_to or model_dtype
+    v = metric.rounded(pairs.v.values)
+    star = metric.rounded(pairs.star.values)
+
+    def in_ulps(v: Tensor, star: Tensor) -> Float[Tensor, "2 branch"]:
+        return torch.stack(distances.ulps(v, star, dtype))
+
+    widest, median = layer_by_layer(in_ulps, v, star).unbind(dim=1)
+    typical = layer_by_layer(distances.relative_median, v, star)
+    same = layer_by_layer(partial(distances.identical, dtype=dtype), v, star)
+    ulp = f"ulp ({dtype_name(dtype)})"
+    text = metric.stated("|Δ| at the coordinate that attains L∞")
+    found = with_y("ulps", widest, text, ulp)
+    text = metric.stated("median of |Δ| over coordinates")
+    found |= with_y("ulps_median", median, text, ulp)
     text = metric.stated("median over coordinates of |Δ| ÷ the larger of |v| and |v*|")
-    unit = f"ulp ({dtype_name(dtype)})"
-    return {
-        **with_y(
-            "ulps", widest, metric.stated("|Δ| at the coordinate that attains L∞"), unit
-        ),
-        **with_y(
-            "ulps_median", median, metric.stated("median of |Δ| over coordinates"), unit
-        ),
-        **with_y("relative_median", typical, text, "1"),
-        **with_y(
-            "bit_identical",
-            same,
-            metric.stated("share of coordinates that are bit-identical"),
-            "1",
-        ),
-    }
+    found |= with_y("relative_median", typical, text, "1")
+    text = metric.stated("share of coordinates that are bit-identical")
+    return found | with_y("bit_identical", same, text, "1")
+
+
+def _same_argmax(log_p: LogP, log_q: LogP) -> Tensor:
+    return log_p.argmax(dim=-1) == log_q.argmax(dim=-1)
+
+
+def _variation(log_p: LogP, log_q: LogP) -> Tensor:
+    return distances.total_variation(log_p.exp(), log_q.exp())
+
+
+class Comparison(NamedTuple):
+    """A comparison of two next-token distributions: the function of their log-probabilities, its meaning and unit."""
+
+    measure: Callable[[LogP, LogP], Tensor]
+    text: str
+    units: str
+
+
+COMPARISONS = {
+    "total_variation": Comparison(_variation, "total variation of the next token", "1"),
+    "kl": Comparison(
+        distances.divergence,
+        "Kullback–Leibler divergence of the next token, v from v*",
+        "nats",
+    ),
+    "log_odds": Comparison(
+        distances.log_odds,
+        "largest change of the log odds of two next tokens",
+        "nats",
+    ),
+    "same_argmax": Comparison(
+        _same_argmax, "whether the most likely next token is the same", "1"
+    ),
+}
+# What rounding moves is stated of these.
+MOVED = {"total_variation": "total variation", "log_odds": "log odds"}
 
 
 def _next_token(run: Run, metric: Metric, pairs: PairCapture) -> dict[str, Variable]:
-    """Comparisons of the next token after v and v*; empty, with a warning, if the logits cannot be computed from y."""
-    if not next_token_is_known(run):
-        return {}
-    y, star = (metric.rounded(side.values[-1]) for side in (pairs.v, pairs.star))
-    found = _compare(run, y, star)
-    variables: dict[str, Variable] = {
-        name: (("length",), found[name], metric.stated(text), units)
-        for name, (_, text, units) in COMPARISONS.items()
-    }
+    """Comparisons of the next token after v and v*, and how far rounding can move them."""
+    y = metric.rounded(pairs.v.values[-1])
+    star = metric.rounded(pairs.star.values[-1])
+    compared = _compare(run, y, star)
+    variables: dict[str, Variable] = {}
+    for name, (_, text, units) in COMPARISONS.items():
+        text = metric.stated(text)
+        variables[name] = (("length",), compared[name], text, units)
     if pairs.replay is None:
         return variables
-    places, own = list(pairs.replay.places), metric.round_to or run.dtype
-    both = ((y[places], pairs.replay.v[-1]), (star[places], pairs.replay.star[-1]))
-    moved = [_noise(run, one, metric.rounded(again), own) for one, again in both]
-    for name, (text, units) in MOVED.items():
-        label = metric.stated(f"how far rounding can move the {text} of v and v*")
-        variables[f"{name}_noise"] = (
-            ("replayed",),
-            moved[0][name] + moved[1][name],
-            label,
-            units,
-        )
+    dtype = metric.round_to or run.dtype
+    places = list(pairs.replay.places)
+    y_again = metric.rounded(pairs.replay.v[-1])
+    star_again = metric.rounded(pairs.replay.star[-1])
+    noise_of_v = _noise(run, y[places], y_again, dtype)
+    noise_of_star = _noise(run, star[places], star_again, dtype)
+    for name, what in MOVED.items():
+        noise = noise_of_v[name] + noise_of_star[name]
+        text = metric.stated(f"how far rounding can move the {what} of v and v*")
+        units = COMPARISONS[name].units
+        variables[f"{name}_noise"] = (("replayed",), noise, text, units)
     return variables
 
 
-def _compare(run: Run, y: Rows, other: Rows) -> dict[str, Tensor]:
-    """The differences of the next token's distributions from two representations y, for each row.
-
-    Equal rows are taken once: where a sequence ends in equal tokens, v* of one length is v of the next.
-    """
-    parts: list[dict[str, Tensor]] = []
-    for both in zip(y.split(TOGETHER), other.split(TOGETHER), strict=True):
-        rows, numbers = torch.cat([part.double() for part in both]).unique(
-            dim=0, return_inverse=True
-        )
-        logits = logits_of(
-            run, rows
-        )  # log-probabilities of all rows in float64 would leave the cache
-        some, pairs = rows_together(run), numbers.to(logits.device).reshape(2, -1)
-        sums = torch.cat(
-            [part.double().logsumexp(dim=-1) for part in logits.split(some)]
-        )
-        for pair in pairs.split(some, dim=1):
-            p, q = logits[pair].double() - sums[pair][..., None]
-            parts.append(
-                {name: measure(p, q) for name, (measure, *_) in COMPARISONS.items()}
-            )
-    return {
-        name: torch.cat([part[name] for part in parts]).cpu() for name in COMPARISONS
-    }
+def _compare(run: Run, y: Y, other: Y) -> dict[str, Float[Tensor, " branch"]]:
+    """The differences of the next token's distributions from two representations y, for each row."""
+    both = zip(log_probabilities(run, y), log_probabilities(run, other), strict=True)
+    parts = [
+        {name: compare.measure(p, q).cpu() for name, compare in COMPARISONS.items()}
+        for p, q in both
+    ]
+    return {name: torch.cat([part[name] for part in parts]) for name in COMPARISONS}
 
 
-def _noise(run: Run, y: Rows, again: Rows, dtype: torch.dtype) -> dict[str, Tensor]:
+def _noise(run: Run, y: Y, again: Y, dtype: torch.dtype) -> dict[str, Tensor]:
     """How far rounding moves the next token: by a second run, and at least by one unit in the last place of y.
 
     Two runs can round to the same numbers by chance. The units have alternating signs.
     """
     signs = 1 - 2 * (torch.arange(y.shape[-1], device=y.device) % 2)
-    one, two = (
-        _compare(run, y, other) for other in (again, y.double() + signs * ulp(y, dtype))
-    )
-    return {name: torch.maximum(one[name], two[name]) for name in MOVED}
+    one_unit_off = y.double() + signs * distances.ulp(y, dtype)
+    second_run = _compare(run, y, again)
+    one_unit = _compare(run, y, one_unit_off)
+    return {name: torch.maximum(second_run[name], one_unit[name]) for name in MOVED}
 
 
 def _by_head(
     metric: Metric, n_heads: int, heads: Heads, pairs: PairCapture
 ) -> dict[str, Variable]:
     """Distances per head, with their mean, minimum and maximum over heads."""
-    both = (pairs.v, pairs.star)
     if heads == "slice":
+        axis = "layer"
+        text = "distance of v and v* in one slice of the residual stream"
         width = pairs.v.values.shape[-1]
         if width % n_heads:
             raise InputError(
                 f"{width} coordinates cannot be cut into {n_heads} equal slices.",
                 "Use by_head='value'.",
             )
-        axis, text = (
-            "layer",
-            metric.distance("distance of v and v* in one slice of the residual stream"),
-        )
-        sides = [
-            rearrange(s.values[:-1], "layer n (h e) -> layer h n e", h=n_heads)
-            for s in both
-        ]
+        cut = partial(rearrange, pattern="layer n (h e) -> layer h n e", h=n_heads)
+        v = cut(pairs.v.values[:-1])
+        star = cut(pairs.star.values[:-1])
     else:
-        axis, text = (
-            "block",
-            metric.distance("distance of the outputs of one head for v and v*"),
-        )
-        outputs = [
-            torch.stack([s.others[head_site(b)] for b in pairs.layers[:-1]])
-            for s in both
-        ]
-        sides = [rearrange(output, "block n h e -> block h n e") for output in outputs]
-    gaps = torch.stack([metric.gap(a, b) for a, b in zip(*sides, strict=True)])
-    spread = {
-        "mean": gaps.mean(dim=1),
-        "min": gaps.amin(dim=1),
-        "max": gaps.amax(dim=1),
-    }
+        axis = "block"
+        text = "distance of the outputs of one head for v and v*"
+        sites = [head_site(block) for block in pairs.layers[:-1]]
+        # (block, length, head, coordinate)
+        v = torch.stack([pairs.v.others[site] for site in sites]).transpose(1, 2)
+        star = torch.stack([pairs.star.others[site] for site in sites]).transpose(1, 2)
+    gaps = layer_by_layer(metric.gap, v, star)
+    text = metric.distance(text)
+    units = metric.units
+    over = (axis, "length")
     return {
-        "head_distance": ((axis, "head", "length"), gaps, text, metric.units),
-        **{
-            f"head_{name}": (
-                (axis, "length"),
-                values,
-                f"{text}: {name} over heads",
-                metric.units,
-            )
-            for name, values in spread.items()
-        },
+        "head_distance": ((axis, "head", "length"), gaps, text, units),
+        "head_mean": (over, gaps.mean(dim=1), f"{text}: mean over heads", units),
+        "head_min": (over, gaps.amin(dim=1), f"{text}: min over heads", units),
+        "head_max": (over, gaps.amax(dim=1), f"{text}: max over heads", units),
     }
 
 
-def edge(sequence: GrowingSequence, length: int, sizes: Collection[int]) -> int:
+def edge(sequence: GrowingSequence, length: int, windows: Collection[int]) -> int:
     """The first position that a block with one of these windows sees in v and not in v*; −1 if there is none.
 
     A window includes the token itself.
@@ -395,14 +352,11 @@ def edge(sequence: GrowingSequence, length: int, sizes: Collection[int]) -> int:
     v* sees the repeated token once more, so nothing has changed if these two are the same. Nor if the window begins in
     the suffix: then both see the same tokens of it.
     """
-    v = sequence.plain(length)
-    last = len(v) - 1 - len(sequence.suffix)
-
-    def token(place: int) -> int:
-        return sequence.trunk[place] if place < v.at else v.tokens[place - v.at]
-
-    left = {p - size + 1 for size in sizes for p in range(last, len(v))}
-    return min(
-        (place for place in left if 0 <= place < last and token(place) != token(last)),
-        default=-1,
-    )
+    ids = np.array(sequence.plain(length).ids(sequence.trunk))
+    last = len(ids) - 1 - len(sequence.suffix)
+    queries = np.arange(last, len(ids))
+    sizes = np.array(list(windows), dtype=int)
+    left = queries[:, None] - sizes + 1  # (query, window)
+    left = left[(left >= 0) & (left < last)]
+    changed = left[ids[left] != ids[last]]
+    return int(changed.min()) if changed.size else -1

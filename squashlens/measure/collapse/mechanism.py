@@ -29,27 +29,23 @@ from squashlens.model.agreement import agree, difference
 from squashlens.model.anatomy import pattern_site, stored_as
 from squashlens.model.premises import require_attention_alone
 from squashlens.records.labels import MODEL_UNITS, Variable
-from squashlens.run.captures.pairs import (
-    OUTPUT,
-    VALUE,
-    PairCapture,
-    Pairs,
-    SequenceOrCapture,
-    branch_sites,
-    head_site,
-    sequence_of,
-)
+from squashlens.run.captures import pairs as captures
+from squashlens.run.captures.pairs import OUTPUT, VALUE, PairCapture, head_site
 from squashlens.run.run import Run
 from squashlens.theory.distances import distance, shares, total_variation
 from squashlens.theory.statistics.trends import Association, association
 
 PARTS = ("residual", "attention", "mlp")
+REMEDY = (
+    "Remove hooks that change it, if there are any; otherwise use `collapse`, which does "
+    "not need this."
+)
 
 
 @measurement("collapse_mechanism", captured=True, cheaper="Fewer lengths= takes less.")
 def collapse_mechanism(
     model: Bridge,
-    sequence: SequenceOrCapture,
+    sequence: captures.SequenceOrCapture,
     *,
     norm: Distance = "linf",
     lengths: Iterable[int] | None = None,
@@ -93,132 +89,97 @@ def collapse_mechanism(
     >>> bool((ds["observed"] <= ds["bound"]).all()), ds["share"].sum("part").round(6).values.min().item()
     (True, 1.0)
     """
-    if sequence_of(sequence).suffix:
+    if captures.sequence_of(sequence).suffix:
         raise InputError(
             "The sequence has a suffix, and the mechanism compares the repeated token itself.",
             "Build the sequence without suffix=, or use `collapse`, which allows suffixes.",
         )
     run = Run.open(model, "collapse_mechanism")
     require_attention_alone(run.model)
-    wanted = Pairs(lengths=lengths, noise_lengths=noise_lengths, passes=passes)
+    wanted = captures.Pairs(lengths=lengths, noise_lengths=noise_lengths, passes=passes)
     run, pairs = take_pairs(run, sequence, wanted, patterns=True, norm=norm)
-    blocks, clear = pairs.layers[:-1], Metric(norm).clear(pairs)
-    variation, own = _attention(pairs)
-    observed, bound = _first_block(run, pairs, variation[0], own[0])
-    found = torch.stack(
-        [
-            torch.where(clear[b + 1], _shares(run, pairs, b, norm), torch.nan)
-            for b in blocks
-        ],
-        dim=1,
-    )
-    heads, by_block = ("block", "head", "length"), ("block", "length")
+    blocks = pairs.layers[:-1]
+    clear = Metric(norm).clear(pairs)
+    variation, self_weight = _attention(pairs)
+    observed, bound = _first_block(run, pairs, variation[0], self_weight[0])
+    by_part = [_shares(run, pairs, block, norm) for block in blocks]
+    share = torch.stack(by_part, dim=1).where(clear[1 : len(blocks) + 1], torch.nan)
+
     over = coords(pairs) | {"block": blocks, "part": list(PARTS)}
-    return run.dataset(
-        "mechanism of representational collapse",
-        {name: values for name, values in over.items() if name != "layer"},
-        {
-            "attention_tv": (
-                heads,
-                variation,
-                "total variation of the last attention row",
-                "1",
-            ),
-            "self_weight": (
-                heads,
-                own,
-                "attention of the repeated token to itself",
-                "1",
-            ),
-            "attention_tv_mean": (
-                by_block,
-                variation.mean(dim=1),
-                "total variation of the row, mean over heads",
-                "1",
-            ),
-            "self_weight_mean": (
-                by_block,
-                own.mean(dim=1),
-                "attention of the token to itself, mean over heads",
-                "1",
-            ),
-            **_trends(attention_tv_trend=variation, self_weight_trend=own),
-            "observed": (
-                ("length",),
-                observed,
-                "L1 distance of the attention outputs of block 0",
-                MODEL_UNITS,
-            ),
-            "bound": (
-                ("length",),
-                bound,
-                "Theorem B.3's bound on it, value norms measured",
-                MODEL_UNITS,
-            ),
-            "share": (
-                ("part", "block", "length"),
-                found,
-                f"share of the {norm} distance after the block",
-                "1",
-            ),
-        },
-    )
+    del over["layer"]
+    by_head = ("block", "head", "length")
+    by_block = ("block", "length")
+    of_row = "total variation of the last attention row"
+    of_row_mean = "total variation of the row, mean over heads"
+    of_self = "attention of the repeated token to itself"
+    of_self_mean = "attention of the token to itself, mean over heads"
+    of_output = "L1 distance of the attention outputs of block 0"
+    of_bound = "Theorem B.3's bound on it, value norms measured"
+    of_share = f"share of the {norm} distance after the block"
+    variables: dict[str, Variable] = {
+        "attention_tv": (by_head, variation, of_row, "1"),
+        "self_weight": (by_head, self_weight, of_self, "1"),
+        "attention_tv_mean": (by_block, variation.mean(dim=1), of_row_mean, "1"),
+        "self_weight_mean": (by_block, self_weight.mean(dim=1), of_self_mean, "1"),
+        **_trends(attention_tv_trend=variation, self_weight_trend=self_weight),
+        "observed": (("length",), observed, of_output, MODEL_UNITS),
+        "bound": (("length",), bound, of_bound, MODEL_UNITS),
+        "share": (("part", "block", "length"), share, of_share, "1"),
+    }
+    return run.dataset("mechanism of representational collapse", over, variables)
 
 
 def _trends(**rows: Float[Tensor, "block head length"]) -> dict[str, Variable]:
     """Trends of means over blocks and heads with the length, with p-values that are corrected together."""
     means = torch.stack([values.mean(dim=(0, 1)) for values in rows.values()])
-    found = association(
-        means, torch.arange(means.shape[-1], dtype=torch.float64)
-    ).corrected()
+    order = torch.arange(means.shape[-1], dtype=torch.float64)
+    trends = association(means, order).corrected()
     text = "Spearman correlation with the length of the mean over blocks and heads"
-    parts: dict[str, Variable] = {}
-    for place, name in enumerate(rows):
-        parts |= Association(*(part[place] for part in found)).variables(
-            name, text, among="both trends"
-        )
-    return parts
+    found: dict[str, Variable] = {}
+    for name, *trend in zip(rows, *trends, strict=True):
+        found |= Association(*trend).variables(name, text, among="both trends")
+    return found
 
 
 def _attention(
     pairs: PairCapture,
 ) -> tuple[Float[Tensor, "block head length"], Float[Tensor, "block head length"]]:
     """The total variation δ over the first n positions, and the attention of position n + 1 to itself."""
-    blocks = pairs.layers[:-1]
-    rows, star = (
-        torch.stack([s.others[pattern_site(b)] for b in blocks])
-        for s in (pairs.v, pairs.star)
-    )
-    variation, own = [], []
-    for k, length in enumerate(pairs.lengths):
+    sites = [pattern_site(block) for block in pairs.layers[:-1]]
+    # The last attention rows, (block, length, head, key).
+    alpha = torch.stack([pairs.v.others[site] for site in sites])
+    alpha_star = torch.stack([pairs.star.others[site] for site in sites])
+    variation: list[Tensor] = []
+    self_weight: list[Tensor] = []
+    for place, length in enumerate(pairs.lengths):
         n = len(pairs.sequence.plain(length))
-        variation.append(total_variation(rows[:, k, :, :n], star[:, k, :, :n]))
-        own.append(star[:, k, :, n].double())
-    return torch.stack(variation, dim=-1), torch.stack(own, dim=-1)
+        shared = alpha_star[:, place, :, :n]
+        variation.append(total_variation(alpha[:, place, :, :n], shared))
+        self_weight.append(alpha_star[:, place, :, n].double())
+    return torch.stack(variation, dim=-1), torch.stack(self_weight, dim=-1)
 
 
 def _first_block(
     run: Run,
     pairs: PairCapture,
     variation: Float[Tensor, "head length"],
-    own: Float[Tensor, "head length"],
+    self_weight: Float[Tensor, "head length"],
 ) -> tuple[Float[Tensor, " length"], Float[Tensor, " length"]]:
-    """The distance ‖o − o*‖₁ of block 0, and its bound by B.3."""
-    weights, v, star = output_weights(run, 0), pairs.v.others, pairs.star.others
+    """The distance ‖o − o*‖₁ of block 0, and its bound Σ_h max_i ‖x_i‖₁ (δ + α*) by B.3."""
+    weights = output_weights(run, 0)
+    v = pairs.v.others
+    star = pairs.star.others
     _require_known_output(run, weights, v, star)
-    new = largest = torch.maximum(
-        _contribution(v[VALUE], weights), _contribution(star[VALUE], weights)
-    )
+    norm_of_v = _contribution(v[VALUE], weights)
+    norm_of_star = _contribution(star[VALUE], weights)
+    largest = torch.maximum(norm_of_v, norm_of_star)  # (length, head)
     if pairs.values is not None:
+        # The largest so far among the tokens before each position, 0 before the first.
         before = _contribution(pairs.values, weights).cummax(dim=0).values
+        before = torch.cat([torch.zeros_like(before[:1]), before])
         shared = [len(pairs.sequence.plain(n)) - 1 for n in pairs.lengths]
-        largest = torch.stack(
-            [
-                torch.maximum(before[k - 1], own) if k else own
-                for k, own in zip(shared, new, strict=True)
-            ]
-        )
-    bound = (largest.T * (variation + own)).sum(dim=0)
+        largest = torch.maximum(largest, before[shared])
+    bound = (largest.T * (variation + self_weight)).sum(dim=0)
     return distance(v[OUTPUT], star[OUTPUT], "l1"), bound
 
 
@@ -237,14 +198,13 @@ def _contribution(
     values: Float[Tensor, "branch group value"], weights: Float[Tensor, "head value d"]
 ) -> Float[Tensor, "branch head"]:
     """The norm ‖x^h‖₁ = ‖W_O^h value‖₁ for each query head h, which reads key/value head h // (heads per group)."""
-    group = len(weights) // values.shape[1]
-    return torch.stack(
-        [
-            (values[:, h // group].double() @ w).abs().sum(dim=-1)
-            for h, w in enumerate(weights)
-        ],
-        dim=-1,
-    )
+    heads_per_group = len(weights) // values.shape[1]
+    by_head = values.double().repeat_interleave(heads_per_group, dim=1)
+    norms = [
+        (by_head[:, head] @ weight).abs().sum(dim=-1)
+        for head, weight in enumerate(weights)
+    ]
+    return torch.stack(norms, dim=-1)
 
 
 def _require_known_output(
@@ -258,7 +218,7 @@ def _require_known_output(
         raise UnsoundModelError(
             "The attention output of block 0 is not W_O applied to the outputs of its heads, in this model or under "
             "its hooks.",
-            "Remove hooks that change it, if there are any; otherwise use `collapse`, which does not need this.",
+            REMEDY,
         )
 
 
@@ -266,22 +226,20 @@ def _shares(
     run: Run, pairs: PairCapture, block: int, norm: Distance
 ) -> Float[Tensor, "part length"]:
     """The parts' shares of the distance after a block: Δv⁽ℓ⁺¹⁾ = Δv⁽ℓ⁾ + Δattention + ΔMLP."""
-    v, star = pairs.v, pairs.star
+    v = pairs.v
+    star = pairs.star
     parts = [v.values[block].double() - star.values[block].double()]
-    parts += [
-        v.others[site].double() - star.others[site].double()
-        for site in branch_sites(run, block)
-    ]
-    parts += [torch.zeros_like(parts[0])] * (
-        len(PARTS) - len(parts)
-    )  # a block without an MLP
-    whole = v.values[block + 1].double() - star.values[block + 1].double()
-    off, allowed = difference(
-        torch.stack(parts).sum(dim=0), whole, v.values.dtype, size=v.values[block + 1]
-    )
+    for site in captures.branch_sites(run, block):
+        parts.append(v.others[site].double() - star.others[site].double())
+    if len(parts) < len(PARTS):  # a block without an MLP
+        parts.append(torch.zeros_like(parts[0]))
+    after = v.values[block + 1]
+    whole = after.double() - star.values[block + 1].double()
+    added = torch.stack(parts).sum(dim=0)
+    off, allowed = difference(added, whole, after.dtype, size=after)
     if not off <= allowed:
         raise UnsoundModelError(
             f"Block {block} adds more to the residual stream than attention and MLP (the difference is {off:.2g}).",
-            "Remove hooks that change it, if there are any; otherwise use `collapse`, which does not need this.",
+            REMEDY,
         )
     return shares(torch.stack(parts), norm)[0]

@@ -1,6 +1,8 @@
 """How pairs are compared: the run and its pairs, norm, scale and rounding, and the noise floor of a distance."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,15 +16,8 @@ from squashlens.errors import UnsoundModelError
 from squashlens.hooks.rounding import stored
 from squashlens.records.labels import MODEL_UNITS, Variable
 from squashlens.remarks import remark
-from squashlens.run.captures.pairs import (
-    Growing,
-    PairCapture,
-    Pairs,
-    Replay,
-    SequenceOrCapture,
-    Streams,
-    pairs_of,
-)
+from squashlens.run.captures import pairs as captures
+from squashlens.run.captures.pairs import Growing, PairCapture, Replay, Streams
 from squashlens.run.forward import require_understood
 from squashlens.run.run import Run
 from squashlens.sequences import GrowingSequence, Ids
@@ -32,6 +27,7 @@ Dtype = TypeAliasType("Dtype", DtypeName | torch.dtype)  # as a user may give it
 NOISE = (
     "how far rounding can move D: ‖v − ṽ‖ + ‖v* − ṽ*‖, with ṽ and ṽ* from a second run"
 )
+REPLAYED = 4  # lengths that are run a second time for the noise floor by default
 
 
 def find_dtype(given: Dtype | None) -> torch.dtype | None:
@@ -47,6 +43,13 @@ def next_token_is_known(run: Run) -> bool:
         remark(f"The next token is not compared. {error}")
         return False
     return True
+
+
+def layer_by_layer(
+    measure: Callable[..., Tensor], *streams: Float[Tensor, "layer branch ..."]
+) -> Float[Tensor, "layer ..."]:
+    """A measure of the rows of each layer, stacked. Copies of all layers in float64 would need much memory."""
+    return torch.stack([measure(*rows) for rows in zip(*streams, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -78,9 +81,8 @@ class Metric:
 
     def derived(self, text: str) -> str:
         """The long name of what was computed from distances, whose units do not tell the scale."""
-        return self.stated(
-            f"{text}, {self.norm} distances{' ÷ rms(v)' if self.scale == 'relative' else ''}"
-        )
+        divided = " ÷ rms(v)" if self.scale == "relative" else ""
+        return self.stated(f"{text}, {self.norm} distances{divided}")
 
     def stated(self, text: str) -> str:
         """The long name of what depends on the rounding alone."""
@@ -94,15 +96,15 @@ class Metric:
         self, v: Float[Tensor, "layer branch d"], w: Float[Tensor, "layer branch d"]
     ) -> Float[Tensor, "layer branch"]:
         """The distance D = ‖v − w‖ at every layer and length, divided by rms(v) on the relative scale."""
-        v, w = self.rounded(v), self.rounded(w)
-        found = torch.stack(
-            [distance(a, b, self.norm) for a, b in zip(v, w, strict=True)]
-        )
-        return found / self.size(v) if self.scale == "relative" else found
+        measure = partial(distance, norm=self.norm)
+        gap = layer_by_layer(measure, self.rounded(v), self.rounded(w))
+        if self.scale == "relative":
+            return gap / self.size(v)
+        return gap
 
     def size(self, v: Float[Tensor, "layer branch d"]) -> Float[Tensor, "layer branch"]:
         """The root mean square of the coordinates of v at every layer and length."""
-        return torch.stack([rms(self.rounded(row)) for row in v])
+        return layer_by_layer(rms, self.rounded(v))
 
     def between(self, pairs: PairCapture) -> Float[Tensor, "layer branch"]:
         """The distance D of every captured pair; the last layer is y."""
@@ -131,19 +133,20 @@ class Metric:
         r = rms(v), and (D̃ ÷ r̃) |r̃ − r| ÷ r is added.
         """
         places = list(replay.places)
-        pair, again = (
-            (v.values[:, places], star.values[:, places]),
-            (replay.v, replay.star),
-        )
-        moved = [
-            noise(self.rounded(one), self.rounded(two), self.norm, replay.roundings)
-            for one, two in zip(pair, again, strict=True)
-        ]
-        found = torch.stack(moved).sum(dim=0)
+        v_rows = v.values[:, places]
+        noise_of_v = self._moved(v_rows, replay.v, replay.roundings)
+        star_rows = star.values[:, places]
+        noise_of_star = self._moved(star_rows, replay.star, replay.roundings)
+        moved = noise_of_v + noise_of_star
         if self.scale == "absolute":
-            return found
-        here, there = self.size(pair[0]), self.size(again[0])
-        return found / here + self.gap(*again) * (there - here).abs() / here
+            return moved
+        r = self.size(v_rows)
+        r_again = self.size(replay.v)
+        return moved / r + self.gap(replay.v, replay.star) * (r_again - r).abs() / r
+
+    def _moved(self, v: Tensor, again: Tensor, roundings: int) -> Tensor:
+        """How far rounding can move v, by a second run of it."""
+        return noise(self.rounded(v), self.rounded(again), self.norm, roundings)
 
 
 def with_y(
@@ -155,23 +158,18 @@ def with_y(
 ) -> dict[str, Variable]:
     """Two variables from values whose last layer is y: one over the layers, and one for y."""
     axis = dims.index("layer")
-    top = values.shape[axis] - 1
-    without = tuple(d for d in dims if d != "layer")
+    layers = values.shape[axis] - 1
+    dims_of_y = dims[:axis] + dims[axis + 1 :]
     return {
-        name: (dims, values.narrow(axis, 0, top), text, units),
-        f"{name}_y": (without, values.select(axis, top), f"{text}, y", units),
+        name: (dims, values.narrow(axis, 0, layers), text, units),
+        f"{name}_y": (dims_of_y, values.select(axis, layers), f"{text}, y", units),
     }
-
-
-REPLAYED = (
-    4  # lengths that are run a second time for the noise floor, if no capture is given
-)
 
 
 def take_pairs(
     run: Run,
-    given: SequenceOrCapture,
-    pairs: Pairs,
+    given: captures.SequenceOrCapture,
+    wanted: captures.Pairs,
     *,
     patterns: bool = False,
     **arguments: Any,
@@ -180,48 +178,49 @@ def take_pairs(
 
     A capture without the `patterns` that are needed raises.
     """
-    captured = pairs_of(run, given, pairs, patterns=patterns)
-    run = with_sequence(run, captured, **arguments)
-    return with_passes(run, captured.v, capture=captured.options), captured
+    pairs = captures.pairs_of(run, given, wanted, patterns=patterns)
+    run = with_sequence(run, pairs, **arguments)
+    return with_passes(run, pairs.v, capture=pairs.options), pairs
 
 
 def with_sequence(run: Run, of: PairCapture | Growing, **arguments: Any) -> Run:
     """The run with the longest prompt of a growing sequence, whose provenance describes the sequence."""
     run = run.with_prompts(of.ids, **arguments)
-    return run.knowing(sequence=_describe(run, of.sequence))
+    return run.knowing(sequence=_facts_of_sequence(run, of.sequence))
 
 
 def with_passes(run: Run, *streams: Streams, **facts: Any) -> Run:
     """The run with further facts in its provenance: how the passes were run, and `facts`."""
-    routes, attention = (
-        {getattr(s, part) for s in streams} for part in ("route", "attention")
+    routes = {stream.route for stream in streams}
+    attentions = {stream.attention for stream in streams}
+    return run.knowing(
+        passes=", ".join(sorted(routes)),
+        attention_implementation=", ".join(sorted(attentions)),
+        **facts,
     )
-    ways = {
-        "passes": ", ".join(sorted(routes)),
-        "attention_implementation": ", ".join(sorted(attention)),
-    }
-    return run.knowing(**ways, **facts)
 
 
 def coords(of: PairCapture | Growing) -> dict[str, Any]:
     """The coordinates of results over `layer` and `length`."""
+    tokens = [len(of.sequence.plain(n)) for n in of.lengths]
+    before_separator = [of.sequence.before_separator(n) for n in of.lengths]
     return {
         "layer": np.array(of.layers),
         "length": np.array(of.lengths),
-        "tokens": ("length", np.array([len(of.sequence.plain(n)) for n in of.lengths])),
-        "before_separator": (
-            "length",
-            np.array([of.sequence.before_separator(n) for n in of.lengths]),
-        ),
+        "tokens": ("length", np.array(tokens)),
+        "before_separator": ("length", np.array(before_separator)),
     }
 
 
-def _describe(run: Run, sequence: GrowingSequence) -> dict[str, Any]:
+def _facts_of_sequence(run: Run, sequence: GrowingSequence) -> dict[str, Any]:
     """The facts that the provenance states about a sequence."""
 
     def as_text(ids: Ids) -> str:
         return " ".join(run.tokens_of(torch.tensor([ids]))[0]) if ids else ""
 
+    ending = () if sequence.ending is None else (sequence.ending,)
+    parts = ("prefix", "content", "suffix", "separators", "alphabet")
+    token_ids: dict[str, Any] = {part: list(getattr(sequence, part)) for part in parts}
     return {
         "name": sequence.name,
         "content_tokens": len(sequence),
@@ -229,10 +228,6 @@ def _describe(run: Run, sequence: GrowingSequence) -> dict[str, Any]:
         "suffix": as_text(sequence.suffix),
         "separators": as_text(tuple(dict.fromkeys(sequence.separators))),
         "separators_after": list(sequence.breaks),
-        "ending": "" if sequence.ending is None else as_text((sequence.ending,)),
-        "token_ids": {
-            part: list(getattr(sequence, part))
-            for part in ("prefix", "content", "suffix", "separators", "alphabet")
-        }
-        | {"ending": sequence.ending},
+        "ending": as_text(ending),
+        "token_ids": token_ids | {"ending": sequence.ending},
     }

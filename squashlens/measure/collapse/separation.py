@@ -14,12 +14,8 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, positive
 from squashlens.errors import InputError
-from squashlens.measure.collapse.metric import (
-    coords,
-    next_token_is_known,
-    with_sequence,
-    with_y,
-)
+from squashlens.measure.collapse import metric as metrics
+from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.registration import measurement
 from squashlens.model.memory import require_room
 from squashlens.records.labels import MODEL_UNITS, Variable
@@ -29,15 +25,8 @@ from squashlens.run.forward import log_probabilities
 from squashlens.run.groupings import grouped_streams, groupings
 from squashlens.run.run import Run
 from squashlens.sequences import GrowingSequence, Ids
+from squashlens.theory import separation as theory
 from squashlens.theory.distances import total_variation
-from squashlens.theory.separation import (
-    margin,
-    noise_of_runs,
-    ratio,
-    recovered,
-    steps,
-    to_first_run,
-)
 
 RECOVERED = "share of runs in which the nearest representation of the first run is that of the same length"
 
@@ -109,42 +98,27 @@ def separation(
             f"lengths={growing.lengths} has one length, and nothing to tell it from.",
             "Give at least two.",
         )
-    run = with_sequence(
-        run,
-        growing,
-        lengths=list(growing.lengths),
-        n_random_models=n_random_models,
+    run = metrics.with_sequence(
+        run, growing, lengths=list(growing.lengths), n_random_models=n_random_models
     )
     prompts = [
         growing.sequence.plain(n).ids(growing.sequence.trunk) for n in growing.lengths
     ]
     streams = grouped_streams(run, *rows_of(prompts))
-    variables = _of_streams(streams, np.array(growing.lengths))
-    variables |= {
-        "chance": (
-            (),
-            1 / len(prompts),
-            "recovery by chance, 1 ÷ number of lengths",
-            "1",
-        )
-    }
-    if next_token_is_known(run):
+    variables = _of_streams(streams, growing.lengths)
+    text = "recovery by chance, 1 ÷ number of lengths"
+    variables["chance"] = ((), 1 / len(prompts), text, "1")
+    if metrics.next_token_is_known(run):
         variables |= _of_next_token(run, streams[:, -1])
-    axes = coords(growing)
+    coords = metrics.coords(growing)
     if n_random_models:
-        axes["random_model"] = np.arange(n_random_models)
-        by_seed = [
-            _random_recovery(growing, prompts, seed) for seed in range(n_random_models)
-        ]
+        coords["random_model"] = np.arange(n_random_models)
+        random = [_random_recovery(growing, prompts, k) for k in range(n_random_models)]
         text = "recovery in a model with random weights"
-        variables |= with_y(
-            "recovery_random",
-            torch.stack(by_seed),
-            text,
-            "1",
-            ("random_model", "layer"),
-        )
-    return run.knowing(groupings=groupings(run)).dataset("separation", axes, variables)
+        dims = ("random_model", "layer")
+        variables |= with_y("recovery_random", torch.stack(random), text, "1", dims)
+    run = run.knowing(groupings=groupings(run))
+    return run.dataset("separation", coords, variables)
 
 
 def rows_of(prompts: Sequence[Ids]) -> tuple[list[Ids], list[list[int]]]:
@@ -156,45 +130,29 @@ def rows_of(prompts: Sequence[Ids]) -> tuple[list[Ids], list[list[int]]]:
 
 
 def _of_streams(
-    streams: Float[Tensor, "run layer prompt d"], lengths: np.ndarray
+    streams: Float[Tensor, "run layer prompt d"], lengths: Sequence[int]
 ) -> dict[str, Variable]:
     """The variables over layers, and for y."""
-    layers = streams.transpose(0, 1)
-    noise = torch.stack([noise_of_runs(runs) for runs in layers])
-    moved = torch.stack([steps(runs) for runs in layers])
-    margins = torch.stack([margin(runs) for runs in layers])
-    share, place = map(
-        torch.stack,
-        zip(*(recovered(to_first_run(runs)) for runs in layers), strict=True),
-    )
-    nearest = torch.from_numpy(lengths)[place]
-    return {
-        **with_y(
-            "noise", noise, "how far rounding moves the representation, L2", MODEL_UNITS
-        ),
-        **with_y("step", moved, "L2 distance to the next length ÷ noise", "1"),
-        **with_y("recovered", share, RECOVERED, "1"),
-        **with_y(
-            "nearest",
-            nearest,
-            "length whose representation in the first run is nearest to the second",
-            "tokens",
-        ),
-        **with_y(
-            "recovery",
-            share.mean(dim=-1),
-            f"{RECOVERED}, mean of all lengths",
-            "1",
-            ("layer",),
-        ),
-        **with_y(
-            "margin",
-            margins,
-            "smallest distance of two lengths ÷ the sum of their noise",
-            "1",
-            ("layer",),
-        ),
-    }
+    by_layer = streams.transpose(0, 1)
+    noise = metrics.layer_by_layer(theory.noise_of_runs, by_layer)
+    step = metrics.layer_by_layer(theory.steps, by_layer)
+    margin = metrics.layer_by_layer(theory.margin, by_layer)
+    recoveries = [theory.recovered(theory.to_first_run(runs)) for runs in by_layer]
+    recovered = torch.stack([share for share, _ in recoveries])
+    places = torch.stack([nearest for _, nearest in recoveries])
+    nearest = torch.tensor(lengths)[places]
+    recovery = recovered.mean(dim=-1)
+    layer = ("layer",)
+    text = "how far rounding moves the representation, L2"
+    found = with_y("noise", noise, text, MODEL_UNITS)
+    found |= with_y("step", step, "L2 distance to the next length ÷ noise", "1")
+    found |= with_y("recovered", recovered, RECOVERED, "1")
+    text = "length whose representation in the first run is nearest to the second"
+    found |= with_y("nearest", nearest, text, "tokens")
+    text = f"{RECOVERED}, mean of all lengths"
+    found |= with_y("recovery", recovery, text, "1", layer)
+    text = "smallest distance of two lengths ÷ the sum of their noise"
+    return found | with_y("margin", margin, text, "1", layer)
 
 
 def _random_recovery(
@@ -203,52 +161,53 @@ def _random_recovery(
     """The recovery at each layer and at y of a model with random weights."""
     with untrained(growing.run, seed) as other:
         streams = grouped_streams(other, *rows_of(prompts), label="random weights")
-    return torch.stack(
-        [recovered(to_first_run(runs))[0].mean() for runs in streams.transpose(0, 1)]
-    )
+
+    def recovery(runs: Float[Tensor, "run prompt d"]) -> Tensor:
+        share, _ = theory.recovered(theory.to_first_run(runs))
+        return share.mean()
+
+    return metrics.layer_by_layer(recovery, streams.transpose(0, 1))
 
 
 def _of_next_token(run: Run, y: Float[Tensor, "run prompt d"]) -> dict[str, Variable]:
     """The variables of the next-token distributions, whose square roots are compared: ‖√p − √q‖₂ is √2 × Hellinger."""
-    n, outcomes = y.shape[1], int(run.model.cfg.d_vocab)
+    n = y.shape[1]
+    bytes_of_all = 8 * n * int(run.model.cfg.d_vocab)
     require_room(
-        3 * 8 * n * outcomes,
+        4 * bytes_of_all,
         torch.device("cpu"),
         "The next-token distributions",
         "Use fewer lengths.",
     )
-    first = torch.cat([rows.exp().cpu() for rows in log_probabilities(run, y[0])])
-    roots, others = first.sqrt(), torch.empty_like(first)
-    noise, gaps = torch.zeros(n, dtype=torch.float64), []
-    for again in y[1:]:
-        start = 0
-        for part in log_probabilities(run, again):
-            p = part.exp().cpu()
-            here = slice(start, start := start + len(p))
-            noise[here] = torch.maximum(noise[here], total_variation(p, first[here]))
-            others[here] = p.sqrt()
-        gaps.append(
-            (2 - 2 * others @ roots.T).clamp(min=0).sqrt()
-        )  # one product: row by row it waits for memory
-    share, _ = recovered(torch.stack(gaps))
+    first = _distributions(run, y[0])
+    roots = first.sqrt()
+    noise = torch.zeros(n, dtype=torch.float64)
+    gaps: list[Tensor] = []
+    for y_again in y[1:]:
+        again = _distributions(run, y_again)
+        noise = torch.maximum(noise, total_variation(again, first))
+        # ‖√p − √q‖² = 2 − 2 ⟨√p, √q⟩
+        products = again.sqrt_() @ roots.T
+        gaps.append((2 - 2 * products).clamp(min=0).sqrt())
+    recovered, _ = theory.recovered(torch.stack(gaps))
     moved = total_variation(first[1:], first[:-1])
-    step = torch.cat(
-        [ratio(moved, noise[:-1]), torch.full((1,), torch.nan, dtype=torch.float64)]
-    )
-    text = f"{RECOVERED}, by the next token"
+    step = theory.ratio(moved, noise[:-1])
+    step = torch.cat([step, step.new_full((1,), torch.nan)])
+    length = ("length",)
+    of_noise = "how far rounding moves the next token's distribution, L1"
+    of_step = "L1 distance of the next token to that of the next length ÷ noise"
+    of_recovered = f"{RECOVERED}, by the next token"
+    of_recovery = f"{of_recovered}, mean of all lengths"
     return {
-        "next_noise": (
-            ("length",),
-            noise,
-            "how far rounding moves the next token's distribution, L1",
-            "1",
-        ),
-        "next_step": (
-            ("length",),
-            step,
-            "L1 distance of the next token to that of the next length ÷ noise",
-            "1",
-        ),
-        "next_recovered": (("length",), share, text, "1"),
-        "next_recovery": ((), share.mean(), f"{text}, mean of all lengths", "1"),
+        "next_noise": (length, noise, of_noise, "1"),
+        "next_step": (length, step, of_step, "1"),
+        "next_recovered": (length, recovered, of_recovered, "1"),
+        "next_recovery": ((), recovered.mean(), of_recovery, "1"),
     }
+
+
+def _distributions(
+    run: Run, y: Float[Tensor, "prompt d"]
+) -> Float[Tensor, "prompt outcome"]:
+    """The distributions of the next token after each prompt."""
+    return torch.cat([rows.exp().cpu() for rows in log_probabilities(run, y)])

@@ -1,6 +1,7 @@
 """Proposition 6.1 (B.9) on a real model: without positions and without a mask it represents shares, not counts."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, short_repr
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
-from squashlens.measure.collapse.metric import with_y
+from squashlens.measure.collapse.metric import layer_by_layer, with_y
 from squashlens.model.anatomy import windows
 from squashlens.model.proof import public
 from squashlens.prompts import Token, one_token
@@ -20,7 +21,8 @@ from squashlens.run.run import Run
 from squashlens.sequences import Ids
 from squashlens.theory.distances import distance, rms
 
-MASKS, POSITIONS = ("causal", "none"), ("kept", "none")
+MASKS = ("causal", "none")
+POSITIONS = ("kept", "none")
 
 
 @public
@@ -70,11 +72,11 @@ def shares_and_counts(
         )
     run = Run.open(model, "shares_and_counts")
     ids = tuple(one_token(run.model, token) for token in content)
-    longer = tuple(token for token in ids for _ in range(times))
-    window = min((w for w in windows(run.model) if w is not None), default=len(longer))
-    if len(longer) > window:
+    longer = tuple(np.repeat(ids, times).tolist())
+    narrowest = min(filter(None, windows(run.model)), default=len(longer))
+    if len(longer) > narrowest:
         raise InputError(
-            f"{len(longer)} tokens do not fit into this model's sliding window of {window}, which is a mask too.",
+            f"{len(longer)} tokens do not fit into this model's sliding window of {narrowest}, which is a mask too.",
             "Give fewer tokens in content=, or a smaller times=.",
         )
     run = run.with_prompts(
@@ -84,55 +86,57 @@ def shares_and_counts(
         token_ids=list(longer),
     )
     gaps = [
-        torch.stack([_apart(run, ids, longer, mask, kept) for kept in POSITIONS])
-        for mask in MASKS
+        _largest_distance(run, ids, longer, mask, positions)
+        for mask, positions in product(MASKS, POSITIONS)
     ]
+    by_case = torch.stack(gaps).unflatten(0, (len(MASKS), len(POSITIONS)))
     text = "distance of tokens of one kind in prompts with equal shares and different counts"
-    found = with_y(
-        "distance", torch.stack(gaps), text, "1", ("mask", "positions", "layer")
-    )
+    variables = with_y("distance", by_case, text, "1", ("mask", "positions", "layer"))
     coords = {
         "mask": list(MASKS),
         "positions": list(POSITIONS),
         "layer": np.arange(run.n_blocks + 1),
     }
-    return run.dataset("shares and counts", coords, found)
+    return run.dataset("shares and counts", coords, variables)
 
 
-def _apart(
+def _largest_distance(
     run: Run, ids: Ids, longer: Ids, mask: str, positions: str
 ) -> Float[Tensor, " layer"]:
-    """The largest distance over kinds of token, for each layer and then for y."""
-    few, many = (_streams(run, one, mask, positions) for one in (ids, longer))
-    first = few[:, [ids.index(token) for token in (*ids, *longer)]]
-    both = torch.cat([few, many], dim=1)
-    return torch.stack(
-        [
-            (distance(a, b, "linf") / rms(a)).max()
-            for a, b in zip(first, both, strict=True)
-        ]
-    )
+    """The largest ‖u − v‖∞ ÷ rms(u) over tokens v, with u the first of their kind, for each layer and then for y."""
+    few = _streams_with(run, ids, mask, positions)
+    many = _streams_with(run, longer, mask, positions)
+    every = torch.cat([few, many], dim=1)
+    first_of_kind = few[:, [ids.index(token) for token in (*ids, *longer)]]
+
+    def largest(first: Tensor, token: Tensor) -> Tensor:
+        return (distance(first, token, "linf") / rms(first)).max()
+
+    return layer_by_layer(largest, first_of_kind, every)
 
 
-def _streams(
+def _streams_with(
     run: Run, ids: Ids, mask: str, positions: str
 ) -> Float[Tensor, "layer position d"]:
     """The residual streams of a prompt at each layer, then y, in a pass with this mask and these positions."""
     n = len(ids)
-    place = torch.arange(n) if positions == "kept" else torch.zeros(n, dtype=torch.long)
-    visible = causal(n) if mask == "causal" else torch.ones(n, n, dtype=torch.bool)
+    place = torch.arange(n)
+    if positions == "none":
+        place = torch.zeros_like(place)
+    visible = causal(n)
+    if mask == "none":
+        visible = torch.ones_like(visible)
     sites = run.sites()
-    given = torch.tensor([ids], device=run.device)
+    prompt = torch.tensor([ids], device=run.device)
     try:
-        seen = streams_at(run, given, sites, context(run, place, place, visible))
+        streams = streams_at(run, prompt, sites, context(run, place, place, visible))
     except SquashlensError:
         raise
-    except (
-        ValueError
-    ) as error:  # models with ALiBi compute biases from a mask of another shape
+    except ValueError as error:
+        # Models with ALiBi compute biases from a mask of another shape.
         raise UnsoundModelError(
             f"{run.architecture} does not accept a mask over queries and keys "
             f"({error}), so its causal mask and positions cannot be removed.",
             "Use a model that takes position ids and a mask, such as Gemma, Llama, Qwen or GPT-2.",
         ) from error
-    return torch.stack([seen[site][0].float().cpu() for site in sites])
+    return torch.stack([streams[site][0].float().cpu() for site in sites])
