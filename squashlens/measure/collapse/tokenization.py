@@ -4,8 +4,10 @@ Theorem 4.2 repeats a *token*. Writing one more 1 repeats a *character*, and the
 1111 may repeat the last token, add another token (111·1), or change earlier tokens (11·11).
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import pairwise
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, pairwise
+from os.path import commonprefix
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -23,16 +25,18 @@ from squashlens.model.text.tokens import encode, require_tokenizer, tokenize
 from squashlens.model.verify import require_sound
 from squashlens.records.labels import Variable, dataset_of
 from squashlens.records.provenance import versions
-from squashlens.run.captures.pairs import Growing
+from squashlens.run.captures.pairs import Growing, Streams
 from squashlens.run.run import Run
 from squashlens.sequences import Branch, GrowingSequence, Ids
 
 FORMS: Mapping[str, str] = MappingProxyType(
     {"joined": "", "spaced": " ", "commas": ",", "commas spaced": ", "}
 )
+BETWEEN = "·"  # separates tokens where several are displayed in a row
+SPACE = "␣"
 
 
-class Text(NamedTuple):
+class RepeatedText(NamedTuple):
     """A text of some repeats: its characters, its token ids with the prefix, and the ids without it."""
 
     repeats: int
@@ -102,88 +106,75 @@ def repeat_tokenization(
     {'joined': False, 'spaced': False, 'commas': True, 'commas spaced': True}
     """
     metric = Metric(norm, scale)
-    asked = {"n": n, "repeat": repeat, "separator": dict(separator), "prefix": prefix}
-    alone = getattr(model, "original_model", None) is None
-    held = held_by(model) if alone else require_sound(model)
-    texts = write_texts(held, n, repeat, separator, prefix)
+    forms = dict(separator)
+    call = {"n": n, "repeat": repeat, "separator": forms, "prefix": prefix}
+    is_tokenizer = getattr(model, "original_model", None) is None
+    reader = reader_of(model) if is_tokenizer else require_sound(model)
+    texts = write_texts(reader, n, repeat, forms, prefix)
+    variables = table_of(reader, texts, repeat)
     coords: dict[str, Any] = {
-        "form": np.array(list(separator), dtype=object),
+        "form": np.array(list(forms), dtype=object),
         "repeats": np.arange(1, n + 1),
-        "between": ("form", np.array(list(separator.values()), dtype=object)),
+        "between": ("form", np.array(list(forms.values()), dtype=object)),
     }
-    about = {
-        "tokenizer": type(held.tokenizer).__name__,
-        "vocabulary_size": len(held.tokenizer.get_vocab()),
+    facts: dict[str, Any] = {
+        "tokenizer": type(reader.tokenizer).__name__,
+        "vocabulary_size": len(reader.tokenizer.get_vocab()),
     }
-    found = table_of(held, texts, repeat)
-    if alone:
-        facts = {
-            **about,
-            "versions": versions(),
-            "call": {"function": "repeat_tokenization", **asked},
-        }
-        return dataset_of("tokenization of repeats", coords, found, facts)
-    run = Run.open(held, "repeat_tokenization")
-    lead = start_of(held).ids
-    # In each form: the prompts with 1 … n repeats, the same with one more repeat, and v* of each of the first.
-    whole = [[(*lead, *text.ids) for text in row] for row in texts.values()]
-    compared = [
-        [*row[:-1], *row[1:], *((*ids, ids[-1]) for ids in row[:-1])] for row in whole
-    ]
-    every = [ids for row in compared for ids in row]
+    if is_tokenizer:
+        facts["versions"] = versions()
+        facts["call"] = {"function": "repeat_tokenization", **call}
+        return dataset_of("tokenization of repeats", coords, variables, facts)
+    run = Run.open(reader, "repeat_tokenization")
+    bos = start_of(reader).ids
+    prompts = [[(*bos, *text.ids) for text in row] for row in texts]
+    compared = [_compared(row) for row in prompts]
+    every = list(chain.from_iterable(compared))
     for ids in every:
-        tokenize(held, torch.tensor(ids))
-    run = run.with_prompts(
-        torch.tensor(max(every, key=len)),
-        **asked,
-        **metric.said,
-    )
-    streams = [
-        _growing(run, row).streams([Branch(0, ids) for ids in row]) for row in compared
-    ]
-    thirds = [found.values.chunk(3, dim=1) for found in streams]
-    naive = torch.stack([metric.gap(text, longer) for text, longer, _ in thirds])
-    true = torch.stack([metric.gap(text, doubled) for text, _, doubled in thirds])
+        tokenize(reader, torch.tensor(ids))  # raises beyond the model's context
+    longest = torch.tensor(max(every, key=len))
+    run = run.with_prompts(longest, **call, **metric.said)
+    streams = [_streams_of_form(run, row) for row in compared]
+    naive: list[torch.Tensor] = []
+    distance: list[torch.Tensor] = []
+    for form in streams:
+        v, longer, v_star = form.values.chunk(3, dim=1)
+        naive.append(metric.gap(v, longer))
+        distance.append(metric.gap(v, v_star))
     dims = ("form", "layer", "repeats")
-    found |= with_y(
-        "naive",
-        naive,
-        f"{norm} distance of the texts with n and n + 1 repeats",
-        metric.units,
-        dims,
-    )
-    found |= with_y(
-        "distance", true, f"{norm} distance of v and v*", metric.units, dims
-    )
+    text = f"{norm} distance of the texts with n and n + 1 repeats"
+    variables |= with_y("naive", torch.stack(naive), text, metric.units, dims)
+    text = f"{norm} distance of v and v*"
+    variables |= with_y("distance", torch.stack(distance), text, metric.units, dims)
     coords["layer"] = np.arange(len(streams[0].values) - 1)
-    return with_passes(run, *streams, **about).dataset(
-        "tokenization and collapse", coords, found
-    )
+    run = with_passes(run, *streams, **facts)
+    return run.dataset("tokenization and collapse", coords, variables)
 
 
-def _growing(run: Run, row: list[Ids]) -> Growing:
-    """The run of all prompts of one form; prompts that are prefixes of the longest one share its pass."""
-    trunk = max(row, key=len)
-    sequence = GrowingSequence(
-        "texts of one form", content=trunk, alphabet=tuple(dict.fromkeys(trunk))
-    )
-    return Growing(run, sequence, (len(trunk),), torch.tensor([trunk]), "auto")
+def _compared(prompts: list[Ids]) -> list[Ids]:
+    """In a form with 1 … n + 1 repeats: the prompts with 1 … n, those with one more, and v* of each of the first."""
+    texts = prompts[:-1]
+    longer = prompts[1:]
+    doubled = [(*ids, ids[-1]) for ids in texts]
+    return texts + longer + doubled
 
 
-BETWEEN = "·"  # separates tokens where several are displayed in a row
-SPACE = "␣"
+def _streams_of_form(run: Run, prompts: list[Ids]) -> Streams:
+    """The streams of all prompts of one form; prompts that are prefixes of the longest one share its pass."""
+    trunk = max(prompts, key=len)
+    alphabet = tuple(dict.fromkeys(trunk))
+    sequence = GrowingSequence("texts of one form", content=trunk, alphabet=alphabet)
+    growing = Growing(run, sequence, (len(trunk),), torch.tensor([trunk]))
+    return growing.streams([Branch(0, ids) for ids in prompts])
 
 
-def held_by(given: Any) -> Bridge:
+def reader_of(given: Any) -> Bridge:
     """An object with the attribute `tokenizer`, which reading token ids needs: the model, or one with the tokenizer."""
     if hasattr(given, "tokenizer"):
         require_tokenizer(given)
         return given
-    if not (
-        callable(given)
-        and hasattr(given, "get_vocab")
-        and hasattr(given, "convert_ids_to_tokens")
-    ):
+    methods = ("__call__", "get_vocab", "convert_ids_to_tokens")
+    if not all(hasattr(given, method) for method in methods):
         raise InputError(
             f"model= is of type {type(given).__name__}, neither a model with a tokenizer nor a Hugging Face tokenizer.",
             "Load a model, give `AutoTokenizer.from_pretrained(…)`, or `PreTrainedTokenizerFast(tokenizer_object=…)`.",
@@ -193,8 +184,8 @@ def held_by(given: Any) -> Bridge:
 
 
 def write_texts(
-    held: Bridge, n: int, repeat: str, separator: Mapping[str, str], prefix: str
-) -> dict[str, list[Text]]:
+    reader: Bridge, n: int, repeat: str, separator: Mapping[str, str], prefix: str
+) -> list[list[RepeatedText]]:
     """The texts of 1 … n + 1 repeats in each form."""
     positive(n, "n", "a number of repeats")
     if not repeat.strip():
@@ -207,129 +198,128 @@ def write_texts(
             "separator= has no forms.",
             "Give names with texts, such as separator={'joined': '', 'spaced': ' '}.",
         )
-    before = tuple(encode(held, prefix)) if prefix.strip() else ()
-    found: dict[str, list[Text]] = {}
+    lead = tuple(encode(reader, prefix)) if prefix.strip() else ()
+    texts: list[list[RepeatedText]] = []
     for form, between in separator.items():
-        both = f"{repeat}{between}{repeat}"
-        if (
-            between
-            and sum(both.startswith(repeat, place) for place in range(len(both))) > 2
-        ):
+        two = f"{repeat}{between}{repeat}"
+        occurrences = re.findall(f"(?={re.escape(repeat)})", two)  # overlapping ones
+        if between and len(occurrences) > 2:
             raise InputError(
-                f"The form {form!r} of separator= writes two repeats as {both!r}, which has more than two {repeat!r}.",
+                f"The form {form!r} of separator= writes two repeats as {two!r}, which has more than two {repeat!r}.",
                 f"Use a separator that does not form {repeat!r}.",
             )
         try:
             if between.strip():
-                encode(
-                    held, between
-                )  # a tokenizer without a byte fallback would silently drop it
-            found[form] = [
-                _text(held, k, between.join([repeat] * k), prefix, before)
-                for k in range(1, n + 2)
-            ]
+                # A tokenizer without a byte fallback would silently drop it.
+                encode(reader, between)
+            written = [between.join([repeat] * k) for k in range(1, n + 2)]
+            texts.append(
+                [
+                    _text(reader, k, text, prefix, lead)
+                    for k, text in enumerate(written, start=1)
+                ]
+            )
         except InputError as error:
             raise InputError(
                 f"The form {form!r} of separator= cannot be tokenized: {error.cause}",
                 f"{error.remedy} Or leave the form out of separator=.",
             ) from error
-    return found
+    return texts
 
 
-def _text(held: Bridge, repeats: int, written: str, prefix: str, before: Ids) -> Text:
+def _text(
+    reader: Bridge, repeats: int, written: str, prefix: str, lead: Ids
+) -> RepeatedText:
     """A text after its prefix. Its own tokens start where the ids differ from those of the prefix alone."""
-    ids = tuple(encode(held, prefix + written))
-    start = next(
-        (k for k, (a, b) in enumerate(zip(before, ids, strict=False)) if a != b),
-        min(len(before), len(ids)),
-    )
-    if start == len(ids):
+    ids = tuple(encode(reader, prefix + written))
+    shared = commonprefix([lead, ids])  # noqa: RUF071 - ids, not paths
+    content = ids[len(shared) :]
+    if not content:
         raise InputError(
             f"{written!r} adds no token to the prefix.",
             "Give a repeat= that the tokenizer does not drop.",
         )
-    return Text(repeats, written, ids, ids[start:])
+    return RepeatedText(repeats, written, ids, content)
+
+
+# Of each variable over (form, repeats): its dtype, long name and units.
+TABLE: dict[str, tuple[type, str, str]] = {
+    "text": (object, "the text", "text"),
+    "tokens": (int, "number of tokens of the text", "1"),
+    "pieces": (object, "the tokens of the text as text", "text"),
+    "distinct": (int, "number of distinct tokens", "1"),
+    "uniform": (bool, "whether every repeat is the same single token", "1"),
+    "grows": (
+        bool,
+        "whether one more repeat leaves the earlier tokens unchanged",
+        "1",
+    ),
+    "pair": (bool, "whether one more repeat only repeats the last token", "1"),
+}
 
 
 def table_of(
-    held: Bridge, texts: dict[str, list[Text]], repeat: str
+    reader: Bridge, texts: Sequence[Sequence[RepeatedText]], repeat: str
 ) -> dict[str, Variable]:
     """All variables that follow from the token ids, over (form, repeats) and (form, repeats, place)."""
-    steps = [list(pairwise(row)) for row in texts.values()]
-    every = {token for row in steps for text, _ in row for token in text.content}
-    pieces = display_tokens(held, torch.tensor([[*every]]))[0]
-    text_of = {
-        token: piece.replace(" ", SPACE)
-        for token, piece in zip(every, pieces, strict=True)
-    }
-    width = max(len(text.content) for row in steps for text, _ in row)
-    once = _bare(held, encode(held, repeat))
-    repeats = {token for token in every if _bare(held, [token]) == once}
+    steps = list(chain.from_iterable(map(pairwise, texts)))
+    shape = (len(texts), -1)
+    rows = [_properties(reader, text, longer, repeat) for text, longer in steps]
+    table: dict[str, Variable] = {}
+    for name, (dtype, long_name, units) in TABLE.items():
+        values = np.array([row[name] for row in rows], dtype).reshape(shape)
+        table[name] = (("form", "repeats"), values, long_name, units)
+    width = max(len(text.content) for text, _ in steps)
+    token_id = np.full((len(steps), width), -1)
+    piece = np.full((len(steps), width), "", dtype=object)
+    for row, (text, _) in enumerate(steps):
+        token_id[row, : len(text.content)] = text.content
+        piece[row, : len(text.content)] = pieces_of(reader, text)
+    dims = ("form", "repeats", "place")
+    by_place = (*table["text"][1].shape, width)
+    table["piece"] = (dims, piece.reshape(by_place), "token as text", "text")
+    table["token_id"] = (dims, token_id.reshape(by_place), "token", "id")
+    return table
 
-    def over(
-        dtype: Any, text: str, units: str, value: Callable[[Text, Text], Any]
-    ) -> Variable:
-        values = np.array(
-            [[value(text, longer) for text, longer in row] for row in steps], dtype
-        )
-        return ("form", "repeats", "place")[: values.ndim], values, text, units
 
-    def filled(values: Iterable[Any], beyond: Any) -> list[Any]:
-        return [*values, *[beyond] * width][:width]
-
+def _properties(
+    reader: Bridge, text: RepeatedText, longer: RepeatedText, repeat: str
+) -> dict[str, Any]:
+    """What is known of the tokens of a text from it and the text with one more repeat."""
     return {
-        "text": over(object, "the text", "text", lambda t, _: t.written),
-        "tokens": over(
-            int, "number of tokens of the text", "1", lambda t, _: len(t.content)
-        ),
-        "pieces": over(
-            object,
-            "the tokens of the text as text",
-            "text",
-            lambda t, _: BETWEEN.join(text_of[k] for k in t.content),
-        ),
-        "distinct": over(
-            int, "number of distinct tokens", "1", lambda t, _: len(set(t.content))
-        ),
-        "uniform": over(
-            bool,
-            "whether every repeat is the same single token",
-            "1",
-            lambda t, _: any(_repeats(held, t, token) for token in repeats),
-        ),
-        "grows": over(
-            bool,
-            "whether one more repeat leaves the earlier tokens unchanged",
-            "1",
-            lambda t, longer: longer.ids[: len(t.ids)] == t.ids,
-        ),
-        "pair": over(
-            bool,
-            "whether one more repeat only repeats the last token",
-            "1",
-            lambda t, longer: longer.ids == (*t.ids, t.ids[-1]),
-        ),
-        "piece": over(
-            object,
-            "token as text",
-            "text",
-            lambda t, _: filled(map(text_of.get, t.content), ""),
-        ),
-        "token_id": over(int, "token", "id", lambda t, _: filled(t.content, -1)),
+        "text": text.written,
+        "tokens": len(text.content),
+        "pieces": BETWEEN.join(pieces_of(reader, text)),
+        "distinct": len(set(text.content)),
+        "uniform": _is_uniform(reader, text, repeat),
+        "grows": longer.ids[: len(text.ids)] == text.ids,
+        "pair": longer.ids == (*text.ids, text.ids[-1]),
     }
 
 
-def _repeats(held: Bridge, text: Text, token: int) -> bool:
-    """Whether each repeat is the given token: it occurs as often, and no token contains a part of the prefix.
+def pieces_of(reader: Bridge, text: RepeatedText) -> list[str]:
+    """The tokens of a text as text, with visible spaces."""
+    (pieces,) = display_tokens(reader, torch.tensor([text.content]))
+    return [piece.replace(" ", SPACE) for piece in pieces]
+
+
+def _is_uniform(reader: Bridge, text: RepeatedText, repeat: str) -> bool:
+    """Whether each repeat is the same token: it occurs as often, and no token contains a part of the prefix.
 
     After a prefix that ends in 11, “111 111” may be 111·11·␣·111: two tokens 111, one of which overlaps the prefix.
     """
-    as_many = text.content.count(token) == text.repeats
-    return as_many and _bare(held, text.content) == _bare(
-        held, encode(held, text.written)
-    )
+    written = _stripped(reader, encode(reader, text.written))
+    if _stripped(reader, text.content) != written:
+        return False
+    once = _stripped(reader, encode(reader, repeat))
+    as_often = [
+        token
+        for token in set(text.content)
+        if text.content.count(token) == text.repeats
+    ]
+    return any(_stripped(reader, [token]) == once for token in as_often)
 
 
-def _bare(held: Bridge, ids: Iterable[int]) -> str:
+def _stripped(reader: Bridge, ids: Iterable[int]) -> str:
     """Token ids as text without leading and trailing spaces."""
-    return decoded(held.tokenizer, [*ids]).strip()
+    return decoded(reader.tokenizer, list(ids)).strip()
