@@ -54,20 +54,26 @@ def kept(source: Source) -> Source:
 
 def _cache_in(source: Source) -> Mapping[str, Any] | None:
     """The tensors of a cache by their hook points; None for any other source."""
-    cache = getattr(
-        source, "cache_dict", source
-    )  # an ActivationCache holds its tensors under this name
+    # An ActivationCache holds its tensors under this name.
+    cache = getattr(source, "cache_dict", source)
     return cache if isinstance(cache, Mapping) and not is_tokenized(cache) else None
 
 
 def activations(
-    model: Bridge, source: Source, site: str, blocks: Sequence[int], who: str
+    model: Bridge, source: Source, site: str, blocks: Sequence[int], name: str
 ) -> Activations:
-    """The activations of one prompt at `site` of each of `blocks`; errors begin with `who`."""
-    if (cache := _cache_in(source)) is not None:
-        return _from_cache(model, cache, site, blocks, who)
+    """The activations of one prompt at `site` of each of `blocks`; errors begin with the name of the hook."""
+    cache = _cache_in(source)
+    if cache is not None:
+        rows = {
+            block: _cached(model, cache, site.replace("{block}", str(block)), name)
+            for block in blocks
+        }
+        # No prompt identifies a cache, so its numbers do.
+        digests = [(block, tensor_digest(row)) for block, row in sorted(rows.items())]
+        return Activations(f"a cache {digest(digests)}", rows)
     ids = tokenize(model, source)
-    _require_one(len(ids), who)
+    _require_one_prompt(len(ids), name)
     return mean_activations(model, ids, site, blocks)
 
 
@@ -77,65 +83,50 @@ def mean_activations(
     """The mean over prompts of the activations without hooks, position by position."""
     sums: Rows = {}
 
-    def add(block: int) -> Callable[[Tensor], None]:
-        def look(tensor: Tensor) -> None:
-            row = (
-                tensor[0].detach().to(torch.promote_types(tensor.dtype, torch.float32))
-            )
+    def adding(block: int) -> Callable[[Tensor], None]:
+        def add(tensor: Tensor) -> None:
+            wide = torch.promote_types(tensor.dtype, torch.float32)
+            row = tensor[0].detach().to(wide)
             sums[block] = sums[block] + row if block in sums else row.clone()
 
-        return look
+        return add
 
-    watch = [(site.replace("{block}", str(block)), add(block)) for block in blocks]
+    watch = [(site.replace("{block}", str(block)), adding(block)) for block in blocks]
     run = Run.open(model, "activations")
     with without_ambient(model):
         for prompt in ids.split(1):
             forward(run, prompt, watch)
-    rows = {
-        block: (total / len(ids)).to(dtype_of(model)) for block, total in sums.items()
-    }
-    return Activations(digest(ids.tolist()), rows)
+    dtype = dtype_of(model)
+    means = {block: (total / len(ids)).to(dtype) for block, total in sums.items()}
+    return Activations(digest(ids.tolist()), means)
 
 
-def _from_cache(
-    model: Bridge, cache: Mapping[str, Any], site: str, blocks: Sequence[int], who: str
-) -> Activations:
-    rows: Rows = {}
-    for block in blocks:
-        name = site.replace("{block}", str(block))
-        tensor = cache.get(
-            name, cache.get(getattr(model.hook_dict.get(name), "name", None) or name)
+def _cached(
+    model: Bridge, cache: Mapping[str, Any], point: str, name: str
+) -> Float[Tensor, "position ..."]:
+    """A copy of the activations of one prompt at a hook point, which the user may write to later."""
+    canonical = getattr(model.hook_dict.get(point), "name", None) or point
+    tensor = cache.get(point, cache.get(canonical))
+    if not isinstance(tensor, Tensor):
+        raise InputError(
+            f"{name}: the cache holds no {point!r}.",
+            "Run `model.run_with_cache` without names_filter=.",
         )
-        shape = (
-            (int(model.cfg.n_heads), int(model.cfg.d_head))
-            if site == OUTPUTS
-            else (int(model.cfg.d_model),)
+    shape = (int(model.cfg.d_model),)
+    if point.endswith(OUTPUTS.rpartition(".")[2]):
+        shape = (int(model.cfg.n_heads), int(model.cfg.d_head))
+    if tensor.ndim == len(shape) + 2:
+        _require_one_prompt(len(tensor), name)
+        tensor = tensor[0]
+    if tensor.ndim != len(shape) + 1 or tuple(tensor.shape[1:]) != shape:
+        raise InputError(
+            f"{name}: {point!r} of the cache has shape {tuple(tensor.shape)}, not (position, "
+            f"{', '.join(map(str, shape))}).",
+            "Give a cache from this model.",
         )
-        if not isinstance(tensor, Tensor):
-            raise InputError(
-                f"{who}: the cache holds no {name!r}.",
-                "Run `model.run_with_cache` without names_filter=.",
-            )
-        if tensor.ndim == len(shape) + 2:
-            _require_one(len(tensor), who)
-            tensor = tensor[0]
-        if tensor.ndim != len(shape) + 1 or tuple(tensor.shape[1:]) != shape:
-            raise InputError(
-                f"{who}: {name!r} of the cache has shape {tuple(tensor.shape)}, not (position, "
-                f"{', '.join(map(str, shape))}).",
-                "Give a cache from this model.",
-            )
-        rows[block] = (
-            tensor.detach().clone()
-        )  # the user may write into the cache while the hooks are applied
-    contents = digest(
-        [(block, tensor_digest(row)) for block, row in sorted(rows.items())]
-    )
-    return Activations(
-        f"a cache {contents}", rows
-    )  # the numbers themselves, since no prompt identifies them
+    return tensor.detach().clone()
 
 
-def _require_one(count: int, who: str) -> None:
+def _require_one_prompt(count: int, name: str) -> None:
     if count != 1:
-        raise InputError(f"{who}: the source has {count} prompts.", "Give one prompt.")
+        raise InputError(f"{name}: the source has {count} prompts.", "Give one prompt.")

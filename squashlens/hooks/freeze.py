@@ -18,6 +18,8 @@ from squashlens.model.anatomy import n_blocks, text_config
 from squashlens.model.hooking.hook import FROZEN_ATTENTION, Hook, Recipe
 from squashlens.model.layout import layout_of
 
+LEAVE_OUT_GATES = "Leave 'gates' out of freeze."
+
 
 def frozen_parts(freeze: FrozenParts) -> list[str]:
     """The names of the parts to hold constant, in one order."""
@@ -62,42 +64,43 @@ def freeze_norms(blocks: tuple[int, ...] | None = None) -> Recipe:
     """
 
     def make(model: Bridge) -> list[Hook]:
-        if reason := _why_not_frozen(model):
-            raise UnsoundModelError(
-                reason, "Leave norms as they are: 'norms' out of freeze, or this hook."
-            )
-        inside = None if blocks is None else tuple(f"blocks.{b}." for b in blocks)
-        names = [
-            name
-            for name in sorted(layout_of(model).distinct)
-            if name.endswith("hook_scale")
-        ]
-        chosen = [name for name in names if inside is None or name.startswith(inside)]
-        return [Hook("freeze_norms", name, lambda t: t.detach()) for name in chosen]
+        _require_known_norms(model)
+        names = sorted(layout_of(model).distinct)
+        names = [name for name in names if name.endswith("hook_scale")]
+        if blocks is not None:
+            inside = tuple(f"blocks.{block}." for block in blocks)
+            names = [name for name in names if name.startswith(inside)]
+        return [Hook("freeze_norms", name, torch.detach) for name in names]
 
     return Recipe("freeze_norms", make)
 
 
-def _why_not_frozen(model: Bridge) -> str | None:
-    """Why the denominator of some norm, known by the name of its class, cannot be held constant."""
-    every: list[tuple[str, Any]] = [*model.original_model.named_modules()]
-    scaled = {
-        m._modules.get("_original_component"): m
-        for _, m in every
-        if "hook_scale" in m._modules
-    }
-    for name, module in every:
-        which = f"{name.replace('._original_component', '')} of {type(model.original_model).__name__} has no"
-        if "norm" not in type(module).__name__.lower() or module in scaled.values():
+def _require_known_norms(model: Bridge) -> None:
+    """Raise if the denominator of some norm, known by the name of its class, cannot be held constant."""
+    plain = model.original_model
+    # What TransformerLens wraps in a module with a hook point for the denominator.
+    wrappers: dict[Any, Any] = {}
+    for module in plain.modules():
+        if "hook_scale" in module._modules:
+            wrappers[module._modules.get("_original_component")] = module
+    for name, module in plain.named_modules():
+        is_norm = "norm" in type(module).__name__.lower()
+        if not is_norm or module in wrappers.values():
             continue
-        if module not in scaled:
-            return f"{which} hook point for its denominator."
-        if (
-            "w" in scaled[module].property_aliases
+        lack = ""
+        if module not in wrappers:
+            lack = "hook point for its denominator"
+        elif (
+            "w" in wrappers[module].property_aliases
             and getattr(module, "weight", None) is None
         ):
-            return f"{which} weights, and TransformerLens cannot compute such a norm from an edited denominator."
-    return None
+            lack = "weights, and TransformerLens cannot compute such a norm from an edited denominator"
+        if lack:
+            which = name.replace("._original_component", "")
+            raise UnsoundModelError(
+                f"{which} of {type(plain).__name__} has no {lack}.",
+                "Leave norms as they are: 'norms' out of freeze, or this hook.",
+            )
 
 
 @validated
@@ -123,20 +126,19 @@ def freeze_gates(blocks: tuple[int, ...] | None = None) -> Recipe:
         hooks: list[Hook] = []
         for block in range(n_blocks(model)) if blocks is None else blocks:
             mlp = f"blocks.{block}.mlp"
-            if f"{mlp}.gate.hook_out" in known and f"{mlp}.in.hook_out" in known:
-                hooks.append(
-                    Hook("freeze_gates", f"{mlp}.gate.hook_out", lambda t: t.detach())
-                )
-            elif f"{mlp}.in.hook_out" in known and f"{mlp}.out.hook_in" in known:
-                ratio = _Ratio(slope_at_zero(model))
-                hooks.append(Hook("freeze_gates", f"{mlp}.in.hook_out", ratio.look))
-                hooks.append(Hook("freeze_gates", f"{mlp}.out.hook_in", ratio.linear))
-            elif any(
-                name.startswith(f"{mlp}.") for name in known
-            ):  # otherwise the block has no MLP
+            gate = f"{mlp}.gate.hook_out"
+            argument = f"{mlp}.in.hook_out"
+            activation = f"{mlp}.out.hook_in"
+            if {gate, argument} <= known.keys():
+                hooks.append(Hook("freeze_gates", gate, torch.detach))
+            elif {argument, activation} <= known.keys():
+                ratio = ConstantRatio(slope_at_zero(model))
+                hooks.append(Hook("freeze_gates", argument, ratio.look))
+                hooks.append(Hook("freeze_gates", activation, ratio.linear))
+            elif any(name.startswith(f"{mlp}.") for name in known):
                 raise UnsoundModelError(
                     f"The MLP of block {block} of {type(model.original_model).__name__} is neither gated nor plain.",
-                    "Leave 'gates' out of freeze.",
+                    LEAVE_OUT_GATES,
                 )
         return hooks
 
@@ -151,7 +153,7 @@ FACTORIES: dict[str, Callable[[], Hook | Recipe]] = {
 
 
 @dataclass
-class _Ratio:
+class ConstantRatio:
     """An activation as a constant multiple of its argument; one for each block, set anew by every forward pass."""
 
     slope: float
@@ -161,17 +163,18 @@ class _Ratio:
         self.argument = argument
 
     def linear(self, activation: Tensor) -> Tensor:
-        argument, self.argument = self.argument, None
+        """The same value, a(x) at the argument x₀, with another derivative: a(x₀) + (x − x₀) a(x₀)/x₀."""
+        argument = self.argument
+        self.argument = None
         if argument is None or argument.shape != activation.shape:
             raise UnsoundModelError(
                 "The input of this MLP's output projection is not its activation.",
-                "Leave 'gates' out of freeze.",
+                LEAVE_OUT_GATES,
             )
+        value = activation.detach()
         constant = argument.detach()
-        ratio = torch.where(constant == 0, self.slope, activation.detach() / constant)
-        return (
-            activation.detach() + (argument - constant) * ratio
-        )  # the same value with another derivative
+        ratio = torch.where(constant == 0, self.slope, value / constant)
+        return value + (argument - constant) * ratio
 
 
 def slope_at_zero(model: Bridge) -> float:
@@ -179,15 +182,13 @@ def slope_at_zero(model: Bridge) -> float:
     from transformers.activations import ACT2FN
 
     config = text_config(model)
-    names: list[Any] = [
-        getattr(config, a, None)
-        for a in ("hidden_activation", "hidden_act", "activation_function")
-    ]
-    name = next((n for n in names if isinstance(n, str)), None)
+    attributes = ("hidden_activation", "hidden_act", "activation_function")
+    values = [getattr(config, attribute, None) for attribute in attributes]
+    name = next((value for value in values if isinstance(value, str)), None)
     if name is None or name not in ACT2FN:
         raise UnsoundModelError(
             f"The activation function of {config.model_type} is not known.",
-            "Leave 'gates' out of freeze.",
+            LEAVE_OUT_GATES,
         )
     with torch.enable_grad():
         at_zero = torch.zeros((), dtype=torch.float64, requires_grad=True)

@@ -11,10 +11,9 @@ reads key/value group h // (heads / kv_heads).
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, positive
@@ -30,19 +29,23 @@ from squashlens.records.sentences import escape
 from squashlens.theory.attention import unmasked
 
 Blocks = tuple[int, ...] | None
+Heads = Iterable[int] | None
 Positional = bool | tuple[int, ...]  # as in `Hook`
-Rescale = Callable[
-    [Tensor, Tensor], Tensor
-]  # rows of attention logits and the positions of their queries to new rows
+Edit = Callable[[Tensor], Tensor]
+# Rows of attention logits and the positions of their queries to new rows.
+Rescale = Callable[[Tensor, Tensor], Tensor]
+# Positions of queries, as a column, and of keys, as a row, to what is hidden.
+Hidden = Callable[[Tensor, Tensor], Bool[Tensor, "#query key"]]
 STREAMS = "blocks.{block}.hook_resid_pre"
-SCORES, PATTERN, VALUES, OUTPUTS = (
-    f"blocks.{{block}}.attn.hook_{name}"
-    for name in ("attn_scores", "pattern", "v", "z")
-)
+SCORES = "blocks.{block}.attn.hook_attn_scores"
+PATTERN = "blocks.{block}.attn.hook_pattern"
+VALUES = "blocks.{block}.attn.hook_v"
+OUTPUTS = "blocks.{block}.attn.hook_z"
 SUBLAYERS = {
     "attention": "blocks.{block}.hook_attn_out",
     "mlp": "blocks.{block}.hook_mlp_out",
 }
+EVERYTHING = 2**30  # more tokens than any prompt has
 
 
 @validated
@@ -62,14 +65,13 @@ def mask_tokens(
     >>> sl.hooks.mask_tokens([2, 3], blocks=(0,))
     mask_tokens(2, 3)
     """
-    places = positions_of(positions, "mask_tokens")
-    return _mask(
-        f"mask_tokens{listed(places)}",
-        lambda query, key: _among(key, places),
-        blocks,
-        heads,
-        places,
-    )
+    masked = positions_of(positions, "mask_tokens")
+
+    def hidden(query: Tensor, key: Tensor) -> Tensor:
+        return among(key, masked)
+
+    name = f"mask_tokens{listed(masked)}"
+    return _hiding(name, SCORES, hidden, blocks, heads, masked)
 
 
 @validated
@@ -86,18 +88,14 @@ def mask_attention(
         queries, keys: query and key positions, counted from 0.
         blocks, heads: blocks and query heads to act in; all by default.
     """
-    rows, columns = (
-        positions_of(queries, "mask_attention"),
-        positions_of(keys, "mask_attention"),
-    )
+    rows = positions_of(queries, "mask_attention")
+    columns = positions_of(keys, "mask_attention")
+
+    def hidden(query: Tensor, key: Tensor) -> Tensor:
+        return among(query, rows) & among(key, columns)
+
     name = f"mask_attention{listed(rows)}→{listed(columns)}"
-    return _mask(
-        name,
-        lambda query, key: _among(query, rows) & _among(key, columns),
-        blocks,
-        heads,
-        rows,
-    )
+    return _hiding(name, SCORES, hidden, blocks, heads, rows)
 
 
 @validated
@@ -120,14 +118,13 @@ def sliding_window(
     """
     positive(window, "sliding_window: window", "a number of tokens")
     positive(sink, "sliding_window: sink", "a number of tokens", or_zero=True)
-    name = f"sliding_window({window}{f', sink={sink}' if sink else ''})"
-    return _mask(
-        name,
-        lambda query, key: (query - key >= window) & (key >= sink),
-        blocks,
-        heads,
-        sink > 0,
-    )
+
+    def hidden(query: Tensor, key: Tensor) -> Tensor:
+        return (query - key >= window) & (key >= sink)
+
+    with_sink = f", sink={sink}" if sink else ""
+    name = f"sliding_window({window}{with_sink})"
+    return _hiding(name, SCORES, hidden, blocks, heads, sink > 0)
 
 
 @validated
@@ -142,9 +139,11 @@ def uniform_attention(
     Args:
         blocks, heads: blocks and query heads to act in; all by default.
     """
-    return rescored(
-        "uniform_attention", lambda rows, _: torch.zeros_like(rows), blocks, heads
-    )
+
+    def change(rows: Tensor, queries: Tensor) -> Tensor:
+        return torch.zeros_like(rows)
+
+    return rescored("uniform_attention", change, blocks, heads)
 
 
 @validated
@@ -171,17 +170,15 @@ def scale_attention(
             f"scale_attention: factor={factor!r} is not a factor.",
             "Give a number of at least 0.",
         )
-    places, added = (
-        positions_of(positions, "scale_attention"),
-        math.log(factor) if factor else -math.inf,
-    )
+    scaled = positions_of(positions, "scale_attention")
+    added = math.log(factor) if factor else -math.inf
 
-    def change(rows: Tensor, query: Tensor) -> Tensor:
+    def change(rows: Tensor, queries: Tensor) -> Tensor:
         key = torch.arange(rows.shape[-1], device=rows.device)
-        return torch.where(_among(key, places) & (query > key), rows + added, rows)
+        return torch.where(among(key, scaled) & (queries > key), rows + added, rows)
 
-    name = f"scale_attention({float(factor)!r} at {listed(places)})"
-    return rescored(name, change, blocks, heads, places)
+    name = f"scale_attention({float(factor)!r} at {listed(scaled)})"
+    return rescored(name, change, blocks, heads, scaled)
 
 
 @validated
@@ -198,15 +195,13 @@ def zero_pattern(
         positions: key positions, counted from 0.
         blocks, heads: blocks and query heads to act in; all by default.
     """
-    places = positions_of(positions, "zero_pattern")
-    return _mask(
-        f"zero_pattern{listed(places)}",
-        lambda query, key: _among(key, places),
-        blocks,
-        heads,
-        places,
-        PATTERN,
-    )
+    zeroed = positions_of(positions, "zero_pattern")
+
+    def hidden(query: Tensor, key: Tensor) -> Tensor:
+        return among(key, zeroed)
+
+    name = f"zero_pattern{listed(zeroed)}"
+    return _hiding(name, PATTERN, hidden, blocks, heads, zeroed)
 
 
 @validated
@@ -222,9 +217,14 @@ def zero_values(
         positions: positions counted from 0.
         blocks, kv_heads: blocks and key/value heads to act in; all by default.
     """
-    places = positions_of(positions, "zero_values")
-    name, change = f"zero_values{listed(places)}", partial(_zero, places=places)
-    return _in_heads(name, VALUES, change, blocks, kv_heads, dim=2, positional=places)
+    zeroed = positions_of(positions, "zero_values")
+    name = f"zero_values{listed(zeroed)}"
+    edit = _zero_at(zeroed)
+    if kv_heads is not None:
+        chosen = positions_of(kv_heads, name, "heads")
+        name += f" in key/value heads {listed(chosen)}"
+        edit = in_heads(edit, chosen, dim=2)
+    return Hook(name, VALUES, edit, blocks, zeroed)
 
 
 @validated
@@ -244,9 +244,13 @@ def zero_heads(
         blocks: blocks to act in; all by default.
         positions: positions counted from 0; all by default.
     """
-    return _zeroing(
-        "zero_heads", OUTPUTS, blocks, positions, heads_of(heads, "zero_heads")
-    )
+    chosen = heads_of(heads, "zero_heads")
+    name = f"zero_heads{listed(chosen)}"
+    if positions is None:
+        return Hook(name, OUTPUTS, in_heads(torch.zeros_like, chosen, dim=2), blocks)
+    zeroed = positions_of(positions, "zero_heads")
+    edit = in_heads(_zero_at(zeroed), chosen, dim=2)
+    return Hook(f"{name} at {listed(zeroed)}", OUTPUTS, edit, blocks, zeroed)
 
 
 @validated
@@ -263,7 +267,11 @@ def zero_mlp(blocks: Blocks = None, *, positions: Iterable[int] | None = None) -
     ...     str(sl.top_tokens(model, "How many ones are in the following sequence? 110 =")["token"].values[0])
     '1'
     """
-    return _zeroing("zero_mlp", SUBLAYERS["mlp"], blocks, positions)
+    site = SUBLAYERS["mlp"]
+    if positions is None:
+        return Hook("zero_mlp", site, torch.zeros_like, blocks)
+    zeroed = positions_of(positions, "zero_mlp")
+    return Hook(f"zero_mlp at {listed(zeroed)}", site, _zero_at(zeroed), blocks, zeroed)
 
 
 @validated
@@ -274,63 +282,48 @@ def zero_residual(positions: Iterable[int], blocks: Blocks = None) -> Hook:
         positions: positions counted from 0.
         blocks: blocks to act in; all by default.
     """
-    return _zeroing("zero_residual", STREAMS, blocks, positions)
+    zeroed = positions_of(positions, "zero_residual")
+    name = f"zero_residual at {listed(zeroed)}"
+    return Hook(name, STREAMS, _zero_at(zeroed), blocks, zeroed)
 
 
-def _zeroing(
+def _zero_at(positions: tuple[int, ...]) -> Edit:
+    """An edit that sets a tensor of shape (prompt, position, …) to 0 at `positions`."""
+
+    def edit(tensor: Tensor) -> Tensor:
+        zeroed = among(torch.arange(tensor.shape[1], device=tensor.device), positions)
+        return tensor.masked_fill(_before_axes(zeroed, tensor.ndim - 2), 0.0)
+
+    return edit
+
+
+def _hiding(
     name: str,
     site: str,
+    hidden: Hidden,
     blocks: Blocks,
-    positions: Iterable[int] | None,
-    heads: tuple[int, ...] = (),
-) -> Hook:
-    """A hook that sets a tensor, or some heads of it, to 0 at some positions, or everywhere."""
-    places = () if positions is None else positions_of(positions, name)
-    change = partial(_zero, places=places) if places else torch.zeros_like
-    name += (
-        f"{listed(heads) if heads else ''}{f' at {listed(places)}' if places else ''}"
-    )
-    return Hook(
-        name,
-        site,
-        in_heads(change, heads, dim=2) if heads else change,
-        blocks,
-        places or False,
-    )
-
-
-def _zero(
-    tensor: Float[Tensor, "prompt position ..."], places: tuple[int, ...]
-) -> Float[Tensor, "prompt position ..."]:
-    """The tensor with 0 at the positions `places`."""
-    hidden = _among(torch.arange(tensor.shape[1], device=tensor.device), places)
-    return tensor.masked_fill(hidden.view(-1, *[1] * (tensor.ndim - 2)), 0.0)
-
-
-def _mask(
-    name: str,
-    hidden: Callable[[Tensor, Tensor], Tensor],
-    blocks: Blocks,
-    heads: Iterable[int] | None,
+    heads: Heads,
     positional: Positional,
-    site: str = SCORES,
 ) -> Hook:
-    """A hook that sets logits to −∞, or weights to 0, where `hidden(query, key)` is true and the key is earlier."""
+    """A hook that sets logits to −∞, or weights to 0, where `hidden` is true and the key is earlier than the query."""
+    nothing = -torch.inf if site == SCORES else 0.0
 
-    def change(scores: Tensor) -> Tensor:
-        query, key = grid(scores)
-        return scores.masked_fill(
-            hidden(query, key) & (query > key), -torch.inf if site == SCORES else 0.0
-        )
+    def change(rows: Tensor) -> Tensor:
+        query, key = grid(rows)
+        return rows.masked_fill(hidden(query, key) & (query > key), nothing)
 
-    return _in_heads(name, site, change, blocks, heads, positional=positional)
+    if heads is None:
+        return Hook(name, site, change, blocks, positional)
+    chosen = positions_of(heads, name, "heads")
+    edit = in_heads(change, chosen, dim=1)
+    return Hook(f"{name} in heads {listed(chosen)}", site, edit, blocks, positional)
 
 
 def rescored(
     name: str,
     to: Rescale,
     blocks: Blocks,
-    heads: Iterable[int] | None,
+    heads: Heads,
     positional: Positional = False,
 ) -> Hook:
     """A hook that replaces the logits of visible keys by ``to(rows, queries)``; masked keys remain masked.
@@ -340,56 +333,28 @@ def rescored(
     """
     chosen = None if heads is None else positions_of(heads, name, "heads")
 
-    def change(scores: Tensor, sink: Tensor | None) -> Tensor:
-        queries = grid(scores)[0]
-        if sink is None:
-            return torch.where(unmasked(scores), to(scores, queries), scores)
-        column = (
-            sink.detach().to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
-        )
-        changed = to(torch.cat([scores, column], dim=-1), queries)
-        return torch.where(
-            unmasked(scores), changed[..., :-1] + (column - changed[..., -1:]), scores
-        )
-
     def edit(scores: Tensor, sink: Float[Tensor, " head"] | None = None) -> Tensor:
-        within = partial(change, sink=sink)
-        return (
-            within(scores)
-            if chosen is None
-            else in_heads(within, chosen, dim=1)(scores)
-        )
+        def change(scores: Tensor) -> Tensor:
+            queries, _ = grid(scores)
+            if sink is None:
+                changed = to(scores, queries)
+            else:
+                last = sink.detach().to(scores.dtype)[:, None, None]
+                last = last.expand(*scores.shape[:-1], 1)
+                with_sink = to(torch.cat([scores, last], dim=-1), queries)
+                changed = with_sink[..., :-1] + (last - with_sink[..., -1:])
+            return torch.where(unmasked(scores), changed, scores)
 
-    return Hook(
-        name if chosen is None else f"{name} in heads {listed(chosen)}",
-        SCORES,
-        edit,
-        blocks,
-        positional,
-        takes_sink=True,
-    )
+        if chosen is None:
+            return change(scores)
+        return in_heads(change, chosen, dim=1)(scores)
 
-
-def _in_heads(
-    name: str,
-    site: str,
-    change: Callable[[Tensor], Tensor],
-    blocks: Blocks,
-    heads: Iterable[int] | None,
-    dim: int = 1,
-    positional: Positional = False,
-) -> Hook:
-    """A hook that changes only the chosen heads, which are axis `dim`."""
-    if heads is None:
-        return Hook(name, site, change, blocks, positional)
-    chosen = positions_of(heads, name, "heads")
-    name += f" in {'key/value heads' if site == VALUES else 'heads'} {listed(chosen)}"
-    return Hook(name, site, in_heads(change, chosen, dim), blocks, positional)
+    if chosen is not None:
+        name += f" in heads {listed(chosen)}"
+    return Hook(name, SCORES, edit, blocks, positional, takes_sink=True)
 
 
-def in_heads(
-    change: Callable[[Tensor], Tensor], chosen: tuple[int, ...], dim: int
-) -> Callable[[Tensor], Tensor]:
+def in_heads(change: Edit, chosen: tuple[int, ...], dim: int) -> Edit:
     """An edit of a tensor with four axes that changes only the `chosen` entries of axis `dim`, the heads."""
 
     def edit(before: Tensor) -> Tensor:
@@ -398,18 +363,22 @@ def in_heads(
                 f"This hook point has no axis for heads: its tensor has shape {tuple(before.shape)}.",
                 "Leave heads= and kv_heads= out: interventions on single heads need a separate axis.",
             )
-        outside = [h for h in chosen if h >= before.shape[dim]]
-        if outside:
+        n_heads = before.shape[dim]
+        if max(chosen) >= n_heads:
             raise InputError(
-                f"There is no head {outside[0]}.",
-                f"The heads here are 0 to {before.shape[dim] - 1}.",
+                f"There is no head {max(chosen)}.",
+                f"The heads here are 0 to {n_heads - 1}.",
             )
-        selected = _among(torch.arange(before.shape[dim], device=before.device), chosen)
-        return torch.where(
-            selected.view(-1, *[1] * (before.ndim - dim - 1)), change(before), before
-        )
+        selected = among(torch.arange(n_heads, device=before.device), chosen)
+        selected = _before_axes(selected, before.ndim - dim - 1)
+        return torch.where(selected, change(before), before)
 
     return edit
+
+
+def _before_axes(row: Tensor, n_axes: int) -> Tensor:
+    """A row of entries with axes of size 1 after it."""
+    return row.view(-1, *[1] * n_axes)
 
 
 def grid(scores: Float[Tensor, "prompt head query key"]) -> tuple[Tensor, Tensor]:
@@ -419,7 +388,8 @@ def grid(scores: Float[Tensor, "prompt head query key"]) -> tuple[Tensor, Tensor
     return place[keys - queries :, None], place
 
 
-def _among(place: Tensor, places: tuple[int, ...]) -> Tensor:
+def among(place: Tensor, places: tuple[int, ...]) -> Bool[Tensor, "..."]:
+    """Whether each entry is one of `places`."""
     return torch.isin(place, torch.tensor(places, device=place.device))
 
 
@@ -479,21 +449,19 @@ def find_positions(
             f"find_positions takes one prompt, and there are {len(ids)}.",
             "Call it once for each prompt.",
         )
-    texts = display_tokens(model, ids)[0]
-    wanted = (
-        token if callable(token) else lambda text: text.strip() == escape(token).strip()
-    )
-    found = tuple(place for place, text in enumerate(texts) if wanted(text))
-    if not found:
-        wanted_text = "one for which token= is true" if callable(token) else repr(token)
+    (texts,) = display_tokens(model, ids)
+    if callable(token):
+        fits = [bool(token(text)) for text in texts]
+        wanted = "one for which token= is true"
+    else:
+        fits = [text.strip() == escape(token).strip() for text in texts]
+        wanted = repr(token)
+    if not any(fits):
         raise InputError(
-            f"No token of this prompt is {wanted_text}.",
+            f"No token of this prompt is {wanted}.",
             f"Its tokens are {', '.join(map(repr, texts))}.",
         )
-    return found
-
-
-EVERYTHING = 2**30  # more tokens than any prompt has
+    return tuple(place for place, fit in enumerate(fits) if fit)
 
 
 @validated
@@ -518,23 +486,19 @@ def lifted_windows(model: Bridge) -> Iterator[Bridge]:
     """
     require_bridge(model)
     config = text_config(model)
-    own = getattr(config, "sliding_window", None)
-    if own is None or not any(windows(model)):
+    window = getattr(config, "sliding_window", None)
+    if window is None or not any(windows(model)):
         raise InputError(
             "This model has no sliding windows.", "Leave lifted_windows out."
         )
-    holders = [
-        config,
-        *(
-            m
-            for m in model.original_model.modules()
-            if vars(m).get("sliding_window") == own
-        ),
-    ]
+    holders = [config]
+    for module in model.original_model.modules():
+        if vars(module).get("sliding_window") == window:
+            holders.append(module)
     try:
         for holder in holders:
             holder.sliding_window = EVERYTHING
         yield model
     finally:
         for holder in holders:
-            holder.sliding_window = own
+            holder.sliding_window = window

@@ -8,7 +8,7 @@ time a hook is applied.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import torch
@@ -29,6 +29,7 @@ from squashlens.hooks.interventions import (
     STREAMS,
     SUBLAYERS,
     Blocks,
+    Edit,
     heads_of,
     in_heads,
     listed,
@@ -39,6 +40,9 @@ from squashlens.model.hooking.hook import Hook, Recipe
 from squashlens.model.text.tokens import Prompts, tokenize
 
 Places = tuple[int, ...] | None
+Positions = Iterable[int] | None
+# The activations to insert, given a model and some of its blocks.
+FindActivations = Callable[[Bridge, Sequence[int]], Activations]
 
 
 @validated
@@ -73,9 +77,8 @@ def patch_residual(
     ...     str(sl.top_tokens(model, clean)["token"].values[0])
     '3'
     """
-    return _patched(
-        "patch_residual", STREAMS, source, blocks, positions, from_positions
-    )
+    insertion = Insertion.at_positions("patch_residual", STREAMS, positions)
+    return insertion.from_one_prompt(source, blocks, from_positions)
 
 
 @validated
@@ -100,7 +103,8 @@ def mean_residual(
     ...     str(sl.top_tokens(model, prompt)["token"].values[0])
     '7'
     """
-    return _averaged("mean_residual", STREAMS, source, blocks, positions, "prompts")
+    insertion = Insertion.at_positions("mean_residual", STREAMS, positions)
+    return insertion.of_mean(source, blocks, "prompts")
 
 
 @validated
@@ -120,16 +124,13 @@ def resample_residual(
     Raises:
         InputError: if the drawn prompt lacks one of the positions.
     """
-    here = positions_of(positions, "resample_residual")
+    insertion = Insertion.at_positions("resample_residual", STREAMS, positions)
 
-    def take(model: Bridge, chosen: Sequence[int]) -> Activations:
-        return mean_activations(
-            model, drawn_from(tokenize(model, source), seed), STREAMS, chosen
-        )
+    def find(model: Bridge, chosen: Sequence[int]) -> Activations:
+        drawn = drawn_from(tokenize(model, source), seed)
+        return mean_activations(model, drawn, STREAMS, chosen)
 
-    return _recipe(
-        f"resample_residual{listed(here)}", STREAMS, here, here, blocks, take
-    )
+    return replace(insertion, there=insertion.here).recipe(blocks, find)
 
 
 @validated
@@ -164,10 +165,8 @@ def patch_heads(
     ...     str(sl.top_tokens(model, clean)["token"].values[0])
     '3'
     """
-    chosen_heads = heads_of(heads, "patch_heads")
-    return _patched(
-        "patch_heads", OUTPUTS, source, blocks, positions, from_positions, chosen_heads
-    )
+    insertion = Insertion.at_positions("patch_heads", OUTPUTS, positions, heads)
+    return insertion.from_one_prompt(source, blocks, from_positions)
 
 
 @validated
@@ -190,9 +189,8 @@ def patch_mlp(
     Raises:
         InputError: the cases of `patch_heads`.
     """
-    return _patched(
-        "patch_mlp", SUBLAYERS["mlp"], source, blocks, positions, from_positions
-    )
+    insertion = Insertion.at_positions("patch_mlp", SUBLAYERS["mlp"], positions)
+    return insertion.from_one_prompt(source, blocks, from_positions)
 
 
 @validated
@@ -228,10 +226,8 @@ def mean_heads(
     ...     str(sl.top_tokens(model, prompts[7])["token"].values[0])  # the right answer is 7
     '0'
     """
-    chosen_heads = heads_of(heads, "mean_heads")
-    return _averaged(
-        "mean_heads", OUTPUTS, source, blocks, positions, over, chosen_heads
-    )
+    insertion = Insertion.at_positions("mean_heads", OUTPUTS, positions, heads)
+    return insertion.of_mean(source, blocks, over)
 
 
 @validated
@@ -251,169 +247,147 @@ def mean_mlp(
     Raises:
         InputError: the cases of `mean_heads`.
     """
-    return _averaged("mean_mlp", SUBLAYERS["mlp"], source, blocks, positions, over)
+    insertion = Insertion.at_positions("mean_mlp", SUBLAYERS["mlp"], positions)
+    return insertion.of_mean(source, blocks, over)
 
 
 @dataclass(frozen=True)
-class Replacement:
-    """An edit that puts the source's rows `there` (or with `averaged` their mean) into rows `here`; None means all."""
+class Insertion:
+    """What is inserted where: at a hook point, the activations `there` in place of those `here`; None means all.
 
-    source: Activations
-    block: int
-    here: Places
-    there: Places
+    With `heads`, only those are replaced. With `averaged`, the mean over positions is inserted everywhere.
+    """
+
+    factory: str
+    site: str
     name: str
+    here: Places = None
+    there: Places = None
+    heads: tuple[int, ...] = ()
     averaged: bool = False
 
-    def __call__(self, tensor: Tensor) -> Tensor:
-        rows, n = self.source.rows[self.block].to(tensor), tensor.shape[1]
-        if self.averaged:
-            rows = rows.mean(dim=0, keepdim=True).expand(n, *rows.shape[1:])
-        if self.here is None and n > len(rows):
+    @classmethod
+    def at_positions(
+        cls,
+        factory: str,
+        site: str,
+        positions: Positions,
+        heads: Iterable[int] | None = None,
+    ) -> "Insertion":
+        """The insertion that the function `factory` was asked for, under the name that results give it."""
+        chosen = () if heads is None else heads_of(heads, factory)
+        name = f"{factory}{listed(chosen)}" if chosen else factory
+        if positions is None:
+            return cls(factory, site, name, heads=chosen)
+        here = positions_of(positions, factory)
+        return cls(factory, site, f"{name} at {listed(here)}", here, heads=chosen)
+
+    def from_one_prompt(
+        self, source: Source, blocks: Blocks, from_positions: Positions
+    ) -> Recipe:
+        """The recipe of hooks that insert the activations of one prompt, or of a cache."""
+        insertion = replace(self, there=self.here)
+        if from_positions is not None:
+            insertion = self._from_positions(from_positions)
+        readable = kept(source)
+
+        def find(model: Bridge, chosen: Sequence[int]) -> Activations:
+            name = insertion.name
+            return activations(model, readable, insertion.site, chosen, name)
+
+        here = self.here or ()
+        if len(set(here)) < len(here):
             raise InputError(
-                f"{self.name}: the prompt has {n} positions, but the activations to insert have {len(rows)}.",
-                "Give positions=, or prompts as long as this one.",
+                f"{self.factory}: positions={here!r} names a position twice.",
+                "Give each position once.",
             )
-        here = range(n) if self.here is None else self.here
-        there = here if self.there is None else self.there
-        pairs = [(i, k) for i, k in zip(here, there, strict=True) if i < n]
-        index = torch.tensor(
-            [i for i, _ in pairs], dtype=torch.long, device=tensor.device
-        )
-        chosen = rows[[k for _, k in pairs]]
-        return tensor.index_copy(1, index, chosen.expand(len(tensor), *chosen.shape))
+        return insertion.recipe(blocks, find)
 
+    def _from_positions(self, from_positions: Iterable[int]) -> "Insertion":
+        """The same insertion from other positions of the source."""
+        if self.here is None:
+            raise InputError(
+                f"{self.factory}: from_positions= is given without positions=.",
+                "Give both, or neither.",
+            )
+        there = positions_of(from_positions, f"{self.factory}: from_positions")
+        if len(self.here) != len(there):
+            raise InputError(
+                f"{self.factory}: the numbers of positions and from_positions are {len(self.here)} and {len(there)}.",
+                "Give one from_position for each position.",
+            )
+        if there == self.here:
+            return replace(self, there=there)
+        return replace(self, there=there, name=f"{self.name} from {listed(there)}")
 
-def replacing(
-    name: str,
-    site: str,
-    found: Activations,
-    blocks: Iterable[int],
-    here: Places,
-    there: Places,
-    heads: tuple[int, ...] = (),
-    averaged: bool = False,
-) -> list[Hook]:
-    """One hook for each block, which inserts the activations `found`, in some heads."""
-    positional = (
-        here or not averaged
-    )  # the same vector at every position needs no position numbers
-    edits = {
-        block: Replacement(found, block, here, there, name, averaged)
-        for block in blocks
-    }
-    return [
-        Hook(
-            name,
-            site,
-            in_heads(edit, heads, dim=2) if heads else edit,
-            (block,),
-            positional,
-        )
-        for block, edit in edits.items()
-    ]
+    def of_mean(self, source: Prompts, blocks: Blocks, over: Over) -> Recipe:
+        """The recipe of hooks that insert means over prompts, or over prompts and positions."""
+        insertion = replace(self, there=self.here)
+        if over == "positions":
+            name = f"{self.name} over positions"
+            insertion = replace(self, name=name, averaged=True)
+
+        def find(model: Bridge, chosen: Sequence[int]) -> Activations:
+            return mean_activations(model, tokenize(model, source), self.site, chosen)
+
+        return insertion.recipe(blocks, find)
+
+    def recipe(self, blocks: Blocks, find: FindActivations) -> Recipe:
+        """The recipe of hooks, one for each chosen block, that insert the activations that `find` gives."""
+
+        def make(model: Bridge) -> list[Hook]:
+            every = n_blocks(model)
+            # Raises for a block that the model does not have.
+            Hook(self.name, self.site, torch.clone, blocks).points(every)
+            chosen = list(range(every) if blocks is None else dict.fromkeys(blocks))
+            found = find(model, chosen)
+            if self.there is not None and max(self.there) >= found.positions:
+                raise InputError(
+                    f"{self.name}: the source has no position {max(self.there)}.",
+                    f"Its positions are 0 to {found.positions - 1}.",
+                )
+            name = f"{self.name} of {found.name}"
+            return replace(self, name=name).hooks(found, chosen)
+
+        return Recipe(self.name, make)
+
+    def hooks(self, found: Activations, blocks: Iterable[int]) -> list[Hook]:
+        """One hook for each block, which inserts the activations `found`."""
+        # The same vector at every position needs no position numbers.
+        positional = self.here or not self.averaged
+        hooks: list[Hook] = []
+        for block in blocks:
+            edit = self._edit(found.rows[block])
+            if self.heads:
+                edit = in_heads(edit, self.heads, dim=2)
+            hooks.append(Hook(self.name, self.site, edit, (block,), positional))
+        return hooks
+
+    def _edit(self, source: Tensor) -> Edit:
+        """An edit of a tensor (prompt, position, …) that inserts rows of `source`, (position, …)."""
+
+        def edit(tensor: Tensor) -> Tensor:
+            rows = source.to(tensor)
+            n = tensor.shape[1]
+            if self.averaged:
+                rows = rows.mean(dim=0, keepdim=True).expand(n, *rows.shape[1:])
+            if self.here is None and n > len(rows):
+                raise InputError(
+                    f"{self.name}: the prompt has {n} positions, but the activations to insert have {len(rows)}.",
+                    "Give positions=, or prompts as long as this one.",
+                )
+            here = torch.arange(n) if self.here is None else torch.tensor(self.here)
+            there = here if self.there is None else torch.tensor(self.there)
+            within = here < n
+            inserted = rows[there[within].to(rows.device)]
+            places = here[within].to(tensor.device)
+            inserted = inserted.expand(len(tensor), *inserted.shape)
+            return tensor.index_copy(1, places, inserted)
+
+        return edit
 
 
 def drawn_from(ids: Tensor, seed: int) -> Tensor:
     """The token ids of one prompt, drawn with `seed`."""
     number = Random(f"resample {seed}").randrange(len(ids))
     return ids[number : number + 1]
-
-
-def _recipe(
-    what: str,
-    site: str,
-    here: Places,
-    there: Places,
-    blocks: Blocks,
-    take: Callable[[Bridge, list[int]], Activations],
-    heads: tuple[int, ...] = (),
-    averaged: bool = False,
-) -> Recipe:
-    """The recipe of hooks, one for each chosen block, that insert the activations that `take` finds, in some heads."""
-
-    def make(model: Bridge) -> list[Hook]:
-        whole = Hook(what, site, lambda tensor: tensor, blocks)
-        whole.points(
-            n_blocks(model)
-        )  # an error for a block that the model does not have
-        chosen = list(range(n_blocks(model)) if whole.blocks is None else whole.blocks)
-        found = take(model, chosen)
-        if there is not None and max(there) >= found.positions:
-            last = found.positions - 1
-            raise InputError(
-                f"{what}: the source has no position {max(there)}.",
-                f"Its positions are 0 to {last}.",
-            )
-        return replacing(
-            f"{what} of {found.name}", site, found, chosen, here, there, heads, averaged
-        )
-
-    return Recipe(what, make)
-
-
-def _patched(
-    factory: str,
-    site: str,
-    source: Source,
-    blocks: Blocks,
-    positions: Iterable[int] | None,
-    from_positions: Iterable[int] | None,
-    heads: tuple[int, ...] = (),
-) -> Recipe:
-    """The recipe of hooks that insert the activations of one prompt at `site`."""
-    what, here, there = f"{factory}{listed(heads) if heads else ''}", None, None
-    if positions is not None:
-        here = positions_of(positions, factory)
-        there = (
-            here
-            if from_positions is None
-            else positions_of(from_positions, f"{factory}: from_positions")
-        )
-        if len(set(here)) < len(here):
-            raise InputError(
-                f"{factory}: positions={here!r} names a position twice.",
-                "Give each position once.",
-            )
-        if len(here) != len(there):
-            raise InputError(
-                f"{factory}: the numbers of positions and from_positions are {len(here)} and {len(there)}.",
-                "Give one from_position for each position.",
-            )
-        what += f" at {listed(here)}{'' if here == there else f' from {listed(there)}'}"
-    elif from_positions is not None:
-        raise InputError(
-            f"{factory}: from_positions= is given without positions=.",
-            "Give both, or neither.",
-        )
-    source = kept(source)
-    return _recipe(
-        what,
-        site,
-        here,
-        there,
-        blocks,
-        lambda m, own: activations(m, source, site, own, what),
-        heads,
-    )
-
-
-def _averaged(
-    factory: str,
-    site: str,
-    source: Prompts,
-    blocks: Blocks,
-    positions: Iterable[int] | None,
-    over: Over,
-    heads: tuple[int, ...] = (),
-) -> Recipe:
-    """The recipe of hooks that insert means over prompts at `site`."""
-    here = None if positions is None else positions_of(positions, factory)
-    what = f"{factory}{listed(heads) if heads else ''}{'' if here is None else f' at {listed(here)}'}"
-    what += " over positions" if over == "positions" else ""
-    there = here if over == "prompts" else None
-
-    def take(model: Bridge, chosen: Sequence[int]) -> Activations:
-        return mean_activations(model, tokenize(model, source), site, chosen)
-
-    return _recipe(what, site, here, there, blocks, take, heads, over == "positions")

@@ -49,18 +49,22 @@ def rounding(
         RangeError: in the forward pass, if a number exceeds the range of the format.
     """
     form = full_name(round_to)
-    if not (
-        0 <= form <= MOST_BITS if isinstance(form, int) else form in choices_of(Stored)
-    ):
+    if isinstance(form, int):
+        known = 0 <= form <= MOST_BITS
+        label = f"{form} bits"
+    else:
+        known = form in choices_of(Stored)
+        label = form
+    if not known:
         raise InputError(
             f"rounding: round_to={short_repr(round_to)} is not a format.",
             f"Use one of {', '.join(choices_of(Stored))}, or 0 to {MOST_BITS} mantissa bits.",
         )
 
     def edit(tensor: Tensor) -> Tensor:
-        return tensor + (rounded(tensor.detach(), form) - tensor.detach())
+        exact = tensor.detach()
+        return tensor + (rounded(exact, form) - exact)
 
-    label = f"{form} bits" if isinstance(form, int) else form
     return Hook(f"rounding({activation} to {label})", SITES[activation], edit, blocks)
 
 
@@ -76,14 +80,12 @@ def rounded(tensor: Tensor, to: Stored | int) -> Tensor:
 def stored(tensor: Tensor, form: torch.dtype) -> Tensor:
     """The tensor after a cast to `form` and back to its own dtype; an error if numbers exceed the range of `form`."""
     finite = tensor.abs().nan_to_num(0.0, posinf=0.0)
-    if bool(
-        (finite > torch.finfo(form).max).any()
-    ):  # there formats differ: infinity, NaN, or the largest number
+    # Beyond its range formats differ: infinity, NaN, or the largest number.
+    if bool((finite > torch.finfo(form).max).any()):
         raise RangeError(
             f"{finite.max().item():.4g} is beyond the range of {dtype_name(form)}.",
             "Use bfloat16, or a number of mantissa bits: both keep the range of the exponent.",
         )
-    with (
-        torch._C.DisableTorchFunction()
-    ):  # a certificate replaces the model's own casts; this cast is not one of them
+    # A certificate replaces the model's own casts; this cast is not one of them.
+    with torch._C.DisableTorchFunction():
         return tensor.to(form).to(tensor.dtype)

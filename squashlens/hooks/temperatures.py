@@ -13,17 +13,12 @@ from torch import Tensor
 
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, RangeError
-from squashlens.hooks.interventions import Blocks, Rescale, rescored
+from squashlens.hooks.interventions import Blocks, Heads, Rescale, rescored
 from squashlens.model.hooking.hook import Hook
 from squashlens.theory.attention import unmasked
 
-ADAPTIVE = (
-    -0.037,
-    0.481,
-    -2.3,
-    4.917,
-    -1.791,
-)  # arXiv 2410.01104, figure 4, highest power first
+# arXiv 2410.01104, figure 4, highest power first.
+ADAPTIVE = (-0.037, 0.481, -2.3, 4.917, -1.791)
 LEAST_ENTROPY = 0.5  # nat; same figure: rows that are sharper than this are left alone
 
 
@@ -45,14 +40,12 @@ def attention_temperature(
             f"attention_temperature: temperature={temperature!r} is not a temperature.",
             "Give a positive number.",
         )
+
+    def change(rows: Tensor, queries: Tensor) -> Tensor:
+        return rows / temperature
+
     name = f"attention_temperature({temperature!r})"
-    return _in_range(
-        name,
-        lambda rows, _: rows / temperature,
-        "Give a higher temperature.",
-        blocks,
-        heads,
-    )
+    return _in_range(name, change, "Give a higher temperature.", blocks, heads)
 
 
 @validated
@@ -84,17 +77,12 @@ def log_scaling(
             "Give at least 2 tokens.",
         )
 
-    def change(rows: Tensor, _: Tensor) -> Tensor:
+    def change(rows: Tensor, queries: Tensor) -> Tensor:
         n = unmasked(rows).sum(dim=-1, keepdim=True).clamp(min=1).double()
         return rows * (n.log() / math.log(trained_length)).to(rows.dtype)
 
-    return _in_range(
-        f"log_scaling({trained_length})",
-        change,
-        "Give a larger trained_length.",
-        blocks,
-        heads,
-    )
+    name = f"log_scaling({trained_length})"
+    return _in_range(name, change, "Give a larger trained_length.", blocks, heads)
 
 
 @validated
@@ -121,40 +109,39 @@ def adaptive_temperature(
     adaptive_temperature
     """
 
-    def change(rows: Tensor, _: Tensor) -> Tensor:
+    def change(rows: Tensor, queries: Tensor) -> Tensor:
         seen = torch.where(unmasked(rows), rows, 0.0)
         return seen * _adaptive_factor(rows, seen).to(rows.dtype)
 
-    return _in_range(
-        "adaptive_temperature",
-        change,
-        "Load the model in a dtype with a larger range.",
-        blocks,
-        heads,
-    )
+    remedy = "Load the model in a dtype with a larger range."
+    return _in_range("adaptive_temperature", change, remedy, blocks, heads)
 
 
 def _adaptive_factor(scores: Tensor, seen: Tensor) -> Tensor:
-    """β for each row, in at least float32; masked logits are 0 in `seen`, so that no product has an infinity in it."""
+    """β for each row, in at least float32; masked logits are 0 in `seen`, so that no product has an infinity in it.
+
+    With s̃ the logits less the highest, H = ln Σ e^s̃ − Σ α s̃.
+    """
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     highest = wide.amax(dim=-1, keepdim=True).detach()
-    alpha, apart = wide.softmax(dim=-1), wide - highest
+    alpha = wide.softmax(dim=-1)
     mean = (alpha * (seen.to(wide.dtype) - highest)).sum(dim=-1, keepdim=True)
-    entropy = apart.logsumexp(dim=-1, keepdim=True) - mean
-    value = torch.zeros_like(entropy)
-    for weight in ADAPTIVE:
-        value = value * entropy + weight
-    return torch.where(entropy > LEAST_ENTROPY, value.clamp(min=1), 1.0)
+    entropy = (wide - highest).logsumexp(dim=-1, keepdim=True) - mean
+    polynomial = torch.zeros_like(entropy)
+    for coefficient in ADAPTIVE:
+        polynomial = polynomial * entropy + coefficient
+    return torch.where(entropy > LEAST_ENTROPY, polynomial.clamp(min=1), 1.0)
 
 
 def _in_range(
-    name: str, to: Rescale, remedy: str, blocks: Blocks, heads: Iterable[int] | None
+    name: str, to: Rescale, remedy: str, blocks: Blocks, heads: Heads
 ) -> Hook:
     """A hook that replaces the logits of visible keys by ``to(rows, queries)``, which must remain finite."""
 
-    def change(rows: Tensor, query: Tensor) -> Tensor:
-        scaled = to(rows, query)
-        if not bool((scaled.isfinite() | ~unmasked(rows)).all()):
+    def change(rows: Tensor, queries: Tensor) -> Tensor:
+        scaled = to(rows, queries)
+        in_range = scaled.isfinite() | ~unmasked(rows)
+        if not bool(in_range.all()):
             raise RangeError(
                 f"{name}: the logits exceed the range of {rows.dtype}.", remedy
             )

@@ -16,8 +16,10 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Float
 from torch import Tensor
 
+from squashlens import hooks
 from squashlens._typing import (
     Ablation,
     Bridge,
@@ -31,23 +33,10 @@ from squashlens._typing import (
 from squashlens.bars import bar, write
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
 from squashlens.hooks.activations import mean_activations
-from squashlens.hooks.interventions import (
-    STREAMS,
-    mask_tokens,
-    zero_pattern,
-    zero_residual,
-    zero_values,
-)
-from squashlens.hooks.patches import drawn_from, replacing
-from squashlens.measure.collapse.metric import (
-    NOISE,
-    REPLAYED,
-    Metric,
-    coords,
-    with_passes,
-    with_sequence,
-    with_y,
-)
+from squashlens.hooks.interventions import STREAMS
+from squashlens.hooks.patches import Insertion, drawn_from
+from squashlens.measure.collapse import metric as metrics
+from squashlens.measure.collapse.metric import REPLAYED, Metric, with_y
 from squashlens.measure.registration import measurement
 from squashlens.model.agreement import agree
 from squashlens.model.applied import probe_ids, require_effective
@@ -56,13 +45,8 @@ from squashlens.model.hooking.standing import without_ambient
 from squashlens.model.text.tokens import checked_prompts, require_same_vocabulary
 from squashlens.prompts import Token, one_token, stacked
 from squashlens.records.labels import Variable
-from squashlens.run.captures.pairs import (
-    Growing,
-    SequenceOrCapture,
-    Streams,
-    passes_of,
-    prepare_growing,
-)
+from squashlens.run.captures import pairs as captures
+from squashlens.run.captures.pairs import Growing, Streams
 from squashlens.run.forward import causal, context, next_logits
 from squashlens.run.run import Run
 from squashlens.run.streamed import patterns_written
@@ -70,9 +54,25 @@ from squashlens.sequences import GrowingSequence
 from squashlens.theory.distances import NOISE_FLOORS
 
 ALL: tuple[Kind, ...] = get_args(Kind)
-LENGTHS, BLOCKS = 16, 3  # how many are measured by default
-GAP: Edit = "delete_keep_positions"
-HOOKED = "distance of v and v* with a hook from a block on"
+LENGTHS = 16  # how many are measured by default
+BLOCKS = 3
+REFERENCES = 8  # reference sequences to draw when the caller gives none
+FACTORIES: dict[str, Callable[..., Hook]] = {
+    "mask": hooks.mask_tokens,
+    "zero_pattern": hooks.zero_pattern,
+    "zero_values": hooks.zero_values,
+    "zero_residual": hooks.zero_residual,
+}
+# The hooks that ablate separators, given their positions and the blocks in which the hooks act.
+MakeHooks = Callable[[Sequence[int], tuple[int, ...]], list[Hook]]
+Gaps = Float[Tensor, "*many layer length"]
+
+
+class Variant(NamedTuple):
+    """One ablation: the sequence to run, and options of `Growing.pairs` such as position ids or hooks."""
+
+    sequence: GrowingSequence
+    options: Mapping[str, Any] = MappingProxyType({})
 
 
 @measurement(
@@ -80,7 +80,7 @@ HOOKED = "distance of v and v* with a hook from a block on"
 )
 def separator_ablation(
     model: Bridge,
-    sequence: SequenceOrCapture,
+    sequence: captures.SequenceOrCapture,
     *,
     kinds: Kinds = ALL,
     lengths: Iterable[int] | None = None,
@@ -144,32 +144,57 @@ def separator_ablation(
     >>> bool(((below == 1) | below.isnull()).all())
     True
     """
-    metric, by_default = Metric(norm, scale), lengths is None or from_blocks is None
     positive(noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
+    metric = Metric(norm, scale)
+    by_default = lengths is None or from_blocks is None
     if lengths is None and isinstance(sequence, GrowingSequence):
         lengths = range(len(sequence), 0, len(sequence) // -LENGTHS)
     run = Run.open(model, "separator_ablation")
-    growing = prepare_growing(run, sequence, lengths, passes_of(sequence))
-    if not growing.sequence.separator_places(
-        growing.lengths[-1]
-    ):  # a separator after the last content token is not within
+    passes = captures.passes_of(sequence)
+    growing = captures.prepare_growing(run, sequence, lengths, passes)
+    # A separator after the last content token is in no prompt.
+    if not growing.sequence.separator_places(growing.lengths[-1]):
         raise InputError(
             "The sequence has no separators to ablate.",
             "Build it with separators, such as separator=',', every=3.",
         )
-    blocks, every = _blocks(growing, from_blocks), growing.layers[:-1]
-    if by_default and (
-        len(growing.lengths) < len(growing.sequence) or len(blocks) < len(every)
-    ):
-        lengths_taken = f"lengths: {len(growing.lengths)} of {len(growing.sequence)}"
-        taken = f"{lengths_taken}; from_blocks: {len(blocks)} of {len(every)}"
-        write(
-            f"separator_ablation: {taken}. The arguments of these names choose others."
-        )
-    found, over, ways, facts = _ablate(
-        growing, metric, kinds, blocks, substitute, source, seed, noise_lengths
-    )
-    run = with_sequence(
+    blocks = _first_blocks(growing, from_blocks)
+    if by_default:
+        _say_what_is_left_out(growing, blocks)
+
+    facts: dict[str, Any] = {}
+    other = -1
+    if "substitute" in kinds:
+        other = substitute_for(growing, substitute, seed)
+        facts["substitute"] = run.tokens_of(torch.tensor([[other]]))[0][0]
+    prompts = _edited_prompts(growing, kinds, other, seed)
+    hooked = _hooked(growing, kinds, blocks, source, seed)
+    distances: dict[Any, Gaps] = {}
+    floors: list[Float[Tensor, " layer"]] = []
+    streams: list[Streams] = []
+    for name, variant in bar({**prompts, **hooked}.items(), desc="ablations"):
+        varied = replace(growing, sequence=variant.sequence)
+        with patterns_written("hooks inside attention are compared with none"):
+            v, star = varied.pairs(**variant.options)
+            distances[name] = metric.gap(v.values, star.values)
+            if name in ("none", "separators"):
+                replay = None
+                if noise_lengths:
+                    replay = varied.replayed((v, star), noise_lengths)
+                floors.append(metric.floor(v, star, replay))
+        streams.append(v)
+
+    floor = torch.stack(floors).amax(dim=0)
+    variables = _of_edits(metric, distances, list(prompts), floor)
+    coords = metrics.coords(growing) | {"edit": list(prompts)}
+    if hooked:
+        kinds_of_hooks = list(dict.fromkeys(kind for kind, _ in hooked))
+        variables |= _of_hooks(metric, distances, kinds_of_hooks, blocks, floor)
+        coords |= {"hook": kinds_of_hooks, "from_block": blocks}
+    tokens = [_numbers_of_tokens(growing, edited) for edited in prompts.values()]
+    coords["tokens"] = (("edit", "length"), np.array(tokens))
+    coords["place_in_group"] = ("length", _place_in_group(growing))
+    run = metrics.with_sequence(
         run,
         growing,
         kinds=list(kinds),
@@ -179,121 +204,16 @@ def separator_ablation(
         source="drawn" if source is None else [other.name for other in source],
         substitute=None if substitute is None else facts.get("substitute", substitute),
     )
-    return with_passes(run, *ways, **facts).dataset("separator ablation", over, found)
+    run = metrics.with_passes(run, *streams, **facts)
+    return run.dataset("separator ablation", coords, variables)
 
 
-def _ablate(
-    growing: Growing,
-    metric: Metric,
-    kinds: Collection[Kind],
-    blocks: Sequence[int],
-    substitute: Token | None,
-    source: Sequence[GrowingSequence] | None,
-    seed: int,
-    replay: int,
-) -> tuple[dict[str, Variable], dict[str, Any], list[Streams], dict[str, Any]]:
-    """The ablations of the separators of one sequence: variables, coordinates, streams as run, and provenance facts."""
-    sequence = growing.sequence
-    other = substitute_for(growing, substitute, seed) if "substitute" in kinds else -1
-    inputs = {
-        "none": Variant(sequence.separated((), ())),
-        "separators": Variant(sequence),
-    }
-    inputs |= {
-        kind: edit(growing, kind, other, seed)
-        for kind in get_args(Edit)
-        if kind in kinds
-    }
-    hooks = {
-        kind: maker(growing, kind, source, seed)
-        for kind in get_args(Ablation)
-        if kind in kinds
-    }
-    acting = {
-        (kind, block): hook_separators(growing, kind, block, act)
-        for kind, act in hooks.items()
-        for block in blocks
-    }
-
-    distances, ways, floors = {}, [], []
-    for name, variant in bar({**inputs, **acting}.items(), desc="ablations"):
-        own = replace(growing, sequence=variant.sequence)
-        with patterns_written("hooks inside attention are compared with none"):
-            v, star = own.pairs(**variant.options)
-            distances[name] = metric.gap(v.values, star.values)
-            if name in ("none", "separators"):
-                again = own.replayed((v, star), replay) if replay else None
-                floors.append(metric.floor(v, star, again))
-        ways.append(v)
-    floor = torch.stack(floors).amax(dim=0)
-
-    edits, dims = (
-        torch.stack([distances[name] for name in inputs]),
-        ("edit", "layer", "length"),
-    )
-    none, separators = distances["none"], distances["separators"]
-    effect = separators - none
-    found = with_y(
-        "distance", edits, metric.distance("distance of v and v*"), metric.units, dims
-    )
-    share = metric.derived("share of the separators' effect that remains")
-    retained = _where_clear(effect.abs(), floor, (edits - none) / effect)
-    found |= with_y("retained", retained, share, "1", dims)
-    found |= with_y(
-        "noise_floor", floor, metric.derived(NOISE), metric.units, ("layer",)
-    )
-    if GAP in distances:
-        gap = distances[GAP]
-        factor = _where_clear(torch.minimum(gap, none), floor, gap / none)
-        text = metric.derived("D with gaps in the positions ÷ D without separators")
-        found |= with_y("gap_factor", factor, text, "1")
-        factor = _where_clear(torch.minimum(separators, gap), floor, separators / gap)
-        text = metric.derived("D with separators ÷ D with gaps in their place")
-        found |= with_y("attention_factor", factor, text, "1")
-    if acting:
-        from_block = torch.stack(
-            [torch.stack([distances[kind, b] for b in blocks]) for kind in hooks]
-        )
-        dims = ("hook", "from_block", "layer", "length")
-        found |= with_y(
-            "distance_from", from_block, metric.distance(HOOKED), metric.units, dims
-        )
-        retained = _where_clear(effect.abs(), floor, (from_block - none) / effect)
-        found |= with_y("retained_from", retained, share, "1", dims)
-    over = (
-        coords(growing)
-        | {"edit": list(inputs)}
-        | ({"hook": list(hooks), "from_block": blocks} if acting else {})
-    )
-    counts = [
-        [len(variant.sequence.plain(n)) for n in growing.lengths]
-        for variant in inputs.values()
-    ]
-    over["tokens"] = (("edit", "length"), np.array(counts))
-    since = [
-        n - max((after for after in sequence.breaks if after < n), default=0)
-        for n in growing.lengths
-    ]
-    over["place_in_group"] = ("length", np.array(since))
-    facts = (
-        {}
-        if other < 0
-        else {"substitute": growing.run.tokens_of(torch.tensor([[other]]))[0][0]}
-    )
-    return found, over, ways, facts
-
-
-def _where_clear(size: Tensor, floor: Tensor, quotient: Tensor) -> Tensor:
-    """A quotient; NaN where the size that it rests on may be rounding."""
-    return torch.where(size > NOISE_FLOORS * floor[:, None], quotient, torch.nan)
-
-
-def _blocks(growing: Growing, from_blocks: Iterable[int] | None) -> list[int]:
+def _first_blocks(growing: Growing, from_blocks: Iterable[int] | None) -> list[int]:
     """The first blocks of the hooks. Raises for blocks that do not exist or are given twice."""
     every = growing.layers[:-1]
-    chosen = list(
-        every[:: -(-len(every) // BLOCKS)] if from_blocks is None else from_blocks
-    )
+    if from_blocks is None:
+        return every[:: -(-len(every) // BLOCKS)]
+    chosen = list(from_blocks)
     if not chosen or not set(chosen) <= set(every) or len(set(chosen)) < len(chosen):
         raise InputError(
             f"from_blocks={chosen!r} are not different blocks of this model.",
@@ -302,47 +222,134 @@ def _blocks(growing: Growing, from_blocks: Iterable[int] | None) -> list[int]:
     return chosen
 
 
-REFERENCES = 8  # reference sequences to draw when the caller gives none
+def _say_what_is_left_out(growing: Growing, blocks: Sequence[int]) -> None:
+    """Print how many lengths and blocks are measured by default, unless it is all of them."""
+    n_lengths = len(growing.sequence)
+    n_blocks = len(growing.layers) - 1
+    if len(growing.lengths) < n_lengths or len(blocks) < n_blocks:
+        write(
+            f"separator_ablation: lengths: {len(growing.lengths)} of {n_lengths}; from_blocks: "
+            f"{len(blocks)} of {n_blocks}. The arguments of these names choose others."
+        )
 
-FACTORIES: dict[str, Callable[..., Hook]] = {
-    "mask": mask_tokens,
-    "zero_pattern": zero_pattern,
-    "zero_values": zero_values,
-    "zero_residual": zero_residual,
-}
-# The hooks that ablate separators, given the positions of the separators and the blocks in which the hooks act.
-MakeHooks = Callable[[Sequence[int], tuple[int, ...]], list[Hook]]
+
+def _numbers_of_tokens(growing: Growing, variant: Variant) -> list[int]:
+    """The number of tokens of v at each length."""
+    return [len(variant.sequence.plain(n)) for n in growing.lengths]
 
 
-class Variant(NamedTuple):
-    """One ablation: the sequence to run, and options of `Growing.pairs` such as position ids or hooks."""
+def _place_in_group(growing: Growing) -> np.ndarray:
+    """The number of content tokens since the last separator before the last one, at each length."""
+    breaks = np.array([0, *growing.sequence.breaks])
+    lengths = np.array(growing.lengths)
+    last_break = np.searchsorted(breaks, lengths) - 1
+    return lengths - breaks[last_break]
 
-    sequence: GrowingSequence
-    options: Mapping[str, Any] = MappingProxyType({})
+
+def _of_edits(
+    metric: Metric,
+    distances: Mapping[Any, Gaps],
+    edits: Sequence[str],
+    floor: Float[Tensor, " layer"],
+) -> dict[str, Variable]:
+    """The variables over edits of the prompt, the noise floor, and the factors of gaps and of attention."""
+    none = distances["none"]
+    separators = distances["separators"]
+    edited = torch.stack([distances[name] for name in edits])
+    dims = ("edit", "layer", "length")
+    text = metric.distance("distance of v and v*")
+    found = with_y("distance", edited, text, metric.units, dims)
+    retained = _retained(edited, none, separators, floor)
+    found |= with_y("retained", retained, _text_of_retained(metric), "1", dims)
+    text = metric.derived(metrics.NOISE)
+    found |= with_y("noise_floor", floor, text, metric.units, ("layer",))
+    if "delete_keep_positions" in distances:
+        gap = distances["delete_keep_positions"]
+        factor = _where_clear(torch.minimum(gap, none), floor, gap / none)
+        text = metric.derived("D with gaps in the positions ÷ D without separators")
+        found |= with_y("gap_factor", factor, text, "1")
+        factor = _where_clear(torch.minimum(separators, gap), floor, separators / gap)
+        text = metric.derived("D with separators ÷ D with gaps in their place")
+        found |= with_y("attention_factor", factor, text, "1")
+    return found
+
+
+def _of_hooks(
+    metric: Metric,
+    distances: Mapping[Any, Gaps],
+    kinds: Sequence[str],
+    blocks: Sequence[int],
+    floor: Float[Tensor, " layer"],
+) -> dict[str, Variable]:
+    """The variables over hooks and the block from which they act."""
+    by_kind: list[Gaps] = []
+    for kind in kinds:
+        by_kind.append(torch.stack([distances[kind, block] for block in blocks]))
+    hooked = torch.stack(by_kind)
+    dims = ("hook", "from_block", "layer", "length")
+    text = metric.distance("distance of v and v* with a hook from a block on")
+    found = with_y("distance_from", hooked, text, metric.units, dims)
+    retained = _retained(hooked, distances["none"], distances["separators"], floor)
+    text = _text_of_retained(metric)
+    return found | with_y("retained_from", retained, text, "1", dims)
+
+
+def _text_of_retained(metric: Metric) -> str:
+    return metric.derived("share of the separators' effect that remains")
+
+
+def _retained(ablated: Gaps, none: Gaps, separators: Gaps, floor: Tensor) -> Gaps:
+    """(D_ablated − D_none) ÷ (D_separators − D_none)."""
+    effect = separators - none
+    return _where_clear(effect.abs(), floor, (ablated - none) / effect)
+
+
+def _where_clear(size: Tensor, floor: Tensor, quotient: Tensor) -> Tensor:
+    """A quotient; NaN where the size that it rests on may be rounding."""
+    return torch.where(size > NOISE_FLOORS * floor[:, None], quotient, torch.nan)
+
+
+def _edited_prompts(
+    growing: Growing, kinds: Collection[Kind], other: int, seed: int
+) -> dict[str, Variant]:
+    """The sequence without separators, as it is, and with each edit of its separators."""
+    variants = {
+        "none": Variant(growing.sequence.separated((), ())),
+        "separators": Variant(growing.sequence),
+    }
+    for kind in get_args(Edit):
+        if kind in kinds:
+            variants[kind] = edit(growing, kind, other, seed)
+    return variants
 
 
 def edit(growing: Growing, kind: Edit, other: int, seed: int) -> Variant:
     """The ablation that edits the separators of the prompt itself; `other` is the token for "substitute"."""
     sequence = growing.sequence
     breaks = sequence.breaks
-    removed = set(sequence.separator_places())
-    if kind == "delete":  # all remaining tokens after the prefix are content
-        left = tuple(
-            token for place, token in enumerate(sequence.trunk) if place not in removed
-        )
-        return Variant(
-            replace(
-                sequence, content=left[len(sequence.prefix) :], breaks=(), separators=()
-            )
-        )
+    if kind == "delete":
+        return Variant(_without_separators(sequence))
     if kind == "substitute":
         return Variant(sequence.separated([other] * len(breaks), breaks))
     if kind == "extra_digits":
-        return Variant(
-            sequence.separated([sequence.content[b - 1] for b in breaks], breaks)
-        )
+        digits_before = [sequence.content[after - 1] for after in breaks]
+        return Variant(sequence.separated(digits_before, breaks))
     if kind == "random_places":
         return Variant(sequence.scattered(f"places {seed}"))
+    return _with_gaps(growing)
+
+
+def _without_separators(sequence: GrowingSequence) -> GrowingSequence:
+    """The trunk without the separators' tokens; all that remains after the prefix is content."""
+    removed = sequence.separator_places()
+    kept = np.delete(sequence.trunk, removed).tolist()
+    content = tuple(kept[len(sequence.prefix) :])
+    return replace(sequence, content=content, breaks=(), separators=())
+
+
+def _with_gaps(growing: Growing) -> Variant:
+    """The sequence without separators, whose tokens keep the positions that they have with them."""
+    sequence = growing.sequence
     if sequence.ending is not None:
         raise InputError(
             "delete_keep_positions is not defined for a sequence with an ending: its position after a gap is unclear.",
@@ -351,7 +358,8 @@ def edit(growing: Growing, kind: Edit, other: int, seed: int) -> Variant:
     require_position_ids(growing.run)
     without = sequence.separated((), ())
     longest = len(without.stem(growing.lengths[-1]))
-    kept = [p for p in range(len(sequence.trunk)) if p not in removed][:longest]
+    every = range(len(sequence.trunk))
+    kept = np.delete(every, sequence.separator_places()).tolist()[:longest]
     return Variant(without, {"positions": (*kept, kept[-1] + 1)})
 
 
@@ -368,25 +376,38 @@ def require_position_ids(run: Run) -> None:
 def _uses_position_ids(run: Run) -> bool:
     """Whether a token that the mask hides and a token that is missing, with a gap in the position ids, are the same."""
     ids = probe_ids(run.model)[:, :5]
-    whole, kept = torch.arange(5), torch.tensor([0, 2, 3, 4])
+    whole = torch.arange(5)
+    kept = torch.tensor([0, 2, 3, 4])
     hidden = causal(5)
     hidden[2:, 1] = False  # no later token attends to token 1
     try:
+        masked_context = context(run, whole, whole, hidden)
+        missing_context = context(run, kept, kept, causal(4))
         with without_ambient(run.model):
-            masked = next_logits(run, ids, context=context(run, whole, whole, hidden))
-            missing = next_logits(
-                run, ids[:, kept], context=context(run, kept, kept, causal(4))
-            )
+            masked = next_logits(run, ids, context=masked_context)
+            missing = next_logits(run, ids[:, kept], context=missing_context)
     except SquashlensError:
         raise
-    except (
-        RuntimeError,
-        TypeError,
-        ValueError,
-        AttributeError,
-    ):  # the model does not take them
-        return False
+    except (RuntimeError, TypeError, ValueError, AttributeError):
+        return False  # the model does not take them
     return agree(missing, masked, run.dtype)
+
+
+def _hooked(
+    growing: Growing,
+    kinds: Collection[Kind],
+    blocks: Sequence[int],
+    source: Sequence[GrowingSequence] | None,
+    seed: int,
+) -> dict[tuple[str, int], Variant]:
+    """The sequence under each kind of hook, from each of `blocks` on."""
+    variants: dict[tuple[str, int], Variant] = {}
+    for kind in get_args(Ablation):
+        if kind in kinds:
+            make = maker(growing, kind, source, seed)
+            for block in blocks:
+                variants[kind, block] = hook_separators(growing, kind, block, make)
+    return variants
 
 
 def hook_separators(
@@ -399,23 +420,21 @@ def hook_separators(
     blocks = tuple(growing.layers[from_block:-1])
     places = growing.sequence.separator_places(growing.lengths[-1])
     everywhere = make(places, blocks)
-    sites = [
-        site for hook in everywhere for site in hook.points(len(growing.layers) - 1)
-    ]
+    sites: list[str] = []
+    for hook in everywhere:
+        sites += hook.points(len(growing.layers) - 1)
     require_effective(growing.run.model, sites)
 
     def on_trunk(tokens: int) -> list[Hook]:
-        inside = [
-            p for p in places if p < tokens
-        ]  # at later positions a branch has its own tokens
+        # At later positions a branch has its own tokens.
+        inside = [place for place in places if place < tokens]
         return make(inside, blocks) if inside else []
 
     # In a pass on the cache, attention to the separators must still be changed; changed values and residual streams
     # are in the cache already.
-    options = {
-        "hooks": on_trunk,
-        "branch_hooks": everywhere if kind in ("mask", "zero_pattern") else (),
-    }
+    in_attention = kind in ("mask", "zero_pattern")
+    branch_hooks = everywhere if in_attention else ()
+    options = {"hooks": on_trunk, "branch_hooks": branch_hooks}
     return Variant(growing.sequence, options)
 
 
@@ -428,31 +447,35 @@ def maker(
     """The function that makes the hooks of a kind. Of some kinds they insert streams of reference prompts, run here."""
     if kind in FACTORIES:
         return lambda places, blocks: [FACTORIES[kind](places, blocks)]
-    rng = Random(f"reference {seed}")
-    given = (
-        [growing.sequence.unrelated(rng) for _ in range(REFERENCES)]
-        if source is None
-        else source
-    )
-    for sequence in given:
-        require_same_vocabulary(growing.run.model, sequence)
-    ids = checked_prompts(growing.run.model, stacked(given))
-    chosen = ids if kind == "mean_residual" else drawn_from(ids, seed)
-    inserted = mean_activations(growing.run.model, chosen, STREAMS, growing.layers[:-1])
+    if source is None:
+        rng = Random(f"reference {seed}")
+        source = [growing.sequence.unrelated(rng) for _ in range(REFERENCES)]
+    model = growing.run.model
+    for sequence in source:
+        require_same_vocabulary(model, sequence)
+    ids = checked_prompts(model, stacked(source))
+    if kind == "resample_residual":
+        ids = drawn_from(ids, seed)
+    inserted = mean_activations(model, ids, STREAMS, growing.layers[:-1])
     name = f"{kind} of {inserted.name}"
-    return lambda places, blocks: replacing(
-        name, STREAMS, inserted, blocks, tuple(places), tuple(places)
-    )
+
+    def make(places: Sequence[int], blocks: tuple[int, ...]) -> list[Hook]:
+        at = tuple(places)
+        return Insertion(kind, STREAMS, name, at, at).hooks(inserted, blocks)
+
+    return make
 
 
 def substitute_for(growing: Growing, token: Token | None, seed: int) -> int:
     """The token that replaces separators: the given one, or a random one that the sequence does not contain."""
-    model, sequence = growing.run.model, growing.sequence
+    model = growing.run.model
+    sequence = growing.sequence
     if token is not None:
         return one_token(model, token)
-    special = set() if model.tokenizer is None else set(model.tokenizer.all_special_ids)
-    used = {*sequence.trunk, *sequence.suffix, *sequence.alphabet, *special}
-    free = [t for t in range(int(model.cfg.d_vocab)) if t not in used]
+    used = {*sequence.trunk, *sequence.suffix, *sequence.alphabet}
+    if model.tokenizer is not None:
+        used |= set(model.tokenizer.all_special_ids)
+    free = sorted(set(range(int(model.cfg.d_vocab))) - used)
     if not free:
         raise InputError(
             "The sequence contains every token of the vocabulary, so that no token is left as a substitute.",
