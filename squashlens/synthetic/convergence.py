@@ -73,67 +73,51 @@ def convergence(
     >>> round(ds["exponent_mean"].item(), 1), bool(ds["premise"].item())
     (-1.0, True)
     """
-    chosen, numbers = chosen_lengths(lengths), chosen_seeds(seeds)
-    among = tail_of(chosen)
-    found = last_tokens(stack, chosen, seeds=numbers, dtype=dtype, device=device)
-    apart = distance(found.v, found.star, norm)
-    variation, own = found.total_variation.mean(dim=-1), found.self_weight.mean(dim=-1)
-    fitted = torch.tensor(chosen, dtype=torch.float64)[among]
-    zero = (variation[..., among] == 0).double().mean(dim=(0, 2))
-    slopes = slopes_of("exponent", "fit", "D", fitted, apart[..., among], ("layer",))
-    slopes |= slopes_of(
-        "variation_exponent",
-        "variation_fit",
-        "δ",
-        fitted,
-        variation[..., among],
-        ("layer",),
-    )
-    seen = (slopes["variation_exponent_high"][1] < HALVING) | (zero == 1)
-    premise = torch.zeros_like(seen) if never_decays(stack) else seen
-    each, by_layer, text = (
-        ("seed", "layer", "length"),
-        ("layer",),
-        "last tokens of v and v*",
-    )
+    ns = chosen_lengths(lengths)
+    numbers = chosen_seeds(seeds)
+    in_tail = tail_of(ns)
+    tail = torch.tensor(ns, dtype=torch.float64)[in_tail]
+    tokens = last_tokens(stack, ns, seeds=numbers, dtype=dtype, device=device)
+    gaps = distance(tokens.v, tokens.star, norm)
+    variation = tokens.total_variation.mean(dim=-1)
+    self_weight = tokens.self_weight.mean(dim=-1)
+    zero = (variation[..., in_tail] == 0).double().mean(dim=(0, 2))
+
+    by_layer = ("layer",)
+    d_tail = gaps[..., in_tail]
+    slopes = slopes_of("exponent", "fit", "D", tail, d_tail, by_layer)
+    names = ("variation_exponent", "variation_fit")
+    slopes |= slopes_of(*names, "δ", tail, variation[..., in_tail], by_layer)
+    premise = (slopes["variation_exponent_high"][1] < HALVING) | (zero == 1)
+    if never_decays(stack):
+        premise = torch.zeros_like(premise)
+
+    over = ("seed", "layer", "length")
+    text = "last tokens of v and v*"
+    of_self = "attention of the repeated token to itself"
+    of_zero = "share of δ in the tail that is exactly 0"
+    of_premise = "whether the fit of δ halves at least when n grows tenfold"
+    of_rate = "order of D that can be derived, as an exponent"
+    variables: dict[str, Variable] = {
+        "distance": (over, gaps, f"{NORMS[norm]} distance of the {text}", "1"),
+        "total_variation": (
+            over,
+            variation,
+            f"δ of the attention rows of the {text}",
+            "1",
+        ),
+        "self_weight": (over, self_weight, of_self, "1"),
+        **slopes,
+        "variation_zero": (by_layer, zero, of_zero, "1"),
+        "premise": (by_layer, premise, of_premise, "1"),
+        "rate": ((), rate(stack), of_rate, "1"),
+    }
+    layers = list(range(1, stack.depth + 1))
     return dataset_of(
         "convergence of a synthetic stack",
-        {"seed": numbers, "layer": list(range(1, stack.depth + 1)), "length": chosen},
-        {
-            "distance": (each, apart, f"{NORMS[norm]} distance of the {text}", "1"),
-            "total_variation": (
-                each,
-                variation,
-                f"δ of the attention rows of the {text}",
-                "1",
-            ),
-            "self_weight": (
-                each,
-                own,
-                "attention of the repeated token to itself",
-                "1",
-            ),
-            **slopes,
-            "variation_zero": (
-                by_layer,
-                zero,
-                "share of δ in the tail that is exactly 0",
-                "1",
-            ),
-            "premise": (
-                by_layer,
-                premise,
-                "whether the fit of δ halves at least when n grows tenfold",
-                "1",
-            ),
-            "rate": (
-                (),
-                rate(stack),
-                "order of D that can be derived, as an exponent",
-                "1",
-            ),
-        },
-        facts("convergence", stack, numbers, dtype, device, lengths=chosen, norm=norm),
+        {"seed": numbers, "layer": layers, "length": ns},
+        variables,
+        facts("convergence", stack, numbers, dtype, device, lengths=ns, norm=norm),
     )
 
 
@@ -147,14 +131,12 @@ def rate(stack: Stack) -> float:
     That is the law of large numbers, not the theorem.
     """
     if stack.depth > 1 or stack.window is not None or stack.mlp:
-        return float("nan")
+        return math.nan
     if stack.encoding in ("none", "t5"):
         return -1.0
-    return (
-        -0.5
-        if stack.projections == "direct" and stack.encoding in ("sinusoidal_qk", "rope")
-        else float("nan")
-    )
+    if stack.projections == "direct" and stack.encoding in ("sinusoidal_qk", "rope"):
+        return -0.5
+    return math.nan
 
 
 def never_decays(stack: Stack) -> bool:
@@ -175,13 +157,13 @@ DRAWS = 5  # with fewer draws, Student's interval relies on normally distributed
 def tail_of(lengths: list[int]) -> Bool[Tensor, " length"]:
     """A mask of the lengths in the upper half of the range of log n; an error if there are fewer than three."""
     logs = torch.tensor(lengths, dtype=torch.float64).log()
-    chosen = logs >= (logs[-1] + logs[0]) / 2 - 1e-12  # the range includes its end
-    if int(chosen.sum()) < FEWEST:
+    in_tail = logs >= (logs[-1] + logs[0]) / 2 - 1e-12  # the range includes its end
+    if int(in_tail.sum()) < FEWEST:
         raise InputError(
-            f"Only {int(chosen.sum())} of the lengths are in the tail that is fitted.",
+            f"Only {int(in_tail.sum())} of the lengths are in the tail that is fitted.",
             f"Give at least {FEWEST} lengths there.",
         )
-    return chosen
+    return in_tail
 
 
 def power_law(
@@ -191,37 +173,31 @@ def power_law(
 
     Values of 0 are left out; with fewer than three other values both results are NaN. R² of a constant is NaN.
     """
-    there = (values > 0) & values.isfinite()
-    logs = (torch.where(there, each.log(), torch.nan) for each in (lengths, values))
-    x, y = (log - log.nanmean(dim=-1, keepdim=True) for log in logs)
-    xy, xx, yy = (
-        (x * y).nansum(dim=-1),
-        x.square().nansum(dim=-1),
-        y.square().nansum(dim=-1),
-    )
-    few = there.sum(dim=-1) < FEWEST
-    least, most = (
-        values.where(there, torch.inf).amin(dim=-1),
-        values.where(there, 0).amax(dim=-1),
-    )
-    return torch.where(few, torch.nan, xy / xx), torch.where(
-        few | (least == most), torch.nan, xy.square() / (xx * yy)
-    )
+    fitted = (values > 0) & values.isfinite()
+    log_n = torch.where(fitted, lengths.log(), torch.nan)
+    log_value = torch.where(fitted, values.log(), torch.nan)
+    x = log_n - log_n.nanmean(dim=-1, keepdim=True)
+    y = log_value - log_value.nanmean(dim=-1, keepdim=True)
+    xy = (x * y).nansum(dim=-1)
+    xx = x.square().nansum(dim=-1)
+    yy = y.square().nansum(dim=-1)
+    least = values.where(fitted, torch.inf).amin(dim=-1)
+    most = values.where(fitted, 0).amax(dim=-1)
+    few = fitted.sum(dim=-1) < FEWEST
+    slope = torch.where(few, torch.nan, xy / xx)
+    r_squared = xy.square() / (xx * yy)
+    return slope, torch.where(few | (least == most), torch.nan, r_squared)
 
 
 def of_draws(
     name: str, slopes: Float[Tensor, "seed ..."], text: str, dims: tuple[str, ...] = ()
 ) -> Labelled:
     """The mean over draws, NaN if one has no slope, and the ends of its 95 % interval, also NaN below five draws."""
-    complete = ~slopes.isnan().any(dim=0)
-    mean, low, high = (
-        torch.where(complete, end, torch.nan)
-        for end in mean_interval(slopes.movedim(0, -1))
-    )
-    ends = (
-        (low, high) if len(slopes) >= DRAWS else (torch.full_like(mean, torch.nan),) * 2
-    )
-    found = with_ends(name, dims, (mean, *ends), f"{text}, mean over seeds")
+    estimate = torch.stack(mean_interval(slopes.movedim(0, -1)))
+    estimate = estimate.where(~slopes.isnan().any(dim=0), torch.nan)
+    if len(slopes) < DRAWS:
+        estimate[1:] = torch.nan
+    found = with_ends(name, dims, estimate, f"{text}, mean over seeds")
     return {f"{name}_mean": found.pop(name), **found}
 
 
@@ -234,13 +210,14 @@ def slopes_of(
     dims: tuple[str, ...] = (),
 ) -> dict[str, Variable]:
     """Exponents by seed and `dims`, their means and intervals, and R² of the fits, as variables of a Dataset."""
-    slope, share = power_law(lengths, values)
-    by_seed, text = ("seed", *dims), f"slope of log {what} on log n in the tail"
-    each = {
+    slope, r_squared = power_law(lengths, values)
+    by_seed = ("seed", *dims)
+    text = f"slope of log {what} on log n in the tail"
+    return {
         name: (by_seed, slope, text, "1"),
-        fit: (by_seed, share, f"R² of the fitted line of the {text}", "1"),
+        fit: (by_seed, r_squared, f"R² of the fitted line of the {text}", "1"),
+        **of_draws(name, slope, text, dims),
     }
-    return each | of_draws(name, slope, text, dims)
 
 
 def facts(

@@ -1,6 +1,6 @@
 """The description of a random stack, two readings of the paper's own (appendix C.3, figure 8), and its random draws."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,59 +66,50 @@ class Stack:
     projections: Projections = "random"
 
     def __post_init__(self) -> None:
-        for name, what in (
-            ("depth", "layers"),
-            ("heads", "heads"),
-            ("width", "coordinates"),
-            ("window", "tokens"),
-        ):
-            if getattr(self, name) is not None:
-                positive(getattr(self, name), name, f"a number of {what}")
+        positive(self.depth, "depth", "a number of layers")
+        positive(self.heads, "heads", "a number of heads")
+        positive(self.width, "width", "a number of coordinates")
         positive(self.mlp, "mlp", "a count", or_zero=True)
-        for wrong, cause, remedy in _contradictions(self):
-            if wrong:
-                raise InputError(cause, remedy)
+        if self.window is not None:
+            positive(self.window, "window", "a number of tokens")
+        for name in ("base", "scale"):
+            value = getattr(self, name)
+            if value <= 0:
+                cause = f"{name}={value!r} is not a positive number."
+                raise InputError(cause, "Give a positive number.")
+        if self.width % self.heads:
+            cause = f"heads={self.heads} does not divide width={self.width}."
+            raise InputError(cause, "Make width a multiple of heads.")
+        if self.encoding == "rope" and self.per_head % 2:
+            cause = f"RoPE rotates pairs of coordinates, and a head has {self.per_head}, which is odd."
+            raise InputError(cause, "Make width ÷ heads even.")
+        if self.encoding.startswith("sin") and self.width % 2:
+            cause = f"Sines and cosines come in pairs, and width={self.width}."
+            raise InputError(cause, "Make the width even.")
+        if self.projections == "direct":
+            self._require_nothing_else()
+
+    def _require_nothing_else(self) -> None:
+        """Raise for options that need the tokens' inputs, which direct draws of q, k and v do not have."""
+        bare = Stack(heads=self.heads, width=self.width)
+        names = ["depth", "residual", "norm", "mlp"]
+        if self.encoding in ("sinusoidal", "learned"):
+            names.append("encoding")
+        more = [
+            f"{name}={getattr(self, name)!r}"
+            for name in names
+            if getattr(self, name) != getattr(bare, name)
+        ]
+        if more:
+            raise InputError(
+                f"projections='direct' is one layer of attention without inputs, so it cannot have {', '.join(more)}.",
+                "Use projections='random', or leave these options out.",
+            )
 
     @property
     def per_head(self) -> int:
         """The number of coordinates of one head's queries, keys and values."""
         return self.width // self.heads
-
-
-def _contradictions(stack: Stack) -> Iterator[tuple[object, str, str]]:
-    """Whether options contradict each other, with the cause and the remedy of an error."""
-    s = stack
-    for name in ("base", "scale"):
-        yield (
-            getattr(s, name) <= 0,
-            f"{name}={getattr(s, name)!r} is not a positive number.",
-            "Give a positive number.",
-        )
-    yield (
-        s.width % s.heads,
-        f"heads={s.heads} does not divide width={s.width}.",
-        "Make width a multiple of heads.",
-    )
-    odd = (
-        f"RoPE rotates pairs of coordinates, and a head has {s.per_head}, which is odd."
-    )
-    yield s.encoding == "rope" and s.per_head % 2, odd, "Make width ÷ heads even."
-    yield (
-        s.encoding.startswith("sin") and s.width % 2,
-        f"Sines and cosines come in pairs, and width={s.width}.",
-        "Make the width even.",
-    )
-    more = [name for name in ("residual", "mlp") if getattr(s, name)]
-    more += [f"depth={s.depth}"] * (s.depth > 1) + [f"norm={s.norm!r}"] * (
-        s.norm != "none"
-    )
-    more += [f"encoding={s.encoding!r}"] * (s.encoding in ("sinusoidal", "learned"))
-    alone = f"projections='direct' is one layer of attention without inputs, so it cannot have {', '.join(more)}."
-    yield (
-        s.projections == "direct" and more,
-        alone,
-        "Use projections='random', or leave these options out.",
-    )
 
 
 PAPER = {
@@ -128,10 +119,8 @@ PAPER = {
 """Two readings of the stack of figure 8: sines added to queries and keys, or to the inputs before the projections."""
 
 
-BUCKETS, FARTHEST = (
-    32,
-    128,
-)  # T5: number of ranges of distance, and the distance at which the last range begins
+BUCKETS = 32  # T5: number of ranges of distance
+FARTHEST = 128  # T5: the distance at which the last range begins
 
 
 def sinusoids(
@@ -150,7 +139,8 @@ def rotate(
     So ⟨R_p q, R_s k⟩ depends on positions only through p − s.
     """
     angle = _angles(position, x.shape[-1], base)
-    cos, sin = angle.cos().to(x), angle.sin().to(x)
+    cos = angle.cos().to(x)
+    sin = angle.sin().to(x)
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
@@ -158,10 +148,9 @@ def rotate(
 def _angles(
     position: Int[Tensor, " token"], width: int, base: float
 ) -> Float[Tensor, "token dot"]:
-    exponent = (
-        torch.arange(0, width, 2, dtype=torch.float64, device=position.device) / width
-    )
-    return position[:, None].double() * base**-exponent
+    """The angle p base^(−2j/d) of position p in coordinate pair j."""
+    pair = torch.arange(0, width, 2, dtype=torch.float64, device=position.device)
+    return position[:, None].double() * base ** -(pair / width)
 
 
 def alibi(
@@ -177,18 +166,19 @@ def t5_bucket(distance: Int[Tensor, "row key"]) -> Int[Tensor, "row key"]:
 
     Source: Raffel et al. 2020, appendix; `relative_position_bucket` of the published code, for decoders.
     """
-    far, exact = distance.clamp(min=0), BUCKETS // 2
+    distance = distance.clamp(min=0)
+    exact = BUCKETS // 2  # distances below have a range of their own
     # The published code uses float32, and at distances that are exact powers the last bit decides.
-    ratio = (far.clamp(min=1).float() / exact).log() / torch.tensor(
-        FARTHEST / exact
-    ).log().item()
+    farthest = torch.tensor(FARTHEST / exact).log().item()
+    ratio = (distance.clamp(min=1).float() / exact).log() / farthest
     wide = (exact + (ratio * (BUCKETS - exact)).long()).clamp(max=BUCKETS - 1)
-    return torch.where(far < exact, far, wide)
+    return torch.where(distance < exact, distance, wide)
 
 
 # Each kind of number has a separate random stream. Numbers are drawn row by row, so a longer sequence begins with the
 # shorter one, and a deeper stack begins with the shallower one.
 STREAMS = ("tokens", "query", "key", "value", "output", "up", "down", "table", "biases")
+PROJECTIONS = ("query", "key", "value", "output")
 Many = Float[Tensor, "seed ..."]
 
 
@@ -228,49 +218,43 @@ def draw(
     device: torch.device,
 ) -> Drawn:
     """All random numbers of a stack for these seeds, with `longest` tokens each."""
-    d, hidden, direct = (
-        stack.width,
-        stack.mlp * stack.width,
-        stack.projections == "direct",
-    )
-    sd = stack.scale / d**0.5
 
-    def normal(name: str, shape: tuple[int, ...], sd: float, layer: int = 0) -> Many:
+    def normal(
+        name: str, shape: tuple[int, ...], sd: float = 1.0, layer: int = 0
+    ) -> Many:
         """Normal numbers for all seeds, drawn in float64 on the CPU, so that all devices get the same ones."""
-        drawn = [
-            np.random.default_rng((seed, STREAMS.index(name), layer)).standard_normal(
-                shape
-            )
+        stream = STREAMS.index(name)
+        draws = [
+            np.random.default_rng((seed, stream, layer)).standard_normal(shape)
             for seed in seeds
         ]
-        return torch.from_numpy(sd * np.stack(drawn)).to(device=device, dtype=dtype)
+        return torch.from_numpy(sd * np.stack(draws)).to(device=device, dtype=dtype)
 
-    shapes = dict.fromkeys(("query", "key", "value", "output"), (d, d))
-    shapes |= {"up": (d, hidden), "down": (hidden, d)} if hidden else {}
-    return Drawn(
-        stack=stack,
-        tokens=None if direct else normal("tokens", (longest, d), 1.0),
-        direct=tuple(
-            normal(name, (longest, d), sd) for name in ("query", "key", "value")
-        )
-        if direct
-        else (),
-        layers=()
-        if direct
-        else tuple(
-            {
-                name: normal(name, shape, stack.scale / shape[0] ** 0.5, layer)
-                for name, shape in shapes.items()
-            }
-            for layer in range(stack.depth)
-        ),
-        table=normal("table", (longest + 1, d), 1.0)
-        if stack.encoding == "learned"
-        else None,
-        biases=normal("biases", (stack.heads, BUCKETS), stack.scale)
-        if stack.encoding == "t5"
-        else None,
-    )
+    def matrices(layer: int) -> dict[str, Many]:
+        """The weights of a layer, with entries from N(0, scale² ÷ number of inputs)."""
+        sd = stack.scale / d**0.5
+        weights = {name: normal(name, (d, d), sd, layer) for name in PROJECTIONS}
+        if stack.mlp:
+            hidden = stack.mlp * d
+            weights["up"] = normal("up", (d, hidden), sd, layer)
+            sd_down = stack.scale / hidden**0.5
+            weights["down"] = normal("down", (hidden, d), sd_down, layer)
+        return weights
+
+    d = stack.width
+    table = None
+    biases = None
+    if stack.encoding == "learned":
+        table = normal("table", (longest + 1, d))
+    if stack.encoding == "t5":
+        biases = normal("biases", (stack.heads, BUCKETS), stack.scale)
+    if stack.projections == "direct":
+        sd = stack.scale / d**0.5
+        qkv = tuple(normal(name, (longest, d), sd) for name in PROJECTIONS[:3])
+        return Drawn(stack, None, qkv, (), table, biases)
+    tokens = normal("tokens", (longest, d))
+    layers = tuple(matrices(layer) for layer in range(stack.depth))
+    return Drawn(stack, tokens, (), layers, table, biases)
 
 
 def chosen_seeds(seeds: int | Iterable[int]) -> list[int]:

@@ -16,24 +16,13 @@ from squashlens._typing import StackNorm
 from squashlens.bars import bar
 from squashlens.checks.arguments import validated
 from squashlens.model.memory import device_named
-from squashlens.synthetic.stack import (
-    Drawn,
-    Stack,
-    alibi,
-    chosen_lengths,
-    chosen_seeds,
-    draw,
-    rotate,
-    sinusoids,
-    t5_bucket,
-)
+from squashlens.synthetic import stack as stacks
+from squashlens.synthetic.stack import Drawn, Stack
 from squashlens.theory.distances import total_variation
 
 EPS = 1e-6  # ε under the root of a norm
 CELLS = 2**22  # limit of entries of a block of attention rows: 32 MiB in float64
-NUMBERS = (
-    2**24
-)  # the largest number of coordinates (seeds × tokens × width) that are computed together
+NUMBERS = 2**24  # most coordinates (seeds × tokens × width) that are computed together
 
 
 @dataclass(frozen=True)
@@ -53,15 +42,20 @@ class Pack:
     @classmethod
     def of(cls, lengths: Sequence[int], device: torch.device) -> "Pack":
         """The tokens that give v and v* at all lengths, in ascending order."""
-        trunk, n = torch.arange(lengths[-1]), torch.tensor(lengths)
+        trunk = torch.arange(lengths[-1], device=device)
+        n = torch.tensor(lengths, device=device)
+        content = torch.cat((trunk, n - 1))
         position = torch.cat((trunk, n))
-        order = position.argsort(
-            stable=True
-        )  # at one position the trunk's token comes first
+        # At one position the trunk's token comes first.
+        order = position.argsort(stable=True)
         place = order.argsort()
-        content, branch = torch.cat((trunk, n - 1))[order], order >= len(trunk)
-        parts = (content, position[order], branch, place[n - 1], place[len(trunk) :])
-        return cls(*(part.to(device) for part in parts))
+        return cls(
+            content=content[order],
+            position=position[order],
+            branch=order >= len(trunk),
+            v=place[n - 1],
+            star=place[len(trunk) :],
+        )
 
 
 class Attention:
@@ -77,80 +71,80 @@ class Attention:
         layer: int,
         x: Float[Tensor, "seed token d"] | None,
     ) -> None:
-        stack, self.drawn, self.pack, self.x = drawn.stack, drawn, pack, x
+        stack = drawn.stack
+        self.drawn = drawn
+        self.pack = pack
+        self.x = x
+        self.weights: dict[str, Tensor] = {}
         if x is None:
-            self.weights: dict[str, Tensor] = {}
-            q, k, v = (given[:, pack.content] for given in drawn.direct)
+            q, k, v = [given[:, pack.content] for given in drawn.direct]
         else:
-            self.weights, state = drawn.layers[layer], normalise(x, stack.norm)
-            q, k, v = (state @ self.weights[name] for name in ("query", "key", "value"))
+            self.weights = drawn.layers[layer]
+            state = normalise(x, stack.norm)
+            q = state @ self.weights["query"]
+            k = state @ self.weights["key"]
+            v = state @ self.weights["value"]
         if stack.encoding == "sinusoidal_qk":
-            places = sinusoids(pack.position, stack.width, stack.base).to(q)
-            q, k = q + places, k + places
-        self.query, self.key, self.value = (
-            rearrange(
-                x, "seed token (head dot) -> seed head token dot", head=stack.heads
-            )
-            for x in (q, k, v)
-        )
+            places = stacks.sinusoids(pack.position, stack.width, stack.base).to(q)
+            q = q + places
+            k = k + places
+        self.query = by_head(q, stack.heads)
+        self.key = by_head(k, stack.heads)
+        self.value = by_head(v, stack.heads)
         if stack.encoding == "rope":
-            self.query, self.key = (
-                rotate(x, pack.position, stack.base) for x in (self.query, self.key)
-            )
+            self.query = stacks.rotate(self.query, pack.position, stack.base)
+            self.key = stacks.rotate(self.key, pack.position, stack.base)
 
     def rows(
         self, rows: Int[Tensor, " row"]
     ) -> tuple[Float[Tensor, "seed row d"], Float[Tensor, "seed head row key"]]:
         """The layer's output at these tokens, and their attention rows up to the last token that any of them sees."""
-        stack, pack = self.drawn.stack, self.pack
-        reach = (
-            int(rows.max()) + 1
-        )  # the first tokens, which include all that rows attend to
-        position, branch = pack.position[:reach], pack.branch[:reach]
-        distance = pack.position[rows, None] - position
-        scores = (
-            self.query[:, :, rows] @ self.key[:, :, :reach].mT / stack.per_head**0.5
-        )
+        stack = self.drawn.stack
+        # The first tokens, which include all that rows attend to.
+        reach = int(rows.max()) + 1
+        distance = self.pack.position[rows, None] - self.pack.position[:reach]
+        products = self.query[:, :, rows] @ self.key[:, :, :reach].mT
+        scores = products / stack.per_head**0.5
         if stack.encoding == "alibi":
-            scores = scores + alibi(distance, stack.heads).to(scores)
+            scores = scores + stacks.alibi(distance, stack.heads).to(scores)
         if self.drawn.biases is not None:
-            scores = scores + self.drawn.biases[:, :, t5_bucket(distance)]
-        seen = (distance > 0) & ~branch
+            scores = scores + self.drawn.biases[:, :, stacks.t5_bucket(distance)]
+        before = (distance > 0) & ~self.pack.branch[:reach]
         if stack.window is not None:
-            seen &= distance < stack.window
-        own = rows[:, None] == torch.arange(reach, device=rows.device)
-        pattern = scores.masked_fill(~(own | seen), -torch.inf).softmax(dim=-1)
-        mixed = rearrange(
-            pattern @ self.value[:, :, :reach],
-            "seed head row dot -> seed row (head dot)",
-        )
-        return mixed if self.x is None else self._finish(
-            self.x[:, rows], mixed
-        ), pattern
+            before &= distance < stack.window
+        itself = rows[:, None] == torch.arange(reach, device=rows.device)
+        pattern = scores.masked_fill(~(itself | before), -torch.inf).softmax(dim=-1)
+        mixed = pattern @ self.value[:, :, :reach]
+        mixed = rearrange(mixed, "seed head row dot -> seed row (head dot)")
+        return self._output(rows, mixed), pattern
 
     def groups(self, rows: Int[Tensor, " row"]) -> Sequence[Int[Tensor, " place"]]:
         """Rows in groups whose attention rows have at most `CELLS` entries, with at least one row in each."""
-        return rows.split(
-            max(
-                1,
-                CELLS
-                // (len(self.key) * self.drawn.stack.heads * len(self.pack.content)),
-            )
-        )
+        seeds, heads, tokens, _ = self.key.shape
+        return rows.split(max(1, CELLS // (seeds * heads * tokens)))
 
-    def _finish(
-        self, x: Float[Tensor, "seed row d"], mixed: Float[Tensor, "seed row d"]
+    def _output(
+        self, rows: Int[Tensor, " row"], mixed: Float[Tensor, "seed row d"]
     ) -> Float[Tensor, "seed row d"]:
         """The output after W_O, the residual connection and the MLP."""
-        stack, weights = self.drawn.stack, self.weights
-        z = mixed @ weights["output"]
-        z = z + x if stack.residual else z
+        if self.x is None:
+            return mixed
+        stack = self.drawn.stack
+        z = mixed @ self.weights["output"]
+        if stack.residual:
+            z = z + self.x[:, rows]
         if not stack.mlp:
             return z
-        grown = (
-            functional.gelu(normalise(z, stack.norm) @ weights["up"]) @ weights["down"]
-        )
-        return z + grown if stack.residual else grown
+        hidden = functional.gelu(normalise(z, stack.norm) @ self.weights["up"])
+        added = hidden @ self.weights["down"]
+        return z + added if stack.residual else added
+
+
+def by_head(
+    x: Float[Tensor, "seed token d"], heads: int
+) -> Float[Tensor, "seed head token dot"]:
+    """The coordinates of each head."""
+    return rearrange(x, "seed token (head dot) -> seed head token dot", head=heads)
 
 
 def normalise(
@@ -159,8 +153,9 @@ def normalise(
     """x ÷ √(mean x² + ε) (``"rms"``), the same after subtracting the mean (``"layer"``), or x (``"none"``)."""
     if norm == "none":
         return x
-    centred = x - x.mean(dim=-1, keepdim=True) if norm == "layer" else x
-    return centred / (centred.square().mean(dim=-1, keepdim=True) + EPS).sqrt()
+    if norm == "layer":
+        x = x - x.mean(dim=-1, keepdim=True)
+    return x / (x.square().mean(dim=-1, keepdim=True) + EPS).sqrt()
 
 
 @dataclass(frozen=True)
@@ -207,50 +202,47 @@ def last_tokens(
     >>> tuple(found.v.shape), bool((found.v - found.star).abs().max() > 0)
     ((2, 1, 2, 64), True)
     """
-    chosen, numbers, place = (
-        chosen_lengths(lengths),
-        chosen_seeds(seeds),
-        device_named(device),
-    )
-    pack, shape = Pack.of(chosen, place), (len(numbers), stack.depth, len(chosen))
+    ns = stacks.chosen_lengths(lengths)
+    numbers = stacks.chosen_seeds(seeds)
+    place = device_named(device)
+    pack = Pack.of(ns, place)
+    every_token = torch.arange(len(pack.content), device=place)
+    shape = (len(numbers), stack.depth, len(ns))
     found = LastTokens(
-        *(torch.empty(*shape, stack.width, dtype=dtype) for _ in ("v", "star")),
-        *(
-            torch.empty(*shape, stack.heads, dtype=torch.float64)
-            for _ in ("total_variation", "self_weight")
-        ),
+        v=torch.empty(*shape, stack.width, dtype=dtype),
+        star=torch.empty(*shape, stack.width, dtype=dtype),
+        total_variation=torch.empty(*shape, stack.heads, dtype=torch.float64),
+        self_weight=torch.empty(*shape, stack.heads, dtype=torch.float64),
     )
-    together = max(1, NUMBERS // (chosen[-1] * stack.width))
-    groups = [
-        slice(start, start + together) for start in range(0, len(numbers), together)
-    ]
+    together = max(1, NUMBERS // (ns[-1] * stack.width))
     with torch.no_grad():
-        for seed in bar(groups, desc="seeds", unit="pass"):
-            drawn = draw(stack, chosen[-1], numbers[seed], dtype, place)
+        for start in bar(range(0, len(numbers), together), desc="seeds", unit="pass"):
+            seed = slice(start, start + together)
+            drawn = stacks.draw(stack, ns[-1], numbers[seed], dtype, place)
             x = drawn.inputs(pack.content, pack.position)
             for layer in range(stack.depth):
                 attention = Attention(drawn, pack, layer, x)
-                _read(attention, found, seed, layer)
-                if (
-                    layer < stack.depth - 1
-                ):  # below the top layer, all tokens are computed for the next one
-                    every = attention.groups(
-                        torch.arange(len(pack.content), device=place)
-                    )
-                    x = torch.cat([attention.rows(rows)[0] for rows in every], dim=1)
+                _write_last_tokens(attention, found, seed, layer)
+                # Below the top layer, all tokens are computed for the next one.
+                if layer < stack.depth - 1:
+                    groups = attention.groups(every_token)
+                    x = torch.cat([attention.rows(rows)[0] for rows in groups], dim=1)
     return found
 
 
-def _read(attention: Attention, found: LastTokens, seed: slice, layer: int) -> None:
+def _write_last_tokens(
+    attention: Attention, found: LastTokens, seed: slice, layer: int
+) -> None:
     """Write the last tokens after one layer to `found`, in groups of lengths."""
-    pack, at = attention.pack, slice(0, 0)
-    for v, star in zip(
-        attention.groups(pack.v), attention.groups(pack.star), strict=True
-    ):
-        at = slice(at.stop, at.stop + len(v))
-        found.v[seed, layer, at], row = attention.rows(v)
-        found.star[seed, layer, at], row_star = attention.rows(star)
+    pack = attention.pack
+    every_length = torch.arange(len(pack.v), device=pack.v.device)
+    for lengths in attention.groups(every_length):
+        at = (seed, layer, lengths.cpu())
+        v, row = attention.rows(pack.v[lengths])
+        star, row_star = attention.rows(pack.star[lengths])
         padded = functional.pad(row, (0, row_star.shape[-1] - row.shape[-1]))
-        found.total_variation[seed, layer, at] = total_variation(padded, row_star).mT
-        own = star[:, None].expand(*row_star.shape[:3], 1)
-        found.self_weight[seed, layer, at] = row_star.gather(-1, own)[..., 0].mT
+        itself = pack.star[lengths, None].expand(*row_star.shape[:3], 1)
+        found.v[at] = v.cpu()
+        found.star[at] = star.cpu()
+        found.total_variation[at] = total_variation(padded, row_star).mT.cpu()
+        found.self_weight[at] = row_star.gather(-1, itself)[..., 0].mT.double().cpu()

@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from squashlens._typing import positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.records.labels import dataset_of
+from squashlens.records.labels import Variable, dataset_of
 from squashlens.synthetic.convergence import (
     FEWEST,
     facts,
@@ -73,70 +74,61 @@ def softmax_total_variation(
             f"noise={noise!r} is not positive, or its exponential exceeds double precision.",
             f"Give a positive number below {LARGEST:.0f}.",
         )
-    chosen, numbers = chosen_lengths(lengths), chosen_seeds(seeds)
-    n = torch.tensor(chosen, dtype=torch.float64)
-    settled = (
-        10 * k * max(1.0, _gain(noise))
-    )  # at this n and above, k/n and g are below a tenth
-    among = tail_of(chosen) & (n >= settled)
-    if int(among.sum()) < FEWEST:
+    ns = chosen_lengths(lengths)
+    numbers = chosen_seeds(seeds)
+    n = torch.tensor(ns, dtype=torch.float64)
+    # From this n on, k/n and g are below a tenth.
+    settled = 10 * k * max(1.0, _mean_gain(noise))
+    in_fit = tail_of(ns) & (n >= settled)
+    if int(in_fit.sum()) < FEWEST:
         raise InputError(
             f"Fewer than {FEWEST} lengths of the tail are at least {settled:.6g}; δ falls as 1/n from there on.",
             "Give longer lengths, or a smaller k or noise.",
         )
     # Entries and noise have separate random streams that do not depend on n.
-    x = np.stack(
-        [
-            np.random.default_rng((seed, 0, 0)).uniform(0, 1, chosen[-1])
-            for seed in numbers
-        ]
-    )
-    added = np.stack(
-        [np.random.default_rng((seed, 1, 0)).uniform(0, noise, k) for seed in numbers]
-    )
-    x, star = torch.from_numpy(x), torch.from_numpy(x.copy())
-    star[:, :k] += torch.from_numpy(added)[:, : chosen[-1]]
-    found = torch.stack(
-        [
-            total_variation(x[:, :m].softmax(-1), star[:, :m].softmax(-1))
-            for m in chosen
-        ],
-        dim=-1,
-    )
-    leading = power_law(n[among], found[:, among] / (1 - k / n[among]))[0]
+    longest = ns[-1]
+    x = _uniform(numbers, 0, 1, longest)
+    x_star = x.clone()
+    x_star[:, :k] += _uniform(numbers, 1, noise, k)[:, :longest]
+    by_length = [
+        total_variation(x[:, :m].softmax(dim=-1), x_star[:, :m].softmax(dim=-1))
+        for m in ns
+    ]
+    variation = torch.stack(by_length, dim=-1)
+    fitted = variation[:, in_fit]
+    leading, _ = power_law(n[in_fit], fitted / (1 - k / n[in_fit]))
     expected = torch.where(n > k, expected_variation(n, k, noise), torch.nan)
+
+    of_variation = "δ of softmax x and softmax x*"
+    of_leading = "slope of log δ ÷ (1 − k/n) on log n in the tail"
+    of_rate = "exponent of δ that can be derived, for n beyond k"
+    of_expected = "derived mean of δ over draws, for n beyond k"
+    variables: dict[str, Variable] = {
+        "total_variation": (("seed", "length"), variation, of_variation, "1"),
+        **slopes_of("exponent", "fit", "δ", n[in_fit], fitted),
+        **of_draws("leading", leading, of_leading),
+        "rate": ((), -1.0, of_rate, "1"),
+        "expected": (("length",), expected, of_expected, "1"),
+        "perturbed": ((), k, "entries that are perturbed", "entries"),
+    }
+    call: dict[str, Any] = {"lengths": ns, "k": k, "noise": noise}
     return dataset_of(
         "total variation of two growing softmaxes",
-        {"seed": numbers, "length": chosen},
-        {
-            "total_variation": (
-                ("seed", "length"),
-                found,
-                "δ of softmax x and softmax x*",
-                "1",
-            ),
-            **slopes_of("exponent", "fit", "δ", n[among], found[:, among]),
-            **of_draws(
-                "leading", leading, "slope of log δ ÷ (1 − k/n) on log n in the tail"
-            ),
-            "rate": (
-                (),
-                -1.0,
-                "exponent of δ that can be derived, for n beyond k",
-                "1",
-            ),
-            "expected": (
-                ("length",),
-                expected,
-                "derived mean of δ over draws, for n beyond k",
-                "1",
-            ),
-            "perturbed": ((), k, "entries that are perturbed", "entries"),
-        },
-        facts(
-            "softmax_total_variation", None, numbers, lengths=chosen, k=k, noise=noise
-        ),
+        {"seed": numbers, "length": ns},
+        variables,
+        facts("softmax_total_variation", None, numbers, **call),
     )
+
+
+def _uniform(
+    seeds: list[int], stream: int, highest: float, n: int
+) -> Float[Tensor, "seed entry"]:
+    """Numbers that are uniform on [0, highest], for each seed."""
+    draws = [
+        np.random.default_rng((seed, stream, 0)).uniform(0, highest, n)
+        for seed in seeds
+    ]
+    return torch.from_numpy(np.stack(draws))
 
 
 def expected_variation(
@@ -153,11 +145,11 @@ def expected_variation(
     g is replaced by its mean k/n ((e^a − 1)/a − 1), which leaves an error of order 1/k.
     """
     share = k / n
-    g = share * _gain(noise)
+    g = share * _mean_gain(noise)
     r = g.log1p()
     return 2 * ((1 - share) * g / (1 + g) + share * (r + torch.expm1(-r)) / noise)
 
 
-def _gain(noise: float) -> float:
+def _mean_gain(noise: float) -> float:
     """The mean relative gain of e^x by noise that is uniform on [0, a]: E e^noise − 1 = (e^a − 1)/a − 1."""
     return math.expm1(noise) / noise - 1

@@ -12,7 +12,7 @@ from squashlens.errors import InputError
 
 __all__ = ["EXAMPLE_PROMPT", "bundled", "folder", "trained_length"]
 
-_HERE = Path(__file__).parent
+HERE = Path(__file__).parent
 # The default prompt of measurements; tiny-gemma answers it correctly.
 EXAMPLE_PROMPT = "How many ones are in the following sequence? 110111011101 ="
 
@@ -23,7 +23,7 @@ def __dir__() -> list[str]:
 
 def bundled() -> tuple[str, ...]:
     """The names of the bundled models, in alphabetical order."""
-    return tuple(sorted(config.parent.name for config in _HERE.glob("*/config.json")))
+    return tuple(sorted(config.parent.name for config in HERE.glob("*/config.json")))
 
 
 @validated
@@ -34,7 +34,7 @@ def folder(name: str) -> Path:
             f"There is no bundled model {name!r}.",
             f"The bundled models are {', '.join(bundled())}.",
         )
-    return _HERE / name
+    return HERE / name
 
 
 @validated

@@ -41,16 +41,20 @@ def any_bernoulli(n: int, rng: Random) -> list[int]:
     return bernoulli(n, rng, rng.random())
 
 
+def random_digits(n: int, rng: Random) -> list[int]:
+    return [rng.randint(0, 9) for _ in range(n)]
+
+
 PATTERNS: dict[str, Callable[[int, Random], list[int]]] = {
     "repeated": repeated,
     "alternating": alternating,
     "bernoulli": bernoulli,
     "any_bernoulli": any_bernoulli,
-    "random": lambda n, rng: [rng.randint(0, 9) for _ in range(n)],
+    "random": random_digits,
     "odd_last": odd_last,
     "odd_first": odd_first,
 }
-BINARY = tuple(p for p in PATTERNS if p != "random")
+BINARY = tuple(pattern for pattern in PATTERNS if pattern != "random")
 
 
 @dataclass(frozen=True)
@@ -64,55 +68,44 @@ class Task:
     patterns: tuple[str, ...] = tuple(PATTERNS)
 
 
-def _ones(digits: Digits) -> str:
+def count_ones(digits: Digits) -> str:
     return str(digits.count(1))
 
 
-TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        Task(
-            "count",
-            (
-                "How many ones are in the following sequences?",
-                "How many ones are in the following sequence?",
-                "Please count the number of ones in the following sequence:",
-            ),
-            _ones,
-            weight=5.0,
-        ),
-        Task(
-            "sum",
-            ("Please perform the following sum:",),
-            _ones,
-            weight=2.0,
-            patterns=BINARY,
-        ),
-        Task(
-            "last",
-            ("What is the last digit in this sequence?",),
-            lambda d: str(d[-1]),
-            weight=1.5,
-        ),
-        Task(
-            "first",
-            ("What is the first digit in this sequence?",),
-            lambda d: str(d[0]),
-            weight=1.5,
-        ),
-        Task(
-            "copy",
-            ("Can you copy the following number?",),
-            lambda d: "".join(map(str, d)),
-            weight=1.5,
-        ),
-    )
-}
+def last_digit(digits: Digits) -> str:
+    return str(digits[-1])
+
+
+def first_digit(digits: Digits) -> str:
+    return str(digits[0])
+
+
+def all_digits(digits: Digits) -> str:
+    return "".join(map(str, digits))
+
+
+COUNT = Task(
+    "count",
+    (
+        "How many ones are in the following sequences?",
+        "How many ones are in the following sequence?",
+        "Please count the number of ones in the following sequence:",
+    ),
+    count_ones,
+    weight=5.0,
+)
+SUM = Task(
+    "sum", ("Please perform the following sum:",), count_ones, 2.0, patterns=BINARY
+)
+LAST = Task("last", ("What is the last digit in this sequence?",), last_digit, 1.5)
+FIRST = Task("first", ("What is the first digit in this sequence?",), first_digit, 1.5)
+COPY = Task("copy", ("Can you copy the following number?",), all_digits, 1.5)
+TASKS = {task.name: task for task in (COUNT, SUM, LAST, FIRST, COPY)}
 
 
 def spell(digits: Sequence[int], commas: bool) -> str:
     """Digits as text, if requested with commas between groups of three, never with a comma at the end."""
-    groups = (
-        [digits[i : i + 3] for i in range(0, len(digits), 3)] if commas else [digits]
-    )
-    return ",".join("".join(map(str, group)) for group in groups)
+    text = all_digits(digits)
+    if not commas:
+        return text
+    return ",".join(text[start : start + 3] for start in range(0, len(text), 3))
