@@ -6,11 +6,11 @@ space, and then two texts that look like the pair of Theorem 4.2 are no pair of 
 in the suffix, at whose last token representations are compared.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Int
@@ -21,20 +21,9 @@ from squashlens._typing import Bridge, Template, positive, short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.model.proof import without_passes
-from squashlens.model.text.context import (
-    decoded,
-    end_of,
-    tokenize_after,
-    tokenize_inside,
-)
+from squashlens.model.text import context, tokens
 from squashlens.model.text.start import start_of
-from squashlens.model.text.tokens import (
-    as_chat,
-    encode,
-    require_tokenizer,
-    tokenize,
-    vocabulary_of,
-)
+from squashlens.model.text.tokens import encode, tokenize
 from squashlens.remarks import remark
 from squashlens.sequences import GrowingSequence, Ids, Pair
 from squashlens.tasks.paper import COPY, COUNT
@@ -54,10 +43,22 @@ __all__ = [
 ]
 
 Token = str | int
-Lead = TypeAliasType(
-    "Lead", str | Sequence[int]
-)  # what stands before or after the content
+# What stands before or after the content.
+Lead = TypeAliasType("Lead", str | Sequence[int])
 DIGITS = tuple("0123456789")
+# A private-use character that marks the place of the content while a template is rendered.
+MARK = "\ue000"
+
+
+class Surroundings(NamedTuple):
+    """What stands around and between content tokens, as the arguments of `build` say it."""
+
+    prefix: Lead
+    suffix: Lead
+    separator: Token | None
+    every: int
+    ending: Token | None
+    template: Template
 
 
 def __dir__() -> list[str]:
@@ -93,18 +94,8 @@ def repeated(
     50
     """
     positive(n, "n", "a number of content tokens")
-    whole = build(
-        model,
-        [token] * n,
-        alphabet=alphabet,
-        prefix=prefix,
-        suffix=suffix,
-        separator=separator,
-        every=every,
-        ending=ending,
-        template=template,
-    )
-    return replace(whole, name=f"{token} repeated")
+    around = Surroundings(prefix, suffix, separator, every, ending, template)
+    return _sequence(model, f"{token} repeated", [token] * n, alphabet, around)
 
 
 @without_passes
@@ -136,20 +127,12 @@ def bernoulli(
             f"p={p!r} and an alphabet of {len(alphabet)} tokens define no Bernoulli draw.",
             "Use a p from 0 to 1 and two tokens.",
         )
+    positive(n, "n", "a number of content tokens")
     rng = Random(seed)
-    return _drawn(
-        f"Bernoulli({p:g}), seed {seed}",
-        model,
-        n,
-        alphabet,
-        lambda: alphabet[rng.random() < p],
-        prefix=prefix,
-        suffix=suffix,
-        separator=separator,
-        every=every,
-        ending=ending,
-        template=template,
-    )
+    content = [alphabet[rng.random() < p] for _ in range(n)]
+    around = Surroundings(prefix, suffix, separator, every, ending, template)
+    name = f"Bernoulli({p:g}), seed {seed}"
+    return _sequence(model, name, content, alphabet, around)
 
 
 @without_passes
@@ -172,18 +155,8 @@ def digits(
         seed: random seed of the draws.
         prefix, suffix, separator, every, ending, template: as in `build`.
     """
-    return words(
-        model,
-        n,
-        DIGITS,
-        seed=seed,
-        prefix=prefix,
-        suffix=suffix,
-        separator=separator,
-        every=every,
-        ending=ending,
-        template=template,
-    )
+    around = Surroundings(prefix, suffix, separator, every, ending, template)
+    return _uniform_draws(model, n, DIGITS, seed, around)
 
 
 @without_passes
@@ -208,20 +181,8 @@ def words(
         seed: random seed of the draws.
         prefix, suffix, separator, every, ending, template: as in `build`.
     """
-    rng = Random(seed)
-    return _drawn(
-        f"uniform draws, seed {seed}",
-        model,
-        n,
-        alphabet,
-        lambda: rng.choice(alphabet),
-        prefix=prefix,
-        suffix=suffix,
-        separator=separator,
-        every=every,
-        ending=ending,
-        template=template,
-    )
+    around = Surroundings(prefix, suffix, separator, every, ending, template)
+    return _uniform_draws(model, n, alphabet, seed, around)
 
 
 @without_passes
@@ -299,54 +260,60 @@ def build(
     >>> tuple(text[0].tolist()) == ones.pair(3).v
     True
     """
-    if separator is None and every != 3:
-        raise InputError(
-            f"every={every} has no effect without a separator.",
-            "Leave it out, or give one.",
-        )
-    if not content:
-        raise InputError(
-            "content is empty: the sequence has no content.", "Give at least one token."
-        )
-    known = {
-        token: one_token(model, token) for token in dict.fromkeys(content)
-    }  # each is encoded once
-    ids = tuple(known[token] for token in content)
-    if alphabet is None:
-        alphabet = (
-            DIGITS if set(content) <= set(DIGITS) else tuple(dict.fromkeys(content))
-        )
-    lead, tail = _prefix_and_suffix(model, prefix, suffix, ids[0], template)
-    plain = GrowingSequence(
-        name="given content",
-        content=ids,
-        alphabet=tuple(one_token(model, t) for t in alphabet),
-        prefix=lead,
-        suffix=tail,
-        ending=None if ending is None else one_token(model, ending),
-    )
-    if separator is not None:
-        plain = plain.every(every, one_token(model, separator))
-    return replace(plain, texts=vocabulary_of(model, plain.used))
+    around = Surroundings(prefix, suffix, separator, every, ending, template)
+    return _sequence(model, "given content", content, alphabet, around)
 
 
-def _drawn(
-    name: str,
-    model: Bridge,
-    n: int,
-    alphabet: Sequence[Token],
-    draw: Callable[[], Token],
-    **form: Any,
+def _uniform_draws(
+    model: Bridge, n: int, alphabet: Sequence[Token], seed: int, around: Surroundings
 ) -> GrowingSequence:
-    """A sequence of n drawn tokens of an alphabet, under the name that results give it."""
+    """A sequence of n tokens of an alphabet, drawn with equal probabilities."""
     positive(n, "n", "a number of content tokens")
     if not alphabet:
         raise InputError(
             "alphabet is empty: there are no tokens to make a sequence of.",
             "Give at least one token.",
         )
-    content = [draw() for _ in range(n)]
-    return replace(build(model, content, alphabet=alphabet, **form), name=name)
+    rng = Random(seed)
+    content = [rng.choice(alphabet) for _ in range(n)]
+    name = f"uniform draws, seed {seed}"
+    return _sequence(model, name, content, alphabet, around)
+
+
+def _sequence(
+    model: Bridge,
+    name: str,
+    content: Sequence[Token],
+    alphabet: Sequence[Token] | None,
+    around: Surroundings,
+) -> GrowingSequence:
+    """A sequence of given content tokens under the name that results give it."""
+    if around.separator is None and around.every != 3:
+        raise InputError(
+            f"every={around.every} has no effect without a separator.",
+            "Leave it out, or give one.",
+        )
+    if not content:
+        raise InputError(
+            "content is empty: the sequence has no content.", "Give at least one token."
+        )
+    distinct = tuple(dict.fromkeys(content))
+    id_of = {token: one_token(model, token) for token in distinct}
+    if alphabet is None:
+        alphabet = DIGITS if set(distinct) <= set(DIGITS) else distinct
+    prefix, suffix = _prefix_and_suffix(model, around, id_of[content[0]])
+    sequence = GrowingSequence(
+        name=name,
+        content=tuple(id_of[token] for token in content),
+        alphabet=tuple(one_token(model, token) for token in alphabet),
+        prefix=prefix,
+        suffix=suffix,
+        ending=None if around.ending is None else one_token(model, around.ending),
+    )
+    if around.separator is not None:
+        separator = one_token(model, around.separator)
+        sequence = sequence.every(around.every, separator)
+    return replace(sequence, texts=tokens.vocabulary_of(model, sequence.used))
 
 
 @validated
@@ -363,9 +330,10 @@ def stacked(sequence: Sequence[GrowingSequence]) -> Int[Tensor, "prompt position
         InputError: if the sequences do not all have the same number of tokens.
     """
     rows = [each.plain(len(each)).ids(each.trunk) for each in sequence]
-    if len({len(row) for row in rows}) != 1:
+    lengths = {len(row) for row in rows}
+    if len(lengths) != 1:
         raise InputError(
-            f"The sequences have different numbers of tokens: {sorted({len(r) for r in rows})}.",
+            f"The sequences have different numbers of tokens: {sorted(lengths)}.",
             "Stack at least one sequence, all of one length.",
         )
     return torch.tensor(rows)
@@ -386,7 +354,7 @@ def one_token(model: Bridge, token: Token) -> int:
     """
     if not isinstance(token, str):
         return int(token)
-    ids = tokenize_inside(model, token)
+    ids = context.tokenize_inside(model, token)
     if len(ids) != 1:
         raise InputError(
             f"{short_repr(token)} is {len(ids)} tokens for this tokenizer.",
@@ -395,42 +363,35 @@ def one_token(model: Bridge, token: Token) -> int:
     return ids[0]
 
 
-MARK = "\ue000"  # a private-use character that marks the place of the content while a template is rendered
-
-
 def _prefix_and_suffix(
-    model: Bridge,
-    prefix: str | Sequence[int],
-    suffix: str | Sequence[int],
-    token: int,
-    template: Template,
+    model: Bridge, around: Surroundings, first: int
 ) -> tuple[Ids, Ids]:
-    """Token ids of the prefix, with its BOS token, and of the suffix."""
-    if template == "chat":
+    """Token ids of the prefix, with its BOS token, and of the suffix as it follows the `first` content token."""
+    prefix = around.prefix
+    suffix = around.suffix
+    if around.template == "chat":
         if not (isinstance(prefix, str) and isinstance(suffix, str)):
             raise InputError(
                 "A chat template wraps text, not token ids.",
                 "Give prefix= and suffix= as text.",
             )
-        text = as_chat(model, f"{prefix}{MARK}{suffix}")
-        if text.count(MARK) != 1:
+        chat = tokens.as_chat(model, f"{prefix}{MARK}{suffix}")
+        if chat.count(MARK) != 1:
             raise InputError(
-                f"The tokenizer's chat template contains the message {text.count(MARK)} times instead of once.",
+                f"The tokenizer's chat template contains the message {chat.count(MARK)} times instead of once.",
                 "Use template='none', with prefix= and suffix= as token ids.",
             )
-        before, after = text.split(MARK)
-        lead = tuple(encode(model, before))
-        return lead, tokenize_after(model, (*lead, token), after)
-    if isinstance(prefix, str):
-        lead = (
-            *start_of(model).ids,
-            *(encode(model, prefix) if prefix.strip() else ()),
-        )
+        before, suffix = chat.split(MARK)
+        prefix_ids = tuple(encode(model, before))
+    elif isinstance(prefix, str):
+        prefix_ids = tuple(start_of(model).ids)
+        if prefix.strip():
+            prefix_ids += tuple(encode(model, prefix))
     else:
-        lead = tuple(int(token_id) for token_id in prefix)
-    return lead, tokenize_after(model, (*lead, token), suffix) if isinstance(
-        suffix, str
-    ) else tuple(suffix)
+        prefix_ids = tuple(int(token_id) for token_id in prefix)
+    if isinstance(suffix, str):
+        return prefix_ids, context.tokenize_after(model, (*prefix_ids, first), suffix)
+    return prefix_ids, tuple(suffix)
 
 
 def answers_after(model: Bridge, ids: Sequence[int], texts: Sequence[str]) -> list[Ids]:
@@ -439,32 +400,31 @@ def answers_after(model: Bridge, ids: Sequence[int], texts: Sequence[str]) -> li
     Raises if an answer is empty, or begins another one, than which it could then never be less likely. Warns of one
     that continues the last word of the prompt, if it has no fewer tokens than with a space before it.
     """
-    tokens = [tokenize_after(model, ids, text) for text in texts]
-    pairs = [
-        (a, b)
-        for a, b in permutations(range(len(tokens)), 2)
-        if tokens[b][: len(tokens[a])] == tokens[a]
-    ]
-    if pairs:
-        (a, b), *_ = pairs
-        raise InputError(
-            f"The answer {texts[a]!r} is the same as {texts[b]!r}, empty, or its beginning.",
-            "Give different answers, each with what the model writes after it, such as '9<eos>' and '90<eos>'.",
-        )
-    if not all(tokens):
+    answers = [context.tokenize_after(model, ids, text) for text in texts]
+    for first, second in permutations(range(len(texts)), 2):
+        if answers[second][: len(answers[first])] == answers[first]:
+            raise InputError(
+                f"The answer {texts[first]!r} is the same as {texts[second]!r}, empty, or its beginning.",
+                "Give different answers, each with what the model writes after it, such as '9<eos>' and '90<eos>'.",
+            )
+    if not all(answers):
         raise InputError("The answer is empty.", "Give its text.")
-    for text, own in zip(texts, tokens, strict=True):
-        if text[0].isalnum() and _ends_in_a_word(model, ids):
-            spaced = tokenize_after(model, ids, f" {text}")
-            if spaced != own and len(spaced) <= len(own):
-                remark(
-                    f"{text!r} is measured without a space before it. For an answer that is a word, give ' {text}'."
-                )
-                break
-    return tokens
+    if not _ends_in_a_word(model, ids):
+        return answers
+    for text, answer in zip(texts, answers, strict=True):
+        spaced = answer
+        if text[0].isalnum():
+            spaced = context.tokenize_after(model, ids, f" {text}")
+        if spaced != answer and len(spaced) <= len(answer):
+            remark(
+                f"{text!r} is measured without a space before it. For an answer that is a word, give ' {text}'."
+            )
+            break
+    return answers
 
 
 def _ends_in_a_word(model: Bridge, ids: Sequence[int]) -> bool:
     """Whether a prompt ends in a letter, a digit, or a mark with a space after it."""
-    last = decoded(require_tokenizer(model), end_of(model, ids))[-1:]
-    return last.isalnum() or last in {*".,:;?!"}
+    tokenizer = tokens.require_tokenizer(model)
+    last = context.decoded(tokenizer, context.end_of(model, ids))[-1:]
+    return last.isalnum() or last in set(".,:;?!")

