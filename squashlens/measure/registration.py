@@ -69,7 +69,7 @@ def _of_prompts(
 ) -> Any:
     """The result for one prompt or several; of unequal ones, or if each is measured `alone`, side by side."""
     given = arguments["prompt"]
-    if isinstance(given, Capture | str) or _single(given):
+    if isinstance(given, Capture | str) or _is_single(given):
         return function(**arguments)
     model = require_sound(arguments["model"])
     if arguments.get("spans") is not None:
@@ -80,29 +80,24 @@ def _of_prompts(
     lengths = [len(row) for row in tokens.rows_of(model, given)]
     if len(set(lengths)) == 1 and not (alone and len(lengths) > 1):
         return function(**arguments)
-    rest, results = (
-        {name: value for name, value in arguments.items() if name != "prompt"},
-        [],
-    )
+    others = {name: value for name, value in arguments.items() if name != "prompt"}
+    results: list[Any] = []
     for number, prompt in enumerate(bar(tokens.each_of(given), desc="prompts")):
         try:
             with awaited():
-                results.append(function(prompt=prompt, **rest))
+                results.append(function(prompt=prompt, **others))
         except SquashlensError as error:
             error.cause = f"Prompt {number}: {error.cause}"
             raise
-        call = provenance(results[0])[
-            "call"
-        ]  # all prompts have the seed that the first one drew
-        rest |= {
-            name: call[name]
-            for name in ("seed", "method")
-            if name in rest and name in call
-        }
+        # All prompts have the seed that the first one drew, and its method.
+        call = provenance(results[0])["call"]
+        for name in ("seed", "method"):
+            if name in others and name in call:
+                others[name] = call[name]
     return _side_by_side(results, lengths)
 
 
-def _single(given: Any) -> bool:
+def _is_single(given: Any) -> bool:
     """Whether `given` is a single prompt, or something that `each_of` does not accept. The measurement handles both."""
     try:
         return len(tokens.each_of(given)) <= 1

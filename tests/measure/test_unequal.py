@@ -1,5 +1,6 @@
 """Prompts of unequal lengths in one result: each with the numbers of its own call, the rest said to be padding."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,60 +83,35 @@ def test_a_measurement_of_one_prompt_measures_equal_ones_one_by_one(tiny: Any) -
     assert "unequal_lengths" not in sl.results.provenance(found)
 
 
-def test_how_a_sequence_is_run_is_not_said_beside_its_capture(tiny: Any) -> None:
-    pairs = sl.capture(tiny, sl.prompts.repeated(tiny, "1", 4), lengths=[2, 4])
-    for given in ((tiny, pairs), (tiny,)):
-        with pytest.raises(
-            InputError,
-            match="lengths= says how a sequence is run, and a capture was given",
-        ):
-            sl.collapse(
-                *given, lengths=[2], **({} if len(given) == 2 else {"sequence": pairs})
-            )
+OF_PROMPTS: list[Any] = [
+    sl.path_bound,
+    sl.jacobian_norms,
+    sl.sensitivity,
+    sl.substitution_effect,
+    sl.top_tokens,
+    sl.paths.composition,
+    sl.paths.hops,
+    sl.paths.strongest_paths,
+    sl.paths.depth_limit,
+]
 
 
-def test_every_prompt_is_checked_before_any_is_measured(
-    tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And a refusal in the middle says which prompt it is about."""
-    from squashlens.measure.squashing import bound
-
-    monkeypatch.setattr(
-        bound.Run, "of", lambda *_, **__: pytest.fail("something was measured")
-    )
-    for given, complaint in (
-        (["110 =", "110 = onse"], "'onse' is not in this model's vocabulary"),
-        ([[2, 4], [2, 4, 9999]], "vocabulary"),
-        (["110 =", " "], "has no tokens"),
-        ([[2, 4], [2] + [4] * 3000], "the model's context"),
-    ):
-        with pytest.raises(InputError, match=complaint):
-            sl.path_bound(tiny, given)
-    monkeypatch.undo()
-    with pytest.raises(InputError, match=r"Prompt 2: query=4 is not a position"):
-        sl.path_bound(tiny, PROMPTS, query=4)
-    with pytest.raises(InputError, match=r"3 to 7 tokens.*sensitivity"):
-        sl.capture(tiny, PROMPTS)
-
-
-def test_a_sequence_given_to_a_measurement_of_prompts_is_named(tiny: Any) -> None:
+def test_refusals(tiny: Any) -> None:
+    """Also a prompt of several that cannot be measured, and a sequence or its capture in place of a prompt."""
     ones = sl.prompts.repeated(tiny, "1", 4)
-    pairs = sl.capture(tiny, ones)
-    of_prompts: list[Any] = [
-        sl.path_bound,
-        sl.jacobian_norms,
-        sl.sensitivity,
-        sl.substitution_effect,
-        sl.top_tokens,
-        sl.paths.composition,
-        sl.paths.hops,
-        sl.paths.strongest_paths,
-        sl.paths.depth_limit,
+    pairs = sl.capture(tiny, ones, lengths=[2, 4])
+    calls: list[Any] = [
+        lambda: sl.collapse(tiny, pairs, lengths=[2]),
+        lambda: sl.collapse(tiny, sequence=pairs, lengths=[2]),
+        lambda: sl.path_bound(tiny, ["110 =", "110 = onse"]),
+        lambda: sl.path_bound(tiny, [[2, 4], [2, 4, 9999]]),
+        lambda: sl.path_bound(tiny, ["110 =", " "]),
+        lambda: sl.path_bound(tiny, [[2, 4], [2] + [4] * 3000]),
+        lambda: sl.path_bound(tiny, PROMPTS, query=4),
+        lambda: sl.capture(tiny, PROMPTS),
     ]
-    for measure in of_prompts:
-        with pytest.raises(
-            InputError, match="is not a prompt.*the capture of a prompt"
-        ):
-            measure(tiny, pairs)
-        with pytest.raises(InputError, match=r"is not a prompt.*sequence\.plain"):
-            measure(tiny, ones)
+    for measure in OF_PROMPTS:
+        calls += [partial(measure, tiny, given) for given in (ones, pairs)]
+    for call in calls:
+        with pytest.raises(InputError):
+            call()

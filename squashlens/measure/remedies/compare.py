@@ -39,6 +39,15 @@ from squashlens.run.captures.pairs import (
 from squashlens.run.run import Run
 from squashlens.sequences import GrowingSequence
 
+KEPT = (
+    "distance",
+    "distance_y",
+    "same_argmax",
+    "total_variation",
+    "noise_floor",
+    "noise_floor_y",
+)
+
 
 @measurement("changes", cheaper="Fewer lengths= or interventions takes less.")
 def compare(
@@ -99,75 +108,63 @@ def compare(
     (['as it is', 'window of 4'], ('change', 'length'))
     """
     positive(n_samples, "n_samples", "a number of sequences", or_zero=True)
-    every, whole = by_name(interventions), sequence_of(sequence)
+    changes = by_name(interventions)
+    unchanged = sequence_of(sequence)
     run = Run.open(model, "compare")
-    chosen = list(prepare_growing(run, sequence, lengths, "auto").lengths)
-    asked = (
-        f"{n_samples} sequences drawn from the alphabet"
-        if n_samples
-        else "the sequence itself"
-    )
+    asked = list(prepare_growing(run, sequence, lengths, "auto").lengths)
+    wanted = Pairs(lengths=asked, noise_lengths=noise_lengths)
 
-    def measured(parts: tuple[Any, ...]) -> xr.Dataset:
+    def under(parts: tuple[Any, ...]) -> xr.Dataset:
         """All quantities under one intervention: with its hooks, and with its sequence if it has one."""
-        form = form_under(parts, whole)
-        with applied(model, *filter(are_hooks, parts)):
-            captured = capture_pairs(
-                run,
-                form,
-                Pairs(lengths=chosen, noise_lengths=noise_lengths),
-                patterns=False,
-            )
-            found = collapse(model, captured, norm=norm, scale=scale)
-            found = found[[name for name in KEPT if name in found]].drop_vars(
-                "before_separator"
-            )
-            found["bound"] = as_variable(_bound(run, form, chosen[-1]), "bound")
+        form = form_under(parts, unchanged)
+        hooks = [part for part in parts if are_hooks(part)]
+        with applied(model, *hooks):
+            pairs = capture_pairs(run, form, wanted, patterns=False)
+            collapsed = collapse(model, pairs, norm=norm, scale=scale)
+            kept = [name for name in KEPT if name in collapsed]
+            found = collapsed[kept].drop_vars("before_separator")
+            found["bound"] = as_variable(_content_bound(run, form, asked[-1]), "bound")
             if answer is not None:
-                # Their content does not depend on the form's separators.
-                drawn = [
-                    form.unrelated(Random(f"asked {seed} {number}"))
-                    for number in range(n_samples)
-                ]
-                right = accuracy(model, drawn or form, answer, lengths=chosen)
-                right = right.rename(
-                    low="accuracy_low", high="accuracy_high"
-                )  # D has no such ends
-                right.attrs["long_name"] = f"share of right answers to {asked}"
+                right = _accuracy(model, form, answer, asked, n_samples, seed)
                 found["accuracy"] = as_variable(right, "accuracy")
         facts = facts_of(found)
-        call = facts["call"] | {"function": "compare"}
-        facts["call"] = call | {"n_samples": n_samples, "seed": seed}
+        facts["call"] |= {"function": "compare", "n_samples": n_samples, "seed": seed}
         return with_provenance(found, facts)
 
-    found = {
-        name: measured(parts)
-        for name, parts in bar(every.items(), desc="interventions")
-    }
-    native = np.array(
-        [np.nan if window is None else window for window in windows(model)], dtype=float
-    )
+    named = bar(changes.items(), desc="interventions")
+    found = {name: under(parts) for name, parts in named}
+    native = np.array(windows(model), dtype=float)  # None becomes NaN
     labels = attributes("native attention window, including the query", "tokens")
     return joined(found, "change").assign(native_window=("block", native, labels))
 
 
-def _bound(run: Run, form: GrowingSequence, longest: int) -> xr.DataArray:
-    """The path bound of each content token of the longest prompt."""
-    bound = path_bound(run.model, torch.tensor(form.plain(longest).ids(form.trunk)))
-    places = [form.position(number) for number in range(1, longest + 1)]
-    here = (
-        bound[places]
-        .drop_vars(["position", "token", "token_id"])
-        .rename(position="content")
-    )
-    return here.assign_coords(content=range(1, longest + 1))
+def _accuracy(
+    model: Bridge,
+    form: GrowingSequence,
+    answer: Answer,
+    lengths: list[int],
+    n_samples: int,
+    seed: int,
+) -> xr.DataArray:
+    """The share of right answers to the sequence itself, or to `n_samples` others of its form."""
+    asked = form
+    what = "the sequence itself"
+    if n_samples:
+        # Their content does not depend on the form's separators.
+        rngs = [Random(f"asked {seed} {number}") for number in range(n_samples)]
+        asked = [form.unrelated(rng) for rng in rngs]
+        what = f"{n_samples} sequences drawn from the alphabet"
+    right = accuracy(model, asked, answer, lengths=lengths)
+    # D has no such ends.
+    right = right.rename(low="accuracy_low", high="accuracy_high")
+    right.attrs["long_name"] = f"share of right answers to {what}"
+    return right
 
 
-KEPT = (
-    "distance",
-    "distance_y",
-    "same_argmax",
-    "total_variation",
-    "noise_floor",
-    "noise_floor_y",
-)
+def _content_bound(run: Run, form: GrowingSequence, length: int) -> xr.DataArray:
+    """The path bound of each content token of the prompt with `length` of them."""
+    numbers = range(1, length + 1)
+    bound = path_bound(run.model, torch.tensor(form.plain(length).ids(form.trunk)))
+    of_content = bound[[form.position(number) for number in numbers]]
+    of_content = of_content.drop_vars(["position", "token", "token_id"])
+    return of_content.rename(position="content").assign_coords(content=numbers)

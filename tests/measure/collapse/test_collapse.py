@@ -9,8 +9,6 @@ import torch
 from transformers import GPT2Config
 
 import squashlens as sl
-from squashlens.errors import UnsoundModelError
-from squashlens.measure.collapse import metric as _metric
 from squashlens.prompts import GrowingSequence
 from tests.cases import CONTENT, FAMILIES, few, random_model, sequence_for
 from tests.references import distances_equal, last_streams, passing
@@ -319,23 +317,6 @@ def test_precision(tiny: Any, plain_tiny: Any) -> None:
     assert rounded["bit_identical"].sel(layer=0).item() == 1
     assert rounded["distance"].sel(layer=0).item() == 0
     assert rounded["ulps"].attrs["units"] == "ulp (bfloat16)"
-
-
-def test_a_family_whose_logits_are_not_understood_keeps_its_distances(
-    tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(model: Any) -> None:
-        raise UnsoundModelError("The logits do not follow.", "Go on without.")
-
-    monkeypatch.setattr(_metric, "require_understood", refuse)
-    for measure, without, kept in (
-        (sl.collapse, "kl", "distance"),
-        (sl.separation, "next_step", "step"),
-    ):
-        with pytest.warns(UserWarning, match="The next token is not compared"):
-            ds = measure(tiny, PANELS["a"](tiny, 4))
-        assert without not in ds
-        assert kept in ds
 
 
 def test_lengths_in_any_order_are_measured_in_ascending_order(tiny: Any) -> None:

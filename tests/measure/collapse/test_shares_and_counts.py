@@ -10,8 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import squashlens as sl
-from squashlens.errors import UnsoundModelError
-from tests.cases import OTHERS, few, save_random
+from tests.cases import few
 
 FAMILIES = ["gemma", "gemma2", "llama", "qwen3", "gpt2", "neox", "mistral", "olmo2"]
 
@@ -97,14 +96,3 @@ def test_behind_one_block_a_causal_mask_alone_parts_them(tiny: Any) -> None:
     ds = sl.statements.shares_and_counts(tiny).sel(mask="causal", positions="none")
     assert ds["distance"].sel(layer=0) == 0
     assert ds["distance"].sel(layer=1) > 1e-3
-
-
-def test_a_model_that_takes_no_mask_of_queries_and_keys_is_named(
-    tmp_path: Path,
-) -> None:
-    model = sl.load(save_random(OTHERS["bloom"], tmp_path / "bloom"), device="cpu")
-    with pytest.raises(
-        UnsoundModelError,
-        match="BloomForCausalLM does not accept a mask over queries and keys",
-    ):
-        sl.statements.shares_and_counts(model, [7, 9])

@@ -140,7 +140,7 @@ def test_windows_come_back_after_an_error_and_must_exist(bridge_of: Any) -> None
         raise ValueError("stop")
     assert model.original_model.config.sliding_window == WINDOW
     with (
-        pytest.raises(InputError, match="no sliding windows"),
+        pytest.raises(InputError),
         sl.hooks.lifted_windows(bridge_of("gpt2")),
     ):
         pass
