@@ -12,7 +12,6 @@ import torch
 
 import squashlens as sl
 from squashlens import hooks as change
-from squashlens.errors import InputError
 from tests.cases import FAMILIES as ALL_FAMILIES
 from tests.cases import few
 from tests.hooks.passes import IDS, logits, patterns
@@ -266,8 +265,6 @@ def test_caches_are_sources(bridge_of: Callable[..., Any]) -> None:
         found, logits(model, change.patch_residual(PLACES, OTHER, (1,)))
     )
     assert "of a cache " in named[0]
-    with pytest.raises(InputError, match="Give its prompt"):
-        change.patch_heads([0], sl.capture(model, OTHER))
 
 
 def test_the_source_is_the_plain_models(bridge_of: Callable[..., Any]) -> None:
@@ -350,38 +347,11 @@ def test_shorter_and_longer_prompts(bridge_of: Callable[..., Any]) -> None:
     ]
     before = logits(model, ids=short)
     assert torch.equal(*partly)
-    for beyond in (
-        change.patch_residual([6], OTHER),
-        change.zero_heads([1], positions=[5]),
-    ):
-        with pytest.raises(InputError, match="the longest prompt has 4 tokens"):
-            logits(model, beyond, ids=short)
     assert not torch.equal(
         logits(model, change.patch_heads([0], OTHER[:, :4]), ids=short), before
     )
-    with pytest.raises(
-        InputError, match="the prompt has 10 positions, .* insert have 4"
-    ):
-        logits(model, change.patch_heads([0], OTHER[:, :4]))
     assert (
         logits(model, change.mean_heads([0], OTHER[:, :4], over="positions"))
         .isfinite()
         .all()
     )
-
-
-def test_refusals(bridge_of: Callable[..., Any]) -> None:
-    model = bridge_of("llama")
-    for hook, complaint in (
-        (change.patch_residual([10], OTHER), "the source has no position 10"),
-        (change.patch_residual([1], OTHERS), "the source has 2 prompts"),
-        (change.patch_residual([1], OTHER, (3,)), "has block 3"),
-        (
-            change.patch_heads([1], {"blocks.0.attn.hook_z": torch.zeros(1, 10, 4, 5)}),
-            r"has shape \(10, 4, 5\)",
-        ),
-        (change.patch_heads([1], {}), "the cache holds no 'blocks.0.attn.hook_z'"),
-        (change.mean_residual([10], OTHERS), "the source has no position 10"),
-    ):
-        with pytest.raises(InputError, match=complaint), sl.applied(model, hook):
-            pass

@@ -1,7 +1,5 @@
 """What a step sees, its learning rate, and that an interrupted run goes on as if nothing had been."""
 
-import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,49 +54,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         training, "config", lambda: Gemma2Config(**config, attn_implementation="eager")
     )
-
-
-@pytest.mark.usefixtures("small")
-def test_an_interrupted_run_goes_on_from_its_checkpoint(
-    text: Path, tmp_path: Path
-) -> None:
-    """Stopped in each phase, and with the end moved before the decay begins: the same bits."""
-    training.train(text, tmp_path / "whole", tmp_path / "whole.pt", RECIPE, every=2)
-    for stop in (2, 5):
-        part = replace(RECIPE, steps=stop, decay_from=9) if stop < 4 else RECIPE
-        checkpoint = tmp_path / f"{stop}.pt"
-        if stop < 4:
-            training.train(text, tmp_path / "part", checkpoint, part, every=2)
-        else:
-            _stopped(text, tmp_path, checkpoint, stop)
-        training.train(text, tmp_path / f"resumed{stop}", checkpoint, RECIPE, every=2)
-        whole, resumed = (
-            Gemma2ForCausalLM.from_pretrained(tmp_path / n).state_dict()
-            for n in ("whole", f"resumed{stop}")
-        )
-        assert all(torch.equal(whole[k], resumed[k]) for k in whole)
-        losses = [
-            json.loads((tmp_path / n / training.HISTORY).read_text())
-            for n in ("whole", f"resumed{stop}")
-        ]
-        assert losses[0] == losses[1]
-        assert len(losses[0]["losses"]) == RECIPE.steps
-
-
-def _stopped(text: Path, tmp_path: Path, checkpoint: Path, step: int) -> None:
-    """Train until an interruption in step `step`, in the decay."""
-    count, whole = iter(range(100)), training.backward
-
-    def interrupted(*args: object) -> float:
-        if next(count) == step:
-            raise KeyboardInterrupt
-        return whole(*args)  # type: ignore[arg-type]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "backward", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            training.train(text, tmp_path / "part", checkpoint, RECIPE, every=2)
-    assert len(torch.load(checkpoint)["losses"]) == 4
 
 
 @pytest.mark.usefixtures("small")
