@@ -36,11 +36,11 @@ class Branch:
 
     def then(self, tokens: Ids) -> "Branch":
         """The prompt followed by more tokens."""
-        return Branch(self.at, (*self.tokens, *tokens))
+        return Branch(self.at, self.tokens + tokens)
 
     def ids(self, trunk: Ids) -> Ids:
         """The token ids of the whole prompt."""
-        return (*trunk[: self.at], *self.tokens)
+        return trunk[: self.at] + self.tokens
 
     def along(self, trunk: Ids, positions: Ids | None = None) -> "Branch":
         """The same prompt with as many of its tokens on the trunk as possible, up to a gap in the trunk's positions."""
@@ -81,7 +81,7 @@ class Pair:
             )
         cut = len(self.v) - self.suffix
         stem = self.v[:cut]
-        if self.v_star != (*stem, stem[-1], *self.v[cut:]):
+        if self.v_star != stem + stem[-1:] + self.v[cut:]:
             raise InputError(
                 "v and v_star are not a pair: v* must be v with its last token before the suffix repeated.",
                 "Use `GrowingSequence.pair(n)`. The next prefix of a longer sequence forms a pair only if the sequence "
@@ -158,10 +158,10 @@ class GrowingSequence:
     @property
     def used(self) -> frozenset[int]:
         """The ids of all tokens of the sequence, with those of its alphabet."""
-        used = {*self.trunk, *self.separators, *self.suffix, *self.alphabet}
-        if self.ending is not None:
-            used.add(self.ending)
-        return frozenset(used)
+        ending = () if self.ending is None else (self.ending,)
+        return frozenset(
+            self.trunk + self.separators + self.suffix + self.alphabet + ending
+        )
 
     def stem(self, length: int) -> Branch:
         """[x, a] with `length` content tokens, without a separator after the last one and without the suffix."""
@@ -177,7 +177,7 @@ class GrowingSequence:
     def doubled(self, length: int) -> Branch:
         """v*: the stem, its last token again, and the suffix."""
         stem = self.stem(length)
-        return stem.then((stem.ids(self.trunk)[-1], *self.suffix))
+        return stem.then(stem.ids(self.trunk)[-1:] + self.suffix)
 
     def contrast(self, length: int) -> Branch:
         """[x, c] and the suffix, where c is the first token of the alphabet other than a."""
@@ -245,11 +245,10 @@ class GrowingSequence:
 
     def replaced(self, number: int, token: int) -> "GrowingSequence":
         """The same sequence with `token` as content token `number`, counted from 1: a needle."""
-        self.position(number)  # raises outside the sequence
+        GrowingSequence.position(self, number)  # raises outside the sequence
         content = (*self.content[: number - 1], token, *self.content[number:])
-        return replace(
-            self, content=content, name=f"{self.name}, token {number} replaced"
-        )
+        name = f"{self.name}, token {number} replaced"
+        return replace(self, content=content, name=name)
 
     def unrelated(self, rng: Random) -> "GrowingSequence":
         """A sequence of the same form whose content is drawn uniformly from the alphabet."""

@@ -134,111 +134,86 @@ def test_heads_are_zeroed_averaged_and_patched(
         assert torch.equal(logits(model), before)
 
 
+def mlps_of(plain: Any) -> list[Any]:
+    """The module whose output each block's MLP adds to the stream."""
+    return [
+        getattr(layer, "post_feedforward_layernorm", layer.mlp)
+        for layer in layers_of(plain)
+    ]
+
+
+def model_with_mlps(
+    plain: Any, places: Any, blocks: Any, rows: list[torch.Tensor]
+) -> Any:
+    """A copy of the plain model in which MLPs of `blocks` add `rows[b]` at `places`."""
+    changed = copy.deepcopy(plain)
+
+    def put(_module: Any, _args: Any, out: torch.Tensor, block: int) -> Any:
+        whole = out.clone()
+        whole[:, places] = rows[block]
+        return whole
+
+    for block in blocks:
+        mlp = mlps_of(changed)[block]
+        mlp.register_forward_hook(functools.partial(put, block=block))
+    return changed
+
+
 @pytest.mark.few(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_mlps_are_zeroed_averaged_and_patched(
     family: str, bridge_of: Callable[..., Any], plain_of: Callable[..., Any]
 ) -> None:
-    model, plain, before = (
-        bridge_of(family),
-        plain_of(family),
-        logits(bridge_of(family)),
-    )
-    mlps = [
-        getattr(layer, "post_feedforward_layernorm", layer.mlp)
-        for layer in layers_of(plain)
-    ]
+    model, plain = bridge_of(family), plain_of(family)
+    before = logits(model)
     one, other, longer = (
-        [out for _, out in passing(plain, ids, *mlps)]
-        for ids in (OTHERS[0].tolist(), OTHERS[1].tolist(), LONGER[0].tolist())
+        [out for _, out in passing(plain, ids.tolist(), *mlps_of(plain))]
+        for ids in (OTHERS[0], OTHERS[1], LONGER[0])
     )
-    means, here, there = (
-        [(a + b) / 2 for a, b in zip(one, other, strict=True)],
-        list(PLACES),
-        [7, 3],
-    )
+    means = [(a + b) / 2 for a, b in zip(one, other, strict=True)]
+    zeros = [0 * mean for mean in means]
+    every, here, there = slice(None), list(PLACES), [7, 3]
+    overall = [mean.mean(dim=0) for mean in means]
+    at = {"positions": PLACES}
+    patched = change.patch_mlp(LONGER, (2,), positions=PLACES, from_positions=there)
     cases: list[tuple[Any, Any, Any, list[torch.Tensor]]] = [
-        (change.zero_mlp(), slice(None), range(3), [0 * mean for mean in means]),
-        (
-            change.zero_mlp((1,), positions=PLACES),
-            here,
-            [1],
-            [0 * mean[here] for mean in means],
-        ),
-        (change.mean_mlp(OTHERS), slice(None), range(3), means),
-        (
-            change.mean_mlp(OTHERS, (1,), over="positions"),
-            slice(None),
-            [1],
-            [m.mean(dim=0) for m in means],
-        ),
-        (
-            change.patch_mlp(LONGER, (2,), positions=PLACES, from_positions=there),
-            here,
-            [2],
-            [z[there] for z in longer],
-        ),
+        (change.zero_mlp(), every, range(3), zeros),
+        (change.zero_mlp((1,), **at), here, [1], [row[here] for row in zeros]),
+        (change.mean_mlp(OTHERS), every, range(3), means),
+        (change.mean_mlp(OTHERS, (1,), over="positions"), every, [1], overall),
+        (patched, here, [2], [row[there] for row in longer]),
     ]
     for hook, places, blocks, rows in cases:
-        changed = copy.deepcopy(plain)
-        inside = [
-            getattr(layer, "post_feedforward_layernorm", layer.mlp)
-            for layer in layers_of(changed)
-        ]
-
-        def put(
-            _module: Any,
-            _args: Any,
-            out: torch.Tensor,
-            block: int,
-            at: Any = places,
-            to: Any = rows,
-        ) -> Any:
-            whole = out.clone()
-            whole[:, at] = to[block]
-            return whole
-
-        for block in blocks:
-            inside[block].register_forward_hook(functools.partial(put, block=block))
-        close(logits(model, hook), logits(changed), before)
+        truth = logits(model_with_mlps(plain, places, blocks, rows))
+        close(logits(model, hook), truth, before)
 
 
 @pytest.mark.parametrize("family", few([*ALL_FAMILIES, "neox", "qwen3"]))
 def test_streams_are_patched_averaged_and_drawn(
     family: str, bridge_of: Callable[..., Any], plain_of: Callable[..., Any]
 ) -> None:
-    model, plain, before = (
-        bridge_of(family),
-        plain_of(family),
-        logits(bridge_of(family)),
-    )
+    model, plain = bridge_of(family), plain_of(family)
+    before, here = logits(model), list(PLACES)
     with torch.no_grad():
         longer, states = (
-            plain(i, use_cache=False, output_hidden_states=True).hidden_states
-            for i in (LONGER, OTHERS)
-        )
-    one, rows = (
-        torch.stack(longer[:3])[:, 0],
-        torch.stack(states[:3])[:, :, list(PLACES)],
-    )
+            torch.stack(
+                plain(ids, use_cache=False, output_hidden_states=True).hidden_states[:3]
+            )
+            for ids in (LONGER, OTHERS)
+        )  # (block, prompt, position, d)
+    one, rows = longer[:, 0], states[:, :, here]
     drawn = Random("resample 1").randrange(2)
-    for hook, expected in (
-        (change.patch_residual(PLACES, LONGER, (1, 2)), one[:, list(PLACES)]),
-        (
-            change.patch_residual(PLACES, LONGER, (1, 2), from_positions=(7, 3)),
-            one[:, [7, 3]],
-        ),
-        (change.mean_residual(PLACES, OTHERS, blocks=(1, 2)), rows.mean(dim=1)),
-        (
-            change.resample_residual(PLACES, OTHERS, blocks=(1, 2), seed=1),
-            rows[:, drawn],
-        ),
-    ):
-        close(
-            logits(model, hook),
-            logits(model_with_streams(plain, PLACES, 1, list(expected))),
-            before,
-        )
+    elsewhere = change.patch_residual(PLACES, LONGER, (1, 2), from_positions=(7, 3))
+    resampled = change.resample_residual(PLACES, OTHERS, (1, 2), seed=1)
+    cases: list[tuple[Any, torch.Tensor]] = [
+        (change.patch_residual(PLACES, LONGER, (1, 2)), one[:, here]),
+        (elsewhere, one[:, [7, 3]]),
+        (change.mean_residual(PLACES, OTHERS, (1, 2)), rows.mean(dim=1)),
+        (resampled, rows[:, drawn]),
+    ]
+    for hook, expected in cases:
+        truth = logits(model_with_streams(plain, PLACES, 1, list(expected)))
+        close(logits(model, hook), truth, before)
         assert torch.equal(logits(model), before)
 
 

@@ -107,7 +107,7 @@ def _largest_distance(
     few = _streams_with(run, ids, mask, positions)
     many = _streams_with(run, longer, mask, positions)
     every = torch.cat([few, many], dim=1)
-    first_of_kind = few[:, [ids.index(token) for token in (*ids, *longer)]]
+    first_of_kind = few[:, [ids.index(token) for token in ids + longer]]
 
     def largest(first: Tensor, token: Tensor) -> Tensor:
         return (distance(first, token, "linf") / rms(first)).max()

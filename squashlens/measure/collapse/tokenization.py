@@ -5,6 +5,7 @@ Theorem 4.2 repeats a *token*. Writing one more 1 repeats a *character*, and the
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, pairwise
 from os.path import commonprefix
@@ -127,8 +128,7 @@ def repeat_tokenization(
         return dataset_of("tokenization of repeats", coords, variables, facts)
     run = Run.open(reader, "repeat_tokenization")
     bos = start_of(reader).ids
-    prompts = [[(*bos, *text.ids) for text in row] for row in texts]
-    compared = [_compared(row) for row in prompts]
+    compared = [_compared(bos, row) for row in texts]
     every = list(chain.from_iterable(compared))
     for ids in every:
         tokenize(reader, torch.tensor(ids))  # raises beyond the model's context
@@ -151,12 +151,13 @@ def repeat_tokenization(
     return run.dataset("tokenization and collapse", coords, variables)
 
 
-def _compared(prompts: list[Ids]) -> list[Ids]:
-    """In a form with 1 … n + 1 repeats: the prompts with 1 … n, those with one more, and v* of each of the first."""
-    texts = prompts[:-1]
+def _compared(bos: Ids, texts: Sequence[RepeatedText]) -> list[Ids]:
+    """Of the texts with 1 … n + 1 repeats: the prompts with 1 … n, those with one more, and v* of each of the first."""
+    prompts = [bos + text.ids for text in texts]
+    v = prompts[:-1]
     longer = prompts[1:]
-    doubled = [(*ids, ids[-1]) for ids in texts]
-    return texts + longer + doubled
+    v_star = [ids + ids[-1:] for ids in v]
+    return v + longer + v_star
 
 
 def _streams_of_form(run: Run, prompts: list[Ids]) -> Streams:
@@ -212,13 +213,11 @@ def write_texts(
             if between.strip():
                 # A tokenizer without a byte fallback would silently drop it.
                 encode(reader, between)
-            written = [between.join([repeat] * k) for k in range(1, n + 2)]
-            texts.append(
-                [
-                    _text(reader, k, text, prefix, lead)
-                    for k, text in enumerate(written, start=1)
-                ]
-            )
+            row: list[RepeatedText] = []
+            for k in range(1, n + 2):
+                written = between.join([repeat] * k)
+                row.append(_text(reader, k, written, prefix, lead))
+            texts.append(row)
         except InputError as error:
             raise InputError(
                 f"The form {form!r} of separator= cannot be tokenized: {error.cause}",
@@ -293,7 +292,7 @@ def _properties(
         "distinct": len(set(text.content)),
         "uniform": _is_uniform(reader, text, repeat),
         "grows": longer.ids[: len(text.ids)] == text.ids,
-        "pair": longer.ids == (*text.ids, text.ids[-1]),
+        "pair": longer.ids == text.ids + text.ids[-1:],
     }
 
 
@@ -312,12 +311,10 @@ def _is_uniform(reader: Bridge, text: RepeatedText, repeat: str) -> bool:
     if _stripped(reader, text.content) != written:
         return False
     once = _stripped(reader, encode(reader, repeat))
-    as_often = [
-        token
-        for token in set(text.content)
-        if text.content.count(token) == text.repeats
-    ]
-    return any(_stripped(reader, [token]) == once for token in as_often)
+    for token, count in Counter(text.content).items():
+        if count == text.repeats and _stripped(reader, [token]) == once:
+            return True
+    return False
 
 
 def _stripped(reader: Bridge, ids: Iterable[int]) -> str:
