@@ -13,7 +13,7 @@ from squashlens.theory.attention import (
     attention_output,
     differentiable_attention,
 )
-from squashlens.theory.bounds.path_sums import by_hops, sweep
+from squashlens.theory.path_sums import by_hops, sweep
 
 
 def written(attention: Attention) -> Tensor:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from squashlens.theory.attention import Attention
-from squashlens.theory.bounds.path_sums import (
+from squashlens.theory.path_sums import (
     Uniform,
     Visible,
     by_hops,

@@ -27,7 +27,7 @@ from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import of_attention, one_hot, top_down
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.run import Run
-from squashlens.theory.bounds.path_sums import Pattern, sweep
+from squashlens.theory.path_sums import Pattern, sweep
 from squashlens.theory.probes import seed_of
 
 # Constants of the printed formula, which are 1 unless given, with their letters in the paper.

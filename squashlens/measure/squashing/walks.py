@@ -27,7 +27,7 @@ from squashlens.run.captured import PromptOrCapture
 from squashlens.run.forward import attention_of, head_mean
 from squashlens.run.run import Run
 from squashlens.theory.attention import Attention
-from squashlens.theory.bounds.path_sums import (
+from squashlens.theory.path_sums import (
     Pattern,
     Uniform,
     Visible,

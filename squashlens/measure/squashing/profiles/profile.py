@@ -35,7 +35,7 @@ from squashlens.run.captures.capture import REPORT_ABOVE
 from squashlens.run.derivatives.exact import CERTIFIES, certifying
 from squashlens.run.derivatives.visibility import visibilities
 from squashlens.run.run import Run
-from squashlens.theory.bounds.path_sums import compositions
+from squashlens.theory.path_sums import compositions
 from squashlens.theory.statistics.decay import ByDistance, Law
 from squashlens.theory.statistics.trends import with_ends
 
