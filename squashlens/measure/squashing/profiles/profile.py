@@ -36,7 +36,7 @@ from squashlens.run.derivatives.exact import CERTIFIES, certifying
 from squashlens.run.derivatives.visibility import visibilities
 from squashlens.run.run import Run
 from squashlens.theory.path_sums import compositions
-from squashlens.theory.statistics.decay import ByDistance, Law
+from squashlens.theory.statistics.laws import ByDistance, Law
 from squashlens.theory.statistics.trends import with_ends
 
 Queries = Literal["all"] | Sequence[int]
