@@ -96,7 +96,7 @@ def sweep(
     attention_scale: float = 1.0,
     gain: float = 1.0,
 ) -> Iterator[Float[Tensor, "..."]]:
-    """Multiply a row by ``gain · (attention_scale · A + I)`` for each pattern A, and yield the row after each one.
+    """The row itself, and then the row after each further factor ``gain · (attention_scale · A + I)``, A a pattern.
 
     The patterns are in descending order, from the block next to the output. Each row is where its pattern is, which may
     be another device than that of the first row. In the theorem's notation,
@@ -104,6 +104,7 @@ def sweep(
     """
     n = row.shape[-1]
     within = _where(row)
+    yield row
     for pattern in patterns:
         weighted = gain * row
         attended = pushed(weighted, pattern, within)

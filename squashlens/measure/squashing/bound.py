@@ -233,9 +233,9 @@ def printed(
 
     The factor 1/β₃ applies only if the target is y.
     """
-    start = one_hot(run, query)
     gain = betas["sigma_psi"] / betas["beta2"] + 1
-    rows = [start, *sweep(start, down, attention_scale=1 / betas["beta1"], gain=gain)]
+    scale = 1 / betas["beta1"]
+    rows = list(sweep(one_hot(run, query), down, attention_scale=scale, gain=gain))
     row = rows[-1].cpu()
     if to == "y":
         row = row / betas["beta3"]
@@ -312,8 +312,8 @@ def composition(
     """
     run = Run.of(model, prompt, "composition", attention=attention, query=query)
     top = run.n_blocks
-    row = one_hot(run, query)
-    rows = [row, *sweep(row, top_down(run, attention, 0, top), gain=0.5)]
+    patterns = top_down(run, attention, 0, top)
+    rows = list(sweep(one_hot(run, query), patterns, gain=0.5))
     device = rows[-1].device
     # (layer, prompt, position), from the bottom up
     shares = torch.stack([row.to(device) for row in reversed(rows)]).cpu()

@@ -64,10 +64,10 @@ def certified_rows(
 
     Every edge is computed once, and all bounds hold together, except with the certificate's failure probability.
     """
-    chains = {
+    chains: dict[Target, list[Stretch]] = {
         to: _stretches(from_layer, top, to, n_composed) for to, top in targets.items()
     }
-    steps = max(map(len, chains.values()))
+    steps = max(len(chain) for chain in chains.values())
     reason = why_not_block_by_block(run.model)
     if steps > 1 and reason:
         whole = run.n_blocks
@@ -86,13 +86,12 @@ def certified_rows(
     with certifying(run):
         edges.require_fits()
         for ids in run.ids:
-            row = dict.fromkeys(targets, one_hot)
-            for stretch, matrix in edges.matrices(ids[None]):
-                for to, chain in chains.items():
-                    if stretch in chain:
-                        row[to] = row[to] @ matrix
-            for to in targets:
-                rows[to].append(row[to])
+            matrices = dict(edges.matrices(ids[None]))
+            for to, chain in chains.items():
+                row = one_hot
+                for stretch in reversed(chain):
+                    row = row @ matrices[stretch]
+                rows[to].append(row)
     certificate = {
         "certifies": CERTIFIES,
         "rounding_per_step": edges.rounding,

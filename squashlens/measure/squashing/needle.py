@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -112,7 +112,8 @@ def needle(
     }
     measured = {name: np.full(len(prompts), np.nan) for name in MEASURES}
     tokens = np.full(len(prompts), "", dtype=object)
-    parts = list(batches(map(len, prompts), lambda _: TOGETHER))
+    lengths = [len(ids) for ids in prompts]
+    parts = list(batches(lengths, _largest_batch))
     if len(parts) > 1:  # one shows its own bars
         parts = bar(parts, desc="needle", unit="batch")
     runs: list[Run] = []
@@ -143,6 +144,11 @@ def needle(
         "at_of": ("prompt", list(numbers)),
     }
     return runs[0].dataset("sensitivity to one token of each prompt", coords, variables)
+
+
+def _largest_batch(length: int) -> int:
+    """The number of prompts of one length that are measured together."""
+    return TOGETHER
 
 
 def _needle_of(run: Run, places: Sequence[int], row: int) -> list[int]:
@@ -182,8 +188,8 @@ def _places_of(
                 "Give a text that every prompt has once, or positions=.",
             )
         # Token k has the characters from ends[k] − its length to before ends[k].
-        ends = np.array(list(accumulate(map(len, texts))))
         lengths = np.array([len(text) for text in texts])
+        ends = lengths.cumsum()
         is_inside = (ends > starts[0]) & (ends - lengths < starts[0] + len(wanted))
         inside = np.flatnonzero(is_inside).tolist()
         text = "".join(texts[place] for place in inside)
@@ -253,8 +259,9 @@ def _with_means(
     measured: Mapping[str, np.ndarray], groups: Sequence[tuple[str, int]], norm: Norm
 ) -> tuple[dict[str, Variable], dict[str, Any]]:
     """All values by prompt, with means and intervals of the groups, and the labels of the groups."""
-    names = list(dict.fromkeys(name for name, _ in groups))
-    numbers = sorted({number for _, number in groups})
+    all_names, all_numbers = zip(*groups, strict=True)
+    names = list(dict.fromkeys(all_names))
+    numbers = sorted(set(all_numbers))
     members: dict[tuple[int, int], list[int]] = defaultdict(list)
     for row, (name, number) in enumerate(groups):
         members[names.index(name), numbers.index(number)].append(row)

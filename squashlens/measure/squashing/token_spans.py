@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import SpansOfTokens, short_repr
+from squashlens._typing import Pieces, SpansOfTokens, short_repr
 from squashlens.errors import InputError
 from squashlens.model.text.context import texts_in_context
 from squashlens.model.text.pieces import pieces_of, positions_in
@@ -115,7 +115,7 @@ def _place(span: tuple[str, list[int]]) -> list[int]:
     return positions
 
 
-def _named_pieces(run: Run, kind: str) -> list[tuple[str, list[int]]]:
+def _named_pieces(run: Run, kind: Pieces) -> list[tuple[str, list[int]]]:
     """The words, sentences or lines of a prompt after what the tokenizer adds, with the positions of their tokens."""
     first = run.facts["bos_count"]
     ids = run.ids[0, first:].tolist()

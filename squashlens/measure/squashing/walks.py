@@ -157,10 +157,11 @@ def hops(
     (top,) = run.spans(from_layer, to_layer).values()
     shares = _shares_by_hop(run, query, attention, from_layer, top)
     null = _shares_by_hop(run, query, "uniform", from_layer, top)
-    dims, coords = run.coords()
-    coords |= {"hop": np.arange(len(shares)), "null": (("hop", *dims), null.numpy())}
+    _, coords = run.coords()
+    over = ("hop", "position")
+    coords |= {"hop": np.arange(len(shares)), "null": (over, null.numpy())}
     text = f"share of attention paths{of_attention(attention)}"
-    return run.array("hops", coords, (("hop", *dims), shares, text, "1"))
+    return run.array("hops", coords, (over, shares, text, "1"))
 
 
 def _shares_by_hop(
@@ -237,8 +238,7 @@ def strongest_paths(
     (top,) = run.spans(from_layer, to_layer).values()
     patterns = written_out_down(run, attention, from_layer, top)
     null = written_out_down(run, "uniform", from_layer, top)
-    start = one_hot(run, query)
-    *_, all_paths = [start, *sweep(start, patterns)]
+    *_, all_paths = sweep(one_hot(run, query), patterns)
     paths = strongest(without(patterns, avoided), null, n, k)
     said = of_attention(attention)
     if avoided:
@@ -422,7 +422,7 @@ class _Limit(NamedTuple):
         query: int,
         depth: int,
     ) -> "_Limit":
-        rows = torch.cat([row, *sweep(row, [pattern] * depth, gain=0.5)])
+        rows = torch.cat(list(sweep(row, [pattern] * depth, gain=0.5)))
         rest = rows[:, 1:].sum(dim=-1)  # float32 rows sum to 1 only roughly
         self_weight = pattern.diagonal()[1 : query + 1].double()
         absorbs = self_weight > 1 - SELF

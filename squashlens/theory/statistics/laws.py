@@ -209,8 +209,8 @@ def _around_the_best(
     logs: Float[Tensor, " distance"],
 ) -> tuple[Float[Tensor, "*many"], Float[Tensor, "*many"]]:
     """The neighbours of the exponent that explains most, of `POINTS` that are evenly spaced on a logarithmic axis."""
-    ends = torch.tensor([SLOWEST, FASTEST]).log10().tolist()
-    tried = torch.logspace(*ends, POINTS).double()
+    first, last = torch.tensor([SLOWEST, FASTEST]).log10().tolist()
+    tried = torch.logspace(first, last, POINTS).double()
     basis = torch.exp(-tried[:, None] * logs)  # (exponent, distance)
     variance = weights @ basis.square().mT - (weights @ basis.mT) ** 2
     best = _explained(variance, deviations @ basis.mT).argmax(dim=-1)

@@ -191,13 +191,13 @@ def _described(
             "1",
         ),
         "left": (
-            (*by_direction, "out"),
+            ("position", "direction", "out"),
             left,
             f"left singular vectors{frozen}",
             "1",
         ),
         "right": (
-            (*by_direction, "in"),
+            ("position", "direction", "in"),
             right,
             f"right singular vectors{frozen}",
             "1",

@@ -163,9 +163,9 @@ def jacobian_norms(
             **estimate.facts,
             attention_implementation=pullback.attention,
         )
-        ends: dict[str, Variable] = {
+        intervals: dict[str, Variable] = {
             name: run.by_token(end, f"{name} end of the 95 % interval", "1")
             for name, end in estimate.ends.items()
         }
-        found[to] = norms.assign_coords(arrays_of(ends))
+        found[to] = norms.assign_coords(arrays_of(intervals))
     return run.by_layer(to_layer, found)

@@ -75,10 +75,11 @@ def resolved(given: Estimation, run: Run, allowed: Collection[str]) -> Estimatio
     """
     positive(given.n_probes, "n_probes", "a number of directions")
     method = given.method
-    if method not in ("auto", *allowed):
+    known = ["auto", *allowed]
+    if method not in known:
         raise InputError(
             f"method={method!r} cannot be used here.",
-            f"Use one of {', '.join(('auto', *allowed))}.",
+            f"Use one of {', '.join(known)}.",
         )
     if method == "auto":
         device = "cpu" if run.device.type == "cpu" else "cuda"

@@ -158,10 +158,10 @@ def influence_by_distance(
     Args:
         model, prompt, queries, layers, n_probes, norm: as in `influence`.
         method: ``"none"`` (the default), path bound and null alone, which takes one forward pass of the model and of
-            each random model. Every other method of `influence` adds norms of the Jacobian, of the random models too,
-            for a sketch or d products at each query: on Gemma 3 270M with 60 tokens about 40 minutes instead of
-            seconds, for which ``queries=range(-8, 0), layers=[0]`` takes a few. The bounds of ``"sketch_upper"`` hold
-            together with those of the random models.
+            each random model: seconds on Gemma 3 270M with 60 tokens. Every other method of `influence` adds norms of
+            the Jacobian, of the random models too, for `n_probes` or d products at each query, which take about 40
+            minutes there; fewer `queries` and `layers` and ``n_random_models=0`` take less. The bounds of
+            ``"sketch_upper"`` hold together with those of the random models.
         n_random_models: number of models with random weights, drawn with the seeds 0, 1, …, that are measured as well;
             1 by default. They have none of the hooks of the model.
         seed: random seed of sketches and resamples; by default as in `jacobian_norms`.
