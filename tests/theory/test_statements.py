@@ -263,6 +263,15 @@ def test_51_is_attained_where_psi_is_a_multiple(betas: Any) -> None:
     assert found.found["least Jacobian ÷ bound"] == pytest.approx(1)
 
 
+def test_51_measures_the_slope_where_the_mlp_is_evaluated() -> None:
+    """One token: z = v/β₁ + v, and the slope of tanh at z/β₂ is 1 − tanh²."""
+    v = drawn(0, 1, 3)
+    betas = (2.0, 4.0, 1.0)
+    found = theorem_51([torch.ones(1, 1)], v, torch.tanh, sigma=1.0, betas=betas)
+    slope = 1 - np.tanh((v.numpy() / 2 + v.numpy()) / 4) ** 2
+    assert found.found["largest ‖ψ'‖"] == pytest.approx(slope.max(), rel=1e-12)
+
+
 # Markov chains.
 
 

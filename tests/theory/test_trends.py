@@ -204,3 +204,29 @@ def test_influence_is_what_a_heavier_place_does_to_the_covariance_of_ranks(
     np.testing.assert_allclose(
         trends._influence(x, y) * spread, [slope(k) for k in range(12)], atol=1e-7
     )
+
+
+def test_dependence_is_that_of_one_series_and_of_what_the_other_leaves() -> None:
+    """By scipy's regressions. Lag-one correlations are estimated too low by (1 + 3r)/n, of residuals by (2 + 4r)/n."""
+
+    def neighbours(row: np.ndarray) -> float:
+        return float(np.sum(row[1:] * row[:-1]) / np.sum(row**2))
+
+    for seed in range(6):
+        x, y = (
+            stats.rankdata(series(2 * seed + k, 0.6, 60).numpy()) - 30.5 for k in (0, 1)
+        )
+        both = []
+        for one, other in ((x, y), (y, x)):
+            left, itself = (
+                neighbours(one - stats.linregress(other, one).slope * other),
+                neighbours(other),
+            )
+            both.append((left + (2 + 4 * left) / 60) * (itself + (1 + 3 * itself) / 60))
+        r = max(both)
+        assert trends._dependence(x, y) == pytest.approx(r)
+        raw = 2 * np.ceil((6**0.5 * r / (1 - r**2)) ** (2 / 3) * 60 ** (1 / 3))
+        assert trends._block(r, 60) == max(1, min(int(raw), 60 // trends.BLOCKS))
+    assert (
+        trends._dependence(np.arange(9.0), np.arange(9.0)) < 0.3
+    )  # a perfect trend leaves nothing
