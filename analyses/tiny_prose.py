@@ -52,7 +52,11 @@ model = sl.load("tiny-prose")
 models = {"trained": model, "untrained": with_random_weights(model, seed=0)}
 
 whole = sl.influence_by_distance(
-    model, " ".join(OWN), queries=range(-args.queries, 0), norm="frobenius"
+    model,
+    " ".join(OWN),
+    queries=range(-args.queries, 0),
+    method="auto",
+    norm="frobenius",
 )
 heads = sl.attention_heads(model, " ".join(OWN))
 sl.results.save(whole, args.out / "influence_by_distance.nc")

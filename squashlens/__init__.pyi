@@ -28,9 +28,10 @@ from .measure.squashing.bound import certified_bound, path_bound
 from .measure.squashing.jacobians.blocks import jacobian
 from .measure.squashing.jacobians.jacobian import jacobian_norms
 from .measure.squashing.knockout import knockout_effect
+from .measure.squashing.needle import needle
 from .measure.squashing.profiles.profile import influence, influence_by_distance
 from .measure.squashing.profiles.states import attention_heads
-from .measure.squashing.sensitivity import needle, sensitivity
+from .measure.squashing.sensitivity import sensitivity
 from .measure.squashing.substitution import substitution_effect
 from .measure.squashing.walks import attention_sinks
 from .model.applied import applied

@@ -437,7 +437,8 @@ STACK = sl.synthetic.Stack(depth=2, heads=2, width=16, encoding="rope", mlp=2)
 
 def profiled(s: Subject) -> dict[str, Options]:
     few = {"prompt": [s.short], "queries": [2, -1], "layers": [0, 2]}
-    return {"bounds": {"method": "none"}, "norms": {**few, **FROBENIUS}}
+    norms = {**few, **FROBENIUS, "method": "auto"}
+    return {"bounds": {"method": "none"}, "norms": norms}
 
 
 ROWS: dict[str, Row] = {
@@ -561,7 +562,7 @@ ROWS: dict[str, Row] = {
     "influence_by_distance": Row(
         sl.influence_by_distance,
         {"prompt": "1 =", **UNTRAINED},
-        (FROBENIUS, BOUNDED),
+        ({"method": "auto", **FROBENIUS}, BOUNDED),
         recorded=lambda s: {
             name: {**options, **UNTRAINED} for name, options in profiled(s).items()
         },

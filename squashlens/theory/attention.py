@@ -8,6 +8,7 @@ weights, and each block is used for every cotangent of a batch.
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,8 @@ from squashlens.theory.fused_attention import (
 
 # Numbers in one block of rows, over all heads: they fit into the caches of a CPU, and keep a GPU busy.
 CELLS = {"cpu": 1 << 21, "cuda": 1 << 26}
-LONGEST, SHORTEST = 256, 16  # most and fewest rows of a block
+LONGEST = 256  # most rows of a block
+SHORTEST = 16  # fewest rows of a block
 FEW = 32  # rows: each goes through fused kernels anew, while a block of rows serves all of them
 LINEAR = [
     SDPBackend.FLASH_ATTENTION,
@@ -63,54 +65,45 @@ class Attention:
 
     def to(self, device: torch.device) -> "Attention":
         """The same attention on another device; without the logsumexp on another kind of device."""
-        moved = {
+        moved: dict[str, Any] = {
             name: part.to(device)
             for name, part in vars(self).items()
             if isinstance(part, Tensor)
         }
-        return replace(
-            self,
-            **moved
-            | ({} if device.type == self.queries.device.type else {"lse": None}),
-        )
+        if device.type != self.queries.device.type:
+            moved["lse"] = None
+        return replace(self, **moved)
 
     def largest_product(self) -> float:
         """An upper bound on ‖q_j‖ ‖k_i‖ · scale; rounding of a logit is proportional to it, however small the logit."""
-        return (
-            self.queries.norm(dim=-1).max().item()
-            * self.keys.norm(dim=-1).max().item()
-            * abs(self.scale)
-        )
+        longest_query = self.queries.norm(dim=-1).max().item()
+        longest_key = self.keys.norm(dim=-1).max().item()
+        return longest_query * longest_key * abs(self.scale)
 
     def visible(self, rows: slice, keys: slice) -> Bool[Tensor, "query key"]:
         """Which keys a block of rows may see in at least one prompt and head."""
-        (prompts, heads, _, _), groups = self.queries.shape, self.keys.shape[1]
-        flat = self.queries.new_zeros(
-            prompts,
-            groups,
-            heads // groups,
-            rows.stop - rows.start,
-            keys.stop - keys.start,
-        )
-        return unmasked(self._masked(flat, rows, keys)).flatten(0, 2).any(dim=0)
+        prompts, heads, _, _ = self.queries.shape
+        groups = self.keys.shape[1]
+        size = (rows.stop - rows.start, keys.stop - keys.start)
+        zeros = self.queries.new_zeros(prompts, groups, heads // groups, *size)
+        return unmasked(self._masked(zeros, rows, keys)).flatten(0, 2).any(dim=0)
 
     def blocks(
         self, copies: int = 1, rows: slice | None = None
     ) -> Iterator[tuple[slice, slice]]:
         """Blocks of rows, each with the keys that it may see; `copies` of its weights must fit into a block."""
         prompts, heads, n, _ = self.queries.shape
-        start, stop = (0, n) if rows is None else (rows.start, rows.stop)
-        cells = CELLS["cpu" if self.queries.device.type == "cpu" else "cuda"] // (
-            copies * prompts * heads
-        )
-        while start < stop:
+        rows = rows or slice(0, n)
+        device = "cpu" if self.queries.device.type == "cpu" else "cuda"
+        cells = CELLS[device] // (copies * prompts * heads)
+        start = rows.start
+        while start < rows.stop:
             seen = self.reached(slice(start, start + 1))
-            end = min(
-                stop,
-                start + min(LONGEST, max(SHORTEST, cells // (seen.stop - seen.start))),
-            )
-            yield slice(start, end), self.reached(slice(start, end))
-            start = end
+            fitting = cells // (seen.stop - seen.start)
+            size = min(LONGEST, max(SHORTEST, fitting))
+            block = slice(start, min(rows.stop, start + size))
+            yield block, self.reached(block)
+            start = block.stop
 
     def weights(
         self, rows: slice, keys: slice, *, slope: bool = False
@@ -135,10 +128,9 @@ class Attention:
         logits = self._masked(logits, rows, keys)
         if self.sinks is None:
             return logits.softmax(dim=-1), cap_slope
-        sink = rearrange(
-            self.sinks.to(self.dtype), "(c e) -> 1 c e 1 1", c=groups
-        ).expand(*logits.shape[:-1], 1)
-        return torch.cat([logits, sink], dim=-1).softmax(dim=-1)[..., :-1], cap_slope
+        sink = rearrange(self.sinks.to(self.dtype), "(c e) -> 1 c e 1 1", c=groups)
+        with_sink = torch.cat([logits, sink.expand(*logits.shape[:-1], 1)], dim=-1)
+        return with_sink.softmax(dim=-1)[..., :-1], cap_slope
 
     def _masked(self, logits: Tensor, rows: slice, keys: slice) -> Tensor:
         if self.mask is not None:
@@ -151,29 +143,27 @@ class Attention:
             later = torch.ones(size, size, dtype=torch.bool, device=device).triu(1)
             logits[..., rows.start - keys.start :].masked_fill_(later, -torch.inf)
             return logits
-        distance = torch.arange(rows.start, rows.stop, device=device)[
-            :, None
-        ] - torch.arange(keys.start, keys.stop, device=device)
-        return logits.masked_fill_(
-            (distance < 0) | (distance >= self.window), -torch.inf
-        )
+        query = torch.arange(rows.start, rows.stop, device=device)[:, None]
+        key = torch.arange(keys.start, keys.stop, device=device)
+        hidden = (key > query) | (query - key >= self.window)
+        return logits.masked_fill_(hidden, -torch.inf)
 
     def averaged(self) -> Float[Tensor, "prompt query key"]:
         """The whole pattern A averaged over heads: n² numbers."""
         prompts, _, n, _ = self.queries.shape
-        found = torch.zeros(prompts, n, n, dtype=self.dtype, device=self.queries.device)
+        mean = torch.zeros(prompts, n, n, dtype=self.dtype, device=self.queries.device)
         for block, keys in self.blocks():
-            found[:, block, keys] = self.weights(block, keys)[0].mean(dim=(1, 2))
-        return found
+            weights, _ = self.weights(block, keys)
+            mean[:, block, keys] = weights.mean(dim=(1, 2))
+        return mean
 
     def reached(self, within: slice) -> slice:
         """The keys that queries in a slice may see."""
         if self.mask is not None:
             return slice(0, self.keys.shape[2])
-        return slice(
-            0 if self.window is None else max(0, within.start - self.window + 1),
-            within.stop,
-        )
+        if self.window is None:
+            return slice(0, within.stop)
+        return slice(max(0, within.start - self.window + 1), within.stop)
 
     def pushed(
         self, rows: Float[Tensor, "*row prompt query"], within: slice | None = None
@@ -183,36 +173,46 @@ class Attention:
         Outside the slice `within` the rows are zero; without it they are looked at, for which a device has to wait.
         """
         flat = rows.reshape(-1, *rows.shape[-2:])
-        within = (
-            nonzero_range(flat.flatten(0, 1).any(dim=0)) if within is None else within
-        )
+        if within is None:
+            within = nonzero_range(flat.flatten(0, 1).any(dim=0))
         flat = flat.to(self.queries.device, torch.float64)
-        total = torch.zeros_like(flat)
-        if (
-            self.lse is not None
-            and within.stop - within.start > LONGEST
-            and len(flat) <= FEW
-        ):
-            seen = self.reached(within)
-            queries, keys, lse = (
+        many = within.stop - within.start > LONGEST
+        if self.lse is not None and many and len(flat) <= FEW:
+            with or_else(self.failed):
+                return self._pushed_by_kernel(flat, self.lse, within).reshape(
+                    rows.shape
+                )
+        product = torch.zeros_like(flat)
+        for block, keys in self.blocks(rows=within):
+            weights, _ = self.weights(block, keys)
+            # rows may be beyond float32's range
+            pattern = weights.mean(dim=(1, 2)).double()
+            product[..., keys] += torch.einsum(
+                "rpj,pjk->rpk", flat[..., block], pattern
+            )
+        return product.reshape(rows.shape)
+
+    def _pushed_by_kernel(
+        self,
+        rows: Float[Tensor, "row prompt query"],
+        lse: Float[Tensor, "prompt head query"],
+        within: slice,
+    ) -> Float[Tensor, "row prompt key"]:
+        """``r A`` by fused kernels, one row after the other."""
+        product = torch.zeros_like(rows)
+        seen = self.reached(within)
+        for into, row in zip(product, rows, strict=True):
+            into[:, seen] = row_times_pattern(
+                row[:, within],
                 self.queries[:, :, within],
                 self.keys[:, :, seen],
-                self.lse[:, :, within],
+                lse[:, :, within],
+                self.scale,
+                self.window,
+                self.cap,
+                within.start - seen.start,
             )
-            how = lse, self.scale, self.window, self.cap, within.start - seen.start
-            with or_else(self.failed):
-                for into, row in zip(total, flat, strict=True):
-                    into[:, seen] = row_times_pattern(
-                        row[:, within], queries, keys, *how
-                    )
-                return total.reshape(rows.shape)
-            total.zero_()
-        for block, keys in self.blocks(rows=within):
-            pattern = (
-                self.weights(block, keys)[0].mean(dim=(1, 2)).double()
-            )  # rows may be beyond float32's range
-            total[..., keys] += torch.einsum("rpj,pjk->rpk", flat[..., block], pattern)
-        return total.reshape(rows.shape)
+        return product
 
 
 def by_rows(
@@ -251,43 +251,50 @@ def attention_output(
     attention: Attention, values: Float[Tensor, "prompt group key value"]
 ) -> Float[Tensor, "prompt head query value"]:
     """The output ``Σ_k α_jk w_k`` of every head, by a fused kernel if one supports this attention, else by blocks."""
-    fused = (
-        attention.cap is None and attention.sinks is None and attention.window is None
+    fused = _fused_output(attention, values)
+    if fused is not None:
+        return fused
+    output = attention.queries.new_empty(
+        *attention.queries.shape[:-1], values.shape[-1]
     )
-    n = attention.queries.shape[2]
-    if fused and not (attention.mask is None and n != attention.keys.shape[2]):
-        each = attention.queries.shape[1] // attention.keys.shape[1]
-        keys, spread = (
-            repeat(x, "p c k v -> p (c e) k v", e=each)
-            for x in (attention.keys, values)
-        )
-        try:
-            # Other kernels would silently compute the whole pattern; blocks of rows are better than that.
-            with sdpa_kernel(LINEAR), warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore"
-                )  # each kernel warns why it cannot be used
-                return scaled_dot_product_attention(
-                    attention.queries,
-                    keys,
-                    spread,
-                    attn_mask=attention.mask,
-                    is_causal=attention.mask is None,
-                    scale=attention.scale,
-                )
-        except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError):
-                raise
-    found = attention.queries.new_empty(*attention.queries.shape[:-1], values.shape[-1])
     for rows, keys in attention.blocks():
         weights, _ = attention.weights(rows, keys)
-        mixed = rearrange(weights, "p c e j k -> p c (e j) k") @ values[:, :, keys].to(
-            weights.dtype
-        )
-        found[:, :, rows] = rearrange(
+        weights = rearrange(weights, "p c e j k -> p c (e j) k")
+        mixed = weights @ values[:, :, keys].to(weights.dtype)
+        by_head = rearrange(
             mixed, "p c (e j) v -> p (c e) j v", j=rows.stop - rows.start
-        ).to(found.dtype)
-    return found
+        )
+        output[:, :, rows] = by_head.to(output.dtype)
+    return output
+
+
+def _fused_output(
+    attention: Attention, values: Float[Tensor, "prompt group key value"]
+) -> Float[Tensor, "prompt head query value"] | None:
+    """The output by one of PyTorch's fused kernels of linear memory; None if none supports this attention."""
+    if not (attention.cap is attention.sinks is attention.window is None):
+        return None
+    _, heads, n, _ = attention.queries.shape
+    _, groups, n_keys, _ = attention.keys.shape
+    if attention.mask is None and n != n_keys:
+        return None
+    spread = partial(repeat, pattern="p c k v -> p (c e) k v", e=heads // groups)
+    try:
+        # Other kernels would silently compute the whole pattern; blocks of rows are better than that.
+        with sdpa_kernel(LINEAR), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # each kernel warns why it cannot be used
+            return scaled_dot_product_attention(
+                attention.queries,
+                spread(attention.keys),
+                spread(values),
+                attn_mask=attention.mask,
+                is_causal=attention.mask is None,
+                scale=attention.scale,
+            )
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        return None
 
 
 Gradients = tuple[
@@ -315,21 +322,23 @@ def gradients(
         parts = attention.queries, attention.keys, values, outputs, attention.lse
         with or_else(attention.failed):
             return pulled_back(*parts, cotangents, attention.scale)
-    many, (prompts, heads, n, width) = len(cotangents), attention.queries.shape
-    groups, dtype = attention.keys.shape[1], attention.dtype
-    new = {"dtype": dtype, "device": values.device}
-    to_values = torch.zeros(many, *values.shape, **new)
-    to_queries = None if frozen else torch.zeros(many, prompts, heads, n, width, **new)
-    to_keys = None if frozen else torch.zeros(many, *attention.keys.shape, **new)
-    span = (
-        nonzero_range(cotangents.any(dim=-1).flatten(0, 2).any(dim=0))
-        if reached is None
-        else reached
-    )
-    for rows, keys in attention.blocks(copies=1 if frozen else max(1, many), rows=span):
+    many = len(cotangents)
+    groups = attention.keys.shape[1]
+    dtype = attention.dtype
+
+    def zeros(like: Tensor) -> Tensor:
+        return torch.zeros(many, *like.shape, dtype=dtype, device=values.device)
+
+    to_values = zeros(values)
+    to_queries = None if frozen else zeros(attention.queries)
+    to_keys = None if frozen else zeros(attention.keys)
+    if reached is None:
+        reached = nonzero_range(cotangents.any(dim=-1).flatten(0, 2).any(dim=0))
+    # Axes: g cotangent, p prompt, c key group, e head of the group, j query, k key, v coordinate.
+    copies = 1 if frozen else max(1, many)
+    for rows, keys in attention.blocks(copies=copies, rows=reached):
         weights, slope = attention.weights(rows, keys, slope=not frozen)
         weights = rearrange(weights, "p c e j k -> p c (e j) k")
-        size = rows.stop - rows.start
         arriving = rearrange(
             cotangents[:, :, :, rows].to(dtype),
             "g p (c e) j v -> g p c (e j) v",
@@ -342,24 +351,24 @@ def gradients(
         if to_queries is None or to_keys is None:
             continue
         stacked = rearrange(arriving, "g p c j v -> p c (g j) v")
-        pulled = rearrange(
-            stacked @ values[:, :, keys].to(dtype).mT,
-            "p c (g j) k -> p c g j k",
-            g=many,
-        )
-        pulled *= weights[:, :, None]
-        pulled -= weights[:, :, None] * pulled.sum(dim=-1, keepdim=True)
+        to_weights = stacked @ values[:, :, keys].to(dtype).mT
+        to_logits = rearrange(to_weights, "p c (g j) k -> p c g j k", g=many)
+        to_logits *= weights[:, :, None]
+        to_logits -= weights[:, :, None] * to_logits.sum(dim=-1, keepdim=True)
         if slope is not None:
-            pulled *= rearrange(slope, "p c e j k -> p c 1 (e j) k")
+            to_logits *= rearrange(slope, "p c e j k -> p c 1 (e j) k")
         scaled_keys = attention.keys[:, :, None, keys].to(dtype) * attention.scale
         to_queries[:, :, :, rows] = rearrange(
-            pulled @ scaled_keys, "p c g (e j) v -> g p (c e) j v", j=size
+            to_logits @ scaled_keys,
+            "p c g (e j) v -> g p (c e) j v",
+            j=rows.stop - rows.start,
         )
-        query_rows = rearrange(
+        queries = rearrange(
             attention.queries[:, :, rows], "p (c e) j v -> p c 1 (e j) v", c=groups
-        ).to(dtype)
+        )
+        scaled_queries = queries.to(dtype) * attention.scale
         to_keys[:, :, :, keys] += rearrange(
-            pulled.mT @ (query_rows * attention.scale), "p c g k v -> g p c k v"
+            to_logits.mT @ scaled_queries, "p c g k v -> g p c k v"
         )
     return to_queries, to_keys, to_values
 
@@ -381,39 +390,33 @@ class Attended(torch.autograd.Function):
         reached: slice | None,
         fused: bool,
     ) -> Tensor:
-        output = lse = None
+        output = None
+        lse = None
+        kept_output = None
         if fused:
             with or_else(attention.failed):
                 output, lse = attend_with_lse(queries, keys, values, attention.scale)
+                kept_output = output.detach()  # off the graph that holds it
+        if output is None:
+            here = replace(attention, queries=queries, keys=keys)
+            output = attention_output(here, values)
         ctx.save_for_backward(queries, keys, values)
-        held = replace(attention, queries=queries[:0], keys=keys[:0], lse=lse)
-        ctx.constant = (
-            held,
-            frozen,
-            reached,
-            None if output is None else output.detach(),
-        )  # off the graph that holds it
-        return (
-            attention_output(replace(attention, queries=queries, keys=keys), values)
-            if output is None
-            else output
+        without_tensors = replace(
+            attention, queries=queries[:0], keys=keys[:0], lse=lse
         )
+        ctx.constant = (without_tensors, frozen, reached, kept_output)
+        return output
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
         to_queries, to_keys, to_values = PulledBack.apply(
             *ctx.saved_tensors, cotangents[0], *ctx.constant
         )  # pyright: ignore
-        frozen = ctx.constant[1]
-        return (
-            None if frozen else to_queries,
-            None if frozen else to_keys,
-            to_values,
-            None,
-            None,
-            None,
-            None,
-        )
+        _, frozen, _, _ = ctx.constant
+        constants = (None, None, None, None)
+        if frozen:
+            return (None, None, to_values, *constants)
+        return (to_queries, to_keys, to_values, *constants)
 
 
 class PulledBack(torch.autograd.Function):
@@ -423,8 +426,8 @@ class PulledBack(torch.autograd.Function):
     def forward(
         queries: Tensor, keys: Tensor, values: Tensor, cotangent: Tensor, *constant: Any
     ) -> tuple[Tensor, ...]:
-        found = PulledBack._batch(queries, keys, values, cotangent[None], *constant)
-        return tuple(part[0] for part in found)
+        batch = PulledBack._batch(queries, keys, values, cotangent[None], *constant)
+        return tuple(gradient[0] for gradient in batch)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
@@ -443,9 +446,9 @@ class PulledBack(torch.autograd.Function):
             raise NotImplementedError(
                 "Only cotangents can be batched, not queries, keys or values."
             )
-        return PulledBack._batch(
-            queries, keys, values, cotangent.movedim(in_dims[3], 0), *constant
-        ), (0, 0, 0)
+        batch = cotangent.movedim(in_dims[3], 0)
+        pulled = PulledBack._batch(queries, keys, values, batch, *constant)
+        return pulled, (0, 0, 0)
 
     @staticmethod
     def _batch(
@@ -456,13 +459,14 @@ class PulledBack(torch.autograd.Function):
         attention: Attention,
         *constant: Any,
     ) -> tuple[Tensor, ...]:
-        found = gradients(
-            replace(attention, queries=queries, keys=keys), values, batch, *constant
-        )
-        like, none = (queries, keys, values), batch.new_zeros(len(batch), 1)
-        return tuple(
-            none if f is None else f.to(x.dtype)
-            for f, x in zip(found, like, strict=True)
+        here = replace(attention, queries=queries, keys=keys)
+        to_queries, to_keys, to_values = gradients(here, values, batch, *constant)
+        # what frozen weights do not have, since a tensor must be returned
+        nothing = batch.new_zeros(len(batch), 1)
+        return (
+            nothing if to_queries is None else to_queries.to(queries.dtype),
+            nothing if to_keys is None else to_keys.to(keys.dtype),
+            to_values.to(values.dtype),
         )
 
 

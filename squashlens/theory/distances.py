@@ -42,21 +42,20 @@ def shares(
     elif norm == "l1":
         gradient = total.sign()
     else:
-        place = total.abs().argmax(dim=-1, keepdim=True)
-        gradient = torch.zeros_like(total).scatter(
-            -1, place, total.gather(-1, place).sign()
-        )
+        largest = total.abs().argmax(dim=-1, keepdim=True)
+        sign = total.gather(-1, largest).sign()
+        gradient = torch.zeros_like(total).scatter(-1, largest, sign)
     return (parts * gradient).sum(dim=-1) / size, size
 
 
 def ulp(x: Float[Tensor, "*many"], dtype: torch.dtype) -> Float[Tensor, "*many"]:
     """The spacing of `dtype`'s numbers at the magnitude of x: 2^(⌊log₂|x|⌋) ε, at least the smallest subnormal."""
     info = torch.finfo(dtype)
+    # |x| = m 2^e with m from ½ to 1, so that ⌊log₂|x|⌋ = e − 1
     _, exponent = torch.frexp(x.double())
-    spacing = torch.ldexp(
-        torch.full_like(x, info.eps, dtype=torch.float64), exponent - 1
-    )
-    return torch.where(x == 0, 0.0, spacing).clamp(min=info.smallest_normal * info.eps)
+    eps = torch.full_like(x, info.eps, dtype=torch.float64)
+    spacing = torch.where(x == 0, 0.0, torch.ldexp(eps, exponent - 1))
+    return spacing.clamp(min=info.smallest_normal * info.eps)
 
 
 def noise(
@@ -82,7 +81,8 @@ def ulps(
 
     Each coordinate has its own unit, ulp(max(|v_c|, |w_c|)).
     """
-    v, w = v.double(), w.double()
+    v = v.double()
+    w = w.double()
     gap = (v - w).abs()
     units = gap / ulp(torch.maximum(v.abs(), w.abs()), dtype)
     widest = gap.argmax(dim=-1, keepdim=True)
@@ -97,18 +97,17 @@ def relative_median(
     Each coordinate is measured by its own size. So it does not depend on the width, and one large coordinate does not
     rule it, as it rules every norm of v − w.
     """
-    v, w = v.double(), w.double()
+    v = v.double()
+    w = w.double()
     gap = (v - w).abs()
-    parts = torch.where(gap == 0, 0.0, gap / torch.maximum(v.abs(), w.abs()))
-    return middle(parts)
+    relative = gap / torch.maximum(v.abs(), w.abs())
+    return middle(torch.where(gap == 0, 0.0, relative))
 
 
 def middle(values: Float[Tensor, "*many d"]) -> Float[Tensor, "*many"]:
     """The median along the last axis: the mean of the two in the middle."""
-    ordered, d = (
-        values.sort(dim=-1).values,
-        values.shape[-1],
-    )  # torch.quantile stops at 16 million entries
+    d = values.shape[-1]
+    ordered = values.sort(dim=-1).values  # torch.quantile stops at 16 million entries
     return (ordered[..., (d - 1) // 2] + ordered[..., d // 2]) / 2
 
 
@@ -120,8 +119,9 @@ def identical(
     whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[
         dtype.itemsize
     ]
-    first, second = (given.to(dtype).contiguous().view(whole) for given in (v, w))
-    same: Bool[Tensor, "*many d"] = first == second
+    bits_of_v = v.to(dtype).contiguous().view(whole)
+    bits_of_w = w.to(dtype).contiguous().view(whole)
+    same: Bool[Tensor, "*many d"] = bits_of_v == bits_of_w
     return same.double().mean(dim=-1)
 
 
@@ -136,8 +136,9 @@ def divergence(
     log_p: Float[Tensor, "*#many outcome"], log_q: Float[Tensor, "*#many outcome"]
 ) -> Float[Tensor, "*many"]:
     """KL(p ‖ q) = Σ_i p_i (log p_i − log q_i) in nats, from log-probabilities; outcomes with p_i = 0 add 0."""
-    log_p, log_q = log_p.double(), log_q.double()
-    terms = torch.where(log_p == -torch.inf, 0.0, log_p.exp() * (log_p - log_q))
+    p = log_p.double().exp()
+    log_ratio = log_p.double() - log_q.double()
+    terms = torch.where(log_p == -torch.inf, 0.0, p * log_ratio)
     return terms.sum(dim=-1).clamp(min=0)  # only rounding can make it negative
 
 
@@ -153,4 +154,5 @@ def log_odds(
     gap = torch.where(log_p == log_q, 0.0, log_p - log_q)
     possible = log_p > -torch.inf
     highest = torch.where(possible, gap, -torch.inf).amax(dim=-1)
-    return highest - torch.where(possible, gap, torch.inf).amin(dim=-1)
+    lowest = torch.where(possible, gap, torch.inf).amin(dim=-1)
+    return highest - lowest

@@ -15,9 +15,8 @@ def spectral_norms(
     blocks: Float[Tensor, "*position out in"],
 ) -> Float[Tensor, "*position"]:
     """The spectral norm ‖J‖₂ of each block, exact, in float64."""
-    return largest(
-        gram_of(blocks if blocks.shape[-2] <= blocks.shape[-1] else blocks.mT)
-    )
+    rows, columns = blocks.shape[-2:]
+    return largest(gram_of(blocks if rows <= columns else blocks.mT))
 
 
 def gram_of(rows: Float[Tensor, "*many out in"]) -> Float[Tensor, "*many out out"]:
@@ -49,16 +48,18 @@ def sketch_factors(probes: int, chance: float) -> tuple[float, float]:
     holds for every J: ``P(X ≤ t) ≤ (t e^(1−t))^(k/2)`` for t < 1, and the same for P(X ≥ t) with t > 1. The factors are
     ``t^(-½)`` at the two t where this bound equals `chance`: −t is a value of Lambert's W, on either real branch.
     """
-    at = -(chance ** (2 / probes)) / math.e
-    above, below = (-special.lambertw(at, branch).real for branch in (-1, 0))
-    return float(above) ** -0.5, float(below) ** -0.5
+    value = -(chance ** (2 / probes)) / math.e
+    t_above_1 = float(-special.lambertw(value, -1).real)
+    t_below_1 = float(-special.lambertw(value, 0).real)
+    return t_above_1**-0.5, t_below_1**-0.5
 
 
 def missing_sizes(
     products: Float[Tensor, "cotangent *key in"], chance: float
 ) -> Float[Tensor, "*key"]:
     """Upper bounds on ‖Δ_i‖_F from products GΔ_i, which hold together except with probability `chance`."""
-    factor = sketch_factors(len(products), chance / products[0, ..., 0].numel())[1]
+    keys = products[0, ..., 0].numel()
+    _, factor = sketch_factors(len(products), chance / keys)
     return factor * (squared_frobenius(products) / len(products)).sqrt()
 
 
@@ -144,14 +145,17 @@ def crossed(
     ``GJ(GJ)ᵀ``, of a multiple of four rows: with λ and u the largest eigenvalue of its part for G₁ and its vector,
     ``v = (G₁J)ᵀu/√λ``.
     """
-    quarters = torch.arange(gram.shape[-1], device=gram.device).chunk(FOLDS)
-    found: list[Tensor] = []
-    for fold, own in enumerate(quarters):
-        rest = torch.cat([part for place, part in enumerate(quarters) if place != fold])
+    rows = torch.arange(gram.shape[-1], device=gram.device)
+    size = len(rows) // FOLDS
+    lengths: list[Tensor] = []
+    for start in range(0, len(rows), size):
+        quarter = rows[start : start + size]  # of G₂
+        rest = torch.cat([rows[:start], rows[start + size :]])  # of G₁
         values, vectors = torch.linalg.eigh(gram[..., rest[:, None], rest])
-        top = values[..., -1:]
-        lengths = (gram[..., own[:, None], rest] @ vectors[..., -1:])[..., 0].norm(
-            dim=-1, keepdim=True
-        )
-        found.append(lengths / top.where(top > 0, 1.0).sqrt())
-    return torch.cat(found, dim=-1)
+        value = values[..., -1]
+        vector = vectors[..., -1:]
+        # ‖G₂J (G₁J)ᵀu‖/√λ
+        across = gram[..., quarter[:, None], rest] @ vector
+        length = across[..., 0].norm(dim=-1)
+        lengths.append(length / value.where(value > 0, 1.0).sqrt())
+    return torch.stack(lengths, dim=-1)

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 PROBES = 8  # random directions that show what a derivative misses, and what rounding does to it
-WORD = (
-    2**32
-)  # a generator of PyTorch keeps 32 bits of its seed: few enough that a model could avoid many of them
+# A generator of PyTorch keeps 32 bits of its seed: few enough that a model could avoid many of them.
+WORD = 2**32
 
 
 def seed_of(seed: int | None, *, certifies: bool = True) -> int:
@@ -31,16 +30,15 @@ def normals(seed: int) -> Callable[..., Tensor]:
     They depend on 63 bits of the seed. Below `WORD` they are those of a generator of PyTorch; beyond it they are the
     sum of the numbers of two generators, divided by √2.
     """
-    words = [seed % WORD, seed // WORD % (WORD // 2)]
-    generators = [
-        torch.Generator().manual_seed(word) for word in words[: 2 if words[1] else 1]
-    ]
+    low = seed % WORD
+    high = seed // WORD % (WORD // 2)
+    words = [low, high] if high else [low]
+    generators = [torch.Generator().manual_seed(word) for word in words]
 
     def drawn(*shape: int) -> Tensor:
-        parts = [
-            torch.randn(shape, generator=each, dtype=torch.float64)
-            for each in generators
-        ]
-        return torch.stack(parts).sum(dim=0) / math.sqrt(len(parts))
+        total = torch.zeros(shape, dtype=torch.float64)
+        for generator in generators:
+            total += torch.randn(shape, generator=generator, dtype=torch.float64)
+        return total / math.sqrt(len(generators))
 
     return drawn

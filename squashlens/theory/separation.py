@@ -22,8 +22,8 @@ Runs = Float[Tensor, "run prompt d"]
 
 
 def distances(
-    v: Float[Tensor, "prompt d"], w: Float[Tensor, "other d"]
-) -> Float[Tensor, "prompt other"]:
+    v: Float[Tensor, "*many prompt d"], w: Float[Tensor, "*many other d"]
+) -> Float[Tensor, "*many prompt other"]:
     """‖v_n − w_m‖₂ for each pair of rows."""
     return torch.cdist(
         v.double(), w.double(), compute_mode="donot_use_mm_for_euclid_dist"
@@ -65,9 +65,8 @@ def margin(runs: Runs) -> Float[Tensor, ""]:
     one's noise, and above 2 every run is nearest to its own prompt. Pairs that are equal in all runs count as 0.
     """
     noise = noise_of_runs(runs)
-    apart = ratio(distances(runs[0], runs[0]), noise[:, None] + noise).nan_to_num(
-        nan=0.0, posinf=torch.inf
-    )
+    apart = ratio(distances(runs[0], runs[0]), noise[:, None] + noise)
+    apart = apart.nan_to_num(nan=0.0, posinf=torch.inf)
     return apart.fill_diagonal_(torch.inf).min()
 
 
@@ -81,8 +80,9 @@ def recovered(
     """
     nearest = gaps.amin(dim=-1, keepdim=True)
     tied = gaps == nearest
-    own = tied.diagonal(dim1=-2, dim2=-1).double() / tied.sum(dim=-1)
-    return own.mean(dim=0), gaps[0].argmin(dim=-1)
+    to_itself = tied.diagonal(dim1=-2, dim2=-1).double()
+    share = to_itself / tied.sum(dim=-1)
+    return share.mean(dim=0), gaps[0].argmin(dim=-1)
 
 
 def distance_by_noise(
@@ -95,11 +95,16 @@ def distance_by_noise(
     Runs may round alike by chance, so ν is at least ‖½ ulp(v_0)‖, what rounding v once does.
     """
     distance = (runs[0].double() - other_runs[0].double()).norm(dim=-1)
-    noise = torch.zeros_like(distance)
-    for each in (runs, other_runs):
-        rounding = (ulp(each[0], dtype) / 2).norm(dim=-1)
-        noise = noise + torch.maximum(noise_of_runs(each), rounding)
+    noise = _least_noise(runs, dtype) + _least_noise(other_runs, dtype)
     return distance / noise
+
+
+def _least_noise(
+    runs: Float[Tensor, "run layer d"], dtype: torch.dtype
+) -> Float[Tensor, " layer"]:
+    """max(ν, ‖½ ulp(v_0)‖)."""
+    rounding = (ulp(runs[0], dtype) / 2).norm(dim=-1)
+    return torch.maximum(noise_of_runs(runs), rounding)
 
 
 def nearer_to_own(
@@ -110,12 +115,9 @@ def nearer_to_own(
     The share over both prompts and all ordered pairs r ≠ s of ‖v_r − v_s‖ < ‖v_r − v′_s‖. Equal prompts have 0 if they
     round alike, and about ½ if they do not.
     """
-    both = (
-        torch.stack([runs, other_runs]).double().transpose(1, 2)
-    )  # (prompt, layer, run, d)
-    to_own = torch.cdist(both, both, compute_mode="donot_use_mm_for_euclid_dist")
-    to_other = torch.cdist(
-        both, both.flip(0), compute_mode="donot_use_mm_for_euclid_dist"
-    )
+    # (prompt, layer, run, d)
+    both = torch.stack([runs, other_runs]).double().transpose(1, 2)
+    to_own = distances(both, both)
+    to_other = distances(both, both.flip(0))
     different = ~torch.eye(len(runs), dtype=torch.bool)
     return (to_own < to_other)[:, :, different].double().mean(dim=(0, 2))

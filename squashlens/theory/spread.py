@@ -32,16 +32,15 @@ def received(
     like = pattern if isinstance(pattern, Tensor) else pattern.queries
     total = like.new_zeros(_length(pattern), dtype=torch.float64)
     for rows, keys, weights in by_rows(pattern):
-        total[keys] += (
-            weights.mean(dim=0).double().tril(rows.start - keys.start - 1).sum(dim=0)
-        )
+        mean = weights.mean(dim=0).double()
+        total[keys] += mean.tril(rows.start - keys.start - 1).sum(dim=0)
     return total
 
 
 def _length(pattern: Tensor | Attention) -> int:
-    return (
-        pattern.shape[-1] if isinstance(pattern, Tensor) else pattern.queries.shape[2]
-    )
+    if isinstance(pattern, Attention):
+        return pattern.queries.shape[2]
+    return pattern.shape[-1]
 
 
 def beyond_uniform(
@@ -52,13 +51,16 @@ def beyond_uniform(
     A learned sink is one more key for every query, without a value.
     """
     n = len(total)
-    place, reach = torch.arange(n), n if window is None else window
+    reach = n if window is None else window
+    place = torch.arange(n)
     keys = (place + 1).clamp(max=reach) + learned_sink
     even = (1 / keys.double()).cumsum(dim=0)  # sums over queries of uniform weights
-    last = (place + reach).clamp(max=n)  # after the last query that sees the token
-    queries = last - place - 1
-    mean, uniform = total / queries, (even[last - 1] - even) / queries
-    return torch.where(queries >= FEWEST, (mean - uniform) / (1 - uniform), torch.nan)
+    last = (place + reach - 1).clamp(max=n - 1)  # the last query that sees the token
+    queries = last - place
+    mean = total / queries
+    uniform = (even[last] - even) / queries
+    beyond = (mean - uniform) / (1 - uniform)
+    return torch.where(queries >= FEWEST, beyond, torch.nan)
 
 
 def are_sinks(share: Float[Tensor, "block key"]) -> Bool[Tensor, " key"]:
@@ -83,13 +85,12 @@ def heads_of(
     for rows, keys, weights in by_rows(pattern, copies=2):
         later = weights[:, 1:] if rows.start == 0 else weights
         # A window leaves no weight on a first token that is out of it.
-        first = later[..., 0].double().sum(dim=-1) * (keys.start == 0)
-        spread = entropy(later)
+        on_first = later[..., 0].double().sum(dim=-1) * (keys.start == 0)
+        entropies = entropy(later)
         if learned_sink:
-            spread = spread + torch.special.entr(
-                (1 - later.double().sum(dim=-1)).clamp(min=0)
-            )
-        sums.append(torch.stack([first, spread.sum(dim=-1)], dim=-1))
+            on_sink = (1 - later.double().sum(dim=-1)).clamp(min=0)
+            entropies = entropies + torch.special.entr(on_sink)
+        sums.append(torch.stack([on_first, entropies.sum(dim=-1)], dim=-1))
     return torch.stack(sums).sum(dim=0) / (_length(pattern) - 1)
 
 
@@ -100,14 +101,12 @@ def spectrum(streams: Float[Tensor, "position d"]) -> Float[Tensor, " several"]:
     ``σ²/Σσ²``, and the second ``exp`` of the entropy of ``σ/Σσ``, at most the smaller of n and d.
     """
     values = torch.linalg.svdvals(streams.double())
-    nothing = (
-        values.sum() == 0
-    )  # not asked for here, since a device would have to be waited for
     squares = (values / values.max()).square()
-    found = torch.stack(
-        [entropy(squares / squares.sum()), entropy(values / values.sum()).exp()]
-    )
-    return torch.where(nothing, 0.0, found)
+    spectral_entropy = entropy(squares / squares.sum())
+    effective_rank = entropy(values / values.sum()).exp()
+    both = torch.stack([spectral_entropy, effective_rank])
+    # `where`, since for an `if` the host would have to wait for the device
+    return torch.where(values.sum() == 0, 0.0, both)
 
 
 NEARLY_ALL = 0.9  # the share of the sum above which the first token is shown apart: nine times all others together
@@ -116,11 +115,9 @@ NEARLY_ALL = 0.9  # the share of the sum above which the first token is shown ap
 def first_share(values: np.ndarray) -> float:
     """The share of the first token in the sum of values that are not negative; NaN if the sum is 0 or not finite."""
     total = float(np.sum(values))
-    return (
-        float(values[0]) / total
-        if np.isfinite(total) and total > 0 and np.min(values) >= 0
-        else float("nan")
-    )
+    if not np.isfinite(total) or total <= 0 or np.min(values) < 0:
+        return float("nan")
+    return float(values[0]) / total
 
 
 def first_has_nearly_all(values: np.ndarray) -> bool:

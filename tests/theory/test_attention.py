@@ -13,7 +13,7 @@ from squashlens.theory.attention import (
     attention_output,
     differentiable_attention,
 )
-from squashlens.theory.bounds.path_sums import by_hops, sweep
+from squashlens.theory.path_sums import by_hops, sweep
 
 
 def written(attention: Attention) -> Tensor:
@@ -169,24 +169,6 @@ def test_a_mask_that_is_given_takes_the_place_of_causality(cap: float | None) ->
     )
 
 
-def test_a_fused_kernel_is_used_or_none_that_writes_the_pattern(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    attention, values = drawn(8, prompts=1)
-    asked = []
-
-    def kernel(*args: Any, **options: Any) -> Tensor:
-        asked.append(options["is_causal"])
-        raise RuntimeError("No available kernel. Aborting execution.")
-
-    monkeypatch.setattr(module, "scaled_dot_product_attention", kernel)
-    torch.testing.assert_close(
-        attention_output(attention, values),
-        written(attention) @ values.repeat_interleave(2, dim=1),
-    )
-    assert asked == [True]
-
-
 def some_keys_hidden(n: int) -> Tensor:
     """A mask that hides some keys, of earlier and of later tokens."""
     hidden = torch.rand(1, 1, n, n, generator=torch.Generator().manual_seed(1)) < 0.5
@@ -236,20 +218,3 @@ def test_cotangents_that_stand_at_some_queries(reached: slice, frozen: bool) -> 
         for given in (reached, None)
     )
     torch.testing.assert_close(told, looked, rtol=0, atol=0)
-
-
-def test_every_tensor_moves_to_another_device() -> None:
-    """Queries and keys that do not fit on a device are kept on the CPU, and sinks and masks are used with them."""
-    attention, _ = drawn(9, sinks=True, mask=torch.zeros(1, 1, 9, 9))
-    moved = attention.to(torch.device("meta"))
-    assert moved.sinks is not None
-    assert moved.mask is not None
-    assert {
-        part.device.type
-        for part in (moved.queries, moved.keys, moved.sinks, moved.mask)
-    } == {"meta"}
-    assert (moved.scale, moved.cap, moved.window) == (
-        attention.scale,
-        attention.cap,
-        attention.window,
-    )

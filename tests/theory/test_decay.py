@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
-from squashlens.theory.statistics.decay import ByDistance, fit
+from squashlens.theory.statistics.laws import ByDistance, fit
 
 
 @settings(deadline=None, max_examples=30)

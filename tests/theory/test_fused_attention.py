@@ -6,12 +6,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch._dynamo.testing import CompileCounter
 from torch.nn.attention import flex_attention as flex
 
-from squashlens.run.fused import REACH, START, TESTED, Kind, _why_wrong
+from squashlens.run.fused import Kind, _why_wrong
 from squashlens.theory import attention as module
-from squashlens.theory import fused_attention
 from squashlens.theory.attention import Attention
 from squashlens.theory.fused_attention import _block_mask, attend_with_lse, is_flash
 from tests.theory.test_attention import drawn, written
@@ -110,35 +108,6 @@ def test_blocks_are_those_of_the_whole_mask(
     )
     assert mask.to_dense().equal(truth.to_dense())
     assert mask.full_kv_num_blocks.equal(truth.full_kv_num_blocks)
-
-
-def test_two_graphs_serve_all_lengths_and_windows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """One for the pass and one for rows, for a number of heads: each takes seconds. The check's are the first."""
-    counter = CompileCounter()
-    flexing = torch.compile(
-        flex.flex_attention, dynamic=True, fullgraph=True, backend=counter
-    )
-    monkeypatch.setattr(fused_attention, "_kernel", lambda compiled: flexing)
-    for n, window, start in (
-        (TESTED, REACH, START),
-        (700, 300, 0),
-        (1000, 150, 300),
-        (600, None, 10),
-    ):
-        queries, keys = (
-            torch.randn(1, n, heads, 4).transpose(1, 2) for heads in (4, 2)
-        )
-        _, lse = attend_with_lse(queries, keys, keys, 0.5, window, 30.0)
-        attention = Attention(queries, keys, 0.5, 30.0, window, lse=lse)
-        row = 10.0 ** (
-            n - 750 + torch.linspace(-60, 0, n, dtype=torch.float64)[None]
-        )  # more than float32's range
-        row[:, :start] = 0
-        by_blocks = replace(attention, lse=None).pushed(row)
-        torch.testing.assert_close(attention.pushed(row), by_blocks, rtol=3e-5, atol=0)
-    assert counter.frame_count == 2
 
 
 @pytest.mark.cuda

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from squashlens.theory.attention import Attention
-from squashlens.theory.bounds.path_sums import (
+from squashlens.theory.path_sums import (
     Uniform,
     Visible,
     by_hops,
@@ -161,7 +161,7 @@ def test_hops_are_the_coefficients_of_a_polynomial(
     coefficients = by_hops(row, patterns[::-1])
     assert coefficients.shape == (blocks + 1, n)
     for t in (0.0, 0.5, 1.0, 2.0):
-        *_, expected = row, *sweep(row, patterns[::-1], attention_scale=t)
+        *_, expected = sweep(row, patterns[::-1], attention_scale=t)
         powers = torch.tensor([t**k for k in range(blocks + 1)], dtype=torch.float64)
         torch.testing.assert_close(
             (powers[:, None] * coefficients).sum(dim=0),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from squashlens.theory.attention import Attention
-from squashlens.theory.bounds.path_sums import Uniform
+from squashlens.theory.path_sums import Uniform
 from squashlens.theory.spread import (
     FEWEST,
     are_sinks,

@@ -1,6 +1,6 @@
 """The path bound of Theorem 5.1 for a real model: as printed, under uniform attention, certified, and by layer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -27,12 +27,19 @@ from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import of_attention, one_hot, top_down
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.run import Run
-from squashlens.theory.bounds.path_sums import Pattern, sweep
+from squashlens.theory.path_sums import Pattern, sweep
 from squashlens.theory.probes import seed_of
 
 # Constants of the printed formula, which are 1 unless given, with their letters in the paper.
 LETTERS = {"beta1": "β₁", "beta2": "β₂", "beta3": "β₃", "sigma_psi": "σ_ψ"}
+
+
 PAPER = dict.fromkeys(LETTERS, 1.0)
+BOUNDS: dict[AttentionKind, str] = {
+    "model": "path bound of Theorem 5.1",
+    "uniform": "path bound under uniform attention",
+    "topological": "path bound with all attention weights 1",
+}
 
 
 @measurement("by_token", prompts="equal")
@@ -94,7 +101,8 @@ def path_bound(
     """
     betas = {"beta1": beta1, "beta2": beta2, "beta3": beta3, "sigma_psi": sigma_psi}
     for name, value in betas.items():
-        if not (value > 0 or (name == "sigma_psi" and value == 0)):
+        may_be_0 = name == "sigma_psi" and value == 0
+        if not (value > 0 or may_be_0):
             raise InputError(
                 f"{name}={value!r} is not a positive number.",
                 "Give one; sigma_psi may also be 0.",
@@ -110,17 +118,15 @@ def path_bound(
         **betas,
         spans=spans,
     )
-    layers, (run, groups) = (
-        run.spans(from_layer, to_layer),
-        Spans.of(run, spans),
-    )
-    most = max(layers.values())
-    down = top_down(run, attention, from_layer, most)
-    found: dict[Target, xr.DataArray] = {
-        to: printed(run, groups, attention, down[most - top :], query, betas, to)
-        for to, top in layers.items()
-    }
-    return run.by_layer(to_layer, found)
+    tops = run.spans(from_layer, to_layer)
+    run, groups = Spans.of(run, spans)
+    highest = max(tops.values())
+    patterns = top_down(run, attention, from_layer, highest)
+    bounds: dict[Target, xr.DataArray] = {}
+    for to, top in tops.items():
+        below = patterns[highest - top :]
+        bounds[to] = printed(run, groups, attention, below, query, betas, to)
+    return run.by_layer(to_layer, bounds)
 
 
 @measurement(
@@ -200,23 +206,18 @@ def certified_bound(
         spans=spans,
         **how,
     )
-    layers, (run, groups) = (
-        run.spans(from_layer, to_layer),
-        Spans.of(run, spans),
-    )
-    rows, certificate = certified_rows(
-        run, layers, from_layer, run.query(query), parts, **how
-    )
+    tops = run.spans(from_layer, to_layer)
+    run, groups = Spans.of(run, spans)
+    n = run.query(query)
+    rows, certificate = certified_rows(run, tops, from_layer, n, parts, **how)
     composed = f", {n_composed} blocks composed" if n_composed != 1 else ""
     long_name = f"certified path bound{composed}{and_frozen(parts)}"
     stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
-    labelled: dict[Target, xr.DataArray] = {
-        to: _label(run, groups, row, long_name, certificate=certificate).assign_attrs(
-            stated
-        )
-        for to, row in rows.items()
-    }
-    return run.by_layer(to_layer, labelled)
+    bounds: dict[Target, xr.DataArray] = {}
+    for to, row in rows.items():
+        bound = _label(run, groups, row, long_name, certificate=certificate)
+        bounds[to] = bound.assign_attrs(stated)
+    return run.by_layer(to_layer, bounds)
 
 
 def printed(
@@ -228,33 +229,39 @@ def printed(
     betas: Mapping[str, float] = PAPER,
     to: Target = "y",
 ) -> xr.DataArray:
-    """The printed formula of Theorem 5.1, from patterns of this kind of attention from the top block down."""
-    start = one_hot(run, query)
-    scale, gain = 1 / betas["beta1"], betas["sigma_psi"] / betas["beta2"] + 1
-    rows = [start, *sweep(start, down, attention_scale=scale, gain=gain)]
+    """The printed formula ``(1/β₃) ∏ (σ_ψ/β₂ + 1) (A/β₁ + I)`` at row n, from the patterns A from the top block down.
+
+    The factor 1/β₃ applies only if the target is y.
+    """
+    gain = betas["sigma_psi"] / betas["beta2"] + 1
+    scale = 1 / betas["beta1"]
+    rows = list(sweep(one_hot(run, query), down, attention_scale=scale, gain=gain))
     row = rows[-1].cpu()
-    row = row / betas["beta3"] if to == "y" else row
-    long_name = {
-        "model": "path bound of Theorem 5.1",
-        "uniform": "path bound under uniform attention",
-        "topological": "path bound with all attention weights 1",
-    }[attention]
-    other = [
-        f"{LETTERS[name]} = {value:g}" for name, value in betas.items() if value != 1
-    ]
-    found = _label(run, groups, row, ", ".join([long_name, *other]))
-    if np.isfinite(found.values).all():
-        return found
-    steps = [*rows, row, torch.as_tensor(found.values)]
-    first = next(one for one in steps if not bool(one.isfinite().all()))
-    if bool(first.isinf().any()):  # NaN without infinity before it is the model's own
+    if to == "y":
+        row = row / betas["beta3"]
+    long_name = BOUNDS[attention]
+    for name, value in betas.items():
+        if value != 1:
+            long_name += f", {LETTERS[name]} = {value:g}"
+    bound = _label(run, groups, row, long_name)
+    if not np.isfinite(bound.values).all():
+        steps = [*rows, row, torch.as_tensor(bound.values)]
+        _require_range(steps, attention, betas)
+    return bound
+
+
+def _require_range(
+    steps: Iterable[Tensor], attention: AttentionKind, betas: Mapping[str, float]
+) -> None:
+    """Raise if the first step that is not finite is infinite. NaN without infinity before it is the model's own."""
+    overflown = next(step for step in steps if not bool(step.isfinite().all()))
+    if bool(overflown.isinf().any()):
         given = ", ".join(f"{name}={value:g}" for name, value in betas.items())
         raise RangeError(
             f"The bound is beyond the range of float64, {np.finfo(float).max:.2g}, with attention={attention!r} and "
             f"the constants {given}.",
             "Give a larger beta1, beta2 or beta3, or a smaller sigma_psi.",
         )
-    return found
 
 
 def _label(
@@ -266,10 +273,8 @@ def _label(
 ) -> xr.DataArray:
     """A bound for each token, or for each span: the root of the sum of squares of its tokens' bounds."""
     if groups is not None:
-        row, long_name = (
-            groups.root_sum_squares(row),
-            f"{long_name}, root of the sum of squares over the span",
-        )
+        row = groups.root_sum_squares(row)
+        long_name += ", root of the sum of squares over the span"
     return run.label(row, "path_bound", long_name, "1", **extra)
 
 
@@ -307,13 +312,14 @@ def composition(
     """
     run = Run.of(model, prompt, "composition", attention=attention, query=query)
     top = run.n_blocks
-    row = one_hot(run, query)
-    rows = [row, *sweep(row, top_down(run, attention, 0, top), gain=0.5)]
-    stacked = (
-        torch.stack([each.to(rows[-1].device) for each in rows[::-1]]).cpu().numpy()
-    )
+    patterns = top_down(run, attention, 0, top)
+    rows = list(sweep(one_hot(run, query), patterns, gain=0.5))
+    device = rows[-1].device
+    # (layer, prompt, position), from the bottom up
+    shares = torch.stack([row.to(device) for row in reversed(rows)]).cpu()
+    if len(run.ids) == 1:
+        shares = shares[:, 0]
     dims, coords = run.coords()
-    shares = stacked[:, 0] if len(run.ids) == 1 else stacked
-    text = f"share of attention paths into the query{of_attention(attention)}"
     coords["layer"] = np.arange(top + 1)
+    text = f"share of attention paths into the query{of_attention(attention)}"
     return run.array("composition", coords, (("layer", *dims), shares, text, "1"))

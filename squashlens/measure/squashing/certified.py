@@ -8,7 +8,7 @@ constant of its own.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -35,9 +35,18 @@ from squashlens.theory.norms import missing_sizes, spectral_norms, with_rounding
 from squashlens.theory.probes import PROBES, normals
 
 FAILURE = 5e-7  # probability that the probes miss what rounding did
-Stretch = tuple[
-    int, Target
-]  # consecutive blocks: the layer at which they start, and the one at which they end
+
+
+class Stretch(NamedTuple):
+    """Consecutive blocks: the layer at which they start, the one at which they end, and that one's number."""
+
+    bottom: int
+    to: Target
+    top: int
+
+    @property
+    def blocks(self) -> range:
+        return range(self.bottom, self.top)
 
 
 def certified_rows(
@@ -58,109 +67,144 @@ def certified_rows(
     chains: dict[Target, list[Stretch]] = {
         to: _stretches(from_layer, top, to, n_composed) for to, top in targets.items()
     }
-    if any(len(chain) > 1 for chain in chains.values()) and (
-        reason := why_not_block_by_block(run.model)
-    ):
+    steps = max(len(chain) for chain in chains.values())
+    reason = why_not_block_by_block(run.model)
+    if steps > 1 and reason:
         whole = run.n_blocks
         raise UnsoundModelError(reason, f"Use n_composed={whole}, or `jacobian_norms`.")
     # The row needs all edges, except in the last stretch, where it needs only those into the query.
-    wanted = {chain[-1]: range(query, query + 1) for chain in chains.values()}
-    wanted |= {
-        stretch: range(query + 1) for chain in chains.values() for stretch in chain[:-1]
-    }
-    wanted = dict(sorted(wanted.items(), key=lambda item: item[0][0], reverse=True))
-    work = _Work(
-        run, wanted, freeze, max(map(len, chains.values())), seed, vjp_batch_size
-    )
-    start = torch.nn.functional.one_hot(torch.tensor(query), run.positions).double()
+    queries: dict[Stretch, range] = {}
+    for *_, last in chains.values():
+        queries[last] = range(query, query + 1)
+    for *lower, _ in chains.values():
+        queries |= dict.fromkeys(lower, range(query + 1))
+    top_down = dict(sorted(queries.items(), key=_bottom, reverse=True))
+    edges = _Edges(run, top_down, freeze, seed, vjp_batch_size)
+    one_hot = torch.nn.functional.one_hot(torch.tensor(query), run.positions).double()
     rows: dict[Target, list[Tensor]] = {to: [] for to in targets}
     require_one_device(run)
     with certifying(run):
-        work.require_fits()
+        edges.require_fits()
         for ids in run.ids:
-            for parts in rows.values():
-                parts.append(start)
-            for stretch, edges in work.matrices(ids[None]):
-                for to, chain in chains.items():
-                    if stretch in chain:
-                        rows[to][-1] = rows[to][-1] @ edges
-    return {to: torch.stack(parts) for to, parts in rows.items()}, work.certificate()
+            matrices = dict(edges.matrices(ids[None]))
+            for to, chain in chains.items():
+                row = one_hot
+                for stretch in reversed(chain):
+                    row = row @ matrices[stretch]
+                rows[to].append(row)
+    certificate = {
+        "certifies": CERTIFIES,
+        "rounding_per_step": edges.rounding,
+        "rounding": (1 + edges.rounding) ** steps - 1,
+        "failure_probability": FAILURE,
+    }
+    return {to: torch.stack(parts) for to, parts in rows.items()}, certificate
 
 
-def _stretches(from_layer: int, top: int, to: Target, group: int) -> list[Stretch]:
-    """The stretches of `group` blocks, counted from the top, in order from the bottom."""
-    bounds = sorted({from_layer, *range(top, from_layer, -group)})
-    ends: list[Target] = [*bounds[1:-1], to]
-    return list(zip(bounds[:-1] or bounds, ends, strict=True))
+def _stretches(from_layer: int, top: int, to: Target, size: int) -> list[Stretch]:
+    """The stretches of `size` blocks, counted from the top, in order from the bottom."""
+    layers = sorted({from_layer, *range(top, from_layer, -size)})
+    stretches: list[Stretch] = []
+    for bottom, end in zip(layers, layers[1:] or layers, strict=False):
+        stretches.append(Stretch(bottom, to if end == layers[-1] else end, end))
+    return stretches
+
+
+def _bottom(wanted: tuple[Stretch, range]) -> int:
+    stretch, _ = wanted
+    return stretch.bottom
 
 
 @dataclass
-class _Work:
-    """The stretches, from the top down, with the queries of their edges, and what rounding did in any of them.
-
-    A path has up to `steps` edges, whose allowances for rounding multiply.
-    """
+class _Edges:
+    """The edges of stretches into some queries, from the top stretch down, and the most that rounding did in any of
+    them."""
 
     run: Run
-    wanted: Mapping[Stretch, range]
+    queries: Mapping[Stretch, range]
     freeze: Sequence[str]
-    steps: int
     seed: int
     batch_size: int | None
     rounding: float = 0.0
 
     def require_fits(self) -> None:
         """Raise if the Jacobian's rows of one query do not fit."""
-        n, d = self.run.positions, self.run.width
-        cheaper = (
-            "`jacobian_norms(method='sketch_upper')` is certified too, and takes less."
-        )
+        n = self.run.positions
+        d = self.run.width
         require_room(
             8 * n * d * d,
             self.run.device,
             "The rows of one query",
-            f"Use a shorter prompt. {cheaper}",
+            "Use a shorter prompt. `jacobian_norms(method='sketch_upper')` is certified too, and takes less.",
         )
 
     def matrices(
         self, ids: Tensor
     ) -> Iterator[tuple[Stretch, Float[Tensor, "query key"]]]:
         """The edges of every stretch on one prompt, as matrices on the CPU."""
-        run, n = self.run, self.run.positions
+        run = self.run
+        n = run.positions
         hooks = freezing(self.freeze)
-        batch = self.batch_size or cotangents_on_graph(run, 1, n)
-        tops: dict[Target, int] = {
-            to: run.n_blocks if to == "y" else to for _, to in self.wanted
-        }
-        blocks = range(min(bottom for bottom, _ in self.wanted), max(tops.values()))
-        seen = visibility.visibilities(run, ids, hooks, blocks)
-        for (bottom, to), queries in bar(
-            self.wanted.items(), desc="path bound", unit="stretch"
+        bottom = min(stretch.bottom for stretch in self.queries)
+        top = max(stretch.top for stretch in self.queries)
+        seen = visibility.visibilities(run, ids, hooks, range(bottom, top))
+        every = torch.eye(n, dtype=torch.bool)
+        for stretch, queries in bar(
+            self.queries.items(), desc="path bound", unit="stretch"
         ):
-            plain, jittered = (
-                open_spans(run, ids, hooks, [bottom], tops[to], within=within)[bottom]
-                for within in (None, Jittered(run.device, self.seed))
-            )
-            edges = _edges(run, plain, to, queries, batch)
-            crossed = range(bottom, tops[to])
-            rounding = visibility.derivative_rounding(run, seen, crossed, n)
+            plain = self._open(ids, stretch)
+            jittered = self._open(ids, stretch, Jittered(run.device, self.seed))
+            edges = self._norms(plain, stretch.to, queries)
+            rounding = visibility.derivative_rounding(run, seen, stretch.blocks, n)
+            largest = edges[queries.start : queries.stop].amax(dim=-1)
             rounding += self._rounded_away(
-                plain, jittered, to, edges[queries.start : queries.stop], queries, batch
+                plain, jittered, stretch.to, queries, largest
             )
             self.rounding = max(self.rounding, rounding)
-            reached = visibility.tokens_reaching(
-                seen, crossed, torch.eye(n, dtype=torch.bool)
-            )
-            yield (bottom, to), with_rounding(edges.cpu(), reached, rounding)
+            reached = visibility.tokens_reaching(seen, stretch.blocks, every)
+            yield stretch, with_rounding(edges.cpu(), reached, rounding)
+
+    def _open(
+        self, ids: Tensor, stretch: Stretch, within: Jittered | None = None
+    ) -> Span:
+        """The graph of a stretch of blocks."""
+        hooks = freezing(self.freeze)
+        bottom = stretch.bottom
+        spans = open_spans(self.run, ids, hooks, [bottom], stretch.top, within=within)
+        return spans[bottom]
+
+    @property
+    def _batch(self) -> int:
+        return self.batch_size or cotangents_on_graph(self.run, 1, self.run.positions)
+
+    def _norms(
+        self, span: Span, to: Target, queries: range
+    ) -> Float[Tensor, "query key"]:
+        """The norms ‖∂v'_j/∂v_i‖ of a stretch of blocks, from d vector–Jacobian products for each query j."""
+        output = span.outputs[to]
+        leaf = span.leaf
+        n = leaf.shape[1]
+        d = output.shape[-1]
+        unit = torch.eye(d, dtype=output.dtype, device=output.device)[:, None]
+        edges = torch.zeros(n, n, dtype=torch.float64, device=leaf.device)
+        for j in bar(queries, desc="edges", unit="token", leave=False):
+            with torch.enable_grad():
+                at_query = output[:, j]
+            batches: list[Tensor] = []
+            for (rows,) in vjps(self.run, at_query, [leaf], unit, self._batch):
+                batches.append(require_causal(self.run, rows, j))
+            rows = torch.cat(batches)[:, 0]  # (out, key, in)
+            for i in range(j + 1):
+                edges[j, i] = spectral_norms(rows[None, :, i])[0]
+        return edges
 
     def _rounded_away(
         self,
         plain: Span,
         jittered: Span,
         to: Target,
-        edges: Float[Tensor, "query key"],
         queries: range,
-        batch: int,
+        largest: Float[Tensor, " query"],
     ) -> float:
         """The most that rounding did to a block Δ_ji of the derivative, relative to the largest edge r_j of its row.
 
@@ -168,52 +212,26 @@ class _Work:
         r_j, at all queries at once. With Δ_i the matrix of all Δ_ji/r_j on top of each other, `missing_sizes` of the
         difference is at least ``‖Δ_i‖₂ ≥ ‖Δ_ji‖₂/r_j``. Raises if it leaves no digit.
         """
-        largest = edges.amax(dim=-1).clamp(min=torch.finfo(edges.dtype).tiny)
-        directions = normals(self.seed)(PROBES, len(queries), self.run.width).to(
-            largest
-        )
-        pulled = []
-        for span in (plain, jittered):
-            output = span.outputs[to]
-            cotangents = output.new_zeros(PROBES, *output.shape)
-            cotangents[:, 0, list(queries)] = (directions / largest[:, None]).to(output)
-            products = vjps(self.run, output, [span.leaf], cotangents, batch)
-            pulled.append(torch.cat([rows for (rows,) in products])[:, 0])
-        chance = FAILURE / (len(self.wanted) * len(self.run.ids))
-        lost = float(missing_sizes(pulled[1] - pulled[0], chance).max())
+        largest = largest.clamp(min=torch.finfo(largest.dtype).tiny)
+        directions = normals(self.seed)(PROBES, len(queries), self.run.width)
+        scaled = directions.to(largest) / largest[:, None]
+        difference = self._pulled(jittered, to, queries, scaled)
+        difference = difference - self._pulled(plain, to, queries, scaled)
+        chance = FAILURE / (len(self.queries) * len(self.run.ids))
+        lost = float(missing_sizes(difference, chance).max())
         visibility.require_digits(lost)
         return lost
 
-    def certificate(self) -> dict[str, Any]:
-        """What is certified, with which allowance for rounding and which failure probability."""
-        return {
-            "certifies": CERTIFIES,
-            "rounding_per_step": self.rounding,
-            "rounding": (1 + self.rounding) ** self.steps - 1,
-            "failure_probability": FAILURE,
-        }
-
-
-def _edges(
-    run: Run, span: Span, to: Target, queries: range, batch: int
-) -> Float[Tensor, "query key"]:
-    """The norms ‖∂v'_j/∂v_i‖ of a stretch of blocks, from d vector–Jacobian products for each query j."""
-    output, leaf = span.outputs[to], span.leaf
-    every = torch.eye(output.shape[-1], dtype=output.dtype, device=output.device)[
-        :, None
-    ]
-    edges = torch.zeros(
-        leaf.shape[1], leaf.shape[1], dtype=torch.float64, device=leaf.device
-    )
-    for j in bar(queries, desc="edges", unit="token", leave=False):
-        with torch.enable_grad():
-            alone = output[:, j]
-        products = (
-            require_causal(run, part, j)
-            for (part,) in vjps(run, alone, [leaf], every, batch)
-        )
-        rows = torch.cat([*products])[:, 0]
-        edges[j, : j + 1] = torch.cat(
-            [spectral_norms(rows[None, :, i]) for i in range(j + 1)]
-        )
-    return edges
+    def _pulled(
+        self,
+        span: Span,
+        to: Target,
+        queries: range,
+        directions: Float[Tensor, "probe query d"],
+    ) -> Float[Tensor, "probe position d"]:
+        """The products of the derivative with directions at all queries at once."""
+        output = span.outputs[to]
+        cotangents = output.new_zeros(len(directions), *output.shape)
+        cotangents[:, 0, list(queries)] = directions.to(output)
+        products = vjps(self.run, output, [span.leaf], cotangents, self._batch)
+        return torch.cat([rows for (rows,) in products])[:, 0]

@@ -1,6 +1,7 @@
 """The knockout effect: how far the output moves when later tokens cannot read a token, or its embedding is zero."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 import xarray as xr
@@ -38,6 +39,7 @@ WITHOUT = {
     "attention": "when no later token attends to the token",
     "embedding": "when the token's embedding is zero",
 }
+BY_TOKEN = ("effect", "kl", "total_variation", "log_odds_change")
 
 
 @measurement("substitution", prompts="equal", cheaper="Fewer positions= takes less.")
@@ -96,135 +98,199 @@ def knockout_effect(
         prompt,
         "knockout_effect",
         kind=kind,
-        positions=None if positions is None else [*positions],
+        positions=None if positions is None else list(positions),
         target=target,
         query=query,
         spans=spans,
     )
+    _require_possible(run, kind)
+    n = run.query(query)
+    run, groups = Spans.of(run, spans)
+    together = choose_places(positions, groups, 0, n)
+    knocked_out = list(together)
+    # One row for each knockout; the first one is the prompt itself.
+    hidden = torch.zeros(len(together) + 1, n + 1, dtype=torch.bool)
+    for row, places in enumerate(together.values(), start=1):
+        hidden[row, places] = True
+    effects = empty_effects(run, groups, together, n, BY_TOKEN)
+    effects["log_odds"] = torch.zeros(len(run.ids), dtype=torch.float64)
+    effects["log_odds_noise"] = torch.zeros(len(run.ids), dtype=torch.float64)
+    labels: dict[str, list[str]] = {"target": [], "against": []}
+    for row, ids in enumerate(run.ids):
+        before = _Before(run, ids[: n + 1], hidden, kind)
+        y = before.y()[:, 0]
+        moved = distance(y[1:], y[:1].expand_as(y[1:]), "l2")
+        next_token = _next_token(run, y, _given_answers(run, before.ids, target))
+        answers = next_token.answers
+        odds = before.lead(answers, next_token.first_logs)
+        again = before.lead_without_hooks(answers)
+        effects["effect"][row, knocked_out] = moved.cpu()
+        effects["kl"][row, knocked_out] = next_token.kl[1:]
+        effects["total_variation"][row, knocked_out] = next_token.total_variation[1:]
+        effects["log_odds_change"][row, knocked_out] = odds[1:] - odds[0]
+        effects["log_odds"][row] = odds[0]
+        effects["log_odds_noise"][row] = (again - odds[0]).abs().max()
+        labels["target"].append(answers[0].text)
+        labels["against"].append(answers[1].text if len(answers) > 1 else "")
+    texts = _long_names(kind, is_text=isinstance(target, str))
+    return label_effects("knockout effect", run, effects, texts, labels)
+
+
+def _require_possible(run: Run, kind: Knockout) -> None:
+    """Raise where a token acts in ways that a knockout of this kind does not reach."""
     if kind == "attention":
         require_attention_alone(run.model)
-    elif not run.proof.once(
-        "identity is in embeddings",
-        lambda: _only_in_embeddings(run),
-    ):
+        return
+
+    def only_in_embeddings() -> bool:
+        return _only_in_embeddings(run)
+
+    if not run.proof.once("identity is in embeddings", only_in_embeddings):
         raise UnsoundModelError(
             f"A token of {run.architecture} whose embedding is zero still acts by its id, "
             "as with embeddings for each layer.",
             "Use kind='attention'.",
         )
-    n, (run, groups) = run.query(query), Spans.of(run, spans)
-    together = choose_places(positions, groups, 0, n)
-    found = empty_effects(
-        run,
-        groups,
-        together,
-        n,
-        ("effect", "kl", "total_variation", "log_odds_change"),
-    )
-    found |= {
-        name: torch.zeros(len(run.ids), dtype=torch.float64)
-        for name in ("log_odds", "log_odds_noise")
-    }
-    labels: dict[str, list[str]] = {"target": [], "against": []}
-    hidden = torch.zeros(
-        len(together) + 1, n + 1, dtype=torch.bool
-    )  # the first row is the prompt itself
-    for row, places in enumerate(together.values(), 1):
-        hidden[row, places] = True
-    for row, ids in enumerate(run.ids):
-        prompt_ids = ids[: n + 1]
-        y = _knock_out(run, prompt_ids, hidden, kind)[:, 0]
-        found["effect"][row, [*together]] = distance(
-            y[1:], y[:1].expand_as(y[1:]), "l2"
-        ).cpu()
-        answers = [target] if isinstance(target, str) else [*(target or ())]
-        tokens = answers_after(run.model, prompt_ids.tolist(), answers)
-        parts = []
-        for own, logs in beside_the_first(run, y):
-            if not tokens:
-                tokens = [(token,) for token in own[0].topk(2).indices.tolist()]
-                answers = run.tokens_of(torch.tensor(tokens).T)[0]
-            moved = (
-                divergence(own, logs),
-                total_variation(own.exp().expand_as(logs), logs.exp()),
-            )
-            parts.append(
-                torch.stack([*moved, *(logs[:, one[0]] for one in tokens)]).cpu()
-            )
-        kl, moves, *first = torch.cat(parts, dim=1)
-        found["kl"][row, [*together]], found["total_variation"][row, [*together]] = (
-            kl[1:],
-            moves[1:],
-        )
-        odds = _lead(run, prompt_ids, tokens, hidden, kind, first)
-        found["log_odds_change"][row, [*together]], found["log_odds"][row] = (
-            odds[1:] - odds[0],
-            odds[0],
-        )
-        found["log_odds_noise"][row] = (
-            (_lead(run, prompt_ids, tokens, None, kind) - odds[0]).abs().max()
-        )
-        for name, text in zip(labels, [*answers, ""], strict=False):
-            labels[name].append(text)
-    lead = (
-        "log-probability of the answer"
-        if isinstance(target, str)
-        else "log-odds of the two answers"
-    )
-    texts = {
-        "effect": (f"distance that the output moves {WITHOUT[kind]}", MODEL_UNITS),
-        "kl": (f"KL divergence of the next token {WITHOUT[kind]}", "nats"),
-        "total_variation": (f"total variation of the next token {WITHOUT[kind]}", "1"),
-        "log_odds_change": (f"change of the {lead} {WITHOUT[kind]}", "nats"),
+
+
+def _long_names(kind: Knockout, is_text: bool) -> dict[str, tuple[str, str]]:
+    """The long name and unit of each effect."""
+    without = WITHOUT[kind]
+    lead = "log-odds of the two answers"
+    if is_text:
+        lead = "log-probability of the answer"
+    return {
+        "effect": (f"distance that the output moves {without}", MODEL_UNITS),
+        "kl": (f"KL divergence of the next token {without}", "nats"),
+        "total_variation": (f"total variation of the next token {without}", "1"),
+        "log_odds_change": (f"change of the {lead} {without}", "nats"),
         "log_odds": (f"{lead} after the prompt", "nats"),
         "log_odds_noise": (
             f"difference of this {lead} and that of a pass of another shape",
             "nats",
         ),
     }
-    return label_effects("knockout effect", run, found, texts, labels)
 
 
-def _lead(
-    run: Run,
-    ids: Tensor,
-    answers: Sequence[Ids],
-    hidden: Bool[Tensor, "variant position"] | None,
-    kind: Knockout,
-    first: Sequence[Tensor] | None = None,
-) -> Float[Tensor, " variant"]:
-    """The log-probability of the first answer, minus that of the second one if there is one, for each variant.
+class _Answer(NamedTuple):
+    """An answer whose lead is followed, as text and as tokens after the prompt."""
 
-    `first` has those of the answers' first tokens, if they are known. Without `hidden`, of the prompt by itself.
-    """
-    totals = []
-    for number, answer in enumerate(answers):
-        if first is not None and len(answer) == 1:
-            totals.append(first[number])
-            continue
-        tokens = ids.new_tensor(answer)
-        y = _knock_out(run, torch.cat([ids, tokens[:-1]]), hidden, kind, len(ids) - 1)
-        totals.append(log_p(run, y, tokens).sum(dim=-1))
-    return totals[0] - totals[1] if len(totals) > 1 else totals[0]
+    text: str
+    tokens: Ids
 
 
-def _knock_out(
-    run: Run,
-    ids: Tensor,
-    hidden: Bool[Tensor, "variant position"] | None,
-    kind: Knockout,
-    start: int = -1,
-) -> Float[Tensor, "variant position d"]:
-    """y from position `start` on, with the `hidden` positions of each variant knocked out, or of the prompt itself."""
-    if hidden is None:
-        return next(edited_copies(run, ids, 1, lambda _: []))[:, start:]
-    rows = torch.nn.functional.pad(hidden, (0, len(ids) - hidden.shape[1])).to(
-        ids.device
+class _NextToken(NamedTuple):
+    """KL divergence and total variation of the next token for each knockout, and log-probabilities of first tokens."""
+
+    kl: Float[Tensor, " variant"]
+    total_variation: Float[Tensor, " variant"]
+    first_logs: Float[Tensor, "variant answer"]
+    answers: list[_Answer]
+
+
+def _given_answers(
+    run: Run, ids: Tensor, target: str | tuple[str, str] | None
+) -> list[_Answer]:
+    """The answers that were given, as they follow the prompt; none by default."""
+    if target is None:
+        return []
+    texts = [target] if isinstance(target, str) else list(target)
+    tokens = answers_after(run.model, ids.tolist(), texts)
+    return [_Answer(text, ids) for text, ids in zip(texts, tokens, strict=True)]
+
+
+def _likeliest_answers(run: Run, logs: Float[Tensor, " outcome"]) -> list[_Answer]:
+    """The two likeliest next tokens."""
+    ids = logs.topk(2).indices.cpu()
+    texts = run.tokens_of(ids[None])[0]
+    return [
+        _Answer(text, (token,)) for text, token in zip(texts, ids.tolist(), strict=True)
+    ]
+
+
+def _next_token(
+    run: Run, y: Float[Tensor, "variant d"], answers: list[_Answer]
+) -> _NextToken:
+    """What the next token's distributions of all variants are beside that of the first one, the prompt itself."""
+    kl: list[Tensor] = []
+    variation: list[Tensor] = []
+    first_logs: list[Tensor] = []
+    for original, logs in beside_the_first(run, y):
+        answers = answers or _likeliest_answers(run, original[0])
+        first_tokens = [answer.tokens[0] for answer in answers]
+        p = original.exp().expand_as(logs)
+        kl.append(divergence(original, logs))
+        variation.append(total_variation(p, logs.exp()))
+        first_logs.append(logs[:, first_tokens])
+    return _NextToken(
+        torch.cat(kl).cpu(),
+        torch.cat(variation).cpu(),
+        torch.cat(first_logs).cpu(),
+        answers,
     )
-    variants = edited_copies(
-        run, ids, len(rows), lambda numbers: [_hook(kind, rows[numbers])]
-    )
-    return torch.cat([y[:, start:].clone() for y in variants])
+
+
+class _Before(NamedTuple):
+    """One prompt up to the query, and the positions that are knocked out in each variant of it, none in the first."""
+
+    run: Run
+    ids: Tensor
+    hidden: Bool[Tensor, "variant position"]
+    kind: Knockout
+
+    def y(self, more: Ids = ()) -> Float[Tensor, "variant position d"]:
+        """y from the query on for each variant of the prompt, followed by more tokens."""
+        ids = self._and(more)
+        rows = torch.nn.functional.pad(self.hidden, (0, len(more))).to(ids.device)
+
+        def hooks(numbers: list[int]) -> list[Hook]:
+            return [_hook(self.kind, rows[numbers])]
+
+        variants = edited_copies(self.run, ids, len(rows), hooks)
+        return torch.cat([y[:, len(self.ids) - 1 :].clone() for y in variants])
+
+    def y_without_hooks(self, more: Ids) -> Float[Tensor, "1 position d"]:
+        """The same of the prompt itself, in a pass of another shape."""
+
+        def no_hooks(numbers: list[int]) -> list[Hook]:
+            return []
+
+        y = next(edited_copies(self.run, self._and(more), 1, no_hooks))
+        return y[:, len(self.ids) - 1 :]
+
+    def _and(self, more: Ids) -> Tensor:
+        return torch.cat([self.ids, self.ids.new_tensor(more)])
+
+    def lead(
+        self, answers: list[_Answer], first_logs: Float[Tensor, "variant answer"]
+    ) -> Float[Tensor, " variant"]:
+        """The log-probability of the first answer, minus that of the second one if there is one, for each variant."""
+        logs: list[Tensor] = []
+        for number, answer in enumerate(answers):
+            if len(answer.tokens) == 1:
+                logs.append(first_logs[:, number])
+            else:
+                y = self.y(answer.tokens[:-1])
+                logs.append(self._log_probability(y, answer))
+        return _first_minus_second(logs)
+
+    def lead_without_hooks(self, answers: list[_Answer]) -> Float[Tensor, " 1"]:
+        """The same of the prompt itself, in a pass of another shape."""
+        logs: list[Tensor] = []
+        for answer in answers:
+            y = self.y_without_hooks(answer.tokens[:-1])
+            logs.append(self._log_probability(y, answer))
+        return _first_minus_second(logs)
+
+    def _log_probability(
+        self, y: Float[Tensor, "variant token d"], answer: _Answer
+    ) -> Float[Tensor, " variant"]:
+        """``Σ_k log p(token k)`` by teacher forcing."""
+        return log_p(self.run, y, self.ids.new_tensor(answer.tokens)).sum(dim=-1)
+
+
+def _first_minus_second(logs: list[Tensor]) -> Tensor:
+    return logs[0] - logs[1] if len(logs) > 1 else logs[0]
 
 
 def _only_in_embeddings(run: Run) -> bool:
@@ -235,8 +301,8 @@ def _only_in_embeddings(run: Run) -> bool:
     hidden[:, 1] = True
     hook = _hook("embedding", hidden)
     with without_ambient(run.model), attached(run.model, hook):
-        one, other = next_logits(run, ids)
-    return agree(one, other, run.dtype)
+        first, second = next_logits(run, ids)
+    return agree(first, second, run.dtype)
 
 
 def _hook(kind: Knockout, hidden: Bool[Tensor, "variant position"]) -> Hook:
@@ -244,13 +310,14 @@ def _hook(kind: Knockout, hidden: Bool[Tensor, "variant position"]) -> Hook:
 
     def unread(scores: Tensor) -> Tensor:
         query, key = grid(scores)
-        return scores.masked_fill(
-            hidden.to(scores.device)[:, None, None] & (query > key), -torch.inf
-        )
+        is_later = query > key
+        unseen = hidden.to(scores.device)[:, None, None] & is_later
+        return scores.masked_fill(unseen, -torch.inf)
 
     def zeroed(embeddings: Tensor) -> Tensor:
         return embeddings.masked_fill(hidden[..., None], 0.0)
 
-    site, edit = (SCORES, unread) if kind == "attention" else (EMBEDDING, zeroed)
     name = f"knockout of {kind}"
-    return Hook(name, site, edit, positional=True, checked=False)
+    if kind == "attention":
+        return Hook(name, SCORES, unread, positional=True, checked=False)
+    return Hook(name, EMBEDDING, zeroed, positional=True, checked=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 import torch
 import xarray as xr
@@ -25,10 +26,6 @@ from squashlens.sequences import Branch
 from squashlens.theory.distances import distance, divergence
 from squashlens.theory.statistics.ranks import noise_ceiling
 
-CEILINGS = (
-    "noise_ceiling",
-    "noise_ceiling_kl",
-)  # of the effect, and of the KL divergence
 CEILING = "rank correlation that the expected effects would have with these means"
 
 
@@ -106,48 +103,40 @@ def substitution_effect(
         spans=spans,
     )
     run.spans(0, to_layer)
-    n, natural = run.query(query), isinstance(candidates, str)
-    first = max(
-        run.facts["bos_count"], 1 if natural else 0
-    )  # a prediction needs a token before it
+    n = run.query(query)
     run, groups = Spans.of(run, spans)
+    first = run.facts["bos_count"]
+    if isinstance(candidates, str):
+        first = max(first, 1)  # a prediction needs a token before it
     if groups is None and n < first:
         raise InputError(
             f"The query is at position {n}, and no token up to it can be replaced.",
             "Give a longer prompt, or a later query=.",
         )
     together = choose_places(positions, groups, first, n)
-    places = [*chain(*together.values())]
-    choices = require_choices(
-        run,
-        None if isinstance(candidates, str) else candidates,
-        [] if natural else places,
-    )
-    found = empty_effects(run, groups, together, n, ("effect", "effect_std", "kl"))
+    if isinstance(candidates, str):
+        choices = None
+    else:
+        places = list(chain.from_iterable(together.values()))
+        choices = require_choices(run, candidates, places)
+    effects = empty_effects(run, groups, together, n, ("effect", "effect_std", "kl"))
     ceilings = {
-        name: torch.zeros(len(run.ids), dtype=torch.float64) for name in CEILINGS
+        "noise_ceiling": torch.zeros(len(run.ids), dtype=torch.float64),
+        "noise_ceiling_kl": torch.zeros(len(run.ids), dtype=torch.float64),
     }
-    drawn = draw_variants(
-        run, together, None if natural else choices, n_replacements, n, seed
-    )
-    for row, (ids, (owners, variants)) in enumerate(
-        zip(run.ids.cpu(), drawn, strict=True)
-    ):
-        moved = _read(run, ids[: n + 1], variants, to_layer)
-        gaps = distance(moved[1:], moved[:1].expand_as(moved[1:]), "l2").cpu()
-        apart = torch.zeros_like(gaps)
-        if to_layer == "y":
-            parts = beside_the_first(run, moved)
-            apart = torch.cat([divergence(own, logs) for own, logs in parts])[1:].cpu()
-        owners = owners[1:]
-        before = [k for k, inside in together.items() if max(inside) < n]
-        for ceiling, moves in zip(ceilings.values(), (gaps, apart), strict=True):
-            ceiling[row] = noise_ceiling([moves[owners == k] for k in before], seed)
+    drawn = draw_variants(run, together, choices, n_replacements, n, seed)
+    before_query = [place for place, inside in together.items() if max(inside) < n]
+    for row, variants in enumerate(drawn):
+        moved = _moved_by(run, run.ids[row, : n + 1].cpu(), variants, to_layer)
         for place in together:
-            here = owners == place
-            found["effect"][row, place] = gaps[here].mean()
-            found["effect_std"][row, place] = gaps[here].std(correction=0)
-            found["kl"][row, place] = apart[here].mean()
+            distances, divergences = moved[place]
+            effects["effect"][row, place] = distances.mean()
+            effects["effect_std"][row, place] = distances.std(correction=0)
+            effects["kl"][row, place] = divergences.mean()
+        distances = [moved[place].distances for place in before_query]
+        divergences = [moved[place].divergences for place in before_query]
+        ceilings["noise_ceiling"][row] = noise_ceiling(distances, seed)
+        ceilings["noise_ceiling_kl"][row] = noise_ceiling(divergences, seed)
     what = "the token is" if groups is None else "all tokens of the span are"
     texts = {
         "effect": (
@@ -158,15 +147,53 @@ def substitution_effect(
             "standard deviation of that distance over replacements",
             MODEL_UNITS,
         ),
-        "kl": (f"mean KL divergence of the next token when {what} replaced", "nats"),
-        **dict.fromkeys(ceilings, (CEILING, "1")),
+        "noise_ceiling": (CEILING, "1"),
     }
-    kept = {
-        name: text
-        for name, text in texts.items()
-        if to_layer == "y" or not name.endswith("kl")
+    if to_layer == "y":
+        kl = f"mean KL divergence of the next token when {what} replaced"
+        texts |= {"kl": (kl, "nats"), "noise_ceiling_kl": (CEILING, "1")}
+    return label_effects("substitution effect", run, effects | ceilings, texts)
+
+
+class Moves(NamedTuple):
+    """How far each replacement of one place or span moves the output, and the next token's distribution."""
+
+    distances: Float[Tensor, " variant"]
+    divergences: Float[Tensor, " variant"]
+
+
+class Variants(NamedTuple):
+    """Prompts up to the query: the prompt itself first, and then those in which tokens are replaced.
+
+    `owners` says which place or span is replaced in each; −1 in the prompt itself.
+    """
+
+    owners: Int[Tensor, " variant"]
+    branches: list[Branch]
+
+
+def _moved_by(
+    run: Run, ids: Int[Tensor, " position"], variants: Variants, to_layer: Target
+) -> dict[int, Moves]:
+    """‖y_n(x) − y_n(x′)‖₂ and KL(p(x) ‖ p(x′)) of each variant x′ of a prompt x, by place or span.
+
+    The divergences are 0 for another target than y.
+    """
+    read_out = _at_the_query(run, ids, variants.branches, to_layer)
+    replaced = read_out[1:]
+    distances = distance(replaced, read_out[:1].expand_as(replaced), "l2").cpu()
+    divergences = torch.zeros_like(distances)
+    if to_layer == "y":
+        parts = [
+            divergence(original, logs)
+            for original, logs in beside_the_first(run, read_out)
+        ]
+        divergences = torch.cat(parts)[1:].cpu()
+    owners = variants.owners[1:]
+    return {
+        owner: Moves(distances[owners == owner], divergences[owners == owner])
+        for owner in owners.unique().tolist()
     }
-    return label_effects("substitution effect", run, found | ceilings, kept)
 
 
 def empty_effects(
@@ -177,40 +204,33 @@ def empty_effects(
     names: Iterable[str],
 ) -> dict[str, Float[Tensor, "prompt place"]]:
     """Zeros for every token or span, NaN for tokens up to the query that are not changed."""
-    empty = torch.zeros(
-        run.ids.shape if groups is None else (1, len(groups.names)),
-        dtype=torch.float64,
-    )
     if groups is None:
-        empty[:, [place for place in range(query + 1) if place not in together]] = (
-            torch.nan
-        )
+        empty = torch.zeros(run.ids.shape, dtype=torch.float64)
+        changed = torch.zeros(run.positions, dtype=torch.bool)
+        changed[list(together)] = True
+        empty[:, : query + 1].masked_fill_(~changed[: query + 1], torch.nan)
+    else:
+        empty = torch.zeros(1, len(groups.names), dtype=torch.float64)
     return {name: empty.clone() for name in names}
 
 
 def label_effects(
     long_name: str,
     run: Run,
-    found: Mapping[str, Tensor],
+    effects: Mapping[str, Tensor],
     texts: Mapping[str, tuple[str, str]],
     labels: Mapping[str, Sequence[str]] | None = None,
 ) -> xr.Dataset:
     """The Dataset of effects per token or span; `texts` has the long name and unit of each, `labels` one per prompt."""
+    is_single = len(run.ids) == 1
     dims, coords = run.coords()
-    for name, each in (labels or {}).items():
-        coords[name] = each[0] if len(run.ids) == 1 else ("prompt", list(each))
-    kept = {
-        name: values[0] if len(run.ids) == 1 else values
-        for name, values in found.items()
-    }
-    return run.dataset(
-        long_name,
-        coords,
-        {
-            name: (dims[: kept[name].ndim], kept[name], *text)
-            for name, text in texts.items()
-        },
-    )
+    for name, by_prompt in (labels or {}).items():
+        coords[name] = by_prompt[0] if is_single else ("prompt", list(by_prompt))
+    variables = {}
+    for name, (text, units) in texts.items():
+        values = effects[name][0] if is_single else effects[name]
+        variables[name] = (dims[: values.ndim], values, text, units)
+    return run.dataset(long_name, coords, variables)
 
 
 def choose_places(
@@ -218,7 +238,8 @@ def choose_places(
 ) -> dict[int, list[int]]:
     """The tokens changed together: each of `positions` by itself, or those of each span up to the query."""
     if groups is None:
-        places = list(range(first, query + 1) if positions is None else positions)
+        chosen = range(first, query + 1) if positions is None else positions
+        places = list(chosen)
         require_places(places, first, query)
         return {place: [place] for place in places}
     if positions is not None:
@@ -226,22 +247,19 @@ def choose_places(
             "positions= and spans= are given, which exclude each other.",
             "Give one of them.",
         )
-    if any(place < first for inside in groups.positions for place in inside):
+    if min(chain.from_iterable(groups.positions)) < first:
         raise InputError(
             "A span of spans= has the BOS token, which is not replaced.",
             f"Give positions from {first}.",
         )
-    found = {
-        number: inside
-        for number, inside in enumerate(groups.within(query + 1))
-        if inside
-    }
-    if not found:
+    up_to_query = enumerate(groups.within(query + 1))
+    together = {number: inside for number, inside in up_to_query if inside}
+    if not together:
         raise InputError(
             "All spans= come after the query.",
             "Give spans of tokens up to it, or a later query.",
         )
-    return found
+    return together
 
 
 def require_choices(
@@ -251,22 +269,22 @@ def require_choices(
     vocabulary = int(run.model.cfg.d_vocab)
     if candidates is None:
         present = run.ids[:, run.facts["bos_count"] :]
-        choices = sorted({*present.flatten().tolist()} - {start_of(run.model).bos})
-    elif not candidates or not 0 <= min(candidates) <= max(candidates) < vocabulary:
+        choices = set(present.flatten().tolist()) - {start_of(run.model).bos}
+    elif not candidates or min(candidates) < 0 or max(candidates) >= vocabulary:
         raise InputError(
             f"candidates={list(candidates)!r} are not token ids.",
             f"Give at least one, from 0 to {vocabulary - 1}.",
         )
     else:
-        choices = sorted({*candidates})
+        choices = set(candidates)
     for ids in run.ids.tolist():
-        stuck = [place for place in places if choices == [ids[place]] or not choices]
-        if stuck:
-            raise InputError(
-                f"No candidate differs from the token at position {stuck[0]}.",
-                "Give other token ids in candidates=.",
-            )
-    return choices
+        for place in places:
+            if not choices - {ids[place]}:
+                raise InputError(
+                    f"No candidate differs from the token at position {place}.",
+                    "Give other token ids in candidates=.",
+                )
+    return sorted(choices)
 
 
 def draw_variants(
@@ -276,46 +294,43 @@ def draw_variants(
     n_replacements: int,
     query: int,
     seed: int,
-) -> Iterator[tuple[Int[Tensor, " variant"], list[Branch]]]:
-    """For each prompt, variants up to the query that differ from each other, with the place or span that is replaced.
-
-    Tokens come from `choices`, or from what the model expects. The first variant, of place -1, is the prompt itself.
-    """
-    generator, places = (
-        torch.Generator().manual_seed(seed),
-        [*chain(*together.values())],
-    )
+) -> Iterator[Variants]:
+    """Variants of each prompt up to the query that differ from each other, with tokens from `choices`, or tokens that
+    the model expects."""
+    generator = torch.Generator().manual_seed(seed)
+    places = list(chain.from_iterable(together.values()))
     for ids in run.ids.cpu():
         if choices is None:
             others = _draw_expected(run, ids, places, n_replacements, generator)
         else:
-            others = {
-                p: torch.tensor([token for token in choices if token != int(ids[p])])
-                for p in places
-            }
-        owners, branches = [-1], [Branch(query + 1, ())]
-        for number, inside in together.items():
-            if len(inside) == 1:
-                each = others[inside[0]]
-                rows = each[
-                    torch.randperm(len(each), generator=generator)[:n_replacements]
-                ][:, None]
-            else:
-                picked = [
-                    torch.randint(
-                        len(others[p]), (n_replacements,), generator=generator
-                    )
-                    for p in inside
-                ]
-                rows = torch.stack(
-                    [others[p][k] for p, k in zip(inside, picked, strict=True)], dim=1
-                ).unique(dim=0)
+            tokens = torch.tensor(choices)
+            others = {place: tokens[tokens != ids[place]] for place in places}
+        owners = [-1]
+        branches = [Branch(query + 1)]
+        for owner, inside in together.items():
+            of_places = [others[place] for place in inside]
+            rows = _draw_rows(of_places, n_replacements, generator)
             for row in rows:
                 changed = ids[: query + 1].clone()
                 changed[inside] = row
                 branches.append(Branch(inside[0], tuple(changed[inside[0] :].tolist())))
-            owners += [number] * len(rows)
-        yield torch.tensor(owners), branches
+            owners += [owner] * len(rows)
+        yield Variants(torch.tensor(owners), branches)
+
+
+def _draw_rows(
+    others: Sequence[Int[Tensor, " _"]], count: int, generator: torch.Generator
+) -> Int[Tensor, "variant place"]:
+    """At most `count` different replacements: of one token without repetition, of several tokens independently."""
+    if len(others) == 1:
+        (tokens,) = others
+        order = torch.randperm(len(tokens), generator=generator)
+        return tokens[order[:count]][:, None]
+    columns: list[Tensor] = []
+    for tokens in others:
+        drawn = torch.randint(len(tokens), (count,), generator=generator)
+        columns.append(tokens[drawn])
+    return torch.stack(columns, dim=1).unique(dim=0)
 
 
 def _draw_expected(
@@ -329,28 +344,28 @@ def _draw_expected(
 
     The largest of ``log p + g``, with g from Gumbel's distribution, are such a draw (Vieira 2014).
     """
-    site, bos = run.site("y"), start_of(run.model).bos
-    y = streams_at(run, ids[None].to(run.device), [site], at=torch.tensor(places) - 1)[
-        site
-    ][0]
-    found: list[Tensor] = []
+    site = run.site("y")
+    bos = start_of(run.model).bos
+    before = torch.tensor(places) - 1
+    y = streams_at(run, ids[None].to(run.device), [site], at=before)[site][0]
+    drawn: list[Tensor] = []
     for logs in log_probabilities(run, y):
         uniform = torch.rand(logs.shape, generator=generator, dtype=torch.float64)
         keys = logs.cpu() - (-uniform.log()).log()
-        here = ids[places[len(found) : len(found) + len(logs)]]
-        keys[torch.arange(len(logs)), here] = -torch.inf
+        own_tokens = ids[places[len(drawn) : len(drawn) + len(logs)]]
+        keys[torch.arange(len(logs)), own_tokens] = -torch.inf
         if bos is not None:
             keys[:, bos] = -torch.inf
-        found += keys.topk(min(n_replacements, keys.shape[-1] - 2)).indices
-    return dict(zip(places, found, strict=True))
+        drawn += keys.topk(min(n_replacements, keys.shape[-1] - 2)).indices
+    return dict(zip(places, drawn, strict=True))
 
 
-def _read(
+def _at_the_query(
     run: Run,
     ids: Int[Tensor, " position"],
     variants: Sequence[Branch],
     to_layer: Target,
-) -> Tensor:
+) -> Float[Tensor, "variant d"]:
     """The target at the last token for each variant of a prompt; they share the tokens before the first replacement."""
     site = run.site(to_layer)
     require_room(
@@ -366,7 +381,8 @@ def beside_the_first(
     run: Run, y: Float[Tensor, "variant d"]
 ) -> Iterator[tuple[Float[Tensor, "1 outcome"], Float[Tensor, "some outcome"]]]:
     """Log-probabilities of the next token of some variants after others, each time with those of the first variant."""
-    own = None
+    of_the_first = None
     for logs in log_probabilities(run, y):
-        own = logs[:1] if own is None else own
-        yield own, logs
+        if of_the_first is None:
+            of_the_first = logs[:1]
+        yield of_the_first, logs

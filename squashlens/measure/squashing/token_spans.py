@@ -7,13 +7,14 @@ norms over a span is not the norm of a matrix.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import SpansOfTokens, short_repr
+from squashlens._typing import Pieces, SpansOfTokens, short_repr
 from squashlens.errors import InputError
 from squashlens.model.text.context import texts_in_context
 from squashlens.model.text.pieces import pieces_of, positions_in
@@ -43,42 +44,31 @@ class Spans:
                 "Measure prompts one by one: each has spans of its own.",
             )
         if isinstance(wanted, Mapping):
-            named = {
-                str(name): run.queries(positions, f"spans[{name!r}]")
+            named = [
+                (str(name), run.queries(positions, f"spans[{name!r}]"))
                 for name, positions in wanted.items()
-            }
-            names, positions = list(named), list(named.values())
-        else:
-            first = run.facts["bos_count"]
-            texts = texts_in_context(
-                require_tokenizer(run.model), run.ids[0, first:].tolist()
-            )
-            pieces = pieces_of("".join(texts), wanted)
-            together = [
-                (name, [first + i for i in inside])
-                for (name, *_), inside in zip(
-                    pieces, positions_in(texts, pieces), strict=True
-                )
-                if inside  # a piece inside one token belongs to that of the piece before
             ]
-            names, positions = (
-                [name for name, _ in together],
-                [inside for _, inside in together],
-            )
-        if not names:
+        else:
+            named = _named_pieces(run, wanted)
+        if not named:
             raise InputError(
                 f"spans={short_repr(wanted)} has no span in this prompt.",
                 "Choose another kind of span.",
             )
-        order = sorted(range(len(names)), key=lambda k: positions[k])
-        taken = [i for inside in positions for i in inside]
+        names, positions = zip(*sorted(named, key=_place), strict=True)
+        taken = list(chain.from_iterable(positions))
         if len(set(taken)) < len(taken):
             raise InputError(
                 "Some spans= have a token in common.",
                 "Measure overlapping spans in different calls.",
             )
-        spans = cls([escape(names[k]) for k in order], [positions[k] for k in order])
+        spans = cls([escape(name) for name in names], list(positions))
         return spans.labelling(run), spans
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of tokens of each span."""
+        return [len(inside) for inside in self.positions]
 
     def labelling(self, run: Run) -> Run:
         """The run whose results are labelled by the spans."""
@@ -88,7 +78,7 @@ class Spans:
             "token_id": ("position", np.full(len(self.names), -1)),
             "span_size": (
                 "position",
-                np.array([*map(len, self.positions)]),
+                np.array(self.sizes),
                 {"long_name": "number of tokens of the span"},
             ),
         }
@@ -100,7 +90,7 @@ class Spans:
 
     def named(self) -> dict[str, list[int]]:
         """The positions of each span under a name that no other has, as an argument `spans`."""
-        return {str(k): inside for k, inside in enumerate(self.positions)}
+        return {str(number): inside for number, inside in enumerate(self.positions)}
 
     def and_all(self, n: int) -> "Spans":
         """The same spans, and one of all n positions."""
@@ -110,12 +100,29 @@ class Spans:
         self, values: Float[Tensor, "*many position"]
     ) -> Float[Tensor, "*many span"]:
         """The sum over each span."""
-        return torch.stack(
-            [values[..., inside].sum(dim=-1) for inside in self.positions], dim=-1
-        )
+        each = [values[..., inside].sum(dim=-1) for inside in self.positions]
+        return torch.stack(each, dim=-1)
 
     def root_sum_squares(
         self, values: Float[Tensor, "prompt position"]
     ) -> Float[Tensor, "prompt span"]:
         """The root of the sum of squares over each span."""
         return self.sums(values.square()).sqrt()
+
+
+def _place(span: tuple[str, list[int]]) -> list[int]:
+    _, positions = span
+    return positions
+
+
+def _named_pieces(run: Run, kind: Pieces) -> list[tuple[str, list[int]]]:
+    """The words, sentences or lines of a prompt after what the tokenizer adds, with the positions of their tokens."""
+    first = run.facts["bos_count"]
+    ids = run.ids[0, first:].tolist()
+    texts = texts_in_context(require_tokenizer(run.model), ids)
+    pieces = pieces_of("".join(texts), kind)
+    named: list[tuple[str, list[int]]] = []
+    for (name, *_), inside in zip(pieces, positions_in(texts, pieces), strict=True):
+        if inside:  # a piece inside one token belongs to that of the piece before
+            named.append((name, [first + place for place in inside]))
+    return named

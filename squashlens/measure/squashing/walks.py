@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from squashlens.run.captured import PromptOrCapture
 from squashlens.run.forward import attention_of, head_mean
 from squashlens.run.run import Run
 from squashlens.theory.attention import Attention
-from squashlens.theory.bounds.path_sums import (
+from squashlens.theory.path_sums import (
     Pattern,
     Uniform,
     Visible,
@@ -36,6 +36,9 @@ from squashlens.theory.bounds.path_sums import (
     sweep,
 )
 from squashlens.theory.spread import are_sinks, beyond_uniform, received
+
+SELF = 1e-6  # rows of float32 attention sum to 1 within this
+ROUNDING = 1e-10  # a rest below this may be rounding error
 
 
 def one_hot(run: Run, query: int) -> Float[Tensor, "prompt position"]:
@@ -50,24 +53,29 @@ def patterns_of(
 ) -> dict[int, Pattern]:
     """The attention of each block, averaged over heads: of a null, or of the model. A capture's patterns are used."""
     require_attention_alone(run.model)
-    if attention != "model":
-        model, native = run.model, windows(run.model, run.positions)
-        if attention == "topological":
-            return {b: Visible(native[b]) for b in blocks}
-        return {
-            b: Uniform(native[b], learned_sink(model, b) is not None) for b in blocks
-        }
-    held = {} if run.capture is None else run.capture.patterns
-    if not held:
-        found = attention_of(run, run.ids, blocks)
-        return {b: found[b] for b in blocks}
-    missing = sorted(set(blocks) - set(held))
+    if attention == "topological":
+        reach = windows(run.model, run.positions)
+        return {block: Visible(reach[block]) for block in blocks}
+    if attention == "uniform":
+        reach = windows(run.model, run.positions)
+        return {block: Uniform(reach[block], has_sink(run, block)) for block in blocks}
+    kept = {} if run.capture is None else run.capture.patterns
+    if not kept:
+        computed = attention_of(run, run.ids, blocks)
+        return {block: computed[block] for block in blocks}
+    missing = sorted(set(blocks) - set(kept))
     if missing:
         raise InputError(
             f"The capture has no attention patterns of blocks {missing}.",
             "Capture the prompt with layers=None, or with keep='residuals' so that they are computed here.",
         )
-    return dict(zip(blocks, to_cpu([head_mean(held[b]) for b in blocks]), strict=True))
+    means = to_cpu([head_mean(kept[block]) for block in blocks])
+    return dict(zip(blocks, means, strict=True))
+
+
+def has_sink(run: Run, block: int) -> bool:
+    """Whether a block has a learned sink, a key without a value."""
+    return learned_sink(run.model, block) is not None
 
 
 def top_down(
@@ -75,7 +83,8 @@ def top_down(
 ) -> list[Pattern]:
     """The attention patterns between two layers, from the top block down, in the order in which rows are multiplied."""
     require_paths(run.model)
-    return [*reversed(patterns_of(run, attention, range(from_layer, top)).values())]
+    bottom_up = patterns_of(run, attention, range(from_layer, top))
+    return list(reversed(bottom_up.values()))
 
 
 def written_out(run: Run, pattern: Pattern) -> Float[Tensor, "query key"]:
@@ -89,8 +98,9 @@ def written_out(run: Run, pattern: Pattern) -> Float[Tensor, "query key"]:
     )
     if isinstance(pattern, Uniform | Visible):
         return pattern.pushed(torch.eye(n, dtype=torch.float64))
-    dense = pattern.averaged().cpu() if isinstance(pattern, Attention) else pattern
-    return dense.reshape(n, n)  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(pattern, Attention):
+        pattern = pattern.averaged().cpu()
+    return pattern.reshape(n, n)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def of_attention(attention: AttentionKind) -> str:
@@ -145,21 +155,22 @@ def hops(
     )
     run.require_one()
     (top,) = run.spans(from_layer, to_layer).values()
-    start, kinds = (
-        one_hot(run, query),
-        cast("tuple[AttentionKind, ...]", (attention, "uniform")),
-    )
-    counts, null = (
-        by_hops(start, top_down(run, kind, from_layer, top))[:, 0].cpu()
-        for kind in kinds
-    )
-    dims, coords = run.coords()
-    coords |= {
-        "hop": np.arange(len(counts)),
-        "null": (("hop", *dims), (null / null.sum()).numpy()),
-    }
+    shares = _shares_by_hop(run, query, attention, from_layer, top)
+    null = _shares_by_hop(run, query, "uniform", from_layer, top)
+    _, coords = run.coords()
+    over = ("hop", "position")
+    coords |= {"hop": np.arange(len(shares)), "null": (over, null.numpy())}
     text = f"share of attention paths{of_attention(attention)}"
-    return run.array("hops", coords, (("hop", *dims), counts / counts.sum(), text, "1"))
+    return run.array("hops", coords, (over, shares, text, "1"))
+
+
+def _shares_by_hop(
+    run: Run, query: int, attention: AttentionKind, from_layer: int, top: int
+) -> Float[Tensor, "hop position"]:
+    """The coefficients of t^k in row n of ``∏ (tA + I)``, divided by their sum."""
+    patterns = top_down(run, attention, from_layer, top)
+    weights = by_hops(one_hot(run, query), patterns)[:, 0].cpu()
+    return weights / weights.sum()
 
 
 @measurement("strongest_paths")
@@ -217,63 +228,79 @@ def strongest_paths(
         to_layer=to_layer,
     )
     run.require_one()
+    n = run.query(query)
     avoided = [run.query(position, "avoid") for position in avoid]
-    if any(position >= run.query(query) for position in avoided):
+    if max(avoided, default=-1) >= n:
         raise InputError(
             f"avoid={short_repr(list(avoid))} has a position that is not before the query.",
             "Give positions before the query, counted from 0.",
         )
     (top,) = run.spans(from_layer, to_layer).values()
-    down, null = (
-        [written_out(run, pattern) for pattern in top_down(run, kind, from_layer, top)]
-        for kind in (attention, "uniform")
-    )
-    *_, everything = one_hot(run, query), *sweep(one_hot(run, query), down)
-    weights, places, of_null = strongest(
-        without(down, avoided), null, run.query(query), k
-    )
-    _, coords = run.coords()
+    patterns = written_out_down(run, attention, from_layer, top)
+    null = written_out_down(run, "uniform", from_layer, top)
+    *_, all_paths = sweep(one_hot(run, query), patterns)
+    paths = strongest(without(patterns, avoided), null, n, k)
     said = of_attention(attention)
-    said += f", without positions {', '.join(map(str, avoid))}" if len(avoid) else ""
-    over_null = "weight over that of the same walk under uniform attention"
-    coords |= {"path": np.arange(len(weights)), "layer": np.arange(from_layer, top + 1)}
+    if avoided:
+        said += f", without positions {', '.join(map(str, avoid))}"
+    _, coords = run.coords()
+    coords["path"] = np.arange(len(paths.weights))
+    coords["layer"] = np.arange(from_layer, top + 1)
+    by_path = ("path",)
     return run.dataset(
         "strongest attention paths into the query",
         coords,
         {
             "position_at": (
                 ("path", "layer"),
-                places,
+                paths.positions,
                 f"position of the path in each layer{said}",
                 "position",
             ),
             "weight": (
-                ("path",),
-                weights,
+                by_path,
+                paths.weights,
                 f"product of attention and residual weights{said}",
                 "1",
             ),
             "share": (
-                ("path",),
-                weights / everything.sum(),
+                by_path,
+                paths.weights / all_paths.sum(),
                 f"share of all paths' weight{said}",
                 "1",
             ),
-            "over_null": (("path",), weights / of_null, f"{over_null}{said}", "1"),
+            "over_null": (
+                by_path,
+                paths.weights / paths.null,
+                f"weight over that of the same walk under uniform attention{said}",
+                "1",
+            ),
         },
     )
+
+
+def written_out_down(
+    run: Run, attention: AttentionKind, from_layer: int, top: int
+) -> list[Float[Tensor, "query key"]]:
+    """The full patterns between two layers, from the top block down."""
+    patterns = top_down(run, attention, from_layer, top)
+    return [written_out(run, pattern) for pattern in patterns]
 
 
 def without(
     patterns: Sequence[Float[Tensor, "query key"]], positions: Sequence[int]
 ) -> list[Tensor]:
     """Patterns whose paths from other positions do not reach these: nothing attends to them."""
-    return [
-        pattern.index_fill(
-            1, torch.tensor(positions, dtype=torch.int64, device=pattern.device), 0
-        )
-        for pattern in patterns
-    ]
+    hidden = torch.tensor(positions, dtype=torch.int64)
+    return [pattern.index_fill(1, hidden.to(pattern.device), 0) for pattern in patterns]
+
+
+class Paths(NamedTuple):
+    """The strongest paths into a query: their weights, positions, and weights under the null."""
+
+    weights: Float[Tensor, " path"]
+    positions: Int[Tensor, "path layer"]
+    null: Float[Tensor, " path"]
 
 
 def strongest(
@@ -281,20 +308,18 @@ def strongest(
     uniform: Sequence[Float[Tensor, "query key"]],
     query: int,
     k: int,
-) -> tuple[Float[Tensor, " path"], Int[Tensor, "path layer"], Float[Tensor, " path"]]:
-    """The weights of the k strongest paths into the query, their positions, and their weights under the null.
-
-    Both patterns are from the top block down.
-    """
+) -> Paths:
+    """The k strongest paths into the query. Both patterns are from the top block down."""
     if not down:
         one = torch.ones(1, dtype=torch.float64)
-        return one, torch.tensor([[query]]), one
+        return Paths(one, torch.tensor([[query]]), one)
     weights, places = heaviest_paths(down, query, k)
     null = torch.ones(len(weights), dtype=torch.float64)
     for step, pattern in enumerate(reversed(uniform)):
-        below, above = places[:, step], places[:, step + 1]
+        below = places[:, step]
+        above = places[:, step + 1]
         null *= pattern[above, below] + (above == below).double()
-    return weights, places, null
+    return Paths(weights, places, null)
 
 
 @measurement("depth_limit")
@@ -339,56 +364,41 @@ def depth_limit(
         )
     run = Run.of(model, prompt, "depth_limit", depth=depth, query=query)
     run.require_one()
-    last, blocks = run.query(query), range(run.n_blocks)
-    patterns = {
-        b: written_out(run, p) for b, p in patterns_of(run, "model", blocks).items()
-    }
-    shares, rest, predicted, observed, absorbing = [], [], [], [], []
-    for block in blocks:
-        row = one_hot(run, query)
-        rows = torch.cat([row, *sweep(row, [patterns[block]] * depth, gain=0.5)])
-        shares.append(rows[:, 0])
-        rest.append(
-            rows[:, 1:].sum(dim=-1)
-        )  # not 1 minus the first share, since float32 rows sum to 1 only roughly
-        own = patterns[block].diagonal()[1 : last + 1].double()
-        absorbs = own > 1 - SELF
-        absorbing.append(int(absorbs.sum()))
-        below = own[~absorbs]
-        predicted.append((1 + below.max().item()) / 2 if len(below) else math.nan)
-        observed.append(_rate(rest[-1]))
-    by_block, by_depth = ("block",), ("block", "depth")
+    blocks = range(run.n_blocks)
+    patterns = patterns_of(run, "model", blocks).values()
+    full = [written_out(run, pattern) for pattern in patterns]
+    row = one_hot(run, query)
+    limits = [_Limit.of(pattern, row, run.query(query), depth) for pattern in full]
+    first_shares = torch.stack([limit.first_share for limit in limits])
+    rests = torch.stack([limit.rest for limit in limits])
+    by_block = ("block",)
+    by_depth = ("block", "depth")
     return run.dataset(
         "depth limit of repeated attention",
         {"block": list(blocks), "depth": np.arange(depth + 1)},
         {
             "first_share": (
                 by_depth,
-                torch.stack(shares),
+                first_shares,
                 "share of paths from the first token",
                 "1",
             ),
-            "rest": (
-                by_depth,
-                torch.stack(rest),
-                "share of paths from later tokens",
-                "1",
-            ),
+            "rest": (by_depth, rests, "share of paths from later tokens", "1"),
             "predicted_rate": (
                 by_block,
-                predicted,
+                [limit.predicted_rate for limit in limits],
                 "(1 + largest self-attention) / 2",
                 "1",
             ),
             "observed_rate": (
                 by_block,
-                observed,
+                [_rate(rest) for rest in rests],
                 f"factor on the rest with each of {depth} repetitions",
                 "1",
             ),
             "absorbing": (
                 by_block,
-                absorbing,
+                [limit.absorbing for limit in limits],
                 "later tokens that attend only to themselves",
                 "1",
             ),
@@ -396,17 +406,39 @@ def depth_limit(
     )
 
 
-SELF = 1e-6  # rows of float32 attention sum to 1 within this
-ROUNDING = 1e-10  # a rest below this may be rounding error
+class _Limit(NamedTuple):
+    """Row n of ``(½(Λ + I))^k`` for k = 0, 1, …, split by its first token and later ones, and what predicts it."""
+
+    first_share: Float[Tensor, " depth"]
+    rest: Float[Tensor, " depth"]
+    predicted_rate: float
+    absorbing: int
+
+    @classmethod
+    def of(
+        cls,
+        pattern: Float[Tensor, "query key"],
+        row: Float[Tensor, "1 position"],
+        query: int,
+        depth: int,
+    ) -> "_Limit":
+        rows = torch.cat(list(sweep(row, [pattern] * depth, gain=0.5)))
+        rest = rows[:, 1:].sum(dim=-1)  # float32 rows sum to 1 only roughly
+        self_weight = pattern.diagonal()[1 : query + 1].double()
+        absorbs = self_weight > 1 - SELF
+        others = self_weight[~absorbs]
+        rate = (1 + others.max().item()) / 2 if len(others) else math.nan
+        return cls(rows[:, 0], rest, rate, int(absorbs.sum()))
 
 
-def _rate(rest: torch.Tensor) -> float:
+def _rate(rest: Float[Tensor, " depth"]) -> float:
     """The factor by which the rest shrinks in a step, over the last quarter of the steps above rounding error."""
     clear = int((rest > ROUNDING).sum())
     if clear < 4:
         return math.nan
-    start = clear - 1 - max(1, clear // 4)
-    return float((rest[clear - 1] / rest[start]) ** (1 / (clear - 1 - start)))
+    end = clear - 1
+    start = end - max(1, clear // 4)
+    return float((rest[end] / rest[start]) ** (1 / (end - start)))
 
 
 @measurement("attention_sinks")
@@ -449,12 +481,9 @@ def shares_beyond_uniform(
     run: Run, patterns: Mapping[int, Pattern]
 ) -> Float[Tensor, "block position"]:
     """The share of every token in every block, from the patterns of a run with one prompt."""
-    model, reach = run.model, windows(run.model, run.positions)
-    sinks = {block: learned_sink(model, block) is not None for block in patterns}
+    reach = windows(run.model, run.positions)
     totals = to_cpu([received(pattern) for pattern in patterns.values()])  # pyright: ignore[reportArgumentType]
-    return torch.stack(
-        [
-            beyond_uniform(t, reach[b], sinks[b])
-            for b, t in zip(patterns, totals, strict=True)
-        ]
-    )
+    shares: list[Tensor] = []
+    for block, total in zip(patterns, totals, strict=True):
+        shares.append(beyond_uniform(total, reach[block], has_sink(run, block)))
+    return torch.stack(shares)

@@ -33,7 +33,7 @@ from squashlens.records.provenance import provenance, with_provenance
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.forward import forward, log_probabilities
 from squashlens.run.run import Run
-from squashlens.theory.statistics.decay import ByDistance
+from squashlens.theory.statistics.laws import ByDistance
 
 ENDS, ANSWERS = ("low", "high"), ("target", "against")
 BY_QUERY = ("query", "layer", "position")

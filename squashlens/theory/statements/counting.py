@@ -15,11 +15,12 @@ from squashlens.theory.statements.statement import Statement, require_shape
 
 ORDERS = 8  # random token orders with which every layer is tested
 UNITS = 1000  # tolerance: units in the last place of the largest coordinate, in the dtype that layers return
+Layers = Sequence[Callable[[Tensor], Tensor]]
 
 
 @validated
 def proposition_b9(
-    layers: Sequence[Callable[[Tensor], Tensor]],
+    layers: Layers,
     symbols: Float[Tensor, "symbol d"],
     sequence: Sequence[int],
     *,
@@ -47,62 +48,58 @@ def proposition_b9(
         sequence from the first of them, and its right side is 0.
     """
     positive(times, "times", "a number of repeats")
-    if (
-        times < 2
-        or not sequence
-        or not all(0 <= symbol < len(symbols) for symbol in sequence)
-    ):
+    known = all(0 <= symbol < len(symbols) for symbol in sequence)
+    if times < 2 or not sequence or not known:
         given = f"times={times} of sequence={short_repr(sequence)} gives no second sequence."
         raise InputError(
             given,
             f"Use times= at least 2, and some symbols from 0 to {len(symbols) - 1}.",
         )
-    generator, fair = torch.Generator().manual_seed(seed), True
-
-    def through(chosen: list[int]) -> Float[Tensor, "position d"]:
-        """The tokens after the last layer; `fair` says whether every layer commutes with the random orders."""
-        nonlocal fair
-        tokens = symbols[chosen]
-        for layer in layers:
-            entered, tokens = tokens, layer(tokens)
-            require_shape(tokens, entered.shape, "A function in layers")
-            for _ in range(ORDERS):
-                order = torch.randperm(len(entered), generator=generator)
-                fair &= float(
-                    (layer(entered[order]) - tokens[order]).abs().max()
-                ) <= _rounding(tokens)
-        return tokens
-
-    first, longer = (
-        list(sequence),
-        [symbol for symbol in sequence for _ in range(times)],
-    )
-    few, many = through(first), through(longer)
-    of_kind = few[[first.index(symbol) for symbol in first + longer]]
-    left = float(distance(torch.cat([few, many]), of_kind, "linf").max())
-    premises = {
-        f"layers treat tokens alike, without mask and positions ({ORDERS} random orders)": fair
-    }
-    found = {
-        "tokens in the first": float(len(first)),
-        "tokens in the second": float(len(longer)),
-    }
+    generator = torch.Generator().manual_seed(seed)
+    short = torch.tensor(sequence)
+    long = short.repeat_interleave(times)
+    few, few_alike = _through(layers, symbols[short], generator)
+    many, many_alike = _through(layers, symbols[long], generator)
+    # Every token is compared with the first one of its symbol in the short sequence.
+    first_of_symbol = [sequence.index(symbol) for symbol in [*short, *long]]
+    left = float(distance(torch.cat([few, many]), few[first_of_symbol], "linf").max())
     shows = (
         f"these layers on one sequence and on the same with each symbol {times} times. Whether they treat tokens alike "
         f"was tested with {ORDERS} orders only"
     )
-    claim = "distance of equal symbols in both sequences = 0"
     return Statement(
         "Proposition B.9",
-        claim,
-        premises,
+        "distance of equal symbols in both sequences = 0",
+        {
+            f"layers treat tokens alike, without mask and positions ({ORDERS} random orders)": few_alike
+            and many_alike
+        },
         left,
         "=",
         0.0,
         left <= _rounding(many),
-        found,
+        {
+            "tokens in the first": float(len(short)),
+            "tokens in the second": float(len(long)),
+        },
         shows,
     )
+
+
+def _through(
+    layers: Layers, tokens: Float[Tensor, "position d"], generator: torch.Generator
+) -> tuple[Float[Tensor, "position d"], bool]:
+    """The tokens after the last layer, and whether every layer commutes with random orders of them."""
+    alike = True
+    for layer in layers:
+        after = layer(tokens)
+        require_shape(after, tokens.shape, "A function in layers")
+        for _ in range(ORDERS):
+            order = torch.randperm(len(tokens), generator=generator)
+            moved = float((layer(tokens[order]) - after[order]).abs().max())
+            alike &= moved <= _rounding(after)
+        tokens = after
+    return tokens, alike
 
 
 def _rounding(tokens: Float[Tensor, "position d"]) -> float:
@@ -139,29 +136,23 @@ def corollary_b10(
             f"y has {len(y)} coordinates and y_star has {len(y_star)}.",
             "Give two of equal width.",
         )
-    same = float(identical(y, y_star, dtype))
-    answers = [count(rows.to(dtype)) for rows in (y, y_star)]
-    if not all(isinstance(answer, Real) for answer in answers):
+    counted = count(y.to(dtype))
+    counted_star = count(y_star.to(dtype))
+    if not isinstance(counted, Real) or not isinstance(counted_star, Real):
         raise InputError(
-            f"count returned {short_repr(answers)}.", "It must return a whole number."
+            f"count returned {short_repr([counted, counted_star])}.",
+            "It must return a whole number.",
         )
-    wrong = sum(
-        answer != truth for answer, truth in zip(answers, (n, n + 1), strict=True)
-    )
-    claim, premises = (
-        "1 ≤ wrong counts among n and n + 1",
-        {f"y and y* are bit-identical in {dtype_name(dtype)}": same == 1},
-    )
-    found = {"count(y)": float(answers[0]), "count(y*)": float(answers[1])}
-    shows = "the stored bits of y and y*, and one way to read a count"
+    wrong = int(counted != n) + int(counted_star != n + 1)
+    same = float(identical(y, y_star, dtype)) == 1
     return Statement(
         "Corollary B.10",
-        claim,
-        premises,
+        "1 ≤ wrong counts among n and n + 1",
+        {f"y and y* are bit-identical in {dtype_name(dtype)}": same},
         1.0,
         "≤",
         float(wrong),
         wrong >= 1,
-        found,
-        shows,
+        {"count(y)": float(counted), "count(y*)": float(counted_star)},
+        "the stored bits of y and y*, and one way to read a count",
     )

@@ -24,7 +24,11 @@ from squashlens.theory.statements.squashing import (
 from squashlens.theory.statements.statement import Statement, Step
 
 SIZES = (10, 30, 100, 300, 1000, 3000, 10_000)
-SMALL, DEPTHS = (3, 5, 10, 20, 50), (100, 300, 1000, 3000, 10_000)
+LONGEST = SIZES[-1]
+SMALL = (3, 5, 10, 20, 50)
+LAYERS = (1, 2, 3, 5, 8)
+DEPTHS = (100, 300, 1000, 3000, 10_000)
+REPEATS = (2, 3, 5, 10, 30)
 
 
 @dataclass(frozen=True)
@@ -49,16 +53,17 @@ class Exhibit:
     @property
     def rows(self) -> tuple[Step, ...]:
         """Both sides of the statement at each of `at`."""
-        each = zip(self.at, self.kept, strict=False)
-        return self.kept[0].steps or tuple(
-            Step(at, one.left, one.right, one.holds) for at, one in each
+        if self.kept[0].steps:
+            return self.kept[0].steps
+        both = zip(self.at, self.kept, strict=True)
+        return tuple(
+            Step(at, statement.left, statement.right, statement.holds)
+            for at, statement in both
         )
 
 
 @validated
-def gallery(
-    seed: int = 0,
-) -> tuple[Exhibit, ...]:  # long because it lists every statement once
+def gallery(seed: int = 0) -> tuple[Exhibit, ...]:
     """Evaluate all statements in the paper's order, on random inputs drawn with `seed`, in float64.
 
     Args:
@@ -67,74 +72,24 @@ def gallery(
     Returns:
         One `Exhibit` for each statement.
     """
-    generator = torch.Generator().manual_seed(seed)
-
-    def drawn(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=generator, dtype=torch.float64)
-
-    def pattern(n: int) -> Tensor:
-        return _causal(4 * drawn(n, n)).softmax(dim=-1)
-
-    def alone(n: int) -> Tensor:
-        """A pattern in which one row attends only to itself."""
-        a = pattern(n)
-        a[n // 2] = torch.eye(n, dtype=torch.float64)[n // 2]
-        return a
-
-    long, values = drawn(SIZES[-1]), drawn(SIZES[-1], 3)
-    nearer = 0.1 / torch.arange(1, SIZES[-1] + 1, dtype=torch.float64).sqrt()
-
-    def b3(slope: float) -> Statement:
-        """Theorem B.3 for attention that is uniform, or decreases with distance."""
-        scores = -slope * torch.arange(SIZES[-1], -1, -1, dtype=torch.float64)
-        rows = [(scores[-n:].softmax(0), scores[-n - 1 :].softmax(0)) for n in SIZES]
-        return theorem_b3(rows, values, bound=3.0)
-
-    def b10(n: int, dtype: torch.dtype = torch.bfloat16) -> Statement:
-        """Corollary B.10 for representations that differ by about 1/n, and a read-out that is right if they differ."""
-        y = (
-            (values[:8, 0] + 1).bfloat16().double()
-        )  # a bfloat16 number, so that small changes round back to it
-
-        def count(rows: Tensor) -> int:
-            return round(n + 1000 * n * float((rows.double() - y).mean()))
-
-        return corollary_b10(y, y + 1e-3 / n, count, n, dtype=dtype)
-
-    chain, sequence, layers = pattern(20), drawn(12, 4) - 0.5, (1, 2, 3, 5, 8)
-
-    def path(many: int) -> Statement:
-        return theorem_51(
-            [pattern(12) for _ in range(many)],
-            sequence,
-            torch.tanh,
-            sigma=1.0,
-            betas=(1.0, 2.0, 0.5),
-        )
-
-    symbols, (w_q, w_k, w_v) = drawn(2, 8) - 0.5, 3 * (drawn(3, 8, 8) - 0.5)
-
-    def b9(times: int, mask: Callable[[Tensor], Tensor] = Tensor.clone) -> Statement:
-        """Proposition B.9 for two layers of one head of softmax attention with a residual connection."""
-
-        def layer(tokens: Tensor) -> Tensor:
-            scores = mask((tokens @ w_q) @ (tokens @ w_k).T / 8**0.5)
-            return tokens + scores.softmax(dim=-1) @ (tokens @ w_v)
-
-        return proposition_b9([layer, layer], symbols, [1, 0], times=times)
-
+    # The function is long because it lists every statement once.
+    draw = _Draw(seed)
+    long = draw.uniform(LONGEST)
+    values = draw.uniform(LONGEST, 3)
+    nearer = 0.1 / torch.arange(1, LONGEST + 1, dtype=torch.float64).sqrt()
+    # a bfloat16 number, so that small changes round back to it
+    y = (values[:8, 0] + 1).bfloat16().double()
+    chain = draw.pattern(20)
+    sequence = draw.uniform(12, 4) - 0.5
+    symbols = draw.uniform(2, 8) - 0.5
+    weights = 3 * (draw.uniform(3, 8, 8) - 0.5)
     return (
         Exhibit(
             theorem_51,
             "layers",
-            layers,
-            tuple(map(path, layers)),
-            theorem_51(
-                [lambda x: _causal(x @ x.T).softmax(dim=-1)],
-                3 * sequence,
-                torch.tanh,
-                sigma=1.0,
-            ),
+            LAYERS,
+            tuple(_path(draw, sequence, many) for many in LAYERS),
+            theorem_51([_of_tokens], 3 * sequence, torch.tanh, sigma=1.0),
             "attention is a softmax of the tokens",
         ),
         Exhibit(
@@ -142,7 +97,7 @@ def gallery(
             "n",
             SIZES,
             (lemma_b1(long[:-1], 0.5, 0.5, bound=1.0, lengths=SIZES),),
-            lemma_b1(0 * long[:-1], 0.0, math.log(SIZES[-1]), bound=1.0, lengths=SIZES),
+            lemma_b1(0 * long[:-1], 0.0, math.log(LONGEST), bound=1.0, lengths=SIZES),
             "the last entry grows as log n, and keeps half of the weight at the longest length",
         ),
         Exhibit(
@@ -157,15 +112,15 @@ def gallery(
             theorem_b3,
             "n",
             SIZES,
-            (b3(0.0),),
-            b3(2**-8),
+            (_b3(values, 0.0),),
+            _b3(values, 2**-8),
             "attention decreases with distance (ALiBi, slope 2⁻⁸), so the last token keeps its weight at every n",
         ),
         Exhibit(
             proposition_b4,
             "n",
             SIZES,
-            tuple(map(proposition_b4, SIZES)),
+            tuple(proposition_b4(n) for n in SIZES),
             proposition_b4(11),
             "n is odd",
         ),
@@ -173,16 +128,16 @@ def gallery(
             lemma_b6,
             "n",
             SMALL,
-            tuple(lemma_b6(pattern(n)) for n in SMALL),
-            lemma_b6(alone(10)),
+            tuple(lemma_b6(draw.pattern(n)) for n in SMALL),
+            lemma_b6(draw.alone(10)),
             "one row attends only to itself",
         ),
         Exhibit(
             lemma_b7,
             "n",
             SMALL,
-            tuple(lemma_b7(pattern(n), pattern(n)) for n in SMALL),
-            lemma_b7(pattern(10), 1.5 * pattern(10)),
+            tuple(lemma_b7(draw.pattern(n), draw.pattern(n)) for n in SMALL),
+            lemma_b7(draw.pattern(10), 1.5 * draw.pattern(10)),
             "the rows of one matrix sum to 1.5",
         ),
         Exhibit(
@@ -190,26 +145,92 @@ def gallery(
             "layers",
             DEPTHS,
             tuple(proposition_b8(chain, depth=depth) for depth in DEPTHS),
-            proposition_b8(alone(20)),
+            proposition_b8(draw.alone(20)),
             "one row attends only to itself, and keeps its mass",
         ),
         Exhibit(
             proposition_b9,
             "times",
-            (2, 3, 5, 10, 30),
-            tuple(map(b9, (2, 3, 5, 10, 30))),
-            b9(2, _causal),
+            REPEATS,
+            tuple(_b9(symbols, weights, times) for times in REPEATS),
+            _b9(symbols, weights, 2, _causal),
             "a causal mask",
         ),
         Exhibit(
             corollary_b10,
             "n",
             SIZES,
-            tuple(map(b10, SIZES)),
-            b10(10, torch.float64),
+            tuple(_b10(y, n) for n in SIZES),
+            _b10(y, 10, torch.float64),
             "y and y* are stored in float64, where they still differ",
         ),
     )
+
+
+@dataclass
+class _Draw:
+    """Random inputs, one after the other."""
+
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(self.seed)
+
+    def uniform(self, *shape: int) -> Tensor:
+        return torch.rand(*shape, generator=self.generator, dtype=torch.float64)
+
+    def pattern(self, n: int) -> Tensor:
+        return _causal(4 * self.uniform(n, n)).softmax(dim=-1)
+
+    def alone(self, n: int) -> Tensor:
+        """A pattern in which one row attends only to itself."""
+        pattern = self.pattern(n)
+        pattern[n // 2] = torch.eye(n, dtype=torch.float64)[n // 2]
+        return pattern
+
+
+def _path(draw: _Draw, sequence: Tensor, layers: int) -> Statement:
+    """Theorem 5.1 with constant patterns."""
+    patterns = [draw.pattern(len(sequence)) for _ in range(layers)]
+    betas = (1.0, 2.0, 0.5)
+    return theorem_51(patterns, sequence, torch.tanh, sigma=1.0, betas=betas)
+
+
+def _of_tokens(x: Tensor) -> Tensor:
+    """A pattern that depends on the tokens."""
+    return _causal(x @ x.T).softmax(dim=-1)
+
+
+def _b3(values: Tensor, slope: float) -> Statement:
+    """Theorem B.3 for attention that is uniform, or decreases with distance."""
+    scores = -slope * torch.arange(LONGEST, -1, -1, dtype=torch.float64)
+    rows = [(scores[-n:].softmax(0), scores[-n - 1 :].softmax(0)) for n in SIZES]
+    return theorem_b3(rows, values, bound=3.0)
+
+
+def _b9(
+    symbols: Tensor,
+    weights: Tensor,
+    times: int,
+    mask: Callable[[Tensor], Tensor] = Tensor.clone,
+) -> Statement:
+    """Proposition B.9 for two layers of one head of softmax attention with a residual connection."""
+    w_q, w_k, w_v = weights
+
+    def layer(tokens: Tensor) -> Tensor:
+        scores = mask((tokens @ w_q) @ (tokens @ w_k).T / 8**0.5)
+        return tokens + scores.softmax(dim=-1) @ (tokens @ w_v)
+
+    return proposition_b9([layer, layer], symbols, [1, 0], times=times)
+
+
+def _b10(y: Tensor, n: int, dtype: torch.dtype = torch.bfloat16) -> Statement:
+    """Corollary B.10 for representations that differ by about 1/n, and a read-out that is right if they differ."""
+
+    def count(rows: Tensor) -> int:
+        return round(n + 1000 * n * float((rows.double() - y).mean()))
+
+    return corollary_b10(y, y + 1e-3 / n, count, n, dtype=dtype)
 
 
 def _causal(scores: Tensor) -> Tensor:

@@ -49,31 +49,24 @@ def lemma_b1(
     >>> lemma_b1(torch.rand(99), 0.5, 0.2, bound=1.0).verdict
     'consistent'
     """
-    entries, found = (
-        torch.cat([a.double(), torch.tensor([b, c], dtype=torch.float64)]),
-        dict[str, float](),
-    )
+    entries = torch.cat([a.double(), torch.tensor([b, c], dtype=torch.float64)])
     steps: list[Step] = []
+    weights: dict[str, float] = {}
     for n in check_lengths(lengths, len(a) + 1):
-        x, star = (
-            torch.cat([entries[: n - 1], entries[k:]]).log_softmax(dim=0)
-            for k in (-1, -2)
-        )
+        before = entries[: n - 1]
+        log_x = torch.cat([before, entries[-1:]]).log_softmax(dim=0)
+        log_star = torch.cat([before, entries[-2:]]).log_softmax(dim=0)
         # As a product, since the difference of nearly equal numbers is rounding; in logarithms, which do not underflow.
-        gap, right = float(x[-1] + star[-2]), 2 * bound - math.log(n)
-        steps.append(
-            Step(
-                n, _exp(gap), _exp(right), gap <= right + 8 * EPS * max(1.0, abs(right))
-            )
-        )
-        found = {
-            "softmax(x)_n": _exp(float(x[-1])),
-            "softmax(x*)_{n+1}": _exp(float(star[-1])),
-        }
+        log_gap = float(log_x[-1] + log_star[-2])
+        log_right = 2 * bound - math.log(n)
+        slack = 8 * EPS * max(1.0, abs(log_right))
+        holds = log_gap <= log_right + slack
+        steps.append(Step(n, _exp(log_gap), _exp(log_right), holds))
+        weights["softmax(x)_n"] = _exp(float(log_x[-1]))
+        weights["softmax(x*)_{n+1}"] = _exp(float(log_star[-1]))
     claim = "0 < softmax(x)_n − softmax(x*)_{n+1} ≤ e^{2M}/n → 0"
-    return _of_a_limit(
-        "Lemma B.1", claim, _bounded(entries, bound), steps, found, most=1.0
-    )
+    premises = _bounded(entries, bound)
+    return _of_a_limit("Lemma B.1", claim, premises, steps, weights, most=1.0)
 
 
 @validated
@@ -107,28 +100,27 @@ def lemma_b2(
             f"x has {len(x)} entries and x_star has {len(x_star)}.",
             "Give two sequences of equal length.",
         )
-    x, x_star = x.double(), x_star.double()
-    chosen, apart = check_lengths(lengths, len(x)), (x - x_star).abs()
-    largest = [
-        float(part.max()) for part in apart[: chosen[-1]].tensor_split(chosen[:-1])
-    ]
-    steps = []
+    x = x.double()
+    x_star = x_star.double()
+    chosen = check_lengths(lengths, len(x))
+    differences = (x - x_star).abs()
+    steps: list[Step] = []
     for n in chosen:
-        left, mean = (
-            float(total_variation(x[:n].softmax(dim=0), x_star[:n].softmax(dim=0))),
-            float(apart[:n].mean()),
-        )
+        left = float(total_variation(x[:n].softmax(dim=0), x_star[:n].softmax(dim=0)))
+        mean = float(differences[:n].mean())
         right = 2 * _exp(2 * bound) * mean if mean else 0.0
         steps.append(Step(n, left, right, left <= right + n * EPS))
-    claim, premises = (
-        "δ(y, y*) ≤ 2 e^{2M} mean|x − x*| → 0",
-        _bounded(torch.cat([x, x_star]), bound),
-    )
+    between_lengths = differences[: chosen[-1]].tensor_split(chosen[:-1])
+    largest = [float(part.max()) for part in between_lengths]
+    premises = _bounded(torch.cat([x, x_star]), bound)
     premises["differences decrease from each length to the next"] = decays(
         chosen, largest
     )
-    found = {f"largest difference up to n = {chosen[0]}": largest[0]}
-    found["largest difference of the last step"] = largest[-1]
+    found = {
+        f"largest difference up to n = {chosen[0]}": largest[0],
+        "largest difference of the last step": largest[-1],
+    }
+    claim = "δ(y, y*) ≤ 2 e^{2M} mean|x − x*| → 0"
     return _of_a_limit("Lemma B.2", claim, premises, steps, found, most=2.0)
 
 
@@ -146,9 +138,8 @@ def _exp(x: float) -> float:
     return math.inf if x > 709 else math.exp(x)
 
 
-Rows = tuple[
-    Float[Tensor, " _"], Float[Tensor, " _"]
-]  # weights over n and over n + 1 tokens
+# Weights over n and over n + 1 tokens.
+Rows = tuple[Float[Tensor, " _"], Float[Tensor, " _"]]
 
 
 @validated
@@ -180,41 +171,46 @@ def theorem_b3(
     'consistent'
     """
     sizes = check_lengths([len(row) for row, _ in rows], len(values))
+    star_sizes = [len(star) for _, star in rows]
     if (
         len(values) > sizes[-1]
         or not values.shape[1]
-        or any(len(star) != len(row) + 1 for row, star in rows)
+        or star_sizes != [n + 1 for n in sizes]
     ):
         raise InputError(
-            f"{sizes} and {[len(star) for _, star in rows]} weights do not match values of {tuple(values.shape)}.",
+            f"{sizes} and {star_sizes} weights do not match values of {tuple(values.shape)}.",
             "Give n and n + 1 weights at each length, and values (position, d) for the last n.",
         )
-    values, norms = values.double(), values.double().abs().sum(dim=-1)
-    apart = [
-        (float(total_variation(row.double(), star[:-1].double())), float(star[-1]))
-        for row, star in rows
-    ]
-    together, steps = [delta + own for delta, own in apart], []
-    for n, (row, star), most in zip(sizes, rows, together, strict=True):
-        z, z_star = (
-            row.double() @ values[:n],
-            star.double() @ torch.cat([values[:n], values[n - 1 : n]]),
-        )
-        left, right = float(distance(z, z_star, "l1")), float(norms[:n].max()) * most
+    values = values.double()
+    norms = values.abs().sum(dim=-1)
+    are_distributions = True
+    delta = self_weight = 0.0
+    moved: list[float] = []  # δ + α*_{n+1,n+1} at each length
+    steps: list[Step] = []
+    for n, (row, star) in zip(sizes, rows, strict=True):
+        # in their own dtype, which determines the rounding of row sums
+        are_distributions &= distributions(row) and distributions(star)
+        row = row.double()
+        star = star.double()
+        z = row @ values[:n]
+        z_star = star @ torch.cat([values[:n], values[n - 1 : n]])
+        delta = float(total_variation(row, star[:-1]))
+        self_weight = float(star[-1])
+        moved.append(delta + self_weight)
+        left = float(distance(z, z_star, "l1"))
+        right = float(norms[:n].max()) * moved[-1]
         steps.append(Step(n, left, right, left <= right + ROUNDING * max(1.0, right)))
     premises = {
-        "attention rows are distributions": all(
-            distributions(one) for pair in rows for one in pair
-        ),
+        "attention rows are distributions": are_distributions,
         f"‖v_i‖₁ ≤ {bound:g} < ∞": float(norms.max()) <= bound < math.inf,
         "positional information decays (δ + α* decreases from each length to the next)": decays(
-            sizes, together
+            sizes, moved
         ),
     }
     found = {
-        "δ": apart[-1][0],
-        "α*_{n+1,n+1}": apart[-1][1],
-        f"δ + α* at n = {sizes[0]}": together[0],
+        "δ": delta,
+        "α*_{n+1,n+1}": self_weight,
+        f"δ + α* at n = {sizes[0]}": moved[0],
     }
     shows = (
         f"the inequality for one layer at {len(sizes)} lengths from {sizes[0]:,} to {sizes[-1]:,}, and whether a side "
@@ -239,14 +235,12 @@ def proposition_b4(n: int) -> Statement:
     """
     positive(n, "n", "a number of entries", most=10**8)
     x = torch.arange(1, n + 1, dtype=torch.float64) % 2
-    left, right = (
-        float(total_variation(x.softmax(dim=0), (1 - x).softmax(dim=0))),
-        2 * (math.e - 1) / (math.e + 1),
-    )
-    claim, holds = "δ(y, y*) = 2(e − 1)/(e + 1)", abs(left - right) <= (8 + n) * EPS
-    return Statement(
-        "Proposition B.4", claim, {"n is even": n % 2 == 0}, left, "=", right, holds
-    )
+    left = float(total_variation(x.softmax(dim=0), (1 - x).softmax(dim=0)))
+    right = 2 * (math.e - 1) / (math.e + 1)
+    premises = {"n is even": n % 2 == 0}
+    holds = abs(left - right) <= (8 + n) * EPS
+    claim = "δ(y, y*) = 2(e − 1)/(e + 1)"
+    return Statement("Proposition B.4", claim, premises, left, "=", right, holds)
 
 
 def _of_a_limit(
@@ -259,24 +253,11 @@ def _of_a_limit(
     most: float = math.inf,
 ) -> Statement:
     """The statement that both sides tend to 0, from their values at some lengths; no left side exceeds `most`."""
-    last, lengths = steps[-1], [step.at for step in steps]
-    decreases = decays(lengths, [s.left for s in steps]) or decays(
-        lengths, [min(s.right, most) for s in steps]
-    )
-    empty, holds = (
-        sum(step.right >= most for step in steps),
-        all(step.holds for step in steps),
-    )
-    shows = shows or (
-        f"the inequality at {len(steps)} lengths from {lengths[0]:,} to {last.at:,}, which is proved, so only an "
-        "arithmetic error can break it"
-        + (
-            f" (at {empty} of them its right side is at least {most:g}, so it says nothing)"
-            if empty
-            else ""
-        )
-        + "; and whether a side decreases at each of these lengths. No finite check proves a limit"
-    )
+    last = steps[-1]
+    lengths = [step.at for step in steps]
+    lefts = [step.left for step in steps]
+    rights = [min(step.right, most) for step in steps]
+    decreases = decays(lengths, lefts) or decays(lengths, rights)
     return Statement(
         name,
         claim,
@@ -284,12 +265,26 @@ def _of_a_limit(
         last.left,
         "≤",
         last.right,
-        holds,
+        all(step.holds for step in steps),
         found,
-        shows,
+        shows or _shown_of_a_limit(steps, most),
         tuple(steps),
         decreases,
     )
+
+
+def _shown_of_a_limit(steps: Sequence[Step], most: float) -> str:
+    """What the inequality at some lengths shows; it says nothing where the right side is at least `most`."""
+    first = steps[0]
+    last = steps[-1]
+    shows = (
+        f"the inequality at {len(steps)} lengths from {first.at:,} to {last.at:,}, which is proved, so only an "
+        "arithmetic error can break it"
+    )
+    silent = sum(step.right >= most for step in steps)
+    if silent:
+        shows += f" (at {silent} of them its right side is at least {most:g}, so it says nothing)"
+    return f"{shows}; and whether a side decreases at each of these lengths. No finite check proves a limit"
 
 
 FEWEST = 4  # lengths: three steps, so that a single drop before or after a constant part is not taken for a trend
@@ -303,15 +298,16 @@ def check_lengths(lengths: Sequence[int] | None, longest: int) -> list[int]:
     """The lengths, or by default five up to `longest`, evenly spaced on a logarithmic axis over at most two decades."""
     if lengths is None:
         first = max(1, longest // 100)
-        lengths = sorted(
-            {round(first * (longest / first) ** (k / 4)) for k in range(5)}
-        )
-    few = (
+        ratio = longest / first
+        lengths = sorted({round(first * ratio ** (k / 4)) for k in range(5)})
+    increasing = all(shorter < longer for shorter, longer in pairwise(lengths))
+    if (
         len(lengths) < FEWEST
         or lengths[0] < 1
-        or any(a >= b for a, b in pairwise(lengths))
-    )
-    if few or not SPAN * lengths[0] <= lengths[-1] <= longest:
+        or not increasing
+        or lengths[-1] < SPAN * lengths[0]
+        or lengths[-1] > longest
+    ):
         raise InputError(
             f"lengths={list(lengths)} are too few, too close or too long to show a limit.",
             f"Give at least {FEWEST} increasing lengths from 1 to {longest}, the last at least {SPAN} times the first.",
@@ -325,9 +321,9 @@ def decays(lengths: Sequence[int], values: Sequence[float]) -> bool:
     Every step must have ``x_{i+1} ≤ x_i (log(n_i + 1)/log(n_{i+1} + 1))^½``. 1/√n, 1/log n, 1/n, exponentials and zeros
     pass. Constants, series that level off, increase or return to an earlier size, NaN and infinity do not pass.
     """
-    if not all(0 <= value < math.inf for value in values):
+    sizes = torch.tensor(values, dtype=torch.float64)
+    if not bool((sizes >= 0).all() and sizes.isfinite().all()):
         return False
-    steps = zip(pairwise(lengths), pairwise(values), strict=True)
-    return all(
-        b <= a * (math.log(n + 1) / math.log(m + 1)) ** RATE for (n, m), (a, b) in steps
-    )
+    logs = torch.tensor(lengths, dtype=torch.float64).log1p()
+    most = sizes[:-1] * (logs[:-1] / logs[1:]) ** RATE
+    return bool((sizes[1:] <= most).all())

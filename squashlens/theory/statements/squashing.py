@@ -7,6 +7,7 @@ use `squashlens.certified_bound`.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -15,8 +16,8 @@ from torch import Tensor
 from squashlens._typing import positive
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.theory.bounds.path_sums import sweep
 from squashlens.theory.norms import spectral_norms
+from squashlens.theory.path_sums import sweep
 from squashlens.theory.statements.statement import (
     Statement,
     distributions,
@@ -72,98 +73,110 @@ def theorem_51(
             f"betas={betas!r} or sigma={sigma!r} is not allowed.",
             "Give positive betas, and sigma >= 0.",
         )
-    v, (first, second, third) = tokens.double(), betas
+    beta1, beta2, beta3 = betas
+    v = tokens.double()
     require_shape(mlp(v), v.shape, "mlp")
-    output, patterns, slopes, premises = _forward(attention, v, mlp, first, second)
+    blocks: list[_Block] = []
+    stream = v
+    for given in attention:
+        blocks.append(_Block.at(stream, given, mlp, beta1, beta2))
+        stream = blocks[-1].output
 
     def last(now: Tensor) -> Tensor:
         for block in attention:
-            now = (
-                now + (block(now) if callable(block) else block).double() @ now / first
-            )
-            now = now + mlp(now / second)
-        return now[-1] / third
+            pattern = block(now) if callable(block) else block
+            now = now + pattern.double() @ now / beta1
+            now = now + mlp(now / beta2)
+        return now[-1] / beta3
 
+    # (coordinate out, token in, coordinate in) → one block of the Jacobian for each token
     jacobian = _norms(torch.func.jacrev(last)(v).detach().transpose(0, 1))
     row = torch.eye(len(v), dtype=torch.float64)[-1]
+    top_down = [block.pattern for block in reversed(blocks)]
     *_, product = sweep(
-        row, reversed(patterns), attention_scale=1 / first, gain=sigma / second + 1
+        row, top_down, attention_scale=1 / beta1, gain=sigma / beta2 + 1
     )
-    bound = product / third
-    ratio = torch.where(
-        bound > 0, jacobian / bound, torch.where(jacobian > 0, torch.inf, jacobian)
-    )
-    worst, finite = (
-        float(ratio.max()),
-        all(bool(one.isfinite().all()) for one in (v, output, jacobian)),
-    )
+    bound = product / beta3
+    without_bound = torch.where(jacobian > 0, torch.inf, jacobian)
+    ratio = torch.where(bound > 0, jacobian / bound, without_bound)
+    worst = float(ratio.max())
+    slope = max(block.slope for block in blocks)
+    finite = [v.isfinite().all(), stream.isfinite().all(), jacobian.isfinite().all()]
     premises = {
-        "everything is finite": finite,
-        **premises,
-        f"‖ψ'‖ ≤ {sigma:g}": max(slopes) <= sigma * (1 + ROUNDING),
+        "everything is finite": all(map(bool, finite)),
+        "attention rows are distributions": all(block.stochastic for block in blocks),
+        "attention is causal": all(block.causal for block in blocks),
+        "attention does not depend on the tokens": all(b.constant for b in blocks),
+        "ψ acts on each token by itself": all(block.local for block in blocks),
+        f"‖ψ'‖ ≤ {sigma:g}": slope <= sigma * (1 + ROUNDING),
     }
-    found = {"largest ‖ψ'‖": max(slopes), "least Jacobian ÷ bound": float(ratio.min())}
-    found["share of the bound on the first token"] = float(bound[0] / bound.sum())
-    claim = "max_i ‖∂y_n/∂v_i‖ ÷ path bound ≤ 1"
-    shows = f"the Jacobian and the bound at all {len(v)} positions of one input; ‖ψ'‖ is measured at the forward pass"
+    found = {
+        "largest ‖ψ'‖": slope,
+        "least Jacobian ÷ bound": float(ratio.min()),
+        "share of the bound on the first token": float(bound[0] / bound.sum()),
+    }
     return Statement(
         "Theorem 5.1",
-        claim,
+        "max_i ‖∂y_n/∂v_i‖ ÷ path bound ≤ 1",
         premises,
         worst,
         "≤",
         1.0,
         worst <= 1 + ROUNDING,
         found,
-        shows,
+        f"the Jacobian and the bound at all {len(v)} positions of one input; ‖ψ'‖ is measured at the forward pass",
     )
 
 
-def _forward(
-    attention: Sequence[Attention],
-    v: Tensor,
-    mlp: Callable[[Tensor], Tensor],
-    first: float,
-    second: float,
-) -> tuple[Tensor, list[Tensor], list[float], dict[str, bool]]:
-    """The output for v, each block's pattern and largest ‖ψ'‖, and the premises, with β₁ = `first`, β₂ = `second`."""
-    n, patterns, slopes = len(v), list[Tensor](), list[float]()
-    distributed = constant = local = True
-    for block in attention:
-        given = block(v) if callable(block) else block
+@dataclass(frozen=True)
+class _Block:
+    """One block of the paper's model at one input: what it computes there, and what the theorem assumes of it."""
+
+    pattern: Float[Tensor, "query key"]
+    output: Float[Tensor, "position d"]
+    slope: float  # the largest ‖ψ'‖ of a token
+    stochastic: bool
+    causal: bool
+    constant: bool
+    local: bool
+
+    @classmethod
+    def at(
+        cls,
+        v: Float[Tensor, "position d"],
+        attention: Attention,
+        mlp: Callable[[Tensor], Tensor],
+        beta1: float,
+        beta2: float,
+    ) -> "_Block":
+        """The block ``z = Λ v/β₁ + v`` and ``v' = ψ(z/β₂) + z``, with ψ' at z/β₂."""
+        n = len(v)
+        given = attention(v) if callable(attention) else attention
         require_shape(given, (n, n), "A function in attention")
-        distributed &= distributions(
-            given.detach()
-        )  # in its own dtype, which determines the rounding of row sums
-        constant &= not (callable(block) and bool(torch.func.jacrev(block)(v).any()))
-        patterns.append(given.detach().double())
-        z = v + patterns[-1] @ v / first
-        slope = torch.func.jacrev(mlp)(
-            z / second
-        ).detach()  # token out, coordinate out, token in, coordinate in
-        own = slope[range(n), :, range(n)]
-        local &= bool(slope.abs().sum() <= own.abs().sum() * (1 + ROUNDING))
-        slopes.append(float(_norms(own).max()))
-        v = (z + mlp(z / second)).detach()
-    premises = {
-        "attention rows are distributions": distributed,
-        "attention is causal": not any(
-            bool(pattern.triu(1).any()) for pattern in patterns
-        ),
-        "attention does not depend on the tokens": constant,
-        "ψ acts on each token by itself": local,
-    }
-    return v, patterns, slopes, premises
+        pattern = given.detach().double()
+        z = v + pattern @ v / beta1
+        # (token out, coordinate out, token in, coordinate in)
+        derivative = torch.func.jacrev(mlp)(z / beta2).detach()
+        of_own_token = derivative[range(n), :, range(n)]
+        of_all_tokens = derivative.abs().sum()
+        depends = callable(attention) and bool(torch.func.jacrev(attention)(v).any())
+        return cls(
+            pattern=pattern,
+            output=(z + mlp(z / beta2)).detach(),
+            slope=float(_norms(of_own_token).max()),
+            # in its own dtype, which determines the rounding of row sums
+            stochastic=distributions(given.detach()),
+            causal=not bool(pattern.triu(1).any()),
+            constant=not depends,
+            local=bool(of_all_tokens <= of_own_token.abs().sum() * (1 + ROUNDING)),
+        )
 
 
 def _norms(blocks: Float[Tensor, "position out in"]) -> Float[Tensor, " position"]:
     """Spectral norms; NaN for all blocks if any entry is not finite."""
-    finite = bool(blocks.isfinite().all())
-    return (
-        spectral_norms(blocks)
-        if finite
-        else torch.full((len(blocks),), torch.nan, dtype=torch.float64)
-    )
+    if not bool(blocks.isfinite().all()):
+        return torch.full((len(blocks),), torch.nan, dtype=torch.float64)
+    return spectral_norms(blocks)
 
 
 @validated
@@ -180,16 +193,18 @@ def lemma_b6(pattern: Float[Tensor, "query key"]) -> Statement:
     >>> print(lemma_b6(torch.tensor([[1.0, 0.0], [0.5, 0.5]])))
     Lemma B.6: 1 = 1, holds
     """
-    a, slack, premises = _square(pattern), rounding(pattern), _of_a_chain(pattern)
+    a = _square(pattern)
+    slack = rounding(pattern)
+    premises = _of_a_chain(pattern)
     # A weight of 0.999999997 is 1 in float32, but the rest of its row shows that it is less than 1.
     ones = (a.diagonal() >= 1 - slack) & (_off_diagonal(a) == 0)
-    multiplicity, largest = math.nan, math.nan
+    multiplicity = math.nan
+    largest = math.nan
     if premises["triangular"]:
-        multiplicity, largest = float(ones.sum()), float(a.diagonal().max())
-    claim, holds = (
-        "multiplicity of the eigenvalue 1 = 1",
-        multiplicity == 1 and abs(largest - 1) <= slack,
-    )
+        multiplicity = float(ones.sum())
+        largest = float(a.diagonal().max())
+    holds = multiplicity == 1 and abs(largest - 1) <= slack
+    claim = "multiplicity of the eigenvalue 1 = 1"
     found = {"largest eigenvalue": largest}
     return Statement("Lemma B.6", claim, premises, multiplicity, "=", 1.0, holds, found)
 
@@ -220,21 +235,18 @@ def lemma_b7(
             "Give two of equal size.",
         )
     product = _square(first) @ _square(second)
-    parts = [(product.sum(dim=-1) - 1).abs(), -product, product.triu(1).abs()]
-    off, allowed = (
-        max(float(part.max()) for part in parts),
-        rounding(first) + rounding(second),
-    )
-    both = (("A", first), ("B", second))
-    premises = {
-        f"{name}: {premise}": true
-        for name, m in both
-        for premise, true in _stochastic(m).items()
-    }
+    row_sums_off = (product.sum(dim=-1) - 1).abs().max()
+    above_diagonal = product.triu(1).abs().max()
+    most_negative = -product.min()
+    off = float(torch.stack([row_sums_off, above_diagonal, most_negative]).max())
+    allowed = rounding(first) + rounding(second)
+    premises: dict[str, bool] = {}
+    for name, matrix in (("A", first), ("B", second)):
+        for premise, is_true in _stochastic(matrix).items():
+            premises[f"{name}: {premise}"] = is_true
     claim = "AB is triangular and row-stochastic"
-    return Statement(
-        "Lemma B.7", claim, premises, off, "≤", allowed, off <= allowed * (1 + allowed)
-    )
+    holds = off <= allowed * (1 + allowed)
+    return Statement("Lemma B.7", claim, premises, off, "≤", allowed, holds)
 
 
 @validated
@@ -273,50 +285,39 @@ def proposition_b8(
             f"size {len(a)} and depth={depth} show no rate.",
             "Give at least two tokens and two layers.",
         )
-    stays = torch.log1p(
-        -_off_diagonal(a)[1:] / 2
-    )  # log of (1 + α_ii)/2, accurate for α_ii near 1
-    below = a[1:, 1:].tril(-1) / 2
-    log_mass, factor = _log_mass(below + stays.exp().diag(), depth)
-    log_rate = float(stays.max())
-    found, bound = (
-        log_mass / depth,
-        min(
-            0.0, _log_bound(log_rate, float(below.sum(dim=-1).max()), len(below), depth)
-        ),
-    )
-    slack = ROUNDING + rounding(
-        pattern
-    )  # for each layer, since rows sum to 1 only up to rounding
-    claim, premises = (
-        "mass^{1/L} ≤ (Σ_k C(L, k) λ^{L−k} ν^k)^{1/L} → λ",
-        _of_a_chain(pattern),
-    )
-    holds = log_rate < 0 and log_rate - slack <= found <= bound + slack
-    more = {
+    # log of (1 + α_ii)/2 for i > 1, accurate for α_ii near 1
+    log_stays = torch.log1p(-_off_diagonal(a)[1:] / 2)
+    log_rate = float(log_stays.max())
+    below = a[1:, 1:].tril(-1) / 2  # N
+    nu = float(below.sum(dim=-1).max())
+    log_mass, last_factor = _log_mass(below + log_stays.exp().diag(), depth)
+    log_left = log_mass / depth
+    log_right = min(0.0, _log_bound(log_rate, nu, len(below), depth))
+    # for each layer, since rows sum to 1 only up to rounding
+    slack = ROUNDING + rounding(pattern)
+    holds = log_rate < 0 and log_rate - slack <= log_left <= log_right + slack
+    found = {
         "λ": math.exp(log_rate),
-        "factor of the last layer": factor,
+        "factor of the last layer": last_factor,
         "log of the mass elsewhere": log_mass,
+        "rows that share λ": float((log_stays >= log_rate - ROUNDING).sum()),
     }
-    more["rows that share λ"] = float((stays >= log_rate - ROUNDING).sum())
     return Statement(
         "Proposition B.8",
-        claim,
-        premises,
-        math.exp(found),
+        "mass^{1/L} ≤ (Σ_k C(L, k) λ^{L−k} ν^k)^{1/L} → λ",
+        _of_a_chain(pattern),
+        math.exp(log_left),
         "≤",
-        math.exp(bound),
+        math.exp(log_right),
         holds,
-        more,
+        found,
     )
 
 
 def _log_mass(block: Float[Tensor, "query key"], depth: int) -> tuple[float, float]:
     """The logarithm of the largest row sum of ``block^depth``, and the factor of the last multiplication."""
-    mass, sizes = (
-        torch.ones(len(block), dtype=torch.float64),
-        torch.zeros(depth, dtype=torch.float64),
-    )
+    mass = torch.ones(len(block), dtype=torch.float64)
+    sizes = torch.zeros(depth, dtype=torch.float64)
     for layer in range(depth):  # rescaled to size 1: 0.75³⁰⁰⁰ underflows in float64
         mass = block @ mass
         sizes[layer] = mass.max()
@@ -327,12 +328,9 @@ def _log_mass(block: Float[Tensor, "query key"], depth: int) -> tuple[float, flo
 def _log_bound(log_rate: float, nu: float, tokens: int, depth: int) -> float:
     """The logarithm of Σ_{k<tokens} C(L, k) λ^{L−k} ν^k, divided by L."""
     k = torch.arange(min(tokens, depth + 1), dtype=torch.float64)
-    choose = math.lgamma(depth + 1) - (k + 1).lgamma() - (depth - k + 1).lgamma()
-    terms = (
-        choose
-        + (depth - k) * log_rate
-        + torch.special.xlogy(k, torch.tensor(nu, dtype=torch.float64))
-    )
+    log_choose = math.lgamma(depth + 1) - (k + 1).lgamma() - (depth - k + 1).lgamma()
+    log_nu = torch.special.xlogy(k, torch.tensor(nu, dtype=torch.float64))
+    terms = log_choose + (depth - k) * log_rate + log_nu
     return float(terms.logsumexp(dim=0)) / depth
 
 

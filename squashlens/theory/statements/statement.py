@@ -61,18 +61,14 @@ class Statement:
             return "premise violated"
         if not self.holds:
             return "fails"
-        return (
-            "holds"
-            if self.limit is None
-            else "consistent"
-            if self.limit
-            else "undecided"
-        )
+        if self.limit is None:
+            return "holds"
+        return "consistent" if self.limit else "undecided"
 
     def __str__(self) -> str:
+        text = f"{self.name}: {self.left:.6g} {self.relation} {self.right:.6g}, {self.verdict}"
         broken = [premise for premise, true in self.premises.items() if not true]
-        why = f" ({'; '.join(broken)})" if broken else ""
-        return f"{self.name}: {self.left:.6g} {self.relation} {self.right:.6g}, {self.verdict}{why}"
+        return f"{text} ({'; '.join(broken)})" if broken else text
 
 
 def rounding(rows: Tensor) -> float:
@@ -87,7 +83,8 @@ def rounding(rows: Tensor) -> float:
 def distributions(rows: Tensor) -> bool:
     """Whether every row is a distribution: no negative entry, and the sum 1 up to rounding."""
     off = (rows.double().sum(dim=-1) - 1).abs()
-    return bool((rows >= 0).all()) and bool((off <= rounding(rows)).all())
+    are_weights = (rows >= 0).all() & (off <= rounding(rows)).all()
+    return bool(are_weights)
 
 
 def require_shape(given: object, shape: tuple[int, ...], what: str) -> None:

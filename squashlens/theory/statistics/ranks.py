@@ -38,11 +38,14 @@ def clustered(
     """
     values = values.detach().cpu().double()
     known = ~values.isnan()
-    n, mean = known.sum(dim=-1), values.nanmean(dim=-1)
-    totals, counts = torch.where(known, values - mean[..., None], 0.0), known.double()
+    n = known.sum(dim=-1)
+    mean = values.nanmean(dim=-1)
+    totals = torch.where(known, values - mean[..., None], 0.0)
+    counts = known.double()
     if clusters is not None:
         members = functional.one_hot(clusters).double()  # (value, cluster)
-        totals, counts = totals @ members, counts @ members
+        totals = totals @ members
+        counts = counts @ members
     many = (counts > 0).sum(dim=-1)
     variance = many.double() / (many - 1) * totals.square().sum(dim=-1) / n**2
     return Clustered(mean, n, many, torch.where(many > 1, variance, torch.nan))
@@ -86,22 +89,23 @@ def noise_ceiling(
     Source: Spearman 1910; Brown 1910.
     """
     generator = torch.Generator().manual_seed(seed % 2**63)
-    held = [one.double() for one in draws if len(one) > 1]
-    halves = torch.empty(2, splits, len(held), dtype=torch.float64)
-    for outcome, one in enumerate(held):
+    outcomes = [values.double() for values in draws if len(values) > 1]
+    first_half = torch.empty(splits, len(outcomes), dtype=torch.float64)
+    second_half = torch.empty_like(first_half)
+    for outcome, values in enumerate(outcomes):
         for split in range(splits):
-            order = one[torch.randperm(len(one), generator=generator)]
-            halves[:, split, outcome] = torch.stack(
-                [order[::2].mean(), order[1::2].mean()]
-            )
-    r = float(association(halves[0], halves[1]).rho.nanmean())
+            shuffled = values[torch.randperm(len(values), generator=generator)]
+            first_half[split, outcome] = shuffled[::2].mean()
+            second_half[split, outcome] = shuffled[1::2].mean()
+    r = float(association(first_half, second_half).rho.nanmean())
     return math.sqrt(2 * r / (1 + r)) if r >= 0 else math.nan
 
 
 def wilson(share: np.ndarray | float, of: int) -> tuple[np.ndarray, np.ndarray]:
     """Wilson's 95 % interval of a share of `of` items."""
-    middle, weight = (share + Z**2 / (2 * of)) / (1 + Z**2 / of), Z / (1 + Z**2 / of)
-    half = weight * np.sqrt(share * (1 - share) / of + Z**2 / (4 * of**2))
+    middle = (share + Z**2 / (2 * of)) / (1 + Z**2 / of)
+    error = np.sqrt(share * (1 - share) / of + Z**2 / (4 * of**2))
+    half = Z / (1 + Z**2 / of) * error
     return np.clip(middle - half, 0, 1), np.clip(middle + half, 0, 1)
 
 
@@ -117,19 +121,15 @@ def share_interval(
     Source: Korn and Graubard 1998, Survey Methodology 24.
     """
     share, n, many, variance = clustered(right, clusters)
-    certain = (share == 0) | (share == 1)
-    worth = (
-        share
-        * (1 - share)
-        / variance
-        * n.double()
-        / (n - 1)
-        * (_student(n) / _student(many)).square()
-    )
-    size = torch.where(certain, many, torch.minimum(worth, n))
-    size, ones = size.numpy(), (share * size).numpy()
+    # n/deff with deff = var ÷ (p (1 − p)/(n − 1)), and the quotient of Student's t
+    of_design = share * (1 - share) / variance * n.double() / (n - 1)
+    of_student = (_student(n) / _student(many)).square()
+    independent = torch.minimum(of_design * of_student, n)
+    size = torch.where((share == 0) | (share == 1), many, independent).numpy()
+    ones = share.numpy() * size
     tail = (1 - LEVEL) / 2
     low = special.betaincinv(np.where(ones > 0, ones, 1), size - ones + 1, tail)
     high = special.betaincinv(ones + 1, np.where(ones < size, size - ones, 1), 1 - tail)
-    low, high = np.where(share == 0, 0.0, low), np.where(share == 1, 1.0, high)
+    low = np.where(share == 0, 0.0, low)
+    high = np.where(share == 1, 1.0, high)
     return share, torch.from_numpy(low), torch.from_numpy(high)

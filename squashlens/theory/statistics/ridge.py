@@ -2,9 +2,8 @@
 
 import numpy as np
 
-PENALTIES = np.logspace(
-    -3, 6, 19
-)  # candidates; each target gets the one with the least leave-one-out error
+# Candidates; each target gets the one with the least leave-one-out error.
+PENALTIES = np.logspace(-3, 6, 19)
 
 
 def ridge(features: np.ndarray, targets: np.ndarray, unseen: np.ndarray) -> np.ndarray:
@@ -17,9 +16,12 @@ def ridge(features: np.ndarray, targets: np.ndarray, unseen: np.ndarray) -> np.n
     Coordinates are not standardised one by one, since a coordinate that only varies by rounding would then count as
     much as any other. A prediction is limited to the range of the targets, extended by its width on either side.
     """
-    middle, level = features.mean(axis=0), targets.mean(axis=0)
-    size = np.sqrt(((features - middle) ** 2).mean()) or 1.0
-    x = (features - middle) / size
+    feature_means = features.mean(axis=0)
+    target_means = targets.mean(axis=0)
+    size = np.sqrt(((features - feature_means) ** 2).mean())
+    scale = size if size > 0 else 1.0
+    x = (features - feature_means) / scale
+    t = targets - target_means
     if len(x) > x.shape[1]:
         left, singular, _ = np.linalg.svd(x, full_matrices=False)
         squares = singular**2
@@ -27,16 +29,14 @@ def ridge(features: np.ndarray, targets: np.ndarray, unseen: np.ndarray) -> np.n
         squares, left = np.linalg.eigh(x @ x.T)
         squares = np.maximum(squares, 0)
     shrunk = squares / (squares + PENALTIES[:, None])  # (penalty, direction)
-    along = left.T @ (targets - level)  # (direction, target)
-    missed = (
-        targets - level - left @ (shrunk[:, :, None] * along)
-    )  # (penalty, row, target)
-    own = 1 / len(x) + shrunk @ (left**2).T  # H_ii by penalty
-    alone = ((missed / np.maximum(1 - own, np.finfo(float).eps)[:, :, None]) ** 2).sum(
-        axis=1
-    )
-    chosen = PENALTIES[alone.argmin(axis=0)]  # one for each target
+    along = left.T @ t  # (direction, target)
+    residual = t - left @ (shrunk[:, :, None] * along)  # (penalty, row, target)
+    leverage = 1 / len(x) + shrunk @ (left**2).T  # H_ii, (penalty, row)
+    kept = np.maximum(1 - leverage, np.finfo(float).eps)[:, :, None]
+    left_out = ((residual / kept) ** 2).sum(axis=1)  # (penalty, target)
+    chosen = PENALTIES[left_out.argmin(axis=0)]  # one for each target
     weights = x.T @ (left @ (along / (squares[:, None] + chosen)))
-    predicted = level + (unseen - middle) / size @ weights
-    low, high = targets.min(axis=0), targets.max(axis=0)
+    predicted = target_means + (unseen - feature_means) / scale @ weights
+    low = targets.min(axis=0)
+    high = targets.max(axis=0)
     return np.clip(predicted, low - (high - low), high + (high - low))

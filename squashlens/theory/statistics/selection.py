@@ -68,9 +68,11 @@ def leads(
     right: Int[np.ndarray, "*many place"],
 ) -> Float[np.ndarray, "*many place run"]:
     """How far the right choice is above the largest other one."""
-    own = logits[np.arange(len(logits)), :, right]
-    second, first = np.moveaxis(np.partition(logits, -2, axis=-1)[..., -2:], -1, 0)
-    return own - np.where(own == first, second, first)
+    right_logit = logits[np.arange(len(logits)), :, right]
+    ordered = np.partition(logits, -2, axis=-1)
+    largest = ordered[..., -1]
+    best_wrong_logit = np.where(right_logit == largest, ordered[..., -2], largest)
+    return right_logit - best_wrong_logit
 
 
 def gained(lead: Float[np.ndarray, "*many run"]) -> Int[np.ndarray, "*many part"]:
@@ -121,20 +123,29 @@ def select(
     largest of them if one of the nulls is true.
     """
     lead = leads(logits, right)
+    confirming = ~selecting
     part = best(lead[selecting])
-    own = torch.from_numpy(clusters[~selecting])
-    net, low, high = map(
-        float, mean_interval(torch.from_numpy(gained(lead[~selecting])[:, part]), own)
-    )
-    drawn = [
-        held_out(np.hstack([lead[:, :1], leads(one, right)]), selecting)
-        for one in random
+    net_shares = torch.from_numpy(gained(lead[confirming])[:, part])
+    units = torch.from_numpy(clusters[confirming])
+    net, low, high = mean_interval(net_shares, units)
+    without_change = lead[:, :1]
+    of_random = [
+        held_out(np.hstack([without_change, leads(changed, right)]), selecting)
+        for changed in random
     ]
     rng = np.random.default_rng([seed, 1])  # another stream than that of the halves
     answers = np.stack([shuffled(right, clusters, rng) for _ in range(SHUFFLES)])
-    reached = [held_out(one, selecting) for one in leads(logits, answers)]
-    known = np.nan if (right == right[0]).all() else 1.0
-    return Selection(part, net, low, high, np.array(drawn), known * np.array(reached))
+    of_shuffled = [held_out(lead, selecting) for lead in leads(logits, answers)]
+    if (right == right[0]).all():
+        of_shuffled = [np.nan] * SHUFFLES
+    return Selection(
+        part,
+        net.item(),
+        low.item(),
+        high.item(),
+        np.array(of_random),
+        np.array(of_shuffled),
+    )
 
 
 def shuffled(
@@ -143,21 +154,28 @@ def shuffled(
     rng: np.random.Generator,
 ) -> Int[np.ndarray, " place"]:
     """Values of other units: clusters in one random order get those of clusters in another, each in a random order."""
-    many, n = int(clusters.max()) + 1, len(clusters)
-    to, of = (
-        np.lexsort((rng.permutation(n), rng.permutation(many)[clusters]))
-        for _ in range(2)
-    )
     exchanged = np.empty_like(values)
-    exchanged[to] = values[of]
+    receivers = _in_random_order(clusters, rng)
+    exchanged[receivers] = values[_in_random_order(clusters, rng)]
     return exchanged
+
+
+def _in_random_order(
+    clusters: Int[np.ndarray, " place"], rng: np.random.Generator
+) -> Int[np.ndarray, " place"]:
+    """The units of one cluster after those of another, clusters and the units in them each in a random order."""
+    units = rng.permutation(len(clusters))
+    places = rng.permutation(int(clusters.max()) + 1)
+    return np.lexsort((units, places[clusters]))
 
 
 def one_more(draws: Float[np.ndarray, " draw"]) -> float:
     """The one-sided 95 % limit of one more draw, ``x̄ + t s √(1 + 1/R)``; NaN for fewer than two draws."""
-    if (many := len(draws)) < 2:
+    many = len(draws)
+    if many < 2:
         return float("nan")
-    reach = special.stdtrit(many - 1, TAIL) * draws.std(ddof=1) * np.sqrt(1 + 1 / many)
+    t = special.stdtrit(many - 1, TAIL)
+    reach = t * draws.std(ddof=1) * np.sqrt(1 + 1 / many)
     return float(draws.mean() + reach)
 
 
@@ -170,12 +188,11 @@ def turned(changes: Float[Tensor, "place d"], seed: int) -> Float[Tensor, "place
     the signs and their opposites, those count that do not lead towards the changes, ``Σ_i ⟨c_i, c_i′⟩ ≤ 0``: else one
     large coordinate would give the changes themselves in half of the draws.
     """
-    signs = (
-        1.0
-        - 2.0
-        * torch.randint(
-            2, changes.shape[1:], generator=torch.Generator().manual_seed(seed)
-        ).double()
-    )
-    towards = changes.double().square().sum(dim=0) @ signs
-    return changes.double() * (-signs if towards > 0 else signs)
+    generator = torch.Generator().manual_seed(seed)
+    signs = 1.0 - 2.0 * torch.randint(2, changes.shape[1:], generator=generator)
+    signs = signs.double()
+    changes = changes.double()
+    towards = changes.square().sum(dim=0) @ signs
+    if towards > 0:
+        signs = -signs
+    return changes * signs

@@ -20,11 +20,9 @@ FEWEST = 4  # shortest series; Fisher's variance 1/(n − 3) needs n > 3
 BLOCKS = 4  # fewest blocks of a series, however dependent its values are
 PERSISTENT = 0.97  # largest r in the rule for the block length, which diverges at 1
 
-
-ENDS = {"": "", "_low": ", lower end of {}", "_high": ", upper end of {}"}
-Labelled = dict[
-    str, tuple[tuple[str, ...], Any, str, str]
-]  # variables: dimensions, values, long name and units
+# Variables: dimensions, values, long name and units.
+Labelled = dict[str, tuple[tuple[str, ...], Any, str, str]]
+Series = Float[np.ndarray, " place"]
 
 
 def with_ends(
@@ -36,10 +34,12 @@ def with_ends(
     of: str = "its 95 % interval",
 ) -> Labelled:
     """An estimate and the ends of its interval as variables of a result: `name`, `name_low` and `name_high`."""
-    each, over = zip(ENDS.items(), ends, strict=True), tuple(dims)
+    over = tuple(dims)
+    estimate, low, high = ends
     return {
-        name + end: (over, values, text + which.format(of), units)
-        for (end, which), values in each
+        name: (over, estimate, text, units),
+        f"{name}_low": (over, low, f"{text}, lower end of {of}", units),
+        f"{name}_high": (over, high, f"{text}, upper end of {of}", units),
     }
 
 
@@ -53,17 +53,16 @@ class Association(NamedTuple):
 
     def variables(self, name: str, text: str, *dims: str, among: str = "") -> Labelled:
         """The parts as variables of a result: `name`, `name_low`, `name_high` and `name_p`, corrected `among` tests."""
-        holm = f", Holm-corrected for {among}" if among else ""
-        p = {
-            f"{name}_p": (dims, self.p, f"{text}, p-value of no association{holm}", "1")
-        }
-        return with_ends(name, dims, (self.rho, self.low, self.high), text) | p
+        variables = with_ends(name, dims, (self.rho, self.low, self.high), text)
+        p_text = f"{text}, p-value of no association"
+        if among:
+            p_text += f", Holm-corrected for {among}"
+        return variables | {f"{name}_p": (dims, self.p, p_text, "1")}
 
     def corrected(self) -> "Association":
         """The same associations with p-values corrected for their number by Holm's method."""
-        return self._replace(
-            p=torch.tensor(holm(self.p.flatten().tolist())).reshape(self.p.shape)
-        )
+        p = torch.tensor(holm(self.p.flatten().tolist()))
+        return self._replace(p=p.reshape(self.p.shape))
 
 
 def association(
@@ -88,10 +87,10 @@ def association(
     interval and p-value are also NaN for fewer than four places.
     """
     x, y = _rows(a, b)
-    found = np.full((4, len(x)), np.nan)
-    for place, (row, other) in enumerate(zip(x, y, strict=True)):
-        found[:, place] = _one(row, other)
-    return Association(*torch.from_numpy(found).reshape(4, *a.shape[:-1]))
+    parts = np.full((4, len(x)), np.nan)
+    for place, (first, second) in enumerate(zip(x, y, strict=True)):
+        parts[:, place] = _spearman(first, second)
+    return Association(*torch.from_numpy(parts).reshape(4, *a.shape[:-1]))
 
 
 def difference(
@@ -106,103 +105,109 @@ def difference(
     moving-block bootstrap of a mean has a closed-form variance: the mean square of the block means of ψ times ℓ/n, for
     blocks of the length ℓ of `association`, divided by 1 − ℓ/n to undo the effect of centring. NaN if either ρ is NaN.
     """
-    (x, y), (other, _) = _rows(a, reference), _rows(b, reference)
-    first, second = _one(x[0], y[0])[0], _one(other[0], y[0])[0]
-    n = x.shape[-1]
-    if n < FEWEST or math.isnan(first + second):
+    (x,), (truth,) = _rows(a, reference)
+    (z,), _ = _rows(b, reference)
+    gap = _spearman(x, truth)[0] - _spearman(z, truth)[0]
+    n = len(truth)
+    if n < FEWEST or math.isnan(gap):
         return math.nan, math.nan, math.nan
-    length = max(_block(_dependence(row, y[0]), n) for row in (x[0], other[0]))
-    half = _quantile(n, length) * _error(
-        _influence(x[0], y[0]) - _influence(other[0], y[0]), length
-    )
-    return first - second, first - second - half, first - second + half
+    dependence = max(_dependence(x, truth), _dependence(z, truth))
+    length = _block(dependence, n)
+    error = _error(_influence(x, truth) - _influence(z, truth), length)
+    half = _quantile(n, length) * error
+    return gap, gap - half, gap + half
 
 
 def holm(p: Sequence[float]) -> list[float]:
     """P-values corrected for the number of tests in `p` by Holm's method (1979); NaN does not count as a test."""
-    known = np.flatnonzero(~np.isnan(p))
-    order = known[np.argsort(np.asarray(p)[known], kind="stable")]
-    steps = np.asarray(p)[order] * np.arange(len(order), 0, -1)
-    corrected = np.full(len(p), np.nan)
+    values = np.asarray(p, dtype=float)
+    known = np.flatnonzero(~np.isnan(values))
+    order = known[np.argsort(values[known], kind="stable")]
+    steps = values[order] * np.arange(len(order), 0, -1)
+    corrected = np.full(len(values), np.nan)
     corrected[order] = np.minimum(1, np.maximum.accumulate(steps))
     return corrected.tolist()
 
 
 def _rows(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Both tensors as float64 rows of equal shape."""
-    x, y = (given.detach().cpu().double() for given in torch.broadcast_tensors(a, b))
-    rows = math.prod(x.shape[:-1])
-    return x.reshape(rows, x.shape[-1]).numpy(), y.reshape(rows, y.shape[-1]).numpy()
+    broadcast = torch.broadcast_tensors(a.detach().double(), b.detach().double())
+    both = torch.stack(broadcast).cpu()
+    rows = math.prod(both.shape[1:-1])
+    x, y = both.reshape(2, rows, both.shape[-1]).numpy()
+    return x, y
 
 
-def _one(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float, float]:
-    """ρ, both ends of its interval, and the p-value, for one pair of series."""
-    n, nothing = len(x), (math.nan, math.nan, math.nan)
-    if (
-        n < 3
-        or np.isnan(x).any()
-        or np.isnan(y).any()
-        or np.ptp(x) == 0
-        or np.ptp(y) == 0
-    ):
-        return math.nan, *nothing
+def _spearman(x: Series, y: Series) -> tuple[float, float, float, float]:
+    """ρ, both ends of its interval ``tanh(artanh ρ ± t √((1 + ρ²/2)/(n_e − 3)))``, and the p-value, as `association`
+    says."""
+    n = len(x)
+    nan = math.nan
+    if n < 3 or np.isnan([x, y]).any() or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return nan, nan, nan, nan
     rho = float(np.corrcoef(_ranks(x), _ranks(y))[0, 1])
     if n < FEWEST:
-        return rho, *nothing
-    r, most = _dependence(x, y), 1 - 6 / (n**3 - n)
-    inside, length = min(max(rho, -most), most), _block(r, n)
-    error = max(n * (1 - r) / (1 + r) - 3, 0.5) ** -0.5
-    z, half = (
-        math.atanh(inside),
-        _quantile(n, length) * error * math.sqrt(1 + inside**2 / 2),
-    )
-    low, high = min(rho, math.tanh(z - half)), max(rho, math.tanh(z + half))
-    return (
-        rho,
-        low,
-        high,
-        float(2 * special.stdtr(_freedom(n, length), -abs(z) / error)),
-    )
+        return rho, nan, nan, nan
+    r = _dependence(x, y)
+    length = _block(r, n)
+    n_e = n * (1 - r) / (1 + r)
+    error = max(n_e - 3, 0.5) ** -0.5
+    # ρ = ±1 is replaced by the point half a step of ρ from it.
+    most = 1 - 6 / (n**3 - n)
+    inside = min(max(rho, -most), most)
+    z = math.atanh(inside)
+    half = _quantile(n, length) * error * math.sqrt(1 + inside**2 / 2)
+    low = min(rho, math.tanh(z - half))
+    high = max(rho, math.tanh(z + half))
+    p = 2 * special.stdtr(_freedom(n, length), -abs(z) / error)
+    return rho, low, high, float(p)
 
 
-def _ranks(row: np.ndarray) -> np.ndarray:
+def _ranks(row: Series) -> Series:
     """Ranks from 1; equal values get their mean rank."""
     _, place, times = np.unique(row, return_inverse=True, return_counts=True)
     return (times.cumsum() - (times - 1) / 2)[place]
 
 
-def _influence(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _centred_ranks(row: Series) -> Series:
+    """Ranks from −(n − 1)/2 to (n − 1)/2."""
+    return _ranks(row) - (len(row) + 1) / 2
+
+
+def _influence(x: Series, y: Series) -> Series:
     """The influence value of each place on ρ: its product of ranks, and its effect on the ranks of the others."""
-    n = len(x)
-    u, v = ((_ranks(row) - (n + 1) / 2) / n for row in (x, y))
+    u = _centred_ranks(x) / len(x)
+    v = _centred_ranks(y) / len(y)
     values = (u * v + _above(u, v) + _above(v, u)) / (u.std() * v.std())
     return values - values.mean()
 
 
-def _above(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+def _above(u: Series, v: Series) -> Series:
     """For each place, the mean over all places of v if u is larger there than here, and of v/2 if u is equal."""
     order = np.argsort(u, kind="stable")
     sums = np.append(np.cumsum(v[order][::-1])[::-1], 0.0) / len(u)
-    return (
-        sums[np.searchsorted(u[order], u, "left")]
-        + sums[np.searchsorted(u[order], u, "right")]
-    ) / 2
+    from_equal = sums[np.searchsorted(u[order], u, "left")]
+    from_larger = sums[np.searchsorted(u[order], u, "right")]
+    return (from_equal + from_larger) / 2
 
 
-def _dependence(x: np.ndarray, y: np.ndarray) -> float:
+def _dependence(x: Series, y: Series) -> float:
     """The product of the lag-one correlations of one series and of the other without it, from 0 to `PERSISTENT`."""
-    n = len(x)
-    u, v = (_ranks(row) - (n + 1) / 2 for row in (x, y))
-    found = 0.0
-    for one, other in ((u, v), (v, u)):
-        slope = (one @ other) / (other @ other)
-        left, itself = _lag_one(one - slope * other), _lag_one(other)
-        found = max(
-            found,
-            min(1.0, left + (2 + 4 * left) / n)
-            * min(1.0, itself + (1 + 3 * itself) / n),
-        )
-    return min(found, PERSISTENT)
+    u = _centred_ranks(x)
+    v = _centred_ranks(y)
+    return min(max(_one_way(u, v), _one_way(v, u)), PERSISTENT)
+
+
+def _one_way(u: Series, v: Series) -> float:
+    """The product of the lag-one correlations of v, and of what u leaves after a linear fit to v."""
+    n = len(u)
+    slope = (u @ v) / (v @ v)
+    of_residual = _lag_one(u - slope * v)
+    of_series = _lag_one(v)
+    # Estimates are too small on average, by what is added.
+    of_residual = min(1.0, of_residual + (2 + 4 * of_residual) / n)
+    of_series = min(1.0, of_series + (1 + 3 * of_series) / n)
+    return max(0.0, of_residual * of_series)
 
 
 def _lag_one(centred: np.ndarray) -> float:
@@ -212,19 +217,15 @@ def _lag_one(centred: np.ndarray) -> float:
 
 
 def _block(r: float, n: int) -> int:
-    """The block length: how many neighbours are kept together."""
-    return max(
-        1,
-        min(
-            2 * math.ceil((math.sqrt(6) * r / (1 - r * r)) ** (2 / 3) * n ** (1 / 3)),
-            n // BLOCKS,
-        ),
-    )
+    """The block length ``2 ⌈(√6 r/(1 − r²))^⅔ n^⅓⌉``: how many neighbours are kept together."""
+    length = 2 * math.ceil((math.sqrt(6) * r / (1 - r * r)) ** (2 / 3) * n ** (1 / 3))
+    return max(1, min(length, n // BLOCKS))
 
 
-def _error(influence: np.ndarray, length: int) -> float:
+def _error(influence: Series, length: int) -> float:
     """The standard error of a mean, from block means."""
-    n, sums = len(influence), np.append(0.0, np.cumsum(influence))
+    n = len(influence)
+    sums = np.append(0.0, np.cumsum(influence))
     means = (sums[length:] - sums[:-length]) / length
     return math.sqrt(float(np.square(means).mean()) * length / (n - length))
 

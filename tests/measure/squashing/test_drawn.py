@@ -111,30 +111,3 @@ def test_the_recorded_seed_repeats_a_call(kind: dict[str, Any], bridge_of: Any) 
         np.testing.assert_array_equal(
             measure([IDS.tolist(), IDS[:4].tolist()], seed=seed_in(both)), both
         )
-
-
-@pytest.mark.slow
-def test_the_probability_of_influence_by_distance_covers_its_random_models(
-    bridge_of: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chances: list[float] = []
-    ends = Measure.ends
-    monkeypatch.setattr(
-        Measure,
-        "ends",
-        lambda self, several, chance: (
-            chances.append(chance),
-            ends(self, several, chance),
-        )[1],
-    )
-    asked: dict[str, Any] = {
-        "layers": [0, 1],
-        "queries": [2, 3],
-        "method": "sketch_upper",
-        "n_probes": 4,
-    }
-    sl.influence_by_distance(bridge_of("gpt2"), IDS, n_random_models=1, **asked)
-    assert len(chances) == 4  # two queries of two models
-    assert EVENTS * sum(chances) * 2 * N == pytest.approx(
-        1e-6
-    )  # at two layers and all positions

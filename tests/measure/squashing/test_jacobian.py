@@ -9,9 +9,6 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.errors import CapacityError
-from squashlens.measure.squashing.jacobians import products as _rows
-from squashlens.measure.squashing.jacobians import sketch as _sketch
 from squashlens.theory.norms import sketch_factors
 from tests.cases import CONFIGS, FAMILIES, MORE, few, random_model
 from tests.references import (
@@ -157,42 +154,6 @@ def test_sketches_stand_where_they_say(bridge_of: Callable[..., Any]) -> None:
     assert upper.attrs["failure_probability"] == 1e-6
 
 
-def test_the_default_is_exact_for_small_models_and_a_sketch_for_large_ones(
-    tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    exact = sl.jacobian_norms(tiny, "110 =")
-    assert sl.results.provenance(exact)["call"]["method"] == "exact"
-    assert "low" not in exact.coords
-    monkeypatch.setattr(_sketch, "EXACT", {"cpu": 1e6, "cuda": 1e6})
-    found = sl.jacobian_norms(tiny, "110 =")
-    assert sl.results.provenance(found)["call"]["method"] == "sketch"
-    assert sl.results.provenance(found)["sketch"]["failure_probability"] == 0.05
-    assert ((found["low"] <= exact) & (exact <= found["high"])).all()
-    assert 0.5 < float((found / exact).min()) <= float((found / exact).max()) < 1.5
-
-
-@pytest.mark.slow
-def test_rows_in_a_file_give_the_same_number(
-    tiny: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    prompt = "How many ones are in 1101 ="
-    read: dict[str, Any] = {"freeze": "attention", "query": 7}
-    held = sl.jacobian_norms(tiny, prompt, **read)
-    assert sl.results.provenance(held)["rows"] == "hold"
-    assert held.values[8:].max() == 0 < held.values[:8].min()
-    size = 8 * 128 * 128 * 4
-    monkeypatch.setenv("SQUASHLENS_PROGRESS", "1")
-    monkeypatch.setattr(_rows, "available", lambda device: 2 * size - 2)
-    monkeypatch.setattr(_rows, "free_on_disk", lambda: 2 * size)
-    found = sl.jacobian_norms(tiny, prompt, **read)
-    np.testing.assert_array_equal(found.values, held.values)
-    assert sl.results.provenance(found)["rows"] == "spill"
-    assert "128 rows of 8 blocks, 524 kB, written to" in capsys.readouterr().out
-    monkeypatch.setattr(_rows, "free_on_disk", lambda: 2 * size - 2)
-    with pytest.raises(CapacityError, match="Use norm='frobenius'"):
-        sl.jacobian_norms(tiny, prompt, **read)
-
-
 @pytest.mark.slow
 def test_a_sketch_stops_when_its_interval_is_narrow_enough(
     bridge_of: Callable[..., Any], tiny: Any
@@ -214,7 +175,7 @@ def test_a_sketch_stops_when_its_interval_is_narrow_enough(
             inside.append(((found["low"] <= exact) & (exact <= found["high"])).values)
     assert 0.9 < np.mean(inside) < 0.99  # 95 % of intervals hold what they are about
     assert np.mean(taken[0.2]) > 2 * np.mean(taken[0.4])
-    with pytest.warns(UserWarning, match="16 probes"):
+    with pytest.warns(UserWarning, match="rtol"):
         few = sl.jacobian_norms(bridge_of("gemma"), IDS, rtol=0.001, **asked)
     assert (few["low"] < few).all()
 
@@ -236,20 +197,3 @@ def test_an_interval_has_the_norm_of_the_float64_twin_in_it(
     np.testing.assert_allclose(
         lows[2], 1, rtol=1e-9
     )  # as many directions as coordinates: all of J is seen
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("family", few(FAMILIES))
-def test_cuda_equals_cpu(
-    family: str, bridge_of: Callable[..., Any], folder_of: Callable[[str], Any]
-) -> None:
-    expected = sl.jacobian_norms(bridge_of(family), IDS)
-    model = sl.load(folder_of(family), device="cuda")
-    found = sl.jacobian_norms(model, IDS)
-    np.testing.assert_allclose(found.values, expected.values, rtol=1e-3)
-    np.testing.assert_allclose(
-        sl.path_bound(model, IDS).values,
-        sl.path_bound(bridge_of(family), IDS).values,
-        rtol=1e-4,
-    )

@@ -1,6 +1,5 @@
 """One token of many prompts: each number is that of the measurement by itself, each mean that of its group."""
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,6 @@ import xarray as xr
 from scipy.stats import sem, t
 
 import squashlens as sl
-from squashlens.figures.by_distance import PANELS
 from squashlens.records.provenance import without_provenance
 
 PROMPTS = [
@@ -80,50 +78,3 @@ def test_a_text_is_found_whatever_its_tokens(tiny: Any) -> None:
     np.testing.assert_array_equal(two["jacobian"], norms)
     assert two["token"].values.tolist() == ["last digit"] * 2
     assert (two["kl"] > 0).all()
-
-
-@pytest.mark.parametrize(
-    ("find", "said"),
-    [
-        ("one", "0 times"),
-        ("1", "3 times"),
-        ("igit", "are ' digit'. Give find='digit'"),
-        (None, "or find="),
-    ],
-)
-def test_what_is_wrong_with_a_text_is_said(
-    tiny: Any, find: str | None, said: str
-) -> None:
-    with pytest.raises(sl.errors.InputError, match=re.escape(said)):
-        sl.needle(tiny, ASKED, find=find)
-
-
-def test_the_figure_draws_means_and_intervals(tiny: Any) -> None:
-    sequences = [sl.prompts.digits(tiny, 4, seed=seed, suffix="=") for seed in range(3)]
-    cases = [(s.replaced(k, s.alphabet[0]), k) for s in sequences for k in (1, 3)]
-    ids = sl.prompts.stacked([s for s, _ in cases])
-    found = sl.needle(
-        tiny,
-        ids.tolist(),
-        [s.position(k) for s, k in cases],
-        [("x", k) for _, k in cases],
-        candidates=list(sequences[0].alphabet),
-    )
-    assert found["token"].values.tolist() == ["0"] * 6
-    for end, values in {"mean": [1.0, 2], "low": [0.5, 1.5], "high": [1.5, 3]}.items():
-        found[f"path_bound_{end}"][:] = values
-    figure = sl.figures.needle(found, title="title", xlabel="place")
-    drawn = [name for name in PANELS if f"{name}_mean" in found]
-    assert {"jacobian", "effect"} <= {*drawn}
-    for trace, name in zip(figure.data, drawn, strict=True):
-        mean = found[f"{name}_mean"].values[0]
-        np.testing.assert_allclose(trace.y, mean)
-        np.testing.assert_allclose(
-            trace.error_y.array, found[f"{name}_high"].values[0] - mean
-        )
-        np.testing.assert_allclose(
-            trace.error_y.arrayminus, mean - found[f"{name}_low"].values[0]
-        )
-        assert list(trace.x) == [1, 3]
-    span = figure.layout.yaxis.range
-    assert span[1] - span[0] >= np.log10(2)

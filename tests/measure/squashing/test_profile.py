@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.measure.squashing.profiles import profile as module
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 7, 59])
 
@@ -76,36 +75,21 @@ def test_a_sketch_is_above_at_every_query_layer_and_position(
 
 
 @pytest.mark.slow
-def test_distances_are_means_of_what_positions_keep(
-    tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_distances_are_means_of_what_positions_keep(tiny: Any) -> None:
     prompt = "How many ones are in 1101 ="
-    whole, usual = (
-        sl.influence(tiny, prompt, method="none"),
-        sl.influence_by_distance(tiny, prompt, method="none"),
-    )
-    monkeypatch.setattr(module, "CHUNK", 33)  # three queries at a time
-    few = sl.influence_by_distance(tiny, prompt, method="none")
+    whole = sl.influence(tiny, prompt, method="none")["path_bound"].sel(layer=2)
+    found = sl.influence_by_distance(tiny, prompt)
+    assert list(found["quantity"].values) == ["path_bound", "null", "path_bound_random"]
+    means = found.sel(quantity="path_bound", layer=2)
     n = whole.sizes["position"]
     for r in range(n - 1):
-        mean = np.mean(
-            [whole["path_bound"].sel(query=q, layer=2)[q - r] for q in range(1 + r, n)]
-        )  # without BOS
-        assert float(
-            few["influence"].sel(quantity="path_bound", layer=2, distance=r)
-        ) == pytest.approx(mean)
-        assert (
-            int(few["pairs"].sel(quantity="path_bound", layer=2, distance=r))
-            == n - 1 - r
-        )
-    for name in ("influence", "exponent", "exponent_low"):
-        np.testing.assert_allclose(few[name], usual[name], rtol=1e-6)
-    assert list(few["quantity"].values) == ["path_bound", "null", "path_bound_random"]
-    low, middle, high = (
-        few[f"exponent{end}"].sel(quantity="path_bound", layer=1)
-        for end in ("_low", "", "_high")
-    )
-    assert 0.99 * low <= middle <= 1.01 * high  # ends are found to 10⁻⁴
+        # without BOS
+        values = [whole.sel(query=q)[q - r].item() for q in range(1 + r, n)]
+        assert means["influence"][r].item() == pytest.approx(np.mean(values))
+        assert int(means["pairs"][r]) == n - 1 - r
+    low = means["exponent_low"]
+    high = means["exponent_high"]
+    assert 0.99 * low <= means["exponent"] <= 1.01 * high  # ends are found to 10⁻⁴
 
 
 def test_heads_and_representations_are_those_of_a_capture(tiny: Any) -> None:

@@ -7,9 +7,7 @@ import pytest
 from scipy.stats import rankdata, spearmanr
 
 import squashlens as sl
-from squashlens.measure.squashing.jacobians import products
 from squashlens.model.hooking.hook import Hook
-from squashlens.run.derivatives.replay import record
 
 PROMPT = "How many ones are in the following sequence? 110,111,0 ="
 SHORT = "How many ones are in the following sequence? 1101 ="
@@ -38,21 +36,13 @@ def test_it_is_the_single_measurements_side_by_side(tiny: Any, query: int) -> No
 
 
 @pytest.mark.parametrize("method", ["exact", "sketch"])
-def test_the_map_of_a_capture_hands_on_its_products(
-    method: Any, tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The map needs products to all layers, and the sensitivity those to the lowest; under hooks there are others."""
-    passes: list[Any] = []
-    monkeypatch.setattr(
-        products, "record", lambda *of: passes.append(of) or record(*of)
-    )
-    run, alone = sl.capture(tiny, SHORT), sl.sensitivity(tiny, SHORT, method=method)
-    sl.squash_map(tiny, run, method=method, n_probes=64)
-    passes.clear()
+def test_products_of_a_capture_are_those_of_its_prompt(method: Any, tiny: Any) -> None:
+    """Also after other layers were measured; under hooks there are others."""
+    run = sl.capture(tiny, SHORT)
+    alone = sl.sensitivity(tiny, SHORT, method=method)
+    sl.influence(tiny, run, queries=[-1], method=method)
     shared = sl.sensitivity(tiny, run, method=method)
-    assert len(passes) == 1, "of the Jacobian with frozen attention"
     np.testing.assert_allclose(shared["jacobian"], alone["jacobian"], rtol=1e-9)
-    assert sl.results.provenance(shared)["call"] == sl.results.provenance(alone)["call"]
     with sl.applied(tiny, sl.hooks.freeze_attention()):
         frozen = sl.jacobian_norms(tiny, SHORT, method=method)
     np.testing.assert_allclose(frozen, shared["jacobian_frozen"], rtol=1e-5)
@@ -75,11 +65,6 @@ def test_rank_correlations_leave_out_bos_and_query(tiny: Any) -> None:
             trend, abs=1e-12
         )
     assert float(ds["position_trend"].sel(estimate="null")) == -1.0
-    assert "Jacobian" not in ds["position_trend"].long_name  # of every estimate
-    assert all(
-        "Holm" in ds[f"{name}_p"].long_name
-        for name in ("position_trend", "rank_agreement")
-    )
 
 
 def attending(place: int, share: float, blocks: tuple[int, ...] | None = None) -> Hook:
@@ -107,7 +92,6 @@ def test_the_shares_are_those_of_the_captured_patterns(tiny: Any) -> None:
     assert not found["sink"].any()
     captured = sl.attention_sinks(tiny, sl.capture(tiny, SHORT, keep="patterns"))
     np.testing.assert_allclose(captured, found, atol=1e-6)
-    assert "no token is a sink" in sl.figures.of(found).layout.title.subtitle.text
 
 
 @pytest.mark.parametrize(

@@ -156,31 +156,23 @@ def test_the_effect_of_a_span_is_that_of_replacing_all_its_tokens(
     np.testing.assert_array_equal(found["effect"], alone["effect"][[1, 4, 6]])
 
 
-def test_words_sentences_and_lines() -> None:
-    text = 'One two. "Three!" Four\n\n 5.5 six'
-    assert [name for name, *_ in pieces_of(text, "words")] == [
-        "One",
-        "two.",
-        '"Three!"',
-        "Four",
-        "5.5",
-        "six",
-    ]
-    assert [name for name, *_ in pieces_of(text, "sentences")] == [
-        "One two.",
-        '"Three!"',
-        "Four",
-        "5.5 six",
-    ]
-    assert [name for name, *_ in pieces_of(text, "lines")] == [
-        'One two. "Three!" Four',
-        "5.5 six",
-    ]
-    for kind in ("words", "sentences", "lines"):
-        assert all(
-            name == text[start:end].strip()
-            for name, start, end in pieces_of(text, kind)
-        )
+TEXT = 'One two. "Three!" Four\n\n 5.5 six'
+PIECES: dict[Any, str] = {
+    "words": 'One|two.|"Three!"|Four|5.5|six',
+    "sentences": 'One two.|"Three!"|Four|5.5 six',
+    "lines": 'One two. "Three!" Four|5.5 six',
+}
+
+
+@pytest.mark.parametrize("kind", PIECES)
+def test_words_sentences_and_lines(kind: Any) -> None:
+    pieces = pieces_of(TEXT, kind)
+    assert "|".join(name for name, *_ in pieces) == PIECES[kind]
+    for name, start, end in pieces:
+        assert name == TEXT[start:end].strip()
+
+
+def test_tokens_of_pieces() -> None:
     tokens = [
         "One",
         " two",
@@ -196,12 +188,10 @@ def test_words_sentences_and_lines() -> None:
         ".5",
         " six",
     ]
-    words = positions_in(tokens, pieces_of(text, "words"))
+    words = positions_in(tokens, pieces_of(TEXT, "words"))
     assert words == [[0], [1, 2], [3, 4, 5, 6], [7], [8, 9, 10, 11], [12]]
-    assert positions_in(tokens, pieces_of(text, "lines")) == [
-        [0, 1, 2, 3, 4, 5, 6, 7],
-        [8, 9, 10, 11, 12],
-    ]
+    lines = positions_in(tokens, pieces_of(TEXT, "lines"))
+    assert lines == [[*range(8)], [*range(8, 13)]]
 
 
 def test_a_character_of_several_tokens_is_in_the_span_that_it_ends_in() -> None:

@@ -2,6 +2,7 @@
 it goes."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,8 @@ from squashlens.run.forward import logits_of, require_understood
 from squashlens.run.run import Run
 
 RANKS = 5  # tokens that a direction raises or lowers most
-COPIES = (
-    4  # of the blocks: rows, the result, and what a singular value decomposition needs
-)
+# Copies of the blocks: rows, the result, and what a singular value decomposition needs.
+COPIES = 4
 Logits = Float[Tensor, "place direction outcome"]
 
 
@@ -83,79 +83,36 @@ def jacobian(
     """
     parts = frozen_parts(freeze)
     given = None if positions is None else list(positions)
-    how = {
-        "query": query,
-        "positions": given,
-        "k": k,
-        "freeze": parts,
-        "from_layer": from_layer,
-        "to_layer": to_layer,
-    }
-    run = Run.of(model, prompt, "jacobian", **how)
+    run = Run.of(
+        model,
+        prompt,
+        "jacobian",
+        query=query,
+        positions=given,
+        k=k,
+        freeze=parts,
+        from_layer=from_layer,
+        to_layer=to_layer,
+    )
     run.require_one()
-    n, d = run.query(query), run.width
-    places = sorted(range(n + 1) if given is None else distinct(given, "positions"))
+    n = run.query(query)
+    d = run.width
+    chosen = range(n + 1) if given is None else distinct(given, "positions")
+    places = sorted(chosen)
     require_places(places, 0, n)
     positive(k, "k", "a number of directions", most=d)
     (top,) = run.spans(from_layer, to_layer).values()
-    what = f"Computing the blocks of {len(places)} tokens, of {d} × {d} numbers each,"
-    remedy = "Use fewer positions=, or `jacobian_norms`, which keeps no block."
-    require_room(COPIES * 8 * len(places) * d**2, torch.device("cpu"), what, remedy)
-    pullback = Pullback(
-        run, [from_layer], freezing(parts), top, to_layer, vjp_batch_size
+    require_room(
+        COPIES * 8 * len(places) * d**2,
+        torch.device("cpu"),
+        f"Computing the blocks of {len(places)} tokens, of {d} × {d} numbers each,",
+        "Use fewer positions=, or `jacobian_norms`, which keeps no block.",
     )
-    blocks = torch.empty(len(places), d, d, dtype=torch.float64)
-    done = 0
-    for rows in Products(pullback, n).along(torch.eye(d, dtype=torch.float64)):
-        blocks[:, done : done + len(rows)] = (
-            rows[:, 0, places].double().cpu().transpose(0, 1)
-        )
-        done += len(rows)
+    hooks = freezing(parts)
+    pullback = Pullback(run, [from_layer], hooks, top, to_layer, vjp_batch_size)
+    blocks = _blocks_at(Products(pullback, n), places)
     left, values, right = _leading(blocks, k)
-    shares = (
-        values.square() / blocks.square().sum(dim=(1, 2))[:, None]
-    )  # NaN for a block of zeros
-    held = and_frozen(parts)
-    places_by_k = "position", "direction"
-    variables: dict[str, Variable] = {
-        "jacobian": (
-            ("position", "out", "in"),
-            blocks,
-            f"blocks of the Jacobian{held}",
-            "1",
-        ),
-        "singular_value": (
-            places_by_k,
-            values,
-            f"singular values of the blocks{held}",
-            "1",
-        ),
-        "share": (
-            places_by_k,
-            shares,
-            f"share of the squared Frobenius norm{held}",
-            "1",
-        ),
-        "left": (
-            ("position", "direction", "out"),
-            left,
-            f"left singular vectors{held}",
-            "1",
-        ),
-        "right": (
-            ("position", "direction", "in"),
-            right,
-            f"right singular vectors{held}",
-            "1",
-        ),
-    }
-    why = _why_not_unembedded(run, to_layer)
-    if why is None:
-        site = run.site("y")
-        y = streams_at(run, run.ids.clone(), [site], at=n)[
-            site
-        ]  # which freezing does not change
-        variables |= _tokens(run, _logit_changes(run, y, values[..., None] * left))
+    variables = _described(blocks, left, values, right, and_frozen(parts))
     _, coords = run.coords()
     coords = {
         "position": np.array(places),
@@ -165,12 +122,27 @@ def jacobian(
         "out": np.arange(d),
         "in": np.arange(d),
     }
-    if why is None:
+    why_not = _why_not_unembedded(run, to_layer)
+    if why_not is None:
+        site = run.site("y")  # which freezing does not change
+        y = streams_at(run, run.ids.clone(), [site], at=n)[site]
+        changes = _logit_changes(run, y, values[..., None] * left)
+        variables |= _most_changed(run, changes, "raised")
+        variables |= _most_changed(run, changes, "lowered")
         coords["rank"] = np.arange(variables["raised"][1].shape[-1])
-    ran = {"attention_implementation": pullback.attention, "unembedded": why or "yes"}
-    return run.knowing(**ran).dataset(
-        "Jacobian of the query's representation", coords, variables
+    run = run.knowing(
+        attention_implementation=pullback.attention, unembedded=why_not or "yes"
     )
+    return run.dataset("Jacobian of the query's representation", coords, variables)
+
+
+def _blocks_at(products: Products, places: list[int]) -> Float[Tensor, "place out in"]:
+    """The blocks of some tokens in float64, from products with all unit cotangents."""
+    unit = torch.eye(products.run.width, dtype=torch.float64)
+    rows = [
+        batch[:, 0, places].double().cpu() for batch in products.along(unit)
+    ]  # (out, place, in)
+    return torch.cat(rows).transpose(0, 1).contiguous()
 
 
 def _leading(
@@ -186,6 +158,51 @@ def _leading(
     largest = left.gather(-1, left.abs().argmax(dim=-1, keepdim=True))
     signs = torch.where(largest < 0, -1.0, 1.0).double()
     return signs * left, s[:, :k], signs * vh[:, :k]
+
+
+def _described(
+    blocks: Float[Tensor, "place out in"],
+    left: Float[Tensor, "place direction out"],
+    values: Float[Tensor, "place direction"],
+    right: Float[Tensor, "place direction in"],
+    frozen: str,
+) -> dict[str, Variable]:
+    """The blocks and their singular values and vectors as variables."""
+    total = blocks.square().sum(dim=(1, 2))[:, None]
+    shares = values.square() / total  # NaN for a block of zeros
+    by_direction = ("position", "direction")
+    return {
+        "jacobian": (
+            ("position", "out", "in"),
+            blocks,
+            f"blocks of the Jacobian{frozen}",
+            "1",
+        ),
+        "singular_value": (
+            by_direction,
+            values,
+            f"singular values of the blocks{frozen}",
+            "1",
+        ),
+        "share": (
+            by_direction,
+            shares,
+            f"share of the squared Frobenius norm{frozen}",
+            "1",
+        ),
+        "left": (
+            ("position", "direction", "out"),
+            left,
+            f"left singular vectors{frozen}",
+            "1",
+        ),
+        "right": (
+            ("position", "direction", "in"),
+            right,
+            f"right singular vectors{frozen}",
+            "1",
+        ),
+    }
 
 
 def _why_not_unembedded(run: Run, to_layer: Target) -> str | None:
@@ -205,30 +222,29 @@ def _logit_changes(
     """The derivative of the logits along each step from y, without its mean over the vocabulary."""
     flat = steps.flatten(0, 1).to(y.device, y.dtype)
     here = y.expand_as(flat).contiguous()
-    changes: Any = torch.func.jvp(lambda at: logits_of(run, at), (here,), (flat,))
-    found = changes[1].double().cpu().unflatten(0, steps.shape[:2])
-    return found - found.mean(dim=-1, keepdim=True)
+    both: Any = torch.func.jvp(partial(logits_of, run), (here,), (flat,))
+    _, along = both
+    changes = along.double().cpu().unflatten(0, steps.shape[:2])
+    return changes - changes.mean(dim=-1, keepdim=True)
 
 
-def _tokens(run: Run, changes: Logits) -> dict[str, Variable]:
-    """The tokens whose logits each direction raises and lowers most."""
-    found: dict[str, Variable] = {}
+def _most_changed(run: Run, changes: Logits, name: str) -> dict[str, Variable]:
+    """The tokens whose logits each direction has `name`, that is raised or lowered, most."""
+    count = min(RANKS, changes.shape[-1])
+    values, ids = changes.topk(count, largest=name == "raised")
+    texts = np.array(run.tokens_of(ids.flatten(0, 1)), dtype=object)
     dims = ("position", "direction", "rank")
-    for name, largest in (("raised", True), ("lowered", False)):
-        values, ids = changes.topk(min(RANKS, changes.shape[-1]), largest=largest)
-        texts = np.array(run.tokens_of(ids.flatten(0, 1)), dtype=object).reshape(
-            ids.shape
-        )
-        found[f"{name}_token"] = (
+    return {
+        f"{name}_token": (
             dims,
-            texts,
+            texts.reshape(ids.shape),
             f"tokens whose logits are {name} most",
             "text",
-        )
-        found[name] = (
+        ),
+        name: (
             dims,
             values.numpy(),
             f"change of the logits that are {name} most",
             "nats",
-        )
-    return found
+        ),
+    }

@@ -6,7 +6,6 @@ of one block only.
 """
 
 from dataclasses import asdict
-from typing import Any
 
 import xarray as xr
 
@@ -16,18 +15,15 @@ from squashlens.errors import InputError
 from squashlens.hooks.freeze import freezing, frozen_parts
 from squashlens.measure.registration import measurement
 from squashlens.measure.squashing.jacobians import sketch
-from squashlens.measure.squashing.jacobians.products import ByToken, Products, Pullback
+from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.records.labels import arrays_of
+from squashlens.records.labels import Variable, arrays_of
 from squashlens.remarks import remark
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.run import Run
 
-STATED = (
-    "rounding",
-    "failure_probability",
-    "estimated_tightness",
-)  # by the attributes of a certified bound
+# What the attributes of a certified bound state.
+STATED = ("rounding", "failure_probability", "estimated_tightness")
 
 
 @measurement(
@@ -107,6 +103,12 @@ def jacobian_norms(
     >>> bool((spectral <= frobenius).all())
     True
     """
+    can_reach = method == "sketch" and norm == "frobenius"
+    if rtol is not None and not (can_reach and 0 < rtol < 1):
+        raise InputError(
+            f"rtol={rtol!r} cannot be used here.",
+            "Give a number between 0 and 1, with method='sketch' and norm='frobenius'.",
+        )
     way = sketch.Estimation(
         method=method,
         n_probes=n_probes,
@@ -114,7 +116,6 @@ def jacobian_norms(
         vjp_batch_size=vjp_batch_size,
         seed=seed,
     )
-    _require_possible(way, norm)
     parts = frozen_parts(freeze)
     hooks = freezing(parts)
     run = Run.open(model, "jacobian_norms")
@@ -129,78 +130,42 @@ def jacobian_norms(
         spans=spans,
         **asdict(way),
     )
-    layers, (run, groups) = (
-        run.spans(from_layer, to_layer),
-        Spans.of(run, spans),
-    )
-    kinds = {"exact": "", "sketch": "sketched ", "sketch_upper": "upper bound on the "}
-    long_name = f"{kinds[way.method]}{norm} norm of the Jacobian{and_frozen(parts)}"
-    long_name += "" if groups is None else ", of all tokens of the span together"
-    n, found = run.query(query), {}
+    tops = run.spans(from_layer, to_layer)
+    run, groups = Spans.of(run, spans)
+    n = run.query(query)
+    long_name = f"{way.kind}{norm} norm of the Jacobian{and_frozen(parts)}"
+    if groups is not None:
+        long_name += ", of all tokens of the span together"
+    found = {}
     if way.method == "sketch_upper":
         bounds, known = sketch.certified_norms(
-            run, layers, hooks, from_layer, n, norm, way, groups
+            run, tops, hooks, from_layer, n, norm, way, groups
         )
         stated = {name: known[name] for name in STATED if name in known}
         for to, ends in bounds.items():
-            found[to] = run.label(
-                ends.high, "jacobian_norm", long_name, "1", sketch=known
-            ).assign_attrs(stated)
+            bound = run.label(ends.high, "jacobian_norm", long_name, "1", sketch=known)
             low = run.by_token(ends.low, "lower bound on the norm", "1")
-            found[to] = found[to].assign_coords(arrays_of({"low": low}))
+            found[to] = bound.assign_coords(arrays_of({"low": low}))
+            found[to] = found[to].assign_attrs(stated)
         return run.by_layer(to_layer, found)
     if run.dtype.itemsize < 4:
         remark(
             "In half precision, small Jacobian entries are several times too large. Load the model in float32."
         )
-    for to, top in layers.items():
+    for to, top in tops.items():
         pullback = Pullback(run, [from_layer], hooks, top, to, vjp_batch_size)
-        values, ends, facts = _estimated(
-            Products(pullback, n, groups), norm, way, len(layers)
+        estimate = sketch.estimated(Products(pullback, n, groups), norm, way, len(tops))
+        norms = run.label(
+            estimate.norms,
+            "jacobian_norm",
+            long_name,
+            "1",
+            **estimate.facts,
+            attention_implementation=pullback.attention,
         )
-        ran = {"attention_implementation": pullback.attention}
-        found[to] = run.label(values, "jacobian_norm", long_name, "1", **facts, **ran)
-        intervals = {
+        intervals: dict[str, Variable] = {
             name: run.by_token(end, f"{name} end of the 95 % interval", "1")
-            for name, end in ends.items()
+            for name, end in estimate.ends.items()
         }
-        found[to] = found[to].assign_coords(arrays_of(intervals))
+        found[to] = norms.assign_coords(arrays_of(intervals))
     return run.by_layer(to_layer, found)
-
-
-def _estimated(
-    products: Products, norm: Norm, method: sketch.Estimation, targets: int
-) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
-    """The norms for one target, the ends of their intervals, and what the provenance says of them."""
-    d = products.run.width
-    if method.rtol is not None:
-        return sketch.until(products, method.rtol, sketch.seed_in(method))
-    if method.method == "sketch":
-        found = sketch.ends_of(
-            products, norm, method, sketch.MISSED / 2 / (targets * products.count)
-        )
-        facts = {
-            "n_probes": method.n_probes,
-            "seed": method.seed,
-            "failure_probability": sketch.MISSED,
-        }
-        return (
-            found.estimate,
-            {"low": found.low, "high": found.high},
-            {"sketch": {"kind": "estimate"} | facts},
-        )
-    kept = products.storage(d) if norm == "spectral" else None
-    found = sketch.ends_of(products, norm, method, 0.0, kept)
-    return found.estimate, {}, {} if kept is None else {"rows": kept}
-
-
-def _require_possible(given: sketch.Estimation, norm: Norm) -> None:
-    """Raise for options that do not belong to the method, or a goal that cannot be reached."""
-    method, rtol = given.method, given.rtol
-    if rtol is not None and not (
-        method == "sketch" and norm == "frobenius" and 0 < rtol < 1
-    ):
-        raise InputError(
-            f"rtol={rtol!r} cannot be used here.",
-            "Give a number between 0 and 1, with method='sketch' and norm='frobenius'.",
-        )

@@ -8,7 +8,7 @@ numbers; *spill*, for those that do not fit, writes them to a temporary file and
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial, reduce
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -39,20 +39,16 @@ from squashlens.run.streamed import implementation
 from squashlens.theory.norms import gram_of, largest, missing_sizes, squared_frobenius
 from squashlens.theory.probes import PROBES, normals
 
-CELLS = {
-    "cpu": 1 << 22,
-    "cuda": 1 << 27,
-}  # numbers of the rows whose norms are computed together
+# Numbers of the rows whose norms are computed together.
+CELLS = {"cpu": 1 << 22, "cuda": 1 << 27}
 Way = Literal["hold", "spill"]
 Batch = Float[Tensor, "cotangent prompt position in"]
 Take = Callable[[int, Batch], None]
 Blocks = Float[Tensor, "prompt place out in"]  # rows of the blocks of some positions
-Spectral = Callable[
-    [Float[Tensor, "*many out out"]], Tensor
-]  # a number for each Gram matrix, or several
-ByToken = Float[
-    Tensor, "prompt position"
-]  # with several layers, the prompts of one layer after those of another
+# A number for each Gram matrix, or several.
+Spectral = Callable[[Float[Tensor, "*many out out"]], Tensor]
+# With several layers, the prompts of one layer after those of another.
+ByToken = Float[Tensor, "prompt position"]
 
 
 def _not_causal(query: int) -> UnsoundModelError:
@@ -89,25 +85,23 @@ class Pullback:
     ) -> None:
         if batch_size is not None:
             positive(batch_size, "vjp_batch_size", "a batch size")
-        ids, (prompts, n) = run.ids, run.ids.shape
-        self.run, self.layers, self.hooks, self.tick = (
-            run,
-            [*layers],
-            hooks,
-            tick,
-        )
+        self.run = run
+        self.layers = list(layers)
+        self.hooks = hooks
+        self.tick = tick
         self.to: Target = to
-        self.bottom, self.top = min(layers), run.n_blocks if top is None else top
+        self.bottom = min(layers)
+        self.top = run.n_blocks if top is None else top
         self.again = partial(Pullback, run, layers, hooks, top, to, batch_size)
         self.by_block = self.bottom < self.top and replayable(run, hooks)
+        prompts, n = run.ids.shape
         if self.by_block:
             self.batch = batch_size or cotangents(run, prompts, n)
             require_products(run, prompts, n, self.batch)
         else:
-            graph = (self.top - self.bottom) * graph_bytes(run, prompts, n)
             require_room(
-                graph,
-                ids.device,
+                (self.top - self.bottom) * graph_bytes(run, prompts, n),
+                run.ids.device,
                 f"The graph of all blocks ({self._way()})",
                 "Use a shorter prompt.",
             )
@@ -125,7 +119,8 @@ class Pullback:
     @property
     def attention(self) -> str:
         """How attention was computed up to now, for the provenance."""
-        return self._way(self.planned) + ", block by block" * self.by_block
+        way = self._way(self.planned)
+        return f"{way}, block by block" if self.by_block else way
 
     @cached_property
     def _replay(self) -> Replay:
@@ -134,15 +129,16 @@ class Pullback:
     @cached_property
     def _graph(self) -> tuple[dict[int, Tensor], Tensor]:
         """The stream at each layer, and the output, on the graph of all blocks."""
-        streams = dict[int, Tensor]()
-        above = [layer for layer in self.layers if layer > self.bottom]
-        also = [
+        streams: dict[int, Tensor] = {}
+        watch = [
             (self.run.site(layer), partial(streams.__setitem__, layer))
-            for layer in above
+            for layer in self.layers
+            if layer > self.bottom
         ]
-        span = open_spans(
-            self.run, self.run.ids, self.hooks, [self.bottom], self.top, also
-        )[self.bottom]
+        spans = open_spans(
+            self.run, self.run.ids, self.hooks, [self.bottom], self.top, watch
+        )
+        span = spans[self.bottom]
         return streams | {self.bottom: span.leaf}, span.outputs[self.to]
 
     def batches(
@@ -153,7 +149,7 @@ class Pullback:
     ) -> Iterator[list[Tensor]]:
         """What `of` makes of the products at each layer, for a batch of cotangents at one query or at all."""
         done = 0
-        found: dict[int, Tensor] = {}
+        by_layer: dict[int, Tensor] = {}
 
         def take(layer: int, rows: Batch) -> None:
             nonlocal done
@@ -162,53 +158,65 @@ class Pullback:
             if query is not None:
                 require_causal(self.run, rows, query)
             with torch.no_grad():
-                found[layer] = of(rows)
+                by_layer[layer] = of(rows)
             done += len(rows)
             if self.tick is not None:
                 self.tick(done / (len(directions) * len(self.layers)))
 
-        like = self._replay.calls[self.bottom][0] if self.by_block else self._graph[1]
+        if self.by_block:
+            like = self._replay.calls[self.bottom][0]
+            products = self._replayed
+        else:
+            _, like = self._graph
+            products = self._on_graph
         # Prompts do not interact, so one backward pass serves all of them.
         everywhere = directions.to(like.device, like.dtype)[:, None]
         everywhere = everywhere.expand(-1, len(self.run.ids), *directions.shape[1:])
-        passed = self._replayed if self.by_block else self._on_graph
-        for _ in passed(query, everywhere, take):
-            device = found[self.bottom].device
-            yield [found.pop(layer).to(device) for layer in self.layers]
+        for _ in products(query, everywhere, take):
+            device = by_layer[self.bottom].device
+            yield [by_layer.pop(layer).to(device) for layer in self.layers]
 
     def _on_graph(
         self, query: int | None, cotangents: Tensor, take: Take
     ) -> Iterator[None]:
+        """Give `take` the products at each layer, from one graph of all blocks, batch after batch."""
         streams, output = self._graph
-        with torch.enable_grad():
-            output = output if query is None else output[:, query]
+        if query is not None:
+            with torch.enable_grad():
+                output = output[:, query]
         leaves = [streams[layer] for layer in self.layers]
-        for found in vjps(self.run, output, leaves, cotangents, self.batch):
-            for layer, rows in zip(self.layers, found, strict=True):
+        for batch in vjps(self.run, output, leaves, cotangents, self.batch):
+            for layer, rows in zip(self.layers, batch, strict=True):
                 take(layer, rows)
             yield
 
     def _replayed(
         self, query: int | None, cotangents: Tensor, take: Take
     ) -> Iterator[None]:
-        replay, run = self._replay, self.run
-        below = replay.gradients(query, self.to, cotangents, self.batch, take)
+        """Give `take` the products at each layer, block by block, batch after batch."""
+        below = self._replay.gradients(query, self.to, cotangents, self.batch, take)
         if self.top not in self.layers:
-            yield from (None for _ in below)
+            for _ in below:
+                yield
             return
+        through_norm = self._through_norm(query, cotangents)
+        for rows, _ in zip(through_norm, below, strict=True):
+            take(self.top, rows)
+            yield
+
+    def _through_norm(self, query: int | None, cotangents: Tensor) -> Iterator[Batch]:
+        """The products at the last residual stream, from which only the final norm leads to y."""
+        replay = self._replay
         with replay.running():
             _, left = replay.block(self.top - 1, replay.calls[self.top - 1])
         with torch.enable_grad(), replay.running():
             leaf = left.detach().clone().requires_grad_()
-            y = run.model.ln_final(leaf)
-            y = y if query is None else y[:, query]
-        for (rows,), _ in zip(
-            vjps(run, y, [leaf], cotangents.to(y.device), self.batch),
-            below,
-            strict=True,
-        ):
-            take(self.top, rows)  # through the final norm only
-            yield
+            y = self.run.model.ln_final(leaf)
+            if query is not None:
+                y = y[:, query]
+        cotangents = cotangents.to(y.device)
+        for (rows,) in vjps(self.run, y, [leaf], cotangents, self.batch):
+            yield rows
 
 
 def storage_for(run: Run, each: int, reach: int, rows: int) -> Way:
@@ -217,7 +225,8 @@ def storage_for(run: Run, each: int, reach: int, rows: int) -> Way:
     The size is printed if it is large.
     """
     size = reach * each * rows * run.width * max(4, run.dtype.itemsize)
-    disk, fits = free_on_disk() // 2, size <= available(run.device) // 2
+    disk = free_on_disk() // 2
+    fits = size <= available(run.device) // 2
     if not fits and size > disk:
         raise CapacityError(
             f"The rows of {reach} blocks need {human(size)}, which exceeds the limit of {human(disk)} (half of the "
@@ -244,24 +253,24 @@ class Products:
     def __init__(
         self, pullback: Pullback, query: int | None, spans: Spans | None = None
     ) -> None:
-        self.pullback, self.run = pullback, pullback.run
-        self.query, self.spans = query, spans
+        self.pullback = pullback
+        self.run = pullback.run
+        self.query = query
+        self.spans = spans
         self.reach = self.run.positions if query is None else query + 1
 
     def along(self, directions: Float[Tensor, "cotangent *query d"]) -> Iterator[Batch]:
         """The products along `directions`, in batches."""
-        return (
-            _joined(parts, 1) for parts in self._batches(directions, lambda rows: rows)
-        )
+        for layers in self._batches(directions, _unchanged):
+            yield _joined(layers, 1)
 
     def _batches(
         self, directions: Tensor, of: Callable[[Batch], Tensor]
     ) -> Iterator[list[Tensor]]:
+        """What `of` makes of the products at each layer, batch after batch, with a progress bar."""
         total = -(-len(directions) // self.pullback.batch)
-        found = self.pullback.batches(self.query, directions, of)
-        return iter(
-            bar(found, total=total, desc="jacobian", unit="batch")
-        )  # a bar itself is no iterator
+        batches = self.pullback.batches(self.query, directions, of)
+        yield from bar(batches, total=total, desc="jacobian", unit="batch")
 
     def rows(
         self, directions: Float[Tensor, "cotangent *query d"]
@@ -277,40 +286,32 @@ class Products:
     @property
     def count(self) -> int:
         """The number of norms: of tokens up to the query in all prompts, or of spans."""
-        return (
-            len(self.run.ids) * self.reach
-            if self.spans is None
-            else len(self.spans.names)
-        )
+        if self.spans is not None:
+            return len(self.spans.names)
+        return len(self.run.ids) * self.reach
 
     def once(self, about: tuple[Any, ...], measure: Callable[[], Tensor]) -> Tensor:
         """What `measure` gives on the CPU; of a capture it is kept layer by layer, and not measured again."""
-        pullback, capture = self.pullback, self.run.capture
-        if (
-            capture is None
-            or pullback.hooks
-            or self.spans is not None
-            or self.run.hooks()
-        ):
+        pullback = self.pullback
+        capture = self.run.capture
+        changed = pullback.hooks or self.spans is not None or self.run.hooks()
+        if capture is None or changed:
             return measure().cpu()
         keys = [
             (*about, self.query, pullback.to, pullback.top, layer)
             for layer in pullback.layers
         ]
-        if not capture.norms.keys() >= {*keys}:
-            capture.norms.update(
-                zip(keys, measure().cpu().chunk(len(keys)), strict=True)
-            )
+        if not capture.norms.keys() >= set(keys):
+            by_layer = measure().cpu().chunk(len(keys))
+            capture.norms.update(zip(keys, by_layer, strict=True))
         return torch.cat([capture.norms[key] for key in keys])
 
     def exact(self, kept: Way | None) -> ByToken:
         """The norms from all products; spectral ones if rows are kept."""
-        directions = torch.eye(self.run.width, dtype=torch.float64)
-        return (
-            self.frobenius(directions)
-            if kept is None
-            else self.measured(directions, kept, largest)
-        )
+        unit = torch.eye(self.run.width, dtype=torch.float64)
+        if kept is None:
+            return self.frobenius(unit)
+        return self.measured(unit, kept, largest)
 
     def measured(
         self, directions: Float[Tensor, "cotangent d"], kept: Way, norms: Spectral
@@ -324,14 +325,18 @@ class Products:
         self, directions: Float[Tensor, "cotangent d"], way: Way, folder: str
     ) -> tuple[Blocks, torch.device]:
         """All rows of the blocks, in memory or in a file of `folder`, and the device of the products."""
-        kept, done, device = torch.empty(0), 0, torch.device("cpu")
+        kept = torch.empty(0)
+        device = torch.device("cpu")
+        done = 0
         for batch in self.along(directions):
             if not done:
                 _, prompts, _, d = batch.shape
-                shape, device = (prompts, self.reach, len(directions), d), batch.device
+                device = batch.device
+                shape = (prompts, self.reach, len(directions), d)
+                is_in_file = way == "spill"
                 kept = (
                     _in_file(shape, batch, folder)
-                    if way == "spill"
+                    if is_in_file
                     else batch.new_empty(shape)
                 )
             kept[:, :, done : done + len(batch)] = rearrange(
@@ -342,38 +347,34 @@ class Products:
 
     def each(self, rows: Blocks, norms: Spectral, device: torch.device) -> Tensor:
         """What `norms` gives for the rows of each position, or of each span."""
-        prompts, n, count, d = rows.shape
-        size = max(
-            1, CELLS["cpu" if device.type == "cpu" else "cuda"] // (prompts * count * d)
-        )
-
-        def grams(
-            places: Sequence[int],
-        ) -> Iterator[Float[Tensor, "prompt place out out"]]:
-            for start in range(0, len(places), size):
-                yield gram_of(rows[:, [*places[start : start + size]]].to(device))
-
         if self.spans is None:
-            together = bar(
-                grams(range(n)), total=-(-n // size), desc="norms", unit="batch"
-            )
-            return torch.cat([norms(gram) for gram in together], dim=1)
-        nothing = torch.zeros(prompts, count, count, dtype=torch.float64, device=device)
-        spans = bar(self.spans.within(self.reach), desc="norms", unit="span")
-        return torch.stack(
-            [
-                norms(sum((g.sum(dim=1) for g in grams(inside)), nothing))
-                for inside in spans
-            ],
-            dim=1,
-        )
+            size = _places_together(rows, device)
+            starts = range(0, rows.shape[1], size)
+            parts: list[Tensor] = []
+            for start in bar(starts, desc="norms", unit="batch"):
+                some = rows[:, start : start + size].to(device)
+                parts.append(norms(gram_of(some)))
+            return torch.cat(parts, dim=1)
+        of_spans: list[Tensor] = []
+        for inside in bar(self.spans.within(self.reach), desc="norms", unit="span"):
+            of_spans.append(norms(_gram_of_span(rows, inside, device)))
+        return torch.stack(of_spans, dim=1)
 
     def padded(
         self, values: Float[Tensor, "prompt place *several"]
     ) -> Float[Tensor, "prompt position *several"]:
         """Values of positions up to the query with zeros for the others; those of spans as they are."""
-        more = 0 if self.spans is not None else self.run.positions - values.shape[1]
-        return torch.nn.functional.pad(values, (0, 0) * (values.ndim - 2) + (0, more))
+        if self.spans is not None:
+            return values
+        prompts, places, *several = values.shape
+        zeros = values.new_zeros(prompts, self.run.positions - places, *several)
+        return torch.cat([values, zeros], dim=1)
+
+    def over_spans(
+        self, squares: Float[Tensor, "*many position"]
+    ) -> Float[Tensor, "*many place"]:
+        """Squares of norms of each position, or their sums over each span."""
+        return squares if self.spans is None else self.spans.sums(squares)
 
     def rounded_away(self, chance: float, seed: int) -> ByToken:
         """What rounding did to each block J_i, forward pass included, as `Jittered` products of random cotangents show.
@@ -389,16 +390,41 @@ class Products:
 
     def frobenius(self, directions: Float[Tensor, "cotangent d"]) -> Tensor:
         """The root of the sum of squares of the rows of each position, or of each span."""
-        squares = (
-            _joined(parts, 0) for parts in self._batches(directions, squared_frobenius)
-        )
-        found = reduce(torch.add, squares).sqrt()
-        return found if self.spans is None else self.spans.root_sum_squares(found)
+        batches = self._batches(directions, squared_frobenius)
+        squares = _joined(next(batches), 0)
+        for layers in batches:
+            squares = squares + _joined(layers, 0)
+        norms = squares.sqrt()
+        return norms if self.spans is None else self.spans.root_sum_squares(norms)
+
+
+def _unchanged(rows: Batch) -> Batch:
+    return rows
 
 
 def _joined(parts: list[Tensor], dim: int) -> Tensor:
     """Those of several layers one after the other; that of a single one is not copied."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=dim)
+
+
+def _places_together(rows: Blocks, device: torch.device) -> int:
+    """The number of places whose rows are multiplied together."""
+    prompts, _, count, d = rows.shape
+    cells = CELLS["cpu" if device.type == "cpu" else "cuda"]
+    return max(1, cells // (prompts * count * d))
+
+
+def _gram_of_span(
+    rows: Blocks, inside: Sequence[int], device: torch.device
+) -> Float[Tensor, "prompt out out"]:
+    """``J Jᵀ = Σ_i J_i J_iᵀ`` of the blocks of a span side by side."""
+    prompts, _, count, _ = rows.shape
+    gram = torch.zeros(prompts, count, count, dtype=torch.float64, device=device)
+    size = _places_together(rows, device)
+    for start in range(0, len(inside), size):
+        some = rows[:, list(inside[start : start + size])].to(device)
+        gram = gram + gram_of(some).sum(dim=1)
+    return gram
 
 
 def _in_file(shape: tuple[int, ...], like: Tensor, folder: str) -> Tensor:

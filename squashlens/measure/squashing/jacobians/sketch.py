@@ -15,11 +15,12 @@ that each norm an equal share.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from squashlens._typing import Method, Norm, Target, positive
@@ -40,15 +41,15 @@ from squashlens.theory import norms
 from squashlens.theory.probes import normals, seed_of
 from squashlens.theory.statistics.ranks import mean_interval
 
-PROBES = (
-    64  # directions of a sketch: on Gemma 3 270M a tenth of the time of the exact norm
-)
+# Directions of a sketch: on Gemma 3 270M a tenth of the time of the exact norm.
+PROBES = 64
 FIRST = 16  # rows of a growing sketch at its first stage
 MISSED = 0.05  # probability that any norm of a result is outside its interval
 FAILURE = 1e-6  # probability that any certified upper bound is too low or any lower bound too high
 EVENTS = 3  # what may fail of each norm: its upper end, its lower end, and what rounding is found to do to it
 # Operations for each token up to which "auto" takes the exact norm: a second for ten tokens on two cores.
 EXACT = {"cpu": 2e10, "cuda": 2e12}
+KINDS = {"sketch": "sketched ", "sketch_upper": "upper bound on the "}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,11 @@ class Estimation:
     vjp_batch_size: int | None = None
     seed: int | None = None
 
+    @property
+    def kind(self) -> str:
+        """What a long name says of the norm, with a space after it."""
+        return KINDS.get(self.method, "")
+
 
 def resolved(given: Estimation, run: Run, allowed: Collection[str]) -> Estimation:
     """The same with the method that ``"auto"`` stands for, and a seed.
@@ -69,25 +75,27 @@ def resolved(given: Estimation, run: Run, allowed: Collection[str]) -> Estimatio
     """
     positive(given.n_probes, "n_probes", "a number of directions")
     method = given.method
-    if method not in ("auto", *allowed):
+    known = ["auto", *allowed]
+    if method not in known:
         raise InputError(
             f"method={method!r} cannot be used here.",
-            f"Use one of {', '.join(('auto', *allowed))}.",
+            f"Use one of {', '.join(known)}.",
         )
     if method == "auto":
-        weights = sum(
-            p.numel()
-            for block in list(run.model.blocks)[: run.n_blocks]
-            for p in block.parameters()
-        )
-        most = EXACT["cpu" if run.device.type == "cpu" else "cuda"]
-        exact = run.width <= given.n_probes or 2 * run.width * weights <= most
-        method = "exact" if exact else "sketch"
-    return replace(
-        given,
-        method=method,
-        seed=seed_of(given.seed, certifies=method == "sketch_upper"),
-    )
+        device = "cpu" if run.device.type == "cpu" else "cuda"
+        operations = 2 * run.width * _weights_in_blocks(run)
+        is_exact = run.width <= given.n_probes or operations <= EXACT[device]
+        method = "exact" if is_exact else "sketch"
+    seed = seed_of(given.seed, certifies=method == "sketch_upper")
+    return replace(given, method=method, seed=seed)
+
+
+def _weights_in_blocks(run: Run) -> int:
+    """The number of weights of all blocks, which a product of one cotangent goes through."""
+    total = 0
+    for block in list(run.model.blocks)[: run.n_blocks]:
+        total += sum(weights.numel() for weights in block.parameters())
+    return total
 
 
 def seed_in(method: Estimation) -> int:
@@ -106,40 +114,39 @@ class Ends:
     @property
     def tightness(self) -> float:
         """The largest quotient of upper bound and estimate; 1 where both are 0."""
-        return float(
-            (self.high / torch.maximum(self.low, self.likely))
-            .nan_to_num(1.0, posinf=math.inf)
-            .max()
-        )
+        quotients = self.high / torch.maximum(self.low, self.likely)
+        return float(quotients.nan_to_num(1.0, posinf=math.inf).max())
 
     @property
     def estimate(self) -> ByToken:
         """The estimate, if it is between the bounds, and the nearer bound otherwise."""
         return torch.minimum(torch.maximum(self.likely, self.low), self.high)
 
-    def rounded(self, reached: Tensor, lost: Tensor) -> "Ends":
+    def rounded(
+        self,
+        reached: Bool[Tensor, "prompt query position"],
+        lost: Float[Tensor, "*prompt #position"],
+    ) -> "Ends":
         """The bounds with an allowance for rounding, which is relative to the largest of them."""
-        rows = zip(self.high[:, None], reached, lost[:, None], strict=True)
-        high = torch.cat(
-            [norms.with_rounding(row, near, rounding) for row, near, rounding in rows]
-        )
+        high = norms.with_rounding(self.high, reached[:, 0], lost)
         off = lost * (self.low + self.high.amax(dim=1, keepdim=True))
         return Ends(high, (self.low - off).clamp(min=0), self.likely)
 
     def by_span(
-        self, reached: Tensor, lost: Float[Tensor, "prompt 1"], spans: Spans
+        self,
+        reached: Bool[Tensor, "prompt query position"],
+        lost: Float[Tensor, "prompt 1"],
+        spans: Spans,
     ) -> "Ends":
         """The same for spans, the last of which has all positions; it is left out of the result.
 
         The blocks of m positions side by side are off by at most ``√Σ ρ²(e_i + e)² ≤ ρ√m (e_S + e)``, where e_i are the
         norms of the blocks, e is the largest of the row, which the last span bounds, and e_S is the norm of the span.
         """
-        near = spans.sums(reached[:, 0].double())[:, None] > 0
-        sizes = torch.tensor(
-            [len(inside) for inside in spans.positions], dtype=torch.float64
-        )
-        found = self.rounded(near, lost * sizes.sqrt())
-        return Ends(found.high[:, :-1], found.low[:, :-1], found.likely[:, :-1])
+        reaches_span = spans.sums(reached[:, 0].double())[:, None] > 0
+        sizes = torch.tensor(spans.sizes, dtype=torch.float64)
+        ends = self.rounded(reaches_span, lost * sizes.sqrt())
+        return Ends(ends.high[:, :-1], ends.low[:, :-1], ends.likely[:, :-1])
 
 
 class Measure:
@@ -147,46 +154,40 @@ class Measure:
     ‖J_i‖₂ from moments, and the lengths `crossed`."""
 
     def __init__(self, directions: Float[Tensor, "cotangent d"]) -> None:
-        self.directions, self.unmixed = directions, norms.unmixing(directions)
+        self.directions = directions
+        self.unmixed = norms.unmixing(directions)
         self.each = len(directions) // norms.FOLDS  # rows in a quarter
 
     def __call__(
         self, gram: Float[Tensor, "*many out out"]
     ) -> Float[Tensor, "*many several"]:
-        unmixed, folded = self.unmixed.to(gram.device), norms.FOLDS * self.each
-        straight = unmixed @ gram @ unmixed.mT
-        found = torch.stack(
-            [
-                norms.spike_sizes(gram),
-                norms.largest(straight),
-                norms.moment_sizes(gram),
-            ],
-            dim=-1,
-        )
-        return (
-            torch.cat([found, norms.crossed(gram[..., :folded, :folded])], dim=-1)
-            if self.each
-            else found
-        )
+        unmixed = self.unmixed.to(gram.device)
+        in_row_space = norms.largest(unmixed @ gram @ unmixed.mT)
+        sizes = [norms.spike_sizes(gram), in_row_space, norms.moment_sizes(gram)]
+        several = torch.stack(sizes, dim=-1)
+        if not self.each:
+            return several
+        folded = norms.FOLDS * self.each
+        lengths = norms.crossed(gram[..., :folded, :folded])
+        return torch.cat([several, lengths], dim=-1)
 
     def ends(
         self, several: Float[Tensor, "prompt position several"], chance: float
     ) -> Ends:
         """The bounds that follow, each of which fails with probability `chance`."""
-        size, least, moments, *lengths = several.cpu().double().unbind(dim=-1)
-        sure, likely = least, least
-        if lengths:
-            seen = torch.stack(lengths)
-            sure = torch.maximum(
-                least,
-                norms.length_factor(self.each, chance / norms.FOLDS) * seen.amax(dim=0),
-            )
-            likely = torch.maximum(
-                least, seen.square().mean(dim=0).sqrt() / math.sqrt(self.each)
-            )
+        several = several.cpu().double()
+        size, least, moments = several[..., :3].unbind(dim=-1)
+        low = least
+        likely = least
+        if self.each:
+            lengths = several[..., 3:]
+            factor = norms.length_factor(self.each, chance / norms.FOLDS)
+            low = torch.maximum(least, factor * lengths.amax(dim=-1))
+            mean = lengths.square().mean(dim=-1).sqrt() / math.sqrt(self.each)
+            likely = torch.maximum(least, mean)
             likely = torch.fmax(likely, moments)  # which may be NaN
         high = norms.direction_factor(len(self.directions), chance) * size
-        return Ends(high, torch.minimum(sure, high), likely)
+        return Ends(high, torch.minimum(low, high), likely)
 
 
 def ends_of(
@@ -199,61 +200,86 @@ def ends_of(
     """Bounds and estimates from a sketch, each end of which fails with probability `chance`; or the exact norms."""
     d = products.run.width
     if method.method == "exact":
-        kept = (kept or products.storage(d)) if norm == "spectral" else None
-        exact = products.once((norm, "exact"), lambda: products.exact(kept))
+        way = (kept or products.storage(d)) if norm == "spectral" else None
+        exact = products.once((norm, "exact"), partial(products.exact, way))
         return Ends(exact, exact, exact)
-    directions, about = normals(seed_in(method))(d, method.n_probes).T, (norm, method)
+    directions = normals(seed_in(method))(d, method.n_probes).T
+    about = (norm, method)
     if norm == "frobenius":
-        size = products.once(about, lambda: products.frobenius(directions))
+        size = products.once(about, partial(products.frobenius, directions))
         low, high = norms.sketch_factors(len(directions), chance)
         likely = size / math.sqrt(len(directions))
         return Ends(high * likely, low * likely, likely)
-    measure, kept = Measure(directions), kept or products.storage(len(directions))
-    return measure.ends(
-        products.once(about, lambda: products.measured(directions, kept, measure)),
-        chance,
-    )
+    measure = Measure(directions)
+    way = kept or products.storage(len(directions))
+    compute = partial(products.measured, directions, way, measure)
+    return measure.ends(products.once(about, compute), chance)
 
 
-def until(
-    products: Products, rtol: float, seed: int
-) -> tuple[ByToken, dict[str, ByToken], dict[str, Any]]:
-    """A Frobenius norm sketched until its interval is narrow enough, the ends of the interval, and provenance facts."""
-    d, generator = products.run.width, torch.Generator().manual_seed(seed)
+@dataclass(frozen=True)
+class Estimate:
+    """Norms for one target, the ends of their intervals by name, and what the provenance says of them."""
+
+    norms: ByToken
+    ends: Mapping[str, ByToken] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def estimated(
+    products: Products, norm: Norm, method: Estimation, targets: int
+) -> Estimate:
+    """The exact or estimated norms for one of some targets, whose intervals all hold together."""
+    if method.rtol is not None:
+        return _until(products, method.rtol, seed_in(method))
+    if method.method == "exact":
+        way = products.storage(products.run.width) if norm == "spectral" else None
+        exact = ends_of(products, norm, method, 0.0, way).estimate
+        return Estimate(exact, facts={} if way is None else {"rows": way})
+    chance = MISSED / 2 / (targets * products.count)
+    ends = ends_of(products, norm, method, chance)
+    facts = {
+        "kind": "estimate",
+        "n_probes": method.n_probes,
+        "seed": method.seed,
+        "failure_probability": MISSED,
+    }
+    intervals = {"low": ends.low, "high": ends.high}
+    return Estimate(ends.estimate, intervals, {"sketch": facts})
+
+
+def _until(products: Products, rtol: float, seed: int) -> Estimate:
+    """A Frobenius norm sketched until the relative half-width of its interval is at most `rtol`."""
+    d = products.run.width
+    generator = torch.Generator().manual_seed(seed)
     squares: list[Tensor] = []
     taken = 0
-    while True:
+    reached = math.inf
+    mean = low = high = torch.empty(0)
+    while reached > rtol and taken < d:
         more = min(d - taken, max(FIRST, taken // 2))
         directions = torch.randn(more, d, generator=generator, dtype=torch.float64)
-        new = [
-            rows.double().square().sum(dim=-1) for rows in products.along(directions)
-        ]
-        squares += (
-            new
-            if products.spans is None
-            else [products.spans.sums(part) for part in new]
-        )
+        for rows in products.along(directions):
+            of_tokens = rows.double().square().sum(dim=-1)
+            squares.append(products.over_spans(of_tokens))
         taken += more
         mean, low, high = mean_interval(torch.cat(squares).movedim(0, -1))
-        ends = {"low": low.clamp(min=0).sqrt(), "high": high.sqrt()}
-        reached = float(
-            ((ends["high"] - ends["low"]) / (2 * mean.sqrt())).nan_to_num(0).max()
-        )
-        if reached <= rtol or taken == d:
-            break
+        low = low.clamp(min=0).sqrt()
+        high = high.sqrt()
+        half_widths = (high - low) / (2 * mean.sqrt())
+        reached = float(half_widths.nan_to_num(0).max())
     if reached > rtol:
         remark(
             f"rtol={rtol:g} was not reached after {taken} probes, as many as the exact norm takes; the interval is "
             f"±{reached:.1%}."
         )
-    sketch = {
+    facts = {
         "kind": "estimate",
         "probes": taken,
         "seed": seed,
         "rtol": rtol,
         "reached": reached,
     }
-    return mean.sqrt(), ends, {"sketch": sketch}
+    return Estimate(mean.sqrt(), {"low": low, "high": high}, {"sketch": facts})
 
 
 def certified_norms(
@@ -268,18 +294,14 @@ def certified_norms(
 ) -> tuple[dict[Target, Ends], dict[str, Any]]:
     """Certified bounds on ‖J_i‖ for each target, or on the norm of each span, and what the provenance says of them."""
     seed = seed_in(method)
-    groups = None if groups is None else groups.and_all(run.positions)
-    chance = FAILURE / len(targets)
-    each = chance / (run.ids.numel() if groups is None else len(groups.names)) / EVENTS
-    found: dict[Target, Ends] = {}
-    sketch: dict[str, Any] = {
-        "kind": "upper bound",
-        "n_probes": method.n_probes,
-        "seed": seed,
-        "certifies": CERTIFIES,
-        "rounding": 0.0,
-        "failure_probability": FAILURE,
-    }
+    count = run.ids.numel()
+    if groups is not None:
+        groups = groups.and_all(run.positions)
+        count = len(groups.names)
+    chance = FAILURE / len(targets) / EVENTS
+    bounds: dict[Target, Ends] = {}
+    tightness = 0.0
+    rounding = 0.0
     with certifying(run):
         blocks = range(from_layer, max(targets.values()))
         seen = [
@@ -290,15 +312,22 @@ def certified_norms(
                 run, [from_layer], hooks, top, to, method.vjp_batch_size
             )
             products = Products(pullback, query, groups)
-            ends = ends_of(products, norm, method, each)
-            if norm == "spectral":
-                sketch["estimated_tightness"] = max(
-                    ends.tightness, sketch.get("estimated_tightness", 0.0)
-                )
-            lost = products.rounded_away(chance / EVENTS, seed)
-            found[to], rounding = allowed(products, ends, seen, lost)
-            sketch["rounding"] = max(sketch["rounding"], rounding)
-    return found, sketch
+            ends = ends_of(products, norm, method, chance / count)
+            tightness = max(tightness, ends.tightness)
+            lost = products.rounded_away(chance, seed)
+            bounds[to], lost_here = allowed(products, ends, seen, lost)
+            rounding = max(rounding, lost_here)
+    facts = {
+        "kind": "upper bound",
+        "n_probes": method.n_probes,
+        "seed": seed,
+        "certifies": CERTIFIES,
+        "rounding": rounding,
+        "failure_probability": FAILURE,
+    }
+    if norm == "spectral":
+        facts["estimated_tightness"] = tightness
+    return bounds, facts
 
 
 def allowed(
@@ -311,23 +340,22 @@ def allowed(
 
     `seen` is what attention sees on each prompt, and `missing` what rounding was found to do to each block.
     """
-    pullback, n = products.pullback, products.run.positions
-    stretches = [
-        (sight, range(layer, pullback.top))
-        for layer in pullback.layers
-        for sight in seen
-    ]
-    known = [
-        visibility.derivative_rounding(products.run, sight, blocks, n)
-        for sight, blocks in stretches
-    ]
+    run = products.run
+    n = run.positions
+    pullback = products.pullback
+    here = torch.arange(n)[None] == products.query
+    known: list[float] = []
+    reaching: list[Tensor] = []
+    for layer in pullback.layers:
+        blocks = range(layer, pullback.top)
+        for sight in seen:
+            known.append(visibility.derivative_rounding(run, sight, blocks, n))
+            reaching.append(visibility.tokens_reaching(sight, blocks, here))
+    reached = torch.stack(reaching)
     largest = ends.high.amax(dim=-1).clamp(min=torch.finfo(torch.float64).tiny)
     lost = torch.tensor(known, dtype=torch.float64) + missing.amax(dim=-1) / largest
-    visibility.require_digits(float(lost.max()))
-    here = torch.arange(n)[None] == products.query
-    reached = torch.stack(
-        [visibility.tokens_reaching(sight, blocks, here) for sight, blocks in stretches]
-    )
+    most = float(lost.max())
+    visibility.require_digits(most)
     if products.spans is not None:
-        return ends.by_span(reached, lost[:, None], products.spans), float(lost.max())
-    return ends.rounded(reached, lost[:, None]), float(lost.max())
+        return ends.by_span(reached, lost[:, None], products.spans), most
+    return ends.rounded(reached, lost[:, None]), most

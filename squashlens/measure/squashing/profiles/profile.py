@@ -1,9 +1,7 @@
 """All queries and all layers of one prompt: influence by position and by distance, and representations."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +10,7 @@ import xarray as xr
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, Method, Norm, distinct, positive
+from squashlens._typing import AttentionKind, Bridge, Method, Norm, distinct, positive
 from squashlens.bars import bar, write
 from squashlens.measure.registration import measurement
 from squashlens.measure.squashing.jacobians import sketch
@@ -35,24 +33,22 @@ from squashlens.run.captures.capture import REPORT_ABOVE
 from squashlens.run.derivatives.exact import CERTIFIES, certifying
 from squashlens.run.derivatives.visibility import visibilities
 from squashlens.run.run import Run
-from squashlens.theory.bounds.path_sums import compositions
-from squashlens.theory.statistics.decay import ByDistance, Law
+from squashlens.theory.path_sums import compositions
+from squashlens.theory.statistics.laws import ByDistance, FittedLaw
 from squashlens.theory.statistics.trends import with_ends
 
 Queries = Literal["all"] | Sequence[int]
+METHODS = ("exact", "sketch", "sketch_upper", "none")
 CHUNK = 1 << 24  # numbers in the rows of some queries that are composed together
 NAMES = {
     "path_bound": "path bound",
     "null": "path bound under uniform attention",
     "jacobian": "norm of the Jacobian",
 }
+PATHS: dict[str, AttentionKind] = {"path_bound": "model", "null": "uniform"}
 BOTH = ("low", "high")
-ENDS = {
-    "none": (),
-    "exact": (),
-    "sketch": BOTH,
-    "sketch_upper": ("low",),
-}  # what is kept beside norms
+# What is kept beside norms.
+ENDS = {"none": (), "exact": (), "sketch": BOTH, "sketch_upper": ("low",)}
 PARTS = {"floor": "floor γ", "amplitude": "amplitude β", "exponent": "exponent p"}
 
 
@@ -111,16 +107,31 @@ def influence(
     True
     """
     way = sketch.Estimation(method=method, n_probes=n_probes, seed=seed)
-    return (
-        _Work.of("influence", model, prompt, queries, layers, way, norm)
-        .measured()
-        .by_position()
-    )
+    run = Run.open(model, "influence")
+    asked = _asked(run, prompt, queries, layers, way, norm)
+    series = 3 + len(ENDS[asked.way.method]) + (asked.way.method != "none")
+    asked.require_fits(8 * series * len(asked.queries) * len(asked.layers) * asked.n)
+    values = _ByPosition(asked)
+    facts = asked.measure(values)
+    text = f"{asked.kind_of_norm} of the Jacobian"
+    texts = NAMES | {"jacobian": text}
+    for end in BOTH:
+        texts[f"jacobian_{end}"] = f"{end} end of the interval of the {text}"
+    by_query = ("query", "layer", "position")
+    variables: dict[str, Variable] = {
+        name: (by_query, tensor, texts[name], "1")
+        for name, tensor in values.values.items()
+    }
+    variables |= representations(asked.run, asked.layers)
+    _, coords = asked.run.coords()
+    coords |= {"query": asked.queries.numpy(), "layer": np.array(asked.layers)}
+    run = asked.run.knowing(**facts)
+    return run.dataset("influence and representations of a prompt", coords, variables)
 
 
 @measurement(
     "influence_by_distance",
-    cheaper="Fewer queries=, n_random_models=0 or method='none' takes less.",
+    cheaper="Fewer queries=, n_random_models=0 or the default method='none' takes less.",
 )
 def influence_by_distance(
     model: Bridge,
@@ -128,7 +139,7 @@ def influence_by_distance(
     *,
     queries: Queries = "all",
     layers: Sequence[int] | None = None,
-    method: Method = "auto",
+    method: Method = "none",
     n_probes: int = sketch.PROBES,
     norm: Norm = "spectral",
     n_random_models: int = 1,
@@ -146,19 +157,22 @@ def influence_by_distance(
 
     Args:
         model, prompt, queries, layers, n_probes, norm: as in `influence`.
-        method: as in `influence`; the bounds of ``"sketch_upper"`` hold together with those of the random models, and
-            ``"none"`` takes one forward pass of the model and of each random model.
+        method: ``"none"`` (the default), path bound and null alone, which takes one forward pass of the model and of
+            each random model: seconds on Gemma 3 270M with 60 tokens. Every other method of `influence` adds norms of
+            the Jacobian, of the random models too, for `n_probes` or d products at each query, which take about 40
+            minutes there; fewer `queries` and `layers` and ``n_random_models=0`` take less. The bounds of
+            ``"sketch_upper"`` hold together with those of the random models.
         n_random_models: number of models with random weights, drawn with the seeds 0, 1, …, that are measured as well;
             1 by default. They have none of the hooks of the model.
         seed: random seed of sketches and resamples; by default as in `jacobian_norms`.
 
     Returns:
         Dataset. Over (quantity, layer, distance): `influence`, the mean over queries, and `pairs`, their number.
-        `quantity` is ``"path_bound"``, ``"null"``, ``"jacobian"``, and with random models ``"path_bound_random"`` and
-        ``"jacobian_random"``. Over (quantity, layer): `floor` γ, `amplitude` β and `exponent` p of the law, each
-        with `_low` and `_high`; NaN where influence does not vary, and intervals for fewer than four queries.
-        `exponent_at_end` (bool) says where the exponent is at an end of the range that is tried, 0.01 to 16, so that no
-        power law describes the influence.
+        `quantity` is ``"path_bound"`` and ``"null"``, with norms ``"jacobian"``, and with random models
+        ``"path_bound_random"`` and, with norms, ``"jacobian_random"``. Over (quantity, layer): `floor` γ, `amplitude` β
+        and `exponent` p of the law, each with `_low` and `_high`; NaN where influence does not vary, and intervals for
+        fewer than four queries. `exponent_at_end` (bool) says where the exponent is at an end of the range that is
+        tried, 0.01 to 16, so that no power law describes the influence.
 
     Raises:
         InputError, CapacityError, UnsoundModelError: as in `influence`.
@@ -167,300 +181,303 @@ def influence_by_distance(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> found = sl.influence_by_distance(model, "110 =", method="none", n_random_models=0)
+    >>> found = sl.influence_by_distance(model, "110 =", n_random_models=0)
     >>> found["pairs"].sel(quantity="path_bound", layer=0).values.astype(int).tolist()
     [4, 3, 2, 1, 0]
     """
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
     way = sketch.Estimation(method=method, n_probes=n_probes, seed=seed)
-    work = _Work.of(
-        "influence_by_distance",
-        model,
+    run = Run.open(model, "influence_by_distance")
+    asked = _asked(
+        run, prompt, queries, layers, way, norm, n_random_models=n_random_models
+    )
+    asked.require_fits(0)
+    means = _ByDistanceOnly(asked)
+    facts = asked.measure(means)
+    sums = dict(means.sums)
+    of_random: dict[str, list[ByDistance]] = {}
+    for random_seed in range(n_random_models):
+        for name, of_one in _of_untrained(asked, random_seed).items():
+            of_random.setdefault(f"{name}_random", []).append(of_one)
+    for name, (first, *others) in of_random.items():
+        sums[name] = first.joined(others)
+    run = asked.run.knowing(**facts, random_model_seeds=list(range(n_random_models)))
+    of = ""
+    if asked.way.method != "none":
+        of = f", of the Jacobian the {asked.kind_of_norm}"
+    over = ("quantity", "layer", "distance")
+    influences = torch.stack([values.means() for values in sums.values()])
+    pairs = torch.stack([values.pairs.sum(dim=0) for values in sums.values()])
+    generator = torch.Generator().manual_seed(sketch.seed_in(asked.way))
+    laws = [values.laws(generator) for values in sums.values()]
+    return run.dataset(
+        "influence by distance",
+        {
+            "quantity": list(sums),
+            "layer": np.array(asked.layers),
+            "distance": np.arange(asked.n),
+        },
+        {
+            "influence": (over, influences, f"mean influence{of}", "1"),
+            "pairs": (over, pairs, "pairs", "1"),
+            **_parts_of_laws(laws, of),
+        },
+    )
+
+
+class _ByPosition:
+    """Values of every query, layer and position, by name."""
+
+    keeps_ends = True
+
+    def __init__(self, asked: "_Asked") -> None:
+        self.shape = (len(asked.queries), len(asked.layers), asked.n)
+        self.values: dict[str, Float[Tensor, "query layer position"]] = {}
+
+    def add(
+        self,
+        name: str,
+        layer: int,
+        rows: slice,
+        values: Float[Tensor, "query position"],
+    ) -> None:
+        """Keep the values of some queries at a layer, which is counted among those that are asked for."""
+        if name not in self.values:
+            self.values[name] = torch.zeros(self.shape, dtype=torch.float64)
+        self.values[name][rows, layer] = values
+
+
+class _ByDistanceOnly:
+    """Sums of such values at each distance, by name."""
+
+    keeps_ends = False
+
+    def __init__(self, asked: "_Asked") -> None:
+        self.asked = asked
+        self.sums: dict[str, ByDistance] = {}
+
+    def add(
+        self,
+        name: str,
+        layer: int,
+        rows: slice,
+        values: Float[Tensor, "query position"],
+    ) -> None:
+        """Add the values of some queries at a layer to the sums."""
+        queries = self.asked.queries
+        if name not in self.sums:
+            first = int(self.asked.run.facts["bos_count"])
+            n_layers = len(self.asked.layers)
+            self.sums[name] = ByDistance(self.asked.n, n_layers, queries, first)
+        self.sums[name].add(layer, queries[rows], values)
+
+
+def _asked(
+    run: Run,
+    prompt: PromptOrCapture,
+    queries: Queries,
+    layers: Sequence[int] | None,
+    way: sketch.Estimation,
+    norm: Norm,
+    **random: int,
+) -> "_Asked":
+    """Check what a measurement was given."""
+    way = sketch.resolved(way, run, METHODS)
+    run = run.given(
         prompt,
-        queries,
-        layers,
-        way,
-        norm,
-        n_random_models=n_random_models,
-    ).measured()
-    random = [_of_untrained(work, k) for k in range(n_random_models)]
-    return work.by_distance([each.sums for each in random])
-
-
-def _of_untrained(work: "_Work", seed: int) -> "_Work":
-    """The same on the same tokens of a model with random weights."""
-    with untrained(work.run, seed) as other:
-        return replace(work, run=other, sums={}, facts={}).measured(null=False)
+        queries=queries if queries == "all" else list(queries),
+        layers=layers,
+        method=way.method,
+        n_probes=way.n_probes,
+        norm=norm,
+        seed=way.seed,
+        **random,
+    )
+    run.require_one(tokens=2)
+    places: Sequence[int] = range(run.positions)
+    if queries != "all":
+        places = run.queries(queries, "queries")
+    chosen: Sequence[int] = range(run.n_blocks + 1)
+    if layers is not None:
+        chosen = distinct(layers, "layers")
+    chosen = sorted(check_layer(layer, run.model, "layers") for layer in chosen)
+    models = 1 + random.get("n_random_models", 0)
+    return _Asked(run, torch.tensor(places), chosen, way, norm, models)
 
 
 @dataclass(frozen=True)
-class _Work:
-    """What is measured on the model of a run, and what was found: values by position, and sums by distance."""
+class _Asked:
+    """What is measured: the queries and layers of a prompt, and how norms of the Jacobian are computed.
+
+    All certified bounds of so many `models` hold together.
+    """
 
     run: Run
     queries: Int[Tensor, " query"]
     layers: list[int]
     way: sketch.Estimation
     norm: Norm
-    models: int | None  # those that are measured, if only sums by distance are kept
-    kept: dict[str, Float[Tensor, "query layer position"]] = field(default_factory=dict)
-    sums: dict[str, ByDistance] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        function: str,
-        model: Bridge,
-        prompt: PromptOrCapture,
-        queries: Queries,
-        layers: Sequence[int] | None,
-        way: sketch.Estimation,
-        norm: Norm,
-        **random: int,
-    ) -> "_Work":
-        """Check what a measurement was given, and whether there is room for it."""
-        run = Run.open(model, function)
-        way = sketch.resolved(way, run, ("exact", "sketch", "sketch_upper", "none"))
-        run = run.given(
-            prompt,
-            queries=queries if queries == "all" else [*queries],
-            layers=layers,
-            method=way.method,
-            n_probes=way.n_probes,
-            norm=norm,
-            seed=way.seed,
-            **random,
-        )
-        run.require_one(tokens=2)
-        places = (
-            range(run.positions)
-            if queries == "all"
-            else run.queries(queries, "queries")
-        )
-        chosen = (
-            range(run.n_blocks + 1) if layers is None else distinct(layers, "layers")
-        )
-        chosen = sorted(check_layer(layer, run.model, "layers") for layer in chosen)
-        models = 1 + random["n_random_models"] if random else None
-        work = cls(run, torch.tensor(places), chosen, way, norm, models)
-        work.require_fits()
-        return work
+    models: int = 1
 
     @property
     def n(self) -> int:
         return self.run.positions
 
-    def require_fits(self) -> None:
-        """State the size of the result and the number of products, and raise if they do not fit."""
-        series = {"none": 3, "exact": 4, "sketch": 6, "sketch_upper": 5}[
-            self.way.method
-        ]
-        whole = (
-            0
-            if self.models
-            else series * len(self.queries) * len(self.layers) * self.n * 8
+    @property
+    def kind_of_norm(self) -> str:
+        return f"{self.way.kind}{self.norm} norm"
+
+    def require_fits(self, result_size: int) -> None:
+        """State the number of bytes that are needed, and raise if there are not as many."""
+        rows = min(len(self.queries) * self.n, max(CHUNK, self.n))
+        size = result_size + 4 * 8 * rows
+        name = self.run.function
+        require_room(
+            size,
+            torch.device("cpu"),
+            f"The result of {name}",
+            "Use `influence_by_distance`, fewer queries=, or fewer layers=.",
         )
-        size = whole + 8 * min(len(self.queries) * self.n, max(CHUNK, self.n)) * 4
-        name = self.run.facts["call"]["function"]
-        less = "Use `influence_by_distance`, fewer queries=, or fewer layers=."
-        require_room(size, torch.device("cpu"), f"The result of {name}", less)
         if size > REPORT_ABOVE:
             write(f"{name}: {human(size)} for {len(self.queries)} queries")
 
-    @cached_property
-    def _rows(self) -> tuple[int, Way | None]:
-        """The number of rows of a block that are computed, and where they are kept for a spectral norm."""
-        if self.way.method == "none":
-            return 0, None
-        count = self.run.width if self.way.method == "exact" else self.way.n_probes
-        if self.norm == "frobenius":
-            return count, None
-        return count, storage_for(
-            self.run, len(self.layers), int(self.queries[-1]) + 1, count
-        )
-
-    def measured(self, *, null: bool = True) -> "_Work":
-        """Path bound, null and norms of the model."""
-        paths = (("path_bound", "model"), ("null", "uniform"))[: 2 if null else 1]
-        if reason := why_no_paths(self.run.model):
-            if self.way.method == "none":
-                require_paths(self.run.model)
-            remark(f"No path bound: {reason}")
-            paths = ()
-        for name, attention in paths:
-            self._bounds(name, attention)
-        if self.way.method != "none":
-            self._jacobians()
-        return self
-
-    def _new(self, name: str) -> None:
-        if self.models:
-            first = int(self.run.facts["bos_count"])
-            self.sums[name] = ByDistance(self.n, len(self.layers), self.queries, first)
-        else:
-            shape = (len(self.queries), len(self.layers), self.n)
-            self.kept[name] = torch.zeros(shape, dtype=torch.float64)
-
-    def _take(
+    def measure(
         self,
-        name: str,
-        place: int,
-        rows: slice,
-        values: Float[Tensor, "query position"],
-    ) -> None:
-        if self.models:
-            self.sums[name].add(place, self.queries[rows], values)
+        into: _ByPosition | _ByDistanceOnly,
+        paths: Mapping[str, AttentionKind] = PATHS,
+    ) -> dict[str, Any]:
+        """Measure path bounds and norms, and return further facts for the provenance."""
+        why_not = why_no_paths(self.run.model)
+        if why_not and self.way.method == "none":
+            require_paths(self.run.model)
+        if why_not:
+            remark(f"No path bound: {why_not}")
         else:
-            self.kept[name][rows, place] = values
+            for name, attention in paths.items():
+                self._bounds(name, attention, into)
+        if self.way.method == "none":
+            return {}
+        if self.way.method == "sketch_upper":
+            return self._upper_bounds(into)
+        return self._norms(into)
 
-    def _bounds(self, name: str, attention: Any) -> None:
+    def _bounds(
+        self, name: str, attention: AttentionKind, into: _ByPosition | _ByDistanceOnly
+    ) -> None:
         """The path bound of every query from every layer: one product of patterns for some queries at a time."""
         top = self.run.n_blocks
         down = top_down(self.run, attention, min(self.layers), top)
-        self._new(name)
         size = max(1, CHUNK // self.n)
         starts = range(0, len(self.queries), size)
         for start in bar(starts, desc=NAMES[name], unit="chunk"):
             rows = slice(start, min(len(self.queries), start + size))
             products = compositions(self.queries[rows], self.n, down, 2.0)
-            if (
-                self.run.device.type != "cpu"
-            ):  # waited for once, and not after each block
+            if self.run.device.type != "cpu":
+                # waited for once, and not after each block
                 products = to_cpu(list(products))
             for below, values in enumerate(products):
                 if top - below in self.layers:
-                    self._take(name, self.layers.index(top - below), rows, values)
+                    into.add(name, self.layers.index(top - below), rows, values)
 
-    def _jacobians(self) -> None:
-        """Norms of the Jacobian of every query at every layer; the ends of all intervals hold together."""
-        kept_ends = () if self.models else ENDS[self.way.method]
-        for name in ("jacobian", *(f"jacobian_{end}" for end in kept_ends)):
-            self._new(name)
-        certifies = self.way.method == "sketch_upper"
-        count, kept = self._rows
-        numbers = len(self.queries) * len(self.layers) * self.n
-        chance = (
-            sketch.FAILURE / sketch.EVENTS / (self.models or 1)
-            if certifies
-            else sketch.MISSED / 2
-        )
-        with certifying(self.run) if certifies else nullcontext():
-            pullback, rounding = Pullback(self.run, self.layers), 0.0
-            missing, seen = torch.zeros(()), []
-            if certifies:
-                missing = Products(pullback, None).rounded_away(
-                    chance, sketch.seed_in(self.way)
-                )
-                seen = [
-                    visibilities(
-                        self.run,
-                        self.run.ids,
-                        (),
-                        range(pullback.bottom, pullback.top),
-                    )
-                ]
-            for at in bar(range(len(self.queries)), desc="jacobian", unit="query"):
-                products = Products(pullback, int(self.queries[at]))
+    def _norms(self, into: _ByPosition | _ByDistanceOnly) -> dict[str, Any]:
+        """Norms of the Jacobian of every query at every layer, exact or with intervals that hold together."""
+        storage = self._storage()
+        pullback = Pullback(self.run, self.layers)
+        chance = sketch.MISSED / 2 / self._count
+        for row in bar(range(len(self.queries)), desc="jacobian", unit="query"):
+            products = Products(pullback, int(self.queries[row]))
+            ends = sketch.ends_of(products, self.norm, self.way, chance, storage)
+            self._take(into, row, ends, ends.estimate)
+        if self.way.method == "exact":
+            return {}
+        return self._facts(kind="estimate", failure_probability=sketch.MISSED)
+
+    def _upper_bounds(self, into: _ByPosition | _ByDistanceOnly) -> dict[str, Any]:
+        """Certified bounds on norms of the Jacobian of every query at every layer, which hold together."""
+        storage = self._storage()
+        chance = sketch.FAILURE / sketch.EVENTS / self.models
+        rounding = 0.0
+        with certifying(self.run):
+            pullback = Pullback(self.run, self.layers)
+            of_all_queries = Products(pullback, None)
+            missing = of_all_queries.rounded_away(chance, sketch.seed_in(self.way))
+            blocks = range(pullback.bottom, pullback.top)
+            seen = visibilities(self.run, self.run.ids, (), blocks)
+            for row in bar(range(len(self.queries)), desc="jacobian", unit="query"):
+                products = Products(pullback, int(self.queries[row]))
                 ends = sketch.ends_of(
-                    products, self.norm, self.way, chance / numbers, kept
+                    products, self.norm, self.way, chance / self._count, storage
                 )
-                if certifies:
-                    ends, lost = sketch.allowed(products, ends, seen, missing)
-                    rounding = max(rounding, lost)
-                for place, values in enumerate(
-                    ends.high if certifies else ends.estimate
-                ):
-                    self._take("jacobian", place, slice(at, at + 1), values[None])
-                for end in kept_ends:
-                    self.kept[f"jacobian_{end}"][at] = getattr(ends, end)
-        said: dict[str, Any] = {
-            "kind": "estimate",
-            "failure_probability": sketch.MISSED,
-        }
-        if certifies:
-            said = {"kind": "upper bound", "certifies": CERTIFIES, "rounding": rounding}
-            said["failure_probability"] = sketch.FAILURE
-        if self.way.method != "exact":
-            self.facts["sketch"] = said | {
-                "n_probes": count,
-                "seed": sketch.seed_in(self.way),
-            }
+                ends, lost = sketch.allowed(products, ends, [seen], missing)
+                rounding = max(rounding, lost)
+                self._take(into, row, ends, ends.high)
+        return self._facts(
+            kind="upper bound",
+            certifies=CERTIFIES,
+            rounding=rounding,
+            failure_probability=sketch.FAILURE,
+        )
+
+    def _take(
+        self,
+        into: _ByPosition | _ByDistanceOnly,
+        row: int,
+        ends: sketch.Ends,
+        norms: Float[Tensor, "layer position"],
+    ) -> None:
+        """Keep the norms of a query at every layer, and the ends of their intervals."""
+        series = {"jacobian": norms}
+        if into.keeps_ends:
+            for end in ENDS[self.way.method]:
+                series[f"jacobian_{end}"] = getattr(ends, end)
+        for name, by_layer in series.items():
+            for layer, values in enumerate(by_layer):
+                into.add(name, layer, slice(row, row + 1), values[None])
 
     @property
-    def _norm(self) -> str:
-        kinds = {"sketch": "sketched ", "sketch_upper": "upper bound on the "}
-        return f"{kinds.get(self.way.method, '')}{self.norm} norm"
+    def _count(self) -> int:
+        """The number of norms."""
+        return len(self.queries) * len(self.layers) * self.n
 
-    def by_position(self) -> xr.Dataset:
-        """Values of every query, layer and position, and the representations."""
-        norm, by_query = self._norm, ("query", "layer", "position")
-        named = NAMES | {"jacobian": f"{norm} of the Jacobian"}
-        named |= {
-            f"jacobian_{end}": f"{end} end of the interval of the {norm} of the Jacobian"
-            for end in BOTH
-        }
-        variables: dict[str, Variable] = {
-            name: (by_query, values, named[name], "1")
-            for name, values in self.kept.items()
-        }
-        variables |= representations(self.run, self.layers)
-        _, coords = self.run.coords()
-        coords |= {"query": self.queries.numpy(), "layer": np.array(self.layers)}
-        labelled = self.run.knowing(**self.facts)
-        return labelled.dataset(
-            "influence and representations of a prompt", coords, variables
-        )
+    def _storage(self) -> Way | None:
+        """Where the rows of a block are kept for a spectral norm."""
+        if self.norm == "frobenius":
+            return None
+        is_exact = self.way.method == "exact"
+        rows = self.run.width if is_exact else self.way.n_probes
+        reach = int(self.queries[-1]) + 1
+        return storage_for(self.run, len(self.layers), reach, rows)
 
-    def by_distance(self, random: Sequence[Mapping[str, ByDistance]]) -> xr.Dataset:
-        """Means at each distance and their laws, with those of random models."""
-        sums = dict(self.sums)
-        for name in ("path_bound", "jacobian"):
-            others = [one[name] for one in random if name in one]
-            if others:
-                sums[f"{name}_random"] = others[0].joined(others[1:])
-        over, of = (
-            ("quantity", "layer", "distance"),
-            f", of the Jacobian the {self._norm}" if self.way.method != "none" else "",
-        )
-        pairs = torch.stack([s.pairs.sum(dim=0) for s in sums.values()])
-        means = torch.stack([s.means() for s in sums.values()])
-        generator = torch.Generator().manual_seed(sketch.seed_in(self.way))
-        variables: dict[str, Variable] = {
-            "influence": (over, means, f"mean influence{of}", "1"),
-            "pairs": (over, pairs, "pairs", "1"),
-            **_laws([s.laws(generator) for s in sums.values()], of),
-        }
-        coords = {
-            "quantity": list(sums),
-            "layer": np.array(self.layers),
-            "distance": np.arange(self.n),
-        }
-        labelled = self.run.knowing(
-            **self.facts, random_model_seeds=list(range(len(random)))
-        )
-        return labelled.dataset("influence by distance", coords, variables)
+    def _facts(self, **facts: Any) -> dict[str, Any]:
+        """What the provenance says of a sketch."""
+        seed = sketch.seed_in(self.way)
+        return {"sketch": facts | {"n_probes": self.way.n_probes, "seed": seed}}
 
 
-def _laws(found: Sequence[tuple[Law, Law, Law]], of: str) -> Mapping[str, Variable]:
+def _of_untrained(asked: _Asked, seed: int) -> dict[str, ByDistance]:
+    """The sums of a model with random weights on the same tokens, without the null, which is the same."""
+    with untrained(asked.run, seed) as other:
+        of_other = replace(asked, run=other)
+        means = _ByDistanceOnly(of_other)
+        of_other.measure(means, {"path_bound": "model"})
+    return means.sums
+
+
+def _parts_of_laws(laws: Sequence[FittedLaw], of: str) -> dict[str, Variable]:
     """The parts of the laws of all quantities, with both ends of their intervals."""
     variables: dict[str, Variable] = {}
     over = ("quantity", "layer")
     for part, text in PARTS.items():
-        ends = [
-            torch.stack([getattr(laws[place], part) for laws in found])
-            for place in range(3)
-        ]
+        values = torch.stack([getattr(fitted.law, part) for fitted in laws])
+        low = torch.stack([getattr(fitted.low, part) for fitted in laws])
+        high = torch.stack([getattr(fitted.high, part) for fitted in laws])
         text = f"{text} of influence by distance{of}"
-        variables |= with_ends(
-            part, over, ends, text, of="the middle 95 % of resampled queries"
-        )
-    ends_met = torch.stack([laws[0].at_end for laws in found])
-    return variables | {
-        "exponent_at_end": (
-            over,
-            ends_met,
-            f"exponent at an end of the range tried{of}",
-            "1",
-        )
-    }
+        resampled = "the middle 95 % of resampled queries"
+        variables |= with_ends(part, over, (values, low, high), text, of=resampled)
+    variables["exponent_at_end"] = (
+        over,
+        torch.stack([fitted.law.at_end for fitted in laws]),
+        f"exponent at an end of the range tried{of}",
+        "1",
+    )
+    return variables

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge
 from squashlens.measure.registration import measurement
+from squashlens.measure.squashing.walks import has_sink
 from squashlens.model import anatomy
 from squashlens.model.memory import to_cpu
 from squashlens.records.labels import MODEL_UNITS, Variable
@@ -50,26 +52,26 @@ def attention_heads(model: Bridge, prompt: PromptOrCapture) -> xr.Dataset:
     """
     run = Run.of(model, prompt, "attention_heads")
     run.require_one(tokens=2)
-    heads, values = (_stack(by_block.values()) for by_block in _seen(run))
-    n, native, over = (
-        run.positions,
-        anatomy.known_windows(run.model, run.positions),
-        ("block", "head"),
-    )
-    blocks = range(run.n_blocks)
-    sinks = [anatomy.learned_sink(run.model, b) is not None for b in blocks]
-    keys = [torch.arange(2, n + 1).clamp(max=native[b] or n) + sinks[b] for b in blocks]
-    uniform = [each.double().log().mean().item() for each in keys]
+    seen = _Seen(run)
+    seen.read()
+    sink_rate, entropies = _stack(seen.heads.values()).unbind(dim=-1)
+    of_first, of_others = _stack(seen.values.values()).unbind(dim=-1)
+    reach = anatomy.known_windows(run.model, run.positions)
+    uniform = [
+        _uniform_entropy(run.positions, reach[block], has_sink(run, block))
+        for block in range(run.n_blocks)
+    ]
+    by_head = ("block", "head")
     variables: dict[str, Variable] = {
         "sink_rate": (
-            over,
-            heads[..., 0],
+            by_head,
+            sink_rate,
             "mean attention of later tokens to the first token",
             "1",
         ),
         "attention_entropy": (
-            over,
-            heads[..., 1],
+            by_head,
+            entropies,
             "mean entropy of the attention of later tokens",
             "nat",
         ),
@@ -80,55 +82,61 @@ def attention_heads(model: Bridge, prompt: PromptOrCapture) -> xr.Dataset:
             "nat",
         ),
         "sink_value_norm": (
-            over,
-            values[..., 0],
+            by_head,
+            of_first,
             "norm of the first token's value vector",
             MODEL_UNITS,
         ),
         "value_norm": (
-            over,
-            values[..., 1],
+            by_head,
+            of_others,
             "mean norm of the other tokens' value vectors",
             MODEL_UNITS,
         ),
     }
-    coords = {"block": np.arange(len(blocks)), "head": np.arange(heads.shape[1])}
+    n_blocks, n_heads = sink_rate.shape
+    coords = {"block": np.arange(n_blocks), "head": np.arange(n_heads)}
     return run.dataset("attention of the heads of a prompt", coords, variables)
+
+
+def _uniform_entropy(n: int, window: int | None, learned_sink: bool) -> float:
+    """The mean over queries 1 … n − 1 of the logarithm of the number of keys that they see, a learned sink included."""
+    keys = torch.arange(2, n + 1).clamp(max=window or n) + learned_sink
+    return keys.double().log().mean().item()
 
 
 def representations(run: Run, layers: list[int]) -> dict[str, Variable]:
     """Statistics of the residual streams by (layer), from three forward passes."""
-    sites = [run.site(layer) for layer in layers]
-    each = [stream[0] for stream in streams_of(run, layers)]
-    spectra = _stack(spectrum(stream) for stream in each)
-    sizes = _stack(stream.double().norm(dim=-1) for stream in each)
-    over = ("layer",)
+    streams = [stream[0] for stream in streams_of(run, layers)]
+    spectra = _stack(spectrum(stream) for stream in streams)
+    sizes = _stack(stream.double().norm(dim=-1) for stream in streams)
+    by_layer = ("layer",)
     return {
         "representation_entropy": (
-            over,
+            by_layer,
             spectra[:, 0],
             "entropy of the representations",
             "nat",
         ),
         "effective_rank": (
-            over,
+            by_layer,
             spectra[:, 1],
             "effective rank of the representations",
             "1",
         ),
         "first_token_norm": (
-            over,
+            by_layer,
             sizes[:, 0],
             "norm of the first token's residual stream",
             MODEL_UNITS,
         ),
         "stream_norm": (
-            over,
+            by_layer,
             sizes[:, 1:].mean(dim=1),
             "mean norm of the others' residual streams",
             MODEL_UNITS,
         ),
-        **_distances(run, sites, [stream[-1] for stream in each]),
+        **_distances(run, layers, _stack(stream[-1] for stream in streams)),
     }
 
 
@@ -137,76 +145,93 @@ def _stack(parts: Iterable[Tensor]) -> Tensor:
     return torch.stack(to_cpu(list(parts)))
 
 
-def _seen(run: Run) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
-    """Statistics by block of what heads attend to, and of value vectors, from one forward pass."""
-    model, count = run.model, int(run.model.cfg.n_heads)
-    blocks, hooks = range(anatomy.n_blocks(model)), model.hook_dict
-    nothing = torch.full((count, 2), torch.nan, dtype=torch.float64)
-    heads, values = dict.fromkeys(blocks, nothing), dict.fromkeys(blocks, nothing)
+class _Seen:
+    """Statistics by block of what heads attend to, and of their value vectors, from one forward pass.
 
-    def value(block: int, tensor: Tensor) -> None:
-        if tensor.ndim == 4:  # prompt, position, key/value group, coordinate
-            sizes = (
-                tensor[0]
-                .double()
-                .norm(dim=-1)
-                .repeat_interleave(count // tensor.shape[2], dim=1)
-            )
-            values[block] = torch.stack([sizes[0], sizes[1:].mean(dim=0)], dim=-1)
+    Each is a tensor (head, 2), of NaN where a block was not seen.
+    """
 
-    def attention(block: int, pattern: Any) -> None:
-        heads[block] = heads_of(pattern, anatomy.learned_sink(model, block) is not None)
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.n_heads = int(run.model.cfg.n_heads)
+        unseen = torch.full((self.n_heads, 2), torch.nan, dtype=torch.float64)
+        self.heads = dict.fromkeys(range(run.n_blocks), unseen)
+        self.values = dict.fromkeys(range(run.n_blocks), unseen)
 
-    named = [(b, f"blocks.{b}.attn.hook_v") for b in blocks]
-    watch = [(name, partial(value, b)) for b, name in named if name in hooks]
-    if why_not_streamed(model, [name for name, _ in watch]) is not None:
-        sites = {block: anatomy.pattern_site(block) for block in blocks}
-        watch += [
-            (site, partial(attention, block))
-            for block, site in sites.items()
-            if site in hooks
-        ]
-    forward(run, run.ids.clone(), watch, on_attention=attention)
-    return heads, values
+    def read(self) -> None:
+        """Run the prompt once, and look at values and attention."""
+        model = self.run.model
+        hooks = model.hook_dict
+        watch: list[Any] = []
+        for block in self.values:
+            site = f"blocks.{block}.attn.hook_v"
+            if site in hooks:
+                watch.append((site, partial(self._see_values, block)))
+        if why_not_streamed(model, [site for site, _ in watch]) is not None:
+            for block in self.heads:
+                site = anatomy.pattern_site(block)
+                if site in hooks:
+                    watch.append((site, partial(self._see_attention, block)))
+        ids = self.run.ids.clone()
+        forward(self.run, ids, watch, on_attention=self._see_attention)
+
+    def _see_values(self, block: int, values: Tensor) -> None:
+        """Norms of the value vectors of the first token, and their mean over the others."""
+        if values.ndim != 4:  # latent attention has others
+            return
+        # (position, key/value group) → one for each head
+        norms = values[0].double().norm(dim=-1)
+        norms = norms.repeat_interleave(self.n_heads // norms.shape[1], dim=1)
+        self.values[block] = torch.stack([norms[0], norms[1:].mean(dim=0)], dim=-1)
+
+    def _see_attention(self, block: int, pattern: Any) -> None:
+        self.heads[block] = heads_of(pattern, has_sink(self.run, block))
 
 
-def _distances(run: Run, sites: list[str], last: list[Tensor]) -> dict[str, Variable]:
+def _distances(
+    run: Run, layers: list[int], v: Float[Tensor, "layer d"]
+) -> dict[str, Variable]:
     """‖v_n − v*_{n+1}‖∞ at each layer, where v* has the last token twice, and what to compare it with.
 
     The noise floor is ‖v − ṽ‖ + ‖v* − ṽ*‖, as that of `collapse`. Token n of both prompts sees the same tokens, so
     that a second pass of the longer prompt has ṽ and ṽ*; it runs two copies, since the same pass rounds alike.
     """
-    model, limit = run.model, anatomy.context_length(run.model)
+    limit = anatomy.context_length(run.model)
     if limit is not None and run.positions + 1 > limit:
         remark(
             "The prompt with its last token repeated is longer than the model's context: no distance D is given."
         )
-        far = floor = torch.full((len(sites),), torch.nan)
+        far = torch.full((len(layers),), torch.nan)
+        floor = far
     else:
-        ids = torch.cat([run.ids, run.ids[:, -1:]], dim=1)
-        ends = (
-            streams_at(run, ids.repeat(copies, 1), sites, at=slice(-2, None))
-            for copies in (1, 2)
-        )
-        stars, again = (_stack(end[site][0] for site in sites) for end in ends)
-        v, star, roundings = _stack(last), stars[:, 1], anatomy.unseen_roundings(model)
+        roundings = anatomy.unseen_roundings(run.model)
+        v_again, star_again = _last_two(run, layers, copies=2).unbind(dim=1)
+        star = _last_two(run, layers, copies=1)[:, 1]
         far = distance(v, star, "linf")
-        floor = noise(v, again[:, 0], "linf", roundings) + noise(
-            star, again[:, 1], "linf", roundings
-        )
-    sizes = _stack(one.double().square().mean().sqrt() for one in last)
+        floor = noise(v, v_again, "linf", roundings)
+        floor = floor + noise(star, star_again, "linf", roundings)
+    sizes = v.double().square().mean(dim=-1).sqrt()
+    by_layer = ("layer",)
     return {
-        "collapse_distance": (("layer",), far, "L∞ distance of v and v*", MODEL_UNITS),
+        "collapse_distance": (by_layer, far, "L∞ distance of v and v*", MODEL_UNITS),
         "collapse_noise": (
-            ("layer",),
+            by_layer,
             floor,
             "noise floor of the distance of v and v*",
             MODEL_UNITS,
         ),
         "last_token_rms": (
-            ("layer",),
+            by_layer,
             sizes,
             "root mean square of the last token's residual stream",
             MODEL_UNITS,
         ),
     }
+
+
+def _last_two(run: Run, layers: list[int], copies: int) -> Float[Tensor, "layer 2 d"]:
+    """The streams of the last two tokens of the prompt with its last token repeated, in a pass of equal copies."""
+    sites = [run.site(layer) for layer in layers]
+    ids = torch.cat([run.ids, run.ids[:, -1:]], dim=1).repeat(copies, 1)
+    streams = streams_at(run, ids, sites, at=slice(-2, None))
+    return _stack(streams[site][0] for site in sites)

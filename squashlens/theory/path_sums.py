@@ -33,7 +33,8 @@ class Uniform:
     def pushed(self, rows: Float[Tensor, "... query"]) -> Float[Tensor, "... key"]:
         n = rows.shape[-1]
         seen = torch.arange(1, n + 1, dtype=rows.dtype, device=rows.device)
-        seen = seen if self.window is None else seen.clamp(max=self.window)
+        if self.window is not None:
+            seen = seen.clamp(max=self.window)
         return Visible(self.window).pushed(rows / (seen + self.sink))
 
 
@@ -47,15 +48,14 @@ class Visible:
         # Σ_{i ≤ j < i + w} r_j, summed in blocks of length w: a difference of two cumulative sums would lose digits.
         if self.window is None or self.window >= rows.shape[-1]:
             return rows.flip(-1).cumsum(-1).flip(-1)
-        n, w = rows.shape[-1], self.window
+        n = rows.shape[-1]
+        w = self.window
         padded = torch.nn.functional.pad(rows, (0, (-n) % w + w))
         parts = padded.unflatten(-1, (-1, w))
-        behind = (
-            parts.flip(-1).cumsum(-1).flip(-1)[..., :-1, :]
-        )  # from i to the end of its part
-        ahead = parts.cumsum(-1)[..., 1:, :].roll(
-            1, -1
-        )  # from the start of the next part to before i + w
+        # from i to the end of its part
+        behind = parts.flip(-1).cumsum(-1).flip(-1)[..., :-1, :]
+        # from the start of the next part to before i + w
+        ahead = parts.cumsum(-1)[..., 1:, :].roll(1, -1)
         ahead[..., 0] = 0
         return (behind + ahead).flatten(-2)[..., :n]
 
@@ -69,14 +69,11 @@ def pushed(
 ) -> Float[Tensor, "... key"]:
     """The product ``r A`` of rows with a pattern; outside the slice `within` the rows are zero."""
     if isinstance(pattern, Tensor):
-        return einsum(
-            rows, pattern.to(rows.dtype), "... query, ... query key -> ... key"
-        )
-    return (
-        pattern.pushed(rows, within)
-        if isinstance(pattern, Attention)
-        else pattern.pushed(rows)
-    )
+        weights = pattern.to(rows.dtype)
+        return einsum(rows, weights, "... query, ... query key -> ... key")
+    if isinstance(pattern, Attention):
+        return pattern.pushed(rows, within)
+    return pattern.pushed(rows)
 
 
 def _where(row: Float[Tensor, "... position"]) -> slice:
@@ -99,13 +96,15 @@ def sweep(
     attention_scale: float = 1.0,
     gain: float = 1.0,
 ) -> Iterator[Float[Tensor, "..."]]:
-    """Multiply a row by ``gain · (attention_scale · A + I)`` for each pattern A, and yield the row after each one.
+    """The row itself, and then the row after each further factor ``gain · (attention_scale · A + I)``, A a pattern.
 
     The patterns are in descending order, from the block next to the output. Each row is where its pattern is, which may
     be another device than that of the first row. In the theorem's notation,
     ``attention_scale = 1/β₁`` and ``gain = σ_ψ/β₂ + 1``; with ``gain = ½`` the product stays row-stochastic.
     """
-    n, within = row.shape[-1], _where(row)
+    n = row.shape[-1]
+    within = _where(row)
+    yield row
     for pattern in patterns:
         weighted = gain * row
         attended = pushed(weighted, pattern, within)
@@ -138,20 +137,16 @@ def _through(
     """The product of rows, of which each is zero after its query, with a pattern."""
     if not isinstance(pattern, Attention | Tensor):
         return pattern.pushed(rows)
+    like = pattern.queries if isinstance(pattern, Attention) else pattern
     # The rows go to the device, which nobody waits for; the pattern's rows would have to come from it, part by part.
-    rows = rows.to(
-        pattern.queries.device if isinstance(pattern, Attention) else pattern.device
-    )
-    found = torch.zeros_like(rows)
+    rows = rows.to(like.device)
+    product = torch.zeros_like(rows)
     for here, keys, weights in by_rows(pattern):
-        first = int(
-            torch.searchsorted(queries, here.start)
-        )  # earlier queries do not see these rows
-        if first < len(queries):
-            found[first:, keys] += rows[first:, here] @ weights.mean(dim=0).to(
-                rows.dtype
-            )
-    return found
+        first = int(torch.searchsorted(queries, here.start))
+        if first < len(queries):  # earlier queries do not see these rows
+            mean = weights.mean(dim=0).to(rows.dtype)
+            product[first:, keys] += rows[first:, here] @ mean
+    return product
 
 
 def by_hops(
@@ -161,11 +156,12 @@ def by_hops(
 
     With tA in place of A, the product is a polynomial in t, and entry k of the result is the coefficient of t^k.
     """
-    rows, n, within = row[None], row.shape[-1], _where(row)
+    rows = row[None]
+    within = _where(row)
     for pattern in patterns:
         attended = pushed(rows, pattern, within)
         rows = rows.to(attended.device)
-        within = _after(pattern, within, n)
+        within = _after(pattern, within, row.shape[-1])
         none = torch.zeros_like(rows[:1])
         rows = torch.cat([rows, none]) + torch.cat([none, attended])
     return rows
@@ -182,23 +178,27 @@ def heaviest_paths(
     `sweep`.
     """
     n = patterns[0].shape[-1]
+    # (position, rank): the heaviest paths from each position up to the query
     weights = torch.zeros(n, 1, dtype=torch.float64)
     weights[query] = 1.0
-    backpointers: list[tuple[Tensor, Tensor]] = []
+    steps: list[tuple[Tensor, Tensor]] = []  # position and rank one layer above
     for pattern in patterns:
         edges = pattern.double() + torch.eye(n, dtype=torch.float64)
+        ranks = weights.shape[1]
         # (key, query, rank): every extension to a key of one of the best paths that end at a query
         longer = edges.T[:, :, None] * weights[None]
         best = longer.flatten(1).topk(min(k, longer[0].numel()), dim=1)
-        backpointers.append(
-            (best.indices // weights.shape[1], best.indices % weights.shape[1])
-        )
+        steps.append((best.indices // ranks, best.indices % ranks))
         weights = best.values
-    flat = weights.flatten().topk(min(k, weights.numel()))
-    flat_indices = flat.indices[flat.values > 0]
-    place, rank = flat_indices // weights.shape[1], flat_indices % weights.shape[1]
+    ranks = weights.shape[1]
+    heaviest = weights.flatten().topk(min(k, weights.numel()))
+    exists = heaviest.values > 0
+    place = heaviest.indices[exists] // ranks
+    rank = heaviest.indices[exists] % ranks
     walk = [place]
-    for above, above_rank in reversed(backpointers):
-        place, rank = above[place, rank], above_rank[place, rank]
+    for place_above, rank_above in reversed(steps):
+        above = (place, rank)
+        place = place_above[above]
+        rank = rank_above[above]
         walk.append(place)
-    return flat.values[flat.values > 0], torch.stack(walk, dim=1)
+    return heaviest.values[exists], torch.stack(walk, dim=1)
