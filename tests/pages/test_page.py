@@ -10,8 +10,9 @@ import pytest
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.pages import report_page
-from squashlens.pages.first_screen import Evidence
-from squashlens.pages.report_page import Asked, Section, render
+from squashlens.pages.prompt_sentences import Evidence
+from squashlens.pages.page import SCREENS, Section
+from squashlens.pages.report_page import Asked, render
 from squashlens.records.provenance import with_provenance
 from squashlens.records.sentences import escape
 from tests.pages.maps.conftest import Watched
@@ -60,7 +61,7 @@ def test_without_an_answer_there_is_no_verdict(tiny: Any) -> None:
         text,
         flags=re.DOTALL,
     )
-    assert text.count("Plotly.newPlot(") == len(report_page.WIDTHS)
+    assert text.count("Plotly.newPlot(") == len(SCREENS)
 
 
 def test_the_demonstration_shows_a_loss(tmp_path: Path) -> None:
