@@ -414,7 +414,7 @@ def synthetic_convergence(
             mean = top["distance"].mean("seed")
             middle = mean[len(mean) // 2]
             law = middle * (mean["length"] / middle["length"]) ** top["rate"].item()
-            dashed = look | {"dash": "dash", "width": 1.5, "mode": "lines"}
+            dashed = {"colour": GUIDE, "dash": "dash", "width": 1.5, "mode": "lines"}
             figure.add_trace(line(law, **dashed), **places[0])
         if len(several) == 1:  # a single name is not listed
             notes.insert(0, powers)

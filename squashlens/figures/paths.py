@@ -81,7 +81,9 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
     sunk = paths["position_at"].isel(layer=0).values == min(tokens)
     drawn = paths if sunk.all() else paths.isel(path=~sunk)
     strength = drawn["share"].values / drawn["share"].values.max()
-    colours = sample_colorscale("Viridis", list(np.linspace(0, 0.85, len(strength))))
+    # The ends of the scale are not seen on a dark or on a light ground.
+    places = np.linspace(0.25, 0.85, len(strength)).tolist()
+    colours = sample_colorscale("Viridis", places)
     figure = go.Figure()
     for rank in reversed(range(len(strength))):
         walk = drawn["position_at"].values[rank]

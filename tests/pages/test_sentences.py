@@ -10,7 +10,6 @@ from scipy import signal
 
 from squashlens.pages import collapse_sentences as collapse
 from squashlens.pages import prompt_sentences as screen
-
 from squashlens.records.provenance import with_provenance
 from squashlens.records.sentences import number
 

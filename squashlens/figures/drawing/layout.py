@@ -179,7 +179,10 @@ class Sheet:
             axis = {"title": {"text": title}, "showticklabels": True}
         places = list(map(int, self._axis(panel.x).get("labelalias") or ()))
         if not places:
-            return axis | self._ticks(panel.x, self.wide / (5 * self.small))
+            # Digits between powers of ten are small.
+            log = self._axis(panel.x).get("type") == "log"
+            number = (2.5 if log else 5.0) * self.small
+            return axis | self._ticks(panel.x, self.wide / number)
         fit = max(1, int(self.wide / (LINE * self.small)))
         if max(places) - min(places) < fit:
             return axis | {"tick0": 0, "dtick": 1, "nticks": 0}
