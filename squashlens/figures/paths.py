@@ -83,7 +83,7 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
     strength = drawn["share"].values / drawn["share"].values.max()
     # The ends of the scale are not seen on a dark or on a light ground.
     places = np.linspace(0.25, 0.85, len(strength)).tolist()
-    colours = sample_colorscale("Viridis", places)
+    colours = list(map(str, sample_colorscale("Viridis", places)))
     figure = go.Figure()
     for rank in reversed(range(len(strength))):
         walk = drawn["position_at"].values[rank]

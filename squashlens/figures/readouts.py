@@ -16,6 +16,7 @@ from squashlens.figures.drawing.shapes import (
     guide,
     layer_map,
     line,
+    log_axis,
     name_rows,
     over_seeds,
     steps,
@@ -333,6 +334,7 @@ def verdict_margins(found: xr.Dataset) -> go.Figure:
         figure.add_traces(margin)
     guide(figure, 1)
     figure.update_xaxes(_layers_and_y(found))
-    figure.update_yaxes(type="log", title="distance ÷ rounding")
+    heights = log_axis(found["margin"], found["margin_y"], [1])
+    figure.update_yaxes(heights, title="distance ÷ rounding")
     notes = ["lines: pairs, by verdict", "dotted line: as far as rounding"]
     return finish(figure, "Can the two prompts be told apart?", found, *notes)

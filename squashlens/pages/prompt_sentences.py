@@ -187,15 +187,16 @@ def _why(evidence: Evidence, knockout: xr.Dataset) -> list[str]:
 
 def _helps(helped: Mapping[str, xr.Dataset]) -> Answer:
     """With which of the changes that were tried the model writes both right answers."""
-    best = "None of the changes that were tried"
+    helping = []
     tried = []
-    for name, found in reversed(helped.items()):
+    for name, found in helped.items():
         pair = found.isel(pair=0)
         verdict = pair["verdict"].item()
         if verdict == ANSWERED:
-            best = f"{name[:1].upper()}{name[1:]}"
+            helping.append(f"{name[:1].upper()}{name[1:]}")
         both = f"{_share(pair, 'probability')} and {_share(pair, 'probability_after')}"
-        tried.insert(0, f"{name}: {verdict} ({both})")
+        tried.append(f"{name}: {verdict} ({both})")
+    best = helping[0] if helping else "None of the changes that were tried"
     each = "; ".join(tried)
     detail = f"Tried, with the probabilities of the two right answers: {each}."
     return Answer("What helps?", f"{best}.", [detail])
@@ -221,7 +222,7 @@ def sinks(measured: xr.Dataset) -> str:
     """The attention sinks and their shares; empty without one."""
     if "sink" not in measured or not (measured["sink"] == 1).any():
         return ""
-    places = np.flatnonzero(measured["sink"] == 1)
+    places = np.flatnonzero(measured["sink"] == 1).tolist()
     each = measured[["path_bound", "null", "jacobian"]]
     total = each.sum()
     share = 100 * each.isel(position=places).sum() / total.where(total > 0)
