@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from squashlens.checks.arguments import validated
 from squashlens.measure.collapse.shares_and_counts import shares_and_counts
-from squashlens.pages.markup import template
+from squashlens.pages.page import template
 from squashlens.theory.statements.counting import corollary_b10, proposition_b9
 from squashlens.theory.statements.gallery import Exhibit, gallery
 from squashlens.theory.statements.limits import (

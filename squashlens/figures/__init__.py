@@ -5,45 +5,37 @@ any figures on one page. `styled` changes theme, size, fonts, title, legend and 
 it as PDF, SVG, PNG, HTML or JSON.
 """
 
-from squashlens.figures.ablations import retained_by_kind
-from squashlens.figures.answer_readouts import answer_curve, sublayer_repairs
 from squashlens.figures.answers import (
     accuracy_by_length,
     answer_frequencies,
     error_by_length,
 )
-from squashlens.figures.by_distance import (
-    attention_heads,
-    attention_sinks,
-    influence_by_distance,
-    needle,
-)
-from squashlens.figures.comparisons import changes
-from squashlens.figures.drawing.saving import save
-from squashlens.figures.drawing.style import styled
-from squashlens.figures.pair_distances import (
+from squashlens.figures.by_distance import influence_by_distance, needle
+from squashlens.figures.collapse import (
+    changes,
     collapse_curve,
     collapse_heatmap,
     collapse_mechanism,
-)
-from squashlens.figures.path_weights import (
-    composition,
-    depth_limit,
-    hops,
-    strongest_paths,
-)
-from squashlens.figures.readouts import collapse_vs_readout, probe
-from squashlens.figures.separations import (
-    separation_curve,
-    verdict_margins,
-    verdict_odds,
-)
-from squashlens.figures.synthetic import (
+    repeat_tokenization,
+    retained_by_kind,
     synthetic_convergence,
     synthetic_total_variation,
 )
-from squashlens.figures.texts import repeat_tokenization
-from squashlens.figures.token_values import (
+from squashlens.figures.drawing.saving import save
+from squashlens.figures.drawing.style import styled
+from squashlens.figures.paths import composition, depth_limit, hops, strongest_paths
+from squashlens.figures.readouts import (
+    answer_curve,
+    collapse_vs_readout,
+    probe,
+    separation_curve,
+    sublayer_repairs,
+    verdict_margins,
+    verdict_odds,
+)
+from squashlens.figures.tokens import (
+    attention_heads,
+    attention_sinks,
     attribution,
     bound_against_jacobian,
     by_token,

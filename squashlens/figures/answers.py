@@ -29,13 +29,9 @@ MODES = {
 UNREAD = "unread: mode length why"
 LENGTH = "length (items)"
 EVALUATE = "squashlens.evaluate"
-GROUP = (
-    8  # neighbouring lengths that are drawn as one rate, if each has a single answer
-)
-TEXTS = (
-    "digits",
-    "words",
-)  # readers whose answers are texts, even if they look like numbers
+GROUP = 8  # single answers at neighbouring lengths that are drawn as one rate
+# Readers whose answers are texts, even if they look like numbers.
+TEXTS = ("digits", "words")
 WHOLE = re.compile(r"-?(?:0|[1-9]\d*)")
 LONG, TICK = 60, 13  # characters of an answer in a hover text, and on an axis
 
@@ -52,25 +48,24 @@ def accuracy_by_length(found: Found) -> go.Figure:
     judged then.
     """
     several: Any = found  # by label
-    modes = modes_of(several.values())
-    named: dict[str, xr.Dataset] = {}
-    for text, mode in _pairs(several):
-        parts = (text, style_of_mode(mode)[0] if len(modes) > 1 else "")
-        named[", ".join(filter(None, parts))] = several[text].sel(mode=mode)
-    figure, notes = go.Figure(), [only(modes), "bars: 95 % intervals"]
-    for at, (name, here) in enumerate(named.items()):
-        look = (
-            style_of_mode(here["mode"].item())[1] if len(several) == 1 else series(at)
-        )
-        hover = "%{x} items: %{y:.3g}<br>%{customdata}"
-        shares, read = with_interval(here, "accuracy"), _read(here)
-        if here.sizes.get("seed", 1) == 1:
+    named = _by_name(several)
+    figure = go.Figure()
+    notes = [_only_mode(several.values()), "bars: 95 % intervals"]
+    for number, (name, answers) in enumerate(named.items()):
+        look = series(number)
+        if len(several) == 1:
+            look = _mode_look(answers["mode"].item())[1]
+        look = look | {"hover": "%{x} items: %{y:.3g}<br>%{customdata}"}
+        shares = with_interval(answers, "accuracy")
+        read = _how_read(answers)
+        if answers.sizes.get("seed", 1) == 1:
             shares = shares.drop_vars(["low", "high"])
             if len(shares) >= 2 * GROUP:
-                shares, read = _rates(shares), None
+                shares = _rates(shares)
+                read = [""] * len(shares)
                 notes.append(f"rates of {GROUP} neighbouring lengths")
-        look = look | {"customdata": read, "hover": hover}
-        figure.add_trace(without_trend(line(shares, name, size=7, **look), here))
+        rates = line(shares, name, customdata=read, **look)
+        figure.add_trace(_without_trend(rates, answers))
     figure.update_xaxes(title=LENGTH)
     figure.update_yaxes(title="share answered correctly", range=[-0.04, 1.04])
     notes = [*dict.fromkeys(notes), cannot_be_judged(named)]
@@ -79,11 +74,14 @@ def accuracy_by_length(found: Found) -> go.Figure:
 
 def _rates(right: xr.DataArray) -> xr.DataArray:
     """Of groups of neighbouring lengths: the mean length, and the share of right answers with Wilson's interval."""
-    parts = np.array_split(np.arange(len(right)), len(right) // GROUP)
-    lengths = [float(right["length"][part].mean()) for part in parts]
-    rates = [float(right[part].mean()) for part in parts]
-    sizes = map(len, parts)
-    low, high = np.transpose([*map(wilson, rates, sizes)])
+    rates, lengths, low, high = [], [], [], []
+    for places in np.array_split(np.arange(len(right)), len(right) // GROUP):
+        part = right[places]
+        rates.append(float(part.mean()))
+        lengths.append(float(part["length"].mean()))
+        interval = wilson(rates[-1], len(part))
+        low.append(interval[0])
+        high.append(interval[1])
     ends = {"low": ("length", low), "high": ("length", high)}
     return xr.DataArray(rates, {"length": lengths} | ends, ["length"])
 
@@ -104,41 +102,32 @@ def error_by_length(found: xr.Dataset) -> go.Figure:
     Raises:
         InputError: if the answers are not numbers.
     """
-    there = bool(np.isfinite(found["error"]).any())
-    if bool((found["reading"] == "read").any()) and not there:
+    was_read = bool((found["reading"] == "read").any())
+    if was_read and found["error"].isnull().all():
         raise InputError(
             "These answers are not numbers and have no error.",
             "Draw accuracy_by_length.",
         )
-    modes = modes_of([found])
     figure = go.Figure()
-    named = {style_of_mode(mode)[0]: found.sel(mode=mode) for mode in modes}
-    for mode, (name, here) in zip(modes, named.items(), strict=True):
-        look = style_of_mode(mode)[1]
-        answers = here["error"].stack(answer=("length", "seed")).dropna("answer")
-        faint: Any = look | {"colour": pale(look["colour"]), "size": 5, "opacity": 0.6}
-        hover = "%{x} items: error %{y:.4g}"
-        dots = curve(
-            answers["length"].values,
-            answers.values,
-            hover=hover,
-            mode="markers",
-            **faint,
-        )
-        medians = here["median_error"]
-        if here.sizes["seed"] > 1:
-            medians = with_interval(here, "median_error", "error_q1", "error_q3")
+    named = _by_name({"": found})
+    for name, answers in named.items():
+        look = _mode_look(answers["mode"].item())[1]
+        errors = answers["error"].stack(answer=("length", "seed")).dropna("answer")
+        faint = look | {"colour": pale(look["colour"]), "size": 5, "opacity": 0.6}
+        faint |= {"mode": "markers", "hover": "%{x} items: error %{y:.4g}"}
+        figure.add_trace(curve(errors["length"].values, errors.values, **faint))
+        medians = answers["median_error"]
+        if answers.sizes["seed"] > 1:
+            medians = with_interval(answers, "median_error", "error_q1", "error_q3")
         hover = "%{x} items: median error %{y:.4g}<br>%{customdata}"
-        middle = line(
-            medians, name, customdata=_read(here), hover=hover, size=8, **look
-        )
-        figure.add_traces([dots, without_trend(middle, here)])
+        middle = line(medians, name, customdata=_how_read(answers), hover=hover, **look)
+        figure.add_trace(_without_trend(middle, answers))
     figure.update_traces(cliponaxis=False).update_xaxes(title=LENGTH)
     figure.update_yaxes(title="median error (items)", rangemode="tozero")
     unread = percent(float(found["unread"].sum("why").mean()))
     notes = ["dots: single answers", "bars: quartiles", f"{unread} not read"]
-    judged = cannot_be_judged(named)
-    return finish(figure, "Error of the answers", found, only(modes), *notes, judged)
+    notes = [_only_mode([found]), *notes, cannot_be_judged(named)]
+    return finish(figure, "Error of the answers", found, *notes)
 
 
 @draws(
@@ -151,139 +140,138 @@ def answer_frequencies(found: Found) -> go.Figure:
     has the share not read, and that of numbers that are too far from every right answer to be drawn.
     """
     several: Any = found  # by label
-    modes = modes_of(several.values())
-    panels = []
-    for text, mode in _pairs(several):
-        shares = several[text].sel(mode=mode)
-        drawn, axis = _near_right_answers(shares)
-        beyond = float(shares["said"].sum() - drawn["said"].sum())
-        parts = [text, style_of_mode(mode)[0] if len(modes) > 1 else ""]
+    named = _by_name(several)
+    titles = []
+    drawn = []
+    for name, shares in named.items():
+        near = _near_right_answers(shares)
+        beyond = float(shares["said"].sum() - near["said"].sum())
+        parts = [name] if name else []
         if beyond > 1e-9:
             parts.append(f"{percent(beyond)} of answers are numbers beyond this axis")
         parts.append(f"{percent(float(shares['unread']))} not read")
-        panels.append((", ".join(filter(None, parts)), drawn, axis))
-    heights = [160.0 if len(panels) < 5 else 110.0] * len(panels)
-    figure, places = grid([title for title, _, _ in panels], heights=heights)
-    for place, (_, drawn, axis) in zip(places, panels, strict=True):
-        figure.update_xaxes(axis, **place)
-        _add_bars(figure, drawn, **place)
+        titles.append(", ".join(parts))
+        drawn.append(near)
+    height = 160.0 if len(titles) < 5 else 110.0
+    figure, places = grid(titles, heights=[height] * len(titles))
+    for place, near in zip(places, drawn, strict=True):
+        _add_bars(figure, near, **place)
     figure.update_layout(barmode="overlay")
     figure.update_yaxes(rangemode="tozero", title="share of questions")
-    return finish(
-        figure, "Given answers and right answers", several.values(), only(modes)
-    )
+    note = _only_mode(several.values())
+    return finish(figure, "Given answers and right answers", several.values(), note)
 
 
-def _near_right_answers(shares: xr.Dataset) -> tuple[xr.Dataset, dict[str, Any]]:
-    """The shares at the places of answers that are drawn, and the axis: numbers at their value, texts side by side."""
-    values = [str(value) for value in shares["value"].values]
+def _near_right_answers(shares: xr.Dataset) -> xr.Dataset:
+    """The shares of the answers that are drawn, with their `place`: numbers at their value, texts side by side."""
+    values = shares["value"].values.astype(str)
     task = facts_of(shares).get("task")
     texts = isinstance(task, dict) and task.get("read_as") in TEXTS
     if texts or not all(map(WHOLE.fullmatch, values)):
-        names = [
-            value if len(value) <= TICK else f"{value[:7]}… ({len(value)})"
-            for value in values
-        ]
-        axis = text_axis(dict(enumerate(map(label, names))), "answer")
-        return shares.assign_coords(
-            place=("value", np.arange(len(values), dtype=float))
-        ), axis
-    numbers = np.array(values, dtype=float)
+        return shares.assign_coords(place=("value", np.arange(len(values))))
+    numbers = values.astype(float)
     right = numbers[shares["truth"].values > 0]
     reach = max(float(np.ptp(right)), 10)
     near = (numbers >= right.min() - reach) & (numbers <= right.max() + reach)
-    return shares.assign_coords(place=("value", numbers)).isel(value=near), {
-        "title": "answer"
-    }
+    return shares.assign_coords(place=("value", numbers)).isel(value=near)
 
 
 def _add_bars(figure: go.Figure, shares: xr.Dataset, **place: Any) -> None:
-    """Draw bars for given answers, and outlines for right answers."""
-    names = [escape(shortened(str(value), LONG)) for value in shares["value"].values]
-    blue = COLOURS["unrelated"]
-    looks = {
-        "said": ("given answers", blue, blue),
-        "truth": ("right answers", "rgba(0, 0, 0, 0)", BROWN),
-    }
-    for variable, (name, fill, edge) in looks.items():
+    """Draw bars for given answers, outlines for right answers, and the axis of answers."""
+    places = shares["place"].values
+    answers = shares["value"].values.astype(str).tolist()
+    names = [escape(shortened(answer, LONG)) for answer in answers]
+    fills = {"said": COLOURS["unrelated"], "truth": "rgba(0, 0, 0, 0)"}
+    edges = {"said": COLOURS["unrelated"], "truth": BROWN}
+    for variable, name in {"said": "given answers", "truth": "right answers"}.items():
+        edge = {"color": edges[variable], "width": 1}
         figure.add_bar(
-            x=shares["place"].values,
+            x=places,
             y=shares[variable].values,
-            width=max(0.9, float(np.ptp(shares["place"].values)) / 300),
+            width=max(0.9, float(np.ptp(places)) / 300),
             name=name,
-            marker={"color": fill, "line": {"color": edge, "width": 1}},
+            marker={"color": fills[variable], "line": edge},
             customdata=names,
             hovertemplate=f"%{{customdata}}: %{{y:.3g}} of {name}<extra></extra>",
             **place,
         )
+    figure.update_xaxes(title="answer", **place)
+    if places.dtype.kind == "i":  # texts
+        ticks = dict(enumerate(map(_tick, answers)))
+        figure.update_xaxes(text_axis(ticks, "answer"), **place)
 
 
-def _can_be_judged(here: xr.Dataset) -> bool:
+def _tick(answer: str) -> str:
+    """An answer on an axis; a long one by its beginning and its length."""
+    if len(answer) > TICK:
+        answer = f"{answer[:7]}… ({len(answer)})"
+    return label(answer)
+
+
+def _can_be_judged(answers: xr.Dataset) -> bool:
     """Whether the model can do the task at short lengths; true where a result does not say."""
-    return "able" not in here or bool((here["able"] == "yes").all())
+    return "able" not in answers or bool((answers["able"] == "yes").all())
 
 
-def without_trend(drawn: go.Scatter, here: xr.Dataset) -> go.Scatter:
+def _without_trend(drawn: go.Scatter, answers: xr.Dataset) -> go.Scatter:
     """A curve over length; only its marks where longer lengths cannot be judged."""
-    return drawn if _can_be_judged(here) else drawn.update(mode="markers")
+    return drawn if _can_be_judged(answers) else drawn.update(mode="markers")
 
 
 def cannot_be_judged(several: Mapping[str, xr.Dataset]) -> str:
     """The note on results, by name, whose longer lengths cannot be judged, if there are any."""
-    names = [name for name, here in several.items() if not _can_be_judged(here)]
-    whose = f"{', '.join(names)} " if 0 < len(names) < len(several) else ""
-    said = f"{whose}not shown to do the task at short lengths: longer ones cannot be judged"
-    return said if names else ""
+    names = [name for name, answers in several.items() if not _can_be_judged(answers)]
+    if not names:
+        return ""
+    note = "not shown to do the task at short lengths: longer ones cannot be judged"
+    return note if len(names) == len(several) else f"{', '.join(names)} {note}"
 
 
-def _pairs(several: Mapping[str, xr.Dataset]) -> list[tuple[str, str]]:
-    """The label and the mode of each line or panel."""
-    return [(text, mode) for text, one in several.items() for mode in modes_of([one])]
+def _by_name(several: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+    """Each mode of each result, by the label of the result, and the name of the mode if there are several."""
+    several_modes = len(modes_of(several.values())) > 1
+    named = {}
+    for text, found in several.items():
+        for mode in modes_of([found]):
+            parts = [text] if text else []
+            if several_modes:
+                parts.append(_mode_look(mode)[0])
+            named[", ".join(parts)] = found.sel(mode=mode)
+    return named
 
 
 def modes_of(several: Iterable[xr.Dataset]) -> list[str]:
     """All modes of the results, in order."""
-    return list(
-        dict.fromkeys(str(mode) for one in several for mode in one["mode"].values)
-    )
+    every = np.concatenate([found["mode"].values.astype(str) for found in several])
+    return list(dict.fromkeys(every.tolist()))
 
 
-def style_of_mode(mode: str) -> tuple[str, dict[str, str]]:
+def _mode_look(mode: str) -> tuple[str, dict[str, Any]]:
     """Name and look of a mode."""
     return MODES.get(mode, (mode, series(5)))
 
 
-def only(modes: list[str]) -> str:
+def _only_mode(several: Iterable[xr.Dataset]) -> str:
     """The name of the mode for the line below the title, if it is the only one and not the usual one."""
-    return (
-        style_of_mode(modes[0])[0]
-        if len(modes) == 1 and modes != ["answer_only"]
-        else ""
-    )
+    modes = modes_of(several)
+    return "" if modes == ["answer_only"] or len(modes) > 1 else _mode_look(modes[0])[0]
 
 
-def _read(here: xr.Dataset) -> list[str]:
+def _how_read(answers: xr.Dataset) -> list[str]:
     """For each length: the share of answers in the requested form that are right, and what was not read and why."""
     texts = []
-    for length in here["length"].values:
-        at = here.sel(length=length)
-        shares = {
-            str(why): float(at["unread"].sel(why=why)) for why in at["why"].values
-        }
-        reasons = [
-            f"{WHY.get(why, label(why))} {percent(share)}"
-            for why, share in shares.items()
-            if share
-        ]
-        strict = (
-            percent(float(at["accuracy_strict"]))
-            if "accuracy_strict" in at
-            else "no share"
-        )
-        unread = ": ".join(
-            filter(
-                None, [f"{percent(sum(shares.values()))} not read", ", ".join(reasons)]
-            )
-        )
-        texts.append(f"{strict} right in the requested form<br>{unread}")
+    for length in answers["length"].values:
+        here = answers.sel(length=length)
+        unread = here["unread"]
+        reasons = []
+        for why in unread["why"].values[unread.values > 0].astype(str):
+            share = percent(float(unread.sel(why=why)))
+            reasons.append(f"{WHY.get(why, label(why))} {share}")
+        text = f"{percent(float(unread.sum()))} not read"
+        if reasons:
+            text = f"{text}: {', '.join(reasons)}"
+        if "accuracy_strict" in here:
+            strict = percent(float(here["accuracy_strict"]))
+            text = f"{strict} right in the requested form<br>{text}"
+        texts.append(text)
     return texts

@@ -1,25 +1,34 @@
-"""Answers, probes and collapse by length: whether a count is answered, represented but not read out, or lost."""
+"""Where an answer is represented and read out: probes, verdicts, separation and answers by layer."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
+from squashlens.checks.results import labelled
 from squashlens.figures.answers import LENGTH, cannot_be_judged
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of
 from squashlens.figures.drawing.shapes import (
     curve,
+    guide,
     layer_map,
     line,
+    log_axis,
     name_rows,
     over_seeds,
+    steps,
     with_interval,
 )
 from squashlens.figures.drawing.style import finish, grid
-from squashlens.figures.drawing.text import escape
-from squashlens.figures.drawing.themes import BROWN, COLOURS
+from squashlens.figures.drawing.text import escape, shortened
+from squashlens.figures.drawing.themes import BROWN, COLOURS, series
 from squashlens.records.sentences import plural
 
-# For each panel, the name and colour of its curves from 0 to 1 over length.
+# For each panel, the name and colour of its curves from 0 to 1 over length. Earlier ones are wider, since shares are
+# often equal.
 PANELS = {
     "Prompts: is the answer right, and can a probe read it?": {
         "accuracy": ("answered", "#009E73"),
@@ -38,7 +47,19 @@ PANELS = {
     },
 }
 HEIGHT, ROW = 110.0, 22.0  # pixels of a panel, and of a row of verdicts
-TICKS = [0, 0.2, 0.4, 0.6, 0.8, 1]
+VERDICTS = {  # symbol and colour
+    "answered": ("circle", "#009E73"),
+    "preferred, not answered": ("square", "#56B4E9"),
+    "reaches the last token, not used": ("diamond", "#D55E00"),
+    "lost": ("x", "#CC79A7"),
+    "undecided": ("triangle-up", "#7F7F7F"),
+}
+# Random weights may recover the same lengths as the model: they are wider.
+RANDOM = {"colour": COLOURS["null"], "width": 5.0, "size": 4}
+ABOVE = 1.25  # times the largest log-odds, where verdicts are marked
+ANSWER = 12  # characters of an answer on an axis
+NET = "net net_low net_high net_random repaired broken: half block sublayer"
+CHANCE = "selected_net selected_net_low selected_net_high selected_net_random_limit selected_net_shuffled_limit: ..."
 
 
 @draws(
@@ -53,50 +74,48 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     over seeds, with a band from minimum to maximum; zeros are missing. Error bars are Wilson's 95 % interval for
     accuracy, and the middle 95 % over splits for R². R² below 0 is drawn at 0. Without a probe, its panel is missing.
     """
-    shares = {
-        title: [name for name in curves if name in found]
-        for title, curves in PANELS.items()
-    }
-    shares = {title: names for title, names in shares.items() if names}
-    verdicts = list(map(str, found["verdict"].values))
+    shares = []
+    for title, curves in PANELS.items():
+        if {*curves} & {*found}:
+            shares.append(title)
+    verdicts = found["verdict"].values.astype(str).tolist()
     rows = list(dict.fromkeys(verdicts))
     titles = [*shares, "Distance of pairs: median, smallest to largest", "Verdict"]
     heights = [HEIGHT] * (len(shares) + 1) + [ROW * (len(rows) + 1)]
     figure, places = grid(titles, heights=heights, shared_xaxes=True)
-    for place, (title, names) in zip(places, shares.items(), strict=False):
-        for name in names:
-            text, colour = PANELS[title][name]
-            figure.add_trace(line(_share(found, name), text, colour=colour), **place)
+    for place, title in zip(places, shares, strict=False):
+        for order, (name, (text, colour)) in enumerate(PANELS[title].items()):
+            if name in found:
+                look = {"colour": colour, "width": 4.8 - 1.2 * order}
+                share = line(_share(found, name), text, size=10 - 2 * order, **look)
+                figure.add_trace(share, **place)
         figure.update_yaxes(range=[-0.07, 1.07], **place)
-    for trace in over_seeds(
-        found["distance"], "median", "", colour=COLOURS["distance"]
-    ):
+    orange = COLOURS["distance"]
+    for trace in over_seeds(found["distance"], "median", "", colour=orange):
         figure.add_trace(trace, **places[-2])
     figure.update_yaxes(type="log", title=distance_of(found), **places[-2])
     levels = [rows.index(verdict) for verdict in verdicts]
     marks = {"mode": "markers", "symbol": "square", "size": 9, "hover": "%{x} items"}
-    figure.add_trace(
-        curve(found["length"].values, levels, colour=BROWN, **marks), **places[-1]
-    )
+    squares = curve(found["length"].values, levels, colour=BROWN, **marks)
+    figure.add_trace(squares, **places[-1])
     name_rows(figure, map(escape, rows), len(titles))
     figure.update_xaxes(title=LENGTH)
+    notes = [cannot_be_judged({"": found})]
+    if "r2_y" not in found:
+        notes.append("no probe at these lengths")
     same = int((found["distance"].median("seed") == 0).sum())
-    notes = ["no probe at these lengths"] if "r2_y" not in found else []
-    notes += (
-        [f"median D is 0, and not drawn, at {plural(same, 'length')}"] if same else []
-    )
-    notes.append(cannot_be_judged({"": found}))
+    if same:
+        notes.append(f"median D is 0, and not drawn, at {plural(same, 'length')}")
     return finish(figure, "Collapsed, or not read out?", found, *notes)
 
 
 def _share(found: xr.Dataset, name: str) -> xr.DataArray:
     """Values from 0 to 1 with their intervals, if there are several seeds; what is below 0 is 0."""
-    values = found[name].astype(float).clip(min=0)
+    values = with_interval(found, name).astype(float).clip(min=0)
+    ends = {"low", "high"} & {*values.coords}
     if found.sizes["seed"] == 1:
-        return values
-    ends = with_interval(found, name).coords
-    there = [end for end in ("low", "high") if end in ends]
-    return values.assign_coords({end: ends[end].clip(min=0) for end in there})
+        return values.drop_vars(ends)
+    return values.assign_coords({end: values[end].clip(min=0) for end in ends})
 
 
 @draws("squashlens.probe", "r2: layer length", "r2_y: length")
@@ -107,36 +126,215 @@ def probe(found: xr.Dataset) -> go.Figure:
     measured. Blank cells have no R², because the right answer does not vary or there are too few different prompts. The
     column "all" uses all lengths together, if measured.
     """
-    trained = _with_y(found, "r2")
+    trained = _with_y_as_layer(found, "r2")
     if "r2_overall" in found and "r2_overall_y" in found:
-        overall = _with_y(found, "r2_overall").expand_dims(length=["all"], axis=1)
+        overall = _with_y_as_layer(found, "r2_overall")
+        overall = overall.expand_dims(length=["all"], axis=1)
         trained = xr.concat([trained, overall], dim="length")
     panels = {"": trained}
     random = "r2_random_model"
     if (
         random in found
-        and f"{random}_y" in found
-        and found[f"{random}_y"].notnull().any()
+        and found.get(f"{random}_y", xr.DataArray(np.nan)).notnull().any()
     ):
-        panels = {"this model": trained, "random weights": _with_y(found, random)}
+        random_weights = _with_y_as_layer(found, random)
+        panels = {"this model": trained, "random weights": random_weights}
     heights = [260.0] * len(panels)
     figure, places = grid([*panels], len(panels), heights, shared_yaxes=True)
     for place, values in zip(places, panels.values(), strict=True):
         scale = {"zmin": 0, "zmax": 1, "showscale": place is places[-1]}
         figure.add_trace(layer_map(values, "R²", **scale), **place)
-    ticks = ["≤ 0", *map(str, TICKS[1:])]
-    figure.update_traces(colorbar={"tickvals": TICKS, "ticktext": ticks})
+    ticks = {"tickvals": [0, 0.5, 1], "ticktext": ["≤ 0", "0.5", "1"]}
+    figure.update_traces(colorbar=ticks)
     figure.update_xaxes(type="category", title=LENGTH)
-    figure.update_yaxes(type="category", showgrid=False, title="layer ℓ")
+    rows = steps(range(trained.sizes["layer"]), "layer ℓ")
+    top = {"tick0": trained.sizes["layer"] - 1, "showgrid": False}  # y has a label
+    figure.update_yaxes(rows | top, type="category")
     notes = ["y: the last layer's output after the final norm"]
-    notes += ["blank: no R²"] if trained.isnull().any() else []
+    if trained.isnull().any():
+        notes.append("blank: no R²")
     title = "How well a linear probe predicts the right answer"
     return finish(figure, title, found, *notes)
 
 
-def _with_y(found: xr.Dataset, name: str) -> xr.DataArray:
+def _with_y_as_layer(found: xr.Dataset, name: str) -> xr.DataArray:
     """A variable with y as an additional layer, and with layers and lengths as text."""
     texts = {dim: found[dim].values.astype(str) for dim in found[name].dims}
     found = found.assign_coords(texts)
     y = found[f"{name}_y"].expand_dims(layer=["y"])
     return xr.concat([found[name], y], dim="layer")
+
+
+@draws(
+    "squashlens.answer_by_layer",
+    "mean_first mean_first_low mean_first_high: scored layer",
+    "chance: ...",
+)
+def answer_curve(answers: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
+    """Draw the share of prompts whose right answer leads in the readout of each layer, with its controls.
+
+    Of several results by label, it draws the right answers only.
+    """
+    several: Any = answers  # by label
+    lines = {}
+    for label, found in several.items():
+        shares = with_interval(found, "mean_first")
+        lines[label] = shares.isel(scored=0)
+        if label == "":
+            for scored in found["scored"].values:
+                lines[str(scored)] = shares.sel(scored=scored)
+    lines.pop("", None)
+    figure = go.Figure()
+    for order, (label, shares) in enumerate(lines.items()):
+        figure.add_trace(line(shares, label, **series(order)))
+    guide(figure, *{found["chance"].item() for found in several.values()})
+    layers = np.concatenate([shares["layer"] for shares in lines.values()])
+    figure.update_xaxes(steps(layers, "layer ℓ"))
+    figure.update_yaxes(title="share of prompts", range=[-0.04, 1.04])
+    title = "From which layer on does the right answer lead?"
+    notes = ["dotted line: chance", "bars: 95 % intervals"]
+    return finish(figure, title, several.values(), *notes)
+
+
+@draws("squashlens.sublayer_effect", NET, "wrong right: half", CHANCE)
+def sublayer_repairs(found: xr.Dataset) -> go.Figure:
+    """Draw the share of prompts that is repaired, less what is broken, without a sublayer, beside random vectors.
+
+    Only prompts of the half that did not select, and no single heads. The dotted line is what the same selection
+    reaches by chance.
+    """
+    figure = go.Figure()
+    confirming = labelled(found, half="confirm")
+    for order, (sublayer, name) in enumerate(
+        {"attention": "attention", "mlp": "MLP"}.items()
+    ):
+        if sublayer not in confirming["sublayer"]:
+            continue
+        without = confirming.sel(sublayer=sublayer)
+        look = series(order)
+        net = line(with_interval(without, "net"), f"without {name}", **look)
+        figure.add_trace(net)
+        if without["net_random"].notnull().any():
+            look = look | {"dash": "dot", "size": 4}
+            random = line(without["net_random"], f"random vector in {name}", **look)
+            figure.add_trace(random)
+    limit = found["selected_net_random_limit"]
+    limit = limit.fillna(found["selected_net_shuffled_limit"])
+    guide(figure, 0.0, float(limit))
+    figure.update_xaxes(steps(found["block"], "block"))
+    figure.update_yaxes(title="net share of prompts")
+    block = found["selected_block"].item()
+    notes = [
+        f"selected: {found['selected_sublayer'].item()} of block {block}",
+        "bars: 95 % intervals",
+        "dotted lines: 0, and what selected random vectors reach",
+    ]
+    title = "What is repaired, less what is broken, without a sublayer?"
+    return finish(figure, title, found, *notes)
+
+
+@draws("squashlens.separation", "recovery: ... layer", "recovery_y chance: ...")
+def separation_curve(
+    separation: xr.Dataset | Mapping[str, xr.Dataset],
+) -> go.Figure:
+    """Draw the share of lengths that another run recovers, by layer, with random weights and chance beside it.
+
+    Several results by label, or several runs of one, are lines of one panel.
+    """
+    several: Any = separation  # by label
+    lines: dict[str, xr.Dataset] = {}
+    for label, found in several.items():
+        if "run" not in found.dims:
+            lines[label] = found
+            continue
+        for run in found["run"].values:
+            lines[f"{label} {run}".strip()] = found.sel(run=run)
+    figure = go.Figure()
+    for found in lines.values():
+        if "recovery_random" in found:
+            random = _by_layer(found, "recovery_random", "random weights", **RANDOM)
+            figure.add_traces(random)
+    for order, (label, found) in enumerate(lines.items()):
+        look = series(order) | {"width": 2.0}
+        figure.add_traces(_by_layer(found, "recovery", label or "model", **look))
+    guide(figure, *{found["chance"].item() for found in lines.values()})
+    figure.update_xaxes(_layers_and_y(*lines.values()))
+    figure.update_yaxes(title="lengths recovered", range=[-0.04, 1.04])
+    title = "Lengths that can be told apart"
+    return finish(figure, title, lines.values(), "dotted line: chance")
+
+
+def _layers_and_y(*several: xr.Dataset) -> dict[str, Any]:
+    """An axis of layers, and of y as the layer after the last."""
+    tops = [int(found["layer"][-1]) + 1 for found in several]
+    told = ", ".join(map(str, dict.fromkeys(tops)))
+    return steps([0, *tops], f"layer ℓ ({told}: y, after the final norm)")
+
+
+def _by_layer(
+    found: xr.Dataset, name: str, text: str, **style: Any
+) -> list[go.Scatter]:
+    """A variable by layer, with y as a further layer; a curve for each model with random weights."""
+    y = found[f"{name}_y"].expand_dims(layer=[int(found["layer"][-1]) + 1])
+    values = xr.concat([found[name], y], dim="layer").transpose(..., "layer")
+    rows = values if values.ndim == 2 else [values]
+    return [line(row, text, **style) for row in rows]
+
+
+@draws("squashlens.verdict", "log_odds log_odds_after log_odds_noise: pair")
+def verdict_odds(found: xr.Dataset) -> go.Figure:
+    """Draw the log-odds of each two answers after both prompts, and the verdict on each pair.
+
+    A model that prefers each prompt's own answer has the first above 0 and the second below. The symbol says what
+    became of the change.
+    """
+    kind = "length" if "length" in found.coords else "answer"
+    texts = []
+    for pair in range(found.sizes["pair"]):
+        first = str(found[kind].values[pair])
+        second = str(found[f"{kind}_after"].values[pair])
+        texts.append(
+            escape(f"{shortened(first, ANSWER)} | {shortened(second, ANSWER)}")
+        )
+    x = np.arange(len(texts))
+    figure = go.Figure()
+    guide(figure, 0)
+    blue = COLOURS["path_bound"]
+    first = found["log_odds"].values
+    second = found["log_odds_after"].values
+    figure.add_trace(curve(x, first, "after the first prompt", colour=blue, size=5))
+    figure.add_trace(curve(x, second, "after the second", colour=BROWN, size=5))
+    verdicts = found["verdict"].values.astype(str)
+    height = ABOVE * np.abs([first, second]).max()
+    above = np.full(len(x), height if height > 0 else 1.0)
+    for verdict, (symbol, colour) in VERDICTS.items():
+        has_it = verdicts == verdict
+        marks = {"symbol": symbol, "size": 10, "mode": "markers", "hover": verdict}
+        if has_it.any():
+            marked = curve(x[has_it], above[has_it], verdict, colour=colour, **marks)
+            figure.add_trace(marked)
+    axes = {"length": "lengths of the two prompts", "answer": "right answers"}
+    figure.update_xaxes(tickvals=x, ticktext=texts, title=axes[kind])
+    figure.update_yaxes(title="log-odds of first and second answer (nats)")
+    note = "symbols: the verdict on each pair"
+    title = "Which of the two answers is preferred"
+    return finish(figure, title, found, note, height=300)
+
+
+@draws(
+    "squashlens.verdict", "margin: pair layer", "margin_y verdict: pair", usual=False
+)
+def verdict_margins(found: xr.Dataset) -> go.Figure:
+    """Draw how far the two prompts of each pair are apart at the last token, in units of their rounding, by layer."""
+    figure = go.Figure()
+    for pair, verdict in enumerate(found["verdict"].values.astype(str)):
+        symbol, colour = VERDICTS.get(verdict, VERDICTS["undecided"])
+        look = {"symbol": symbol, "colour": colour, "width": 1.2, "size": 5}
+        margin = _by_layer(found.isel(pair=pair), "margin", verdict, log=True, **look)
+        figure.add_traces(margin)
+    guide(figure, 1)
+    figure.update_xaxes(_layers_and_y(found))
+    heights = log_axis(found["margin"], found["margin_y"], [1])
+    figure.update_yaxes(heights, title="distance ÷ rounding")
+    notes = ["lines: pairs, by verdict", "dotted line: as far as rounding"]
+    return finish(figure, "Can the two prompts be told apart?", found, *notes)

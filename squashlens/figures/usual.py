@@ -30,11 +30,9 @@ from squashlens.figures.drawing.text import escape, shortened
 from squashlens.figures.drawing.themes import series
 
 Result = xr.Dataset | xr.DataArray
-MOST, LINES, LONG = (
-    12,
-    4,
-    24,
-)  # panels of a page, lines of a panel (more are a map), and characters of a label
+MOST = 12  # panels of a page
+LINES = 4  # lines of a panel; more are a map
+LONG = 24  # characters of a label
 
 
 @cache
@@ -42,13 +40,16 @@ def usual_figures() -> list[Any]:
     """The public figures that `of` may draw: those that need most variables first, since they show most of a result."""
     import squashlens.figures as public
 
-    figures = [getattr(public, name) for name in public.__all__]
-    usual = [
-        figure
-        for figure in figures
-        if getattr(figure, "__draws__", (None, None, False))[2]
-    ]
-    return sorted(usual, key=lambda figure: -len(figure.__draws__[1]))
+    usual = []
+    for name in public.__all__:
+        figure: Any = getattr(public, name)
+        if getattr(figure, "__draws__", (None, None, False))[2]:
+            usual.append(figure)
+    return sorted(usual, key=_variables_needed, reverse=True)
+
+
+def _variables_needed(figure: Any) -> int:
+    return len(figure.__draws__[1])
 
 
 @validated
@@ -92,8 +93,10 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
 
 def _whole(result: Result) -> go.Figure | None:
     """The usual figure of a result that has the dimensions it draws."""
-    figures = (figure for figure in usual_figures() if _fits(result, figure))
-    return next((figure(result) for figure in figures), None)
+    for figure in usual_figures():
+        if _fits(result, figure):
+            return figure(result)
+    return None
 
 
 def _apart(result: Result) -> go.Figure | None:
@@ -101,7 +104,9 @@ def _apart(result: Result) -> go.Figure | None:
     few = [str(dim) for dim in result.dims if result.sizes[dim] <= MOST]
     for dims in [*combinations(few, 1), *combinations(few, 2)]:
         parts = _parts(result, dims)
-        for figure in usual_figures() if 0 < len(parts) <= MOST else ():
+        if not 0 < len(parts) <= MOST:
+            continue
+        for figure in usual_figures():
             if all(_fits(part, figure) for part in parts.values()):
                 return figure(parts)
     return None
@@ -111,12 +116,11 @@ def _parts(result: Any, dims: Sequence[str]) -> dict[str, Any]:
     """The result for each label along some dimensions, by a label for its panel; without those that are empty."""
     parts = {}
     for places in product(*(range(result.sizes[dim]) for dim in dims)):
-        here = dict(zip(dims, places, strict=True))
-        part = _without_padding(result.isel(here))
-        labels = [
-            f"{dim.replace('_', ' ')} {result[dim].values[at]}"
-            for dim, at in here.items()
-        ]
+        indices = dict(zip(dims, places, strict=True))
+        part = _without_padding(result.isel(indices))
+        labels = []
+        for dim, place in indices.items():
+            labels.append(f"{dim.replace('_', ' ')} {result[dim].values[place]}")
         if all(part.sizes.values()):
             parts[", ".join(labels)] = part
     return parts
@@ -125,13 +129,9 @@ def _parts(result: Any, dims: Sequence[str]) -> dict[str, Any]:
 def _without_padding(part: Any) -> Any:
     """A part of a joined result without the labels that only longer parts have."""
     data = part.to_dataset(name="values") if isinstance(part, xr.DataArray) else part
-    floats = data[
-        [name for name, values in data.data_vars.items() if values.dtype.kind == "f"]
-    ]
-    for dim in part.dims:
-        if dim in floats.dims:
-            kept = floats.dropna(dim, how="all")[dim]
-            part = part.sel({dim: kept})
+    floats = data[[name for name in data if data[name].dtype.kind == "f"]]
+    for dim in floats.dims:
+        part = part.sel({dim: floats.dropna(dim, how="all")[dim]})
     return part
 
 
@@ -139,11 +139,11 @@ def _of_values(result: Result) -> go.Figure | None:
     """Values that are no whole result: lines of an array, or a panel for each variable of a Dataset."""
     if isinstance(result, xr.DataArray):
         return plain(result)
-    each = {
-        str(name): _whole(values) or plain(values)
-        for name, values in result.data_vars.items()
-    }
-    drawn = {name: figure for name, figure in each.items() if figure is not None}
+    drawn = {}
+    for name, values in result.data_vars.items():
+        figure = _whole(values) or plain(values)
+        if figure is not None:
+            drawn[str(name)] = figure
     if len(drawn) < 2:
         return next(iter(drawn.values()), None)
     title = f"{MOST} of {len(drawn)} variables" if len(drawn) > MOST else None
@@ -152,18 +152,17 @@ def _of_values(result: Result) -> go.Figure | None:
 
 def _no_figure(result: Result) -> InputError:
     """An error for a result that no figure can draw."""
-    dims = sorted(map(str, result.dims), key=lambda dim: result.sizes[dim])
-    over = ", ".join(map(str, result.dims))
-    what = f"these values, over {over}" if dims else "scalars: these are single numbers"
+    dims = sorted(map(str, result.dims), key=result.sizes.__getitem__)
     if not dims:
-        return InputError(f"There is no figure for {what}.", "Print them.")
-    select = ", ".join(f"{dim}=0" for dim in dims[:-2])
-    return InputError(
-        f"There is no figure for {what}.",
-        f"Select one label along all dimensions but two, as in `result.isel({select})`; print what is no number."
-        if isinstance(result, xr.DataArray) and select
-        else "Give the unchanged result of a measurement, or one of its variables; print what is no number.",
-    )
+        return InputError(
+            "There is no figure for scalars: these are single numbers.", "Print them."
+        )
+    remedy = "Give the unchanged result of a measurement, or one of its variables; print what is no number."
+    if isinstance(result, xr.DataArray) and len(dims) > 2:
+        select = ", ".join(f"{dim}=0" for dim in dims[:-2])
+        remedy = f"Select one label of all dimensions but two, as in `result.isel({select})`; print what is no number."
+    over = ", ".join(map(str, result.dims))
+    return InputError(f"There is no figure for these values, over {over}.", remedy)
 
 
 @validated
@@ -202,25 +201,13 @@ def panels(
             f"columns={columns} is not usable for {len(parts)} parts.",
             f"Use 1 to {len(parts)}.",
         )
-    labelled = (
-        parts
-        if isinstance(parts, Mapping)
-        else {_letter(at): part for at, part in enumerate(parts)}
-    )
-    figures = {
-        label: part if isinstance(part, go.Figure) else of(part)
-        for label, part in labelled.items()
-    }
+    if not isinstance(parts, Mapping):
+        letters = [*ascii_lowercase, *map(str, range(27, len(parts) + 1))]
+        parts = {f"({letters[at]})": part for at, part in enumerate(parts)}
+    figures = {}
+    for label, part in parts.items():
+        figures[label] = part if isinstance(part, go.Figure) else of(part)
     return compose(figures, columns=columns, title=title)
-
-
-def _letter(place: int) -> str:
-    """The label of a panel of a list: (a), (b), …, and (27) after (z)."""
-    return (
-        f"({ascii_lowercase[place]})"
-        if place < len(ascii_lowercase)
-        else f"({place + 1})"
-    )
 
 
 def _fits(result: Any, figure: Any) -> bool:
@@ -244,32 +231,38 @@ def plain(values: xr.DataArray) -> go.Figure | None:
     if values.ndim not in (1, 2) or values.dtype.kind not in "biuf" or not values.size:
         return None
     values = with_its_intervals(moved_probability(values))
-    title, axis = titles_of(values)
-    for dim in (dim for dim in values.dims if values[dim].dtype.kind in "OUT"):
-        texts = [
-            shortened(str(text).replace("_", " "), LONG) for text in values[dim].values
-        ]
-        values = values.assign_coords({dim: list(map(escape, texts))})
+    for dim in values.dims:
+        if values[dim].dtype.kind in "OUT":
+            texts = values[dim].to_series().astype(str).str.replace("_", " ")
+            labels = [escape(shortened(text, LONG)) for text in texts]
+            values = values.assign_coords({dim: labels})
     if values.ndim == 2 and min(values.shape) > LINES:
-        return _map(values, title)
-    rows = values.transpose() if values.ndim == 2 and len(values) > LINES else values
-    unable = cannot_be_judged({"": values.to_dataset(name="values")})
-    labels = rows[rows.dims[0]].values
+        return _map(values)
+    if values.ndim == 2 and len(values) > LINES:
+        values = values.transpose()
     figure = go.Figure()
-    for number, row in enumerate(rows if rows.ndim == 2 else [rows]):
-        name = f"{rows.dims[0]} {labels[number]}" if rows.ndim == 2 else ""
-        drawn = line(row, "", **series(number))
-        figure.add_trace(drawn.update(name=name.replace("_", " ") or None))
-    figure.update_traces(mode="markers" if unable else "lines+markers")
-    figure.update_xaxes(title=escape(str(rows.dims[-1]).replace("_", " ")))
+    if values.ndim == 1:
+        figure.add_trace(line(values, **series(0) | {"width": 2.0, "size": 6}))
+    else:
+        kind = str(values.dims[0])
+        for number, label in enumerate(values[kind].values):
+            drawn = line(values[number], **series(number))
+            drawn.name = f"{kind.replace('_', ' ')} {label}"
+            figure.add_trace(drawn)
+    unable = cannot_be_judged({"": values.to_dataset(name="values")})
+    if unable:
+        figure.update_traces(mode="markers")
+    title, axis = titles_of(values)
+    figure.update_xaxes(title=escape(str(values.dims[-1]).replace("_", " ")))
     figure.update_yaxes(title=axis)
     return finish(figure, title, values, interval_note(values), unable)
 
 
-def _map(values: xr.DataArray, title: str) -> go.Figure:
+def _map(values: xr.DataArray) -> go.Figure:
     """A map of values over two dimensions."""
-    unit = str(values.attrs.get("units", "1"))
+    title, _ = titles_of(values)
     name = str(values.name or "value").replace("_", " ")
+    unit = values.attrs.get("units", "1")
     short = name if unit == "1" else unit
     blank = "blank: no value"
     if is_wide(values.values):
@@ -279,4 +272,5 @@ def _map(values: xr.DataArray, title: str) -> go.Figure:
     figure = go.Figure(layer_map(values, short))
     rows, columns = (escape(str(dim).replace("_", " ")) for dim in values.dims)
     figure.update_xaxes(title=columns).update_yaxes(title=rows)
-    return finish(figure, title or name, values, blank if values.isnull().any() else "")
+    note = blank if values.isnull().any() else ""
+    return finish(figure, title or name, values, note)

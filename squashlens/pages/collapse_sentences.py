@@ -20,74 +20,61 @@ def by_length(collapse: xr.Dataset, layer: int | None = None) -> str:
 
     Each group of lengths with equal n mod p has its own.
     """
-    drawn, lengths = _at(collapse["distance"], layer), collapse["length"].values
-    groups, _ = _compared(collapse)
-    sloped = min(map(len, groups)) >= FEWEST and bool((drawn > 0).all())
-    courses = [
-        _course(lengths[group], drawn.values[group], sloped=sloped) for group in groups
-    ]
-    intervals = f", nominal 95 % interval{'s' * (len(groups) > 1)}" if sloped else ""
-    return f"D at layer {drawn['layer'].item()} is {'; '.join(courses)} ({plural(len(lengths), 'length')}{intervals})."
+    distance = _at(collapse["distance"], layer)
+    groups = distance.groupby(_place_in_group(collapse))
+    fewest = min(len(group) for _, group in groups)
+    sloped = fewest >= FEWEST and bool((distance > 0).all())
+    courses = "; ".join(_course(group, sloped=sloped) for _, group in groups)
+    count = plural(len(distance), "length")
+    if sloped:
+        count += ", nominal 95 % interval" + ("s" if len(groups) > 1 else "")
+    return f"D at layer {distance['layer'].item()} is {courses} ({count})."
 
 
-def _course(lengths: np.ndarray, distances: np.ndarray, *, sloped: bool) -> str:
+def _course(distance: xr.DataArray, *, sloped: bool) -> str:
     """D at both ends, and with `sloped` the slope of the line of least squares with its interval, without −0."""
-    ends = " and ".join(
-        f"{number(distances[end])} at n = {lengths[end]}"
-        for end in sorted({0, len(lengths) - 1})
-    )
+    lengths = distance["length"].values.tolist()
+    values = distance.values.tolist()
+    ends = f"{number(values[0])} at n = {lengths[0]}"
+    if len(lengths) > 1:
+        ends += f" and {number(values[-1])} at n = {lengths[-1]}"
     if not sloped:
         return ends
-    slope, low, high = (
-        number(round(end, 3) + 0.0)
-        for end in log_slope(lengths.tolist(), distances.tolist())
-    )
-    return f"{ends}, with a log-log slope of {slope} [{low}, {high}]"
+    slope = [number(round(end, 3) + 0.0) for end in log_slope(lengths, values)]
+    return f"{ends}, with a log-log slope of {slope[0]} [{slope[1]}, {slope[2]}]"
 
 
 def _at(values: xr.DataArray, layer: int | None) -> xr.DataArray:
     return values.isel(layer=-1) if layer is None else values.sel(layer=layer)
 
 
-def _compared(collapse: xr.Dataset) -> tuple[list[np.ndarray], str]:
-    """Which lengths are compared with each other: all, or those of equal n mod p, and how that is said."""
-    breaks, lengths = (
-        facts_of(collapse).get("sequence", {}).get("separators_after", []),
-        collapse["length"].values,
-    )
-    period = (
-        breaks[0]
-        if breaks and breaks == [*range(breaks[0], breaks[-1] + 1, breaks[0])]
-        else 1
-    )
-    rests = sorted({*(lengths % period).tolist()})
-    where = (
-        f", at n mod {period} = {listed([*map(str, rests)])}" if len(rests) > 1 else ""
-    )
-    return [np.flatnonzero(lengths % period == rest) for rest in rests], where
+def _place_in_group(collapse: xr.Dataset) -> xr.DataArray:
+    """Of each length n mod p, if a separator stands after every p-th token: only equal ones are compared."""
+    breaks = facts_of(collapse).get("sequence", {}).get("separators_after", [])
+    period = 1
+    if breaks and set(np.diff([0, *breaks])) == {breaks[0]}:
+        period = breaks[0]
+    return (collapse["length"] % period).rename(f"n mod {period}")
 
 
 def against_contrast(collapse: xr.Dataset, layer: int | None = None) -> str:
     """How close v and v* are at a layer, the last by default, beside a pair whose last token differs; or nothing."""
     if "contrast" not in collapse:
         return ""
-    ratio = _at(collapse["distance"] / collapse["contrast"], layer).values
-    if np.isnan(ratio).any():  # both are 0, as v⁽⁰⁾ of a common suffix
+    ratio = _at(collapse["distance"] / collapse["contrast"], layer)
+    if ratio.isnull().any():  # both are 0, as v⁽⁰⁾ of a common suffix
         return ""
-    groups, where = _compared(collapse)
-    middle = f"{listed([number(np.median(ratio[group])) for group in groups])}{where}"
-    after = int(
-        np.flatnonzero(np.append(True, ratio >= 1))[-1]
-    )  # the last length at which it is not
-    onset = (
-        f", at all from n = {collapse['length'].values[after]} on"
-        if 0 < after <= len(ratio) - FEWEST
-        else ""
-    )
-    return (
-        f"D is below the contrast, another last token, at {int((ratio < 1).sum())} of {plural(len(ratio), 'length')}"
-        f"{onset} (median ratio {middle})."
-    )
+    medians = ratio.groupby(_place_in_group(collapse)).median()
+    middle = listed([number(median) for median in medians])
+    (place,) = medians.dims
+    if len(medians) > 1:
+        middle += f", at {place} = {listed(medians[place].values.astype(str).tolist())}"
+    below = f"{int((ratio < 1).sum())} of {plural(len(ratio), 'length')}"
+    above = np.flatnonzero(ratio >= 1)
+    # After the last length at which D is not below the contrast.
+    if len(above) and above[-1] < len(ratio) - FEWEST:
+        below += f", at all from n = {ratio['length'].values[above[-1] + 1]} on"
+    return f"D is below the contrast, another last token, at {below} (median ratio {middle})."
 
 
 def collapses(collapse: xr.Dataset) -> str:
@@ -97,17 +84,16 @@ def collapses(collapse: xr.Dataset) -> str:
 
 def recovers(separation: xr.Dataset) -> str:
     """Which share of lengths can be told apart at y."""
-    share, chance = (
-        percent(float(separation[name])) for name in ("recovery_y", "chance")
+    recovered = percent(separation["recovery_y"].item())
+    recovered += (
+        f" of {plural(separation.sizes['length'], 'length')} can be recovered from y"
     )
-    random = (
-        separation["recovery_random_y"].mean()
-        if "recovery_random_y" in separation
-        else None
-    )
-    beside = "" if random is None else f" (random weights {percent(float(random))})"
+    if "recovery_random_y" in separation:
+        random = percent(separation["recovery_random_y"].mean().item())
+        recovered += f" (random weights {random})"
+    times = number(separation["step_y"].median())
+    chance = percent(separation["chance"].item())
     return (
-        f"{share} of {plural(separation.sizes['length'], 'length')} can be recovered from y{beside}; one more token "
-        f"moves y by {number(separation['step_y'].median())} times what rounding does "
+        f"{recovered}; one more token moves y by {times} times what rounding does "
         f"(median; a step that is rounded too is hardly below 1). By chance {chance} would be."
     )

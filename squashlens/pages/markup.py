@@ -1,9 +1,7 @@
-"""Templates of pages, and any text as LaTeX and Markdown show it, on one line: a token looks there as it is."""
+"""Any text as LaTeX and Markdown show it, on one line: a token looks there as it is."""
 
 import re
 import unicodedata
-from importlib.resources import files
-from typing import Any
 
 from squashlens.records.sentences import escape
 
@@ -57,31 +55,14 @@ ACCENTS = {"\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0308":
 MARKDOWN = re.compile(r"([\\`*_\[\]<>#|&~$])")
 
 
-def template(name: str, **syntax: Any) -> Any:
-    """A Jinja template of this folder; `syntax` are options of its environment."""
-    from jinja2 import Environment
-
-    text = files("squashlens.pages").joinpath(name).read_text(encoding="utf-8")
-    options: dict[str, Any] = {
-        "trim_blocks": True,
-        "lstrip_blocks": True,
-        "keep_trailing_newline": True,
-    }
-    environment = Environment(**options | syntax)  # noqa: S701 (escaping is an option)
-    for escaped in (latex, markdown):  # on one line
-        environment.filters[escaped.__name__] = lambda value, by=escaped: by(
-            " ".join(str(value).split())
-        )
-    return environment.from_string(text)
-
-
 def latex(text: str) -> str:
     r"""Any text, so that LaTeX typesets it unchanged; a character that pdflatex lacks as its code point.
 
     >>> latex("50 % of a_b --"), latex("δ ≤ \\input{x}"), latex("中")
     ('50 \\% of a\\_b -{}-', '$\\delta$ $\\le$ \\textbackslash{}input\\{x\\}', '{[}U+4E2D{]}')
     """
-    return "".join(map(_character, LIGATURES.sub("\\1\0", escape(text))))
+    line = escape(" ".join(text.split()))
+    return "".join(map(_character, LIGATURES.sub("\\1\0", line)))
 
 
 def _character(one: str) -> str:
@@ -99,4 +80,4 @@ def markdown(text: str) -> str:
     >>> print(markdown("a_b <script> [x](y)"))
     a\_b \<script\> \[x\](y)
     """
-    return MARKDOWN.sub(r"\\\1", escape(text))
+    return MARKDOWN.sub(r"\\\1", escape(" ".join(text.split())))

@@ -1,12 +1,13 @@
 """The report: one HTML page that opens from disk and needs no network."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import xarray as xr
 
 from squashlens import zoo
@@ -17,49 +18,24 @@ from squashlens.measure.answers.verdict_evidence import ANSWERED, LOST
 from squashlens.measure.registration import measurement
 from squashlens.model.anatomy import dtype_of
 from squashlens.pages import collapse_sentences, prompt_sentences
-from squashlens.pages.first_screen import (
-    Answer,
-    Evidence,
-    compared,
-    dependence,
-    first_answers,
-    sentence,
-)
-from squashlens.pages.maps.payload import fact_text, load_of
-from squashlens.pages.markup import template
+from squashlens.pages.maps.payload import load_of
+from squashlens.pages.page import Answer, Section, page_of, template
+from squashlens.pages.prompt_sentences import Evidence, first_answers
 from squashlens.records.provenance import models_of, provenance
-from squashlens.records.sentences import escape, percent
+from squashlens.records.sentences import percent
 from squashlens.saving.files import PAGES, require_output, write
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
     from squashlens.pages.maps.view import SquashMap
-    from squashlens.sequences import GrowingSequence
 
 T = TypeVar("T")
-WIDTHS = {
-    "phone": 3.7,
-    "desk": 6.75,
-}  # inches that screens of 390 and 680 pixels leave for a figure
 COUNT = "How many ones are in the following sequence? {} ="
-AROUND: dict[str, Any] = dict(
-    zip(("prefix", "suffix"), map(str.strip, COUNT.split("{}")), strict=True)
-)
-COUNTED = (
-    1,
-    4,
-    8,
-    16,
-    32,
-    47,
-    48,
-    64,
-    80,
-    90,
-    104,
-    120,
-)  # numbers of ones; the next number is compared with each
+AROUND: Any = {
+    "prefix": "How many ones are in the following sequence?",
+    "suffix": "=",
+}
+# Numbers of ones to count; the next number is compared with each.
+COUNTED = np.array([1, 4, 8, 16, 32, 47, 48, 64, 80, 90, 104, 120])
 COPIED = 192  # ones, of which a trained model in bfloat16 confuses many lengths
 # Parts of a page that are measured one after the other, for the time that it will take.
 PARTS = 3
@@ -75,17 +51,6 @@ class Asked:
     prompt: str
     answer: str | None = None
     instead: tuple[str, str] | None = None
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the page: a figure with a note and sentences, and what the first screen says of it, if anything."""
-
-    title: str
-    figure: "go.Figure"
-    says: tuple[str, ...] = ()
-    note: str = ""
-    lead: Answer | None = None
 
 
 @measurement(
@@ -151,57 +116,55 @@ def report(
     bridge = load(model) if isinstance(model, str | Path) else model
     counts = given is None and _source(bridge) == "tiny-gemma"
     asked = given or _demonstration(counts)
-    long = n or (None if given or counts else COPIED)
-    answers = int(asked.answer is not None)
-    lengths = 0 if long is None else PARTS_OF_LENGTHS * LENGTHS_TAKE
-    with bar(total=answers + PARTS + counts + lengths, desc="report") as done:
+    if n is None and given is None and not counts:
+        n = COPIED
+    judges = asked.answer is not None
+    lengths = PARTS_OF_LENGTHS * LENGTHS_TAKE if n else 0
+    with bar(total=judges + PARTS + counts + lengths, desc="report") as done:
         judged = _judge(bridge, asked)
-        done.update(answers)
+        done.update(judges)
         run = capture(bridge, asked.prompt, keep="residuals")
+        knockout = None
         # A model whose tokens cannot be knocked out has a map without.
-        knocked_out = _or_none(
-            lambda: squash_map(bridge, run, norm=norm, knockout="attention")
-        )
-        view = knocked_out or squash_map(bridge, run, norm=norm)
+        view = _or_none(squash_map, bridge, run, norm=norm, knockout="attention")
+        if view is None:
+            view = squash_map(bridge, run, norm=norm)
+        else:
+            knockout = view.result.isel(query=-1)
         done.update()
         # With the probes of the map, so that its vector–Jacobian products are used again.
         measured = sensitivity(bridge, run, norm=norm, n_probes=FEWER)
-        knockout = knocked_out and knocked_out.result.isel(query=-1)
         done.update()
         helped = _remedies(bridge, asked, judged)
-        evidence = Evidence(
-            top_tokens(bridge, asked.prompt), measured, knockout, judged, helped
-        )
+        top = top_tokens(bridge, asked.prompt)
+        evidence = Evidence(top, measured, knockout, judged, helped)
         done.update()
-        parts = [_counting(bridge)] if counts else []
-        done.update(len(parts))
-        if long is not None:
-            parts += _growing(bridge, model, long, lambda: done.update(LENGTHS_TAKE))
-    return write(
-        out,
-        render(evidence, parts, view, asked, source=_source(bridge), n=long).encode(
-            "utf-8"
-        ),
-    )
+        sections = []
+        if counts:
+            sections.append(_counting(bridge))
+            done.update()
+        if n:
+            source = model if isinstance(model, str | Path) else None
+            sections += _growing(bridge, source, n, lambda: done.update(LENGTHS_TAKE))
+    page = render(evidence, sections, view, asked, source=_source(bridge), n=n)
+    return write(out, page.encode("utf-8"))
 
 
 def _asked(
     prompt: str | None, answer: str | None, instead: tuple[str, str] | None
 ) -> Asked | None:
-    if prompt is None:
-        if answer is not None or instead is not None:
-            raise InputError(
-                "answer= and instead= are about a prompt, and prompt= is missing.",
-                "Give the prompt too.",
-            )
-        return None
+    if prompt is None and (answer is not None or instead is not None):
+        raise InputError(
+            "answer= and instead= are about a prompt, and prompt= is missing.",
+            "Give the prompt too.",
+        )
     if (answer is None) != (instead is None):
         raise InputError(
             "answer= and instead= belong together: a verdict compares two right answers.",
             'Give both, as in answer="90", instead=("another prompt", "91"), or neither; in a shell, '
             '--answer 90 --instead "another prompt" 91.',
         )
-    return Asked(prompt, answer, instead)
+    return None if prompt is None else Asked(prompt, answer, instead)
 
 
 def _demonstration(counts: bool) -> Asked:
@@ -218,32 +181,32 @@ def _judge(model: Bridge, asked: Asked, n_random_models: int = 1) -> xr.Dataset 
 
     if asked.answer is None or asked.instead is None:
         return None
-    prompts, answers = (
-        [asked.prompt, asked.instead[0]],
-        [asked.answer, asked.instead[1]],
-    )
-    return verdict(model, prompts, answers, n_random_models=n_random_models)
+    prompt, answer = asked.instead
+    both = [asked.prompt, prompt], [asked.answer, answer]
+    return verdict(model, *both, n_random_models=n_random_models)
 
 
 def _remedies(
     model: Bridge, asked: Asked, judged: xr.Dataset | None
 ) -> dict[str, xr.Dataset]:
-    """The verdicts under changes of the attention, and with commas, where not both right answers are written."""
+    """The verdicts under changes that may help, where both prompts do not get their own answers; by name."""
     from squashlens import hooks
     from squashlens.model.applied import applied
 
-    if judged is None or str(judged["verdict"].values[0]) in (ANSWERED, LOST):
+    if judged is None or judged["verdict"].values[0] in (ANSWERED, LOST):
         return {}
-    tried = {}
     remedies = {
         "sharper attention (temperature 0.8)": hooks.attention_temperature(0.8),
         "adaptive temperature": hooks.adaptive_temperature(),
     }
+    tried = {}
     for name, hook in remedies.items():
         with applied(model, hook):
-            tried[name] = _or_none(lambda: _judge(model, asked, n_random_models=0))
-    tried |= _or_none(lambda: _commas(model, asked)) or {}
-    return {name: found for name, found in tried.items() if found is not None}
+            found = _or_none(_judge, model, asked, n_random_models=0)
+        if found is not None:
+            tried[name] = found
+    commas = _or_none(_commas, model, asked)
+    return tried | commas if commas else tried
 
 
 def _commas(model: Bridge, asked: Asked) -> dict[str, xr.Dataset]:
@@ -254,90 +217,80 @@ def _commas(model: Bridge, asked: Asked) -> dict[str, xr.Dataset]:
     """
     from squashlens import prompts
 
-    instead, other = asked.instead or ("", "")
-    ids, others = (
-        prompts.tokenize(model, text)[0].tolist() for text in (asked.prompt, instead)
-    )
-    first, second = (
-        [(token, len([*same])) for token, same in groupby(each)]
-        for each in (ids, others)
-    )
-    differ = [
-        k
-        for k, (one, another) in enumerate(zip(first, second, strict=False))
-        if one != another
-    ]
-    if len(first) != len(second) or len(differ) != 1:
+    other_prompt, other_answer = asked.instead or ("", "")
+    ids = prompts.tokenize(model, asked.prompt)[0].tolist()
+    first = _runs(ids)
+    second = _runs(prompts.tokenize(model, other_prompt)[0].tolist())
+    if len(first) != len(second):
         return {}
-    (token, n), (another, m) = first[differ[0]], second[differ[0]]
-    if token != another or [str(asked.answer).strip(), other.strip()] != [
-        str(n),
-        str(m),
-    ]:
+    differing = [at for at in range(len(first)) if first[at] != second[at]]
+    if len(differing) != 1:
         return {}
-    start = sum(size for _, size in first[: differ[0]])
+    token, n = first[differing[0]]
+    other_token, other_n = second[differing[0]]
+    answers = [str(asked.answer).strip(), other_answer.strip()]
+    if token != other_token or answers != [str(n), str(other_n)]:
+        return {}
+    start = sum(size for _, size in first[: differing[0]])
     form: dict[str, Any] = {"prefix": ids[:start], "suffix": ids[start + n :]}
-    content, lengths = [token] * (n + EVERY), [n, n + EVERY]
-    without, commas = (
-        _count(
-            model, prompts.build(model, content, separator=separator, **form), lengths
-        )
-        for separator in (None, ",")
-    )
-    said = str(without["verdict"].values[0])
+    content = [token] * (n + EVERY)
+    lengths = [n, n + EVERY]
+    without = _count(model, prompts.build(model, content, **form), lengths)
+    said = without["verdict"].values[0]
+    if said == ANSWERED:
+        return {}
     name = f"a comma after every third token, for {n} and {n + EVERY} (without commas: {said})"
-    return {} if said == ANSWERED else {name: commas}
+    commas = prompts.build(model, content, separator=",", **form)
+    return {name: _count(model, commas, lengths)}
 
 
-def _count(
-    model: Bridge, sequence: "GrowingSequence", lengths: list[int]
-) -> xr.Dataset:
+def _runs(ids: list[int]) -> list[tuple[int, int]]:
+    """Each token with the number of times that it is repeated."""
+    return [(token, len(list(same))) for token, same in groupby(ids)]
+
+
+def _count(model: Bridge, sequence: Any, lengths: list[int]) -> xr.Dataset:
     """The verdict on numbers of tokens, which the model is asked for."""
     from squashlens.measure.answers.verdict import verdict
 
-    return verdict(
-        model,
-        sequence,
-        lambda items: str(len(items)),
-        lengths=lengths,
-        n_random_models=0,
-    )
+    def number_of(items: tuple[str, ...]) -> str:
+        return str(len(items))
+
+    return verdict(model, sequence, number_of, lengths=lengths, n_random_models=0)
+
+
+def _lengths_counted() -> list[int]:
+    return np.union1d(COUNTED, COUNTED + 1).tolist()
 
 
 def _counting(model: Bridge) -> Section:
     """Which counts of ones the model can do, and from which on n and n + 1 get one answer."""
     from squashlens import figures, prompts
 
-    ones = prompts.repeated(model, "1", COUNTED[-1] + 1, **AROUND)
+    ones = prompts.repeated(model, "1", int(COUNTED[-1]) + 1, **AROUND)
     found = _count(model, ones, _lengths_counted())
-    found = found.isel(
-        pair=[at for at, n in enumerate(found["length"].values) if n in COUNTED]
+    found = found.isel(pair=np.isin(found["length"], COUNTED))
+    is_answered = found["verdict"].values == ANSWERED
+    answered = COUNTED[is_answered]
+    last = int(answered[-1])
+    failed = int(COUNTED[np.searchsorted(COUNTED, last) + 1])  # it cannot do all
+    pairs = ", ".join(map(str, answered))
+    tried = (
+        f"Of the pairs tried, n and n + 1 ones get their own answers for n = {pairs}."
     )
-    answered = [
-        n
-        for n, said in zip(COUNTED, found["verdict"].values, strict=True)
-        if said == ANSWERED
-    ]
-    first = next(
-        n for n in COUNTED if n > max(answered)
-    )  # of the bundled model, which cannot do all
-    says = f"Of the pairs tried, n and n + 1 ones get their own answers for n = {', '.join(map(str, answered))}."
-    verdict = f"Up to {max(answered) + 1}, of the numbers tried: {first + 1} ones do not get their own answer."
-    why = str(found["reason"].values[COUNTED.index(first)])
-    note = "The right answer is the number of ones. Above each pair of lengths is the verdict on it."
-    lead = Answer("How many ones can it count?", verdict, (says,))
-    title = "Counts that it can do, and counts that it cannot"
+    verdict = f"Up to {last + 1}, of the numbers tried: {failed + 1} ones do not get their own answer."
+    why = found.isel(pair=int(np.searchsorted(COUNTED, failed)))["reason"].item()
     return Section(
-        title, figures.verdict_odds(found), (f"{verdict} {why}",), note, lead
+        "Counts that it can do, and counts that it cannot",
+        says=[f"{verdict} {why}"],
+        note="The right answer is the number of ones. Above each pair of lengths is the verdict on it.",
+        figure=figures.verdict_odds(found),
+        lead=Answer("How many ones can it count?", verdict, [tried]),
     )
-
-
-def _lengths_counted() -> list[int]:
-    return sorted({m for n in COUNTED for m in (n, n + 1)})
 
 
 def _growing(
-    model: Bridge, source: object, n: int, tick: Callable[[], object]
+    model: Bridge, source: str | Path | None, n: int, tick: Callable[[], object]
 ) -> list[Section]:
     """Ones to copy, with and without commas: which lengths can be told apart, by dtype, and their collapse."""
     from squashlens import figures, prompts
@@ -346,89 +299,74 @@ def _growing(
     from squashlens.model.loading.load import load
     from squashlens.run.captures.capture import capture
 
-    panels, models = prompts.figure5(model, n), {dtype_name(dtype_of(model)): model}
-    if isinstance(source, str | Path):
+    panels = prompts.figure5(model, n)
+    models = {dtype_name(dtype_of(model)): model}
+    if source is not None:
         with quiet():
-            half = _or_none(lambda: load(source, dtype="bfloat16"))
-        models = models if half is None else {"bfloat16": half} | models
-    coarse, *_ = models
-    apart = {
-        dtype: separation(one, panels["c"], n_random_models=int(dtype == coarse))
-        for dtype, one in models.items()
-    }
+            half = _or_none(load, source, dtype="bfloat16")
+        if half is not None:
+            models = {"bfloat16": half} | models
+    coarse = next(iter(models))
+    apart = {}
+    for dtype, bridge in models.items():
+        random = 1 if dtype == coarse else 0
+        apart[dtype] = separation(bridge, panels["c"], n_random_models=random)
     tick()
-    thirds = [
-        separation(
-            models[coarse],
-            panels[letter],
-            lengths=range(EVERY, n + 1, EVERY),
-            n_random_models=0,
-        )
-        for letter in "cd"
-    ]
+    shares = []
+    for letter in "cd":
+        thirds: Any = {"lengths": range(EVERY, n + 1, EVERY), "n_random_models": 0}
+        found = separation(models[coarse], panels[letter], **thirds)
+        shares.append(percent(found["recovery_y"].item()))
     tick()
-    without, commas = (percent(float(one["recovery_y"])) for one in thirds)
-    verdict = "; ".join(
-        f"in {dtype} {percent(float(one['recovery_y']))}"
-        for dtype, one in apart.items()
+    verdicts = []
+    details = []
+    for dtype, found in apart.items():
+        verdicts.append(f"in {dtype} {percent(found['recovery_y'].item())}")
+        details.append(f"In {dtype}, {collapse_sentences.recovers(found)}")
+    details.append(
+        f"In {coarse}, of every third length, where commas have the same place, {shares[1]} with commas and "
+        f"{shares[0]} without."
     )
-    details = (
-        *(
-            f"In {dtype}, {collapse_sentences.recovers(one)}"
-            for dtype, one in apart.items()
-        ),
-        f"In {coarse}, of every third length, where commas have the same place, {commas} with commas and {without} "
-        "without.",
-    )
-    note = (
-        "Ones to copy. Every length is run whole with fused attention, and in pieces of two sizes with written "
-        "patterns, which round otherwise. A length is recovered if the "
-        "nearest representation of another run is its own."
-    )
-    lead = Answer(
-        f"How many of 1 to {n} ones can it tell apart?",
-        f"{sentence(verdict)}.",
-        (details[0], details[-1]),
-    )
+    verdict = f"{'; '.join(verdicts).capitalize()}."
     told = Section(
         "Which lengths can be told apart",
-        figures.separation_curve(apart),
-        details,
-        note,
-        lead,
+        says=details,
+        note="Ones to copy. Every length is run whole with fused attention, and in pieces of two sizes with written "
+        "patterns, which round otherwise. A length is recovered if the nearest representation of another run is its "
+        "own.",
+        figure=figures.separation_curve(apart),
+        lead=Answer(
+            f"How many of 1 to {n} ones can it tell apart?",
+            verdict,
+            [details[0], details[-1]],
+        ),
     )
     about = "v is a sequence, and v* the same with its last digit repeated. D is the L∞ distance of their last states."
     commas = "After a whole group of three digits, v* breaks the rhythm of the commas."
-    curves = [
-        collapse(model, capture(model, panels[letter], baselines=["contrast"]))
-        for letter in "cd"
-    ]
+    notes = {
+        "c": ("ones to copy (figure 5 c)", about),
+        "d": ("ones to copy, with commas (figure 5 d)", f"{about} {commas}"),
+    }
+    sections = [told]
+    for letter, (title, note) in notes.items():
+        found = collapse(model, capture(model, panels[letter], baselines=["contrast"]))
+        said = [collapse_sentences.collapses(found)]
+        figure = figures.collapse_curve(found)
+        sections.append(Section(f"Collapse: {title}", said, note, figure))
     tick()
-    titles = (
-        ("ones to copy (figure 5 c)", about),
-        ("ones to copy, with commas (figure 5 d)", f"{about} {commas}"),
-    )
-    return [told] + [
-        Section(
-            f"Collapse: {title}",
-            figures.collapse_curve(one),
-            (collapse_sentences.collapses(one),),
-            note,
-        )
-        for one, (title, note) in zip(curves, titles, strict=True)
-    ]
+    return sections
 
 
-def _or_none(measured: Callable[[], T]) -> T | None:
+def _or_none(measure: Callable[..., T], *given: Any, **options: Any) -> T | None:
     """A measurement, or None if it cannot be made on this model."""
     with suppress(SquashlensError):
-        return measured()
+        return measure(*given, **options)
     return None
 
 
 def render(
     evidence: Evidence,
-    parts: Sequence[Section],
+    sections: list[Section],
     view: "SquashMap",
     asked: Asked,
     *,
@@ -437,25 +375,22 @@ def render(
 ) -> str:
     """The page for given results, as HTML text; nothing is measured here. `source` is what the model is loaded from.
 
-    The map and figures of the prompt are opened by a click, the map at once if there are no `parts`.
+    The map and figures of the prompt are opened by a click, the map at once if there are no other sections.
     """
     facts = provenance(evidence.measured)
-    library = iter([True])  # plotly's code is included once, with the first figure
-
-    def drawn(sections: Sequence[Section]) -> list[tuple[Section, str]]:
-        return [
-            (part, _embed(part.figure, with_library=next(library, False)))
-            for part in sections
-        ]
-
-    return template("template.html.jinja", autoescape=True).render(
-        answers=[*(part.lead for part in parts if part.lead), *first_answers(evidence)],
-        map=view.section(),
+    leads = [section.lead for section in sections if section.lead]
+    shown = Section("Every token and layer", html=view.section(), folded=bool(sections))
+    meaning = "Jacobian norm"
+    if evidence.knockout is not None:
+        meaning = "share of the probability that moves without the token"
+    return page_of(
+        "template.html.jinja",
+        [*sections, shown, *_of_the_prompt(evidence)],
+        facts,
+        answers=[*leads, *first_answers(evidence)],
         tokens=_strip(evidence),
-        strip=dependence(evidence)[1],
+        strip=meaning,
         model=models_of(evidence.measured)[0],
-        parts=drawn(parts),
-        folded=drawn(_of_the_prompt(evidence)),
         code=_code(
             facts,
             source,
@@ -464,61 +399,50 @@ def render(
             knockout=evidence.knockout is not None,
             helped=bool(evidence.helped),
         ),
-        facts=[
-            (escape(name.replace("_", " ")), escape(fact_text(value)))
-            for name, value in facts.items()
-        ],
     )
 
 
 def _strip(evidence: Evidence) -> list[tuple[str, int, str]]:
     """Each token with the strength of its colour in per cent, of all probability or of the largest norm, and a text."""
-    values, measured = dependence(evidence)[0], evidence.measured
-    most = (
-        1.0
-        if evidence.knockout is not None
-        else max(values[compared(measured)].max(initial=0.0), 1e-30)
-    )
-    tokens = map(str, measured["token"].values)
-    return [
-        (token, min(100, round(100 * one / most)), f"{one:.3g}")
-        for token, one in zip(tokens, values, strict=True)
-    ]
+    values = evidence.dependence
+    most = 1.0
+    if evidence.knockout is None:
+        most = values[evidence.compared].max(initial=1e-30)
+    strengths = np.clip(100 * values / most, 0, 100).round().astype(int).tolist()
+    texts = [f"{value:.3g}" for value in values]
+    tokens = evidence.measured["token"].values.astype(str).tolist()
+    return list(zip(tokens, strengths, texts, strict=True))
 
 
 def _of_the_prompt(evidence: Evidence) -> list[Section]:
     """The folded sections on the prompt: the two prompts by layer, and the influence of its tokens."""
     from squashlens import figures
 
-    measured, parts = evidence.measured, []
+    sections = []
     if evidence.judged is not None:
         note = "Distance of the two prompts at their last tokens, divided by what rounding does to both."
-        parts.append(
-            Section(
-                "The two prompts by layer",
-                figures.verdict_margins(evidence.judged),
-                (),
-                note,
-            )
-        )
-    says = (
+        figure = figures.verdict_margins(evidence.judged)
+        title = "The two prompts by layer"
+        sections.append(Section(title, note=note, figure=figure, folded=True))
+    measured = evidence.measured
+    said = [
         prompt_sentences.sinks(measured),
         prompt_sentences.ranks(measured),
-        f"{prompt_sentences.certainty_of_norms(measured)}.",
-    )
-    title = "Path bound, null and Jacobian by token"
-    return [
-        *parts,
-        Section(title, figures.attribution(measured), tuple(filter(None, says))),
+        prompt_sentences.certainty_of_norms(measured),
     ]
+    title = "Path bound, null and Jacobian by token"
+    figure = figures.attribution(measured)
+    sections.append(Section(title, said, figure=figure, folded=True))
+    return sections
 
 
 def _source(model: Bridge) -> str:
     """What the model is loaded from: a name, or the folder of a local model, which results name without its path."""
     given = str(model.cfg.model_name)
-    return next(
-        (name for name in zoo.bundled() if given == str(zoo.folder(name))), given
-    )
+    for name in zoo.bundled():
+        if given == str(zoo.folder(name)):
+            return name
+    return given
 
 
 def _code(
@@ -531,57 +455,18 @@ def _code(
     helped: bool = False,
 ) -> str:
     """The lines that measure again what is on the page."""
-    loaded, coarse = (
-        load_of(facts, source),
-        load_of(facts | {"dtype": "bfloat16"}, source),
+    counts = asked == _demonstration(counts=True)
+    lines = template("code.py.jinja").render(
+        asked=asked,
+        prompt=repr(asked.prompt),
+        dtype=facts["dtype"],
+        call=facts["call"],
+        loaded=load_of(facts, source),
+        coarse=load_of(facts | {"dtype": "bfloat16"}, source),
+        n=n,
+        form=AROUND,
+        counted=_lengths_counted() if counts else [],
+        knockout=knockout,
+        helped=helped,
     )
-    stated = {
-        "prompt": repr(asked.prompt),
-        "norm": repr(facts["call"]["norm"]),
-        "dtype": repr(facts["dtype"]),
-    }
-    stated |= {
-        "loaded": loaded,
-        "coarse": coarse,
-        "probes": facts["call"]["n_probes"],
-        "asked": asked,
-        "n": n,
-    }
-    stated |= {
-        "form": AROUND,
-        "counted": _lengths_counted() if asked == _demonstration(True) else [],
-    }
-    return (
-        template("code.py.jinja")
-        .render(stated, knockout=knockout, helped=helped)
-        .strip()
-    )
-
-
-def _embed(figure: "go.Figure", *, with_library: bool) -> str:
-    """A figure laid out for each screen; the page shows that of its width."""
-    from squashlens.figures import styled
-
-    config, drawn = (
-        {
-            "responsive": True,
-            "displaylogo": False,
-            "displayModeBar": False,
-            "typesetMath": False,
-        },
-        [],
-    )
-    for screen, width in WIDTHS.items():
-        fitted = styled(figure, title="", width=width)  # the page has its own heading
-        fitted.update_layout(
-            width=None, autosize=True
-        )  # margins fit the screen, and panels are as wide as the page
-        library = with_library and not drawn
-        html = fitted.to_html(
-            full_html=False,
-            include_plotlyjs=library,
-            config=config,
-            default_width="100%",
-        )
-        drawn.append(f'<div class="{screen}">{html}</div>')
-    return "".join(drawn)
+    return lines.strip()

@@ -13,7 +13,7 @@ import xarray as xr
 import squashlens as sl
 from squashlens.checks.results import dims_by_name
 from squashlens.figures.drawing import decorator
-from squashlens.figures.separations import VERDICTS
+from squashlens.figures.readouts import VERDICTS
 from squashlens.records.provenance import with_provenance
 from tests import measurements
 

@@ -14,7 +14,6 @@ import plotly.io
 import pytest
 
 import squashlens as sl
-from squashlens.errors import InputError, OutputError
 from squashlens.figures.drawing.page import Page
 from tests import typeset
 from tests.figures import specimens
@@ -65,21 +64,6 @@ def test_a_theme_changes_colours_and_no_text(figure: go.Figure) -> None:
         sl.figures.styled(named)
     )
     assert as_json(dark)["data"] == as_json(named)["data"]
-
-
-def test_a_page_that_is_too_small_is_refused_with_a_size_that_is_enough(
-    figure: go.Figure,
-) -> None:
-    with pytest.raises(InputError, match="not drawn by squashlens"):
-        sl.figures.styled(go.Figure(go.Scatter(y=[1, 2])))
-    with pytest.raises(
-        InputError, match=r"no room for its panels.*Use height=\d"
-    ) as refusal:
-        sl.figures.styled(figure, width="column", height=1.2)
-    enough = float(str(refusal.value).split("Use height=")[1].split(" ")[0])
-    assert sl.figures.styled(
-        figure, width="column", height=enough
-    ).layout.height == pytest.approx(96 * enough)
 
 
 def test_more_tokens_are_labelled_on_a_wider_page(figure: Any) -> None:
@@ -133,20 +117,6 @@ def test_panels_share_scales_the_legend_and_the_colours() -> None:
     assert [t.showscale for t in maps.data] == [False, True]
 
 
-def test_different_figures_share_no_scale_and_cannot_be_composed_twice(
-    figure: go.Figure,
-) -> None:
-    found: Any = sl.figures.panels({"a": figure, "b": specimens.composition(5)})
-    assert (found.layout.yaxis4.matches, found.data[-1].yaxis) == (None, "y4")
-    for parts, options, complaint in (
-        ({"c": found}, {}, "panels of several results already"),
-        ({}, {}, "parts is empty"),
-        ({"a": figure, "b": figure}, {"columns": 3}, "columns=3 is not usable"),
-    ):
-        with pytest.raises(InputError, match=complaint):
-            sl.figures.panels(parts, **options)
-
-
 def test_files_without_a_browser(figure: go.Figure, tmp_path: Path) -> None:
     read = plotly.io.read_json(sl.figures.save(figure, tmp_path / "figure.json"))
     assert sl.figures.styled(read, theme="paper", width="column").layout.width == 312
@@ -170,21 +140,6 @@ def test_pages_share_one_program(figure: go.Figure, tmp_path: Path) -> None:
         "b.html",
         "plotly.min.js",
     ]
-
-
-def test_without_a_browser_there_is_one_sentence(
-    figure: go.Figure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from choreographer.browsers.chromium import Chromium
-
-    monkeypatch.delenv("BROWSER_PATH", raising=False)
-    monkeypatch.setattr(Chromium, "find_browser", classmethod(lambda *_, **__: None))
-    with pytest.raises(
-        OutputError,
-        match=r"drawn as \.pdf by a browser, and none was found\. Install Chromium",
-    ):
-        sl.figures.save(figure, tmp_path / "figure.pdf")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import xarray as xr
 
 import squashlens as sl
 from squashlens.errors import InputError
@@ -179,13 +178,3 @@ def test_a_figure_says_what_was_measured(tiny: Any) -> None:
     ]
     usual = sl.path_bound(tiny, "110 =")
     assert Page.of(sl.figures.of(usual)).notes == ["tiny-gemma", "float32", "'110 ='"]
-
-
-def test_what_has_no_lines_is_refused() -> None:
-    cube = xr.DataArray(np.ones((13, 14, 15)))
-    for values in (xr.DataArray(1.0), xr.DataArray(["a"]), xr.DataArray([])):
-        with pytest.raises(InputError, match="There is no figure for "):
-            sl.figures.of(values)
-    with pytest.raises(InputError, match=r"Select .* as in `result\.isel\(dim_0=0\)`"):
-        sl.figures.of(cube)
-    assert len(sl.figures.of(cube.isel(dim_1=0, dim_2=[0, 1, 2])).data) == 3

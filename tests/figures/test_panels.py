@@ -126,15 +126,3 @@ def test_joined_results_have_a_panel_for_each_part(name: str) -> None:
     np.testing.assert_array_equal(
         np.asarray(figure.data[-1].y, float), np.asarray(one.data[-1].y, float)
     )
-
-
-def test_a_legend_lists_names_only() -> None:
-    """Plotly calls a trace without a name "trace 1"."""
-    page: Any = sl.figures.panels(
-        {"bars": specimens.top_tokens(), "curves": specimens.sensitivity(5)}
-    )
-    assert [
-        t.name
-        for t in page.data
-        if t.type == "bar" and t.showlegend is not False and not t.name
-    ] == []

@@ -15,13 +15,6 @@ from tests.figures import specimens
 
 NO_DRAWING = {"of", "panels", "save", "styled"}
 # Drawn as they are measured, or like another.
-NOT_MADE_UP = {
-    "jacobian_norms",
-    "knockout_effect",
-    "substitution_effect",
-    "collapse relative",
-    "convergence",
-}
 
 
 @pytest.mark.parametrize(
@@ -53,16 +46,6 @@ def test_no_text_of_a_token_can_be_read_as_mathematics() -> None:
     }
     assert [name for name, text in written.items() if "$" in text] == []
     assert sum("&#36;" in text for text in written.values()) > 5
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in measurements.results() if name not in specimens.NO_FIGURE]
-)
-def test_every_measurement_has_a_specimen(name: str) -> None:
-    """A measurement that is new has only its own result, and what its figure asks for."""
-    assert (name in specimens.MEASUREMENTS) != (
-        name in NOT_MADE_UP
-    ) or name in measurements.others()
 
 
 def test_each_result_has_the_figure_that_its_measurement_names() -> None:

@@ -11,11 +11,10 @@ import pytest
 import xarray as xr
 
 import squashlens as sl
-from squashlens.errors import InputError, OutputError
+from squashlens.errors import InputError
 from squashlens.pages.markup import latex, markdown
 from squashlens.pages.paper import parts, write
 from squashlens.records.sentences import number
-from squashlens.tasks.task import Prompting
 from tests import typeset
 
 QUIET: Any = {"n": 6, "lengths": [4, 76], "seeds": 2}
@@ -49,20 +48,6 @@ def folder(made: Path, tmp_path: Path) -> Path:
 
 def times(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in folder.rglob("*.nc")}
-
-
-def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anything that would be measured is an error."""
-
-    def work(*_: Any, **__: Any) -> None:
-        raise AssertionError("it was measured")
-
-    for name in (
-        "measure.collapse.distance.collapse",
-        "synthetic.softmax_total_variation",
-        "synthetic.convergence",
-    ):
-        monkeypatch.setattr(f"squashlens.{name}", work)
 
 
 def test_what_a_folder_has(folder: Path, tiny: Any) -> None:
@@ -102,10 +87,7 @@ def test_what_a_folder_has(folder: Path, tiny: Any) -> None:
 
 
 @pytest.mark.usefixtures("pages")
-def test_nothing_is_measured_twice(
-    folder: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    no_work(monkeypatch)
+def test_nothing_is_measured_twice(folder: Path, tiny: Any) -> None:
     before = times(folder)
     found = sl.paper(tiny, out=folder, figures=[5, 9], **QUIET)
     assert found == {5: folder / "fig5.html", 9: folder / "fig9.html"}
@@ -122,60 +104,6 @@ def test_what_was_deleted_is_made_again(folder: Path, tiny: Any) -> None:
     changed = {name for name, time in times(folder).items() if before[name] != time}
     assert changed == {"collapse_c.nc"}
     assert (folder / "fig9.html").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("pages")
-def test_killed_halfway_nothing_finished_is_lost(
-    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measure, calls = sl.collapse, []
-
-    def killed(*args: Any, **options: Any) -> Any:
-        calls.append(args)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return measure(*args, **options)
-
-    monkeypatch.setattr("squashlens.measure.collapse.distance.collapse", killed)
-    with pytest.raises(KeyboardInterrupt):
-        sl.paper(tiny, out=tmp_path, figures=[5], **QUIET)
-    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == [
-        "collapse_a.nc",
-        "collapse_b.nc",
-    ]
-    before = times(tmp_path)
-    sl.paper(tiny, out=tmp_path, figures=[5], **QUIET)
-    assert len(calls) == 5
-    assert before.items() <= times(tmp_path).items()
-
-
-@pytest.mark.few(2)
-@pytest.mark.usefixtures("pages")
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        ({"n": 7}, r"n\b"),
-        ({}, "model: ambient_hooks"),
-        ({"figures": [9]}, "model: ambient_hooks"),
-    ],
-)
-def test_other_settings_or_another_model_are_refused(
-    folder: Path,
-    tiny: Any,
-    options: dict[str, Any],
-    what: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    no_work(monkeypatch)
-    before = {path: path.read_bytes() for path in folder.rglob("*.*")}
-    hooks = [sl.hooks.freeze_attention()] if "hooks" in what else []
-    with (
-        sl.applied(tiny, *hooks),
-        pytest.raises(InputError, match=f"collapse_a.*a different {what}"),
-    ):
-        sl.paper(tiny, out=folder, **{"figures": [5, 9], **QUIET, **options})
-    assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
 
 
 @pytest.mark.slow
@@ -229,73 +157,6 @@ def test_other_figures_of_the_folder_stay_in_it(folder: Path, tiny: Any) -> None
     assert "(6 lengths, nominal 95 % interval" in page
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"figures": []}, "figures is empty"),
-        ({"n": 2}, "n=2 is too small"),
-        ({"lengths": [4, 4]}, "lengths"),
-        ({"mode": []}, "mode"),
-        ({"prompt": "onse"}, "'onse' is not in this model's vocabulary"),
-    ],
-)
-def test_wrong_settings_are_refused_and_nothing_is_written(
-    tiny: Any, tmp_path: Path, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        sl.paper(tiny, out=tmp_path / "new", **{**QUIET, **options})
-    assert not [*tmp_path.iterdir()]
-
-
-def test_without_a_browser_one_warning_comes_before_the_work(
-    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(path: Path) -> None:
-        raise OutputError(f"No browser draws {path.suffix}.", "Install one.")
-
-    monkeypatch.setattr("squashlens.figures.drawing.saving.require_browser", missing)
-    with pytest.warns(
-        UserWarning,
-        match=r"as \.html, which LaTeX cannot include\. No browser draws \.pdf",
-    ) as warned:
-        found = sl.paper(tiny, out=tmp_path, figures=[9], **QUIET)
-    assert len(warned) == 1
-    assert found == {9: tmp_path / "fig9.html"}
-    no_work(monkeypatch)
-    with (
-        pytest.warns(UserWarning, match="as .html"),
-        pytest.raises(AssertionError, match="it was measured"),
-    ):
-        sl.paper(tiny, out=tmp_path / "new", figures=[9], **QUIET)
-
-
-def test_a_model_that_is_not_bundled_is_asked_with_the_papers_words(
-    tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen = parts.Settings("", 6, (4,), 2, Prompting(mode=["answer_only"]))
-    taught = [part.about["task"] for part in parts.parts_of(3, tiny, chosen)]
-    monkeypatch.setattr(parts, "model_name", lambda _: "google/gemma-7b-it")
-    assert taught == [
-        "taught_sum_repeated",
-        "taught_count_repeated",
-        "taught_count_bernoulli",
-    ]
-    assert [part.about["task"] for part in parts.parts_of(3, tiny, chosen)] == [
-        "sum",
-        "count_ones",
-        "count_bernoulli",
-    ]
-    assert len(parts.parts_of(2, tiny, chosen)) == 6
-    assert [part.about["temperature"] for part in parts.parts_of(6, tiny, chosen)] == [
-        1.0
-    ] * 3
-    assert [part.about["seeds"] for part in parts.parts_of(4, tiny, chosen)] == [
-        1,
-        1,
-        2,
-    ]
-
-
 def compiled(folder: Path, *, body: str = r"\input{figures}") -> str:
     """The text of a document with this body, after pdflatex has compiled it."""
     preamble = "\\usepackage{graphicx}\n\\graphicspath{{./}}"
@@ -341,3 +202,29 @@ def test_all_figures_and_the_document_that_includes_them(
     assert not np.array_equal(
         sampled["value"], sl.results.open(tmp_path / "data" / "sum.nc")["value"]
     )
+
+
+@pytest.mark.usefixtures("pages")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"figures": []},
+        {"n": 2},
+        {"n": 7},
+        {"lengths": [4, 4]},
+        {"mode": []},
+        {"prompt": "onse"},
+        {"hooks": [sl.hooks.freeze_attention()]},
+        {"hooks": [sl.hooks.freeze_attention()], "figures": [9]},
+    ],
+)
+def test_refused_and_nothing_is_changed(
+    folder: Path, tiny: Any, options: dict[str, Any]
+) -> None:
+    """Settings that suit no model, and a folder of other settings or of another model."""
+    before = {path: path.read_bytes() for path in folder.rglob("*.*")}
+    hooks = options.get("hooks", [])
+    given = {name: value for name, value in options.items() if name != "hooks"}
+    with sl.applied(tiny, *hooks), pytest.raises(InputError):
+        sl.paper(tiny, out=folder, **{**QUIET, **given})
+    assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before

@@ -9,8 +9,7 @@ import xarray as xr
 from scipy import signal
 
 from squashlens.pages import collapse_sentences as collapse
-from squashlens.pages import first_screen as screen
-from squashlens.pages import prompt_sentences as say
+from squashlens.pages import prompt_sentences as screen
 from squashlens.records.provenance import with_provenance
 from squashlens.records.sentences import number
 
@@ -220,11 +219,11 @@ SAID: list[tuple[Callable[[], str], str]] = [
         "By chance 1 % would ",
     ),
     (
-        lambda: say.ranks(measured()),
+        lambda: screen.ranks(measured()),
         "over 18 tokens is 0.8, 95 % interval 0.45 to 0.92; that of the null",
     ),
     (
-        lambda: say.sinks(
+        lambda: screen.sinks(
             measured(path_bound=[81] + [1] * 19).assign(
                 sink=("position", [1] + [0] * 19)
             )
@@ -268,5 +267,5 @@ def test_no_trend_is_said_of_a_curve() -> None:
 
 
 def test_ranks_are_not_said_of_few_tokens_nor_sinks_where_there_are_none() -> None:
-    assert say.ranks(measured(14)) == ""
-    assert say.sinks(measured().assign(sink=("position", [0] * 20))) == ""
+    assert screen.ranks(measured(14)) == ""
+    assert screen.sinks(measured().assign(sink=("position", [0] * 20))) == ""

@@ -6,7 +6,7 @@ text between panels; both are set here, for the width and the theme that a page 
 
 import html
 import math
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import Any, cast
 
 import numpy as np
@@ -29,15 +29,16 @@ TITLE, NOTES = 1.2, 0.9  # sizes of the title, and of the line below it
 WIDE = 14.0  # the least width of a panel beside another
 BESIDE = 5.0  # what numbers and title of a y axis take, and what a colour bar takes
 PAD = 0.6
-LOWEST = 24.0  # pixels of the lowest panel
-CROWDED = 120.0  # pixels: lower panels of a slide ask for a smaller font
-SMALLEST = 0.6  # share of its font size that text of a slide keeps
+LOWEST = 24.0  # pixels of the lowest panel of a page of a given height
+LOW = 120.0  # pixels of the lowest panel of a slide, which is higher than usual if it must be
 MODE_BAR = 120.0  # pixels at the right of a title, where plotly shows its buttons in a notebook
 TALL = 1.1  # height of a narrow panel, in units of its width
 NAMES = 0.3  # of the width of a page, for the names of rows
 ENTRY = 19.0  # pixels of a line of the legend, at least
 STEEP = -60  # degrees of labels that do not fit side by side
 OURS = "panel"  # the name of the annotations that are written anew
+FROM_LEFT = {"x": 0, "xref": "container", "xanchor": "left"}
+FROM_TOP = {"y": 1, "yref": "container", "yanchor": "top"}
 
 
 def name_once(figure: go.Figure) -> None:
@@ -47,31 +48,28 @@ def name_once(figure: go.Figure) -> None:
         edge = trace.type == "scatter" and trace.line.width == 0
         trace.showlegend = bool(trace.name) and not edge and trace.name not in names
         trace.legendgroup = trace.name
-        names |= {trace.name} if trace.showlegend else set()
+        if trace.showlegend:
+            names.add(trace.name)
     cast(Any, figure.layout).showlegend = len(names) > 1
 
 
 def lay_out(figure: go.Figure) -> go.Figure:
     """Set the theme of a figure, its title, and the places of its panels."""
     sheet = Sheet(figure)
-    page, size = sheet.page, sheet.size
     sheet.set_columns()
     heading, top = sheet.heading()
-    height = sheet.set_rows(top, sheet.below(sheet.rows[-1]) + sheet.legend_height())
-    if sheet.is_crowded:
-        replace(page, fit=0.9 * page.fit).keep(figure)
-        return lay_out(figure)
-    page.keep(figure)
+    height = sheet.set_rows(top)
+    sheet.page.keep(figure)
+    margin = PAD * sheet.size
     layout: Any = figure.layout
-    layout.template = template(page.look)
+    layout.template = template(sheet.look)
     layout.annotations = sheet.annotations()
-    margin = PAD * size
     layout.update(
-        sheet.changes,
+        sheet.axes,
         title=heading,
         height=round(height, 3),
-        width=page.look.width and sheet.width,
-        autosize=page.look.width is None,
+        width=sheet.look.width and sheet.width,
+        autosize=sheet.look.width is None,
         margin={"l": margin, "r": margin, "t": top, "b": margin},
     )
     sheet.set_colour_bars()
@@ -79,35 +77,35 @@ def lay_out(figure: go.Figure) -> go.Figure:
 
 
 class Sheet:
-    """The places of the panels of a figure on its page; `changes` are those of the axes in the layout."""
+    """The places of the panels of a figure on its page; `axes` has what changes of the axes in the layout."""
 
     def __init__(self, figure: go.Figure) -> None:
         self.figure = figure
         self.page = Page.of(figure)
+        self.look = self.page.look
         self.layout = cast(Any, figure.layout).to_plotly_json()
-        look = self.page.look
-        self.size = look.size
-        self.small = SMALL * look.size  # of tick labels and the legend
-        self.width = look.width * INCH if look.width else ASSUMED
+        self.size = self.look.size
+        self.small = SMALL * self.size  # of tick labels and the legend
+        self.width = ASSUMED
+        if self.look.width:
+            self.width = self.look.width * INCH
+        self.axes: dict[str, Any] = {}
+        self.wide = 0.0  # pixels of a panel
         for panel in self.page.panels:
             panel.across = self._shown_title(panel.x) or panel.across
             panel.up = self._shown_title(panel.y) or panel.up
             panel.names = panel.names or list(self._axis(panel.y).get("ticktext") or ())
-        named = max(map(self._names_wide, self.page.panels))
-        fit = max(1, int((self.width - named) / (WIDE * self.size)))
-        across = self.page.columns if self.page.exact else min(self.page.columns, fit)
-        starts = range(0, len(self.page.blocks), across)
-        self.rows = [self.page.blocks[start : start + across] for start in starts]
-        self.changes: dict[str, Any] = {}
-        self.wide = 0.0  # pixels of a panel
-        self.scale = 1.0
-        self.lowest = math.inf
+        columns = self.page.columns
+        if not self.page.exact:
+            named = max(map(self._names_wide, self.page.panels))
+            fit = int((self.width - named) / (WIDE * self.size))
+            columns = max(1, min(columns, fit))
+        blocks = self.page.blocks
+        self.rows = [
+            blocks[start : start + columns] for start in range(0, len(blocks), columns)
+        ]
         maps = [trace for trace in traces_of(figure) if trace.type == "heatmap"]
         self.barred = [trace for trace in maps if trace.showscale is not False]
-        self.places: dict[str, tuple[int, int]] = {}  # row and column by x axis
-        for down, row in enumerate(self.rows):
-            for column, block in enumerate(row):
-                self.places |= {panel.x: (down, column) for panel in block}
 
     def _axis(self, name: str) -> dict[str, Any]:
         return self.layout.get(name, {})
@@ -121,26 +119,31 @@ class Sheet:
         matches = self._axis(axis).get("matches")
         return self._scale(axis_name(matches)) if matches else axis
 
+    def _share_scale(self, axis: str, others: Iterable[str]) -> bool:
+        return self._scale(axis) in map(self._scale, others)
+
     def set_columns(self) -> None:
         """Divide the width, with room for labels and colour bars between panels."""
-        columns = [self._column(at) for at in range(len(self.rows[0]))]
+        columns: list[list[Panel]] = [[] for _ in self.rows[0]]
+        for row in self.rows:
+            for column, block in zip(columns, row, strict=False):
+                column += block
         before = [max(map(self._space_before, panels)) for panels in columns]
         after = [max(map(self._space_after, panels)) for panels in columns]
         whole = self.width - before[0] - after[-1]
         between = sum(before[1:]) + sum(after[:-1])
         self.wide = max(whole - between, LOWEST) / len(columns)
-        for at, panels in enumerate(columns):
-            start = at * self.wide + sum(before[1 : at + 1]) + sum(after[:at])
+        start = 0.0
+        for number, panels in enumerate(columns):
+            if number:
+                start += after[number - 1] + before[number]
             domain = [start / whole, min(1.0, (start + self.wide) / whole)]
             for panel in panels:
-                self.changes[panel.x] = {"domain": domain} | self._x_axis(panel)
-
-    def _column(self, at: int) -> list[Panel]:
-        return [panel for panel in self.page.panels if self.places[panel.x][1] == at]
+                self.axes[panel.x] = {"domain": domain} | self._x_axis(panel)
+            start += self.wide
 
     def _names_wide(self, panel: Panel) -> float:
-        longest = max((len(html.unescape(name)) for name in panel.names), default=0)
-        return min(EM * self.small * longest, NAMES * self.width)
+        return min(EM * self.small * _longest(panel.names), NAMES * self.width)
 
     def _space_before(self, panel: Panel) -> float:
         if self._has_labels_left(panel):
@@ -148,33 +151,38 @@ class Sheet:
         return max(BESIDE * self.size, self._names_wide(panel) + 2 * self.size)
 
     def _space_after(self, panel: Panel) -> float:
-        barred = any((trace.xaxis or "x") == panel.axes[0] for trace in self.barred)
+        x, _ = panel.axes
+        barred = x in [trace.xaxis or "x" for trace in self.barred]
         return self.size * (BESIDE + 1.5 if barred else PAD)
 
     def _has_labels_left(self, panel: Panel) -> bool:
         """Whether a panel further left has the labels of its y axis."""
-        down, column = self.places[panel.x]
-        left = [(down, before) for before in range(column)]
-        others = [other for other in self.page.panels if self.places[other.x] in left]
-        return self._scale(panel.y) in [self._scale(other.y) for other in others]
+        row = next(row for row in self.rows if any(panel in block for block in row))
+        left = []
+        for block in row:
+            if panel in block:
+                return self._share_scale(panel.y, left)
+            left += [other.y for other in block]
+        return False
 
     def _has_labels_below(self, panel: Panel) -> bool:
         """Whether a panel below it in its block has the labels of its x axis."""
         block = next(block for block in self.page.blocks if panel in block)
-        below = [self._scale(other.x) for other in block[block.index(panel) + 1 :]]
-        return self._scale(panel.x) in below
+        below = block[block.index(panel) + 1 :]
+        return self._share_scale(panel.x, [other.x for other in below])
 
     def _x_axis(self, panel: Panel) -> dict[str, Any]:
         """Ticks and title of an x axis, as far as they depend on its length."""
-        inner = self._has_labels_below(panel)
-        title = "" if inner else wrap(panel.across, self.wide, self.size)
-        axis: dict[str, Any] = {"title": {"text": title}, "showticklabels": not inner}
+        axis: dict[str, Any] = {"title": {"text": ""}, "showticklabels": False}
+        if not self._has_labels_below(panel):
+            title = wrap(panel.across, self.wide, self.size)
+            axis = {"title": {"text": title}, "showticklabels": True}
         places = list(map(int, self._axis(panel.x).get("labelalias") or ()))
         if not places:
+            # Digits between powers of ten are small.
             log = self._axis(panel.x).get("type") == "log"
-            return axis | (
-                self._ticks(panel.x, self.wide / (3 * self.small)) if log else {}
-            )
+            number = (2.5 if log else 5.0) * self.small
+            return axis | self._ticks(panel.x, self.wide / number)
         fit = max(1, int(self.wide / (LINE * self.small)))
         if max(places) - min(places) < fit:
             return axis | {"tick0": 0, "dtick": 1, "nticks": 0}
@@ -183,9 +191,10 @@ class Sheet:
 
     def _y_axis(self, panel: Panel, tall: float) -> dict[str, Any]:
         """Labels and title of a y axis, which the first of panels side by side with one scale has."""
-        inner = self._has_labels_left(panel)
-        title = "" if inner else wrap(panel.up, tall, self.size)
-        axis: dict[str, Any] = {"title": {"text": title}, "showticklabels": not inner}
+        axis: dict[str, Any] = {"title": {"text": ""}, "showticklabels": False}
+        if not self._has_labels_left(panel):
+            title = wrap(panel.up, tall, self.size)
+            axis = {"title": {"text": title}, "showticklabels": True}
         if not panel.names:
             return axis | self._ticks(panel.y, tall / (2 * LINE * self.small))
         most = max(1, int(tall / len(panel.names) / (LINE * self.small)))
@@ -195,131 +204,129 @@ class Sheet:
 
     def _ticks(self, name: str, fit: float) -> dict[str, Any]:
         """The ticks of an axis of numbers, of which so many have room; plotly crowds those of a logarithmic one."""
+        axis = self._axis(name)
         fit = max(3.0, fit)
-        log = self._axis(name).get("type") == "log"
-        decades = self._decades(name) if log else 0.0
-        if decades < 1:
-            return {"nticks": int(fit)}
-        return {"dtick": "D2" if 3 * decades < fit else math.ceil(decades / fit)}
+        decades = self._decades(name) if axis.get("type") == "log" else 0.0
+        if decades >= 1:
+            few = 3 * decades < fit
+            return {"dtick": "D2" if few else math.ceil(decades / fit)}
+        return {} if axis.get("dtick") else {"nticks": int(fit)}
 
     def _decades(self, name: str) -> float:
         """How many powers of ten a logarithmic axis spans, by its range or by the values along it."""
         ends = self._axis(name).get("range")
         if ends:
             return abs(ends[1] - ends[0])
-        side, values = name[0], [np.zeros(0)]
+        side = name[0]
+        values = [np.zeros(0)]
         for trace in traces_of(self.figure):
             axis = axis_name(trace[f"{side}axis"] or side)
-            if trace[side] is not None and self._scale(axis) == self._scale(name):
+            if trace[side] is not None and self._share_scale(axis, [name]):
                 values.append(numbers_of(trace[side]))
         numbers = np.concatenate(values)
         logs = np.log10(numbers[numbers > 0])
         return float(np.ptp(logs)) if len(logs) else 0.0
 
-    def below(self, row: list[list[Panel]]) -> float:
-        """The pixels of the tick labels and titles under a row, about; under the last one, plotly finds them."""
-        return max(self._below(block[-1]) for block in row)
+    def _above(self, panel: Panel) -> float:
+        """The pixels of the texts above a panel."""
+        return self.size * (LINE * len(self._texts_above(panel)) + PAD)
+
+    def _texts_above(self, panel: Panel) -> list[str]:
+        heads = lines_of(panel.head, 0.9 * self.wide, NOTES * self.size)
+        titles = lines_of(panel.title, self.wide + self.size, NOTES * self.size)
+        return [f"<b>{line}</b>" for line in heads] + titles
 
     def _below(self, panel: Panel) -> float:
+        """The pixels of the tick labels and title under a panel, about; under the last one, plotly finds them."""
         if self._has_labels_below(panel):
             return PAD * self.size
-        texts = (self._axis(panel.x).get("labelalias") or {"": ""}).values()
-        longest = max(len(html.unescape(text)) for text in texts)
-        steep = EM * self.small * longest * math.sin(math.radians(-STEEP))
-        title = self.changes[panel.x]["title"]["text"]
-        lines = 1 + title.count("<br>") if title else 0
-        labels = max(steep, LINE * self.small)
-        return labels + self.size * (LINE * lines + 2 * PAD)
-
-    def legend_height(self) -> float:
-        """The pixels that plotly's legend takes, about; its names are broken into lines that fit."""
-        if not cast(Any, self.figure.layout).showlegend:
-            return 0.0
-        for trace in traces_of(self.figure):
-            trace.name = trace.name and wrap(trace.name, self.width - 60, self.small)
-        listed = [trace.name for trace in traces_of(self.figure) if trace.showlegend]
-        longest = max(len(html.unescape(name)) for name in listed)
-        across = max(1, int(self.width / (45 + EM * self.small * longest)))
-        rows = math.ceil(len(listed) / across)
-        return max(ENTRY, LINE * self.small + 3) * rows + PAD * self.size
-
-    @property
-    def is_crowded(self) -> bool:
-        """Whether the text of a slide leaves too little room for its panels."""
-        page = self.page
-        if page.look.shape is None or page.height or page.fit <= SMALLEST:
-            return False
-        rows = {panel.y: LINE * self.small * len(panel.names) for panel in page.panels}
-        named = any(
-            self.scale * self._height(panel) < rows[panel.y] for panel in page.panels
-        )
-        return named or self.lowest < CROWDED
-
-    def set_rows(self, top: float, bottom: float) -> float:
-        """Divide the height; that of the page."""
-        texts = self._stack(0.0)
-        panels = self._stack(1.0) - texts
-        fixed = (self.page.look.shape or 0.0) * self.width
-        if self.page.height:
-            fixed = self.page.height * INCH
-        scale = (fixed - top - bottom - texts) / panels if fixed else 1.0
-        least = min(map(self._height, self.page.panels))
-        self.scale = scale
-        self.lowest = scale * least
-        if self.page.height and self.lowest < LOWEST:
-            enough = (top + bottom + texts + panels * LOWEST / least) / INCH + 0.05
-            raise InputError(
-                f"The text of this figure leaves no room for its panels: height is {self.page.height:.3g} inches.",
-                f"Use height={enough:.1f} or more, or a smaller font_size.",
-            )
-        return top + self._stack(max(scale, LOWEST / least)) + bottom
-
-    def _stack(self, scale: float) -> float:
-        """Put panels of these heights below each other; the height of all with what stands between them."""
-        edges: dict[str, tuple[float, float]] = {}
-        down, end, below = 0.0, 0.0, 0.0
-        for row in self.rows:
-            if row is not self.rows[0]:
-                down = end + below + self.above(row)
-            for block in row:
-                edges |= self._stack_block(block, down, scale)
-            end = max(edges[block[-1].y][1] for block in row)
-            below = self.below(row)
-            for block in row:  # the last panel of a shorter block is as low as others
-                edges[block[-1].y] = (edges[block[-1].y][0], end)
-        for panel in self.page.panels:
-            first, last = (1 - edge / end if end else 1.0 for edge in edges[panel.y])
-            axis = self._y_axis(panel, (first - last) * end)
-            self.changes[panel.y] = {"domain": [max(0.0, last), first]} | axis
-        return end
-
-    def above(self, row: list[list[Panel]]) -> float:
-        """The pixels of the texts above a row."""
-        return max(self._above(block[0]) for block in row)
-
-    def _stack_block(
-        self, block: list[Panel], down: float, scale: float
-    ) -> dict[str, tuple[float, float]]:
-        """Put the panels of a block below each other; where each begins and ends."""
-        edges = {}
-        for panel in block:
-            down += 0.0 if panel is block[0] else self._above(panel)
-            edges[panel.y] = (down, down + scale * self._height(panel))
-            down = edges[panel.y][1] + self._below(panel)
-        return edges
+        labels = (self._axis(panel.x).get("labelalias") or {}).values()
+        steep = EM * self.small * _longest(labels) * math.sin(math.radians(-STEEP))
+        title = self.axes[panel.x]["title"]["text"]
+        lines = len(title.split("<br>")) if title else 0
+        return max(steep, LINE * self.small) + self.size * (LINE * lines + 2 * PAD)
 
     def _height(self, panel: Panel) -> float:
         """The usual height of a panel; a narrow one is lower, unless its rows have names."""
         usual = panel.height * self.size / ORDINARY
         return usual if panel.names else min(usual, TALL * self.wide)
 
-    def _texts_above(self, panel: Panel) -> list[str]:
-        heads = lines_of(panel.head, 0.9 * self.wide, NOTES * self.size)
-        titles = lines_of(panel.title, self.wide + self.size, NOTES * self.size)
-        return [*(f"<b>{line}</b>" for line in heads), *titles]
+    def _edges(self, scale: float) -> dict[str, tuple[float, float]]:
+        """Where each panel begins and ends, from the first ones down, if their heights are `scale` times the usual."""
+        edges = {}
+        end = 0.0
+        for number, row in enumerate(self.rows):
+            start = end
+            if number:
+                start += self._below_row(number - 1) + self._above_row(number)
+            for block in row:
+                down = start
+                for panel in block:
+                    if panel is not block[0]:
+                        down += self._above(panel)
+                    edges[panel.y] = (down, down + scale * self._height(panel))
+                    down = edges[panel.y][1] + self._below(panel)
+            end = max(edges[block[-1].y][1] for block in row)
+            for block in row:  # the last panel of a shorter block is as low as others
+                last = block[-1].y
+                edges[last] = (edges[last][0], end)
+        return edges
 
-    def _above(self, panel: Panel) -> float:
-        return self.size * (LINE * len(self._texts_above(panel)) + PAD)
+    def _above_row(self, number: int) -> float:
+        return max(self._above(block[0]) for block in self.rows[number])
+
+    def _below_row(self, number: int) -> float:
+        return max(self._below(block[-1]) for block in self.rows[number])
+
+    def set_rows(self, top: float) -> float:
+        """Divide the height; that of the page."""
+        bottom = self._below_row(-1) + self._legend_height()
+        lowest = self.rows[-1][0][-1].y
+        between = self._edges(0.0)[lowest][1]
+        panels = self._edges(1.0)[lowest][1] - between
+        texts = top + between + bottom
+        scale = self._scale_of_heights(texts, panels)
+        edges = self._edges(scale)
+        end = edges[lowest][1]
+        for panel in self.page.panels:
+            start, stop = edges[panel.y]
+            domain = [max(0.0, 1 - stop / end), 1 - start / end]
+            self.axes[panel.y] = {"domain": domain} | self._y_axis(panel, stop - start)
+        return top + end + bottom
+
+    def _scale_of_heights(self, texts: float, panels: float) -> float:
+        """The heights of panels in units of the usual ones, for a page whose height is given, or a slide."""
+        least = min(map(self._height, self.page.panels))
+        if self.page.height:
+            scale = (self.page.height * INCH - texts) / panels
+            if scale * least < LOWEST:
+                enough = (texts + panels * LOWEST / least) / INCH + 0.05
+                raise InputError(
+                    f"The text of this figure leaves no room for its panels: height is {self.page.height:.3g} inches.",
+                    f"Use height={enough:.1f} or more, or a smaller font_size.",
+                )
+            return scale
+        if not self.look.shape:
+            return 1.0
+        needed = [LOW / least]
+        for panel in self.page.panels:
+            rows = LINE * self.small * len(panel.names)
+            needed.append(rows / self._height(panel))
+        return max((self.look.shape * self.width - texts) / panels, *needed)
+
+    def _legend_height(self) -> float:
+        """The pixels that plotly's legend takes, about; its names are broken into lines that fit."""
+        if not cast(Any, self.figure.layout).showlegend:
+            return 0.0
+        listed = []
+        for trace in traces_of(self.figure):
+            if trace.name:
+                trace.name = wrap(trace.name, self.width - 60, self.small)
+            if trace.showlegend:
+                listed.append(trace.name)
+        across = max(1, int(self.width / (45 + EM * self.small * _longest(listed))))
+        rows = math.ceil(len(listed) / across)
+        return max(ENTRY, LINE * self.small + 3) * rows + PAD * self.size
 
     def annotations(self) -> list[dict[str, Any]]:
         """The annotations of the figure, with the texts above its panels."""
@@ -331,36 +338,31 @@ class Sheet:
             x, y = panel.axes
             place = {"x": 0, "xref": f"{x} domain", "y": 1, "yref": f"{y} domain"}
             text = "<br>".join(self._texts_above(panel))
-            notes += [look | place | {"text": text}] if text else []
+            if text:
+                notes.append(look | place | {"text": text})
         return notes
 
     def heading(self) -> tuple[dict[str, Any], float]:
         """The title with the line below it, and the pixels from the top to the first panels."""
-        heads = self.above(self.rows[0])
+        heads = self._above_row(0)
         if not self.page.title:
             return {"text": None, "subtitle": {"text": None}}, 0.5 * self.size + heads
         buttons = MODE_BAR if self.page.theme == "notebook" else 0.0
-        lines = lines_of(self.page.title, self.width - buttons, TITLE * self.size)
+        large = TITLE * self.size
         small = NOTES * self.size
+        lines = lines_of(self.page.title, self.width - buttons, large)
         notes = lines_of(" · ".join(self.page.notes), self.width - self.size, small)
         # plotly aligns the top of a title that has one line, but the base line of the first of several.
-        lift = 0.8 * TITLE * self.size if len(lines) > 1 else 0.0
-        place = {
-            "x": 0,
-            "xref": "container",
-            "xanchor": "left",
-            "y": 1,
-            "yref": "container",
-        }
-        font = {"size": small, "color": self.page.look.soft}
-        title = place | {
+        lift = 0.8 * large if len(lines) > 1 else 0.0
+        subtitle = {"size": small, "color": self.look.soft}
+        title: dict[str, Any] = FROM_LEFT | FROM_TOP
+        title |= {
             "text": "<br>".join(lines),
-            "font": {"size": TITLE * self.size},
-            "yanchor": "top",
+            "font": {"size": large},
             "pad": {"l": 0.5 * self.size, "t": 0.5 * self.size + lift},
-            "subtitle": {"text": "<br>".join(notes), "font": font},
+            "subtitle": {"text": "<br>".join(notes), "font": subtitle},
         }
-        text = LINE * self.size * (TITLE * len(lines) + NOTES * len(notes))
+        text = LINE * (large * len(lines) + small * len(notes))
         return title, 1.3 * self.size + text + 0.5 * lift + heads
 
     def set_colour_bars(self) -> None:
@@ -368,12 +370,12 @@ class Sheet:
         panels = {panel.axes[0]: panel for panel in self.page.panels}
         for trace in self.barred:
             panel = panels[trace.xaxis or "x"]
-            low, high = self.changes[panel.y]["domain"]
-            across = {
-                "x": self.changes[panel.x]["domain"][1],
-                "xanchor": "left",
-                "xpad": PAD * self.size,
-            }
-            trace.colorbar.update(
-                across, y=low, yanchor="bottom", ypad=0, len=high - low
-            )
+            low, high = self.axes[panel.y]["domain"]
+            right = self.axes[panel.x]["domain"][1]
+            trace.colorbar.update(x=right, xanchor="left", xpad=PAD * self.size)
+            trace.colorbar.update(y=low, yanchor="bottom", ypad=0, len=high - low)
+
+
+def _longest(texts: Iterable[str]) -> int:
+    """The characters of the longest of some texts, which are markup."""
+    return max((len(html.unescape(text)) for text in texts), default=0)

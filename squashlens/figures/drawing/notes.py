@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import xarray as xr
@@ -15,26 +15,13 @@ from squashlens.records.provenance import facts_of, models_of
 Result = xr.Dataset | xr.DataArray
 NORMS = {"linf": "L∞", "l1": "L1", "l2": "L2", "kl": "KL"}
 # Options that say how numbers are computed, not what they are, and what is said already.
-TECHNICAL = (
-    "function",
-    "prompt",
-    "seed",
-    "vjp_batch_size",
-    "batch_size",
-    "resume",
-    "device",
-)
+TECHNICAL = {
+    *("function", "prompt", "seed", "vjp_batch_size", "batch_size", "resume", "device")
+}
 # Single labels of a result that are no selection from it.
 NO_SELECTION = (
-    "n_tokens",
-    "target",
-    "against",
-    "selected_",
-    "able",
-    "above_null",
-    "baseline",
-    "chance",
-    "provenance",
+    *("n_tokens", "target", "against", "selected_", "able", "above_null"),
+    *("baseline", "chance", "provenance"),
 )
 LONG = 40  # characters of a prompt, a hook or a label
 FEW = 3  # names that are listed
@@ -42,26 +29,31 @@ FEW = 3  # names that are listed
 
 def notes_of(found: Result | Iterable[Result]) -> list[str]:
     """What was measured, from the facts and the labels of results; each only once."""
-    several = [found] if isinstance(found, xr.Dataset | xr.DataArray) else list(found)
-    facts = [facts_of(one) for one in several]
-    told = {
-        "models": [models_of(one) for one in several],
-        "dtypes": [_texts(one.get("dtype")) for one in facts],
-        "prompts": [_prompts(_part(one, "call").get("prompt")) for one in facts],
-        "sequences": [_texts(_part(one, "sequence").get("name")) for one in facts],
-        "tasks": [_texts(_part(one, "task").get("name")) for one in facts],
-        "hooks": [_hooks(one) for one in facts],
+    results = [found] if isinstance(found, xr.Dataset | xr.DataArray) else list(found)
+    names: dict[str, list[str]] = {
+        "models": [],
+        "dtypes": [],
+        "prompts": [],
+        "sequences": [],
+        "tasks": [],
+        "hooks": [],
     }
-    notes = {
-        what: _few([text for texts in each for text in texts], what)
-        for what, each in told.items()
-    }
-    hooked = sum(map(bool, told["hooks"]))
-    if 0 < hooked < len(several):
-        notes["hooks"] += f" in {hooked} of {len(several)} results"
-    labels = []
-    for one, fact in zip(several, facts, strict=True):
-        labels += _options(_part(fact, "call")) + _selected(one)
+    labels: list[str] = []
+    hooked = 0
+    for result in results:
+        facts = facts_of(result)
+        hooks = _hooks(facts)
+        hooked += bool(hooks)
+        names["models"] += models_of(result)
+        names["dtypes"] += _texts(facts.get("dtype"))
+        names["prompts"] += _prompts(_part(facts, "call").get("prompt"))
+        names["sequences"] += _texts(_part(facts, "sequence").get("name"))
+        names["tasks"] += _texts(_part(facts, "task").get("name"))
+        names["hooks"] += hooks
+        labels += _options(_part(facts, "call")) + _selected(result)
+    notes = {kind: _few(each, kind) for kind, each in names.items()}
+    if 0 < hooked < len(results):
+        notes["hooks"] += f" in {hooked} of {len(results)} results"
     return list(dict.fromkeys(filter(None, [*notes.values(), *labels])))
 
 
@@ -79,23 +71,25 @@ def _part(facts: Mapping[str, Any], about: str) -> Mapping[str, Any]:
 
 
 def _texts(facts: Any) -> list[str]:
-    """The texts of a fact, which is a list where the parts of a result differ."""
-    if isinstance(facts, list | tuple):
-        return [text for part in facts for text in _texts(part)]
-    return [] if facts is None else [str(facts)]
+    """The texts of a fact, which is a list, perhaps of lists, where the parts of a result differ."""
+    if facts is None:
+        return []
+    if not isinstance(facts, list | tuple):
+        return [str(facts)]
+    return sum(map(_texts, facts), list[str]())
 
 
-def _few(texts: list[str], what: str) -> str:
-    once = list(dict.fromkeys(texts))
-    return ", ".join(once) if len(once) <= FEW else f"{len(once)} {what}"
+def _few(texts: Sequence[str], kind: str) -> str:
+    """Names, each once, or how many there are of their kind."""
+    names = list(dict.fromkeys(texts))
+    return ", ".join(names) if len(names) <= FEW else f"{len(names)} {kind}"
 
 
 def _prompts(given: Any) -> list[str]:
     """Prompts in short: texts, or lists of ids."""
-    several = isinstance(given, list) and all(
-        isinstance(one, str | list) for one in given
-    )
-    prompts = given if several else [given]
+    prompts = [given]
+    if isinstance(given, list) and given and isinstance(given[0], str | list):
+        prompts = given
     return [shortened(short_repr(prompt), LONG) for prompt in prompts if prompt]
 
 
@@ -108,13 +102,14 @@ def _hooks(facts: Mapping[str, Any]) -> list[str]:
 def _options(call: Mapping[str, Any]) -> list[str]:
     """The options of a call that are single values, and not the usual ones; the norm always."""
     usual = _defaults(str(call.get("function")))
-    told = {name: value for name, value in call.items() if name not in TECHNICAL}
-    return [
-        f"{name} {shortened(str(NORMS.get(str(value), value)), LONG)}".replace("_", " ")
-        for name, value in told.items()
-        if isinstance(value, str | int | float)
-        and (name == "norm" or value != usual.get(name, inspect.Parameter.empty))
-    ]
+    told = []
+    for name, value in call.items():
+        if name in TECHNICAL or not isinstance(value, str | int | float):
+            continue
+        if name == "norm" or value != usual.get(name, inspect.Parameter.empty):
+            text = shortened(str(NORMS.get(str(value), value)), LONG)
+            told.append(f"{name} {text}".replace("_", " "))
+    return told
 
 
 @functools.cache
@@ -122,20 +117,19 @@ def _defaults(function: str) -> dict[str, Any]:
     """The usual values of the options of a measurement."""
     import squashlens
 
-    places = (squashlens, squashlens.paths, squashlens.synthetic, squashlens.results)
-    named = [getattr(place, function, None) for place in places]
-    public = [one for one in named if callable(one)]  # `hosted` is a module
-    if not public:
-        return {}
-    parameters = inspect.signature(public[0]).parameters
-    return {name: one.default for name, one in parameters.items()}
+    for place in (squashlens, squashlens.paths, squashlens.synthetic):
+        public = getattr(place, function, None)
+        if callable(public):  # `hosted` is a module
+            parameters = inspect.signature(public).parameters.items()
+            return {name: parameter.default for name, parameter in parameters}
+    return {}
 
 
 def _selected(found: Result) -> list[str]:
     """The single labels that were selected from a result."""
-    single = {str(name): one for name, one in found.coords.items() if one.ndim == 0}
-    return [
-        f"{name.replace('_', ' ')} {shortened(str(label.values), LONG)}"
-        for name, label in single.items()
-        if not name.startswith(NO_SELECTION)
-    ]
+    told = []
+    for name, label in found.coords.items():
+        if label.ndim == 0 and not str(name).startswith(NO_SELECTION):
+            text = shortened(str(label.values), LONG)
+            told.append(f"{str(name).replace('_', ' ')} {text}")
+    return told

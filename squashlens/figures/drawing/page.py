@@ -13,7 +13,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from squashlens.errors import InputError
-from squashlens.figures.drawing.themes import INCH, THEMES, Theme, ThemeName
+from squashlens.figures.drawing.themes import POINT, THEMES, Theme, ThemeName
 
 KEY = "squashlens"
 
@@ -51,9 +51,6 @@ class Page:
     height: float | None = None
     font: str | None = None
     font_size: float | None = None  # points
-    fit: float = (
-        1.0  # of the font size, so that the text of a slide leaves room for its panels
-    )
 
     @classmethod
     def of(cls, figure: go.Figure) -> "Page":
@@ -81,9 +78,11 @@ class Page:
     def look(self) -> Theme:
         """The theme, with font, size and width if they were chosen."""
         theme = THEMES[self.theme]
-        size = self.font_size * INCH / 72 if self.font_size else theme.size
-        own = {"font": self.font or theme.font, "width": self.width or theme.width}
-        return replace(theme, size=self.fit * size, **own)
+        chosen: dict[str, Any] = {"font": self.font, "width": self.width}
+        if self.font_size:
+            chosen["size"] = self.font_size * POINT
+        given = {name: value for name, value in chosen.items() if value is not None}
+        return replace(theme, **given)
 
 
 def reference(axis: str) -> str:

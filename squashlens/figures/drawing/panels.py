@@ -12,7 +12,6 @@ from squashlens.errors import InputError
 from squashlens.figures.drawing.layout import name_once
 from squashlens.figures.drawing.page import (
     Page,
-    Panel,
     axis_name,
     numbers_of,
     reference,
@@ -20,7 +19,7 @@ from squashlens.figures.drawing.page import (
 )
 from squashlens.figures.drawing.style import dress
 
-Blocks = list[list[Panel]]
+REFERENCES = ("xaxis", "yaxis", "xref", "yref", "anchor", "matches")
 
 
 def compose(
@@ -32,99 +31,101 @@ def compose(
     """One figure of several, which are laid out row by row under their labels."""
     pages = [Page.of(figure) for figure in figures.values()]
     titles = {page.title for page in pages}
-    common = [
-        note for note in pages[0].notes if all(note in page.notes for page in pages)
-    ]
-    whole, parts = go.Figure(), list[Blocks]()
+    notes = [page.notes for page in pages]
+    common = [note for note in notes[0] if all(note in others for others in notes)]
+    whole = go.Figure()
+    blocks = []
     for page, (label, figure) in zip(pages, figures.items(), strict=True):
-        parts.append(_add(whole, figure, page, label))
+        _add(whole, figure, page, label)
         said = {*common, *label.split(", ")}
-        notes = [note for note in page.notes if note not in said]
-        begin = parts[-1][0][0]
-        begin.head = label
-        texts = [page.title if len(titles) > 1 else "", *notes, begin.title]
-        begin.title = " · ".join(filter(None, texts))
+        texts = [note for note in page.notes if note not in said]
+        if len(titles) > 1:
+            texts.insert(0, page.title)
+        first = page.panels[0]
+        first.head = label
+        first.title = " · ".join(filter(None, [*texts, first.title]))
+        blocks += page.blocks
     for letter in ("x", "y"):
-        _share(whole, parts, letter)
+        _share_scales(whole, pages, letter)
     _share_colours(whole)
     name_once(whole)
-    blocks = [block for part in parts for block in part]
-    inner = max(page.columns for page in pages)
-    usual = inner if inner > 1 else 3 if len(blocks) == 3 else 2
-    shared = titles.pop() if len(titles) == 1 else ""
-    heading = shared if title is None else title
-    new = {"title": heading or " · ".join(common), "notes": common if heading else []}
-    new |= {"columns": inner * columns if columns else usual, "exact": bool(columns)}
-    replace(pages[0], blocks=blocks, fit=1.0, height=None, **new).keep(whole)
+    if title is None:
+        title = titles.pop() if len(titles) == 1 else ""
+    if not title:
+        title = " · ".join(common)
+        common = []
+    side_by_side = max(page.columns for page in pages)
+    if columns:
+        side_by_side *= columns
+    elif side_by_side == 1:
+        side_by_side = 3 if len(blocks) == 3 else 2
+    sheet = {"title": title, "notes": common, "blocks": blocks, "height": None}
+    sheet |= {"columns": side_by_side, "exact": bool(columns)}
+    replace(pages[0], **cast(Any, sheet)).keep(whole)
     return dress(whole)
 
 
-def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str) -> Blocks:
-    """Add one figure to the page, with new names for its axes; its blocks."""
+def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str) -> None:
+    """Add one figure to the page, with new names for its axes, also in its `page`."""
     if any(panel.head for panel in page.panels):
         raise InputError(
             f"The figure {label!r} has the panels of several results already.",
             "Give all figures to `panels` at once, without composing some of them first.",
         )
     layout = cast(Any, figure.layout).to_plotly_json()
-    there = cast(Any, whole.layout).to_plotly_json()
-    taken = sum(name.startswith("xaxis") for name in there)
+    taken = sum("xaxis" in name for name in cast(Any, whole.layout).to_plotly_json())
     names: dict[str, str] = {}
     for number, panel in enumerate(page.panels, start=1 + taken):
-        suffix = "" if number == 1 else str(number)
-        names |= {reference(panel.x): f"x{suffix}", reference(panel.y): f"y{suffix}"}
+        for axis in panel.axes:
+            names[axis] = f"{axis[0]}{number if number > 1 else ''}"
     for panel in page.panels:
-        for old, other in ((panel.x, panel.y), (panel.y, panel.x)):
-            axis = layout.get(old, {}) | {"anchor": names[reference(other)]}
-            axis |= _renamed(axis, ("matches",), names)
-            whole.update_layout({axis_name(names[reference(old)]): axis})
+        x, y = panel.axes
+        for axis, other in ((x, y), (y, x)):
+            look = layout.get(axis_name(axis), {}) | {"anchor": other}
+            whole.update_layout({axis_name(names[axis]): _renamed(look, names)})
+        panel.x = axis_name(names[x])
+        panel.y = axis_name(names[y])
     for trace in traces_of(figure):
-        refers = {"xaxis": trace.xaxis or "x", "yaxis": trace.yaxis or "y"}
-        new = copy.deepcopy(trace)
-        whole.add_trace(new.update(_renamed(refers, ("xaxis", "yaxis"), names)))
-    add = {"annotations": whole.add_annotation, "shapes": whole.add_shape}
-    for kind, draw in add.items():
-        for one in layout.get(kind, ()):
-            refers = {"xref": "x", "yref": "y"} | one
-            draw(refers | _renamed(refers, ("xref", "yref"), names))
+        axes = {"xaxis": trace.xaxis or "x", "yaxis": trace.yaxis or "y"}
+        whole.add_trace(copy.deepcopy(trace).update(_renamed(axes, names)))
+    usual = {"xref": "x", "yref": "y"}
+    for note in layout.get("annotations", ()):
+        whole.add_annotation(_renamed(usual | note, names))
+    for shape in layout.get("shapes", ()):
+        whole.add_shape(_renamed(usual | shape, names))
     cast(Any, whole.layout).barmode = layout.get("barmode")
-    for panel in page.panels:
-        panel.x, panel.y = (axis_name(names[axis]) for axis in panel.axes)
-    return page.blocks
 
 
-def _renamed(
-    given: Mapping[str, Any], keys: Sequence[str], names: Mapping[str, str]
-) -> dict[str, str]:
-    """The references of these keys, such as "x2 domain", with the new names of their axes."""
-    parts = {key: given[key].partition(" ") for key in keys if given.get(key)}
-    return {
-        key: f"{names.get(axis, axis)}{space}{domain}"
-        for key, (axis, space, domain) in parts.items()
-    }
+def _renamed(look: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """A part of a figure with the new names of axes, also in a reference such as "x2 domain"."""
+    renamed = dict(look)
+    for key in REFERENCES:
+        axis, space, domain = str(renamed.get(key, "")).partition(" ")
+        if axis in names:
+            renamed[key] = f"{names[axis]}{space}{domain}"
+    return renamed
 
 
-def _share(whole: go.Figure, parts: Sequence[Blocks], letter: str) -> None:
+def _share_scales(whole: go.Figure, pages: Sequence[Page], letter: str) -> None:
     """Give axes at the same place of equal parts one scale, which is logarithmic if all of them are."""
     layout = cast(Any, whole.layout)
-    panels = [[panel for block in part for panel in block] for part in parts]
-    for place in zip(*panels, strict=False):
-        same = [layout[getattr(panel, letter)] for panel in place]
-        if len({_kind(axis) for axis in same}) > 1:
+    for panels in zip(*(page.panels for page in pages), strict=False):
+        axes = [layout[getattr(panel, letter)] for panel in panels]
+        first = axes[0]
+        if len({_kind(axis) for axis in axes}) > 1:
             continue
-        if len({axis.type for axis in same}) > 1:
-            for axis in same:
+        if len({axis.type for axis in axes}) > 1:
+            for axis in axes:
                 axis.update(type="linear", range=None)
-        first = same[0]
         if first.range is not None:
-            ends = [end for axis in same for end in axis.range]
-            backwards = first.range[0] > first.range[1]
-            for axis in same:
-                axis.range = sorted((min(ends), max(ends)), reverse=backwards)
+            ends = np.array([axis.range for axis in axes], dtype=float)
+            backwards = bool(ends[0, 0] > ends[0, 1])
+            for axis in axes:
+                axis.range = sorted((ends.min(), ends.max()), reverse=backwards)
         elif first.autorange is None:
             # Otherwise plotly gives these axes its default range if other shared axes have one: the data would be cut.
             first.autorange = True
-        for axis in same[1:]:
+        for axis in axes[1:]:
             axis.matches = axis.matches or reference(first.plotly_name)
 
 
@@ -136,17 +137,20 @@ def _kind(axis: Any) -> str:
 
 def _share_colours(whole: go.Figure) -> None:
     """Give maps of the same quantity one colour scale, and one colour bar, at the last."""
-    maps = [trace for trace in traces_of(whole) if trace.type == "heatmap"]
-    maps = [trace for trace in maps if trace.showscale is not False]
-    for name in {trace.colorbar.title.text for trace in maps}:
-        same = [trace for trace in maps if trace.colorbar.title.text == name]
-        values = np.concatenate([numbers_of(trace.z) for trace in same])
-        values = values[np.isfinite(values)]
-        lows = [trace.zmin for trace in same if trace.zmin is not None]
-        highs = [trace.zmax for trace in same if trace.zmax is not None]
-        low = min(lows or [values.min(initial=np.inf)])
-        high = max(highs or [values.max(initial=-np.inf)])
+    maps: dict[str, list[Any]] = {}
+    for trace in traces_of(whole):
+        if trace.type == "heatmap" and trace.showscale is not False:
+            maps.setdefault(trace.colorbar.title.text, []).append(trace)
+    for same in maps.values():
+        ends = []
+        for trace in same:
+            values = numbers_of(trace.z)
+            values = values[np.isfinite(values)]
+            given = [trace.zmin, trace.zmax]
+            ends += [end for end in given if end is not None]
+            if None in given and len(values):
+                ends += [values.min(), values.max()]
         for trace in same:
             trace.showscale = trace is same[-1]
-            if low <= high:
-                trace.update(zmin=low, zmax=high)
+            if ends:
+                trace.update(zmin=min(ends), zmax=max(ends))

@@ -39,12 +39,14 @@ def curve(
     Further properties of plotly's trace are passed on to it.
     """
     values = np.asarray(y, dtype=np.float64)
+    if log:
+        values = np.where(values > 0, values, np.nan)
     if len(values) > MANY:  # so that marks do not touch
         size = max(size * MANY / len(values), width)
     title = escape(name)
     return go.Scatter(
         x=x,
-        y=np.where(values > 0, values, np.nan) if log else values,
+        y=values,
         name=title or None,
         line={"color": colour, "dash": dash, "width": width},
         marker={"symbol": symbol, "size": size, "color": colour},
@@ -56,18 +58,19 @@ def curve(
 def line(values: xr.DataArray, name: str = "", **style: Any) -> go.Scatter:
     """A curve over the dimension of an array, with error bars where it has intervals."""
     (dim,) = values.dims
+    drawn = curve(values[dim].values, values.values, name, **style)
     if interval_note(values):
-        style["error_y"] = _bars(values, style["colour"])
-    return curve(values[dim].values, values.values, name, **style)
-
-
-def _bars(values: xr.DataArray, colour: str) -> dict[str, Any]:
-    """Error bars over intervals, without caps, which cover each other; an infinite value has none."""
-    low, high = ends_of(values)
-    middle = np.where(np.isfinite(values), values, np.nan)
-    up, down = np.nan_to_num(high - middle), np.nan_to_num(middle - low)
-    look = {"type": "data", "color": colour, "width": 0, "thickness": 1.4}
-    return look | {"array": up, "arrayminus": down}
+        # Without caps, which cover each other; an infinite value has no bar.
+        low, high = ends_of(values)
+        middle = np.where(np.isfinite(values), values, np.nan)
+        drawn.error_y = {
+            "array": np.nan_to_num(high - middle),
+            "arrayminus": np.nan_to_num(middle - low),
+            "color": style["colour"],
+            "width": 0,
+            "thickness": 1.4,
+        }
+    return drawn
 
 
 def with_interval(found: xr.Dataset, name: str, *ends: str) -> xr.DataArray:
@@ -75,20 +78,22 @@ def with_interval(found: xr.Dataset, name: str, *ends: str) -> xr.DataArray:
 
     Without `ends`, they are named after the variable.
     """
-    stem, y = name.removesuffix("_mean").removesuffix("_y"), "_y" * name.endswith("_y")
-    names = ends or (f"{stem}_low{y}", f"{stem}_high{y}")
-    there = [other for other in names if other in found]
-    coords = {
-        end: found[other].variable
-        for end, other in zip(("low", "high"), there, strict=False)
-    }
-    return found[name].assign_coords(coords)
+    if not ends:
+        stem = name.removesuffix("_mean").removesuffix("_y")
+        y = "_y" if name.endswith("_y") else ""
+        ends = (f"{stem}_low{y}", f"{stem}_high{y}")
+    values = found[name]
+    for coordinate, end in zip(("low", "high"), ends, strict=True):
+        if end in found:
+            values = values.assign_coords({coordinate: found[end].variable})
+    return values
 
 
 def ends_of(values: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
     """The ends `low` and `high` of the intervals of values; the values themselves where there are none."""
     data = values.values.astype(np.float64)
-    low, high = (values.coords.get(end, values).values for end in ("low", "high"))
+    low = values.coords.get("low", values).values
+    high = values.coords.get("high", values).values
     return np.where(np.isnan(low), data, low), np.where(np.isnan(high), data, high)
 
 
@@ -96,20 +101,18 @@ def with_its_intervals(values: xr.DataArray) -> xr.DataArray:
     """An array without intervals that do not contain its values: arithmetic changes values, and not coordinates."""
     low, high = ends_of(values)
     slack = 1e-6 * np.abs(values.values)
-    if not ((low > values.values + slack) | (high < values.values - slack)).any():
-        return values
-    return values.drop_vars(["low", "high"], errors="ignore")
+    if ((low > values.values + slack) | (high < values.values - slack)).any():
+        return values.drop_vars(["low", "high"], errors="ignore")
+    return values
 
 
 def interval_note(values: xr.DataArray) -> str:
     """What the bars of a curve are, for the line below the title; empty without bars."""
     if np.array_equal(*ends_of(values), equal_nan=True):
         return ""
-    return (
-        "bars: 95 % intervals"
-        if "high" in values.coords
-        else "bars: from a lower bound"
-    )
+    if "high" in values.coords:
+        return "bars: 95 % intervals"
+    return "bars: from a lower bound"
 
 
 def band(x: Any, low: Any, high: Any, colour: str, name: str) -> list[go.Scatter]:
@@ -126,7 +129,8 @@ def over_seeds(
     """The mean or median over seeds, in a band from the smallest to the largest, on a logarithmic scale."""
     positive = values.where(values > 0)
     centre = line(getattr(values, middle)("seed"), name, log=True, **style)
-    low, high = positive.min("seed").values, positive.max("seed").values
+    low = positive.min("seed").values
+    high = positive.max("seed").values
     return [*band(centre.x, low, high, style["colour"], name), centre]
 
 
@@ -138,7 +142,7 @@ def steps(values: Any, title: str) -> dict[str, Any]:
 
 def log_axis(*values: Any, least: float = 2.0, room: float = 0.05) -> dict[str, Any]:
     """A logarithmic axis for all positive values, which spans at least the factor `least`."""
-    numbers = np.concatenate([np.asarray(one, dtype=float).ravel() for one in values])
+    numbers = np.concatenate([np.ravel(part).astype(float) for part in values])
     logs = np.log10(numbers[np.isfinite(numbers) & (numbers > 0)])
     if not len(logs):
         return {"type": "log"}
@@ -185,15 +189,14 @@ def spread(
     figure: go.Figure, level: int, name: str, values: Any, colour: str, **place: Any
 ) -> None:
     """Draw one row: faint dots for all values, a ring at their median, and a bar over their middle half."""
-    there = values[np.isfinite(values)]
+    known = values[np.isfinite(values)]
     faint: Any = {"mode": "markers", "opacity": 0.6, "size": 5, "colour": pale(colour)}
-    figure.add_trace(curve(there, np.full(len(there), level), **faint), **place)
-    if not len(there):
+    figure.add_trace(curve(known, np.full(len(known), level), **faint), **place)
+    if not len(known):
         return
-    low, middle, high = np.quantile(there, [0.25, 0.5, 0.75])
-    hover = (
-        f"{escape(name)}<br>median {middle:.4g}, middle half {low:.4g} to {high:.4g}"
-    )
+    low, middle, high = np.quantile(known, [0.25, 0.5, 0.75])
+    half = f"middle half {low:.4g} to {high:.4g}"
+    hover = f"{escape(name)}<br>median {middle:.4g}, {half}"
     bar = curve([low, high], [level] * 2, colour=colour, width=4, mode="lines")
     ring = {"color": "white", "size": 11, "line": {"color": colour, "width": 3}}
     centre = curve([middle], [level], colour=colour, hover=hover, mode="markers")
@@ -223,7 +226,6 @@ def token_figure(
     tokens: Mapping[int, str],
     row: str,
     title: str,
-    *,
     log: bool = False,
     ends: tuple[float, float] | None = None,
 ) -> go.Figure:
@@ -236,61 +238,60 @@ def token_figure(
     exact = values.reindex(position=places).transpose(..., "position")
     numbers = exact[exact.dims[0]].values.astype(int)
     names = [number_token(place, tokens.get(place, "")) for place in places.tolist()]
-    shown, scale = _powers(exact.values, ends) if log else (exact.values, {})
-    cells = layer_map(exact, title, x=places.astype(np.float32), **scale)
+    cells = layer_map(exact, title, x=places.astype(np.float32))
     hover = f"{escape(row)} %{{y}}, %{{text}}<br>{escape(title)}: %{{customdata:.6g}}"
-    cells.update(z=shown.astype(np.float32), hovertemplate=f"{hover}<extra></extra>")
-    cells.update(text=[names] * len(numbers), colorbar_title_text=escape(title))
-    figure = go.Figure(cells)
-    if np.ptp(numbers) == len(numbers) - 1:
-        figure.update_yaxes(steps(numbers, escape(row)))
-    else:  # rows with gaps between their numbers are placed by their order
+    cells.update(text=[names] * len(numbers), hovertemplate=f"{hover}<extra></extra>")
+    if log:
+        cells.update(_powers(exact.values, ends))
+    rows = steps(numbers, escape(row))
+    if np.ptp(numbers) != len(numbers) - 1:
+        # Rows with gaps between their numbers are placed by their order.
         cells.y = list(map(str, numbers))
-        figure = go.Figure(cells).update_yaxes(type="category", title=escape(row))
+        rows = {"type": "category", "title": escape(row)}
+    figure = go.Figure(cells).update_yaxes(rows)
     return figure.update_xaxes(token_axis(tokens))
 
 
-def _powers(
-    exact: np.ndarray, ends: tuple[float, float] | None
-) -> tuple[np.ndarray, dict[str, Any]]:
+def _powers(exact: np.ndarray, ends: tuple[float, float] | None) -> dict[str, Any]:
     """The logarithms of values, and their scale of powers of ten."""
-    positive = (
-        np.maximum(exact, ends[0]) if ends else np.where(exact > 0, exact, np.nan)
-    )
-    logs = np.log10(positive)
-    there = logs[np.isfinite(logs)] if np.isfinite(logs).any() else np.zeros(1)
-    low, high = (
-        np.log10(ends) if ends else (np.floor(there.min()), np.ceil(there.max()))
-    )
+    if ends:
+        logs = np.log10(np.maximum(exact, ends[0]))
+        low, high = np.log10(ends)
+    else:
+        logs = np.log10(np.where(exact > 0, exact, np.nan))
+        known = logs[np.isfinite(logs)]
+        low = np.floor(known.min(initial=0.0 if not len(known) else known.max()))
+        high = np.ceil(known.max(initial=low))
     powers = np.arange(low, high + 1)[:: 1 + int(high - low + 1) // 8]
-    texts = [f"10<sup>{int(power)}</sup>".replace("-", "−") for power in powers]
+    texts = [f"10<sup>{power:.0f}</sup>".replace("-", "−") for power in powers]
     if ends:
         texts[0] = f"≤ {texts[0]}"
-        texts[-1] = texts[-1] if high == 0 else f"≥ {texts[-1]}"
+        if high != 0:
+            texts[-1] = f"≥ {texts[-1]}"
     bar = {"tickvals": powers, "ticktext": texts}
-    return logs, {"colorbar": bar, "zmin": low, "zmax": high}
+    return {"z": logs.astype(np.float32), "colorbar": bar, "zmin": low, "zmax": high}
 
 
 def guide(figure: go.Figure, *levels: float, **place: Any) -> None:
     """A horizontal line at each level that values are compared with."""
+    look = {"color": GUIDE, "width": 1.5, "dash": "dot"}
     for level in levels:
-        figure.add_hline(
-            y=level, line={"color": GUIDE, "width": 1.5, "dash": "dot"}, **place
-        )
+        figure.add_hline(y=level, line=look, **place)
 
 
 def titles_of(values: xr.DataArray) -> tuple[str, str]:
     """Of a variable with a long name and units: the title of a figure, and that of an axis, as markup."""
     name = str(values.attrs.get("long_name", "")).replace("linf ", "L∞ ")
     unit = str(values.attrs.get("units", ""))
-    short = name or str(values.name or "value")
-    axis = f"{short} ({unit})" if unit not in ("", "1") else short
+    axis = name or str(values.name or "value")
+    if unit not in ("", "1"):
+        axis = f"{axis} ({unit})"
     return f"{name[:1].upper()}{name[1:]}", escape(axis)
 
 
 def is_wide(values: np.ndarray) -> bool:
     """Whether positive values span so much that a linear scale would not show the small ones."""
-    there = values[np.isfinite(values) & (values > 0)]
-    return (
-        bool(len(there)) and not (values < 0).any() and there.max() > 10.0 * there.min()
-    )
+    positive = values[np.isfinite(values) & (values > 0)]
+    if not len(positive) or (values < 0).any():
+        return False
+    return bool(positive.max() > 10.0 * positive.min())

@@ -44,7 +44,7 @@ def styled(
     Args:
         figure: a figure of `squashlens.figures`.
         theme: ``"notebook"`` (13 pixels, as wide as the page), ``"paper"`` (serif, 8 points, 6.75 inches wide, black
-            on white), ``"slides"`` (at most 18 points, 13 by 7.3 inches) or ``"dark"`` (light on dark).
+            on white), ``"slides"`` (18 points, 13 inches wide and at least 7.3 high) or ``"dark"`` (light on dark).
         width: ``"column"`` (3.25 inches), ``"page"`` (6.75 inches), or a number of inches.
         height: height of the whole figure in inches; by default as much as its panels need.
         font: font family, such as ``"Palatino, serif"``.
@@ -84,7 +84,7 @@ def styled(
                 f"Use {least} to {most} {unit}.",
             )
     new = go.Figure(figure)
-    replace(page, fit=1.0, **given).keep(new)
+    replace(page, **given).keep(new)
     return dress(new)
 
 

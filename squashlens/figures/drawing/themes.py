@@ -47,10 +47,15 @@ SERIF = "'Times New Roman', Times, 'Liberation Serif', 'Nimbus Roman', 'DejaVu S
 
 
 def series(number: int) -> dict[str, Any]:
-    """Colour and symbol of one of several curves; neighbours differ in each, so also without colours."""
+    """The look of one of several curves; neighbours differ in colour, symbol and width, so also without colours.
+
+    The first ones, which are drawn below the others, are wider: they are seen where another has the same values.
+    """
     return {
         "colour": LINES[number % len(LINES)],
         "symbol": SYMBOLS[number % len(SYMBOLS)],
+        "width": (3.5, 2.0, 1.2, 2.0)[min(number, 3)],
+        "size": (9, 6, 4, 6)[min(number, 3)],
     }
 
 

@@ -27,16 +27,19 @@ from squashlens.measure.squashing.token_spans import Spans
 from squashlens.model.memory import to_cpu
 from squashlens.model.native import outputs_are_tokens
 from squashlens.model.proof import public
-from squashlens.pages.maps.traces import LONGEST, RANKS, Traces
-from squashlens.records.labels import Variable, arrays_of
-from squashlens.records.provenance import provenance, with_provenance
+from squashlens.pages.maps.traces import LONGEST, RANKS, traces_of
+from squashlens.records.labels import attributes
+from squashlens.records.provenance import (
+    provenance,
+    with_provenance,
+    without_provenance,
+)
+from squashlens.run.activations import streams_of
 from squashlens.run.captured import PromptOrCapture
-from squashlens.run.forward import forward, log_probabilities
+from squashlens.run.forward import log_probabilities
 from squashlens.run.run import Run
 from squashlens.theory.statistics.laws import ByDistance
 
-ENDS, ANSWERS = ("low", "high"), ("target", "against")
-BY_QUERY = ("query", "layer", "position")
 FEWER = 32  # probes of a sketch; on Gemma 3 270M its norms are within 30 % of the exact ones, those of 64 within 24 %
 ROOM = 1_000_000  # numbers of one quantity: queries × layers × positions
 CELLS = 100_000  # cells whose ways are kept, over all traced queries
@@ -77,222 +80,180 @@ def measure(
     )
     run.require_one(tokens=2)
     _, groups = Spans.of(run, spans)
-    opened, layers = run.query(query), list(range(run.n_blocks + 1))
-    queries = (
-        [opened] if alone else spread(range(run.positions), opened, len(layers), ROOM)
-    )
+    opened = run.query(query)
+    n_layers = run.n_blocks + 1
+    queries = [opened]
+    if not alone:
+        queries = spread(range(run.positions), opened, n_layers, ROOM)
     whole = influence(model, prompt, queries=queries, method="none", seed=seed)
-    variables, coords = {"bound_over_null": ratio(whole)}, dict[str, Any]()
-    if groups is not None:
-        coords |= _of_tokens(groups, run.positions)
-    traces = None
+    whole["bound_over_null"] = ratio(whole)
+    parts = [_predictions(run, queries)]
     if run.positions <= LONGEST:
-        chosen = spread(queries, opened, len(layers), CELLS)
-        traces = Traces(run, chosen, whole["path_bound"].sel(query=chosen).values)
-    read, labels = _read_out(run, queries, opened, traces)
-    variables, coords = variables | read, coords | labels
-    if traces is not None:
-        traced, labels = traces.variables()
-        variables, coords = variables | traced, coords | labels
-    known: dict[str, Any] = {}
+        traced = spread(queries, opened, n_layers, CELLS)
+        parts.append(traces_of(run, traced, whole["path_bound"].sel(query=traced)))
+    of_opened = [_readouts(run, opened)]
+    facts = dict(run.as_run())
     if way.method != "none":
-        variables |= _jacobian(run, queries, opened, layers, norm, way, tick)
-        if way.method == "sketch":
-            known["sketch"] = {
-                "n_probes": way.n_probes,
-                "seed": seed,
-                "failure_probability": MISSED,
-            }
-    if knockout or target:
-        kind = knockout or "attention"
-        effects = knockout_effect(
-            run.model, run.ids, kind=kind, target=target, query=opened
-        )
-        for name, values in effects.items():
-            (text, units), over = (
-                map(values.attrs.get, ("long_name", "units")),
-                map(str, values.dims),
-            )
-            variables[str(name)] = (
-                ("query", *over),
-                at_query(queries, opened, values),
-                str(text),
-                str(units),
-            )
-        coords |= {
-            name: ("query", at_query(queries, opened, effects[name].item()))
-            for name in ANSWERS
+        of_opened.append(_norms(run, opened, norm, way, tick))
+    if way.method == "sketch":
+        facts["sketch"] = {
+            "n_probes": way.n_probes,
+            "seed": seed,
+            "failure_probability": MISSED,
         }
-    result = (
-        whole.assign(arrays_of(variables))
-        .assign_coords(coords)
-        .assign_attrs(long_name="squash map of a prompt")
-    )
-    return with_provenance(result, {**run.as_run(), **known})
-
-
-def _read_out(
-    run: Run, queries: list[int], opened: int, traces: Traces | None
-) -> tuple[dict[str, Variable], dict[str, Any]]:
-    """What is predicted after each query, and what the model's readout finds at each layer of the opened one.
-
-    Both come from the forward pass that `traces` watch. They are left out for a model whose logits do not follow from
-    y, or from the last layer.
-    """
-    sites = run.sites()[:-1]
-    y, streams = run.site("y"), dict[str, Tensor]()
-    watch = [
-        (
-            site,
-            lambda v, site=site: streams.update({site: v[0, opened].detach().clone()}),
+    if knockout or target:
+        of_opened.append(
+            knockout_effect(
+                run.model,
+                run.ids,
+                kind=knockout or "attention",
+                target=target,
+                query=opened,
+            )
         )
-        for site in sites
-    ]
-    watch += [(y, lambda v: streams.update({y: v[0, queries].detach().clone()}))]
-    forward(run, run.ids, [*watch, *(traces.watched() if traces else [])])
+    parts += [_among(queries, opened, part) for part in of_opened]
+    result = xr.merge([whole, *parts], compat="override", combine_attrs="override")
+    result = result.assign_attrs(long_name="squash map of a prompt")
+    if groups is not None:
+        result = result.assign_coords(_of_tokens(groups, run.positions))
+    return with_provenance(result, facts)
 
-    variables, coords = dict[str, Variable](), dict[str, Any]()
+
+def _predictions(run: Run, queries: list[int]) -> xr.Dataset:
+    """The most likely token after each query; nothing for a model whose logits do not follow from y."""
+    (y,) = streams_of(run, ["y"], at=queries)
     with suppress(UnsoundModelError):
-        best = [logs.max(dim=-1) for logs in log_probabilities(run, streams.pop(y))]
-        ids, logs = (
-            torch.cat(parts)
-            for parts in zip(*((row.indices, row.values) for row in best), strict=True)
+        best = [logs.max(dim=-1) for logs in log_probabilities(run, y[0])]
+        ids = torch.cat([each.indices for each in best])
+        share = torch.cat([each.values for each in best]).exp().cpu()
+        about = attributes("probability of the most likely next token", "1")
+        return xr.Dataset(
+            {"next_probability": ("query", share.numpy(), about)},
+            {"next_token": ("query", _texts(run, ids)), "query": queries},
         )
-        coords["next_token"] = ("query", _texts(run, ids))
-        variables["next_probability"] = (
-            ("query",),
-            logs.exp().cpu(),
-            "probability of the most likely next token",
-            "1",
-        )
+    return xr.Dataset()
+
+
+def _readouts(run: Run, opened: int) -> xr.Dataset:
+    """What the model's readout finds at each layer; nothing where it does not give the last layer's logits."""
+    streams = streams_of(run, range(run.n_blocks + 1), at=opened)
     with suppress(UnsoundModelError):
-        logs, ids = readout(run, torch.stack(to_cpu([*streams.values()]))).topk(RANKS)
-        over, text = (
-            ("query", "layer", "rank"),
-            "probability of the likeliest tokens in the readout of a layer",
+        stacked = torch.stack(to_cpu([stream[0] for stream in streams]))
+        logs, ids = readout(run, stacked).topk(RANKS)
+        about = "probability of the likeliest tokens in the readout of a layer"
+        over = ("layer", "rank")
+        share = logs.double().exp().cpu().numpy()
+        return xr.Dataset(
+            {"readout_probability": (over, share, attributes(about, "1"))},
+            {"readout_token": (over, _texts(run, ids))},
         )
-        coords["readout_token"] = (over, at_query(queries, opened, _texts(run, ids)))
-        variables["readout_probability"] = (
-            over,
-            at_query(queries, opened, logs.double().exp()),
-            text,
-            "1",
-        )
-    return variables, coords
+    return xr.Dataset()
 
 
 def _texts(run: Run, ids: Int[Tensor, "*many"]) -> np.ndarray:
     """Tokens that a model predicts, as text."""
     flat = ids.reshape(1, -1)
-    texts = (
-        run.tokens_of(flat)[0]
-        if outputs_are_tokens(run.model)
-        else [f"#{int(token)}" for token in flat[0]]
-    )
+    texts = [f"#{token}" for token in flat[0].tolist()]
+    if outputs_are_tokens(run.model):
+        texts = run.tokens_of(flat)[0]
     return np.array(texts, dtype=object).reshape(ids.shape)
 
 
 def _of_tokens(groups: Spans, n: int) -> dict[str, Any]:
     """The span of each token as coordinates: its number and name, -1 and no name for a token of none."""
-    number, name = np.full(n, -1), np.full(n, "", dtype=object)
+    number = np.full(n, -1)
+    name = np.full(n, "", dtype=object)
     for k, inside in enumerate(groups.positions):
-        number[inside], name[inside] = k, groups.names[k]
+        number[inside] = k
+        name[inside] = groups.names[k]
     return {"span": ("position", number), "span_name": ("position", name)}
 
 
-def ratio(result: xr.Dataset) -> Variable:
+def ratio(result: xr.Dataset) -> xr.DataArray:
     """Path bound ÷ null; NaN where the null is zero, as after the query."""
     values = result["path_bound"] / result["null"].where(result["null"] > 0)
-    return BY_QUERY, values, "path bound over that under uniform attention", "1"
+    values.attrs = attributes("path bound over that under uniform attention", "1")
+    return values
 
 
 def mean_by_distance(values: xr.DataArray) -> Float[Tensor, "layer distance"]:
     """The mean over queries at each distance, as in `influence_by_distance`, of what was measured for all of them."""
     values = values.sortby("query")
-    queries, (_, layers, n) = torch.tensor(values["query"].values), values.shape
-    sums = ByDistance(n, layers, queries, int(provenance(values).get("bos_count", 0)))
+    queries = torch.tensor(values["query"].values)
+    _, layers, n = values.shape
+    bos_count = int(provenance(values).get("bos_count", 0))
+    sums = ByDistance(n, layers, queries, bos_count)
     for layer in range(layers):
         sums.add(layer, queries, torch.tensor(values.values[:, layer]))
     return sums.means()
 
 
-def at_query(queries: list[int], opened: int, values: Any) -> np.ndarray:
-    """Values of the opened query as a row among all queries; NaN, or no text, for the others, not measured."""
-    row = np.asarray(values)
-    numbers = row.dtype.kind == "f"
-    rows = np.full(
-        (len(queries), *row.shape),
-        np.nan if numbers else "",
-        dtype=float if numbers else object,
+def _among(queries: list[int], opened: int, part: xr.Dataset) -> xr.Dataset:
+    """What was measured of the opened query, as a row among all queries; NaN, or no text, for the others."""
+    texts = ("target", "against", "readout_token")
+    named = without_provenance(part).drop_vars(["token", "token_id"], errors="ignore")
+    named = named.reset_coords([name for name in texts if name in named.coords])
+    rows = named.expand_dims(query=[opened])
+    rows = rows.reindex(
+        query=queries,
+        fill_value={**dict.fromkeys(rows, np.nan), **dict.fromkeys(texts, "")},
     )
-    rows[queries.index(opened)] = row.tolist()
-    return rows
+    return rows.set_coords([name for name in texts if name in rows])
 
 
-def _jacobian(
+def _norms(
     run: Run,
-    queries: list[int],
-    opened: int,
-    layers: list[int],
+    query: int,
     norm: Norm,
-    method: Estimation,
+    way: Estimation,
     tick: Callable[[float], None] | None,
-) -> dict[str, Variable]:
-    """Norms for the opened query from all layers; NaN for the other queries, which were not measured."""
-    products, text = (
-        Products(Pullback(run, layers, tick=tick), opened),
-        f"{norm} norm of the Jacobian",
-    )
-    ends = ends_of(products, norm, method, MISSED / 2 / (len(layers) * products.reach))
-    sketched = method.method == "sketch"
-    norms = {"jacobian": (ends.estimate, f"sketched {text}" if sketched else text)}
-    if sketched:
-        norms |= {
-            f"jacobian_{end}": (
-                getattr(ends, end),
-                f"{end} end of the interval of the {text}",
-            )
-            for end in ENDS
+) -> xr.Dataset:
+    """Norms of the Jacobian of the query from all layers."""
+    layers = list(range(run.n_blocks + 1))
+    products = Products(Pullback(run, layers, tick=tick), query)
+    chance = MISSED / 2 / (len(layers) * products.reach)
+    ends = ends_of(products, norm, way, chance)
+    text = f"{norm} norm of the Jacobian"
+    norms = {"jacobian": (ends.estimate, text)}
+    if way.method == "sketch":
+        interval = f"end of the interval of the {text}"
+        norms = {
+            "jacobian": (ends.estimate, f"sketched {text}"),
+            "jacobian_low": (ends.low, f"low {interval}"),
+            "jacobian_high": (ends.high, f"high {interval}"),
         }
-    return {
-        name: (BY_QUERY, at_query(queries, opened, values), label, "1")
-        for name, (values, label) in norms.items()
-    }
+    over = ("layer", "position")
+    variables = {}
+    for name, (values, about) in norms.items():
+        variables[name] = (over, np.asarray(values), attributes(about, "1"))
+    return xr.Dataset(variables)
 
 
 def joined(before: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
     """A map's result with the rows of one more query, which was measured alone on the same model and prompt."""
-    facts, others = provenance(before), provenance(more)
+    facts = dict(provenance(before))
+    others = provenance(more)
     if any(facts.get(name) != others.get(name) for name in SAME):
         raise InputError(
             "The model was changed since the map was made.",
             "Make the map again, with `squashlens.squash_map`.",
         )
     whole = before
-    for dim in [
-        dim
-        for dim in ("query", "traced")
-        if dim in before.dims and query in more[dim].values
-    ]:
-        labels = sorted({*map(int, before[dim].values), query})
-        fill = {
-            str(name): -1 if np.issubdtype(old.dtype, np.integer) else np.nan
-            for name, old in before.items()
-        }
-        texts = {name for name, old in before.coords.items() if dim in old.dims} - {dim}
-        whole = whole.reindex(
-            {dim: labels}, fill_value=fill | dict.fromkeys(texts, "")
-        ).copy(deep=True)
-        for name in [*before.data_vars, *texts]:
-            if dim in whole[name].dims and name in more.variables:
-                whole[name].loc[{dim: query}] = more[name].sel({dim: query}).values
-    later: dict[str, Any] = {
-        "further_queries": sorted({*facts.get("further_queries", []), query})
-    }
+    for dim in ("query", "traced"):
+        if dim in before.dims and query in more[dim]:
+            names = [name for name in before.variables if dim in before[name].dims]
+            old = before[names].drop_sel({dim: query}, errors="ignore")
+            new = more[names].sel({dim: [query]})
+            rows = xr.concat([old, new], dim, coords="minimal", compat="override")
+            rows = without_provenance(rows).sortby(dim)
+            whole = whole.drop_dims(dim).merge(rows, compat="override")
+    further = {*facts.get("further_queries", []), query}
+    facts["further_queries"] = sorted(further)
     if "sketch" in facts and "sketch" in others:
-        both = [each["sketch"]["failure_probability"] for each in (facts, others)]
-        later["sketch"] = facts["sketch"] | {"failure_probability": sum(both)}
-    return with_provenance(whole, facts | later)
+        chance = facts["sketch"]["failure_probability"]
+        chance += others["sketch"]["failure_probability"]
+        facts["sketch"] = facts["sketch"] | {"failure_probability": chance}
+    return with_provenance(whole, facts)
 
 
 def spread(queries: Sequence[int], opened: int, cost: int, room: int) -> list[int]:

@@ -7,12 +7,12 @@ import xarray as xr
 from squashlens._typing import short_repr
 from squashlens.errors import InputError
 from squashlens.pages.maps.cells import FEWER, ratio
-from squashlens.records.labels import arrays_of
-from squashlens.records.provenance import provenance, with_provenance
+from squashlens.records.provenance import provenance
 
 # In an order in which every variable of a map has its dimensions; that of a joined result is another.
 DIMS = ("query", "traced", "path", "block", "head", "layer", "position", "rank")
-COUNTED = ("position", "block", "head", "rank")  # which the page counts from 0
+COUNTED = {"position", "block", "head", "rank"}  # which the page counts from 0
+NEEDED = {"query", "layer", "position", "path_bound", "null", "token", "token_id"}
 DEFAULTS = {
     "prompt": None,
     "method": "auto",
@@ -39,11 +39,8 @@ def of_result(result: xr.Dataset) -> xr.Dataset:
     """The Dataset of a map, from one that was measured before. Raises for a result that the page cannot show."""
     joined = [str(dim) for dim in result.dims if dim not in DIMS]
     function = provenance(result)["call"].get("function")
-    needed = {"query", "layer", "position", "path_bound", "null", "token", "token_id"}
-    if function not in ("influence", "squash_map") or not needed <= {
-        *result.dims,
-        *result.variables,
-    }:
+    known = {*result.dims, *result.variables}
+    if function not in ("influence", "squash_map") or not known >= NEEDED:
         raise InputError(
             f"model= is a result of {short_repr(function)} that a map cannot be made of.",
             "Give a model and a prompt, or the whole result of `influence`.",
@@ -53,18 +50,20 @@ def of_result(result: xr.Dataset) -> xr.Dataset:
             f"model= is a result with the dimension {joined[0]!r}, and a map shows one prompt and one model.",
             f"Select one, for example with `result.isel({joined[0]}=0)`.",
         )
-    query, layer = (
-        int(result[name].values.max(initial=0)) for name in ("query", "layer")
-    )
-    last: dict[Any, int] = {"position": query, "block": layer - 1}
-    for dim, size in result.sizes.items():
-        labels = result[dim].values.tolist()
-        if not size or len({*labels}) < size:
+    for dim, index in result.indexes.items():
+        if index.empty or not index.is_unique:
             raise InputError(
-                f"model= is a result with {size} labels of {dim!r}, of which {len({*labels})} differ.",
+                f"model= is a result with {len(index)} labels of {str(dim)!r}, of which {index.nunique()} differ.",
                 f"Select at least one {dim}, and none twice.",
             )
-        if dim in COUNTED and (labels != [*range(size)] or last.get(dim, 0) >= size):
+    # The page counts these from 0, up to the last query and below the last layer.
+    last = {
+        "position": int(result["query"].max()),
+        "block": int(result["layer"].max()) - 1,
+    }
+    for dim in COUNTED & {*result.dims}:
+        labels = result[dim].values.tolist()
+        if labels != [*range(len(labels))] or last.get(dim, 0) >= len(labels):
             raise InputError(
                 f"model= is a result with only a part of {dim}, and a map shows the whole prompt.",
                 "Give the whole result; a selection may choose among query and layer.",
@@ -72,18 +71,13 @@ def of_result(result: xr.Dataset) -> xr.Dataset:
     ordered = result.transpose(*DIMS, missing_dims="ignore")
     if function == "squash_map":
         return ordered
-    return with_provenance(
-        ordered.assign(arrays_of({"bound_over_null": ratio(ordered)})),
-        provenance(ordered),
-    )
+    return ordered.assign(bound_over_null=ratio(ordered))
 
 
 def find_query(result: xr.Dataset, query: int) -> int:
     """A query of the result, counted from the end if it is negative."""
-    n, known = (
-        result.sizes["position"],
-        {int(known_query) for known_query in result["query"].values},
-    )
+    n = result.sizes["position"]
+    known = set(result["query"].values.tolist())
     if not -n <= query < n or query % n not in known:
         raise InputError(
             f"query={query} is not among the {len(known)} queries of the result.",

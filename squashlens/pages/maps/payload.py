@@ -6,13 +6,14 @@ by causality and are left out. A row of the page that was not measured is missin
 
 import base64
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from squashlens.pages.maps.cells import mean_by_distance, spread
+from squashlens.pages.page import fact_text
 from squashlens.records.provenance import models_of, provenance
 
 MOST = 6_000_000  # bytes of a page
@@ -41,75 +42,80 @@ SHOWN = {
 }
 PATH = ("weight", "share", "over_null")
 WAY = ("share", "position", "head")
-TRACED = (
-    *(f"path_{name}" for name in ("position", "head", *PATH)),
-    *(f"way_{name}" for name in WAY),
-    "head_attention",
-)
+TRACED = {
+    *("path_position", "path_head", "path_weight", "path_share", "path_over_null"),
+    *("way_share", "way_position", "way_head", "head_attention"),
+}
+MEASURED = {
+    "jacobian": "Jacobian",
+    "log_odds_change": "Knockout",
+    "way_share": "Strongest paths",
+}
 SERIES = {"path_bound": "path bound", "null": "null", "jacobian": "Jacobian"}
 
 
-Blob = list[np.ndarray]  # the numbers of a page, one array after the other
+class Numbers:
+    """The numbers of a page, one array after the other."""
 
+    def __init__(self) -> None:
+        self.arrays: list[np.ndarray] = []
+        self.count = 0
 
-def _add(blob: Blob, values: Any) -> int:
-    """Append an array; its place among the numbers."""
-    blob.append(np.asarray(values, dtype="<f4").ravel())
-    return sum(part.size for part in blob[:-1])
+    def add(self, values: Any) -> int:
+        """Append an array; its place among the numbers."""
+        flat = np.asarray(values, dtype="<f4").ravel()
+        self.arrays.append(flat)
+        self.count += flat.size
+        return self.count - flat.size
+
+    def text(self) -> str:
+        """All of them in base 64."""
+        content = b"".join(array.tobytes() for array in self.arrays)
+        return base64.b64encode(content).decode("ascii")
 
 
 def payload(result: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
     """The data of the page of a map's Dataset, which opens at a query."""
     facts = provenance(result)
-    tokens = [str(token) for token in result["token"].values]
-    if not {*TRACED} <= {*result}:
+    if not {*result} >= TRACED:
         result = result.drop_dims("traced", errors="ignore")
-    queries = result["query"].values.tolist()
-    wanted = facts["call"].get("query", -1) if opened is None else opened
-    at_end: int = queries[-1]
-    opened = (
-        wanted % len(tokens)
-        if isinstance(wanted, int) and wanted % len(tokens) in queries
-        else at_end
-    )
-    largest = {name: float(abs(result[name]).max()) for name in SHOWN if name in result}
-    names = [
-        name for name, most in largest.items() if most <= LARGEST
-    ]  # not those that are NaN everywhere
+    opened = _opened(result, facts["call"].get("query") if opened is None else opened)
+    too_large = []
+    names = []
+    for name in SHOWN:
+        if name in result:
+            most = float(abs(result[name]).max())
+            if most <= LARGEST:  # not those that are NaN everywhere
+                names.append(name)
+            elif most > LARGEST:
+                label = SHOWN[name][0]
+                too_large.append(
+                    f"{label}: up to {most:.3g}, too large for a page; the result has it."
+                )
     header: dict[str, Any] = {
-        "tokens": tokens,
+        "tokens": list(map(str, result["token"].values)),
         "opened": opened,
         "model": models_of(result)[0],
         "code": code_of(facts),
-        "facts": [
-            (name.replace("_", " "), fact_text(value)) for name, value in facts.items()
-        ],
-        "spans": {
-            "of": result["span"].values.tolist(),
-            "names": result["span_name"].values.tolist(),
-        }
-        if "span" in result.coords
-        else None,
+        "facts": [(key.replace("_", " "), fact_text(facts[key])) for key in facts],
+        "spans": None,
     }
-    page = _fitting(
-        result, names, opened, (MOST - FIXED - len(text_of(header))) * 3 // 4 // 4
-    )
-    blob: Blob = [np.zeros(0, "<f4")]
+    if "span" in result.coords:
+        numbers = result["span"].values.tolist()
+        header["spans"] = {"of": numbers, "names": result["span_name"].values.tolist()}
+    # Four characters of base 64 are three bytes, and a number has four bytes.
+    room = (MOST - FIXED - len(text_of(header))) * 3 // 4 // 4
+    page = _fitting(result, names, opened, room)
+    blob = Numbers()
+    traces = None
+    if "traced" in page.dims:
+        traces = _traces(result.sel(traced=page["traced"]), blob)
     header |= {
         "layers": page["layer"].values.tolist(),
         "queries": page["query"].values.tolist(),
-        "notes": [
-            *(
-                f"{SHOWN[name][0]}: up to {most:.3g}, too large for a page; the result has it."
-                for name, most in largest.items()
-                if most > LARGEST
-            ),
-            *_notes(result, page),
-        ],
+        "notes": too_large + _notes(result, page),
         "quantities": [_quantity(page, name, blob, facts) for name in names],
-        "traces": _traces(result.sel(traced=page["traced"]), blob)
-        if "traced" in page.dims
-        else None,
+        "traces": traces,
         "distance": _distance(result[names].sel(layer=page["layer"]), blob),
         "collapse": _collapse(result),
         "again": call_of(facts, query="QUERY"),
@@ -117,55 +123,60 @@ def payload(result: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
         "readout": _by_query(page, "readout_token", "readout_probability"),
         "answers": _by_query(page, "target", "against", "log_odds", "log_odds_noise"),
     }
-    return header | {
-        "blob": base64.b64encode(np.concatenate(blob).tobytes()).decode("ascii")
-    }
+    return header | {"blob": blob.text()}
+
+
+def _opened(result: xr.Dataset, wanted: Any) -> int:
+    """The query that the page opens at: the one that is wanted, if it was measured, or the last."""
+    queries = result["query"].values.tolist()
+    if isinstance(wanted, int) and wanted % result.sizes["position"] in queries:
+        return wanted % result.sizes["position"]
+    return queries[-1]
 
 
 def _fitting(
     result: xr.Dataset, names: Sequence[str], opened: int, room: int
 ) -> xr.Dataset:
     """The layers, queries and traced queries of a result for which a page has room, in numbers."""
-    queries, layers, sizes = (
-        result["query"].values.tolist(),
-        result["layer"].values.tolist(),
-        result.sizes,
-    )
-    traced = result["traced"].values.tolist() if "traced" in sizes else []
+    queries = result["query"].values.tolist()
+    layers = result["layer"].values.tolist()
+    sizes = result.sizes
     room -= len(SERIES) * len(layers) * sizes["position"]
-    each = (
-        sizes["block"] * (len(WAY) * sizes["rank"] + sizes["head"]) if traced else 0
-    )  # numbers of one token
-    of_ways = min(room // 3, each * sum(query + 1 for query in traced))
-    room -= of_ways
-    full, step = [name for name in names if "layer" in result[name].dims], 1
-    while len(full) * (opened + 1) * len(layers[::-step]) > room and step < len(layers):
-        step += 1  # all layers, or every second, third, …, from the last one down
+    traced = []
+    numbers_of_a_token = 0
+    if "traced" in sizes:
+        traced = result["traced"].values.tolist()
+        numbers_of_a_token = sizes["block"] * (len(WAY) * sizes["rank"] + sizes["head"])
+    all_ways = numbers_of_a_token * sum(query + 1 for query in traced)
+    room_of_ways = min(room // 3, all_ways)
+    room -= room_of_ways
+    by_layer = sum("layer" in result[name].dims for name in names)
+    # All layers, or every second, third, …, from the last one down.
+    step = 1
+    while by_layer * (opened + 1) * len(layers[::-step]) > room and step < len(layers):
+        step += 1
     layers = sorted(layers[::-step])
-    kept = spread(queries, opened, len(full) * len(layers) + len(names), room)
+    numbers = by_layer * len(layers) + len(names)
+    kept = spread(queries, opened, numbers, room)
     page = result.sel(query=kept, layer=layers)
     if not traced:
         return page
     paths = [query for query in traced if query in kept]
-    return page.sel(
-        traced=[
-            query for query in spread(paths, opened, each, of_ways) if query in paths
-        ]
-    )
+    drawn = spread(paths, opened, numbers_of_a_token, room_of_ways)
+    return page.sel(traced=[query for query in drawn if query in paths])
 
 
 def _by_query(page: xr.Dataset, *names: str) -> list[list[Any] | None] | None:
     """What some variables have for each query, or None where the last was not measured; None without all of them."""
     if not {*names} <= {*page.variables}:
         return None
-    last = page[names[-1]]
-    known = (
-        last.notnull().all([dim for dim in last.dims if dim != "query"]).values.tolist()
-    )
-    each = zip(*(page[name].values.tolist() for name in names), strict=True)
-    return [
-        [*values] if there else None for values, there in zip(each, known, strict=True)
-    ]
+    found: list[list[Any] | None] = []
+    for query in page["query"]:
+        row = page.sel(query=query)
+        found.append([row[name].values.tolist() for name in names])
+        if row[names[-1]].isnull().any():
+            found[-1] = None
+    return found
 
 
 def call_of(facts: dict[str, Any], **changed: Any) -> str:
@@ -174,44 +185,40 @@ def call_of(facts: dict[str, Any], **changed: Any) -> str:
     The page puts a number in place of the query 'QUERY'.
     """
     call = dict(facts["call"])
-    function, prompt = call.pop("function"), call.pop("prompt")
-    if (
-        changed and function != "squash_map"
-    ):  # a profile measures other things beside the map
-        function, call = (
-            "squash_map",
-            {name: call.get(name) for name in ("norm", "method", "n_probes", "spans")},
-        )
-    options = "".join(
-        f", {name}={value!r}"
-        for name, value in (call | changed).items()
-        if value is not None
-    )
-    return f"sl.{function}(model, {prompt!r}{options})"
+    function = call.pop("function")
+    prompt = call.pop("prompt")
+    if changed and function != "squash_map":
+        # A profile measures other things beside the map.
+        function = "squash_map"
+        options = ("norm", "method", "n_probes", "spans")
+        call = {name: call[name] for name in options if name in call}
+    texts = [f"sl.{function}(model, {prompt!r}"]
+    for name, value in (call | changed).items():
+        if value is not None:
+            texts.append(f"{name}={value!r}")
+    return f"{', '.join(texts)})"
 
 
 def load_of(facts: dict[str, Any], source: str) -> str:
     """The call that loads the model of a result from its source, with all options but the device."""
-    dtype = facts.get("dtype", "float32")
-    stated = {
-        "dtype": None if dtype == "float32" else dtype,
-        "revision": facts.get("revision"),
-        "verify": False if facts.get("proof") == "unverified" else None,
-    }
-    options = (
-        f"{name}={value!r}" for name, value in stated.items() if value is not None
-    )
-    return f"sl.load({', '.join([repr(source), *options])})"
+    texts = [repr(source)]
+    if facts.get("dtype", "float32") != "float32":
+        texts.append(f"dtype={facts['dtype']!r}")
+    if facts.get("revision") is not None:
+        texts.append(f"revision={facts['revision']!r}")
+    if facts.get("proof") == "unverified":
+        texts.append("verify=False")
+    return f"sl.load({', '.join(texts)})"
 
 
 def code_of(facts: dict[str, Any]) -> str:
     """The lines that make this map again, and the hooks that they leave out."""
-    note = "".join(
-        f"# measured under: {hook!r}\n" for hook in facts.get("ambient_hooks", [])
-    )
     made = call_of(facts)
-    made = made if made.startswith("sl.squash_map(") else f"sl.squash_map({made})"
-    return f'import squashlens as sl\n\nmodel = {load_of(facts, facts["model"])}\n{note}{made}.save("map.html")\n'
+    if not made.startswith("sl.squash_map("):
+        made = f"sl.squash_map({made})"
+    lines = ["import squashlens as sl", "", f"model = {load_of(facts, facts['model'])}"]
+    lines += [f"# measured under: {hook!r}" for hook in facts.get("ambient_hooks", [])]
+    return "\n".join([*lines, f'{made}.save("map.html")', ""])
 
 
 def text_of(value: Any) -> str:
@@ -221,86 +228,72 @@ def text_of(value: Any) -> str:
 
 
 def _quantity(
-    page: xr.Dataset, name: str, blob: Blob, facts: dict[str, Any]
+    page: xr.Dataset, name: str, blob: Numbers, facts: dict[str, Any]
 ) -> dict[str, Any]:
     """One quantity: how it is shown, and where the numbers of each query are; -1 if they were not measured."""
-    rows = [
-        row[..., : query + 1]
-        for query, row in zip(page["query"].values, page[name].values, strict=True)
-    ]
+    values = page[name]
+    starts = []
+    for query in page["query"].values:
+        row = values.sel(query=query).values[..., : query + 1]
+        starts.append(blob.add(row) if np.isfinite(row).any() else -1)
     label, about = SHOWN[name]
     return {
         "name": name,
         "label": label,
         "about": about,
-        "unit": str(page[name].attrs["units"]),
-        "by_layer": "layer" in page[name].dims,
+        "unit": values.attrs["units"],
+        "by_layer": "layer" in values.dims,
         "norm": facts["call"].get("norm") if name == "jacobian" else None,
-        "starts": [_add(blob, row) if np.isfinite(row).any() else -1 for row in rows],
-        "measured": str(page[name].attrs["long_name"]),
+        "starts": starts,
+        "measured": values.attrs["long_name"],
     }
 
 
-def _traces(result: xr.Dataset, blob: Blob) -> dict[str, Any]:
+def _traces(result: xr.Dataset, blob: Numbers) -> dict[str, Any]:
     """Strongest paths, ways and the heads' attention, by query."""
-    each = []
+    queries = []
     for query in result["traced"].values.tolist():
         trace = result.sel(traced=query)
-        paths = [
-            {
-                "positions": path["path_position"].values.tolist(),
-                "heads": path["path_head"].values.tolist(),
-                **{name: _number(path[f"path_{name}"].values) for name in PATH},
-            }
-            for path in (trace.isel(path=k) for k in range(trace.sizes["path"]))
-            if np.isfinite(path["path_weight"])
-        ]
-        ways = {
-            name: _add(blob, trace[f"way_{name}"].values[:, : query + 1])
-            for name in WAY
-        }
-        attention = _add(blob, trace["head_attention"].values[..., : query + 1])
-        each.append(
-            {
-                "query": query,
-                "paths": paths,
-                "sink": float(trace["path_sink"]),
-                "attention": attention,
-            }
-            | ways
-        )
+        known = trace.isel(path=np.isfinite(trace["path_weight"].values))
+        paths = []
+        for rank in range(known.sizes["path"]):
+            path = known.isel(path=rank)
+            shown = {name: _number(path[f"path_{name}"].values) for name in PATH}
+            shown["positions"] = path["path_position"].values.tolist()
+            shown["heads"] = path["path_head"].values.tolist()
+            paths.append(shown)
+        ways = trace.isel(position=slice(0, query + 1))
+        drawn = {"query": query, "paths": paths, "sink": float(trace["path_sink"])}
+        for name in WAY:
+            drawn[name] = blob.add(ways[f"way_{name}"])
+        drawn["attention"] = blob.add(ways["head_attention"])
+        queries.append(drawn)
     sizes = result.sizes
     return {
         "ranks": sizes["rank"],
         "blocks": sizes["block"],
         "heads": sizes["head"],
-        "queries": each,
+        "queries": queries,
     }
 
 
-def _distance(result: xr.Dataset, blob: Blob) -> dict[str, Any]:
+def _distance(result: xr.Dataset, blob: Numbers) -> dict[str, Any]:
     """Mean influence by distance, for each quantity that was measured for all queries."""
-    series = [
-        {
-            "name": name,
-            "label": label,
-            "start": _add(blob, mean_by_distance(result[name])),
-        }
-        for name, label in SERIES.items()
-        if name in result and result[name].notnull().all()
-    ]
+    series = []
+    for name, label in SERIES.items():
+        if name in result and result[name].notnull().all():
+            start = blob.add(mean_by_distance(result[name]))
+            series.append({"name": name, "label": label, "start": start})
     return {"length": result.sizes["position"], "series": series}
 
 
 def _collapse(result: xr.Dataset) -> dict[str, Any]:
     """The distance of v and v* at every layer, with its noise floor and the size of v."""
-    names = ("collapse_distance", "collapse_noise", "last_token_rms")
-    held = {
-        name: [_number(value) for value in result[name].values]
-        for name in names
-        if name in result
-    }
-    return {"layers": [int(layer) for layer in result["layer"].values], **held}
+    shown = {"layers": result["layer"].values.tolist()}
+    for name in ("collapse_distance", "collapse_noise", "last_token_rms"):
+        if name in result:
+            shown[name] = list(map(_number, result[name].values))
+    return shown
 
 
 def _number(value: Any) -> float | None:
@@ -309,43 +302,27 @@ def _number(value: Any) -> float | None:
 
 def _notes(result: xr.Dataset, page: xr.Dataset) -> list[str]:
     """What is missing, in sentences."""
-    notes, queries = list[str](), result.sizes["query"]
-    if queries < (n := result.sizes["position"]):
-        notes.append(f"Measured: {queries:,} of {n:,} queries.")
-    for name, text in {
-        "jacobian": "Jacobian",
-        "log_odds_change": "Knockout",
-        "way_share": "Strongest paths",
-    }.items():
+    notes = []
+    queries = result.sizes["query"]
+    if queries < result.sizes["position"]:
+        notes.append(f"Measured: {queries:,} of {result.sizes['position']:,} queries.")
+    for name, text in MEASURED.items():
         if name not in result:
             notes.append(f"{text}: not measured.")
             continue
         dim, *others = result[name].dims
-        known = result[dim].values[result[name].notnull().any(others)].tolist()
+        known = result[dim][result[name].notnull().any(others)].values
         if len(known) < queries:
-            which = (
-                f"{len(known)} queries"
-                if len(known) > 8
-                else f"query {', '.join(map(str, known))}"
-            )
+            which = f"{len(known)} queries"
+            if len(known) <= 8:
+                which = f"query {', '.join(map(str, known))}"
             notes.append(f"{text}: measured for {which} only.")
-    for dim, text in {
-        "query": "queries",
-        "layer": "layers",
-        "traced": "queries with paths",
-    }.items():
-        whole, part = result.sizes.get(dim, 0), page.sizes.get(dim, 0)
+    kinds = {"query": "queries", "layer": "layers", "traced": "queries with paths"}
+    for dim, text in kinds.items():
+        part = page.sizes.get(dim, 0)
+        whole = result.sizes.get(dim, 0)
         if part < whole:
             notes.append(
                 f"{part:,} of {whole:,} {text} fit into this page of 6 MB; the result has all of them."
             )
     return notes
-
-
-def fact_text(value: Any) -> str:
-    """A fact of a provenance as text."""
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {fact_text(part)}" for key, part in value.items())
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return ", ".join(map(fact_text, value)) or "none"
-    return "none" if value is None else str(value)

@@ -1,225 +1,187 @@
 """Through which tokens and heads influence reaches a query: the strongest paths, and the ways of each cell."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
 from squashlens.measure.squashing.walks import strongest, top_down, without, written_out
-from squashlens.model.anatomy import n_blocks, pattern_site
+from squashlens.model.anatomy import pattern_site
 from squashlens.model.memory import require_room
-from squashlens.records.labels import Variable
+from squashlens.records.labels import Variable, arrays_of
+from squashlens.run.forward import forward
 from squashlens.run.run import Run
 from squashlens.theory.spread import first_has_nearly_all, first_share
 
-PATHS, RANKS = 5, 3  # strongest paths of a query, and most important ways of a cell
+PATHS = 5  # strongest paths of a query
+RANKS = 3  # most important ways of a cell
 LONGEST = 1024  # tokens of a prompt whose patterns are kept whole
 STAYS = -1  # in place of a head: through the residual connection
+BY_PATH = ("traced", "path")
+BY_CELL = ("traced", "block", "position", "rank")
 
 
-class Traces:
-    """Paths into the queries `traced`, the ways of each cell, and the heads' attention, from one pass that is watched.
+def traces_of(run: Run, traced: Sequence[int], bounds: xr.DataArray) -> xr.Dataset:
+    """Paths into the queries `traced`, the ways of each cell, and the heads' attention.
 
-    The path that stays at the query is left out. Where nearly all paths start at the first token, as with an attention
-    sink or in a deep model, these are left out too, and their share is kept. Shares are of the paths that remain.
+    `bounds` are their path bounds (query, layer, position). The path that stays at the query is left out. Where nearly
+    all paths start at the first token, as with an attention sink or in a deep model, these are left out too, and their
+    share is kept. Shares are of the paths that remain.
 
     The path bound obeys ``B⁽ℓ⁾_i = Σ_j 2 (α_ji + δ_ji) B⁽ℓ⁺¹⁾_j``, so that the terms divided by the sum are shares of
     the ways from cell (ℓ, i): one for each later token j that reads it, and one for its residual connection.
 
     A head moves attention times the norm of the value; attention alone in models without a hook point on values.
     """
+    n = run.positions
+    require_room(
+        run.n_blocks * n * n * 8,
+        torch.device("cpu"),
+        "The attention patterns",
+        "Use a shorter prompt.",
+    )
+    attention = HeadsOf(run, traced)
+    above = torch.from_numpy(np.ascontiguousarray(bounds))
+    variables = attention.variables() | _ways(attention, above)
+    variables |= _paths(attention, above)
+    coords = {"traced": list(traced), "path": range(PATHS), "rank": range(RANKS)}
+    return xr.Dataset(arrays_of(variables), coords)
 
-    def __init__(
-        self,
-        session: Run,
-        traced: Sequence[int],
-        bounds: Float[np.ndarray, "query layer position"],
-    ) -> None:
-        top, n = n_blocks(session.model), session.positions
-        require_room(
-            top * n * n * 8,
-            torch.device("cpu"),
-            "The attention patterns",
-            "Use a shorter prompt.",
-        )
-        shape = (len(traced), top, n, RANKS)
-        self.session, self.traced = session, [*traced]
-        self.above = torch.from_numpy(np.ascontiguousarray(bounds))
-        self.share = torch.full(shape, torch.nan, dtype=torch.float64)
-        self.position, self.head = (
-            torch.full(shape, -1, dtype=torch.int64) for _ in range(2)
-        )
-        self.sizes = dict[int, Tensor]()  # by block: norms of values
-        self.means = dict[int, Tensor]()  # … the pattern over heads
-        self.largest = dict[
-            int, Tensor
-        ]()  # … the head that moves most, for each query and key
-        self.attention = dict[
-            int, Tensor
-        ]()  # … the heads' attention of the traced queries
 
-    def watched(self) -> list[tuple[str, Callable[[Tensor], None]]]:
-        """The hook points of patterns and values of all blocks, and what reads them."""
-        blocks, hooks = range(self.share.shape[1]), self.session.model.hook_dict
-        named = [
-            (f"blocks.{block}.attn.hook_v", partial(self._values, block))
-            for block in blocks
-        ]
-        named = [(name, look) for name, look in named if name in hooks]
-        return named + [
-            (pattern_site(block), partial(self._take, block)) for block in blocks
-        ]
+class HeadsOf:
+    """The attention of one pass, by block: the mean over heads, the head that moves most, and that of some queries."""
 
-    def _values(
+    def __init__(self, run: Run, traced: Sequence[int]) -> None:
+        self.run = run
+        self.traced = list(traced)
+        self.mean: dict[int, Float[Tensor, "query key"]] = {}
+        self.largest: dict[int, Float[Tensor, "query key"]] = {}
+        self.of_traced: dict[int, Float[Tensor, "traced head key"]] = {}
+        self._sizes: dict[int, Float[Tensor, "group position"]] = {}
+        watch: list[Any] = []
+        for block in range(run.n_blocks):
+            values = f"blocks.{block}.attn.hook_v"
+            if values in run.model.hook_dict:
+                watch.append((values, partial(self._see_values, block)))
+            watch.append((pattern_site(block), partial(self._see_pattern, block)))
+        forward(run, run.ids, watch)
+
+    def _see_values(
         self, block: int, values: Float[Tensor, "prompt position group d"]
     ) -> None:
         if values.ndim == 4:  # latent attention has others
-            self.sizes[block] = values[0].detach().float().norm(dim=-1).T.cpu()
+            self._sizes[block] = values[0].detach().float().norm(dim=-1).T.cpu()
 
-    def _take(
+    def _see_pattern(
         self, block: int, pattern: Float[Tensor, "prompt head query key"]
     ) -> None:
-        """Split the path bound of each cell below `block` by what it goes through."""
         heads = pattern[0].detach().float().cpu()
-        self.means[block], mean = heads.mean(dim=0), heads.double().mean(dim=0)
-        self.attention[block] = heads[:, self.traced].transpose(0, 1).clone()
-        sizes = self.sizes.get(block, torch.ones(1, heads.shape[-1]))
-        largest = (
-            heads * sizes.repeat_interleave(len(heads) // len(sizes), dim=0)[:, None]
-        ).argmax(dim=0)
-        self.largest[block] = largest.short()
-        for at, query in enumerate(self.traced):
-            seen = slice(0, query + 1)
-            reach = self.above[at, block + 1, seen]
-            attended = 2 * mean[seen, seen] * reach[:, None]
-            terms = torch.cat(
-                [attended, 2 * reach[None]]
-            )  # the last row: through the residual connection
-            shares = terms / terms.sum(dim=0)
-            best = shares.topk(min(RANKS, len(terms)), dim=0)
-            k, here = len(best.indices), torch.arange(query + 1)
-            stays = best.indices == query + 1
-            to = torch.where(stays, here, best.indices)
-            head = torch.where(stays, STAYS, largest[seen, seen][to, here])
-            for kept, values in (
-                (self.share, best.values),
-                (self.position, to),
-                (self.head, head),
-            ):
-                kept[at, block, seen, :k] = values.T.to(kept.dtype)
+        self.mean[block] = heads.double().mean(dim=0)
+        self.of_traced[block] = heads[:, self.traced].transpose(0, 1).clone()
+        moved = heads
+        if block in self._sizes:
+            sizes = self._sizes[block]
+            sizes = sizes.repeat_interleave(len(heads) // len(sizes), dim=0)
+            moved = heads * sizes[:, None]
+        self.largest[block] = moved.argmax(dim=0)
 
-    def variables(self) -> tuple[dict[str, Variable], dict[str, Any]]:
-        """The variables of a map and their coordinates, after the pass."""
-        (count, top), session = self.share.shape[:2], self.session
-        down = [self.means[block] for block in reversed(range(top))]
-        uniform = [
-            written_out(session, pattern)
-            for pattern in top_down(session, "uniform", 0, top)
-        ]
-        places = torch.full((count, PATHS, top + 1), -1, dtype=torch.int64)
-        weight, share, over_null = (
-            torch.full((count, PATHS), torch.nan, dtype=torch.float64) for _ in range(3)
-        )
-        sink = np.zeros(count)
-        for at, query in enumerate(self.traced):
-            seen = slice(0, query + 1)
-            starts = self.above[at, 0, seen].numpy()
-            sink[at] = first_share(starts) if first_has_nearly_all(starts) else 0.0
-            first = [0] if sink[at] else []
-            own = without([each[seen, seen] for each in down], first)
-            weights, paths, null = strongest(
-                own, [each[seen, seen] for each in uniform], query, PATHS + 1
-            )
-            others = (
-                (paths != query).any(dim=1).nonzero()[:PATHS, 0]
-            )  # without the path that stays at the query
-            k = len(others)
-            places[at, :k], weight[at, :k], over_null[at, :k] = (
-                paths[others],
-                weights[others],
-                (weights / null)[others],
-            )
-            share[at, :k] = (
-                weights[others] * 2.0**top / starts[len(first) : query].sum()
-            )
-        below, above = places[..., :-1], places[..., 1:]
-        moved = torch.stack(
-            [
-                self.largest[block][above[..., block], below[..., block]]
-                for block in range(top)
-            ],
-            dim=-1,
-        )
-        by_path, by_cell = ("traced", "path"), ("traced", "block", "position", "rank")
-        attention = torch.stack([self.attention[block] for block in range(top)], dim=1)
-        variables: dict[str, Variable] = {
-            "path_position": (
-                (*by_path, "layer"),
-                places,
-                "position of the path in each layer",
-                "position",
-            ),
-            "path_head": (
-                (*by_path, "block"),
-                torch.where(below == above, STAYS, moved),
-                "head that moves most where the path changes its token, else -1",
-                "1",
-            ),
-            "path_weight": (
-                by_path,
-                weight,
-                "product of attention and residual weights",
-                "1",
-            ),
-            "path_share": (
-                by_path,
-                share,
-                "share of the weight of all paths from these tokens",
-                "1",
-            ),
-            "path_over_null": (
-                by_path,
-                over_null,
-                "weight over that of the same path under uniform attention",
-                "1",
-            ),
-            "path_sink": (
-                ("traced",),
-                sink,
-                "share of the paths from the first token, which were left out",
-                "1",
-            ),
-            "way_share": (
-                by_cell,
-                self.share,
-                "share of the cell's paths that take this way",
-                "1",
-            ),
-            "way_position": (
-                by_cell,
-                self.position,
-                "token that the way leads to",
-                "position",
-            ),
-            "way_head": (
-                by_cell,
-                self.head,
-                "head that moves most on the way, or -1 for the residual",
-                "1",
-            ),
-            "head_attention": (
-                ("traced", "block", "head", "position"),
-                attention,
-                "attention of a head",
-                "1",
-            ),
-        }
-        return variables, {
-            "traced": np.array(self.traced),
-            "path": np.arange(PATHS),
-            "rank": np.arange(RANKS),
-        }
+    def variables(self) -> dict[str, Variable]:
+        blocks = [self.of_traced[block] for block in range(self.run.n_blocks)]
+        over = ("traced", "block", "head", "position")
+        stacked = torch.stack(blocks, dim=1)
+        return {"head_attention": (over, stacked, "attention of a head", "1")}
+
+
+def _ways(
+    attention: HeadsOf, above: Float[Tensor, "traced layer position"]
+) -> dict[str, Variable]:
+    """The most important ways of each cell: their shares of its paths, and where they lead through which head."""
+    run = attention.run
+    shape = (len(attention.traced), run.n_blocks, run.positions, RANKS)
+    share = torch.full(shape, torch.nan, dtype=torch.float64)
+    position = torch.full(shape, -1)
+    head = torch.full(shape, -1)
+    for row, query in enumerate(attention.traced):
+        seen = slice(0, query + 1)
+        cells = torch.arange(query + 1)
+        for block in range(run.n_blocks):
+            mean = attention.mean[block][seen, seen]
+            reach = above[row, block + 1, seen]
+            attended = 2 * mean * reach[:, None]
+            # The last row: through the residual connection.
+            terms = torch.cat([attended, 2 * reach[None]])
+            best = (terms / terms.sum(dim=0)).topk(min(RANKS, len(terms)), dim=0)
+            stays = best.indices == query + 1
+            to = torch.where(stays, cells, best.indices)
+            moving = attention.largest[block][to, cells]
+            k = len(to)
+            share[row, block, seen, :k] = best.values.T
+            position[row, block, seen, :k] = to.T
+            head[row, block, seen, :k] = torch.where(stays, STAYS, moving).T
+    shares = "share of the cell's paths that take this way"
+    heads = "head that moves most on the way, or -1 for the residual"
+    return {
+        "way_share": (BY_CELL, share, shares, "1"),
+        "way_position": (BY_CELL, position, "token that the way leads to", "position"),
+        "way_head": (BY_CELL, head, heads, "1"),
+    }
+
+
+def _paths(
+    attention: HeadsOf, above: Float[Tensor, "traced layer position"]
+) -> dict[str, Variable]:
+    """The strongest paths into each query, without the one that stays there."""
+    run = attention.run
+    top = run.n_blocks
+    down = [attention.mean[block].float() for block in reversed(range(top))]
+    uniform = [
+        written_out(run, pattern) for pattern in top_down(run, "uniform", 0, top)
+    ]
+    shape = (len(attention.traced), PATHS)
+    places = torch.full((*shape, top + 1), -1)
+    heads = torch.full((*shape, top), STAYS)
+    weight = torch.full(shape, torch.nan, dtype=torch.float64)
+    share = weight.clone()
+    over_null = weight.clone()
+    sink = np.zeros(len(attention.traced))
+    for row, query in enumerate(attention.traced):
+        seen = slice(0, query + 1)
+        starts = above[row, 0, seen].numpy()
+        avoided = []
+        if first_has_nearly_all(starts):
+            sink[row] = first_share(starts)
+            avoided = [0]
+        kept = without([pattern[seen, seen] for pattern in down], avoided)
+        null = [pattern[seen, seen] for pattern in uniform]
+        weights, paths, null_weights = strongest(kept, null, query, PATHS + 1)
+        others = (paths != query).any(dim=1).nonzero()[:PATHS, 0]
+        k = len(others)
+        places[row, :k] = paths[others]
+        weight[row, :k] = weights[others]
+        over_null[row, :k] = (weights / null_weights)[others]
+        total = starts[len(avoided) : query].sum()
+        share[row, :k] = weights[others] * 2.0**top / total
+        for block in range(top):
+            start = paths[others, block]
+            to = paths[others, block + 1]
+            moving = attention.largest[block][to, start]
+            heads[row, :k, block] = torch.where(to == start, STAYS, moving)
+    at = "position of the path in each layer"
+    moves = "head that moves most where the path changes its token, else -1"
+    product = "product of attention and residual weights"
+    shares = "share of the weight of all paths from these tokens"
+    null = "weight over that of the same path under uniform attention"
+    sinks = "share of the paths from the first token, which were left out"
+    return {
+        "path_position": ((*BY_PATH, "layer"), places, at, "position"),
+        "path_head": ((*BY_PATH, "block"), heads, moves, "1"),
+        "path_weight": (BY_PATH, weight, product, "1"),
+        "path_share": (BY_PATH, share, shares, "1"),
+        "path_over_null": (BY_PATH, over_null, null, "1"),
+        "path_sink": (("traced",), sink, sinks, "1"),
+    }

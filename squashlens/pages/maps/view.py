@@ -29,28 +29,31 @@ NO_PROGRAM = "This map is drawn by a program in the page. Allow scripts, or open
 
 def program() -> str:
     """The ES module, as it is in the package."""
-    return files("squashlens.pages.maps").joinpath("map.js").read_text(encoding="utf-8")
+    return _file("map.js")
 
 
 def styles() -> str:
     """The style sheet."""
-    return (
-        files("squashlens.pages.maps").joinpath("map.css").read_text(encoding="utf-8")
-    )
+    return _file("map.css")
+
+
+def _file(name: str) -> str:
+    return files("squashlens.pages.maps").joinpath(name).read_text(encoding="utf-8")
 
 
 def section(*maps: dict[str, Any], theme: str = "auto", level: int = 2) -> str:
     """One map or several as a part of a page, with a heading of this level: data, styles and program."""
-    each = (
+    each = [
         f'<div class="sl-map" data-theme="{theme}" data-level="{level}"><noscript>{NO_PROGRAM}</noscript>'
         f'<script type="application/json">{text_of(data)}</script></div>\n'
         for data in maps
-    )
+    ]
     return f'{"".join(each)}<style>{styles()}</style>\n<script type="module">{program()}</script>'
 
 
 def _digest(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}"
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
 
 
 Measure = Callable[[xr.Dataset, int, Callable[[float], None]], xr.Dataset]
@@ -66,7 +69,9 @@ class Worker:
     def __init__(
         self, widget: Any, measure: Measure, data_of: Callable[..., dict[str, Any]]
     ) -> None:
-        self.widget, self.measure, self.data_of = widget, measure, data_of
+        self.widget = widget
+        self.measure = measure
+        self.data_of = data_of
         self.thread: threading.Thread | None = None
         self.stop = threading.Event()
 

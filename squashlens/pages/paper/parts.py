@@ -22,10 +22,9 @@ NUMBERS = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 PATHS = 25  # how many single paths are drawn
 REPLAYED = 8  # lengths at which D is measured again for the noise floor
 TEMPERATURE = 1.0  # of the sampled answers
-GROWING, DRAWS = (
-    np.geomspace(10, 100_000, 30).round().astype(int).tolist(),
-    5,
-)  # figures 8 and 9: tokens, random draws
+# Figures 8 and 9: tokens, and random draws.
+GROWING = np.geomspace(10, 100_000, 30).round().astype(int).tolist()
+DRAWS = 5
 
 COPYING = ("copy_last", "copy_first", "copy_last_hint", "copy_first_hint")
 COPYING += ("copy_last_alternating", "copy_first_alternating")
@@ -68,21 +67,30 @@ class Part:
 
 def parts_of(number: int, model: Bridge, chosen: Settings) -> list[Part]:
     """The parts of a figure of the paper, for a model."""
-    if number == 2:
-        return [
-            _answers(model, name, chosen, 1, "answer_only")
-            for name in COPYING
-            if _task(model, name)
-        ]
-    if number in (3, 4, 6, 7):
-        temperature, mode = TEMPERATURE if number > 5 else 0.0, chosen.prompting.mode
-        return [
-            _answers(model, name, chosen, chosen.seeds, mode, temperature)
-            for name in COUNTING
-        ]
-    return {1: _first, 5: _collapse, 8: _convergence, 9: _variation}[number](
-        model, chosen
-    )
+    match number:
+        case 1:
+            return _first(model, chosen)
+        case 2:
+            form = replace(chosen.prompting, mode="answer_only")
+            chosen = replace(chosen, seeds=1, prompting=form)
+            known = [_task(model, name) for name in COPYING]
+            return [
+                _answers(model, name, task, chosen)
+                for name, task in zip(COPYING, known, strict=True)
+                if task is not None
+            ]
+        case 5:
+            return [_collapse(model, chosen.n, letter) for letter in "abcd"]
+        case 8:
+            return _convergence()
+        case 9:
+            return [_variation()]
+        case _:
+            temperature = TEMPERATURE if number in (6, 7) else 0.0
+            return [
+                _answers(model, name, _task(model, name), chosen, temperature)
+                for name in COUNTING
+            ]
 
 
 def _first(model: Bridge, chosen: Settings) -> list[Part]:
@@ -92,19 +100,16 @@ def _first(model: Bridge, chosen: Settings) -> list[Part]:
     from squashlens.measure.squashing.walks import strongest_paths
 
     def ones_and_zero(_: Path) -> xr.Dataset:
-        zero = prompts.one_token(model, "0")
-        return collapse(
-            model,
-            prompts.repeated(model, "1", chosen.n, suffix=[zero]),
-            scale="relative",
-        )
+        suffix = [prompts.one_token(model, "0")]
+        ones = prompts.repeated(model, "1", chosen.n, suffix=suffix)
+        return collapse(model, ones, scale="relative")
 
     def strongest(name: str, **options: Any) -> Part:
-        return Part(
-            f"strongest_paths_{name}",
-            {"prompt": chosen.prompt, "k": PATHS},
-            lambda _: strongest_paths(model, chosen.prompt, k=PATHS, **options),
-        )
+        def measure(_: Path) -> xr.Dataset:
+            return strongest_paths(model, chosen.prompt, k=PATHS, **options)
+
+        about = {"prompt": chosen.prompt, "k": PATHS}
+        return Part(f"strongest_paths_{name}", about, measure)
 
     return [
         Part("ones_and_zero", {"n": chosen.n}, ones_and_zero),
@@ -114,102 +119,71 @@ def _first(model: Bridge, chosen: Settings) -> list[Part]:
     ]
 
 
-def _task(model: Bridge, name: str) -> Task | None:
+def _task(model: Bridge, name: str) -> Any:
     """The task in words that the model knows; None if there is no such task."""
-    taught = zoo.trained_length(model_name(model)) is not None
-    known = TAUGHT.get(name) if taught else name
-    return tasks.find(known) if known else None
+    if zoo.trained_length(model_name(model)) is None:
+        return tasks.find(name)
+    return tasks.find(TAUGHT[name]) if name in TAUGHT else None
 
 
 def _answers(
-    model: Bridge,
-    name: str,
-    chosen: Settings,
-    seeds: int,
-    mode: Any,
-    temperature: float = 0.0,
+    model: Bridge, name: str, task: Task, chosen: Settings, temperature: float = 0.0
 ) -> Part:
     """The answers to a task. Without anything random, one answer at each length is all that there is."""
     from squashlens.measure.answers.evaluate import evaluate
 
-    task: Any = _task(model, name)
-    form = replace(chosen.prompting, mode=mode)
-    lengths, draws = list(chosen.lengths), seeds if task.random or temperature else 1
-    about = {
-        "task": task.name,
-        "lengths": lengths,
-        "seeds": draws,
-        **vars(form),
-        "mode": several(mode),
+    form = vars(chosen.prompting)
+    asked: dict[str, Any] = {
+        "lengths": list(chosen.lengths),
+        "seeds": chosen.seeds if task.random or temperature else 1,
         "temperature": temperature,
+        **form,
     }
 
     def measure(journal: Path) -> xr.Dataset:
-        return evaluate(
-            model,
-            task,
-            lengths=lengths,
-            seeds=draws,
-            **vars(form),
-            temperature=temperature,
-            resume=journal,
-        )
+        return evaluate(model, task, **asked, resume=journal)
 
+    about = {"task": task.name} | asked | {"mode": several(form["mode"])}
     return Part(f"{name}_sampled" if temperature else name, about, measure)
 
 
-def _collapse(model: Bridge, chosen: Settings) -> list[Part]:
-    """The four panels of figure 5, with baselines."""
+def _collapse(model: Bridge, n: int, letter: str) -> Part:
+    """A panel of figure 5, with baselines."""
     from squashlens.measure.collapse.distance import collapse
 
-    def measure(letter: str) -> Callable[[Path], xr.Dataset]:
-        def panel(_: Path) -> xr.Dataset:
-            sequence = prompts.figure5(model, chosen.n)[letter]
-            return collapse(
-                model,
-                sequence,
-                by_head="value",
-                baselines=("contrast", "unrelated"),
-                noise_lengths=REPLAYED,
-            )
-
-        return panel
-
-    return [
-        Part(
-            f"collapse_{letter}",
-            {"n": chosen.n, "sequences": "prompts.figure5"},
-            measure(letter),
+    def measure(_: Path) -> xr.Dataset:
+        return collapse(
+            model,
+            prompts.figure5(model, n)[letter],
+            by_head="value",
+            baselines=("contrast", "unrelated"),
+            noise_lengths=REPLAYED,
         )
-        for letter in "abcd"
-    ]
+
+    about = {"n": n, "sequences": "prompts.figure5"}
+    return Part(f"collapse_{letter}", about, measure)
 
 
-def _convergence(_: Bridge, chosen: Settings) -> list[Part]:
+def _convergence() -> list[Part]:
     """Random attention layers: both readings of the paper's, and one without positions. No model is involved."""
     from squashlens.synthetic import PAPER, Stack, convergence
 
-    stacks = {"no_positions": Stack(projections="direct")} | PAPER
+    def part(name: str, stack: Stack) -> Part:
+        def measure(_: Path) -> xr.Dataset:
+            return convergence(stack, GROWING, seeds=DRAWS)
 
-    def measure(stack: Stack) -> Callable[[Path], xr.Dataset]:
-        return lambda _: convergence(stack, GROWING, seeds=DRAWS)
+        about = {"lengths": GROWING, "seeds": DRAWS}
+        return Part(f"stack_{name}", about, measure, of_model=False)
 
-    about = {"lengths": GROWING, "seeds": DRAWS}
-    return [
-        Part(f"stack_{name}", about, measure(one), of_model=False)
-        for name, one in stacks.items()
-    ]
+    plain = part("no_positions", Stack(projections="direct"))
+    return [plain, *(part(name, stack) for name, stack in PAPER.items())]
 
 
-def _variation(_: Bridge, __: Settings) -> list[Part]:
+def _variation() -> Part:
     from squashlens.synthetic import softmax_total_variation
 
+    def measure(_: Path) -> xr.Dataset:
+        return softmax_total_variation(GROWING, seeds=DRAWS)
+
     about = {"lengths": GROWING, "seeds": DRAWS}
-    return [
-        Part(
-            "total_variation",
-            about,
-            lambda _: softmax_total_variation(GROWING, seeds=DRAWS),
-            of_model=False,
-        )
-    ]
+    return Part("total_variation", about, measure, of_model=False)

@@ -14,7 +14,7 @@ import xarray as xr
 from squashlens import figures, zoo
 from squashlens.measure.answers.frequencies import answer_frequencies
 from squashlens.pages.collapse_sentences import collapses
-from squashlens.pages.markup import template
+from squashlens.pages.page import template
 from squashlens.pages.paper.parts import COPYING
 from squashlens.records import sentences
 from squashlens.records.provenance import models_of, provenance
@@ -30,7 +30,17 @@ STACKS = {
     "stack_queries_keys": "sines on queries and keys",
     "stack_inputs": "sines on the inputs",
 }
-PANELS = {"copy": "(a)", "copy_hint": "(b)", "copy_alternating": "(c)"}
+COPIED = {
+    "": "(a) 1…10 and 01…1",
+    "_hint": "(b) with a hint",
+    "_alternating": "(c) alternating",
+}
+COLLAPSED = {
+    "collapse_a": "(a) count ones",
+    "collapse_b": "(b) count ones among digits",
+    "collapse_c": "(c) copy ones",
+    "collapse_d": "(d) copy ones with commas",
+}
 COUNTED = {
     "sum": "(i) sum",
     "count_ones": "(ii) ones",
@@ -40,56 +50,47 @@ COUNTED = {
 
 def caption_of(number: int, found: Found) -> str:
     """The caption of a figure, for its results by the names of their parts."""
-    given: dict[str, Any] = {
-        "number": number,
-        "found": found,
-        "stacks": STACKS,
-        "copying": len(COPYING),
-        "provenance": provenance,
-        "models_of": models_of,
-        "escape": escape,
-        "shortened": _shorten,
-        "g": sentences.number,
-        "percent": lambda share: sentences.percent(float(share)),
-        "collapses": collapses,
-        "exponent": _exponent,
-        "start_at_the_first": start_at_the_first,
-    }
+    results = list(found.values())
+    contents: dict[str, Any] = {}
     if number < 8:
-        given["trained"] = zoo.trained_length(
-            str(provenance(next(iter(found.values())))["model"])
-        )
+        model = str(provenance(results[0])["model"])
+        contents["trained"] = zoo.trained_length(model)
     if number in (2, 3, 4, 6, 7):
-        given["unread"] = np.mean(
-            [one["unread"].sum("why").mean() for one in found.values()]
-        )
-        asked = dict.fromkeys(
-            _shorten(str(provenance(one)["task"]["template"])) for one in found.values()
-        )
-        given["questions"] = list(asked)
-        given["unable"] = [
-            name for name, one in found.items() if bool((one["able"] != "yes").any())
-        ]
-        given["seeds"] = [one.sizes["seed"] for one in found.values()]
+        unread = [result["unread"].sum("why").mean() for result in results]
+        asked = [_shorten(provenance(result)["task"]["template"]) for result in results]
+        unable = [name for name in found if (found[name]["able"] != "yes").any()]
+        contents |= {
+            "unread": np.mean(unread),
+            "questions": list(dict.fromkeys(asked)),
+            "unable": unable,
+            "seeds": [result.sizes["seed"] for result in results],
+        }
     if number == 5:
-        given["floor"] = max(
-            float(one["noise_floor"].isel(layer=-1).max()) for one in found.values()
-        )
-    return " ".join(template("paper/captions.jinja").render(given).split())
-
-
-def role(name: str) -> str:
-    """The name of a part, without what says that its answers are sampled."""
-    return name.removesuffix("_sampled")
-
-
-def _exponent(one: xr.Dataset, name: str) -> str:
-    mean, low, high = (
-        f"{float(one[f'{name}_{edge}']):.3f}" for edge in ("mean", "low", "high")
+        floors = [result["noise_floor"].isel(layer=-1).max() for result in results]
+        contents["floor"] = max(floors)
+    text = template("paper/captions.jinja").render(
+        contents,
+        number=number,
+        found=found,
+        stacks=STACKS,
+        copying=len(COPYING),
+        provenance=provenance,
+        models_of=models_of,
+        escape=escape,
+        shortened=_shorten,
+        g=sentences.number,
+        percent=sentences.percent,
+        collapses=collapses,
+        exponent=_exponent,
+        start_at_the_first=start_at_the_first,
     )
-    return f"{mean} (95 % interval {low} to {high})".replace("-", "−").replace(
-        "−0.000", "0.000"
-    )
+    return " ".join(text.split())
+
+
+def _exponent(found: xr.Dataset, name: str) -> str:
+    ends = [found[f"{name}_{edge}"].item() for edge in ("mean", "low", "high")]
+    mean, low, high = (f"{end:z.3f}".replace("-", "−") for end in ends)
+    return f"{mean} (95 % interval {low} to {high})"
 
 
 def _shorten(text: str) -> str:
@@ -104,32 +105,36 @@ def width_of(number: int) -> Literal["column", "page"]:
 
 def draw_figure(number: int, found: Found) -> go.Figure:
     """A figure, without a title, because the caption says what it shows."""
-    draw = {
-        1: _first,
-        2: _copying,
-        3: _errors,
-        4: _frequencies,
-        5: _collapse,
-        6: _errors,
-        7: _frequencies,
-        8: lambda found: figures.synthetic_convergence(
-            {STACKS[name]: one for name, one in found.items()}
-        ),
-        9: lambda found: figures.synthetic_total_variation(found["total_variation"]),
-    }[number]
-    several = any(one.sizes.get("mode", 1) > 1 for one in found.values())
-    height = None if several else HEIGHTS.get(number)
-    return figures.styled(
-        draw(found), theme="paper", width=width_of(number), height=height, title=""
-    )
+    match number:
+        case 1:
+            figure = _first(found)
+        case 2:
+            figure = _copying(found)
+        case 3 | 6:
+            figure = figures.error_by_length(_counted(found))
+        case 4 | 7:
+            counted = _counted(data_of(number, found))
+            figure = figures.answer_frequencies(counted)
+        case 5:
+            figure = _collapse(found)
+        case 8:
+            stacks = {STACKS[name]: stack for name, stack in found.items()}
+            figure = figures.synthetic_convergence(stacks)
+        case _:
+            figure = figures.synthetic_total_variation(found["total_variation"])
+    height = HEIGHTS.get(number)
+    if any(result.sizes.get("mode", 1) > 1 for result in found.values()):
+        height = None
+    width = width_of(number)
+    return figures.styled(figure, theme="paper", width=width, height=height, title="")
 
 
 def data_of(number: int, found: Found) -> dict[str, xr.Dataset]:
     """The numbers that a figure shows, by the name of their table."""
     if number in (4, 7):
-        return {name: answer_frequencies(one) for name, one in found.items()}
+        return {name: answer_frequencies(result) for name, result in found.items()}
     if number == 5:
-        return {name: one.isel(layer=[-1]) for name, one in found.items()}
+        return {name: result.isel(layer=[-1]) for name, result in found.items()}
     return dict(found)
 
 
@@ -143,51 +148,31 @@ def _first(found: Found) -> go.Figure:
     paths = found["strongest_paths_model"]
     if start_at_the_first(paths) == paths.sizes["path"]:
         paths = found["strongest_paths_others"]
+    collapse = figures.collapse_heatmap(found["ones_and_zero"])
     parts = {
-        "(a) collapse, by layer and number of ones": figures.collapse_heatmap(
-            found["ones_and_zero"]
-        ),
+        "(a) collapse, by layer and number of ones": collapse,
         "(b) strongest paths": figures.strongest_paths(paths),
     }
     return figures.panels(parts, columns=1)
 
 
 def _copying(found: Found) -> go.Figure:
-    parts: dict[str, Any] = {}
-    texts = {
-        "copy": "1…10 and 01…1",
-        "copy_hint": "with a hint",
-        "copy_alternating": "alternating",
-    }
-    for name, panel in PANELS.items():
-        tail = name.removeprefix("copy")
-        ends = {
-            f"{end} digit": found.get(f"copy_{end}{tail}") for end in ("last", "first")
-        }
-        if all(one is not None for one in ends.values()):
-            parts[f"{panel} {texts[name]}"] = figures.accuracy_by_length(ends)  # pyright: ignore[reportArgumentType]
+    parts = {}
+    for kind, title in COPIED.items():
+        last = found.get(f"copy_last{kind}")
+        first = found.get(f"copy_first{kind}")
+        if last is not None and first is not None:
+            ends: Any = {"last digit": last, "first digit": first}
+            parts[title] = figures.accuracy_by_length(ends)
     return figures.panels(parts)
 
 
-def _errors(found: Found) -> go.Figure:
-    return figures.error_by_length(
-        {COUNTED[role(name)]: one for name, one in found.items()}
-    )
-
-
-def _frequencies(found: Found) -> go.Figure:
-    return figures.answer_frequencies(
-        {COUNTED[role(name)]: answer_frequencies(one) for name, one in found.items()}
-    )
+def _counted(found: Found) -> Any:
+    """Results by the panel of the paper's figure."""
+    return {COUNTED[name.removesuffix("_sampled")]: found[name] for name in found}
 
 
 def _collapse(found: Found) -> go.Figure:
-    texts = {
-        "a": "count ones",
-        "b": "count ones among digits",
-        "c": "copy ones",
-        "d": "copy ones with commas",
-    }
-    named = {f"({name[-1]}) {texts[name[-1]]}": one for name, one in found.items()}
+    named: Any = {COLLAPSED[name]: result for name, result in found.items()}
     trained = zoo.trained_length(str(provenance(found["collapse_a"])["model"]))
-    return figures.collapse_curve(named, trained=trained)  # pyright: ignore[reportArgumentType]
+    return figures.collapse_curve(named, trained=trained)

@@ -7,6 +7,7 @@ error and is not changed. A file that cannot be read, or whose checksum does not
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +20,7 @@ from squashlens.bars import bar
 from squashlens.errors import InputError, OutputError, SquashlensError
 from squashlens.measure.registration import measurement
 from squashlens.model.text.tokens import tokenize, tokenizer_digest
-from squashlens.pages.maps.payload import fact_text
-from squashlens.pages.markup import template
+from squashlens.pages.page import Section, page_of
 from squashlens.pages.paper.parts import NUMBERS, Part, Settings, parts_of
 from squashlens.records.files import open as open_result
 from squashlens.records.files import save
@@ -37,7 +37,6 @@ from squashlens.theory.statistics.trends import FEWEST
 Number = Literal[1, 2, 3, 4, 5, 6, 7, 8, 9]
 Outcome = Path | SquashlensError
 LENGTHS = tuple(range(4, 97, 4))
-TEX, PAGE = "figures.tex", "README.md"
 STATED = "squashlens_paper"  # attribute of a result: what it depends on, as JSON
 
 
@@ -93,7 +92,7 @@ def paper(
     >>> model = sl.load("tiny-gemma")
     >>> files = sl.paper(model, out=tmp_path / "paper", figures=[9])
     >>> sorted(path.name for path in (tmp_path / "paper" / "data").iterdir())
-    ['fig9_total_variation.csv', 'total_variation.nc']
+    ['fig9.json', 'fig9_total_variation.csv', 'total_variation.nc']
     """
     wanted = sorted({*figures})
     form = Prompting(
@@ -105,36 +104,33 @@ def paper(
     )
     chosen = Settings(prompt, n, tuple(lengths), seeds, form)
     _check(model, wanted, chosen)
-    plan = {number: parts_of(number, model, chosen) for number in NUMBERS}
     folder = require_folder(out)
     kept = Kept(require_folder(folder / "data"), model)
-    for number, parts in plan.items():  # before anything is measured
-        for part in parts:
-            kept.find(part, any_settings=number not in wanted)
-    failed: dict[int, SquashlensError] = {}
+    plan = {number: parts_of(number, model, chosen) for number in wanted}
+    # Before anything is measured: an error for results of another model, or of other settings.
+    sections = kept.sections()
+    for part in chain.from_iterable(plan.values()):
+        kept.find(part)
+    outcomes: dict[int, Outcome] = {}
     ending = _ending()
     with bar(total=len(wanted), unit="figure") as shown:
-        for number in wanted:
+        for number, parts in plan.items():
             shown.set_description(f"figure {number}")
+            sections.pop(number, None)
             try:
-                _draw(
-                    folder,
-                    number,
-                    {part.name: kept.measured(part) for part in plan[number]},
-                    ending,
-                )
+                results = {part.name: kept.measured(part) for part in parts}
+                sections[number] = _draw(folder, number, results, ending)
+                outcomes[number] = folder / f"fig{number}{ending}"
             except OutputError:
                 raise
             except SquashlensError as error:
-                failed[number] = error
+                outcomes[number] = error
+                says = [str(error)]
+                sections[number] = Section(f"Figure {number}", says)
             shown.update()
-    present = {
-        number: drawn
-        for number, parts in plan.items()
-        if number not in failed and (drawn := _find_figure(folder, number, kept, parts))
-    }
-    write_index(folder, present, failed, kept.facts)
-    return {number: failed.get(number) or present[number]["file"] for number in wanted}
+    kept.keep(sections)
+    write_index(folder, [sections[number] for number in sorted(sections)], kept.facts)
+    return outcomes
 
 
 def _check(model: Bridge, wanted: Sequence[int], chosen: Settings) -> None:
@@ -146,12 +142,10 @@ def _check(model: Bridge, wanted: Sequence[int], chosen: Settings) -> None:
             f"n={chosen.n} is too small: a curve needs several lengths.",
             f"Give at least {FEWEST}.",
         )
-    find("count_ones").asked(
-        chosen.lengths, seeds_of(chosen.seeds, 1), chosen.prompting.mode
-    )
-    if (
-        1 in wanted and chosen.prompt != zoo.EXAMPLE_PROMPT
-    ):  # the default need not suit every model
+    seeds = seeds_of(chosen.seeds, 1)
+    find("count_ones").asked(chosen.lengths, seeds, chosen.prompting.mode)
+    # The default prompt need not suit every model.
+    if 1 in wanted and chosen.prompt != zoo.EXAMPLE_PROMPT:
         tokenize(model, chosen.prompt)
 
 
@@ -167,54 +161,33 @@ def _ending() -> str:
     return ".pdf"
 
 
-def _draw(folder: Path, number: int, results: Mapping[str, Any], ending: str) -> None:
-    """Write the figure and its tables."""
+def _draw(
+    folder: Path, number: int, results: Mapping[str, Any], ending: str
+) -> Section:
+    """Write the figure and its tables; what pages say of it."""
     from squashlens import figures
-    from squashlens.pages.paper.pictures import data_of, draw_figure
+    from squashlens.figures.drawing.themes import WIDTHS
+    from squashlens.pages.paper import pictures
 
-    for name, table in data_of(number, results).items():
-        write(
-            _table(folder, number, name), long_table(table).to_csv(index=False).encode()
-        )
-    figures.save(
-        draw_figure(number, results), folder / f"fig{number}{ending}", plotlyjs="file"
-    )
+    tables = []
+    for name, table in pictures.data_of(number, results).items():
+        tables.append(f"fig{number}_{name}.csv")
+        rows = long_table(table).to_csv(index=False)
+        write(folder / "data" / tables[-1], rows.encode())
+    file = f"fig{number}{ending}"
+    figure = pictures.draw_figure(number, results)
+    figures.save(figure, folder / file, plotlyjs="file")
     if ending == ".pdf":
         (folder / f"fig{number}.html").unlink(missing_ok=True)
-
-
-def _find_figure(
-    folder: Path, number: int, kept: "Kept", parts: Sequence[Part]
-) -> dict[str, Any]:
-    """A figure in the folder, also from an earlier call, as the pages state it; nothing if it is of other results."""
-    from squashlens.figures.drawing.themes import WIDTHS
-    from squashlens.pages.paper.pictures import caption_of, data_of, width_of
-
-    results = {part.name: kept.found[part.name] for part in parts}
-    if any(one is None or isinstance(one, SquashlensError) for one in results.values()):
-        return {}
-    since = max(kept.path(part).stat().st_mtime_ns for part in parts)
-    files = [folder / f"fig{number}{ending}" for ending in (".pdf", ".html")]
-    file = next(
-        (one for one in files if one.exists() and one.stat().st_mtime_ns >= since), None
+    width = pictures.width_of(number)
+    return Section(
+        f"Figure {number}",
+        [pictures.caption_of(number, results)],
+        file=file,
+        tables=tables,
+        inches=WIDTHS[width],
+        wide=width == "page",
     )
-    if file is None:
-        return {}
-    tables, width = (
-        [_table(folder, number, name) for name in data_of(number, results)],
-        width_of(number),
-    )
-    stated = {
-        "number": number,
-        "file": file,
-        "caption": caption_of(number, results),
-        "tables": tables,
-    }
-    return stated | {"wide": width == "page", "inches": WIDTHS[width]}
-
-
-def _table(folder: Path, number: int, name: str) -> Path:
-    return folder / "data" / f"fig{number}_{name}.csv"
 
 
 class Kept:
@@ -226,102 +199,100 @@ class Kept:
     def __init__(self, folder: Path, model: Bridge) -> None:
         self.folder = folder
         self.found: dict[str, Any] = {}
-        run = Run.open(model, "paper").with_prompts(
-            torch.zeros((1, 1), dtype=torch.long)
-        )
-        facts = {
-            name: value
-            for name, value in run.facts.items()
-            if name not in ("call", "bos_count", "versions")
-        }
+        run = Run.open(model, "paper")
+        run = run.with_prompts(torch.zeros((1, 1), dtype=torch.long))
         self.facts = run.facts
-        self.model: Mapping[str, Any] = {
-            **facts,
+        self.model: dict[str, Any] = {
+            **self.facts,
             "tokenizer": tokenizer_digest(model),
             "hook_functions": sources_of_hooks(model),
         }
+        for name in ("call", "bos_count", "versions"):
+            self.model.pop(name, None)
 
     def path(self, part: Part) -> Path:
         """The file of a result."""
         return self.folder / f"{part.name}.nc"
 
-    def find(self, part: Part, *, any_settings: bool = False) -> None:
-        """Read the result of a part, if it is there. `any_settings` accepts those of an earlier call of this model."""
+    def find(self, part: Part) -> None:
+        """Read the result of a part, if it is there."""
         path = self.path(part)
         self.found[part.name] = None
-        if not path.exists():
-            return
-        try:
-            result: Any = open_result(path)
-            stated: Any = json.loads(str(result.attrs.get(STATED, "null")))
-        except InputError as error:
-            remark(f"{error.cause} It is measured again.")
-            return
-        if stated is None:
-            raise InputError(
-                f"{str(path)!r} was not written by `paper`.",
-                "Choose another folder, or move this file away.",
-            )
-        wanted = self._depends_on(part)
-        if any_settings:
-            stated = {**stated, "settings": wanted["settings"]}
-        differing = [
-            name.removeprefix("settings: ") for name in different(stated, wanted)
-        ]
-        if differing:
-            raise InputError(
-                f"{str(path)!r} was measured for a different {', '.join(differing)}.",
-                "Choose another folder for this one, or delete the file to measure it again.",
-            )
-        self.found[part.name] = result
+        if path.exists():
+            try:
+                result = open_result(path)
+                stated = json.loads(str(result.attrs.get(STATED, "{}")))
+            except InputError as error:
+                remark(f"{error.cause} It is measured again.")
+                return
+            self._require_same(path, stated, self._depends_on(part))
+            self.found[part.name] = result
 
     def measured(self, part: Part) -> xr.Dataset:
         """The result of a part. It is measured if it is missing, and written at once with what it depends on."""
         if self.found[part.name] is None:
             journal = self.path(part).with_suffix(".jsonl")
             try:
-                self.found[part.name] = part.measure(journal)
+                result = part.measure(journal)
             except OutputError:
                 raise
             except SquashlensError as error:
                 self.found[part.name] = error  # for other figures with this part
-            else:
-                stated = json.dumps(self._depends_on(part), sort_keys=True, default=str)
-                save(
-                    self.found[part.name].assign_attrs({STATED: stated}),
-                    self.path(part),
-                )
-                journal.unlink(missing_ok=True)
+                raise
+            stated = json.dumps(self._depends_on(part), sort_keys=True)
+            save(result.assign_attrs({STATED: stated}), self.path(part))
+            journal.unlink(missing_ok=True)
+            self.found[part.name] = result
         if isinstance(self.found[part.name], SquashlensError):
             raise self.found[part.name]
         return self.found[part.name]
 
+    def sections(self) -> dict[int, Section]:
+        """The figures that earlier calls have written, by number, as far as their files are there."""
+        sections = {}
+        for path in self.folder.glob("fig?.json"):
+            kept = json.loads(path.read_text())
+            model = kept.pop("model")
+            self._require_same(path, {"model": model}, self._of_model())
+            section = Section(**kept)
+            if (self.folder.parent / str(section.file)).exists():
+                sections[int(path.stem[-1])] = section
+        return sections
+
+    def keep(self, sections: Mapping[int, Section]) -> None:
+        """Write what pages say of figures, for later calls."""
+        for number, section in sections.items():
+            if section.file:
+                text = json.dumps(vars(section) | self._of_model(), indent=1)
+                write(self.folder / f"fig{number}.json", text.encode())
+
+    def _require_same(
+        self, path: Path, stated: dict[str, Any], wanted: dict[str, Any]
+    ) -> None:
+        """Raise an error if a file was measured for another model, or with other settings."""
+        names = different(stated, wanted)
+        if names:
+            differing = ", ".join(name.removeprefix("settings: ") for name in names)
+            raise InputError(
+                f"{str(path)!r} was measured for a different {differing}.",
+                "Choose another folder for this one, or delete the file to measure it again.",
+            )
+
+    def _of_model(self) -> dict[str, Any]:
+        return json.loads(json.dumps({"model": self.model}, default=str))
+
     def _depends_on(self, part: Part) -> dict[str, Any]:
-        model = {"model": self.model} if part.of_model else {}
-        own = {"settings": dict(part.about), "versions": versions(), **model}
-        return json.loads(json.dumps(own, default=str))
+        stated = {"settings": dict(part.about), "versions": versions()}
+        if part.of_model:
+            stated |= {"model": self.model}
+        return json.loads(json.dumps(stated, default=str))
 
 
 def write_index(
-    folder: Path,
-    drawn: Mapping[int, dict[str, Any]],
-    failed: Mapping[int, SquashlensError],
-    facts: Mapping[str, Any],
+    folder: Path, sections: Sequence[Section], facts: Mapping[str, Any]
 ) -> None:
     """Write the LaTeX file that includes the figures, and the page that lists them with captions and provenance."""
-    syntax = {
-        "block_start_string": "<%",
-        "block_end_string": "%>",
-        "variable_start_string": "<<",
-        "variable_end_string": ">>",
-    }
-    for name in (TEX, PAGE):
-        page = template(f"paper/{name}.jinja", **syntax)
-        text = page.render(
-            numbers=sorted({*drawn, *failed}),
-            drawn=drawn,
-            failed=failed,
-            facts=facts,
-            fact_text=fact_text,
-        )
+    version = facts["versions"]["squashlens"]
+    for name in ("figures.tex", "README.md"):
+        text = page_of(f"paper/{name}.jinja", sections, facts, version=version)
         write(folder / name, text.encode())

@@ -1,5 +1,6 @@
 """Maps of results: which are shown, from which query, and which are refused with a reason."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -37,16 +38,6 @@ def test_the_order_of_dimensions_changes_no_number(tiny: Any, found: Any) -> Non
         assert sl.squash_map(turned).page() == sl.squash_map(whole).page()
 
 
-@pytest.mark.parametrize("dim", ["query", "layer", "traced", "path"])
-def test_labels_twice_and_none_are_refused(found: Any, dim: str) -> None:
-    for chosen in ([], [0, 0]):
-        with pytest.raises(
-            InputError, match=f"Select at least one {dim}, and none twice"
-        ):
-            sl.squash_map(found.isel({dim: chosen}))
-    assert sl.squash_map(found.isel({dim: [2, 0]})).page()
-
-
 def test_missing_parts_are_refused_or_said(found: Any) -> None:
     for name in ("token", "token_id"):
         with pytest.raises(InputError, match="that a map cannot be made of"):
@@ -72,18 +63,6 @@ def test_the_query_of_a_result(tiny: Any, found: Any) -> None:
         sl.squash_map(found.sel(query=[1, 4]), query=2)
 
 
-def test_options_of_a_measurement_are_refused(found: Any) -> None:
-    for name, value in (
-        ("method", "none"),
-        ("norm", "frobenius"),
-        ("target", "3"),
-        ("spans", "words"),
-        ("seed", 1),
-    ):
-        with pytest.raises(InputError, match=f"{name}=.* is given with a result"):
-            sl.squash_map(found, **{name: value})
-
-
 def test_a_prompt_of_two_tokens_without_bos(bridge_of: Any, tiny: Any) -> None:
     for model, prompt in (
         (tiny, [4, 76]),
@@ -95,3 +74,33 @@ def test_a_prompt_of_two_tokens_without_bos(bridge_of: Any, tiny: Any) -> None:
         assert data["opened"] == 1
         assert "<bos>" not in data["tokens"]
         assert data["quantities"][0]["name"] == "jacobian"
+
+
+REFUSED: dict[str, Callable[[Any, Any], Any]] = {
+    "no prompt": lambda m, r: sl.squash_map(m),
+    "two prompts": lambda m, r: sl.squash_map(m, ["110 =", "111 ="]),
+    "one token": lambda m, r: sl.squash_map(m, [[2]]),
+    "another query": lambda m, r: sl.squash_map(m, "110 =", query=99),
+    "a norm": lambda m, r: sl.squash_map(m, "110 =", norm="l2"),
+    "a method": lambda m, r: sl.squash_map(m, "110 =", method="sketch_upper"),
+    "a knockout": lambda m, r: sl.squash_map(m, "110 =", knockout="none"),
+    "another result": lambda m, r: sl.squash_map(sl.sensitivity(m, "110 =")),
+    "a prompt beside a result": lambda m, r: sl.squash_map(r, "110 ="),
+    "a method beside a result": lambda m, r: sl.squash_map(r, method="none"),
+    "spans beside a result": lambda m, r: sl.squash_map(r, spans="words"),
+    "no query": lambda m, r: sl.squash_map(r.isel(query=[])),
+    "a query twice": lambda m, r: sl.squash_map(r.isel(query=[0, 0])),
+    "a path twice": lambda m, r: sl.squash_map(r.isel(path=[0, 0])),
+    # The page counts tokens from 0, and would show the numbers of one token for another.
+    "later positions": lambda m, r: sl.squash_map(r.sel(position=[1, 2])),
+    "two positions": lambda m, r: sl.squash_map(r.sel(position=[0, 1])),
+    "two blocks": lambda m, r: sl.squash_map(r.sel(block=[0, 1])),
+    "backwards": lambda m, r: sl.squash_map(r.sel(position=[4, 3])),
+    "live without a model": lambda m, r: sl.squash_map(r).live(),
+}
+
+
+@pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED)
+def test_refused(call: Callable[[Any, Any], Any], tiny: Any, found: Any) -> None:
+    with pytest.raises(InputError):
+        call(tiny, found)

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.errors import InputError
 from squashlens.pages.maps.view import program, styles
 
 PROMPT = "110 ="
@@ -143,11 +142,6 @@ def test_a_model_in_use_is_an_error_and_no_wait(
     assert live.result is before
     ask(live, {"kind": "measure", "query": 1})
     assert live.said[-1]["kind"] == "done"
-
-
-def test_a_map_of_a_result_is_not_live(tiny: Any) -> None:
-    with pytest.raises(InputError, match="no model to measure"):
-        sl.squash_map(sl.squash_map(tiny, PROMPT, method="none").result).live()
 
 
 @pytest.mark.browser

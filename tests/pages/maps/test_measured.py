@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import squashlens as sl
-from squashlens.errors import InputError
 from squashlens.measure.squashing.jacobians.sketch import Estimation
 from squashlens.pages.maps.cells import joined, measure, spread
 
@@ -252,28 +251,6 @@ def test_a_saved_map_opens_as_the_same_page(
 ) -> None:
     again = sl.squash_map(sl.results.open(sl.results.save(found, tmp_path / "map.nc")))
     assert again.page() == sl.squash_map(found).page()
-
-
-def test_refusals(tiny: Any) -> None:
-    kept = sl.influence_by_distance(tiny, "110 =", method="none", n_random_models=0)
-    for arguments, message in (
-        ((tiny,), "prompt= is missing"),
-        ((kept,), "the whole result of `influence`"),
-        ((tiny, ["110 =", "111 ="]), "single prompt"),
-        ((tiny, [[2]]), "at least 2 tokens"),
-        ((sl.sensitivity(tiny, "110 ="),), "'sensitivity'"),
-        ((kept, "110 ="), "Leave prompt= out"),
-    ):
-        with pytest.raises(InputError, match=message):
-            sl.squash_map(*arguments)
-    for options in (
-        {"method": "sketch_upper"},
-        {"norm": "l2"},
-        {"knockout": "none"},
-        {"query": 99},
-    ):
-        with pytest.raises(InputError):
-            sl.squash_map(tiny, "110 =", **options)  # type: ignore[arg-type]
 
 
 @given(st.integers(2, 200), st.integers(1, 9), st.data())

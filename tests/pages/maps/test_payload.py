@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import squashlens as sl
-from squashlens.errors import InputError
-from squashlens.pages.maps.payload import MOST, code_of, payload, text_of
+from squashlens.pages.maps.payload import MOST, payload, text_of
 from tests.pages.maps.made import HOSTILE, made
 
 
@@ -95,27 +94,6 @@ def test_a_profile_becomes_a_map_with_what_it_has(tiny: Any) -> None:
     ] == "frobenius"
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-    "cut",
-    [
-        {"position": [1, 2]},
-        {"position": [0, 1]},
-        {"block": [0, 1]},
-        {"position": [4, 3]},
-    ],
-)
-def test_a_result_without_all_positions_is_no_map(
-    tiny: Any, cut: dict[str, list[int]]
-) -> None:
-    """The page counts tokens from 0, and would show the numbers of one token for another."""
-    found = sl.squash_map(tiny, "110 =", method="none").result
-    with pytest.raises(InputError, match="whole prompt"):
-        sl.squash_map(found.sel(cut))
-    chosen = sl.squash_map(found.sel(query=[2, 4], layer=[0, 3]))
-    assert chosen._data()["queries"] == [2, 4]
-
-
 def test_what_is_too_large_for_a_page_is_said() -> None:
     data = payload(made(["a", "b", "c"], size=1e60))
     assert "path_bound" not in [one["name"] for one in data["quantities"]]
@@ -144,22 +122,6 @@ def test_the_code_makes_the_same_map(tiny: Any) -> None:
         "Jacobian: not measured.",
         "Knockout: not measured.",
     ]
-
-
-def test_the_code_names_the_dtype_and_the_hooks(tiny: Any) -> None:
-    with sl.applied(tiny, sl.hooks.mask_tokens([0])):
-        found = sl.squash_map(tiny, "110 =", method="none")
-    code = found._data()["code"]
-    (hook, *_) = sl.results.provenance(found.result)["ambient_hooks"]
-    assert f"# measured under: {hook!r}" in code
-    assert "dtype=" not in code
-    assert "dtype='bfloat16'" in code_of(
-        {**sl.results.provenance(found.result), "dtype": "bfloat16"}
-    )
-    assert (
-        "measured under"
-        not in sl.squash_map(tiny, "110 =", method="none")._data()["code"]
-    )
 
 
 @pytest.mark.slow

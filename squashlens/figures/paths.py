@@ -7,7 +7,6 @@ from plotly.colors import sample_colorscale
 
 from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import draws, of_one_prompt, tokens_of
-from squashlens.figures.drawing.page import traces_of
 from squashlens.figures.drawing.shapes import (
     curve,
     line,
@@ -49,18 +48,19 @@ def _starts(shares: xr.DataArray, row: str, starts: xr.DataArray) -> go.Figure:
     tokens = tokens_of(shares)
     # The first token has nearly all paths of a deep model. The scale then ends at the power of ten above the others, if
     # this frees at least a third of its decades for them. The query has all paths at its own layer.
-    others = shares.isel(position=slice(1, None)).values
-    largest = float(others[others < 1].max(initial=0.0)) or 1.0
+    others = shares.isel(position=slice(1, None))
+    largest = others.where(others < 1).max().fillna(0).item()
     most = 10.0 ** np.ceil(np.log10(max(largest, 10 * FLOOR)))
-    most = most if most <= FLOOR ** (1 / 3) else 1.0
-    scale = {"log": True, "ends": (FLOOR, most)}
-    figure = token_figure(shares, tokens, row, "share of paths", **scale)
+    if largest == 0 or most > FLOOR ** (1 / 3):
+        most = 1.0
+    figure = token_figure(shares, tokens, row, "share of paths", True, (FLOOR, most))
     first = float(starts[0])
-    beyond = (
-        f"beyond the scale: “{tokens[min(tokens)]}”, with {percent(first)} of the paths"
-    )
+    notes = []
+    if most < first:
+        sink = f"“{tokens[min(tokens)]}”, with {percent(first)} of the paths"
+        notes.append(f"beyond the scale: {sink}")
     title = f"Where the paths to the query start, by {row}"
-    return finish(figure, title, shares, beyond if most < first else "")
+    return finish(figure, title, shares, *notes)
 
 
 @draws(
@@ -81,19 +81,23 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
     sunk = paths["position_at"].isel(layer=0).values == min(tokens)
     drawn = paths if sunk.all() else paths.isel(path=~sunk)
     strength = drawn["share"].values / drawn["share"].values.max()
-    colours = sample_colorscale("Viridis", list(np.linspace(0, 0.85, len(strength))))
+    # The ends of the scale are not seen on a dark or on a light ground.
+    places = np.linspace(0.25, 0.85, len(strength)).tolist()
+    colours = list(map(str, sample_colorscale("Viridis", places)))
     figure = go.Figure()
-    for at in reversed(range(len(strength))):
-        walk = drawn["position_at"].values[at]
+    for rank in reversed(range(len(strength))):
+        walk = drawn["position_at"].values[rank]
         names = [number_token(place, tokens.get(place, "")) for place in walk.tolist()]
-        share = f"{float(drawn['share'][at]):.4g} of all paths"
-        style = {
-            "colour": colours[at],
-            "width": 1.5 + 6 * strength[at],
-            "customdata": names,
-        }
-        hover = f"layer %{{y}}, %{{customdata}}<br>{share}"
-        figure.add_trace(curve(walk, paths["layer"].values, hover=hover, **style))
+        share = f"{float(drawn['share'][rank]):.4g} of all paths"
+        path = curve(
+            walk,
+            paths["layer"].values,
+            colour=colours[rank],
+            width=1.5 + 6 * strength[rank],
+            customdata=names,
+            hover=f"layer %{{y}}, %{{customdata}}<br>{share}",
+        )
+        figure.add_trace(path)
     figure.update_xaxes(token_axis(tokens))
     figure.update_yaxes(steps(paths["layer"], "layer ℓ"))
     weight = percent(float(drawn["share"].sum()))
@@ -118,21 +122,21 @@ def depth_limit(limit: xr.Dataset) -> go.Figure:
     """
     figure = go.Figure()
     later = limit["depth"].where(limit["depth"] >= 1, drop=True)
-    for number, at in enumerate(spaced(limit["rest"].isel(depth=-1).values)):
-        here = limit.isel(block=at)
-        name, look = f"block {int(here['block'])}", series(number) | {"size": 5}
-        figure.add_trace(line(here["rest"], name, log=True, **look))
-        predicted = here["predicted_rate"] ** (later - later[0])
-        law = here["rest"].sel(depth=later[0]) * predicted
+    heights = []
+    for number, block in enumerate(spaced(limit["rest"].isel(depth=-1).values)):
+        here = limit.isel(block=block)
+        name = f"block {int(here['block'])}"
+        look = series(number) | {"size": 5}
         dotted = look | {"dash": "dot", "mode": "lines", "width": 1.5}
+        law = here["rest"].sel(depth=later[0]) * here["predicted_rate"] ** (
+            later - later[0]
+        )
+        figure.add_trace(line(here["rest"], name, log=True, **look))
         figure.add_trace(line(law, name, **dotted))
-    values = [
-        np.maximum(np.asarray(trace.y, float), LOWEST) for trace in traces_of(figure)
-    ]
-    figure.update_xaxes(
-        steps(limit["depth"], "number of times the block's attention is applied")
-    )
-    figure.update_yaxes(log_axis(*values), title="path weight not at the first token")
+        heights += [here["rest"].clip(min=LOWEST), law.clip(min=LOWEST)]
+    title = "number of times the block's attention is applied"
+    figure.update_xaxes(steps(limit["depth"], title))
+    figure.update_yaxes(log_axis(*heights), title="path weight not at the first token")
     notes = ["dotted: predicted rate"]
     if limit.sizes["block"] > DRAWN:
         notes.append(f"slowest, fastest and two more of {limit.sizes['block']} blocks")

@@ -1,4 +1,4 @@
-"""Values of the tokens of one prompt, by layer or query too, and the most likely next tokens."""
+"""Values of the tokens of one prompt, by layer or query too, what heads attend to, and the likeliest next tokens."""
 
 from typing import Any
 
@@ -14,6 +14,7 @@ from squashlens.figures.drawing.shapes import (
     guide,
     interval_note,
     is_wide,
+    layer_map,
     line,
     log_axis,
     name_rows,
@@ -60,13 +61,15 @@ def by_token(values: xr.DataArray) -> go.Figure:
     """
     values = with_its_intervals(of_one_prompt(moved_probability(values)))
     if "query" in values.coords and values["query"].ndim == 0:
-        query = int(values["query"])  # a study may count from the end
+        # A study may count queries from the end.
+        query = int(values["query"])
         last = query if query >= 0 else query + values.sizes["position"]
         values = values.isel(position=values["position"].values <= last)
     title, axis = titles_of(values)
-    figure = go.Figure(_by_token(values, colour=BLUE))
-    log = bool((values > 0).all()) and is_wide(values.values)
-    figure.update_yaxes({"type": "log"} if log else {"rangemode": "tozero"}, title=axis)
+    figure = go.Figure(_token_curve(values, colour=BLUE))
+    figure.update_yaxes(title=axis, rangemode="tozero")
+    if (values > 0).all() and is_wide(values.values):
+        figure.update_yaxes(type="log")
     figure.update_xaxes(token_axis(tokens_of(values)))
     return finish(figure, title, values, interval_note(values))
 
@@ -90,7 +93,7 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     for names, place in zip(PANELS.values(), places, strict=True):
         for name, text in names.items():
             values = with_interval(sensitivity, name)
-            curve = _by_token(values, text, colour=COLOURS[name], log=True)
+            curve = _token_curve(values, text, colour=COLOURS[name], log=True)
             figure.add_trace(curve, **place)
     guide(figure, 1, **places[2])
     figure.update_yaxes(type="log").update_xaxes(token_axis(tokens_of(sensitivity)))
@@ -102,13 +105,16 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
 
 def _set_sinks_apart(figure: go.Figure, found: xr.Dataset) -> str:
     """End the scale of path bounds at the tokens that are no sinks; a note about the sinks."""
-    sinks = found["sink"].values == 1 if "sink" in found else np.array([False])
-    if not sinks.any() or sinks.all():
+    if "sink" not in found:
         return ""
-    others = found.isel(position=~sinks)
+    is_sink = found["sink"].values == 1
+    if not is_sink.any() or is_sink.all():
+        return ""
+    others = found.isel(position=~is_sink)
     figure.update_yaxes(log_axis(others["path_bound"], others["null"]), row=1)
-    names = ", ".join(map(str, found["token"].values[sinks]))
-    share = percent(float(found["path_bound"][sinks].sum() / found["path_bound"].sum()))
+    names = ", ".join(map(str, found["token"].values[is_sink]))
+    bound = found["path_bound"]
+    share = percent(float(bound[is_sink].sum() / bound.sum()))
     return f"beyond the scale: sinks {names}, with {share} of the path bound"
 
 
@@ -137,15 +143,15 @@ def bound_against_jacobian(sensitivity: xr.Dataset) -> go.Figure:
         "path_bound": {"colour": BLUE},
         "null": {"colour": GUIDE, "symbol": "circle-open"},
     }
-    figure, notes = go.Figure(), ["without BOS and the last token"]
+    figure = go.Figure()
+    notes = ["without BOS and the last token"]
     for name, text in PANELS["Path bound"].items():
-        there = compared.isel(
-            position=(compared[name] > 0) & (compared["jacobian"] > 0)
-        )
-        dots = _by_token(there["jacobian"], text, mode="markers", size=8, **looks[name])
-        figure.add_trace(dots.update(x=there[name].values))
-        null = " (null)" if name == "null" else ""
-        notes.append(f"Spearman's ρ {_rank(compared, name)}{null}")
+        seen = (compared[name] > 0) & (compared["jacobian"] > 0)
+        norms = compared["jacobian"][seen.values]
+        dots = _token_curve(norms, text, mode="markers", size=8, **looks[name])
+        figure.add_trace(dots.update(x=compared[name][seen.values].values))
+        notes.append(f"Spearman's ρ {_rank(compared, name)}")
+    notes[-1] += " (null)"
     figure.update_xaxes(type="log", title="path bound", showgrid=True)
     figure.update_yaxes(type="log", title="Jacobian norm")
     title = "Path bound against Jacobian norm, by token"
@@ -155,8 +161,9 @@ def bound_against_jacobian(sensitivity: xr.Dataset) -> go.Figure:
 def _rank(found: xr.Dataset, estimate: str) -> str:
     """A rank correlation with its interval, if there is one."""
     rho = with_interval(found, "rank_agreement").sel(estimate=estimate)
-    ends = [number(rho[end]) for end in ("low", "high") if end in rho.coords]
-    return f"{number(rho)} [{', '.join(ends)}]" if ends else number(rho)
+    if "low" not in rho.coords:
+        return number(rho)
+    return f"{number(rho)} [{number(rho['low'])}, {number(rho['high'])}]"
 
 
 @draws(
@@ -173,27 +180,25 @@ def substitution(found: xr.Dataset) -> go.Figure:
     found = of_one_prompt(found)
     shown = {name: moved_probability(found[name]) for name in EFFECTS if name in found}
     notes = []
+    verb = "knocking out"
     if "effect_std" in found:
-        ends = {"low": -found["effect_std"], "high": found["effect_std"]}
-        ends = {
-            end: np.maximum(found["effect"] + off, 0.0) for end, off in ends.items()
-        }
-        shown["effect"] = found["effect"].assign_coords(ends)
+        verb = "replacing"
+        low = (found["effect"] - found["effect_std"]).clip(min=0)
+        high = found["effect"] + found["effect_std"]
+        shown["effect"] = found["effect"].assign_coords(low=low, high=high)
         notes.append("bars: standard deviation over replacements, cut at 0")
+    if "log_odds_change" in shown:
+        target = f"“{found['target'].item()}”"
+        against = found["against"].item()
+        notes.append(f"lead: {target} over “{against}”" if against else f"of {target}")
     titles = [titles_of(values)[0] or name for name, values in shown.items()]
     figure, places = grid(titles, heights=[130] * len(titles), shared_xaxes=True)
     for place, values in zip(places, shown.values(), strict=True):
-        figure.add_trace(_by_token(values, colour=BLUE), **place)
-        unit = escape(str(values.attrs.get("units", "")))
-        figure.update_yaxes(title=unit if unit != "1" else "", **place)
+        figure.add_trace(_token_curve(values, colour=BLUE), **place)
+        unit = escape(str(values.attrs.get("units", "1")))
+        figure.update_yaxes(title="" if unit == "1" else unit, **place)
     figure.update_xaxes(token_axis(tokens_of(found))).update_yaxes(rangemode="tozero")
-    if "log_odds_change" in shown:
-        target, against = (str(found[name].item()) for name in ("target", "against"))
-        notes.append(
-            f"lead: “{target}” over “{against}”" if against else f"of “{target}”"
-        )
-    how = "replacing" if "effect_std" in found else "knocking out"
-    return finish(figure, f"What {how} each token changes", found, *notes)
+    return finish(figure, f"What {verb} each token changes", found, *notes)
 
 
 @draws(
@@ -201,16 +206,16 @@ def substitution(found: xr.Dataset) -> go.Figure:
 )
 def jacobian(found: xr.Dataset) -> go.Figure:
     """Draw the leading singular values of the block of each token: as curves of up to six tokens, or a map."""
-    values, tokens = found["singular_value"], tokens_of(found)
+    values = found["singular_value"].transpose("direction", "position")
+    tokens = tokens_of(found)
     title = "Leading singular values of the Jacobian's blocks"
     if len(tokens) > FEW:
-        by_direction = values.transpose("direction", "position")
-        figure = token_figure(by_direction, tokens, "direction", "singular value")
+        figure = token_figure(values, tokens, "direction", "singular value")
         return finish(figure, title, found)
     figure = go.Figure()
-    for at, (place, token) in enumerate(tokens.items()):
-        values_of_it = values.sel(position=place)
-        figure.add_trace(line(values_of_it, f"{place}: {token}", **series(at)))
+    for order, (place, token) in enumerate(tokens.items()):
+        curve = line(values.sel(position=place), f"{place}: {token}", **series(order))
+        figure.add_trace(curve)
     figure.update_xaxes(steps(found["direction"], "direction, by size"))
     figure.update_yaxes(title="singular value", rangemode="tozero")
     return finish(figure, title, found)
@@ -240,9 +245,11 @@ def token_map(values: xr.DataArray) -> go.Figure:
         )
     values = of_one_prompt(values).transpose(*rows, "position")
     title, _ = titles_of(values)
+    short = str(values.name or "value").replace("_", " ")
+    if "norm" in title:
+        short = "norm"
     wide = is_wide(values.values)
-    short = "norm" if "norm" in title else str(values.name or "value").replace("_", " ")
-    figure = token_figure(values, tokens_of(values), rows[0], short, log=wide)
+    figure = token_figure(values, tokens_of(values), rows[0], short, wide)
     blank = "blank: 0" if wide and (values.values == 0).any() else ""
     return finish(figure, f"{title or 'Values'}, by {rows[0]}", values, blank)
 
@@ -263,9 +270,36 @@ def influence(found: xr.Dataset, *, query: int | None = None) -> go.Figure:
     Raises:
         InputError: if this query was not measured.
     """
-    one = found.sel(query=chosen(found, "query", query))
-    measured = "jacobian" in one and one["jacobian"].notnull().any()
-    return token_map(one["jacobian" if measured else "path_bound"])
+    one_query = found.sel(query=chosen(found, "query", query))
+    if "jacobian" in one_query and one_query["jacobian"].notnull().any():
+        return token_map(one_query["jacobian"])
+    return token_map(one_query["path_bound"])
+
+
+@draws(
+    "squashlens.attention_sinks",
+    "values: block position",
+    "sink: position",
+    "token: position",
+)
+def attention_sinks(sinks: xr.DataArray) -> go.Figure:
+    """Draw the attention that each token gets from later tokens beyond uniform attention, by block."""
+    figure = token_figure(sinks, tokens_of(sinks), "block", "share")
+    names = [f"“{token}”" for token in sinks["token"].values[sinks["sink"].values]]
+    notes = [f"sinks: {', '.join(names)}" if names else "no token is a sink"]
+    if sinks.isnull().any():
+        notes.append("blank: fewer than four later tokens")
+    title = "Attention from later tokens, beyond uniform"
+    return finish(figure, title, sinks, *notes)
+
+
+@draws("squashlens.attention_heads", "sink_rate: block head")
+def attention_heads(found: xr.Dataset) -> go.Figure:
+    """Draw the attention of each head to the first token, as a map of block × head."""
+    figure = go.Figure(layer_map(found["sink_rate"], "mean attention", zmin=0, zmax=1))
+    figure.update_xaxes(steps(found["head"], "head"))
+    figure.update_yaxes(steps(found["block"], "block"))
+    return finish(figure, "Attention of each head to the first token", found)
 
 
 @draws("squashlens.top_tokens", "values: rank", "token: rank")
@@ -286,13 +320,11 @@ def top_tokens(probabilities: xr.DataArray) -> go.Figure:
     return finish(figure, title, probabilities, height=28 * (len(tokens) + 1))
 
 
-def _by_token(values: xr.DataArray, name: str = "", **style: Any) -> go.Scatter:
+def _token_curve(values: xr.DataArray, name: str = "", **style: Any) -> go.Scatter:
     """A curve over positions, whose hover text has each token and its interval."""
     texts = [number_token(place, token) for place, token in tokens_of(values).items()]
     if interval_note(values):
         ends = zip(texts, *ends_of(values), strict=True)
         texts = [f"{text}<br>{low:.6g} to {high:.6g}" for text, low, high in ends]
-    names = np.array(texts, dtype=object)
-    return line(
-        values, name, customdata=names, hover="%{customdata}<br>%{y:.6g}", **style
-    )
+    style |= {"customdata": np.array(texts, dtype=object)}
+    return line(values, name, hover="%{customdata}<br>%{y:.6g}", **style)

@@ -1,0 +1,123 @@
+"""One way to make pages: a list of sections, each a figure with what is said of it, in a template.
+
+The report is an HTML page of such sections, and the folder of `paper` has a Markdown page and a LaTeX file of them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from squashlens.pages.markup import latex, markdown
+from squashlens.records.sentences import escape
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+# Inches that screens of 390 and 680 pixels leave for a figure.
+SCREENS = {"phone": 3.7, "desk": 6.75}
+CONFIG = {
+    "responsive": True,
+    "displaylogo": False,
+    "displayModeBar": False,
+    "typesetMath": False,
+}
+# The marks of templates that write LaTeX and Markdown, which have other uses for braces.
+MARKS = {
+    "block_start_string": "<%",
+    "block_end_string": "%>",
+    "variable_start_string": "<<",
+    "variable_end_string": ">>",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question with its answer in a sentence, and what it rests on."""
+
+    question: str
+    verdict: str
+    details: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page: a figure with a note and sentences, and what the first screen says of it, if anything.
+
+    An HTML page shows the `figure`, or the `html` of a map; a `folded` section is opened by a click. Beside a Markdown
+    page is the `file` of a figure, `inches` wide, whose numbers are in `tables`.
+    """
+
+    title: str
+    says: Sequence[str] = ()
+    note: str = ""
+    figure: "go.Figure | None" = None
+    html: str = ""
+    folded: bool = False
+    lead: Answer | None = None
+    file: str = ""
+    tables: Sequence[str] = ()
+    inches: float = 0.0
+    wide: bool = False
+
+
+def template(name: str, **syntax: Any) -> Any:
+    """A Jinja template of this folder; `syntax` are options of its environment."""
+    from jinja2 import Environment
+
+    text = files("squashlens.pages").joinpath(name).read_text(encoding="utf-8")
+    environment = Environment(  # noqa: S701 (escaping is an option)
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, **syntax
+    )
+    environment.filters |= {"latex": latex, "markdown": markdown}
+    return environment.from_string(text)
+
+
+def page_of(
+    name: str, sections: Sequence[Section], facts: Mapping[str, Any], **contents: Any
+) -> str:
+    """The text of a page: its template with sections, the facts of a provenance, and what else it shows."""
+    texts = {}
+    for key, value in facts.items():
+        texts[escape(key.replace("_", " "))] = escape(fact_text(value))
+    if ".html." not in name:
+        page = template(name, **MARKS)
+        return page.render(sections=sections, facts=texts, **contents)
+    drawn = []
+    with_library = True  # plotly's code is included once, with the first figure
+    for section in sections:
+        if section.figure is not None:
+            html = _figure_html(section.figure, with_library=with_library)
+            with_library = False
+            section = replace(section, html=html)
+        drawn.append(section)
+    page = template(name, autoescape=True)
+    return page.render(sections=drawn, facts=texts, **contents)
+
+
+def fact_text(value: Any) -> str:
+    """A fact of a provenance as text."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {fact_text(part)}" for key, part in value.items())
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return ", ".join(map(fact_text, value)) or "none"
+    return "none" if value is None else str(value)
+
+
+def _figure_html(figure: "go.Figure", *, with_library: bool) -> str:
+    """A figure laid out for each screen; the page shows that of its width."""
+    from squashlens.figures import styled
+
+    parts = []
+    for screen, width in SCREENS.items():
+        fitted = styled(figure, title="", width=width)  # the page has its own heading
+        # Margins fit the screen, and panels are as wide as the page.
+        fitted.update_layout(width=None, autosize=True)
+        html = fitted.to_html(
+            full_html=False,
+            include_plotlyjs=with_library and not parts,
+            config=CONFIG,
+            default_width="100%",
+        )
+        parts.append(f'<div class="{screen}">{html}</div>')
+    return "".join(parts)
