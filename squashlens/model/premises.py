@@ -32,13 +32,13 @@ from squashlens.model.anatomy import (
     forget_lengths,
     last_logits,
     n_blocks,
+    n_tokens,
     pattern_site,
     residual_sites,
 )
 from squashlens.model.applied import probe_ids, require_effective
-from squashlens.model.hooking.attached import attached
-from squashlens.model.hooking.hook import Hook
-from squashlens.model.hooking.standing import without_ambient
+from squashlens.model.hooking.hook import watcher
+from squashlens.model.hooking.standing import attached, without_ambient
 from squashlens.model.proof import proof_of
 
 ATTENTION = (
@@ -126,7 +126,7 @@ def _earlier_stream(model: Bridge) -> str | None:
         entering.append(stream.detach().clone().requires_grad_())
         return entering[-1]
 
-    hooks = [Hook("cut", site, cut) for site in residual_sites(model)[:-1]]
+    hooks = [watcher(site, cut) for site in residual_sites(model)[:-1]]
     forget_lengths(model)
     with torch.enable_grad(), without_ambient(model), attached(model, *hooks):
         model(probe_ids(model), use_cache=False, **last_logits(model))
@@ -172,7 +172,8 @@ def _moved(
     model: Bridge, ids: Tensor, replaced: Bool[Tensor, "copy position"], *, cut: bool
 ) -> Moved:
     """How far each residual stream moves in its block if tokens are replaced; with `cut`, patterns are the identity."""
-    vocabulary, dtype = int(model.cfg.d_vocab), dtype_of(model)
+    dtype = dtype_of(model)
+    vocabulary = n_tokens(model)
     others = (ids + vocabulary // 2) % vocabulary
     copies = torch.where(replaced.to(ids.device), others, ids)
     moved: Moved = {}
@@ -194,10 +195,10 @@ def _moved(
         return itself.expand_as(pattern).clone()
 
     sites = residual_sites(model)
-    hooks = [Hook("compare", site, partial(compare, site)) for site in sites]
+    hooks = [watcher(site, partial(compare, site)) for site in sites]
     if cut:
         for site in map(pattern_site, range(n_blocks(model))):
-            hooks.append(Hook("cut", site, partial(isolate, site)))
+            hooks.append(watcher(site, partial(isolate, site)))
     # In bfloat16 on a CPU, PyTorch would copy the output embedding for each prompt, and no logits are read.
     without = dict.fromkeys(last_logits(model), slice(0))
     forget_lengths(model)

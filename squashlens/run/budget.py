@@ -10,8 +10,8 @@ from squashlens.model.anatomy import (
     projected,
     text_config,
 )
-from squashlens.model.layout import layout_of
 from squashlens.model.memory import available, human, require_room
+from squashlens.model.snapshot import layout_of
 from squashlens.run.run import Run
 from squashlens.theory.attention import CELLS, LONGEST, SHORTEST
 

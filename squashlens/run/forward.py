@@ -19,18 +19,24 @@ from squashlens.model.anatomy import (
     FULL,
     SLIDING,
     forget_lengths,
+    is_native,
     last_logits,
+    n_outcomes,
     pattern_site,
     text_config,
     windows,
 )
 from squashlens.model.applied import probe_ids
-from squashlens.model.hooking.attached import attached, checking_results
-from squashlens.model.hooking.hook import FROZEN_ATTENTION, Hook
-from squashlens.model.hooking.standing import needs_the_head, standing, without_ambient
-from squashlens.model.layout import kept_of
+from squashlens.model.hooking.hook import FROZEN_ATTENTION, watcher
+from squashlens.model.hooking.standing import (
+    attached,
+    checking_results,
+    needs_the_head,
+    standing,
+    without_ambient,
+)
 from squashlens.model.memory import available, awaited, later, require_room, to_cpu
-from squashlens.model.native import is_native
+from squashlens.model.snapshot import kept_of
 from squashlens.run.budget import pass_bytes, pattern_bytes, queries_and_keys
 from squashlens.run.run import Run
 from squashlens.run.streamed import (
@@ -114,7 +120,7 @@ def _prepared(
     frozen: bool = False,
 ) -> Iterator[None]:
     """Around a pass: its hooks, attention as it has to be computed, and the test of users' hooks."""
-    hooks = [Hook("squashlens", site, function) for site, function in watch]
+    hooks = [watcher(site, function) for site, function in watch]
     reason = why_not_streamed(run.model, [hook.site for hook in hooks])
     with ExitStack() as stack:
         # A pass with a mask or a cache of its own is never the first one of a prompt.
@@ -167,7 +173,7 @@ def run_to_y(
         raise _ReachedError
 
     # Added last, so that every other hook at y has been called.
-    last = Hook("stop", run.site("y"), stop, checked=False)
+    last = watcher(run.site("y"), stop)
     with attached(run.model, last), suppress(_ReachedError):
         whole_pass(run, ids, context)
 
@@ -262,7 +268,7 @@ CELLS = {"cpu": 2**18, "cuda": 2**23}
 def rows_together(run: Run) -> int:
     """The number of rows of log-probabilities that are computed at a time."""
     cells = CELLS["cpu" if run.device.type == "cpu" else "cuda"]
-    return max(1, cells // int(run.model.cfg.d_vocab))
+    return max(1, cells // n_outcomes(run.model))
 
 
 def log_probabilities(
@@ -270,7 +276,7 @@ def log_probabilities(
 ) -> Iterator[Float[Tensor, "branch outcome"]]:
     """Log-probabilities of the next token for each row of y, some rows at a time, in float64."""
     require_understood(run)
-    each = 3 * max(4, run.dtype.itemsize) * int(run.model.cfg.d_vocab)
+    each = 3 * max(4, run.dtype.itemsize) * n_outcomes(run.model)
     for rows in y.split(max(1, int(PIECE / each))):
         for some in logits_of(run, rows).split(rows_together(run)):
             yield some.double().log_softmax(dim=-1)
@@ -315,7 +321,7 @@ def logits_among(
 
 
 def _columns_suffice(run: Run) -> bool:
-    tokens = torch.arange(min(64, int(run.model.cfg.d_vocab)))
+    tokens = torch.arange(min(64, n_outcomes(run.model)))
     generator = torch.Generator().manual_seed(0)
     y = torch.randn(4, run.width, generator=generator).to(run.device)
     whole = logits_of(run, y)[:, tokens.to(y.device)]

@@ -19,12 +19,15 @@ from squashlens.errors import FAILURES, InputError
 from squashlens.model.agreement import agree
 from squashlens.model.anatomy import (
     context_length,
+    is_native,
     length_dependent_encodings,
+    n_outcomes,
+    n_tokens,
+    outputs_are_tokens,
     text_config,
 )
 from squashlens.model.applied import probe_ids
 from squashlens.model.memory import available
-from squashlens.model.native import is_native, n_outcomes, outputs_are_tokens
 from squashlens.remarks import remark
 from squashlens.run.budget import pass_bytes, pattern_bytes, queries_and_keys
 from squashlens.run.forward import next_logits, whole_pass
@@ -83,7 +86,7 @@ def _batch(
 ) -> list[Continuation]:
     if not outputs_are_tokens(run.model):
         raise InputError(
-            f"This model reads {int(run.model.cfg.d_vocab)} tokens and puts out {n_outcomes(run.model)} outcomes, so "
+            f"This model reads {n_tokens(run.model)} tokens and puts out {n_outcomes(run.model)} outcomes, so "
             "its output cannot be its next input.",
             "Use `top_tokens`, which gives one distribution over its outcomes.",
         )

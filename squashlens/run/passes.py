@@ -37,11 +37,10 @@ from squashlens._typing import Passes, one_of
 from squashlens.bars import bar
 from squashlens.errors import FAILURES, InputError
 from squashlens.model.agreement import SAME_OPERATIONS, agree
-from squashlens.model.anatomy import why_lengths_differ
-from squashlens.model.hooking.attached import attached
+from squashlens.model.anatomy import is_native, why_lengths_differ
 from squashlens.model.hooking.hook import Hook
+from squashlens.model.hooking.standing import attached
 from squashlens.model.memory import available, require_room, to_cpu
-from squashlens.model.native import is_native
 from squashlens.run.budget import batch_memory, pass_bytes
 from squashlens.run.forward import causal, context, forward
 from squashlens.run.run import Run

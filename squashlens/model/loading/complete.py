@@ -13,11 +13,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from squashlens._typing import listed
 from squashlens.errors import ModelAccessError
-from squashlens.model.finite import AGAIN
+from squashlens.model.verify import AGAIN, differing_tie
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
@@ -142,10 +140,9 @@ def _refuse_integers(model: Any, dtypes: Mapping[str, str], source: str) -> None
 
 def _refuse_two_heads(model: Any, source: str) -> None:
     """Raise an error if a checkpoint ties two weights but stores different numbers for them."""
-    for name, other in model.get_expanded_tied_weights_keys(all_submodels=True).items():
-        first, second = model.get_parameter(name), model.get_parameter(other)
-        if first is not second and not torch.equal(first.cpu(), second.cpu()):
-            raise ModelAccessError(
-                f"config.json of {source} ties {name} to {other}, but the checkpoint has different numbers for them.",
-                "Set tie_word_embeddings in config.json to false if both are needed, or remove one of the tensors.",
-            )
+    tie = differing_tie(model)
+    if tie is not None:
+        raise ModelAccessError(
+            f"config.json of {source} ties {tie[0]} to {tie[1]}, but the checkpoint has different numbers for them.",
+            "Set tie_word_embeddings in config.json to false if both are needed, or remove one of the tensors.",
+        )

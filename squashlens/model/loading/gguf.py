@@ -15,8 +15,8 @@ import torch
 
 from squashlens._typing import listed
 from squashlens.errors import CapacityError, ModelAccessError, one_line
-from squashlens.model.finite import require_finite
 from squashlens.model.memory import require_room
+from squashlens.model.verify import require_finite
 
 # What an entry says, as attributes of a configuration of transformers; families name some of them differently.
 SAYS = {

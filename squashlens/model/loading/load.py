@@ -17,7 +17,6 @@ from squashlens.bars import shown, write
 from squashlens.checks.arguments import validated
 from squashlens.errors import FAILURES, ModelAccessError, SquashlensError, one_line
 from squashlens.model.agreement import dtype_to_run_in
-from squashlens.model.finite import AGAIN, require_finite
 from squashlens.model.live import bridge_around
 from squashlens.model.loading.complete import (
     commit_of,
@@ -34,7 +33,13 @@ from squashlens.model.loading.sources import (
 )
 from squashlens.model.memory import available, device_named, human, require_room
 from squashlens.model.text.start import adds_bos, start_of
-from squashlens.model.verify import accept_unverified, prove, shared_copy
+from squashlens.model.verify import (
+    AGAIN,
+    accept_unverified,
+    prove,
+    require_finite,
+    shared_copy,
+)
 
 TOKENIZERS = (
     "tokenizer.json",

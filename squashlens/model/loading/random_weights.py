@@ -6,11 +6,10 @@ from typing import Any
 import torch
 
 from squashlens._typing import Bridge
-from squashlens.model.anatomy import device_of, dtype_of
+from squashlens.model.anatomy import device_of, dtype_of, is_native
 from squashlens.model.live import bridge_around
 from squashlens.model.loading.gguf import ORIGIN
 from squashlens.model.memory import require_room
-from squashlens.model.native import is_native
 from squashlens.model.verify import require_sound
 
 # Between seeds that users give and one that is drawn in the place of the model's own.

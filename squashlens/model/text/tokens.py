@@ -18,7 +18,7 @@ from typing_extensions import TypeAliasType
 from squashlens._typing import Bos, Bridge, short_repr
 from squashlens.checks.arguments import is_tokenized
 from squashlens.errors import InputError, ModelAccessError, one_line
-from squashlens.model.anatomy import device_of, longest_prompt
+from squashlens.model.anatomy import device_of, longest_prompt, n_tokens
 from squashlens.model.digests import digest
 from squashlens.model.proof import without_passes
 from squashlens.model.text.start import start_of, warn_of_start
@@ -183,7 +183,7 @@ def checked_ids(
 
 def _require_embedded(model: Bridge, least: int, largest: int) -> None:
     """Raise an error if ids of this range have no embedding, with what to give instead."""
-    last = int(model.cfg.d_vocab) - 1
+    last = n_tokens(model) - 1
     if least >= 0 and largest <= last:
         return
     remedy = "Tokenize with this model's tokenizer."
@@ -341,7 +341,7 @@ def vocabulary_of(model: Bridge, ids: Collection[int]) -> dict[int, str]:
     """The entries of the model's tokenizer for some ids; without those that have none, such as ids of a bare model."""
     if model.tokenizer is None:
         return {}
-    known = sorted(i for i in {*ids} if 0 <= i < int(model.cfg.d_vocab))
+    known = sorted(i for i in {*ids} if 0 <= i < n_tokens(model))
     entries = model.tokenizer.convert_ids_to_tokens(known)
     named = zip(known, entries, strict=True)
     return {token: entry for token, entry in named if entry is not None}

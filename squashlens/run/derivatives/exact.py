@@ -17,10 +17,9 @@ from torch.overrides import TorchFunctionMode
 
 from squashlens._typing import dtype_name
 from squashlens.errors import InputError
-from squashlens.model.anatomy import quantization
-from squashlens.model.layout import layout_of
+from squashlens.model.anatomy import is_native, quantization
 from squashlens.model.memory import require_room
-from squashlens.model.native import is_native
+from squashlens.model.snapshot import layout_of
 from squashlens.model.wide import Wide
 from squashlens.remarks import remark
 from squashlens.run.run import Run
