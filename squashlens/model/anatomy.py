@@ -24,8 +24,11 @@ from squashlens._typing import Bridge, Target
 from squashlens.errors import InputError, UnsoundModelError
 
 PLAIN = (torch.nn.Parameter, torch.Tensor)
-FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
-LONG, DYNAMIC = "longrope", "dynamic"
+FULL = "full_attention"
+SLIDING = "sliding_attention"
+CHUNKED = "chunked_attention"
+LONG = "longrope"
+DYNAMIC = "dynamic"
 NATIVE = "transformer_lens.model_bridge.sources.native.model"
 
 
@@ -51,7 +54,6 @@ def text_config(model: Bridge) -> Any:
         activation = "silu" if cfg.gated_mlp else "gelu"
     return SimpleNamespace(
         model_type="native",
-        vocab_size=int(cfg.d_vocab),
         max_position_embeddings=int(cfg.n_ctx),
         hidden_act=str(activation).lower(),
         # A soft cap of TransformerLens is off unless positive.
@@ -62,7 +64,10 @@ def text_config(model: Bridge) -> Any:
 
 def n_tokens(model: Bridge) -> int:
     """The number of tokens that have an embedding, whatever tokenizer the bridge has."""
-    return int(text_config(model).vocab_size)
+    config: Any = getattr(getattr(model, "original_model", None), "config", None)
+    if not hasattr(config, "get_text_config"):  # a native model, or a tokenizer alone
+        return int(model.cfg.d_vocab)
+    return int(config.get_text_config().vocab_size)
 
 
 def n_outcomes(model: Bridge) -> int:
@@ -163,7 +168,7 @@ def windows(model: Bridge, positions: int | None = None) -> list[int | None]:
         kinds = [SLIDING if window else FULL] * n_blocks(model)
     if names := getattr(config, "attention_layers", None):  # of GPT-Neo
         window = config.window_size
-        kinds = [{"global": FULL, "local": SLIDING}[name] for name in names]
+        kinds = [FULL if name == "global" else SLIDING for name in names]
     known = {FULL, SLIDING}
     if positions is not None and chunk and positions <= chunk:
         known.add(CHUNKED)

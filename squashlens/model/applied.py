@@ -63,8 +63,9 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
         with opened(model):
             expanded = expanded_hooks(model, hooks)
             stack.enter_context(attached(model, *expanded))
-            n_blocks = len(model.blocks)
-            sites = [site for hook in expanded for site in hook.points(n_blocks)]
+            sites: list[str] = []
+            for hook in expanded:
+                sites += hook.points(len(model.blocks))
             require_effective(model, sites)
         stack.enter_context(_reaching(expanded))
         stack.enter_context(warnings.catch_warnings())

@@ -52,9 +52,10 @@ LEAST = 0.01  # Weights are compared if they sum to this: half precision rounds 
 
 def require_causal(model: Bridge) -> None:
     """Raise an error if a token depends on later tokens."""
-    if found := _violation(model, cut=False):
+    violation = _violation(model, cut=False)
+    if violation:
         raise UnsoundModelError(
-            f"{type(model.original_model).__name__} is not causal: tokens depend on later ones. {found}",
+            f"{type(model.original_model).__name__} is not causal: tokens depend on later ones. {violation}",
             "Use a causal model. If the configuration allows attention to later tokens (use_bidirectional_attention, "
             "attention_dir), turn it off; compile a tracr program with `causal=True`.",
         )
@@ -133,7 +134,8 @@ def _earlier_stream(model: Bridge) -> str | None:
     for block, stream in enumerate(leaving[1:]):
         if block == 0:
             continue
-        earlier, ones = entering[:block], torch.ones_like(stream)
+        earlier = entering[:block]
+        ones = torch.ones_like(stream)
         gradients = torch.autograd.grad(
             stream, earlier, ones, retain_graph=True, allow_unused=True
         )
@@ -179,7 +181,8 @@ def _moved(
     moved: Moved = {}
 
     def compare(site: str, stream: Tensor) -> Tensor:
-        first, rest = stream[:1], stream[1:]
+        first = stream[:1]
+        rest = stream[1:]
         expected = first.expand_as(rest)
         error, allowed = difference(
             rest, expected, dtype, dim=-1, tolerance=SAME_OPERATIONS
@@ -215,7 +218,8 @@ def _reweighed(
     """How far the weights of the kept tokens move, as shares of their sum, and what is allowed."""
     weights = pattern.detach().double()
     kept = kept.to(pattern.device)[:, None, None]
-    ours, theirs = weights[1:] * kept, weights[:1] * kept
+    ours = weights[1:] * kept
+    theirs = weights[:1] * kept
     our_sums = ours.sum(dim=-1, keepdim=True)
     their_sums = theirs.sum(dim=-1, keepdim=True)
     counted = (our_sums > LEAST) & (their_sums > LEAST)

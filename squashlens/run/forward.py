@@ -62,7 +62,8 @@ def context(
     visible: Bool[Tensor, "query key"],
 ) -> dict[str, Any]:
     """Mask and position ids with which every token sees the past of its own prompt, within the block's window."""
-    device, dtype = run.device, run.dtype
+    device = run.device
+    dtype = run.dtype
     distance = queries[:, None] - keys
 
     def mask(window: int | None) -> Tensor:
@@ -70,10 +71,13 @@ def context(
         closed = torch.full(seen.shape, torch.finfo(dtype).min, dtype=dtype)
         return closed.masked_fill(seen, 0.0)[None, None].to(device)
 
-    kinds = set(windows(run.model))
-    masks: Any = {SLIDING if w else FULL: mask(w) for w in kinds}
+    masks: dict[str, Tensor] = {}
+    for window in set(windows(run.model)):
+        masks[SLIDING if window else FULL] = mask(window)
+    # A model with one kind of blocks takes the mask itself.
+    only, *others = masks.values()
     return {
-        "attention_mask": masks if len(masks) > 1 else next(iter(masks.values())),
+        "attention_mask": masks if others else only,
         "position_ids": queries[None].to(device),
     }
 
@@ -331,7 +335,8 @@ def _columns_suffice(run: Run) -> bool:
 def _among(
     run: Run, y: Float[Tensor, "branch d"], tokens: Int[Tensor, " outcome"]
 ) -> Tensor:
-    weight, bias = run.model.W_U.detach(), run.model.b_U.detach()
+    weight = run.model.W_U.detach()
+    bias = run.model.b_U.detach()
     chosen = tokens.to(weight.device)
     return _scaled(run, y.to(weight) @ weight[:, chosen] + bias[chosen])
 
@@ -342,8 +347,12 @@ def _scaled(run: Run, logits: Float[Tensor, "*many"]) -> Float[Tensor, "*many"]:
     # Of Cohere, Falcon-H1, Granite and Gemma 2. A factor of 1 would copy all logits.
     for name in ("logit_scale", "lm_head_multiplier"):
         scale = getattr(config, name, None)
-        logits = logits * scale if scale not in (None, 1) else logits
+        if scale not in (None, 1):
+            logits = logits * scale
     divisor = getattr(config, "logits_scaling", None)
-    logits = logits / divisor if divisor else logits
+    if divisor:
+        logits = logits / divisor
     cap = getattr(config, "final_logit_softcapping", None)
-    return torch.tanh(logits / cap) * cap if cap else logits
+    if cap:
+        logits = torch.tanh(logits / cap) * cap
+    return logits

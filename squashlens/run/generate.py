@@ -94,12 +94,14 @@ def _batch(
     start = ids.shape[1]
     ends = _ends(run)
     cache = empty_cache(run)
-    context = None if cache is None else {"use_cache": True, "past_key_values": cache}
+    context = None
+    if cache is not None:
+        context = {"use_cache": True, "past_key_values": cache}
     ended: dict[int, Continuation] = {}
     with users_hooks_tested(run, ids, next_logits):
         for step in range(max_new_tokens):
-            given = ids if cache is None or step == 0 else ids[:, -1:]
-            logits = whole_pass(run, given, context)
+            is_first = cache is None or step == 0
+            logits = whole_pass(run, ids if is_first else ids[:, -1:], context)
             if temperature:
                 size = logits.shape[1]
                 noise = [_gumbel(prompt.seed, step, size) for prompt in prompts]

@@ -231,7 +231,8 @@ def _attend(
             "The attention of another model was called during this run.",
             "Run one model at a time.",
         )
-    window, mask = _Window(None), None
+    window = _Window(None)
+    mask = None
     if isinstance(attention_mask, _Window):
         window = attention_mask
     elif isinstance(attention_mask, Tensor) and position_bias is None:

@@ -62,7 +62,8 @@ def _native(model: Bridge, seed: int) -> Bridge:
     from transformer_lens.model_bridge.sources.native import boot
 
     config = copy.deepcopy(model.cfg)
-    config.seed, config.init_weights = seed, True
+    config.seed = seed
+    config.init_weights = True
     name = f"random weights {seed}"
     where = {"device": device_of(model), "dtype": dtype_of(model)}
     return boot(config, model_name=name, **where).eval().requires_grad_(False)

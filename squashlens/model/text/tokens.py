@@ -56,14 +56,17 @@ def each_of(prompts: Any) -> list[str] | list[list[int]]:
         return _without_padding(prompts)
     is_list = isinstance(prompts, list | tuple)
     if is_list and prompts and all(map(is_tokenized, prompts)):
-        return [row for item in prompts for row in _without_padding(item)]
+        rows: list[list[int]] = []
+        for item in prompts:
+            rows += _without_padding(item)
+        return rows
     items = _plain(prompts)
     if not isinstance(items, list):
         raise InputError(
             f"The prompts are of type {type(prompts).__name__}, which has no order of tokens.",
             ALLOWED,
         )
-    kinds = {"a list" if isinstance(x, list) else type(x).__name__ for x in items}
+    kinds = {type(item).__name__.replace("list", "a list") for item in items}
     if kinds <= {"str"}:
         return items
     if kinds == {"a list"}:
@@ -157,7 +160,8 @@ def checked_prompts(
     Args:
         wanted: what a text was to begin with; ``"none"`` is asked for and gives no warning.
     """
-    checked, rows = checked_ids(model, ids), ids.tolist()
+    checked = checked_ids(model, ids)
+    rows = ids.tolist()
     _refuse_padding(model, rows)
     if wanted != "none":
         warn_of_start(model, rows)

@@ -43,7 +43,8 @@ class Jittered(TorchFunctionMode):
 
     def __init__(self, device: torch.device, seed: int = 0) -> None:
         super().__init__()
-        self.device, self.generator = device, torch.Generator().manual_seed(seed)
+        self.device = device
+        self.generator = torch.Generator().manual_seed(seed)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
