@@ -16,7 +16,7 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import UnsoundModelError
 from squashlens.model.anatomy import n_blocks, text_config
 from squashlens.model.hooking.hook import FROZEN_ATTENTION, Hook, Recipe
-from squashlens.model.layout import layout_of
+from squashlens.model.snapshot import layout_of
 
 LEAVE_OUT_GATES = "Leave 'gates' out of freeze."
 

@@ -3,5 +3,5 @@
 `loading.load` opens a model; `verify.require_sound` checks that a bridge reproduces the plain model, `applied` that
 hooks take effect. `proof` keeps what was found of a model as long as its `snapshot` stays the same. `hooking` adds
 hooks within a context, and `text` turns text into token ids. The other modules describe a model: its parts (`anatomy`,
-`layout`), the tolerance of comparisons (`agreement`).
+`snapshot`), the tolerance of comparisons (`agreement`).
 """

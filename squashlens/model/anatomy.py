@@ -4,11 +4,17 @@ Two position encodings depend on the length of a pass, its largest position + 1:
 frequencies beyond `original_max_position_embeddings` tokens, and "dynamic" has others for every length beyond
 `max_position_embeddings`, or those of an earlier, longer pass. All other encodings in transformers depend on positions
 only.
+
+TransformerLens's own models (`TransformerBridge.boot_native`, and compiled tracr programs) have no Hugging Face
+configuration; questions about it are answered here from the bridge's `cfg`. Their attention is not that of
+transformers, so patterns are always computed.
 """
 
 import inspect
 import re
 from collections.abc import Collection
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,10 +22,63 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Target
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.model.native import is_native, native_config
 
 PLAIN = (torch.nn.Parameter, torch.Tensor)
-FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+FULL = "full_attention"
+SLIDING = "sliding_attention"
+CHUNKED = "chunked_attention"
+LONG = "longrope"
+DYNAMIC = "dynamic"
+NATIVE = "transformer_lens.model_bridge.sources.native.model"
+
+
+def is_native(model: Bridge) -> bool:
+    """Whether a bridge wraps a `NativeModel` of TransformerLens, or a class derived from it."""
+    return _is_native(type(model.original_model))
+
+
+@cache
+def _is_native(kind: type) -> bool:
+    names = {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
+    return f"{NATIVE}.NativeModel" in names
+
+
+def text_config(model: Bridge) -> Any:
+    """The Hugging Face configuration of the language model, or its equivalent for a native model."""
+    if not is_native(model):
+        config: Any = model.original_model.config
+        return config.get_text_config()
+    cfg = model.cfg
+    activation = cfg.act_fn
+    if not activation:
+        activation = "silu" if cfg.gated_mlp else "gelu"
+    return SimpleNamespace(
+        model_type="native",
+        max_position_embeddings=int(cfg.n_ctx),
+        hidden_act=str(activation).lower(),
+        # A soft cap of TransformerLens is off unless positive.
+        attn_logit_softcapping=max(0.0, float(cfg.attn_scores_soft_cap)) or None,
+        final_logit_softcapping=max(0.0, float(cfg.output_logits_soft_cap)) or None,
+    )
+
+
+def n_tokens(model: Bridge) -> int:
+    """The number of tokens that have an embedding, whatever tokenizer the bridge has."""
+    config: Any = getattr(getattr(model, "original_model", None), "config", None)
+    if not hasattr(config, "get_text_config"):  # a native model, or a tokenizer alone
+        return int(model.cfg.d_vocab)
+    return int(config.get_text_config().vocab_size)
+
+
+def n_outcomes(model: Bridge) -> int:
+    """The number of outcomes of the next-token distribution: the vocabulary, or the outputs of a native model."""
+    inner: Any = model.original_model
+    return int(inner.head.out_features) if is_native(model) else n_tokens(model)
+
+
+def outputs_are_tokens(model: Bridge) -> bool:
+    """Whether the outputs of a model are its input tokens; a compiled program may have other outputs."""
+    return n_outcomes(model) == n_tokens(model)
 
 
 def unseen_roundings(model: Bridge) -> int:
@@ -44,21 +103,11 @@ def projected(model: Bridge) -> int:
     return (heads + groups) * int(model.cfg.d_head)
 
 
-def text_config(model: Bridge) -> Any:
-    """The Hugging Face configuration of the language model, or its equivalent for a native model."""
-    if is_native(model):
-        return native_config(model)
-    config: Any = model.original_model.config
-    return config.get_text_config()
-
-
 def context_length(model: Bridge) -> int | None:
     """The largest number of tokens in a prompt, `None` if the configuration has no limit."""
     config = text_config(model)
-    for name in ("max_position_embeddings", "n_positions"):
-        if limit := getattr(config, name, None):
-            return limit
-    return None
+    limit = getattr(config, "max_position_embeddings", None)
+    return limit or getattr(config, "n_positions", None)
 
 
 def device_of(model: Bridge) -> torch.device:
@@ -100,9 +149,9 @@ def quantization(model: Bridge) -> str | None:
 
 def stored_as(model: Bridge) -> str | None:
     """The number format of quantized weights, such as ``"int8"``, from their types' names; `None` if they are plain."""
-    kinds = {type(p) for p in model.parameters()} - {*PLAIN}
+    kinds = {type(parameter) for parameter in model.parameters()} - {*PLAIN}
     names = " ".join(kind.__name__.lower() for kind in kinds)
-    formats = {match.group() for match in re.finditer(r"(u?int|float)\d+", names)}
+    formats = {*re.findall(r"u?int\d+|float\d+", names)}
     return ", ".join(sorted(formats)) or quantization(model)
 
 
@@ -119,7 +168,7 @@ def windows(model: Bridge, positions: int | None = None) -> list[int | None]:
         kinds = [SLIDING if window else FULL] * n_blocks(model)
     if names := getattr(config, "attention_layers", None):  # of GPT-Neo
         window = config.window_size
-        kinds = [{"global": FULL, "local": SLIDING}[name] for name in names]
+        kinds = [FULL if name == "global" else SLIDING for name in names]
     known = {FULL, SLIDING}
     if positions is not None and chunk and positions <= chunk:
         known.add(CHUNKED)
@@ -177,35 +226,35 @@ def pattern_site(block: int) -> str:
     return f"blocks.{block}.attn.hook_pattern"
 
 
-LONG, DYNAMIC = "longrope", "dynamic"
-
-
 def length_dependent_encodings(model: Bridge) -> list[tuple[str, int]]:
     """Kind and limit of each position encoding in the configuration that depends on the length of a pass."""
-    config = text_config(model)
-    given = getattr(config, "rope_parameters", None) or {}
-    found: dict[tuple[str, int], None] = {}
+    parameters = getattr(text_config(model), "rope_parameters", None) or {}
+    found: list[tuple[str, int]] = []
     # Some models have one set of parameters for each kind of block.
-    for rope in (given, *given.values()):
+    for rope in (parameters, *parameters.values()):
         kind = rope.get("rope_type") if isinstance(rope, dict) else None
         if kind == LONG:
-            found[kind, int(rope["original_max_position_embeddings"])] = None
+            found.append((kind, int(rope["original_max_position_embeddings"])))
         elif DYNAMIC in str(kind):
-            found[str(kind), context_length(model) or 0] = None
-    return [*found]
+            found.append((str(kind), context_length(model) or 0))
+    return found
 
 
 def longest_prompt(model: Bridge) -> int | None:
     """The largest number of tokens in a prompt; `None` if there is no limit, or if frequencies adapt to the length."""
-    kinds = [kind for kind, _ in length_dependent_encodings(model)]
-    return None if any(DYNAMIC in kind for kind in kinds) else context_length(model)
+    for kind, _ in length_dependent_encodings(model):
+        if DYNAMIC in kind:
+            return None
+    return context_length(model)
 
 
 def why_lengths_differ(model: Bridge, lengths: Collection[int]) -> str | None:
     """The reason why passes of these lengths encode positions differently; `None` if they do not."""
     for kind, limit in length_dependent_encodings(model):
-        sets = {n > limit if kind == LONG else max(n, limit) for n in lengths}
-        if len(sets) > 1:
+        encodings = {max(n, limit) for n in lengths}
+        if kind == LONG:
+            encodings = {n > limit for n in lengths}
+        if len(encodings) > 1:
             return f"its position encoding ({kind}) depends on the length of the pass beyond {limit} tokens"
     return None
 
@@ -221,16 +270,19 @@ def forget_lengths(model: Bridge) -> None:
         if not isinstance(kinds, dict):
             kinds = {"": kinds}
         for layer_type, kind in kinds.items():
-            prefix = layer_type and f"{layer_type}_"
-            original = getattr(module, f"{prefix}original_inv_freq", None)
-            now = getattr(module, f"{prefix}inv_freq", None)
-            adapts = str(kind) == LONG or DYNAMIC in str(kind)
-            if not adapts or original is None or now is None:
-                continue
-            name, longest = f"{prefix}inv_freq", module.original_max_seq_len
-            with torch.inference_mode(False):
-                fresh = original.to(now.device).clone()
-            module.register_buffer(name, fresh, persistent=False)
-            setattr(module, f"{prefix}max_seq_len_cached", longest)
-            # Made again by the next pass that needs it.
-            setattr(module, f"{prefix}long_inv_freq", None)
+            if str(kind) == LONG or DYNAMIC in str(kind):
+                _reset(module, f"{layer_type}_" if layer_type else "")
+
+
+def _reset(module: Any, prefix: str) -> None:
+    """Give a module its first frequencies again, those of one kind of block if it has several."""
+    original = getattr(module, f"{prefix}original_inv_freq", None)
+    now = getattr(module, f"{prefix}inv_freq", None)
+    if original is None or now is None:
+        return
+    with torch.inference_mode(False):
+        fresh = original.to(now.device).clone()
+    module.register_buffer(f"{prefix}inv_freq", fresh, persistent=False)
+    setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
+    # Made again by the next pass that needs it.
+    setattr(module, f"{prefix}long_inv_freq", None)

@@ -15,10 +15,9 @@ from torch import Tensor
 from squashlens._typing import Bridge, listed
 from squashlens.checks.arguments import validated
 from squashlens.errors import FAILURES, InputError, SquashlensError, UnsoundModelError
-from squashlens.model.anatomy import context_length, device_of, last_logits
-from squashlens.model.hooking.attached import attached
-from squashlens.model.hooking.hook import Hook, HookLike, expanded_hooks
-from squashlens.model.hooking.standing import without_ambient
+from squashlens.model.anatomy import context_length, device_of, last_logits, n_tokens
+from squashlens.model.hooking.hook import Hook, HookLike, expanded_hooks, watcher
+from squashlens.model.hooking.standing import attached, without_ambient
 from squashlens.model.proof import opened, require_bridge
 
 PROBE_TOKENS = 12
@@ -64,8 +63,9 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
         with opened(model):
             expanded = expanded_hooks(model, hooks)
             stack.enter_context(attached(model, *expanded))
-            n_blocks = len(model.blocks)
-            sites = [site for hook in expanded for site in hook.points(n_blocks)]
+            sites: list[str] = []
+            for hook in expanded:
+                sites += hook.points(len(model.blocks))
             require_effective(model, sites)
         stack.enter_context(_reaching(expanded))
         stack.enter_context(warnings.catch_warnings())
@@ -123,7 +123,7 @@ def require_effective(model: Bridge, sites: list[str]) -> None:
 
 def probe_ids(model: Bridge) -> Tensor:
     """A short prompt of tokens spread over the vocabulary, distinct if the vocabulary is large enough."""
-    vocabulary = int(model.cfg.d_vocab)
+    vocabulary = n_tokens(model)
     length = min(PROBE_TOKENS, context_length(model) or PROBE_TOKENS)
     places = torch.linspace(0.1, 0.9, length) * (vocabulary - 1)
     return places.long()[None].to(device_of(model))
@@ -132,7 +132,7 @@ def probe_ids(model: Bridge) -> Tensor:
 def ineffective_points(model: Bridge, sites: list[str]) -> list[str]:
     """The sites on a tensor at which the last logits do not depend, or that do not fire, as the model is run now."""
     leaves: dict[str, Tensor] = {}
-    hooks = [Hook("probe", site, partial(_with_leaf, leaves, site)) for site in sites]
+    hooks = [watcher(site, partial(_with_leaf, leaves, site)) for site in sites]
     with warnings.catch_warnings(), torch.enable_grad(), attached(model, *hooks):
         # The bridge warns about edited norms, which are intended here.
         warnings.simplefilter("ignore")

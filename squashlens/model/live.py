@@ -32,7 +32,8 @@ class _Interposed(TorchFunctionMode):
         self, scores: Callable[[Tensor], Tensor], pattern: Callable[[Tensor], Tensor]
     ) -> None:
         super().__init__()
-        self.scores, self.pattern = scores, pattern
+        self.scores = scores
+        self.pattern = pattern
         # Prompts, heads and queries, once the logits have been seen.
         self.rows: tuple[int, ...] | None = None
         self.done = False

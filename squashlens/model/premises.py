@@ -32,13 +32,13 @@ from squashlens.model.anatomy import (
     forget_lengths,
     last_logits,
     n_blocks,
+    n_tokens,
     pattern_site,
     residual_sites,
 )
 from squashlens.model.applied import probe_ids, require_effective
-from squashlens.model.hooking.attached import attached
-from squashlens.model.hooking.hook import Hook
-from squashlens.model.hooking.standing import without_ambient
+from squashlens.model.hooking.hook import watcher
+from squashlens.model.hooking.standing import attached, without_ambient
 from squashlens.model.proof import proof_of
 
 ATTENTION = (
@@ -52,9 +52,10 @@ LEAST = 0.01  # Weights are compared if they sum to this: half precision rounds 
 
 def require_causal(model: Bridge) -> None:
     """Raise an error if a token depends on later tokens."""
-    if found := _violation(model, cut=False):
+    violation = _violation(model, cut=False)
+    if violation:
         raise UnsoundModelError(
-            f"{type(model.original_model).__name__} is not causal: tokens depend on later ones. {found}",
+            f"{type(model.original_model).__name__} is not causal: tokens depend on later ones. {violation}",
             "Use a causal model. If the configuration allows attention to later tokens (use_bidirectional_attention, "
             "attention_dir), turn it off; compile a tracr program with `causal=True`.",
         )
@@ -126,14 +127,15 @@ def _earlier_stream(model: Bridge) -> str | None:
         entering.append(stream.detach().clone().requires_grad_())
         return entering[-1]
 
-    hooks = [Hook("cut", site, cut) for site in residual_sites(model)[:-1]]
+    hooks = [watcher(site, cut) for site in residual_sites(model)[:-1]]
     forget_lengths(model)
     with torch.enable_grad(), without_ambient(model), attached(model, *hooks):
         model(probe_ids(model), use_cache=False, **last_logits(model))
     for block, stream in enumerate(leaving[1:]):
         if block == 0:
             continue
-        earlier, ones = entering[:block], torch.ones_like(stream)
+        earlier = entering[:block]
+        ones = torch.ones_like(stream)
         gradients = torch.autograd.grad(
             stream, earlier, ones, retain_graph=True, allow_unused=True
         )
@@ -172,13 +174,15 @@ def _moved(
     model: Bridge, ids: Tensor, replaced: Bool[Tensor, "copy position"], *, cut: bool
 ) -> Moved:
     """How far each residual stream moves in its block if tokens are replaced; with `cut`, patterns are the identity."""
-    vocabulary, dtype = int(model.cfg.d_vocab), dtype_of(model)
+    dtype = dtype_of(model)
+    vocabulary = n_tokens(model)
     others = (ids + vocabulary // 2) % vocabulary
     copies = torch.where(replaced.to(ids.device), others, ids)
     moved: Moved = {}
 
     def compare(site: str, stream: Tensor) -> Tensor:
-        first, rest = stream[:1], stream[1:]
+        first = stream[:1]
+        rest = stream[1:]
         expected = first.expand_as(rest)
         error, allowed = difference(
             rest, expected, dtype, dim=-1, tolerance=SAME_OPERATIONS
@@ -194,10 +198,10 @@ def _moved(
         return itself.expand_as(pattern).clone()
 
     sites = residual_sites(model)
-    hooks = [Hook("compare", site, partial(compare, site)) for site in sites]
+    hooks = [watcher(site, partial(compare, site)) for site in sites]
     if cut:
         for site in map(pattern_site, range(n_blocks(model))):
-            hooks.append(Hook("cut", site, partial(isolate, site)))
+            hooks.append(watcher(site, partial(isolate, site)))
     # In bfloat16 on a CPU, PyTorch would copy the output embedding for each prompt, and no logits are read.
     without = dict.fromkeys(last_logits(model), slice(0))
     forget_lengths(model)
@@ -214,7 +218,8 @@ def _reweighed(
     """How far the weights of the kept tokens move, as shares of their sum, and what is allowed."""
     weights = pattern.detach().double()
     kept = kept.to(pattern.device)[:, None, None]
-    ours, theirs = weights[1:] * kept, weights[:1] * kept
+    ours = weights[1:] * kept
+    theirs = weights[:1] * kept
     our_sums = ours.sum(dim=-1, keepdim=True)
     their_sums = theirs.sum(dim=-1, keepdim=True)
     counted = (our_sums > LEAST) & (their_sums > LEAST)

@@ -14,6 +14,7 @@ import functools
 import inspect
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,24 +22,22 @@ from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from squashlens._typing import Bridge
 from squashlens.bars import one_bar
 from squashlens.checks.arguments import checked
 from squashlens.errors import BusyModelError, InputError, SquashlensError
 from squashlens.model.hooking.standing import Standing, hooks_as_now, look_for_hooks
-from squashlens.model.layout import (
+from squashlens.model.memory import awaited
+from squashlens.model.snapshot import (
     Kept,
     Layout,
-    Thread,
-    is_this_thread,
+    Snapshot,
+    fingerprint,
     kept_of,
     layout_of,
-    this_thread,
 )
-from squashlens.model.memory import awaited
-from squashlens.model.snapshot import Snapshot, fingerprint
 
 # Where errors are raised about edits that have no derivative.
 AUTOGRAD = os.path.dirname(torch.autograd.__file__)
@@ -104,22 +103,23 @@ def _proof_for(snapshot: Snapshot, kept: Kept) -> Proof:
 def opened(model: Bridge) -> Iterator[Proof]:
     """Open the model, unless this thread has done so; raise an error if the body changes it."""
     kept = kept_of(model)
-    if kept.is_open() and kept.proof is not None:
+    if kept.proof is not None and kept.is_open():
         yield kept.proof
         return
-    require_no_modes()
+    require_no_autocast()
     kept.proof = _proof_for(Snapshot.of(model, layout_of(model)), kept)
     hooks = look_for_hooks(model)
     kept.hooks = hooks
     kept.at_begin = (hooks_as_now(model), hooks) if hooks else None
-    kept.owner = this_thread()
-    guard = OneThread(kept.owner)
-    # At each block too: a pass may have begun before, or begin below the whole model.
-    guarded = [model.original_model, *model.blocks]
-    guards = [module.register_forward_pre_hook(guard) for module in guarded]
+    kept.owner = threading.get_ident()
     try:
         # Whatever mode the caller is in.
-        with torch.inference_mode(False), torch.no_grad(), awaited():
+        with torch.inference_mode(False), torch.no_grad(), ExitStack() as stack:
+            # At each block too: a pass may have begun before, or begin below the whole model.
+            for module in (model.original_model, *model.blocks):
+                handle = module.register_forward_pre_hook(kept.stop_other_threads)
+                stack.callback(handle.remove)
+            stack.enter_context(awaited())
             yield kept.proof
             hooks = kept.hooks  # `applied` adds some that stay
     except Exception as error:
@@ -127,17 +127,19 @@ def opened(model: Bridge) -> Iterator[Proof]:
         _explain(error, hooks)
         raise
     finally:
-        for handle in guards:
-            handle.remove()
-        kept.owner, kept.hooks, kept.at_begin = None, None, None
-        _forget_last_pass(model)
+        kept.owner = None
+        kept.hooks = None
+        kept.at_begin = None
+        if kept.layout is not None:
+            kept.layout.forget_last_pass()
     _require_unchanged(model, kept)
     _require_same_hooks(model, hooks or [])
 
 
 def _require_unchanged(model: Bridge, kept: Kept) -> None:
     """Raise an error if the model is another one than was opened."""
-    proof, layout = kept.proof, kept.layout
+    proof = kept.proof
+    layout = kept.layout
     if proof is None or layout is None or proof.snapshot != Snapshot.of(model, layout):
         raise BusyModelError(
             "A tensor or a setting of the model was changed during a measurement.",
@@ -158,14 +160,6 @@ def _require_same_hooks(model: Bridge, hooks: list[Standing]) -> None:
         )
 
 
-def _forget_last_pass(model: Bridge) -> None:
-    """Let go of what the bridge keeps of a pass: its graph would stay in memory, and no copy could be made."""
-    layout = kept_of(model).layout
-    for attributes, name in layout.traces if layout is not None else ():
-        if isinstance(attributes.get(name), Tensor):
-            attributes[name] = None
-
-
 def _explain(error: Exception, hooks: list[Standing]) -> None:
     """Raise an error that names the hooks on the model, if it failed in a pass with them."""
     if not hooks or isinstance(error, SquashlensError | torch.OutOfMemoryError):
@@ -181,25 +175,14 @@ def _explain(error: Exception, hooks: list[Standing]) -> None:
         ) from error
 
 
-@dataclass(frozen=True, eq=False)
-class OneThread:
-    """A PyTorch hook before the whole model and its blocks: stops passes in other threads while a call has it open."""
-
-    owner: Thread
-
-    def __call__(self, _module: object, _args: object) -> None:
-        is_this_thread(self.owner)
-
-
-def require_no_modes() -> None:
+def require_no_autocast() -> None:
     """Raise an error under autocast, which runs parts of the model in another dtype."""
-    kinds = ("cpu", "cuda", "mps")
-    active = [kind for kind in kinds if torch.is_autocast_enabled(kind)]
-    if active:
-        raise InputError(
-            f"Autocast is on for {active[0]}, which runs parts of the model in another dtype than results say.",
-            "Leave `torch.autocast`, and load the model in the dtype of the run.",
-        )
+    for kind in ("cpu", "cuda", "mps"):
+        if torch.is_autocast_enabled(kind):
+            raise InputError(
+                f"Autocast is on for {kind}, which runs parts of the model in another dtype than results say.",
+                "Leave `torch.autocast`, and load the model in the dtype of the run.",
+            )
 
 
 def require_bridge(model: object) -> None:
@@ -235,9 +218,8 @@ def public(
         model: Any = bound.arguments.get("model", first.default)
         if first.annotation is Bridge:
             require_bridge(model)
-        is_run = runs and getattr(model, "original_model", None) is not None
         with one_bar(function.__name__, cheaper), ExitStack() as stack:
-            if is_run:
+            if runs and getattr(model, "original_model", None) is not None:
                 stack.enter_context(opened(model))
             if call is None:
                 return function(*bound.args, **bound.kwargs)

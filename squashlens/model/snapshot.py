@@ -1,28 +1,47 @@
-"""Tell whether a model is the one that was verified, by what it is at one moment, as far as that is cheap to read.
+"""List what a bridge is made of, and tell whether it is still the model that was verified.
 
-A `Snapshot` has of every tensor which it is, where its memory is, how often PyTorch saw it written to, and some of its
-entries; which modules there are; the configurations; train or eval mode; and the precision of products. Equal snapshots
-give equal numbers. Not seen are single entries written through ``.data``, and attributes of modules that stand in no
-configuration (docs/limits.md). The *fingerprint* covers every bit, and is the same in every process and on every
-device.
+A `Layout` lists the parts of a bridge once. A `Snapshot` has of every tensor which it is, where its memory is, how
+often PyTorch saw it written to, and some of its entries; which modules there are; the configurations; train or eval
+mode; and the precision of products. Equal snapshots give equal numbers. Not seen are single entries written through
+``.data``, and attributes of modules that stand in no configuration (docs/limits.md). The *fingerprint* covers every
+bit, and is the same in every process and on every device. `Kept` is what a bridge carries with it.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
 from math import gcd
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import xxhash
-from torch import Tensor
+from torch import Tensor, nn
 
 from squashlens._typing import Bridge
-from squashlens.errors import InputError
-from squashlens.model.anatomy import PLAIN, forget_lengths
+from squashlens.errors import BusyModelError, InputError
+from squashlens.model.anatomy import (
+    PLAIN,
+    forget_lengths,
+    is_native,
+    length_dependent_encodings,
+)
 from squashlens.model.digests import parts, sha256, tensor_digest, text_of, writes
-from squashlens.model.layout import Layout
-from squashlens.model.native import is_native
 
+if TYPE_CHECKING:
+    from squashlens.model.hooking.standing import Standing, Tables
+    from squashlens.model.proof import Proof
+    from squashlens.model.text.start import KnownStart
+
+# Where PyTorch keeps a module's hooks.
+HOOK_TABLES = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+KEPT = "_squashlens"  # the attribute of a bridge in which its `Kept` is
+TRACES = ("_pattern", "_captured_pre_ln_residual")  # what a bridge keeps of a pass
 MOST = 16_384  # entries of a tensor that are read
 ENTRIES = 300_000  # of a model: a few milliseconds
 # Names, versions and formats in a configuration, which change no number.
@@ -46,6 +65,116 @@ LABELS = frozenset(
 Marks = tuple[int, int, int, bool]
 
 
+class Layout:
+    """The parts of a bridge, listed once: to walk through its 1,700 modules takes 2 ms.
+
+    Attributes:
+        points: the hook points by all their names; the bridge makes this dict anew each time that it is read.
+        distinct: each hook point once, under its own name, in alphabetical order.
+        names: the modules and hook points with the names of the modules in the checkpoint.
+        modules: the modules that are no hook points.
+        configs: the configurations.
+    """
+
+    def __init__(self, model: Bridge) -> None:
+        from transformer_lens.hook_points import HookPoint
+
+        self.points: dict[str, HookPoint] = model.hook_dict
+        self.distinct: dict[str, HookPoint] = {}
+        for name, point in sorted(self.points.items()):
+            self.distinct[point.name or name] = point
+        self.names: dict[nn.Module, str] = {}
+        for name, module in model.named_modules():
+            self.names[module] = f"bridge.{name}".removesuffix(".")
+        for name, module in model.original_model.named_modules():
+            self.names[module] = name
+        for name, point in self.points.items():
+            self.names.setdefault(point, name)
+        self.modules = [one for one in self.names if not isinstance(one, HookPoint)]
+        self.configs = _configurations(model)
+        self._tables: list[dict[str, Any]] = []
+        self._children: list[dict[str, Any]] = []
+        self._frequencies: list[Mapping[str, Tensor | None]] = []
+        self._list_tables(bool(length_dependent_encodings(model)))
+        self.parts = self.read_parts()
+        # Of the last snapshot: where tensors were, and views of their sampled entries.
+        self.places: list[tuple[int, int]] = []
+        self.samples: dict[Any, list[Tensor]] = {}
+
+    def _list_tables(self, adapting: bool) -> None:
+        """List where PyTorch keeps tensors and modules; apart, buffers that follow from the length of a pass."""
+        for module in self.modules:
+            if module._modules:
+                self._children.append(module._modules)
+            if module._parameters:
+                self._tables.append(module._parameters)
+            if adapting and "original_max_seq_len" in vars(module):
+                self._frequencies.append(module._buffers)
+            elif module._buffers:
+                self._tables.append(module._buffers)
+
+    def read_parts(self) -> list[int]:
+        """Which modules there are now, and how many parameters and buffers they have."""
+        children = chain.from_iterable(map(dict.values, self._children))
+        return [*map(id, children), *map(len, self._tables)]
+
+    def is_current(self) -> bool:
+        """Whether no module was replaced, and no parameter or buffer added or removed."""
+        return self.parts == self.read_parts()
+
+    def with_hooks(self) -> list[nn.Module]:
+        """The modules that have hooks of PyTorch now."""
+        found: list[nn.Module] = []
+        for module in self.names:
+            # Written out: a loop over four tables takes several times as long, in every call.
+            if (
+                module._forward_hooks
+                or module._forward_pre_hooks
+                or module._backward_hooks
+                or module._backward_pre_hooks
+            ):
+                found.append(module)
+        return found
+
+    def tensors(self) -> list[Tensor]:
+        """Parameters and buffers as they are now, but for those that follow from the length of a pass."""
+        tensors = [*chain.from_iterable(map(dict.values, self._tables))]
+        for frequencies in self._frequencies:
+            for name, tensor in frequencies.items():
+                if "original" in name:
+                    tensors.append(tensor)
+        return [tensor for tensor in tensors if tensor is not None]
+
+    def forget_last_pass(self) -> None:
+        """Let go of what the bridge keeps of a pass: its graph would stay in memory, and no copy could be made."""
+        for module in self.modules:
+            attributes = vars(module)
+            for name in TRACES:
+                if isinstance(attributes.get(name), Tensor):
+                    attributes[name] = None
+
+
+def _configurations(model: Bridge) -> list[Any]:
+    """The configurations of a model, and those inside them, each once."""
+    inner: Any = model.original_model
+    waiting: list[Any] = [model.cfg, vars(inner).get("cfg")]
+    for module in inner.modules():
+        config = vars(module).get("config")
+        # The bridge gives copies of its own to blocks.
+        if config is not None and type(config) is not type(model.cfg):
+            waiting.append(config)
+    configs: dict[int, Any] = {}
+    for config in waiting:
+        if hasattr(config, "__dict__") and id(config) not in configs:
+            configs[id(config)] = config
+            waiting += filter(_is_config, vars(config).values())
+    return [*configs.values()]
+
+
+def _is_config(value: object) -> bool:
+    return hasattr(value, "to_dict")
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """What a model is at one moment; equal ones give equal numbers."""
@@ -64,21 +193,17 @@ class Snapshot:
         marks: list[Marks] = []
         for tensor in tensors:
             if type(tensor) in PLAIN and not tensor.is_inference():
-                place, written = tensor.data_ptr(), tensor._version
+                place = tensor.data_ptr()
+                written = tensor._version
             else:  # a quantized tensor, or one made in inference mode
                 place = sum(part.data_ptr() for part in parts(tensor))
-                written = sum(writes(part) for part in parts(tensor))
+                written = sum(map(writes, parts(tensor)))
             marks.append((id(tensor), place, written, tensor.requires_grad))
         with torch.no_grad(), torch._C.DisableTorchFunction():
             entries = _entries(layout, tensors, marks)
-        return cls(
-            marks,
-            entries,
-            layout.read_parts(),
-            [module.training for module in layout.modules],
-            [_text(config) for config in layout.configs],
-            precision(),
-        )
+        modes = [module.training for module in layout.modules]
+        texts = [_text(config) for config in layout.configs]
+        return cls(marks, entries, layout.read_parts(), modes, texts, precision())
 
     def changed(self, before: "Snapshot") -> str:
         """What is different from an earlier snapshot, in words."""
@@ -92,19 +217,23 @@ class Snapshot:
         }
         changed: list[str] = []
         for name, word in words.items():
-            if getattr(self, name) != getattr(before, name):
+            is_new = word not in changed
+            if is_new and getattr(self, name) != getattr(before, name):
                 changed.append(word)
-        return " and ".join(dict.fromkeys(changed))
+        return " and ".join(changed)
 
 
 def _entries(layout: Layout, tensors: list[Tensor], marks: list[Marks]) -> list[str]:
     """A digest of some entries of all tensors of each device and dtype, which are gathered together."""
     places = [mark[:2] for mark in marks]
     if places != layout.places:
-        layout.places, layout.samples = places, sampled(tensors)
-    gathered = [torch.cat(views) for views in layout.samples.values()]
-    arrays = [entries.view(torch.uint8).cpu().numpy() for entries in gathered]
-    return [xxhash.xxh3_128_hexdigest(array.data) for array in arrays]
+        layout.places = places
+        layout.samples = sampled(tensors)
+    digests: list[str] = []
+    for views in layout.samples.values():
+        gathered = torch.cat(views).view(torch.uint8).cpu().numpy()
+        digests.append(xxhash.xxh3_128_hexdigest(gathered.data))
+    return digests
 
 
 def sampled(tensors: Iterable[Tensor]) -> dict[Any, list[Tensor]]:
@@ -113,7 +242,9 @@ def sampled(tensors: Iterable[Tensor]) -> dict[Any, list[Tensor]]:
     Entries of a matrix of r rows and c columns are s ≤ min(r, c) apart, where s and c have no common factor: so every
     row and every column is met. Models with more rows and columns than `ENTRIES` are read more thinly.
     """
-    held = [part for whole in tensors for part in _held(whole)]
+    held: list[Tensor] = []
+    for tensor in tensors:
+        held += _in_memory(tensor)
     wanted = sum(part.numel() // _apart(part) for part in held)
     thinner = max(1.0, wanted / ENTRIES)
     views: dict[Any, list[Tensor]] = {}
@@ -127,22 +258,22 @@ def sampled(tensors: Iterable[Tensor]) -> dict[Any, list[Tensor]]:
     return views
 
 
-def _held(whole: Tensor) -> list[Tensor]:
+def _in_memory(tensor: Tensor) -> list[Tensor]:
     """The tensors that hold the numbers of a tensor, without empty ones; of an expanded one what is in memory."""
-    if whole.is_meta:
+    if tensor.is_meta:
         raise InputError(
             "Some weights of this model are offloaded and not in memory.",
             "Load it onto a device.",
         )
-    found = []
-    for part in parts(whole.detach()):
+    held: list[Tensor] = []
+    for part in parts(tensor.detach()):
         room = part.untyped_storage().nbytes() // max(1, part.element_size())
         room -= part.storage_offset()
         if part.numel() > room:
             part = part.as_strided((room,), (1,))
         if part.numel():
-            found.append(part)
-    return found
+            held.append(part)
+    return held
 
 
 def _columns(part: Tensor) -> int:
@@ -158,11 +289,10 @@ def _apart(part: Tensor) -> int:
 
 def _text(config: Any) -> str:
     """A configuration as text, without those inside it, which are listed themselves."""
-    plain = {
-        name: value
-        for name, value in vars(config).items()
-        if name not in LABELS and not hasattr(value, "to_dict")
-    }
+    plain: dict[str, Any] = {}
+    for name, value in vars(config).items():
+        if name not in LABELS and not hasattr(value, "to_dict"):
+            plain[name] = value
     return repr(plain)
 
 
@@ -173,21 +303,19 @@ def precision() -> str:
         known = torch.get_float32_matmul_precision()
     except RuntimeError:  # set by one of PyTorch's two interfaces, then by the other
         known = "mixed"
-    # "none" is what it was before it was set, "ieee" what it is put back to.
     newer = [getattr(m, "fp32_precision", "none") for m in (torch.backends, matmul)]
-    newer = ["ieee" if setting == "none" else setting for setting in newer]
     names = (
         "bf16_reduced_precision_reduction",
         "fp16_reduced_precision_reduction",
         "fp16_accumulation",
     )
     allowed = [getattr(matmul, f"allow_{name}", None) for name in names]
-    return f"{known} {newer} {allowed}"
+    # "none" is what it was before it was set, "ieee" what it is put back to.
+    return f"{known} {newer} {allowed}".replace("none", "ieee")
 
 
 def fingerprint(model: Bridge, layout: Layout) -> str:
-    """16 hexadecimal digits made from every bit of the weights, and from the configuration. Names and paths are left
-    out."""
+    """16 hexadecimal digits of every bit of the weights, and of the configuration without names and paths."""
     forget_lengths(model)  # what the last pass left follows from the configuration
     inner: Any = model.original_model
     config = vars(model.cfg) if is_native(model) else inner.config.to_dict()
@@ -195,13 +323,78 @@ def fingerprint(model: Bridge, layout: Layout) -> str:
     words = [text_of(_without_labels(config))]
     for name, tensor in (*inner.named_parameters(), *inner.named_buffers()):
         if id(tensor) in counted:
-            own_name = name.replace("._original_component", "")
-            words.append(f"{own_name} {tensor_digest(tensor)}")
+            name = name.replace("._original_component", "")
+            words.append(f"{name} {tensor_digest(tensor)}")
     return sha256("\n".join(words))[:16]
 
 
 def _without_labels(config: Any) -> Any:
     if not isinstance(config, dict):
         return config
-    counted = {name: value for name, value in config.items() if name not in LABELS}
-    return {name: _without_labels(value) for name, value in counted.items()}
+    counted = config.keys() - LABELS
+    return {name: _without_labels(config[name]) for name in counted}
+
+
+@dataclass
+class Kept:
+    """What a bridge carries with it; a copy of the bridge starts without.
+
+    Attributes:
+        layout: the lists of its parts.
+        proof: what was found of it as it is now.
+        proofs: some of those before: a setting that is put back brings them back.
+        owner: the thread that has opened it.
+        start: what its tokenizer puts before a text.
+        hooks: while it is open, the hooks on it.
+        at_begin: the hooks that were on it when it was opened, with their tables, if there were any.
+    """
+
+    layout: Layout | None = None
+    proof: "Proof | None" = None
+    proofs: "list[Proof]" = field(default_factory=list)
+    owner: int | None = None
+    start: "KnownStart | None" = None
+    hooks: "list[Standing] | None" = None
+    at_begin: "tuple[Tables, list[Standing]] | None" = None
+
+    def __deepcopy__(self, memo: Any) -> "Kept":
+        return Kept()
+
+    def __reduce__(self) -> Any:
+        return Kept, ()
+
+    def is_open(self) -> bool:
+        """Whether this thread has opened the model. Raises an error if another one has."""
+        if self.owner is None:
+            return False
+        if self.owner != threading.get_ident():
+            raise busy()
+        return True
+
+    def stop_other_threads(self, _module: object, _args: object) -> None:
+        """A PyTorch hook before the whole model and its blocks: stops passes in other threads while it is open."""
+        self.is_open()
+
+
+def kept_of(model: Bridge) -> Kept:
+    """What this bridge carries with it."""
+    attributes = vars(model)
+    if KEPT not in attributes:
+        attributes[KEPT] = Kept()
+    return attributes[KEPT]
+
+
+def layout_of(model: Bridge) -> Layout:
+    """The lists of a model's parts; between two calls they are made again if a module was replaced."""
+    kept = kept_of(model)
+    if kept.layout is None or not (kept.is_open() or kept.layout.is_current()):
+        kept.layout = Layout(model)
+    return kept.layout
+
+
+def busy() -> BusyModelError:
+    """The error for a thread that runs a model while another one measures it."""
+    return BusyModelError(
+        "Another thread measures this model.",
+        "Wait until it is done, or use a copy of the model in this thread.",
+    )

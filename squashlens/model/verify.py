@@ -8,8 +8,9 @@ points are tested at their first use (`applied`).
 """
 
 import copy
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,37 +18,37 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from squashlens._typing import Bridge, dtype_name, listed, short_repr
-from squashlens.errors import InputError, UnsoundModelError
+from squashlens.errors import InputError, ModelAccessError, UnsoundModelError
 from squashlens.model.agreement import (
     FREQUENCIES,
     IN_FLOAT64,
     TOLERANCE,
     agree,
     difference,
+    is_finite,
 )
 from squashlens.model.anatomy import (
     device_of,
     dtype_of,
     forget_lengths,
+    is_native,
     last_logits,
     n_blocks,
     pattern_site,
     residual_site,
 )
 from squashlens.model.applied import probe_ids
-from squashlens.model.finite import require_finite
-from squashlens.model.hooking.attached import attached
-from squashlens.model.hooking.hook import Hook
-from squashlens.model.hooking.standing import without_ambient
-from squashlens.model.layout import layout_of
+from squashlens.model.digests import parts
+from squashlens.model.hooking.hook import Hook, torch_hook, watcher
+from squashlens.model.hooking.standing import attached, without_ambient
 from squashlens.model.live import delegating
-from squashlens.model.native import is_native, plain_outputs, rebuilt
 from squashlens.model.premises import (
     ATTENTION,
     require_causal,
     why_not_attention_alone,
 )
 from squashlens.model.proof import opened, proof_of, require_bridge, settle
+from squashlens.model.snapshot import layout_of
 from squashlens.model.wide import Wide
 
 # `load` found the checkpoint complete, and the bridge agrees with the plain model made from it.
@@ -56,6 +57,7 @@ VERIFIED = "verified"
 AS_IT_STANDS = "verified as it stands"
 OWN_MODULE = "verified against its own module"  # the same for models of TransformerLens's own, run without the bridge
 UNVERIFIED = "unverified"
+AGAIN = "Download the checkpoint again, or save it again with `save_pretrained`."
 _SETTING = bool | int | float | str | None
 # Attributes of transformers' modules that change no number in eval mode.
 _NO_SETTINGS = ("training", "name_or_path", "gradient_checkpointing", "loss_type")
@@ -129,6 +131,42 @@ def _require_no_dead_hooks(model: Bridge) -> None:
             )
 
 
+def require_finite(model: nn.Module, source: str) -> None:
+    """Raise an error for NaN or infinite entries in any parameter or buffer, in one pass without copies.
+
+    They are signs of a damaged file.
+    """
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if isinstance(tensor, nn.Parameter) and tensor.is_inference():
+            raise ModelAccessError(
+                f"{name} of {source} was made in `torch.inference_mode()`, so PyTorch takes no derivatives with it.",
+                "Leave that mode, and use a copy: `copy.deepcopy(model)`.",
+            )
+        if tensor.is_meta:
+            raise ModelAccessError(
+                f"{name} of {source} is offloaded, so its values cannot be checked.",
+                "Give a device= that holds them all.",
+            )
+        for part in parts(tensor.detach()):
+            if part.numel() and part.is_floating_point():
+                _require_finite_part(part, f"{name} of {source}")
+
+
+def _require_finite_part(part: Tensor, name: str) -> None:
+    if part.element_size() == 1:  # a quantizer's float8 has no minimum
+        part = part.float()
+    if is_finite(part):
+        return
+    wrong = (~torch.isfinite(part)).nonzero()
+    remedy = AGAIN
+    if part.dtype == torch.float16:
+        remedy = f"{AGAIN} Or load it with dtype=torch.bfloat16 or torch.float32, whose range is larger."
+    raise ModelAccessError(
+        f"{name} has {len(wrong)} NaN or infinite entries of {part.numel()}, the first at {tuple(wrong[0].tolist())}.",
+        remedy,
+    )
+
+
 def rebuild_plain(model: Bridge) -> Any:
     """Build the plain model of a bridge that was made elsewhere, from its configuration and its parameters.
 
@@ -140,16 +178,17 @@ def rebuild_plain(model: Bridge) -> Any:
         plain = _without_weights(model)
         held = wrapped.state_dict()
         weights = {k.replace("._original_component", ""): v for k, v in held.items()}
-        missing = sorted(plain.state_dict().keys() - weights.keys())
+        needed = plain.state_dict().keys()
+        missing = sorted(needed - weights.keys())
         if missing:
             raise UnsoundModelError(
                 f"This {name} has no {listed(missing)}: other modules stand in place of its own, as with an adapter of "
                 "peft that is not merged.",
                 "Merge the adapter (`merge_and_unload`), and build the bridge around the result.",
             )
-        weights = {key: weights[key] for key in plain.state_dict()}
-        plain.load_state_dict(weights, assign=True)
+        plain.load_state_dict({key: weights[key] for key in needed}, assign=True)
         if not is_native(model):
+            _require_tied(plain)
             plain.tie_weights()
     except UnsoundModelError:
         raise
@@ -163,16 +202,40 @@ def rebuild_plain(model: Bridge) -> Any:
 
 
 def _without_weights(model: Bridge) -> Any:
-    """A new plain model of a bridge's configuration."""
+    """A new plain model of a bridge's configuration; a native one in float32, as its class builds it."""
     from accelerate import init_empty_weights
 
-    if is_native(model):
-        return rebuilt(model)
     wrapped: Any = model.original_model
+    if is_native(model):
+        with torch.random.fork_rng(devices=[]):  # its random weights are replaced
+            return type(wrapped)(copy.deepcopy(wrapped.cfg))
     config = copy.deepcopy(wrapped.config)
     config._attn_implementation = "eager"
     with init_empty_weights(include_buffers=False):
         return type(wrapped)(config)
+
+
+def differing_tie(model: Any) -> tuple[str, str] | None:
+    """The names of two weights that the configuration ties, but that have different numbers; None if there are none."""
+    for name, other in model.get_expanded_tied_weights_keys(all_submodels=True).items():
+        first = model.get_parameter(name)
+        second = model.get_parameter(other)
+        if first.data_ptr() == second.data_ptr():
+            continue
+        if not torch.equal(first.cpu(), second.cpu()):
+            return name, other
+    return None
+
+
+def _require_tied(plain: Any) -> None:
+    """Raise an error if weights that the configuration ties were untied, as by a new output head."""
+    tie = differing_tie(plain)
+    if tie is not None:
+        raise UnsoundModelError(
+            f"The configuration of this {type(plain).__name__} ties {tie[0]} to {tie[1]}, but they have different "
+            "numbers.",
+            "If they are meant to differ, set `model.original_model.config.tie_word_embeddings = False`.",
+        )
 
 
 def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
@@ -215,9 +278,8 @@ def _require_agreement(model: Bridge, plain: Any) -> None:
     if problem is not None and dtype_of(model) == torch.float64:
         # Code that rounds further, or cannot go without float32, is judged by what it computed as it is.
         with suppress(UnsoundModelError, RuntimeError), Wide():
-            problem = (
-                _disagreement(model, plain, {torch.float64: IN_FLOAT64}) and problem
-            )
+            if _disagreement(model, plain, {torch.float64: IN_FLOAT64}) is None:
+                problem = None
         forget_lengths(model)  # long frequencies may have been made in float64
     if problem is not None:
         name = type(model.original_model).__name__
@@ -231,31 +293,18 @@ def _disagreement(
     model: Bridge, plain: Any, tolerance: dict[torch.dtype, float]
 ) -> str | None:
     """The first tensor in which the two differ by more than this tolerance, and by how much."""
-    ids, name = probe_ids(model), type(model.original_model).__name__
-    y = residual_site("y", model)
-    if y not in model.hook_dict:
-        raise UnsoundModelError(
-            f"{name} has no hook point {y}.", "Use a model with a final norm."
-        )
-    seen: dict[str, Tensor] = {}
-
-    def keep(site: str, tensor: Tensor) -> None:
-        if site in seen:
-            raise UnsoundModelError(
-                f"{name} passes {site} more than once, so it is not clear where y is.",
-                "Use another model.",
-            )
-        seen[site] = tensor.detach().clone()
-
+    name = type(model.original_model).__name__
     # The plain model's hidden states are v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and y, without v⁽ᴸ⁾.
     blocks = range(n_blocks(model))
     streams = [residual_site(layer, model) for layer in (*blocks, "y")]
+    if streams[-1] not in model.hook_dict:
+        raise UnsoundModelError(
+            f"{name} has no hook point {streams[-1]}.", "Use a model with a final norm."
+        )
     patterns = [s for s in map(pattern_site, blocks) if s in model.hook_dict]
-    readers = [Hook("read", site, partial(keep, site)) for site in streams + patterns]
     forget_lengths(model)  # the plain model has had no pass yet
-    with attached(model, *readers):
-        logits = model(ids, use_cache=False, **last_logits(model))
-    truth = _run_plain(plain, ids)
+    ours = _run_bridge(model, [*streams, *patterns])
+    truth = _run_plain(plain, probe_ids(model))
     returned = [p for p in truth.attentions or () if p is not None]
     # A bridge without any is refused where they are needed.
     if patterns and len(returned) != len(patterns):
@@ -265,31 +314,67 @@ def _disagreement(
             "Use another model.",
         )
     # Logits of the last position, or of all.
-    expected = {"logits": truth.logits[:, -logits.shape[1] :]}
+    expected = {"logits": truth.logits[:, -ours["logits"].shape[1] :]}
     expected |= zip(streams, truth.hidden_states, strict=True)
     expected |= zip(patterns, returned, strict=False)
-    seen["logits"] = logits
+    dtype = dtype_of(model)
     for what, theirs in expected.items():
-        if what in patterns and what not in seen:
+        if what not in ours and what in patterns:
             continue
-        ours, dtype = seen[what], dtype_of(model)
-        if ours.shape != theirs.shape:
+        seen = ours[what]
+        if seen.shape != theirs.shape:
             return (
-                f"{what} has shape {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
+                f"{what} has shape {tuple(seen.shape)} instead of {tuple(theirs.shape)}"
             )
-        if not agree(ours, theirs, dtype, tolerance=tolerance):
-            error, allowed = difference(ours, theirs, dtype, tolerance=tolerance)
+        if not agree(seen, theirs, dtype, tolerance=tolerance):
+            error, allowed = difference(seen, theirs, dtype, tolerance=tolerance)
             return f"{what} is off by {error:.2g} (allowed {allowed:.2g})"
     return None
 
 
+def _run_bridge(model: Bridge, sites: list[str]) -> dict[str, Tensor]:
+    """The activations at some hook points on the probe prompt, and the logits; each point may fire only once."""
+    seen: dict[str, Tensor] = {}
+
+    def keep(site: str, tensor: Tensor) -> None:
+        if site in seen:
+            raise UnsoundModelError(
+                f"{type(model.original_model).__name__} passes {site} more than once, so it is not clear where y is.",
+                "Use another model.",
+            )
+        seen[site] = tensor.detach().clone()
+
+    readers = [watcher(site, partial(keep, site)) for site in sites]
+    with attached(model, *readers):
+        logits = model(probe_ids(model), use_cache=False, **last_logits(model))
+    return seen | {"logits": logits}
+
+
 def _run_plain(plain: Any, ids: Tensor) -> Any:
-    """The logits, hidden states and attentions of a plain model."""
-    if not isinstance(plain, PreTrainedModel):
-        return plain_outputs(plain, ids)
-    return plain(
-        ids, use_cache=False, output_attentions=True, output_hidden_states=True
-    )
+    """The logits, hidden states v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and y, and attentions of a plain model."""
+    if isinstance(plain, PreTrainedModel):
+        return plain(
+            ids, use_cache=False, output_attentions=True, output_hidden_states=True
+        )
+    streams: list[Tensor] = []
+    patterns: list[Tensor] = []
+
+    def entering(_module: Any, args: Any) -> None:
+        streams.append(args[0].detach().clone())
+
+    def attended(_module: Any, _args: Any, out: Any) -> None:
+        patterns.append(out[1].detach().clone())
+
+    def y(_module: Any, _args: Any, out: Tensor) -> None:
+        streams.append(out.detach().clone())
+
+    with ExitStack() as stack:
+        torch_hook(stack, plain.ln_out, y, before=False)
+        for layer in plain.layers:
+            torch_hook(stack, layer, entering, before=True)
+            torch_hook(stack, layer.attn, attended, before=False)
+        logits = plain(ids)
+    return SimpleNamespace(logits=logits, hidden_states=streams, attentions=patterns)
 
 
 def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
@@ -302,41 +387,44 @@ def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
     ours = {name.replace("._original_component", ""): module for name, module in named}
     for name, theirs in plain.named_modules():
         module = ours.get(name)
+        # Where the bridge has a module of its own, the logits test it.
         if module is None or type(module).__module__.startswith("transformer_lens"):
-            continue  # the bridge has its own module there, which the logits test
-        # The bridge makes its own lists.
-        kind = nn.ModuleList if isinstance(module, nn.ModuleList) else type(module)
-        if not issubclass(type(theirs), kind):
-            classes = (
-                f"{type(module).__qualname__} instead of a {type(theirs).__qualname__}"
+            continue
+        difference = _other_settings(module, theirs)
+        if difference is not None:
+            raise UnsoundModelError(
+                f"This {type(plain).__name__} does not match its configuration: {name}{difference}.",
+                "Load the model again, with dtype= for the dtype of the run; settings of its modules belong in "
+                "config.json.",
             )
-            _refuse(plain, name, f"is a {classes}")
-        for key, value in vars(theirs).items():
-            now = vars(module).get(key)
-            counts = key not in _NO_SETTINGS and not key.startswith("_")
-            if counts and isinstance(value, _SETTING) and now != value:
-                what = f"is {short_repr(now)} instead of {value!r}"
-                _refuse(plain, f"{name}.{key}", what)
-        for key, buffer in theirs._buffers.items():
-            if buffer is not None and not _same(key, module._buffers.get(key), buffer):
-                what = "has other values, as after `.to`, `.half` or `.bfloat16`"
-                _refuse(plain, f"{name}.{key}", what)
+
+
+def _other_settings(module: nn.Module, theirs: nn.Module) -> str | None:
+    """In what a module differs from one that was built anew; None if it does not."""
+    # The bridge makes its own lists.
+    kind = nn.ModuleList if isinstance(module, nn.ModuleList) else type(module)
+    if not issubclass(type(theirs), kind):
+        return f" is a {type(module).__qualname__} instead of a {type(theirs).__qualname__}"
+    for key, value in vars(theirs).items():
+        now = vars(module).get(key)
+        counts = key not in _NO_SETTINGS and not key.startswith("_")
+        if counts and isinstance(value, _SETTING) and now != value:
+            return f".{key} is {short_repr(now)} instead of {value!r}"
+    for key, buffer in theirs._buffers.items():
+        if buffer is not None and not _same(key, module._buffers.get(key), buffer):
+            return f".{key} has other values, as after `.to`, `.half` or `.bfloat16`"
+    return None
 
 
 def _same(key: str, ours: Tensor | None, theirs: Tensor) -> bool:
+    """Whether two buffers are the same, up to the dtype of the run."""
     if ours is None or ours.shape != theirs.shape:
         return False
-    ours, theirs = ours.cpu(), theirs.cpu()
+    ours = ours.cpu()
+    theirs = theirs.cpu()
     if key.endswith("inv_freq"):
         # Must not be rounded: late positions multiply the error.
         return torch.allclose(ours.double(), theirs.double(), FREQUENCIES, atol=0)
     # The new model is in float32, whatever the dtype of the run.
     narrower = min(ours.dtype, theirs.dtype, key=lambda dtype: dtype.itemsize)
     return torch.equal(ours.to(narrower), theirs.to(narrower))
-
-
-def _refuse(plain: nn.Module, what: str, difference: str) -> None:
-    raise UnsoundModelError(
-        f"This {type(plain).__name__} does not match its configuration: {what} {difference}.",
-        "Load the model again, with dtype= for the dtype of the run; settings of its modules belong in config.json.",
-    )

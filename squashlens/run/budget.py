@@ -10,8 +10,8 @@ from squashlens.model.anatomy import (
     projected,
     text_config,
 )
-from squashlens.model.layout import layout_of
 from squashlens.model.memory import available, human, require_room
+from squashlens.model.snapshot import layout_of
 from squashlens.run.run import Run
 from squashlens.theory.attention import CELLS, LONGEST, SHORTEST
 
@@ -25,9 +25,11 @@ def pass_bytes(run: Run, prompts: int, n: int) -> int:
     d, m, q, k = _widths(run)
     mlp = _mlp_copies(run) * m + 4 * d
     if _by_rows(run):
-        attention, rows = d + 3 * q + 3 * k, _cells(run, prompts, n)
+        attention = d + 3 * q + 3 * k
+        rows = _cells(run, prompts, n)
     else:
-        attention, rows = d + 5 * q + 3 * k, 0
+        attention = d + 5 * q + 3 * k
+        rows = 0
     tokens = prompts * n
     return max(tokens * mlp, tokens * attention + rows) * run.dtype.itemsize
 
@@ -92,7 +94,8 @@ def require_products(run: Run, prompts: int, n: int, vjp_batch_size: int) -> Non
 
 
 def _widths(run: Run) -> tuple[int, int, int, int]:
-    config, d = run.model.cfg, run.width
+    config = run.model.cfg
+    d = run.width
     q = int(config.n_heads) * int(config.d_head)
     return d, int(getattr(config, "d_mlp", None) or 4 * d), q, projected(run.model) - q
 

@@ -19,18 +19,24 @@ from squashlens.model.anatomy import (
     FULL,
     SLIDING,
     forget_lengths,
+    is_native,
     last_logits,
+    n_outcomes,
     pattern_site,
     text_config,
     windows,
 )
 from squashlens.model.applied import probe_ids
-from squashlens.model.hooking.attached import attached, checking_results
-from squashlens.model.hooking.hook import FROZEN_ATTENTION, Hook
-from squashlens.model.hooking.standing import needs_the_head, standing, without_ambient
-from squashlens.model.layout import kept_of
+from squashlens.model.hooking.hook import FROZEN_ATTENTION, watcher
+from squashlens.model.hooking.standing import (
+    attached,
+    checking_results,
+    needs_the_head,
+    standing,
+    without_ambient,
+)
 from squashlens.model.memory import available, awaited, later, require_room, to_cpu
-from squashlens.model.native import is_native
+from squashlens.model.snapshot import kept_of
 from squashlens.run.budget import pass_bytes, pattern_bytes, queries_and_keys
 from squashlens.run.run import Run
 from squashlens.run.streamed import (
@@ -56,7 +62,8 @@ def context(
     visible: Bool[Tensor, "query key"],
 ) -> dict[str, Any]:
     """Mask and position ids with which every token sees the past of its own prompt, within the block's window."""
-    device, dtype = run.device, run.dtype
+    device = run.device
+    dtype = run.dtype
     distance = queries[:, None] - keys
 
     def mask(window: int | None) -> Tensor:
@@ -64,10 +71,13 @@ def context(
         closed = torch.full(seen.shape, torch.finfo(dtype).min, dtype=dtype)
         return closed.masked_fill(seen, 0.0)[None, None].to(device)
 
-    kinds = set(windows(run.model))
-    masks: Any = {SLIDING if w else FULL: mask(w) for w in kinds}
+    masks: dict[str, Tensor] = {}
+    for window in set(windows(run.model)):
+        masks[SLIDING if window else FULL] = mask(window)
+    # A model with one kind of blocks takes the mask itself.
+    only, *others = masks.values()
     return {
-        "attention_mask": masks if len(masks) > 1 else next(iter(masks.values())),
+        "attention_mask": masks if others else only,
         "position_ids": queries[None].to(device),
     }
 
@@ -114,7 +124,7 @@ def _prepared(
     frozen: bool = False,
 ) -> Iterator[None]:
     """Around a pass: its hooks, attention as it has to be computed, and the test of users' hooks."""
-    hooks = [Hook("squashlens", site, function) for site, function in watch]
+    hooks = [watcher(site, function) for site, function in watch]
     reason = why_not_streamed(run.model, [hook.site for hook in hooks])
     with ExitStack() as stack:
         # A pass with a mask or a cache of its own is never the first one of a prompt.
@@ -167,7 +177,7 @@ def run_to_y(
         raise _ReachedError
 
     # Added last, so that every other hook at y has been called.
-    last = Hook("stop", run.site("y"), stop, checked=False)
+    last = watcher(run.site("y"), stop)
     with attached(run.model, last), suppress(_ReachedError):
         whole_pass(run, ids, context)
 
@@ -262,7 +272,7 @@ CELLS = {"cpu": 2**18, "cuda": 2**23}
 def rows_together(run: Run) -> int:
     """The number of rows of log-probabilities that are computed at a time."""
     cells = CELLS["cpu" if run.device.type == "cpu" else "cuda"]
-    return max(1, cells // int(run.model.cfg.d_vocab))
+    return max(1, cells // n_outcomes(run.model))
 
 
 def log_probabilities(
@@ -270,7 +280,7 @@ def log_probabilities(
 ) -> Iterator[Float[Tensor, "branch outcome"]]:
     """Log-probabilities of the next token for each row of y, some rows at a time, in float64."""
     require_understood(run)
-    each = 3 * max(4, run.dtype.itemsize) * int(run.model.cfg.d_vocab)
+    each = 3 * max(4, run.dtype.itemsize) * n_outcomes(run.model)
     for rows in y.split(max(1, int(PIECE / each))):
         for some in logits_of(run, rows).split(rows_together(run)):
             yield some.double().log_softmax(dim=-1)
@@ -315,7 +325,7 @@ def logits_among(
 
 
 def _columns_suffice(run: Run) -> bool:
-    tokens = torch.arange(min(64, int(run.model.cfg.d_vocab)))
+    tokens = torch.arange(min(64, n_outcomes(run.model)))
     generator = torch.Generator().manual_seed(0)
     y = torch.randn(4, run.width, generator=generator).to(run.device)
     whole = logits_of(run, y)[:, tokens.to(y.device)]
@@ -325,7 +335,8 @@ def _columns_suffice(run: Run) -> bool:
 def _among(
     run: Run, y: Float[Tensor, "branch d"], tokens: Int[Tensor, " outcome"]
 ) -> Tensor:
-    weight, bias = run.model.W_U.detach(), run.model.b_U.detach()
+    weight = run.model.W_U.detach()
+    bias = run.model.b_U.detach()
     chosen = tokens.to(weight.device)
     return _scaled(run, y.to(weight) @ weight[:, chosen] + bias[chosen])
 
@@ -336,8 +347,12 @@ def _scaled(run: Run, logits: Float[Tensor, "*many"]) -> Float[Tensor, "*many"]:
     # Of Cohere, Falcon-H1, Granite and Gemma 2. A factor of 1 would copy all logits.
     for name in ("logit_scale", "lm_head_multiplier"):
         scale = getattr(config, name, None)
-        logits = logits * scale if scale not in (None, 1) else logits
+        if scale not in (None, 1):
+            logits = logits * scale
     divisor = getattr(config, "logits_scaling", None)
-    logits = logits / divisor if divisor else logits
+    if divisor:
+        logits = logits / divisor
     cap = getattr(config, "final_logit_softcapping", None)
-    return torch.tanh(logits / cap) * cap if cap else logits
+    if cap:
+        logits = torch.tanh(logits / cap) * cap
+    return logits

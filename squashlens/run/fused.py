@@ -31,7 +31,9 @@ from squashlens.theory.fused_attention import (
 
 # Tokens and the window of the test, and where its row begins: 7 blocks of queries and 5 of the row, the last ones
 # ragged. No model has as many heads, so that what is compiled serves every number of blocks.
-TESTED, REACH, START = 830, 300, 260
+TESTED = 830
+REACH = 300
+START = 260
 SPREAD = 2.0  # standard deviation of its logits
 # By how much an entry of a row may differ, of itself: a hundred times what float32 makes of such logits.
 ROWS = 2e-4

@@ -19,12 +19,15 @@ from squashlens.errors import FAILURES, InputError
 from squashlens.model.agreement import agree
 from squashlens.model.anatomy import (
     context_length,
+    is_native,
     length_dependent_encodings,
+    n_outcomes,
+    n_tokens,
+    outputs_are_tokens,
     text_config,
 )
 from squashlens.model.applied import probe_ids
 from squashlens.model.memory import available
-from squashlens.model.native import is_native, n_outcomes, outputs_are_tokens
 from squashlens.remarks import remark
 from squashlens.run.budget import pass_bytes, pattern_bytes, queries_and_keys
 from squashlens.run.forward import next_logits, whole_pass
@@ -83,7 +86,7 @@ def _batch(
 ) -> list[Continuation]:
     if not outputs_are_tokens(run.model):
         raise InputError(
-            f"This model reads {int(run.model.cfg.d_vocab)} tokens and puts out {n_outcomes(run.model)} outcomes, so "
+            f"This model reads {n_tokens(run.model)} tokens and puts out {n_outcomes(run.model)} outcomes, so "
             "its output cannot be its next input.",
             "Use `top_tokens`, which gives one distribution over its outcomes.",
         )
@@ -91,12 +94,14 @@ def _batch(
     start = ids.shape[1]
     ends = _ends(run)
     cache = empty_cache(run)
-    context = None if cache is None else {"use_cache": True, "past_key_values": cache}
+    context = None
+    if cache is not None:
+        context = {"use_cache": True, "past_key_values": cache}
     ended: dict[int, Continuation] = {}
     with users_hooks_tested(run, ids, next_logits):
         for step in range(max_new_tokens):
-            given = ids if cache is None or step == 0 else ids[:, -1:]
-            logits = whole_pass(run, given, context)
+            is_first = cache is None or step == 0
+            logits = whole_pass(run, ids if is_first else ids[:, -1:], context)
             if temperature:
                 size = logits.shape[1]
                 noise = [_gumbel(prompt.seed, step, size) for prompt in prompts]

@@ -60,9 +60,10 @@ def grouped_streams(
     prompts = list(zip(rows, places, strict=True))
     for ids, wanted in bar(prompts, desc=label, unit="prompt"):
         tensor = torch.tensor([ids], device=run.device)
-        for kept, streams in zip(runs, _in_each(run, tensor, sites), strict=True):
-            kept.append(streams[:, list(wanted)].cpu())
-    return _wide(torch.stack([torch.cat(kept, dim=1) for kept in runs]))
+        for number, streams in enumerate(_in_each(run, tensor, sites)):
+            runs[number].append(streams[:, list(wanted)].cpu())
+    joined = [torch.cat(of_prompts, dim=1) for of_prompts in runs]
+    return _wide(torch.stack(joined))
 
 
 def continued_streams(
@@ -76,7 +77,8 @@ def continued_streams(
     `sizes` are the groupings: None for the whole prompt, or the number of tokens in a piece. A piece of the prompt is
     run once, and continuations follow on copies of its cache. Where prompts cannot be cut, all groupings are run.
     """
-    sites, last = run.sites(), len(ids) - 1
+    sites = run.sites()
+    last = len(ids) - 1
     if empty_cache(run) is None:
         rows = [(*ids, *tokens[:-1]) for tokens in continuations]
         places = [range(last, len(row)) for row in rows]
@@ -87,16 +89,16 @@ def continued_streams(
     # None before all answers of one token.
     tails = list(dict.fromkeys(tokens[:-1] for tokens in continuations))
     of_prompt: list[Tensor] = []
-    of_tails: list[list[Tensor]] = [[] for _ in tails]
+    of_tail: dict[Ids, list[Tensor]] = {tail: [] for tail in tails}
     for size in sizes:
         streams, ys = _with_tails(run, prompt, tails, sites, size)
         of_prompt.append(streams)
-        for kept, y in zip(of_tails, ys, strict=True):
-            kept.append(y)
-    stacked = [_wide(torch.stack(kept).cpu()) for kept in of_tails]
-    by_tail = dict(zip(tails, stacked, strict=True))
-    every = [by_tail[tokens[:-1]] for tokens in continuations]
-    return _wide(torch.stack(of_prompt).cpu()), every
+        for tail, y in zip(tails, ys, strict=True):
+            of_tail[tail].append(y)
+    before_each: list[Tensor] = []
+    for tokens in continuations:
+        before_each.append(_wide(torch.stack(of_tail[tokens[:-1]]).cpu()))
+    return _wide(torch.stack(of_prompt).cpu()), before_each
 
 
 def _with_tails(
@@ -155,7 +157,9 @@ def _read(
         kept[site].append(tensor[0].detach().clone())
 
     context = None if cache is None else {"use_cache": True, "past_key_values": cache}
+    watch = [(site, partial(keep, site)) for site in sites]
     for piece in pieces:
-        forward(run, piece, [(site, partial(keep, site)) for site in sites], context)
+        forward(run, piece, watch, context)
     there = kept[sites[-1]][0].device  # a model may be on several
-    return torch.stack([torch.cat(parts).to(there) for parts in kept.values()])
+    joined = [torch.cat(parts).to(there) for parts in kept.values()]
+    return torch.stack(joined)

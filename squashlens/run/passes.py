@@ -15,11 +15,19 @@ ignore the mask, and a dependence on length that the configuration does not stat
 
 import copy
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -29,11 +37,10 @@ from squashlens._typing import Passes, one_of
 from squashlens.bars import bar
 from squashlens.errors import FAILURES, InputError
 from squashlens.model.agreement import SAME_OPERATIONS, agree
-from squashlens.model.anatomy import why_lengths_differ
-from squashlens.model.hooking.attached import attached
+from squashlens.model.anatomy import is_native, why_lengths_differ
 from squashlens.model.hooking.hook import Hook
+from squashlens.model.hooking.standing import attached
 from squashlens.model.memory import available, require_room, to_cpu
-from squashlens.model.native import is_native
 from squashlens.run.budget import batch_memory, pass_bytes
 from squashlens.run.forward import causal, context, forward
 from squashlens.run.run import Run
@@ -51,11 +58,6 @@ ALONE = "its prompts cannot share a pass"
 Kind = TypeVar("Kind", bound=Hashable)
 Rows = dict[str, Tensor]  # by hook point, a row for each prompt
 OnTrunk = Callable[[int], Sequence[Hook]]
-
-
-def no_hooks(tokens_of_trunk: int) -> Sequence[Hook]:
-    """No hooks, whatever the number of trunk tokens."""
-    return ()
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,13 @@ class Plan:
     branches: tuple[Branch, ...]
     sites: tuple[str, ...]
     positions: Ids | None = None
-    hooks: OnTrunk = no_hooks
+    hooks: OnTrunk | None = None
     branch_hooks: tuple[Hook, ...] = ()
     copies: int = 1
 
     @cached_property
     def longest(self) -> int:
+        """The number of tokens of the longest prompt."""
         return max(map(len, self.branches))
 
     @cached_property
@@ -89,14 +92,23 @@ class Plan:
         """The part of the trunk on which prompts are."""
         return Branch(max(branch.at for branch in self.branches))
 
+    @property
+    def in_batches(self) -> bool:
+        """Whether prompts of one length may run as a batch: none has hooks or positions of its own."""
+        return self.copies == 1 and self.positions is None and self.hooks is None
+
+    def hooks_on(self, tokens_of_trunk: int) -> Sequence[Hook]:
+        """The hooks of a pass that starts with this number of tokens of the trunk."""
+        return () if self.hooks is None else self.hooks(tokens_of_trunk)
+
     def places(self, branch: Branch) -> Int[Tensor, " position"]:
         """Position ids of a prompt: those of the trunk, then consecutive numbers."""
-        places = [*range(branch.at)]
-        if self.positions is not None:
-            places = [*self.positions[: branch.at]]
-        first = places[-1] + 1 if places else 0
-        places += range(first, first + len(branch.tokens))
-        return torch.tensor(places, dtype=torch.long)
+        positions = self.positions
+        if positions is None:
+            return torch.arange(len(branch))
+        on_trunk = torch.tensor(positions[: branch.at], dtype=torch.long)
+        first = positions[branch.at - 1] + 1 if branch.at else 0
+        return torch.cat([on_trunk, torch.arange(len(branch.tokens)) + first])
 
 
 def read(
@@ -106,7 +118,7 @@ def read(
     sites: Sequence[str],
     *,
     positions: Ids | None = None,
-    hooks: OnTrunk = no_hooks,
+    hooks: OnTrunk | None = None,
     branch_hooks: Sequence[Hook] = (),
     passes: Passes = "auto",
     copies: int = 1,
@@ -119,23 +131,24 @@ def read(
     number of them the same terms are added in another order.
     """
     one_of(passes, Passes, "passes")
-    given = [branch.along(trunk, positions) for branch in branches]
-    distinct = tuple(dict.fromkeys(given))  # equal prompts are run once
+    prompts = [branch.along(trunk, positions) for branch in branches]
+    number_of: dict[Branch, int] = {}  # equal prompts are run once
+    for prompt in prompts:
+        number_of.setdefault(prompt, len(number_of))
     plan = Plan(
         run,
         trunk,
-        distinct,
+        tuple(number_of),
         tuple(sites),
         positions,
         hooks,
         tuple(branch_hooks),
         copies,
     )
-    _require_room(plan, len(branches))
+    _require_room(plan, len(prompts))
     rows, route = _route(plan, passes)
-    if len(distinct) < len(given):
-        number = {branch: i for i, branch in enumerate(distinct)}
-        numbers = [number[branch] for branch in given]
+    if len(number_of) < len(prompts):
+        numbers = [number_of[prompt] for prompt in prompts]
         rows = {site: values[numbers] for site, values in rows.items()}
     return Readings(rows, route, implementation(run.model, sites, plan.longest))
 
@@ -168,22 +181,24 @@ def _why_not_shared(plan: Plan) -> str | None:
         return "hooks are on the model"
     if is_native(plan.run.model):  # which has no cache
         return ALONE
-    prompts = [branch for branch in (*plan.branches, plan.needed) if len(branch)]
-    lengths = {int(plan.places(branch)[-1]) + 1 for branch in prompts}
+    lengths: set[int] = set()
+    for branch in (*plan.branches, plan.needed):
+        if len(branch):
+            lengths.add(int(plan.places(branch)[-1]) + 1)
     return why_lengths_differ(plan.run.model, lengths)
 
 
 def _why_wrong(plan: Plan, rows: Rows) -> str | None:
     """The reason why shared rows differ from separate passes of a few prompts; `None` if they agree, or did before."""
     chosen = _sample(plan)
-    few = replace(plan, branches=tuple(plan.branches[i] for i in chosen))
+    few = replace(plan, branches=tuple(plan.branches[number] for number in chosen))
     known = plan.run.proof.once("prompts that share a pass", set[Any])
     key = (few.trunk, few.branches, few.sites, few.positions)
     if not chosen or key in known:
         return None
     for site, truth in _run_separately(few).items():
-        found = rows[site][chosen][..., : truth.shape[-1]]
-        for branch, ours, theirs in zip(few.branches, found, truth, strict=True):
+        shared = rows[site][chosen][..., : truth.shape[-1]]
+        for branch, ours, theirs in zip(few.branches, shared, truth, strict=True):
             dtype = plan.run.dtype
             if not agree(ours, theirs, dtype, size=truth, tolerance=SAME_OPERATIONS):
                 return f"its numbers depend on what it shares a pass with (at length {len(branch)}, {site})"
@@ -196,45 +211,46 @@ def _sample(plan: Plan) -> list[int]:
 
     That one has twice the shortest one's tokens, or is left out. The whole trunk already had its own pass.
     """
-    lengths = [len(branch) for branch in plan.branches]
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    least = 2 * lengths[order[0]]
-    leaving = [i for i in order if plan.branches[i].tokens]
-    shorter = [i for i in order if least <= lengths[i] <= plan.longest / 4]
-    chosen = {order[0], order[-1], *leaving[-1:], *shorter[-1:]}
-    return sorted(i for i in chosen if plan.branches[i] != plan.needed)
+    lengths = np.array([len(branch) for branch in plan.branches])
+    order = lengths.argsort(kind="stable")
+    of_branches = np.array([len(branch.tokens) for branch in plan.branches])[order]
+    in_order = lengths[order]
+    is_short = (2 * in_order[0] <= in_order) & (in_order <= plan.longest / 4)
+    chosen = {
+        order[0],
+        order[-1],
+        *order[of_branches > 0][-1:],
+        *order[is_short][-1:],
+    }
+    return sorted(int(i) for i in chosen if plan.branches[i] != plan.needed)
 
 
 def _run_separately(plan: Plan) -> Rows:
     """Run every prompt as a whole: those of one length in one batch, unless each needs hooks or places of its own."""
     rows = _Rows(plan)
-    device = plan.run.device
-    alike = plan.copies == 1 and plan.positions is None and plan.hooks is no_hooks
 
-    def size(length: int) -> int:
-        if not alike:
+    def batch_size(length: int) -> int:
+        if not plan.in_batches:
             return 1
         return max(1, int(batch_memory(plan.run) / pass_bytes(plan.run, 1, length)))
 
-    # The longest first.
-    order = sorted(range(len(plan.branches)), key=lambda i: -len(plan.branches[i]))
-    lengths = [len(plan.branches[i]) for i in order]
-    with bar(total=len(order), desc="prompts") as progress_bar:
-        for length, part in batches(lengths, size):
-            numbers = [order[place] for place in part]
+    lengths = [len(branch) for branch in plan.branches]
+    longest_first = np.argsort(lengths, kind="stable")[::-1]
+    by_length = batches([lengths[number] for number in longest_first], batch_size)
+    with bar(total=len(lengths), desc="prompts") as progress_bar:
+        for length, part in by_length:
+            numbers = longest_first[part].tolist()
             first = plan.branches[numbers[0]]
-            prompts = [plan.branches[i].ids(plan.trunk) for i in numbers]
-            ids = torch.tensor(prompts, device=device)
+            prompts = [plan.branches[number].ids(plan.trunk) for number in numbers]
+            ids = torch.tensor(prompts, device=plan.run.device)
+            ids = ids.repeat_interleave(plan.copies, dim=0)
             extra = None
             if plan.positions is not None:
                 places = plan.places(first)
                 extra = context(plan.run, places, places, causal(length))
-            in_batch = range(0, plan.copies * len(numbers), plan.copies)
-            watch = rows.watch(numbers, in_batch, [length - 1] * len(numbers))
-            with attached(plan.run.model, *plan.hooks(first.at)):
-                copied = ids.repeat_interleave(plan.copies, dim=0)
-                forward(plan.run, copied, watch, extra)
-            rows.take(numbers)
+            in_batch = range(0, len(ids), plan.copies)
+            reads = Reads(numbers, in_batch, [length - 1] * len(numbers))
+            rows.run(ids, reads, extra, plan.hooks_on(first.at))
             progress_bar.update(len(numbers))
     return rows.values
 
@@ -258,10 +274,14 @@ def batches(
 
 def _run_together(plan: Plan) -> Rows:
     """Run the trunk in one pass, and then the tokens of the branches on its cache."""
-    rows, run = _Rows(plan), plan.run
-    on_trunk = [i for i, b in enumerate(plan.branches) if not b.tokens]
-    leaving = [i for i, b in enumerate(plan.branches) if b.tokens]
-    n, places = len(plan.needed), plan.places(plan.needed)
+    rows = _Rows(plan)
+    run = plan.run
+    on_trunk: list[int] = []
+    leaving: list[int] = []
+    for number, branch in enumerate(plan.branches):
+        (leaving if branch.tokens else on_trunk).append(number)
+    n = len(plan.needed)
+    places = plan.places(plan.needed)
     # A cache without the configuration keeps every key; one that is trimmed to a window would be misread.
     cache = DynamicCache()
     extra: dict[str, Any] = {}
@@ -271,39 +291,37 @@ def _run_together(plan: Plan) -> Rows:
         extra |= context(run, places, places, causal(n))
     if n:
         ids = torch.tensor([plan.trunk[:n]], device=run.device)
-        ends = [plan.branches[i].at - 1 for i in on_trunk]
-        with attached(run.model, *plan.hooks(n)):
-            forward(run, ids, rows.watch(on_trunk, [0] * len(ends), ends), extra)
-        rows.take(on_trunk)
-    groups = list(_groups(plan, leaving, _tokens_per_pass(plan, n)))
+        ends = [plan.branches[number].at - 1 for number in on_trunk]
+        reads = Reads(on_trunk, [0] * len(ends), ends)
+        rows.run(ids, reads, extra, plan.hooks_on(n))
+    groups = _groups(plan, leaving, _tokens_per_pass(plan, n))
     for group in bar(groups, desc="branches", unit="pass"):
         _on_cache(plan, rows, group, cache, places)
     return rows.values
 
 
-def _groups(
-    plan: Plan, leaving: list[int], tokens_per_pass: int
-) -> Iterator[list[int]]:
+def _groups(plan: Plan, leaving: list[int], tokens_per_pass: int) -> list[list[int]]:
     """Groups of branches with at most `tokens_per_pass` tokens together, or a single branch."""
-    group: list[int] = []
-    size = 0
-    for i in leaving:
-        more = len(plan.branches[i].tokens)
-        if group and size + more > tokens_per_pass:
-            yield group
-            group, size = [], 0
-        group.append(i)
-        size += more
-    if group:
-        yield group
+    groups: list[list[int]] = []
+    free = 0  # tokens that the last group may still have
+    for number in leaving:
+        tokens = len(plan.branches[number].tokens)
+        if not groups or tokens > free:
+            groups.append([])
+            free = tokens_per_pass
+        groups[-1].append(number)
+        free -= tokens
+    return groups
 
 
 def _on_cache(
     plan: Plan, rows: "_Rows", group: list[int], cache: Any, of_trunk: Tensor
 ) -> None:
     """Run one pass over the tokens of several branches; each sees its part of the trunk and itself."""
-    branches = [plan.branches[i] for i in group]
-    tokens = [token for branch in branches for token in branch.tokens]
+    branches = [plan.branches[number] for number in group]
+    tokens: list[int] = []
+    for branch in branches:
+        tokens += branch.tokens
     n = len(of_trunk)
     visible = torch.zeros(len(tokens), n + len(tokens), dtype=torch.bool)
     # The key of each position of a prompt; -1 after its end.
@@ -312,10 +330,9 @@ def _on_cache(
     ends: list[int] = []
     start = 0
     for row, branch in enumerate(branches):
-        many = len(branch.tokens)
-        stop = start + many
+        stop = start + len(branch.tokens)
         visible[start:stop, : branch.at] = True
-        visible[start:stop, n + start : n + stop] = causal(many)
+        visible[start:stop, n + start : n + stop] = causal(stop - start)
         keys[row, : branch.at] = torch.arange(branch.at)
         keys[row, branch.at : len(branch)] = torch.arange(n + start, n + stop)
         places.append(plan.places(branch)[branch.at :])
@@ -328,58 +345,74 @@ def _on_cache(
     extra = context(plan.run, position, torch.cat([of_trunk, position]), visible)
     extra |= {"use_cache": True, "past_key_values": fresh}
     ids = torch.tensor([tokens], device=plan.run.device)
-    watch = rows.watch(group, [0] * len(group), ends, keys)
-    with attached(plan.run.model, *plan.branch_hooks):
-        forward(plan.run, ids, watch, extra)
-    rows.take(group)
+    reads = Reads(group, [0] * len(group), ends, keys)
+    rows.run(ids, reads, extra, plan.branch_hooks)
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What is read of a pass: prompt `numbers[k]` in row `in_batch[k]` at position `ends[k]`.
+
+    `keys` are the keys of the prompt's positions, (prompt, position), if they are others than these.
+    """
+
+    numbers: Sequence[int]
+    in_batch: Sequence[int]
+    ends: Sequence[int]
+    keys: Tensor | None = None
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The rows of the last tokens, for activations of shape (row, position, …)."""
+        return tensor[list(self.in_batch), list(self.ends)].detach()
+
+    def of_pattern(self, pattern: Tensor, longest: int) -> Tensor:
+        """The last tokens' rows of a pattern, (prompt, head, position), padded with zeros to the longest prompt."""
+        rows = self.of(pattern.transpose(1, 2))
+        if self.keys is not None:
+            keys = self.keys.to(rows.device)[:, None].expand(-1, rows.shape[1], -1)
+            rows = rows.gather(-1, keys.clamp(min=0)).masked_fill(keys < 0, 0.0)
+        return torch.nn.functional.pad(rows, (0, longest - rows.shape[-1]))
 
 
 class _Rows:
-    """Collects, pass by pass, the row of every prompt's last token at every site."""
+    """The row of every prompt's last token at every site, on the CPU, filled pass by pass."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.values: Rows = {}
-        self._read: Rows = {}
 
-    def watch(
+    def run(
         self,
-        numbers: list[int],
-        in_batch: Sequence[int],
-        ends: list[int],
-        keys: Tensor | None = None,
-    ) -> list[tuple[str, Any]]:
-        """Hooks for one pass: prompt `numbers[k]` is read in row `in_batch[k]` at position `ends[k]`.
-
-        `keys` are the keys of its positions, if they are others than these.
-        """
-        if not numbers:
-            return []
+        ids: Int[Tensor, "row position"],
+        reads: Reads,
+        extra: Mapping[str, Any] | None,
+        hooks: Sequence[Hook],
+    ) -> None:
+        """Run one pass with further arguments of the model and `hooks`, and keep what is read of it."""
+        seen: Rows = {}
 
         def keep(site: str, tensor: Tensor) -> None:
-            if not site.endswith("hook_pattern"):
-                self._read[site] = tensor[list(in_batch), ends].detach()
-                return
-            rows = tensor.transpose(1, 2)[list(in_batch), ends].detach()
-            if keys is not None:
-                there = keys.to(rows.device)[:, None].expand(-1, rows.shape[1], -1)
-                rows = rows.gather(-1, there.clamp(min=0)).masked_fill(there < 0, 0.0)
-            padding = self.plan.longest - rows.shape[-1]
-            self._read[site] = torch.nn.functional.pad(rows, (0, padding))
-            # They are large, so they do not wait for those of other blocks.
-            self.take(numbers)
+            if site.endswith("hook_pattern"):
+                # They are large, so they do not wait for those of other blocks.
+                pattern_rows = reads.of_pattern(tensor, self.plan.longest)
+                self._take(reads.numbers, {site: pattern_rows})
+            else:
+                seen[site] = reads.of(tensor)
 
-        return [(site, partial(keep, site)) for site in self.plan.sites]
+        watch: list[tuple[str, Any]] = []
+        if reads.numbers:
+            watch = [(site, partial(keep, site)) for site in self.plan.sites]
+        with attached(self.plan.run.model, *hooks):
+            forward(self.plan.run, ids, watch, extra)
+        self._take(reads.numbers, seen)
 
-    def take(self, numbers: list[int]) -> None:
+    def _take(self, numbers: Sequence[int], seen: Rows) -> None:
         """Bring what one pass read to the CPU, all sites together."""
-        together = to_cpu([*self._read.values()])
-        for site, rows in zip(self._read, together, strict=True):
+        for site, rows in zip(seen, to_cpu([*seen.values()]), strict=True):
             if site not in self.values:
                 shape = len(self.plan.branches), *rows.shape[1:]
                 self.values[site] = rows.new_zeros(shape)
-            self.values[site][numbers] = rows
-        self._read.clear()
+            self.values[site][list(numbers)] = rows
 
 
 def _tokens_per_pass(plan: Plan, n: int) -> int:

@@ -104,7 +104,9 @@ class Run:
         capture = None
         if isinstance(prompts, Capture):  # whose prompts were checked before
             prompts.require_current(self.model)
-            capture, ids, texts = prompts, prompts.ids, prompts.prompts
+            capture = prompts
+            ids = prompts.ids
+            texts = prompts.prompts
         else:
             ids = tokens.tokenize(self.model, prompts)
             texts = tokens.each_of(prompts)
@@ -218,7 +220,8 @@ class Run:
 
     def require_one(self, tokens: int = 1) -> None:
         """Raise unless there is a single prompt, of at least this number of tokens."""
-        name, count = self.function, len(self.ids)
+        name = self.function
+        count = len(self.ids)
         if count != 1:
             raise InputError(
                 f"{name} takes a single prompt, and there are {count}.",
@@ -244,7 +247,8 @@ class Run:
             targets = [to_layer]
         spans: dict[Target, int] = {}
         for to in distinct(targets, "to_layer"):
-            top, lowest = self.n_blocks, bottom
+            top = self.n_blocks
+            lowest = bottom
             if to != "y":
                 top = check_layer(to, self.model, "to_layer")
                 lowest = bottom + 1
@@ -311,10 +315,9 @@ class Run:
         variables: Mapping[str, Variable],
     ) -> xr.Dataset:
         """A Dataset of named variables, each given as (dimensions, values, long name, units), with its provenance."""
-        plain = {
-            name: (dims, _numpy(values), text, unit)
-            for name, (dims, values, text, unit) in variables.items()
-        }
+        plain: dict[str, Variable] = {}
+        for name, (dims, values, text, unit) in variables.items():
+            plain[name] = (dims, _numpy(values), text, unit)
         return dataset_of(long_name, coords, plain, self.as_run())
 
     def coords(self) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -332,11 +335,9 @@ def sources_of_hooks(model: Bridge) -> str:
 
 
 def _numpy(values: Any) -> np.ndarray:
-    return (
-        values.detach().cpu().numpy()
-        if isinstance(values, Tensor)
-        else np.asarray(values)
-    )
+    if isinstance(values, Tensor):
+        return values.detach().cpu().numpy()
+    return np.asarray(values)
 
 
 def model_name(model: Bridge) -> str:

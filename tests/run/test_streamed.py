@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, GemmaConfig, GptOssConfig
 import squashlens as sl
 from squashlens.errors import UnsoundModelError
 from squashlens.model.anatomy import residual_site
-from squashlens.model.hooking.attached import attached
 from squashlens.model.hooking.hook import Hook
+from squashlens.model.hooking.standing import attached
 from squashlens.run import fused, streamed
 from squashlens.run.forward import next_logits
 from squashlens.run.streamed import (
@@ -262,22 +262,6 @@ def test_jacobians_by_flash_attention_equal_those_by_blocks(
         )
         with pytest.warns(UserWarning, match="derivatives are wrong"):
             np.testing.assert_array_equal(jacobian(), by_blocks)
-
-
-def test_what_is_not_fused(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prompts of one block of rows, learned sinks, hooks inside attention."""
-    model = bridge_of("gemma2", torch.float32)
-    with fused_anywhere(monkeypatch):
-        assert implementation(model, (), module.LONGEST) == "streamed"
-        assert implementation(model, (), module.LONGEST + 1) == "fused"
-        assert (
-            implementation(bridge_of("gpt_oss", torch.float32), (), module.LONGEST + 1)
-            == "streamed"
-        )
-        with attached(
-            model, Hook("freeze", "blocks.1.attn.hook_pattern", lambda t: t.detach())
-        ):
-            assert "hook_pattern" in implementation(model, (), module.LONGEST + 1)
 
 
 def fails(*args: Any) -> Any:

@@ -14,7 +14,7 @@ from squashlens.errors import InputError
 from squashlens.measure.answers.frequencies import judge_ability
 from squashlens.measure.collapse.metric import with_sequence
 from squashlens.measure.registration import measurement
-from squashlens.model.native import n_outcomes, outputs_are_tokens
+from squashlens.model.anatomy import n_outcomes, outputs_are_tokens
 from squashlens.model.text.context import end_of, neutral, text_after
 from squashlens.model.text.tokens import (
     require_same_vocabulary,

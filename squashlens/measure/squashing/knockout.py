@@ -21,9 +21,8 @@ from squashlens.measure.squashing.substitution import (
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.model.agreement import agree
 from squashlens.model.applied import probe_ids
-from squashlens.model.hooking.attached import attached
 from squashlens.model.hooking.hook import Hook
-from squashlens.model.hooking.standing import without_ambient
+from squashlens.model.hooking.standing import attached, without_ambient
 from squashlens.model.premises import require_attention_alone
 from squashlens.prompts import answers_after
 from squashlens.records.labels import MODEL_UNITS

@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from typing_extensions import TypeAliasType
 
@@ -25,7 +24,6 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.model.agreement import has_nan
 from squashlens.model.digests import writes
-from squashlens.model.layout import Kept
 from squashlens.model.memory import later
 
 
@@ -64,33 +62,28 @@ class Hook:
     positional: bool | tuple[int, ...] = False
     checked: bool = True
     takes_sink: bool = False
-    # What the model that it was added to carries.
-    kept: Kept | None = field(default=None, init=False, repr=False, compare=False)
     _with_point: bool = field(init=False, repr=False, compare=False)
     # Of the prompts that it was called for.
     _lengths: list[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        blocks = self.blocks
-        if blocks is not None:
-            blocks = tuple(dict.fromkeys(map(whole, blocks)))
-        if blocks == ():
-            raise InputError(
-                f"{self.name}: blocks=() are not block numbers.",
-                "Give at least one, or None for all.",
-            )
-        if blocks is not None and "{block}" not in self.site:
-            raise InputError(
-                f"{self.name}: blocks= is given, but the site {self.site!r} is a single hook point.",
-                "Write {block} in the site in place of the block number, or leave blocks= out.",
-            )
-        vars(self).update(
-            blocks=blocks, _with_point=takes_point(self.edit, self.name), _lengths=[]
-        )
+        if self.blocks is not None:
+            blocks = tuple(dict.fromkeys(map(whole, self.blocks)))
+            if not blocks:
+                raise InputError(
+                    f"{self.name}: blocks=() are not block numbers.",
+                    "Give at least one, or None for all.",
+                )
+            if "{block}" not in self.site:
+                raise InputError(
+                    f"{self.name}: blocks= is given, but the site {self.site!r} is a single hook point.",
+                    "Write {block} in the site in place of the block number, or leave blocks= out.",
+                )
+            vars(self).update(blocks=blocks)
+        with_point = takes_point(self.edit, self.name)
+        vars(self).update(_with_point=with_point, _lengths=[])
 
     def __call__(self, tensor: Tensor, *, hook: object) -> Tensor | None:
-        if self.kept is not None:
-            self.kept.is_open()  # raises in another thread than the one that measures
         if isinstance(self.positional, tuple):
             axis = -1 if self.site.endswith(AXIS_OF_KEYS) else 1
             self._lengths.append(tensor.shape[axis])
@@ -108,13 +101,32 @@ class Hook:
         if "{block}" not in self.site:
             return [self.site]
         blocks = range(n_blocks) if self.blocks is None else self.blocks
-        outside = [b for b in blocks if not 0 <= b < n_blocks]
-        if outside:
-            raise InputError(
-                f"{self.name} has block {outside[0]}, which the model does not have.",
-                f"Use blocks 0 to {n_blocks - 1}.",
-            )
-        return [self.site.replace("{block}", str(b)) for b in blocks]
+        points: list[str] = []
+        for block in blocks:
+            if not 0 <= block < n_blocks:
+                raise InputError(
+                    f"{self.name} has block {block}, which the model does not have.",
+                    f"Use blocks 0 to {n_blocks - 1}.",
+                )
+            points.append(self.site.replace("{block}", str(block)))
+        return points
+
+
+def watcher(site: str, function: Callable[[Tensor], Any]) -> Hook:
+    """A hook of squashlens that looks at a tensor, or replaces it by one like it: nothing about it is checked."""
+    hook = object.__new__(Hook)
+    vars(hook).update(
+        name="squashlens",
+        site=site,
+        edit=function,
+        blocks=None,
+        positional=False,
+        checked=False,
+        takes_sink=False,
+        _with_point=False,
+        _lengths=[],
+    )
+    return hook
 
 
 @dataclass(frozen=True)
@@ -245,8 +257,9 @@ def checked_result(
     """
     if not isinstance(tensor, Tensor):
         return result
+    wrote = writes(tensor) != before
     if result is None or result is tensor:
-        if writes(tensor) == before:
+        if not wrote:
             return result
         result = tensor.clone()
     if not isinstance(result, Tensor):
@@ -255,31 +268,27 @@ def checked_result(
             "Return the tensor that the model should continue with, or None to keep the given one.",
         )
     for what in ("shape", "dtype", "device"):
-        wanted, got = _plain(getattr(tensor, what)), _plain(getattr(result, what))
-        if wanted != got:
+        wanted = getattr(tensor, what)
+        returned = getattr(result, what)
+        if wanted != returned:
             raise InputError(
-                f"The hook {name} at {site} returned a tensor of {what} {got}, but got one of {what} {wanted}.",
+                f"The hook {name} at {site} returned a tensor of {what} {returned}, but got one of {what} {wanted}.",
                 "Return one like it: `.to(tensor)` sets dtype and device, `.expand_as(tensor)` repeats one prompt.",
             )
-    wrote = writes(tensor) != before
     wrong = has_nan(result)
     if wrong.device.type == "cpu" and not wrong:
         return result
     did = "returned NaN, but got numbers"
     if wrote:
         did = "left NaN in the tensor that it wrote to"
+    else:
+        wrong = wrong & ~has_nan(tensor)
     nan = InputError(
         f"The hook {name} at {site} {did}.",
         "Correct its arithmetic: 0/0, inf − inf and roots of negative numbers give NaN.",
     )
-    later(wrong if wrote else wrong & ~has_nan(tensor), lambda: nan, name, site)
+    later(wrong, lambda: nan, name, site)
     return result
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, torch.Size):
-        return str(tuple(value))
-    return str(value).removeprefix("torch.")
 
 
 AXIS_OF_KEYS = (".hook_attn_scores", ".hook_pattern")
@@ -298,9 +307,9 @@ class WholePassesOnly:
             if not hasattr(cache, "get_seq_length") or not int(cache.get_seq_length()):
                 continue
             # Keys count from the first token, unless a window has dropped some or space is reserved.
-            from_the_first = AXIS_OF_KEYS if _keeps_every_key(cache) else ()
+            keeps_keys = _keeps_every_key(cache)
             for name, site in self.hooks:
-                if not site.endswith(from_the_first):
+                if not keeps_keys or not site.endswith(AXIS_OF_KEYS):
                     raise InputError(
                         f"{name} counts positions from the start of the prompt, but this pass continues a cache "
                         "and gets only the new tokens.",
@@ -311,15 +320,20 @@ class WholePassesOnly:
 
 def _keeps_every_key(cache: Any) -> bool:
     """Whether a cache has one key for each token so far in every block that attends."""
-    layers = [x for x in cache.layers if getattr(x, "keys", None) is not None]
-    return all(x.keys.shape[-2] == int(x.get_seq_length()) for x in layers)
+    for layer in cache.layers:
+        keys = getattr(layer, "keys", None)
+        if keys is not None and keys.shape[-2] != int(layer.get_seq_length()):
+            return False
+    return True
+
+
+def _without_derivative(pattern: Tensor) -> Tensor:
+    return pattern.detach()
 
 
 # In `squashlens.hooks` as `freeze_attention`. Passes without patterns freeze attention themselves.
 FROZEN_ATTENTION = Hook(
-    "freeze_attention",
-    "blocks.{block}.attn.hook_pattern",
-    lambda pattern: pattern.detach(),
+    "freeze_attention", "blocks.{block}.attn.hook_pattern", _without_derivative
 )
 
 
@@ -327,11 +341,9 @@ def split_frozen_attention(
     hooks: Sequence[Hook | Recipe],
 ) -> tuple[bool, list[Hook | Recipe]]:
     """Whether attention is frozen in every block, and the other hooks."""
-    others = [hook for hook in hooks if not _freezes_attention(hook)]
+    others: list[Hook | Recipe] = []
+    for hook in hooks:
+        is_frozen = hook.name == FROZEN_ATTENTION.name
+        if not is_frozen or not isinstance(hook, Hook) or hook.blocks is not None:
+            others.append(hook)
     return len(others) < len(hooks), others
-
-
-def _freezes_attention(hook: Hook | Recipe) -> bool:
-    if not isinstance(hook, Hook) or hook.blocks is not None:
-        return False
-    return hook.name == FROZEN_ATTENTION.name

@@ -1,22 +1,59 @@
-"""The hooks that are on a model: their names for the provenance, and passes without them or with others."""
+"""The hooks that are on a model: which they are, adding some in a context, passes without them or with others."""
 
+import copy
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from difflib import get_close_matches
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from squashlens._typing import Bridge
 from squashlens.errors import InputError
+from squashlens.model.anatomy import learned_sink
+from squashlens.model.digests import writes
 from squashlens.model.hooking.hook import (
     Hook,
     WholePassesOnly,
+    checked_result,
     function_name,
+    torch_hook,
     without_partials,
 )
-from squashlens.model.layout import HOOK_TABLES, kept_of, layout_of
+from squashlens.model.live import POINTS, live_attention
+from squashlens.model.snapshot import HOOK_TABLES, kept_of, layout_of
+
+if TYPE_CHECKING:
+    from transformer_lens.hook_points import HookPoint
+
+# How the names of hook points begin that every pass comes to before y, or at y.
+UP_TO_Y = (
+    "blocks.",
+    "embed.",
+    "pos_embed.",
+    "hook_embed",
+    "hook_pos_embed",
+    "ln_final.",
+)
+# Libraries keep hooks in PyTorch's tables that are part of the model: those of the bridge, and
+# those with which transformers collects attentions and hidden states. transformers installs the latter at
+# the first pass that asks for either (`run_with_cache` does) and leaves them; they only read. `WholePassesOnly` is not
+# an intervention: it only stops passes that other hooks cannot handle. `users_hooks` only looks at tensors.
+LIBRARIES = (
+    "transformer_lens",
+    "transformers.utils.output_capturing",
+    "squashlens.model.hooking",
+    "squashlens.model.snapshot",
+    "squashlens.run.users_hooks",
+)
+# Points of latent attention; other models have them elsewhere.
+LATENT = ("attn.hook_q", "attn.hook_k", "attn.hook_v")
+# The hooks of modules, by the tables of PyTorch.
+Tables = dict[tuple[nn.Module, str], OrderedDict[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -50,7 +87,7 @@ class Standing:
     @property
     def is_a_users(self) -> bool:
         """Whether its function is defined neither by squashlens nor by a library that runs the model."""
-        return not self._defined_in("squashlens.", *_LIBRARIES)
+        return not self._defined_in("squashlens.", *LIBRARIES)
 
     @property
     def is_an_intervention(self) -> bool:
@@ -62,20 +99,10 @@ class Standing:
         return str(home).startswith(modules)
 
 
-# How the names of hook points begin that every pass comes to before y, or at y.
-UP_TO_Y = (
-    "blocks.",
-    "embed.",
-    "pos_embed.",
-    "hook_embed",
-    "hook_pos_embed",
-    "ln_final.",
-)
-
-
 def needs_the_head(hook: Standing) -> bool:
     """Whether a hook may act after y: at a hook point of the output head, or as a PyTorch hook on any module."""
-    return hook.point is None or not hook.point.startswith(UP_TO_Y)
+    point = hook.point
+    return point is None or not point.startswith(UP_TO_Y)
 
 
 def ambient(model: Bridge) -> list[str]:
@@ -85,8 +112,10 @@ def ambient(model: Bridge) -> list[str]:
 
 def key_of(model: Bridge) -> list[tuple[Any, ...]]:
     """What tells the hooks on a model apart: a user's function itself, and of ours the name, which says everything."""
-    hooks = standing(model)
-    return [(hook.name, hook.edit if hook.is_a_users else None) for hook in hooks]
+    keys: list[tuple[Any, ...]] = []
+    for hook in standing(model):
+        keys.append((hook.name, hook.edit) if hook.is_a_users else (hook.name,))
+    return keys
 
 
 def require_no_backward_hooks(model: Bridge) -> None:
@@ -112,9 +141,9 @@ def look_for_hooks(model: Bridge) -> list[Standing]:
     """The same, looked for in all modules."""
     found: list[Standing] = []
     layout = layout_of(model)
-    for name, point in layout.sorted_points:
+    for name, point in layout.distinct.items():
         if point.fwd_hooks or point.bwd_hooks:
-            found += _at_point(layout.points, name, point)
+            found += _at_point(model, name, point)
     for module in layout.with_hooks():
         place = f"{layout.names[module]} (torch)"
         for table in HOOK_TABLES:
@@ -127,17 +156,128 @@ def look_for_hooks(model: Bridge) -> list[Standing]:
     return found
 
 
-def _at_point(points: Mapping[str, Any], name: str, point: Any) -> Iterator[Standing]:
+def _at_point(model: Bridge, name: str, point: "HookPoint") -> Iterator[Standing]:
+    points = layout_of(model).points
     for handle in point.fwd_hooks:
-        function = handle.user_hook
-        if not _joins_points(handle):
-            # A `Hook` has the name of the point that its user gave.
-            site = function.site if isinstance(function, Hook) else name
-            place = site if points.get(site) is point else name
-            yield Standing(place, function, point, "_forward_hooks")
+        function: Any = handle.user_hook
+        if _joins_points(handle):
+            continue
+        # A `Hook` has the name of the point that its user gave.
+        site = function.site if isinstance(function, Hook) else name
+        place = site if points.get(site) is point else name
+        yield Standing(place, function, point, "_forward_hooks")
     for handle in point.bwd_hooks:
-        function = handle.user_hook
-        yield Standing(f"{name} (backward)", function, point, "_backward_hooks")
+        place = f"{name} (backward)"
+        yield Standing(place, handle.user_hook, point, "_backward_hooks")
+
+
+def belongs_to_a_library(function: object) -> bool:
+    """Whether a PyTorch hook belongs to TransformerLens, transformers or this package."""
+    return str(getattr(function, "__module__", "")).startswith(LIBRARIES)
+
+
+def _joins_points(handle: Any) -> bool:
+    """Whether a bridge came with this hook: where an MLP has no module (OPT), it passes tensors on to its points."""
+    return handle.is_permanent and belongs_to_a_library(handle.user_hook)
+
+
+# -- adding hooks ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
+    """Run the body with `hooks` on `model`, without the tests of `squashlens.applied`, and remove exactly these."""
+    points = layout_of(model).points
+    added: list[Hook] = []
+    counting: list[tuple[str, str]] = []  # positions, from the start of a prompt
+    inside_attention = False
+    for hook in hooks:
+        for site in hook.points(len(model.blocks)):
+            added.append(_placed(model, hook, site))
+            inside_attention |= site.endswith(POINTS)
+            if hook.positional:
+                counting.append((hook.name, site))
+    with ExitStack() as stack:
+        if inside_attention:
+            stack.enter_context(live_attention(model))
+        if counting:
+            _before_passes(stack, model, WholePassesOnly(counting))
+        here: list[Standing] = []
+        for hook in added:
+            point = points[hook.site]
+            stack.callback(_remove, point, hook)  # before, in case of an interruption
+            point.add_hook(hook)
+            here.append(Standing(hook.site, hook, point, "_forward_hooks"))
+        stack.enter_context(known_hooks(model, [*standing(model), *here]))
+        _tell_tokens(stack, model, [points[h.place] for h in here if h.is_a_users])
+        yield model
+        for hook in added:
+            _require_there(points[hook.site], hook)
+
+
+def _placed(model: Bridge, hook: Hook, site: str) -> Hook:
+    """A copy of a hook for one hook point, so that exactly this one is removed; its parts are checked already."""
+    point = layout_of(model).points.get(site)
+    if point is None:
+        near = get_close_matches(site, model.hook_dict, n=1)
+        guess = f"Did you mean {near[0]!r}? " if near else ""
+        raise InputError(
+            f"{hook.name}: this model has no hook point {site!r}.",
+            f"{guess}`model.hook_dict` lists the hook points.",
+        )
+    if str(point.name).endswith(LATENT) and point.hook_conversion is None:
+        raise InputError(
+            f"{hook.name}: {site} of this bridge has heads before positions, unlike in other models.",
+            "Load the model with `squashlens.load`, which puts positions first.",
+        )
+    here = copy.copy(hook)
+    vars(here).update(site=site, blocks=None)
+    if hook.takes_sink:
+        sink = learned_sink(model, int(site.split(".")[1]))
+        if sink is not None:
+            vars(here).update(edit=partial(hook.edit, sink=sink))
+    return here
+
+
+def _remove(point: "HookPoint", hook: Hook) -> None:
+    """Remove one hook from its point, where `HookPoint.remove_hooks` removes all."""
+    for handle in [*point.fwd_hooks]:
+        if handle.user_hook is hook:
+            handle.hook.remove()
+            point.fwd_hooks.remove(handle)
+
+
+def _require_there(point: "HookPoint", hook: Hook) -> None:
+    """Raise an error for a hook that was removed while it was in use."""
+    for handle in point.fwd_hooks:
+        if handle.user_hook is hook:
+            return
+    raise InputError(
+        f"The hook {hook.name} at {hook.site} was removed from the model while it was in use.",
+        "Do not call `reset_hooks` in this context or in a hook. Hooks from `with model.hooks(…)` are removed "
+        "automatically.",
+    )
+
+
+def _before_passes(stack: ExitStack, model: Bridge, call: Callable[..., None]) -> None:
+    """Call a function with the arguments of every pass of the model."""
+    torch_hook(stack, model.original_model, call, before=True, with_kwargs=True)
+
+
+def _tell_tokens(
+    stack: ExitStack, model: Bridge, points: Sequence["HookPoint"]
+) -> None:
+    """Let the hooks at some points find the token ids of a pass as ``hook.ctx["token_ids"]``."""
+
+    def tell(_module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        for point in points:
+            point.ctx["token_ids"] = ids
+
+    if points:
+        _before_passes(stack, model, tell)
+    for point in points:
+        stack.callback(point.ctx.pop, "token_ids", None)
 
 
 @contextmanager
@@ -156,27 +296,48 @@ def known_hooks(model: Bridge, hooks: list[Standing]) -> Iterator[None]:
             kept.hooks = before
 
 
-# Libraries keep hooks in PyTorch's tables that are part of the model: those of the bridge, and
-# those with which transformers collects attentions and hidden states. transformers installs the latter at
-# the first pass that asks for either (`run_with_cache` does) and leaves them; they only read. `WholePassesOnly` is not
-# an intervention: it only stops passes that other hooks cannot handle. `users_hooks` only looks at tensors.
-_LIBRARIES = (
-    "transformer_lens",
-    "transformers.utils.output_capturing",
-    "squashlens.model.hooking",
-    "squashlens.model.proof",
-    "squashlens.run.users_hooks",
-)
+@contextmanager
+def checking_results(model: Bridge) -> Iterator[None]:
+    """Check, while the body runs, the results of functions that others added at hook points, as for a `Hook`.
+
+    Where gradients are on, patterns are copied before hooks may write to them: the softmax's derivative needs its own.
+    """
+    names: dict[nn.Module, list[str]] = {}
+    sites: dict[nn.Module, str] = {}
+    for hook in standing(model):
+        if hook.point is None or hook.module is None:
+            continue
+        sites[hook.module] = hook.point
+        if not isinstance(hook.function, Hook):
+            names.setdefault(hook.module, []).append(function_name(hook.function))
+    with ExitStack() as stack:
+        for point, site in sites.items():
+            if torch.is_grad_enabled() and site.endswith(".hook_pattern"):
+                torch_hook(stack, point, _copied, before=True)
+            if point in names:
+                _check_around(stack, point, " or ".join(names[point]), site)
+        yield
 
 
-def belongs_to_a_library(function: object) -> bool:
-    """Whether a PyTorch hook belongs to TransformerLens, transformers or this package."""
-    return str(getattr(function, "__module__", "")).startswith(_LIBRARIES)
+def _copied(_point: object, entering: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (entering[0].clone(), *entering[1:])
 
 
-def _joins_points(handle: Any) -> bool:
-    """Whether a bridge came with this hook: where an MLP has no module (OPT), it passes tensors on to its points."""
-    return handle.is_permanent and belongs_to_a_library(handle.user_hook)
+def _check_around(stack: ExitStack, point: nn.Module, name: str, site: str) -> None:
+    """Check what the functions at a point give, together."""
+    before: list[int] = []
+
+    def look(_point: object, entering: tuple[Any, ...]) -> None:
+        before.append(writes(entering[0]))
+
+    def check(_point: object, entering: tuple[Any, ...], result: object) -> Any:
+        return checked_result(name, site, entering[0], before.pop(), result)
+
+    torch_hook(stack, point, look, before=True)
+    torch_hook(stack, point, check, before=False)
+
+
+# -- passes without the hooks, or with others ------------------------------------------------------------------------
 
 
 @contextmanager
@@ -190,38 +351,37 @@ def without_ambient(model: Bridge) -> Iterator[None]:
     for (module, table), hooks in hooks_as_now(model).items():
         stay[module, table] = OrderedDict()
         for key, function in hooks.items():
-            is_part = belongs_to_a_library(function)
-            is_part = is_part and not isinstance(function, WholePassesOnly)
-            if is_part and (key in joining or module not in points):
+            if not belongs_to_a_library(function):
+                continue
+            if isinstance(function, WholePassesOnly):
+                continue
+            if key in joining or module not in points:
                 stay[module, table][key] = function
     with with_hooks(model, stay, []):
         yield
 
 
-# The hooks of modules, by the tables of PyTorch.
-Tables = dict[tuple[nn.Module, str], OrderedDict[Any, Any]]
-
-
 def hooks_as_now(model: Bridge) -> Tables:
     """A copy of all hooks of all modules, for `with_hooks`."""
-    found = Tables()
+    now = Tables()
     for module in layout_of(model).with_hooks():
         for table in HOOK_TABLES:
             if vars(module)[table]:
-                found[module, table] = OrderedDict(vars(module)[table])
-    return found
+                now[module, table] = OrderedDict(vars(module)[table])
+    return now
 
 
 @contextmanager
 def with_hooks(model: Bridge, wanted: Tables, known: list[Standing]) -> Iterator[None]:
     """Run the body with these hooks alone, and then restore those that the model has now; `known` are the users'."""
-    places = {*wanted, *hooks_as_now(model)}
-    kept = [(module, table, getattr(module, table)) for module, table in places]
+    before = Tables()
+    for module, table in {*wanted, *hooks_as_now(model)}:
+        before[module, table] = getattr(module, table)
     try:
-        for module, table, _ in kept:
+        for module, table in before:
             setattr(module, table, wanted.get((module, table), OrderedDict()))
         with known_hooks(model, known):
             yield
     finally:
-        for module, table, hooks in kept:
+        for (module, table), hooks in before.items():
             setattr(module, table, hooks)

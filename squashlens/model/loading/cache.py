@@ -22,7 +22,8 @@ STALE = 24 * 3600  # seconds after which none is
 
 def location() -> Path:
     """The folder of the cache, which may not exist yet."""
-    if folder := os.environ.get("SQUASHLENS_CACHE"):
+    folder = os.environ.get("SQUASHLENS_CACHE")
+    if folder:
         return Path(folder).expanduser().absolute()
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(home).expanduser() / "squashlens"
@@ -40,7 +41,7 @@ def digest_of(files: Iterable[Path]) -> str:
 def kept(label: str, digest: str, make: Callable[[Path], None]) -> Path:
     """The folder that `make` wrote for files of this digest, now or at an earlier call."""
     root = location()
-    if folder := next(root.glob(f"*-{digest}"), None):
+    for folder in root.glob(f"*-{digest}"):
         return folder
     try:
         root.mkdir(parents=True, exist_ok=True)

@@ -7,51 +7,19 @@ in transformers declares as unused may be left over: masks and rotary frequencie
 multi-token prediction.
 """
 
-import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from squashlens._typing import listed
 from squashlens.errors import ModelAccessError
-from squashlens.model.finite import AGAIN
+from squashlens.model.verify import differing_tie
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
 FLOATING = ("F64", "F32", "F16", "BF16")
 # Buffers of old checkpoints that are made from nothing but the sizes of the model.
 MADE = re.compile(r"\b((attn|attention)\.(masked_)?bias|position_ids)$")
-
-
-def weight_files(source: str, revision: str | None, config: Any) -> list[Path]:
-    """The files that transformers will read for this folder or hub name; missing ones are downloaded."""
-    refuse_adapter(source, revision)
-    named = getattr(config, "transformers_weights", None) or SINGLE
-    file = _file(source, named, revision) or _file(source, INDEX, revision)
-    if file is None:
-        raise ModelAccessError(
-            f"{source} has no weights in safetensors.",
-            "Convert the weights with `save_pretrained`; pickled weights can run code and are not opened.",
-        )
-    if file.suffix == ".safetensors":
-        return [file]
-    try:
-        places = json.loads(file.read_text(encoding="utf-8"))["weight_map"]
-        names = sorted({*places.values()})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelAccessError(
-            f"{file} is not a valid index of weight files ({error!r}).", AGAIN
-        ) from error
-    files = {name: _file(source, name, revision) for name in names}
-    absent = [name for name in names if files[name] is None]
-    if absent:
-        raise ModelAccessError(
-            f"{source} lacks {listed(absent)}, listed in {file.name}.", AGAIN
-        )
-    return [found for found in files.values() if found is not None]
 
 
 def refuse_adapter(source: str, revision: str | None) -> None:
@@ -64,12 +32,6 @@ def refuse_adapter(source: str, revision: str | None) -> None:
         )
 
 
-def commit_of(file: Path) -> str | None:
-    """The commit of a hub model, from the name of its folder in the cache; None for a local folder."""
-    match = re.search(r"/snapshots/([0-9a-f]{40})/", file.as_posix())
-    return None if match is None else match.group(1)
-
-
 def _file(source: str, name: str, revision: str | None) -> Path | None:
     """The path of a file of a folder or hub model, downloaded if necessary; None if it does not exist."""
     from transformers.utils.hub import cached_file
@@ -80,20 +42,16 @@ def _file(source: str, name: str, revision: str | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def stored_dtypes(files: Iterable[Path]) -> dict[str, str]:
-    """The dtype of every tensor, in the notation of safetensors (``"BF16"``), from the headers of files."""
-    from safetensors import SafetensorError, safe_open
+def stored_dtypes(source: str, commit: str | None) -> dict[str, str]:
+    """The dtype of every tensor, in the notation of safetensors (``"BF16"``), from the headers of the weight files."""
+    from safetensors import safe_open
 
+    config = _file(source, "config.json", commit)
     dtypes: dict[str, str] = {}
-    for file in files:
-        try:
-            with safe_open(file, framework="pt") as opened:
-                for name in opened.keys():  # noqa: SIM118 - not a mapping
-                    dtypes[name] = opened.get_slice(name).get_dtype()
-        except (SafetensorError, OSError) as error:
-            raise ModelAccessError(
-                f"{file} is damaged or truncated ({error}).", AGAIN
-            ) from error
+    for file in config.parent.glob("*.safetensors") if config else ():
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 - not a mapping
+                dtypes[name] = opened.get_slice(name).get_dtype()
     return dtypes
 
 
@@ -101,17 +59,19 @@ def require_complete(
     model: Any, report: Mapping[str, Any], dtypes: Mapping[str, str], source: str
 ) -> None:
     """Raise an error if tensors are missing, left over, of another shape, or integers without a quantization."""
+    left_over = [n for n in report["unexpected_keys"] if not MADE.search(n)]
+    reshaped: list[str] = []
+    for name, stored, needed in report["mismatched_keys"]:
+        reshaped.append(f"{name} (stored {tuple(stored)}, needed {tuple(needed)})")
     wrong = {
-        "missing": [*report["missing_keys"]],
-        "left over": [n for n in report["unexpected_keys"] if not MADE.search(n)],
-        "of another shape": [
-            f"{name} (stored {tuple(stored)}, needed {tuple(needed)})"
-            for name, stored, needed in report["mismatched_keys"]
-        ],
+        "missing": report["missing_keys"],
+        "left over": left_over,
+        "of another shape": reshaped,
     }
-    complaints = [
-        f"{what}: {listed(sorted(names))}" for what, names in wrong.items() if names
-    ]
+    complaints: list[str] = []
+    for what, names in wrong.items():
+        if names:
+            complaints.append(f"{what}: {listed(sorted(names))}")
     if complaints:
         raise ModelAccessError(
             f"The weights of {source} do not match {type(model).__name__} with its config.json; "
@@ -128,11 +88,11 @@ def _refuse_integers(model: Any, dtypes: Mapping[str, str], source: str) -> None
     if getattr(model, "hf_quantizer", None) is not None:
         return  # the quantizer reads the integers
     unapplied = getattr(model.config, "quantization_config", None) is not None
-    whole = {
-        n for n, held in model.state_dict().items() if not held.is_floating_point()
-    }
+    weights = model.state_dict()
     for name, dtype in dtypes.items():
-        is_number = dtype in FLOATING or name in whole or MADE.search(name)
+        is_number = dtype in FLOATING or MADE.search(name)
+        if name in weights and not weights[name].is_floating_point():
+            is_number = True
         if unapplied or not is_number:
             raise ModelAccessError(
                 f"{name} of {source} is stored as {dtype}, and transformers applied no quantization_config to it.",
@@ -142,10 +102,9 @@ def _refuse_integers(model: Any, dtypes: Mapping[str, str], source: str) -> None
 
 def _refuse_two_heads(model: Any, source: str) -> None:
     """Raise an error if a checkpoint ties two weights but stores different numbers for them."""
-    for name, other in model.get_expanded_tied_weights_keys(all_submodels=True).items():
-        first, second = model.get_parameter(name), model.get_parameter(other)
-        if first is not second and not torch.equal(first.cpu(), second.cpu()):
-            raise ModelAccessError(
-                f"config.json of {source} ties {name} to {other}, but the checkpoint has different numbers for them.",
-                "Set tie_word_embeddings in config.json to false if both are needed, or remove one of the tensors.",
-            )
+    tie = differing_tie(model)
+    if tie is not None:
+        raise ModelAccessError(
+            f"config.json of {source} ties {tie[0]} to {tie[1]}, but the checkpoint has different numbers for them.",
+            "Set tie_word_embeddings in config.json to false if both are needed, or remove one of the tensors.",
+        )

@@ -15,8 +15,8 @@ import torch
 
 from squashlens._typing import listed
 from squashlens.errors import CapacityError, ModelAccessError, one_line
-from squashlens.model.finite import require_finite
 from squashlens.model.memory import require_room
+from squashlens.model.verify import require_finite
 
 # What an entry says, as attributes of a configuration of transformers; families name some of them differently.
 SAYS = {
@@ -171,7 +171,8 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
         setattr(model.config, ORIGIN, origin_of(header, sha256))
         # transformers refuses to save a model that it knows as quantized, which this one no longer is.
         del model.config.quantization_config
-        model.hf_quantizer, model.is_quantized = None, False
+        model.hf_quantizer = None
+        model.is_quantized = False
         model.save_pretrained(folder)
         del model
         if has_tokenizer:
@@ -259,7 +260,8 @@ def _format(header: Header) -> str | None:
 
 def _describe(config: Any, header: Header, file: Path) -> None:
     """Write what the file says of the architecture into the configuration; raise an error for what is not known."""
-    family, said = FAMILIES[header.architecture], header.about()
+    family = FAMILIES[header.architecture]
+    said = header.about()
     # transformers takes a name of the model for an architecture.
     if config.model_type != family.model_type:
         raise ModelAccessError(
@@ -305,7 +307,8 @@ def _set_rotary(config: Any, said: Mapping[str, Any], file: Path) -> None:
     rope["rope_theta"] = said.get(THETA, rope["rope_theta"])
     if WINDOW_THETA in said:
         config.rope_parameters["sliding_attention"]["rope_theta"] = said[WINDOW_THETA]
-    kind, factor = said.get(SCALING, "none"), said.get(FACTOR)
+    kind = said.get(SCALING, "none")
+    factor = said.get(FACTOR)
     if kind == "linear" and isinstance(factor, float) and factor > 0:
         rope |= {"rope_type": "linear", "factor": factor}
     elif kind != "none" or factor not in (None, 1.0):

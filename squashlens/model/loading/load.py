@@ -17,13 +17,11 @@ from squashlens.bars import shown, write
 from squashlens.checks.arguments import validated
 from squashlens.errors import FAILURES, ModelAccessError, SquashlensError, one_line
 from squashlens.model.agreement import dtype_to_run_in
-from squashlens.model.finite import AGAIN, require_finite
 from squashlens.model.live import bridge_around
 from squashlens.model.loading.complete import (
-    commit_of,
+    refuse_adapter,
     require_complete,
     stored_dtypes,
-    weight_files,
 )
 from squashlens.model.loading.gguf import ORIGIN
 from squashlens.model.loading.sources import (
@@ -34,7 +32,13 @@ from squashlens.model.loading.sources import (
 )
 from squashlens.model.memory import available, device_named, human, require_room
 from squashlens.model.text.start import adds_bos, start_of
-from squashlens.model.verify import accept_unverified, prove, shared_copy
+from squashlens.model.verify import (
+    AGAIN,
+    accept_unverified,
+    prove,
+    require_finite,
+    shared_copy,
+)
 
 TOKENIZERS = (
     "tokenizer.json",
@@ -246,7 +250,8 @@ def _language_model_of(whole: Any) -> Any:
     from accelerate import init_empty_weights
     from transformers import AutoModelForCausalLM
 
-    config, name = whole.config.get_text_config(), type(whole).__name__
+    config = whole.config.get_text_config()
+    name = type(whole).__name__
     if name.endswith(TEXT):
         return whole
     try:
@@ -317,7 +322,8 @@ def _require_fit(
 ) -> None:
     """Print the model's size, and raise an error if it does not fit into memory."""
     count = sum(p.numel() for p in empty.parameters())
-    size, kind = count * dtype.itemsize, dtype_name(dtype)
+    size = count * dtype.itemsize
+    kind = dtype_name(dtype)
     label = Path(source).name if Path(source).exists() else source
     free = human(available(device))
     write(
@@ -331,10 +337,11 @@ def _plain(
     source: str, config: Any, device_map: Any, dtype: torch.dtype, revision: str | None
 ) -> Any:
     """Load the Hugging Face model, with every weight from the checkpoint."""
+    from safetensors import SafetensorError
+
+    refuse_adapter(source, revision)
+    commit = getattr(config, "_commit_hash", None)  # None for a folder
     try:
-        files = weight_files(source, revision, config)
-        dtypes = stored_dtypes(files)
-        commit = None if Path(source).is_dir() else commit_of(files[0])
         model, report = _auto_class(config).from_pretrained(
             source,
             revision=commit or revision,
@@ -349,8 +356,11 @@ def _plain(
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    except ModelAccessError:
-        raise
+    except SafetensorError as error:
+        raise ModelAccessError(
+            f"The weights of {source} are damaged or truncated ({one_line(error)}).",
+            AGAIN,
+        ) from error
     except RuntimeError as error:
         # For example experts, which are stored one by one and then stacked.
         if "conversion" not in str(error):
@@ -363,7 +373,7 @@ def _plain(
     except (OSError, ValueError, ImportError) as error:
         raise access_error(source, error) from error
     require_finite(model, source)
-    require_complete(model, report, dtypes, source)
+    require_complete(model, report, stored_dtypes(source, commit), source)
     # For the provenance: a branch may point to other weights later.
     model.config._commit_hash = commit
     return model

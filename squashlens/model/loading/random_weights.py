@@ -6,11 +6,10 @@ from typing import Any
 import torch
 
 from squashlens._typing import Bridge
-from squashlens.model.anatomy import device_of, dtype_of
+from squashlens.model.anatomy import device_of, dtype_of, is_native
 from squashlens.model.live import bridge_around
 from squashlens.model.loading.gguf import ORIGIN
 from squashlens.model.memory import require_room
-from squashlens.model.native import is_native
 from squashlens.model.verify import require_sound
 
 # Between seeds that users give and one that is drawn in the place of the model's own.
@@ -63,7 +62,8 @@ def _native(model: Bridge, seed: int) -> Bridge:
     from transformer_lens.model_bridge.sources.native import boot
 
     config = copy.deepcopy(model.cfg)
-    config.seed, config.init_weights = seed, True
+    config.seed = seed
+    config.init_weights = True
     name = f"random weights {seed}"
     where = {"device": device_of(model), "dtype": dtype_of(model)}
     return boot(config, model_name=name, **where).eval().requires_grad_(False)

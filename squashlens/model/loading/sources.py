@@ -12,7 +12,6 @@ from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import cast
 
 from squashlens import zoo
 from squashlens._typing import short_repr
@@ -89,7 +88,8 @@ def require_revisions(name: str | Path, source: str, revision: str | None) -> No
 def nearest(text: str) -> str:
     """The remedy for a name that is not found: similar names, or the kinds of names that there are."""
     names = (*zoo.bundled(), *PACKAGED)
-    if near := difflib.get_close_matches(text.lower(), names, n=3, cutoff=0.6):
+    near = difflib.get_close_matches(text.lower(), names, n=3, cutoff=0.6)
+    if near:
         return f"Did you mean {' or '.join(map(repr, near))}?"
     return f"Use a bundled model ({', '.join(zoo.bundled())}), a local folder or GGUF file, or a Hugging Face name."
 
@@ -137,9 +137,11 @@ def access_error(source: str, error: Exception) -> ModelAccessError:
     """The error that explains why a model could not be opened, from the exceptions of the libraries."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
-    chain = [error]
-    while (link := chain[-1].__cause__ or chain[-1].__context__) is not None:
-        chain.append(cast(Exception, link))
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None:
+        chain.append(link)
+        link = link.__cause__ or link.__context__
     messages = " ".join(f"{type(e).__name__}: {e}" for e in chain).lower()
 
     def says(*words: str) -> bool:
@@ -149,7 +151,8 @@ def access_error(source: str, error: Exception) -> ModelAccessError:
         return any(isinstance(e, kind) for e in chain)
 
     near = nearest(source)
-    cause, remedy = f"{source} cannot be opened: {one_line(error)}", near
+    cause = f"{source} cannot be opened: {one_line(error)}"
+    remedy = near
     if has(GatedRepoError) or says("gated repo"):
         cause = f"{source} is gated: you must accept its licence first."
         remedy = (

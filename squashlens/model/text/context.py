@@ -50,10 +50,18 @@ def texts_in_context(tokenizer: Any, ids: Sequence[int]) -> list[str]:
 
 def text_after(tokenizer: Any, ids: Sequence[int], more: Sequence[int]) -> str:
     """The text that `more` adds to the text of `ids`, without a space that belongs to no token."""
-    before, whole = decoded(tokenizer, ids), decoded(tokenizer, [*ids, *more])
-    added = whole[_shared(before, whole) :]
-    joined = before and added.startswith(" ") and not _has_space(tokenizer, more[0])
-    return added[1:] if joined else added
+    return _text_added(tokenizer, ids, decoded(tokenizer, ids), more)
+
+
+def _text_added(
+    tokenizer: Any, ids: Sequence[int], text: str, more: Sequence[int]
+) -> str:
+    """The same for `ids` whose text is known."""
+    whole = decoded(tokenizer, [*ids, *more])
+    added = whole[_shared(text, whole) :]
+    if text and added.startswith(" ") and not _has_space(tokenizer, more[0]):
+        return added[1:]
+    return added
 
 
 def tokenize_after(model: Bridge, ids: Sequence[int], text: str) -> Ids:
@@ -70,12 +78,15 @@ def tokenize_after(model: Bridge, ids: Sequence[int], text: str) -> Ids:
     """
     if not text:
         return ()
-    tokenizer, near = require_tokenizer(model), end_of(model, ids)
+    tokenizer = require_tokenizer(model)
+    near = end_of(model, ids)
     prompt = decoded(tokenizer, near)
     for contexts in ([prompt], NEUTRAL):
-        if exact := _with_this_text(model, near, contexts, text):
+        exact = _with_this_text(model, near, contexts, text)
+        if exact:
             return exact
-    if tokens := _continuation(model, prompt, text):
+    tokens = _continuation(model, prompt, text)
+    if tokens:
         # The tokenizer writes the text in another way, such as in lower case.
         return tokens
     nearest = text_after(tokenizer, near, encode(model, text))
@@ -107,7 +118,8 @@ def _with_this_text(
 
 def end_of(model: Bridge, ids: Sequence[int]) -> Ids:
     """The last tokens of a prompt, from the start of a character on; without those that begin every text."""
-    tokenizer, start = require_tokenizer(model), start_of(model).ids
+    tokenizer = require_tokenizer(model)
+    start = start_of(model).ids
     ids = tuple(ids)
     if ids[: len(start)] == start:
         ids = ids[len(start) :]
@@ -132,19 +144,25 @@ def display_tokens(
 ) -> list[list[str]]:
     """Each token as printable text with its own space; control characters escaped, parts of a character in raw form."""
     rows = ids.tolist()
-    before = () if model.tokenizer is None else neutral(model)
     tokens = {*chain(*rows)}
-    texts = {token: _display(model.tokenizer, before, token) for token in tokens}
-    return [[texts[token] for token in row] for row in rows]
+    texts = {token: f"#{token}" for token in tokens}
+    if model.tokenizer is not None:
+        texts = _printable(model, tokens)
+    return [list(map(texts.__getitem__, row)) for row in rows]
 
 
-def _display(tokenizer: Any, before: Ids, token: int) -> str:
-    if tokenizer is None:
-        return f"#{token}"
-    text = text_after(tokenizer, before, [token])
-    if UNFINISHED in text or not text:
-        text = f"⟨{tokenizer.convert_ids_to_tokens(token)}⟩"
-    return escape(text)
+def _printable(model: Bridge, tokens: Iterable[int]) -> dict[int, str]:
+    """The text of each token after other text, escaped."""
+    tokenizer: Any = model.tokenizer
+    before = neutral(model)
+    before_text = decoded(tokenizer, before)
+    texts: dict[int, str] = {}
+    for token in tokens:
+        text = _text_added(tokenizer, before, before_text, [token])
+        if UNFINISHED in text or not text:
+            text = f"⟨{tokenizer.convert_ids_to_tokens(token)}⟩"
+        texts[token] = escape(text)
+    return texts
 
 
 def _continuation(model: Bridge, context: str, text: str) -> Ids:

@@ -36,7 +36,8 @@ def positions_in(texts: Sequence[str], pieces: Sequence[Piece]) -> list[list[int
     [[0, 1, 2], [3]]
     """
     positions: list[list[int]] = [[] for _ in pieces]
-    whole, place = "".join(texts), 0
+    whole = "".join(texts)
+    place = 0
     for token, text in enumerate(texts):
         place, start = place + len(text), place
         seen = re.compile(r"\S").search(whole, start, place)

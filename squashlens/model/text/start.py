@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from squashlens._typing import Bridge
-from squashlens.model.layout import kept_of
+from squashlens.model.snapshot import kept_of
 from squashlens.remarks import remark
 
 
@@ -25,7 +25,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownStart:
     """A tokenizer, its option `add_bos_token` as it was opened, and what it puts before a text then."""
 
     tokenizer: Any
@@ -33,22 +33,24 @@ class Known:
     start: Start
 
 
-def start_of(model: Bridge, own: Any = None) -> Start:
-    """The ids that the checkpoint's tokenizer, `own` if it was just read, puts before a text; found once for each.
+def start_of(model: Bridge, checkpoints: Any = None) -> Start:
+    """The ids that the checkpoint's tokenizer, given if it was just read, puts before a text; found once for each.
 
     If `model.tokenizer.add_bos_token` was changed, that decides.
     """
-    current, kept = model.tokenizer, kept_of(model)
-    option = getattr(current, "add_bos_token", None)
+    tokenizer = model.tokenizer
+    kept = kept_of(model)
+    option = getattr(tokenizer, "add_bos_token", None)
+    known = kept.start
     # `bridge.tokenizer` can be replaced, and is then read again.
-    if kept.start is None or kept.start.tokenizer is not current:
-        kept.start = Known(current, option, _read(model, current, own))
-    start = kept.start.start
-    if option == kept.start.option:
-        return start
-    ids = _ids_before_text(current) or ()
+    if known is None or known.tokenizer is not tokenizer:
+        start = _read(model, tokenizer, checkpoints)
+        known = kept.start = KnownStart(tokenizer, option, start)
+    if option == known.option:
+        return known.start
+    ids = _ids_before_text(tokenizer) or ()
     rule = f"model.tokenizer.add_bos_token = {option}: {list(ids)} before a text"
-    return Start(ids, start.bos, rule)
+    return Start(ids, known.start.bos, rule)
 
 
 def adds_bos(tokenizer: Any) -> bool:
@@ -57,38 +59,44 @@ def adds_bos(tokenizer: Any) -> bool:
     return bos is not None and _ids_before_text(tokenizer) == (bos,)
 
 
-def _read(model: Bridge, current: Any, own: Any) -> Start:
+def _read(model: Bridge, tokenizer: Any, checkpoints: Any) -> Start:
     """What the checkpoint's tokenizer puts before a text; where there is none, TransformerLens's table decides."""
-    table = int(bool(model.cfg.default_prepend_bos))
-    named = f"TransformerLens's table for {type(model.original_model).__name__}"
     config = getattr(model.original_model, "config", None)
     bos = getattr(config, "bos_token_id", None)
-    whose, ids = "no tokenizer", None
-    if current is not None:
-        own = own or _with_checkpoint_settings(current, config)
-        whose = "the checkpoint's tokenizer"
-        if own is None or not _has_the_same_tokens(own, current):
-            own = current
-            whose = "the bridge's tokenizer (its checkpoint cannot be read)"
-        ids = _ids_before_text(own)
-        bos = bos if own.bos_token_id is None else own.bos_token_id
+    table = int(bool(model.cfg.default_prepend_bos))
+    named = f"TransformerLens's table for {type(model.original_model).__name__}"
+    if tokenizer is None:
+        return _by_table(table, bos, f"no tokenizer; {named}: {table} BOS")
+    whose = "the checkpoint's tokenizer"
+    if checkpoints is None:
+        checkpoints = _with_checkpoint_settings(tokenizer, config)
+    if checkpoints is None or not _has_the_same_tokens(checkpoints, tokenizer):
+        checkpoints = tokenizer
+        whose = "the bridge's tokenizer (its checkpoint cannot be read)"
+    if checkpoints.bos_token_id is not None:
+        bos = checkpoints.bos_token_id
+    ids = _ids_before_text(checkpoints)
     if ids is None:
-        failed = " failed on every text" if current is not None else ""
-        ids = (bos,) if table and isinstance(bos, int) else ()
-        return Start(ids, bos, f"{whose}{failed}; {named}: {table} BOS")
+        rule = f"{whose} failed on every text; {named}: {table} BOS"
+        return _by_table(table, bos, rule)
     rule = f"{whose}: {list(ids)} before a text"
     if len(ids) != table:
         rule = f"{rule}; {named} differs: {table} BOS"
     return Start(ids, bos, rule)
 
 
-def _with_checkpoint_settings(current: Any, config: Any) -> Any:
+def _by_table(table: int, bos: Any, rule: str) -> Start:
+    is_added = table and isinstance(bos, int)
+    return Start((bos,) if is_added else (), bos, rule)
+
+
+def _with_checkpoint_settings(tokenizer: Any, config: Any) -> Any:
     """The tokenizer with the checkpoint's settings; None if it is not on this machine."""
     from transformers import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(
-            current.name_or_path,
+            tokenizer.name_or_path,
             revision=getattr(config, "_commit_hash", None),
             trust_remote_code=False,
             local_files_only=True,
@@ -97,9 +105,11 @@ def _with_checkpoint_settings(current: Any, config: Any) -> Any:
         return None  # the rule in the result says that the bridge's tokenizer was used
 
 
-def _has_the_same_tokens(own: Any, current: Any) -> bool:
+def _has_the_same_tokens(checkpoints: Any, tokenizer: Any) -> bool:
     """Whether the bridge has the checkpoint's tokenizer, and not another one."""
-    return own is current or own.get_vocab().items() <= current.get_vocab().items()
+    if checkpoints is tokenizer:
+        return True
+    return checkpoints.get_vocab().items() <= tokenizer.get_vocab().items()
 
 
 def _ids_before_text(tokenizer: Any) -> tuple[int, ...] | None:
@@ -133,26 +143,35 @@ def _texts(tokenizer: Any) -> Iterator[str]:
 
 def warn_of_start(model: Bridge, rows: list[list[int]]) -> None:
     """Warn if ids do not begin as this model's tokenizer begins a text. One BOS that it does not add is common."""
-    start, bos = [*start_of(model).ids], start_of(model).bos
-    usual = [start] if start or bos is None else [start, [bos]]
+    start = start_of(model)
+    begin = [*start.ids]
+    usual = [begin]
+    if not begin and start.bos is not None:
+        usual.append([start.bos])
+    for row in rows:
+        if not _begins_so(row, usual, start.bos):
+            _warn(model, row[: len(begin) + 1], start)
+            return
 
-    def is_usual(row: list[int]) -> bool:
-        begins = (
-            row[: len(u)] == u and row[len(u) : len(u) + 1] != [bos] for u in usual
-        )
-        return any(begins)
 
-    odd = next((row for row in rows if not is_usual(row)), None)
-    if odd is None:
-        return
+def _begins_so(row: list[int], usual: list[list[int]], bos: int | None) -> bool:
+    """Whether ids begin with one of the usual beginnings, and no further BOS."""
+    for begin in usual:
+        following = row[len(begin) : len(begin) + 1]
+        if row[: len(begin)] == begin and following != [bos]:
+            return True
+    return False
+
+
+def _warn(model: Bridge, first: list[int], start: Start) -> None:
     whose = "this model's tokenizer"
     if model.tokenizer is None:
         whose = "this model, which has no tokenizer,"
-    first = odd[: len(start) + 1]
+    begin = [*start.ids]
     text = (
-        f"A prompt begins with the ids {first}, and {whose} begins a text with {start or 'none'} (BOS: {bos}). It is "
-        "measured as it is."
+        f"A prompt begins with the ids {first}, and {whose} begins a text with {begin or 'none'} (BOS: {start.bos}). "
+        "It is measured as it is."
     )
-    if bos is not None and first == [*start, bos]:
+    if start.bos is not None and first == [*begin, start.bos]:
         text += " Leave the BOS out of the text, or use `squashlens.prompts.tokenize(model, text, bos='none')`."
     remark(text)

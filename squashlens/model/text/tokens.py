@@ -18,7 +18,7 @@ from typing_extensions import TypeAliasType
 from squashlens._typing import Bos, Bridge, short_repr
 from squashlens.checks.arguments import is_tokenized
 from squashlens.errors import InputError, ModelAccessError, one_line
-from squashlens.model.anatomy import device_of, longest_prompt
+from squashlens.model.anatomy import device_of, longest_prompt, n_tokens
 from squashlens.model.digests import digest
 from squashlens.model.proof import without_passes
 from squashlens.model.text.start import start_of, warn_of_start
@@ -56,14 +56,17 @@ def each_of(prompts: Any) -> list[str] | list[list[int]]:
         return _without_padding(prompts)
     is_list = isinstance(prompts, list | tuple)
     if is_list and prompts and all(map(is_tokenized, prompts)):
-        return [row for item in prompts for row in _without_padding(item)]
+        rows: list[list[int]] = []
+        for item in prompts:
+            rows += _without_padding(item)
+        return rows
     items = _plain(prompts)
     if not isinstance(items, list):
         raise InputError(
             f"The prompts are of type {type(prompts).__name__}, which has no order of tokens.",
             ALLOWED,
         )
-    kinds = {"a list" if isinstance(x, list) else type(x).__name__ for x in items}
+    kinds = {type(item).__name__.replace("list", "a list") for item in items}
     if kinds <= {"str"}:
         return items
     if kinds == {"a list"}:
@@ -157,7 +160,8 @@ def checked_prompts(
     Args:
         wanted: what a text was to begin with; ``"none"`` is asked for and gives no warning.
     """
-    checked, rows = checked_ids(model, ids), ids.tolist()
+    checked = checked_ids(model, ids)
+    rows = ids.tolist()
     _refuse_padding(model, rows)
     if wanted != "none":
         warn_of_start(model, rows)
@@ -183,7 +187,7 @@ def checked_ids(
 
 def _require_embedded(model: Bridge, least: int, largest: int) -> None:
     """Raise an error if ids of this range have no embedding, with what to give instead."""
-    last = int(model.cfg.d_vocab) - 1
+    last = n_tokens(model) - 1
     if least >= 0 and largest <= last:
         return
     remedy = "Tokenize with this model's tokenizer."
@@ -341,7 +345,7 @@ def vocabulary_of(model: Bridge, ids: Collection[int]) -> dict[int, str]:
     """The entries of the model's tokenizer for some ids; without those that have none, such as ids of a bare model."""
     if model.tokenizer is None:
         return {}
-    known = sorted(i for i in {*ids} if 0 <= i < int(model.cfg.d_vocab))
+    known = sorted(i for i in {*ids} if 0 <= i < n_tokens(model))
     entries = model.tokenizer.convert_ids_to_tokens(known)
     named = zip(known, entries, strict=True)
     return {token: entry for token, entry in named if entry is not None}

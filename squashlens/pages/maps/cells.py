@@ -24,8 +24,8 @@ from squashlens.measure.squashing.jacobians.sketch import (
 from squashlens.measure.squashing.knockout import knockout_effect
 from squashlens.measure.squashing.profiles.profile import influence
 from squashlens.measure.squashing.token_spans import Spans
+from squashlens.model.anatomy import outputs_are_tokens
 from squashlens.model.memory import to_cpu
-from squashlens.model.native import outputs_are_tokens
 from squashlens.model.proof import public
 from squashlens.pages.maps.traces import LONGEST, RANKS, traces_of
 from squashlens.records.labels import attributes

@@ -178,10 +178,13 @@ def _of_prompt(
     def keep(into: dict[int, Tensor], number: int, tensor: Tensor) -> None:
         into[number] = tensor.detach().cpu()
 
+    def keep_y(tensor: Tensor) -> None:
+        y.append(tensor.detach().cpu())
+
     watch: list[tuple[str, Callable[[Tensor], None]]] = []
     if "residuals" in kinds:
         watch += [(run.site(n), partial(keep, residuals, n)) for n in chosen]
-        watch.append((run.site("y"), lambda tensor: y.append(tensor.detach().cpu())))
+        watch.append((run.site("y"), keep_y))
     n_streams = len(watch)
     if "patterns" in kinds:
         blocks = [layer for layer in chosen if layer < top]

@@ -163,7 +163,8 @@ class PairCapture(CaptureBase):
         """The same on a device; it is not checked again."""
         replay = self.replay
         if replay is not None:
-            v, star = replay.v.to(device), replay.star.to(device)
+            v = replay.v.to(device)
+            star = replay.star.to(device)
             replay = replace(replay, v=v, star=star)
         return replace(
             self,
@@ -301,7 +302,8 @@ def capture_pairs(
 
 def branch_sites(run: Run, block: int) -> list[str]:
     """The hook points of what attention, and the MLP if there is one, add to the residual stream of a block."""
-    attention, mlp = f"blocks.{block}.hook_attn_out", f"blocks.{block}.hook_mlp_out"
+    attention = f"blocks.{block}.hook_attn_out"
+    mlp = f"blocks.{block}.hook_mlp_out"
     return [attention, mlp] if mlp in run.model.hook_dict else [attention]
 
 
@@ -320,7 +322,8 @@ def _attention_sites(run: Run) -> list[str]:
 
 def _values_along(growing: Growing) -> Tensor | None:
     """Block 0's values at every position before the last token of the longest v, in its own pass."""
-    run, v = growing.run, growing.ids[:, :-1]
+    run = growing.run
+    v = growing.ids[:, :-1]
     if v.shape[1] < 2:
         return None
     return streams_at(run, v.to(run.device), [VALUE])[VALUE][0, :-1].cpu()

@@ -17,10 +17,9 @@ from torch.overrides import TorchFunctionMode
 
 from squashlens._typing import dtype_name
 from squashlens.errors import InputError
-from squashlens.model.anatomy import quantization
-from squashlens.model.layout import layout_of
+from squashlens.model.anatomy import is_native, quantization
 from squashlens.model.memory import require_room
-from squashlens.model.native import is_native
+from squashlens.model.snapshot import layout_of
 from squashlens.model.wide import Wide
 from squashlens.remarks import remark
 from squashlens.run.run import Run
@@ -44,7 +43,8 @@ class Jittered(TorchFunctionMode):
 
     def __init__(self, device: torch.device, seed: int = 0) -> None:
         super().__init__()
-        self.device, self.generator = device, torch.Generator().manual_seed(seed)
+        self.device = device
+        self.generator = torch.Generator().manual_seed(seed)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None

@@ -18,14 +18,15 @@ from torch import Tensor
 
 from squashlens._typing import Target
 from squashlens.model.applied import applied
-from squashlens.model.hooking.attached import attached
 from squashlens.model.hooking.hook import (
     Hook,
     Recipe,
     expanded_hooks,
     split_frozen_attention,
     torch_hook,
+    watcher,
 )
+from squashlens.model.hooking.standing import attached
 from squashlens.model.premises import why_not_block_by_block
 from squashlens.run.derivatives.spans import leaf_of, vjps
 from squashlens.run.forward import run_to_y
@@ -81,7 +82,7 @@ class Replay:
             leaves.append(leaf_of(tensor))
             return leaves[0]
 
-        hook = Hook("leaf", self.run.site(block), plant, checked=False)
+        hook = watcher(self.run.site(block), plant)
         with attached(self.run.model, hook):
             left = self.run.model.blocks[block](entering, *more, **others)
         return leaves[0], left[0] if isinstance(left, tuple) else left

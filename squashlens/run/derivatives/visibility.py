@@ -35,7 +35,8 @@ from squashlens.theory.attention import Attention, unmasked
 EPS = torch.finfo(torch.float64).eps
 PRODUCTS = 16  # products of matrices, norms and gates that follow each other in a block, at most
 MOST = 0.1  # rounding beyond which nothing is certified
-QUERIES, SCORES = "hook_q", "hook_attn_scores"
+QUERIES = "hook_q"
+SCORES = "hook_attn_scores"
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ def visibilities(
     def see(block: int, attention: Attention) -> None:
         n = slice(0, attention.queries.shape[2])
         keys = None if attention.mask is None else attention.visible(n, n).cpu()
-        product, width = attention.largest_product(), attention.queries.shape[-1]
+        product = attention.largest_product()
+        width = attention.queries.shape[-1]
         found[block] = Visibility(product, width, attention.window, keys)
 
     with run.applied(*split_frozen_attention(hooks)[1]):
@@ -142,7 +144,9 @@ def _written(
 ) -> dict[int, Visibility]:
     """The same from the logits as the model writes them, hooks and all."""
     attending = [b for b in blocks if pattern_site(b) in run.model.hook_dict]
-    names = [f"blocks.{b}.attn.{name}" for b in attending for name in (QUERIES, SCORES)]
+    names: list[str] = []
+    for b in attending:
+        names += [f"blocks.{b}.attn.{QUERIES}", f"blocks.{b}.attn.{SCORES}"]
     seen: dict[str, Tensor] = {}
     if all(name in run.model.hook_dict for name in names):
         watch = [(name, partial(seen.__setitem__, name)) for name in names]
@@ -158,10 +162,8 @@ def _written(
     # A block without attention has no logits.
     found = {b: Visibility(0.0, 0) for b in blocks}
     for b in attending:
-        queries, scores = (
-            seen[f"blocks.{b}.attn.{QUERIES}"],
-            seen[f"blocks.{b}.attn.{SCORES}"],
-        )
+        queries = seen[f"blocks.{b}.attn.{QUERIES}"]
+        scores = seen[f"blocks.{b}.attn.{SCORES}"]
         found[b] = _from(run, queries, scores, batch)
     return found
 
@@ -172,7 +174,8 @@ def _from(
     scores: Float[Tensor, "1 head query key"],
     batch: int,
 ) -> Visibility:
-    heads, n = scores.shape[1], scores.shape[-1]
+    heads = scores.shape[1]
+    n = scores.shape[-1]
     # position, head, coordinate
     flat = queries.detach().flatten(2).unflatten(-1, (heads, -1))
     lengths = flat.norm(dim=-1)
