@@ -19,7 +19,6 @@ import inspect
 import itertools
 import math
 import os
-import sys
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from numbers import Integral, Real
@@ -52,13 +51,9 @@ def validated(function: F, *, tuples: bool = False) -> F:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         bound = checked(function, args, kwargs)
-        if tuples:
-            lists = {
-                name: tuple(value)
-                for name, value in bound.arguments.items()
-                if isinstance(value, list)
-            }
-            bound.arguments.update(lists)
+        for name, value in bound.arguments.items():
+            if tuples and isinstance(value, list):
+                bound.arguments[name] = tuple(value)
         return function(*bound.args, **bound.kwargs)
 
     call.__validated__ = True  # pyright: ignore[reportAttributeAccessIssue]
@@ -100,31 +95,12 @@ def _require_known(
     cause = f"{function}() has no keyword {unknown[0]}=."
     near = difflib.get_close_matches(unknown[0], known)
     if not near:
-        others = _functions_with(unknown[0])
-        owned = f"It is a keyword of {', '.join(others)}. " if others else ""
-        raise InputError(cause, f"{owned}Use one of: {', '.join(known)}.")
+        raise InputError(cause, f"Use one of: {', '.join(known)}.")
     nearest = signature.parameters[near[0]]
     if nearest.kind is nearest.VAR_POSITIONAL:
         how = "by position, one after another, without a keyword"
         raise InputError(cause, f"Give {near[0]} {how}.")
-    meant = " or ".join(f"{name}=" for name in near)
-    raise InputError(cause, f"Did you mean {meant}?")
-
-
-def _functions_with(keyword: str) -> list[str]:
-    """The public functions that have a keyword."""
-    library: Any = sys.modules["squashlens"]
-    public = {name: getattr(library, name) for name in library.__all__}
-    for name in library.figures.__all__:
-        public[f"figures.{name}"] = getattr(library.figures, name)
-    functions = {
-        name: made for name, made in public.items() if inspect.isfunction(made)
-    }
-    return [
-        name
-        for name, function in functions.items()
-        if keyword in inspect.signature(function).parameters
-    ]
+    raise InputError(cause, f"Did you mean {'= or '.join(near)}=?")
 
 
 def _given_by_name(signature: inspect.Signature, n_given: int) -> str:
@@ -164,28 +140,23 @@ class MismatchError(Exception):
     def told(self, argument: str) -> InputError:
         """The error for a user."""
         shown = f"{argument}{self.place}={short_repr(self.value)}"
-        options = [kind for kind in _alternatives(self.hint) if kind is not NoneType]
-        choices = [choice for kind in options for choice in _choices_of(kind)]
-        if choices and all(map(_choices_of, options)):
+        choices = _choices_of(self.hint)
+        if choices:
             listed = ", ".join(map(repr, choices))
             return InputError(f"{shown} is not a choice.", f"Use one of: {listed}.")
-        cause = self.cause
-        if not cause:
-            cause = f"is {self._kind(choices)}"
+        cause = self.cause or f"is {_kind(self.value)}"
         return InputError(f"{shown} {cause}.", f"Give {description(self.hint)}.")
 
-    def _kind(self, choices: Sequence[Any]) -> str:
-        """What the value is, in words."""
-        value = self.value
-        if plain_type(value) in set(map(type, choices)):
-            return "not a choice"
-        if value is None or value is True:
-            return "not allowed"
-        kind = f"of type {type(value).__name__}"
-        is_array = all(hasattr(value, name) for name in ("dtype", "shape", "__len__"))
-        if not is_array:
-            return kind
-        return f"{kind}, dtype {dtype_name(value.dtype)} and shape {tuple(value.shape)}"
+
+def _kind(value: Any) -> str:
+    """What a value is that is not allowed, in words."""
+    if value is None or isinstance(value, bool | str):
+        return "not allowed"
+    kind = f"of type {type(value).__name__}"
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        shape = tuple(value.shape)
+        return f"{kind}, dtype {dtype_name(value.dtype)} and shape {shape}"
+    return kind
 
 
 def _require(holds: object, value: Any, hint: Any, cause: str = "") -> None:
@@ -224,17 +195,27 @@ def _alternatives(hint: Any) -> list[Any]:
     hint = getattr(hint, "__value__", hint)
     if get_origin(hint) not in (Union, UnionType):
         return [hint]
-    return [kind for part in get_args(hint) for kind in _alternatives(part)]
+    kinds: list[Any] = []
+    for part in get_args(hint):
+        kinds += _alternatives(part)
+    return kinds
 
 
-def _choices_of(hint: Any) -> tuple[Any, ...]:
-    """The choices of a `Literal`; none of any other kind."""
-    return get_args(hint) if get_origin(hint) is Literal else ()
+def _choices_of(hint: Any) -> list[Any]:
+    """The choices of an annotation that allows only these, and perhaps None; empty of any other kind."""
+    choices: list[Any] = []
+    for kind in _alternatives(hint):
+        if get_origin(kind) is Literal:
+            choices += get_args(kind)
+        elif kind is not NoneType:
+            return []
+    return choices
 
 
 def _one_of_several(value: Any, hint: Any) -> Any:
     options = _alternatives(hint)
-    if str in options and any(map(_is_tensor, options)):
+    takes_tensors = any(map(_is_tensor, options))
+    if str in options and takes_tensors:
         return _prompts(value, options, hint)
     mismatches = []
     for option in options:
@@ -281,7 +262,8 @@ def _choice(value: Any, hint: Any) -> Any:
     # A parameter that takes names of dtypes takes the dtypes too.
     if type(value).__module__ == "torch" and getattr(value, "is_floating_point", False):
         value = dtype_name(value)
-    alike = [choice for choice in choices if plain_type(value) is type(choice)]
+    # In Python 1 is equal to True.
+    alike = [choice for choice in choices if type(choice) is plain_type(value)]
     _require(value in alike, value, hint)
     return value
 
@@ -323,36 +305,39 @@ def _real(value: Any, hint: Any) -> float:
 
 
 def _items(value: Any, hint: Any) -> Any:
-    origin = get_origin(hint)
     kinds = get_args(hint)
-    kind = kinds[0]
-    is_fixed = origin is tuple and kinds[-1] is not Ellipsis
-    if isinstance(value, str):
-        takes_tokens = str in _alternatives(kind) and int in _alternatives(kind)
-        _require(takes_tokens, value, hint)
+    # Tokens may be given as one text.
+    if isinstance(value, str) and {str, int} <= set(_alternatives(kinds[0])):
         return _single(value, str)
-    # `blocks=1` and `mask_tokens(0)`; token ids are a Sequence, and one of them is no prompt.
-    takes_one = kind is int and origin in (Iterable, tuple) and not is_fixed
-    if takes_one and plain_type(value) is int:
-        value = [value]
+    if get_origin(hint) is not tuple:
+        items = _items_of_kind(value, kinds[0], hint)
+        if isinstance(value, tuple):
+            return tuple(items)
+        return items if isinstance(items, range) else list(items)
+    if kinds[-1] is Ellipsis:
+        return tuple(_items_of_kind(value, kinds[0], hint))
     items = _listed(value, hint)
-    if is_fixed:
-        _require(len(items) == len(kinds), value, hint, f"has {len(items)} items")
-    else:
-        kinds = [kind] * len(items)
-    if isinstance(items, range) and kind is int and origin is not tuple:
+    _require(len(items) == len(kinds), value, hint, f"has {len(items)} items")
+    places = [f"[{n}]" for n in range(len(items))]
+    return tuple(map(_inside, items, kinds, places))
+
+
+def _items_of_kind(value: Any, kind: Any, hint: Any) -> Any:
+    """The items of a list, which are all of one kind."""
+    # `blocks=1` and `mask_tokens(0)`; token ids are a Sequence, and one of them is no prompt.
+    if kind is int and get_origin(hint) in (Iterable, tuple):
+        value = [value] if plain_type(value) is int else value
+    items = _listed(value, hint)
+    if kind is int and (isinstance(items, range) or _are_ids(items)):
         return items
-    if not (kind is int and _are_ids(items)):
-        numbered = enumerate(zip(items, kinds, strict=True))
-        items = [_inside(item, kind, f"[{n}]") for n, (item, kind) in numbered]
-    keeps_tuple = origin is tuple or isinstance(value, tuple)
-    return tuple(items) if keeps_tuple else list(items)
+    return [_inside(item, kind, f"[{n}]") for n, item in enumerate(items)]
 
 
 def _are_ids(items: Sequence[Any]) -> bool:
     """Whether all items are whole numbers of Python that fit into 64 bits: the fast way for long lists of token ids."""
-    are_whole = {*map(type, items)} == {int}
-    return are_whole and min(items) >= -(2**63) and max(items) < 2**63
+    if set(map(type, items)) != {int}:
+        return False
+    return min(items) >= -(2**63) and max(items) < 2**63
 
 
 def _listed(value: Any, hint: Any) -> Any:
