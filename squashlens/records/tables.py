@@ -89,7 +89,7 @@ def rows_of(values: xr.DataArray, taken: list[str]) -> pd.DataFrame:
         frame = values.expand_dims("row").to_dataframe().reset_index(drop=True)
     labels = frame.columns.drop("value")
     kinds = {name: NULLABLE.get(frame[name].dtype.kind, object) for name in labels}
-    return frame.astype(kinds)[[*labels, "value"]]
+    return frame.astype(kinds).reindex(columns=[*labels, "value"])
 
 
 def as_dataset(result: Result) -> xr.Dataset:
@@ -121,7 +121,7 @@ def _rows(values: xr.DataArray, name: str) -> pd.DataFrame:
     frame = rows_of(values, VALUE)
     if "n_tokens" in frame and "position" in frame:
         frame = frame.query("position < n_tokens")
-    facts = _facts_of_rows(frame[names_of(values)])
+    facts = _facts_of_rows(frame.reindex(columns=names_of(values)))
     frame = frame.drop(columns=names_of(values))
     # A label called like one of these columns stands in it.
     if "model" not in frame:
@@ -182,4 +182,4 @@ def _in_order(frames: list[pd.DataFrame]) -> pd.DataFrame:
     whole = pd.concat(frames, ignore_index=True)
     about = [name for name in ABOUT if name in whole]
     labels = whole.columns.drop([*about, *VALUE])
-    return whole[[*about, *labels, *VALUE]]
+    return whole.reindex(columns=[*about, *labels, *VALUE])
