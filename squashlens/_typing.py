@@ -195,8 +195,9 @@ def short_repr(value: object) -> str:
     ('[1, 2]', True)
     """
     try:
-        if hasattr(value, "data_vars"):
-            text = f"<Dataset {', '.join(map(str, value.data_vars))}>"
+        variables = getattr(value, "data_vars", None)
+        if variables is not None:
+            text = f"<Dataset {', '.join(map(str, variables))}>"
         else:
             text = " ".join(repr(value).split())
     except Exception:  # any error of its __repr__, or an integer too long for text
