@@ -195,11 +195,14 @@ def short_repr(value: object) -> str:
     ('[1, 2]', True)
     """
     try:
-        variables = getattr(value, "data_vars", None)
-        if variables is not None:
-            text = f"<Dataset {', '.join(map(str, variables))}>"
-        else:
-            text = " ".join(repr(value).split())
+        text = _repr_in_one_line(value)
     except Exception:  # any error of its __repr__, or an integer too long for text
         text = object.__repr__(value)
     return text if len(text) <= 80 else f"{text[:50]} … {text[-20:]}"
+
+
+def _repr_in_one_line(value: object) -> str:
+    variables = getattr(value, "data_vars", None)
+    if variables is not None:
+        return f"<Dataset {', '.join(map(str, variables))}>"
+    return " ".join(repr(value).split())
