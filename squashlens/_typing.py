@@ -29,9 +29,8 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, TypeVar, get_args
 
-from typing_extensions import (
-    TypeAliasType,
-)  # which torch requires; typing has it from Python 3.12 on
+# Which torch requires; typing has it from Python 3.12 on.
+from typing_extensions import TypeAliasType
 
 from squashlens.errors import InputError
 
@@ -132,28 +131,25 @@ def one_of(value: object, choices: object, argument: str) -> None:
     """Raise an error, with the allowed values, for a value outside a `Literal`."""
     allowed = choices_of(choices)
     if not isinstance(value, Hashable) or value not in allowed:
-        raise InputError(
-            f"{argument}={short_repr(value)} is not a choice.",
-            f"Use one of: {', '.join(map(repr, allowed))}.",
-        )
+        cause = f"{argument}={short_repr(value)} is not a choice."
+        raise InputError(cause, f"Use one of: {', '.join(map(repr, allowed))}.")
 
 
 def several(given: Any) -> list[Any]:
     """The values of an argument that takes one or several, as a list; a text is one value."""
-    return (
-        [given]
-        if isinstance(given, str) or not isinstance(given, Iterable)
-        else list(given)
-    )
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        return [given]
+    return list(given)
+
+
+def is_whole(value: object) -> bool:
+    """Whether a value is a whole number of any type, such as NumPy's; True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def whole(value: Any) -> Any:
-    """A whole number of any type, such as NumPy's, as an int; other values are returned unchanged."""
-    return (
-        int(value)
-        if isinstance(value, Integral) and not isinstance(value, bool)
-        else value
-    )
+    """A whole number of any type as an int; other values are returned unchanged."""
+    return int(value) if is_whole(value) else value
 
 
 # A real number that may be infinite or NaN, for statements whose premises test it.
@@ -165,27 +161,19 @@ def positive(
     value: object, argument: str, what: str, *, or_zero: bool = False, most: int = MOST
 ) -> None:
     """Raise an error unless `value` is a whole number from 1 (or 0) to `most`; `what` describes the number."""
-    whole = (
-        int(value)
-        if isinstance(value, Integral) and not isinstance(value, bool)
-        else None
-    )
-    if whole is not None and whole > most:
-        raise InputError(
-            f"{argument}={short_repr(value)} is too large.", f"Give at most {most}."
-        )
-    if whole is None or whole < (0 if or_zero else 1):
-        wanted = (
-            "Give a whole number of at least 0."
-            if or_zero
-            else "Give a positive whole number."
-        )
-        raise InputError(f"{argument}={short_repr(value)} is not {what}.", wanted)
+    number = whole(value)
+    least = 0 if or_zero else 1
+    given = f"{argument}={short_repr(value)}"
+    if not is_whole(number) or number < least:
+        cause = f"{given} is not {what}."
+        raise InputError(cause, f"Give a whole number of at least {least}.")
+    if number > most:
+        raise InputError(f"{given} is too large.", f"Give at most {most}.")
 
 
 def distinct(values: S, argument: str, given: object = None) -> S:
     """The values; raises an error, with what was `given`, unless there is at least one, and each of them once."""
-    if not values or len({*values}) < len(values):
+    if not values or len(set(values)) < len(values):
         cause = f"{argument}={short_repr(given or values)} has no value or one twice."
         raise InputError(cause, "Give at least one, each once.")
     return values
@@ -193,9 +181,9 @@ def distinct(values: S, argument: str, given: object = None) -> S:
 
 def listed(names: Sequence[str]) -> str:
     """The first few names, and the number of the others."""
-    return ", ".join(names[:4]) + (
-        f" and {len(names) - 4} more" if len(names) > 4 else ""
-    )
+    first = ", ".join(names[:4])
+    n_others = len(names) - 4
+    return f"{first} and {n_others} more" if n_others > 0 else first
 
 
 def short_repr(value: object) -> str:
@@ -207,14 +195,14 @@ def short_repr(value: object) -> str:
     ('[1, 2]', True)
     """
     try:
-        held = getattr(value, "data_vars", None)
-        text = " ".join(
-            (
-                repr(value)
-                if held is None
-                else f"<Dataset {', '.join(map(str, held))}>"
-            ).split()
-        )
+        text = _repr_in_one_line(value)
     except Exception:  # any error of its __repr__, or an integer too long for text
         text = object.__repr__(value)
     return text if len(text) <= 80 else f"{text[:50]} … {text[-20:]}"
+
+
+def _repr_in_one_line(value: object) -> str:
+    variables = getattr(value, "data_vars", None)
+    if variables is not None:
+        return f"<Dataset {', '.join(map(str, variables))}>"
+    return " ".join(repr(value).split())

@@ -21,9 +21,8 @@ with warnings.catch_warnings():
     from tqdm.auto import tqdm
 
 LONG = 10.0  # seconds from which a call says what it will take
-FIRST = (
-    1.0  # seconds of work from which its time is estimated: the first passes are slower
-)
+# Seconds of work from which its time is estimated: the first passes are slower.
+FIRST = 1.0
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 
 
@@ -73,13 +72,15 @@ class Bar(tqdm):  # pyright: ignore[reportUntypedBaseClass]
         if self.disable:
             self.n += n
         super().update(n)
-        if (call := _call.get()) is not None:
+        call = _call.get()
+        if call is not None:
             call.tell()
 
     def close(self) -> None:
         """The bar is done, and no other is inside it."""
         super().close()
-        if (call := _call.get()) is not None and self in call.open:
+        call = _call.get()
+        if call is not None and self in call.open:
             del call.open[call.open.index(self) :]
 
 
@@ -93,21 +94,30 @@ class Call:
     start: float = 0.0  # of the outermost bar
     told: bool = False
 
+    def share(self) -> float:
+        """The share of the work that is done: a step of a bar consists of the steps of the bar inside it."""
+        share = 0.0
+        step = 1.0
+        for inner in self.open:
+            step /= inner.total or math.inf
+            share += step * inner.n
+        return share
+
     def tell(self) -> None:
         """Say what the outermost bar will take, once, if it is long."""
-        share, unit = 0.0, 1.0
-        for each in self.open:
-            unit /= each.total or math.inf
-            share += unit * each.n
+        share = self.share()
         taken = time.monotonic() - self.start
-        if self.told or not self.open or taken < FIRST or taken <= LONG * share:
+        is_known = bool(self.open) and taken >= FIRST
+        if self.told or not is_known or taken <= LONG * share:
             return
-        self.told, outermost = True, self.open[0]
+        self.told = True
         if share:
+            outermost = self.open[0]
             work = f"{outermost.total} steps ({outermost.what})"
-            write(
-                f"{self.name}: {work}, about {_rounded(taken / share)}. {self.cheaper}".strip()
+            line = (
+                f"{self.name}: {work}, about {_rounded(taken / share)}. {self.cheaper}"
             )
+            write(line.strip())
 
 
 _call: ContextVar[Call | None] = ContextVar("call", default=None)
@@ -116,12 +126,13 @@ _call: ContextVar[Call | None] = ContextVar("call", default=None)
 def bar(given: Iterable[Any] | None = None, **options: Any) -> Any:
     """A tqdm bar over `given`; hidden if quiet, in the first second, and while another bar is open."""
     call = _call.get()
-    made = Bar(
-        given, delay=1, disable=not shown() or bool(call and call.open), **options
-    )
+    is_inside = call is not None and len(call.open) > 0
+    is_hidden = is_inside or not shown()
+    made = Bar(given, delay=1, disable=is_hidden, **options)
     made.what = options.get("desc") or options.get("unit")  # a hidden bar has neither
     if call is not None:
-        call.start = call.start if call.open else time.monotonic()
+        if not is_inside:
+            call.start = time.monotonic()
         call.open.append(made)
     return made
 
@@ -143,11 +154,9 @@ def _rounded(seconds: float) -> str:
     """A time to one digit: it is an estimate."""
     if seconds < 90:
         return f"{float(f'{seconds:.1g}'):.0f} s"
-    return (
-        f"{seconds / 60:.0f} minutes"
-        if seconds < 5400
-        else f"{seconds / 3600:.1f} hours"
-    )
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.1f} hours"
 
 
 def human(n_bytes: int | float) -> str:

@@ -20,6 +20,7 @@ from tyro.conf import Positional, arg
 
 from squashlens._typing import DtypeName, Mode, Norm, Template
 from squashlens.errors import InputError, SquashlensError
+from squashlens.records.sentences import escape
 from squashlens.saving.files import PAGES, require_output
 from squashlens.zoo import EXAMPLE_PROMPT
 
@@ -31,9 +32,8 @@ File = Annotated[Path, arg(metavar="FILE")]
 Number = Annotated[int, arg(metavar="NUMBER")]
 Numbers = Annotated[tuple[T, ...], arg(metavar="NUMBERS")]
 Modes = Annotated[tuple[Mode, ...], arg(metavar="MODES")]
-NotGiven = Annotated[
-    str, arg(metavar="NAME", help_behavior_hint="")
-]  # "" stands for the function's own default
+# "" stands for the function's own default.
+NotGiven = Annotated[str, arg(metavar="NAME", help_behavior_hint="")]
 MayBeText = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")]
 TwoTexts = Annotated[
     tuple[str, str], arg(metavar="PROMPT ANSWER", help_behavior_hint="")
@@ -41,13 +41,9 @@ TwoTexts = Annotated[
 Described = Annotated[
     Positional[Path], arg(metavar="FILE", help="YAML file that describes the study.")
 ]
+AS_FILE = "(default: as the file says)"
 Store = Annotated[
-    str,
-    arg(
-        metavar="FOLDER",
-        help_behavior_hint="(default: as the file says)",
-        help="store folder.",
-    ),
+    str, arg(metavar="FOLDER", help_behavior_hint=AS_FILE, help="store folder.")
 ]
 
 
@@ -71,8 +67,12 @@ class Loading:
         """The model."""
         import squashlens as sl
 
-        device, revision = self.device or None, self.revision or None
-        return sl.load(self.model, device=device, dtype=self.dtype, revision=revision)
+        return sl.load(
+            self.model,
+            device=self.device or None,
+            dtype=self.dtype,
+            revision=self.revision or None,
+        )
 
 
 def report(
@@ -98,16 +98,18 @@ def report(
     import squashlens as sl
 
     require_output(out, PAGES)  # before anything heavy is imported
-    default = (
-        loading == Loading(loading.model) and loading.model
-    )  # then runs in several dtypes can be loaded by name
-    asked: Any = {
-        "prompt": prompt,
-        "answer": answer,
-        "instead": instead if any(instead) else None,
-    }
+    model: Any = loading.model
+    # A model that is given by name is also loaded in other dtypes, to compare them.
+    if loading != Loading(loading.model):
+        model = loading.load()
     path = sl.report(
-        default or loading.load(), **asked, out=out, norm=norm, n=n or None
+        model,
+        prompt=prompt,
+        answer=answer,
+        instead=instead if any(instead) else None,
+        out=out,
+        norm=norm,
+        n=n or None,
     )
     print(f"report: {path.resolve()}")
 
@@ -152,15 +154,13 @@ def paper(
         template=template,
         n_examples=n_examples,
     )
+    failed = []
     for number, outcome in written.items():
-        print(
-            f"figure {number}: {outcome.resolve() if isinstance(outcome, Path) else f'not measured. {outcome}'}"
-        )
-    failed = [
-        str(number)
-        for number, outcome in written.items()
-        if not isinstance(outcome, Path)
-    ]
+        if isinstance(outcome, Path):
+            print(f"figure {number}: {outcome.resolve()}")
+        else:
+            print(f"figure {number}: not measured. {outcome}")
+            failed.append(str(number))
     if failed:
         raise InputError(
             f"{len(failed)} of {len(written)} figures could not be measured on this model: {', '.join(failed)}.",
@@ -224,13 +224,13 @@ def run(
         device: device of all workers, CUDA if available by default.
         retry: also compute the cells, and the prompts of scans, that have failed before.
     """
-    asked = {
-        "workers": workers,
-        "client": scheduler or None,
-        "device": device or None,
-        "retry": retry,
-    }
-    _print(_open(file, store).run(**asked))
+    table = _open(file, store).run(
+        workers=workers,
+        client=scheduler or None,
+        device=device or None,
+        retry=retry,
+    )
+    _print(table)
 
 
 def status(file: Described, *, store: Store = "") -> None:
@@ -244,23 +244,27 @@ def failures(file: Described, *, store: Store = "") -> None:
 
 
 COMMANDS = {
-    command.__name__: command
-    for command in (report, paper, squash_map, study, families)
+    "report": report,
+    "paper": paper,
+    "squash_map": squash_map,
+    "study": study,
+    "families": families,
 }
-ACTIONS = {action.__name__: action for action in (run, status, failures)}
+FORMS = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+ACTIONS = {"run": run, "status": status, "failures": failures}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of `squashlens`: exit code 0, or 2 with a message on standard error."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if isinstance(
-        sys.stdout, io.TextIOWrapper
-    ):  # a character that the terminal lacks is printed as an escape
+    if arguments is None:
+        arguments = sys.argv[1:]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A character that the terminal lacks is printed as an escape.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_, **__: _say(message)
-            _command(words)
+            warnings.showwarning = _show_warning
+            _command(list(arguments))
     except SquashlensError as error:
         _say(error)
         raise SystemExit(2) from None
@@ -268,9 +272,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if str(stopped):  # how far a study came
             _say(str(stopped))
         raise SystemExit(130) from None
-    except (
-        BrokenPipeError
-    ):  # the program that reads the output, such as `head`, has ended
+    except BrokenPipeError:
+        # The program that reads the output, such as `head`, has ended.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
 
@@ -289,13 +292,13 @@ def _call(
     commands: dict[str, Callable[..., None]], words: list[str], program: str
 ) -> None:
     """Call one of several commands. Its name may have - in place of _."""
-    name = words[0].replace("-", "_") if words else ""
-    forms = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+    words = words or ["--help"]
+    name = words[0].replace("-", "_")
     if name in commands:
-        tyro.cli(commands[name], prog=f"{program} {name}", args=words[1:], config=forms)
+        tyro.cli(commands[name], prog=f"{program} {name}", args=words[1:], config=FORMS)
     else:
         tyro.extras.subcommand_cli_from_dict(
-            commands, prog=program, args=words or ["--help"], config=forms
+            commands, prog=program, args=words, config=FORMS
         )
 
 
@@ -304,9 +307,8 @@ def _open(file: Path, store: str) -> Any:
     import squashlens as sl
 
     if not file.is_file():
-        raise InputError(
-            f"There is no file {str(file)!r}.", "Give the name of a YAML file."
-        )
+        cause = f"There is no file {str(file)!r}."
+        raise InputError(cause, "Give the name of a YAML file.")
     if os.getcwd() not in sys.path:  # a program's path has only its own folder
         sys.path.append(os.getcwd())
     return sl.Study(file, store or None)
@@ -316,11 +318,13 @@ def _print(table: Any) -> None:
     print(table.to_string(index=False) if len(table) else "none")
 
 
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    _say(message)
+
+
 def _say(message: Warning | SquashlensError | str) -> None:
-    """Print a message in one line on standard error, control characters as escapes."""
-    line = "".join(
-        c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(str(message).split())
-    )
+    """Print a message in one line on standard error, with what cannot be seen as escapes."""
+    line = escape(" ".join(str(message).split()))
     print(f"squashlens: {line}", file=sys.stderr)
 
 

@@ -37,19 +37,14 @@ class SquashlensError(ValueError):
     """
 
     def __init__(self, cause: str, remedy: str):
-        cause = (
-            cause
-            if len(cause) <= LONGEST
-            else f"{cause[: LONGEST // 2]} … {cause[-LONGEST // 4 :]}"
-        )
+        if len(cause) > LONGEST:
+            cause = f"{cause[: LONGEST // 2]} … {cause[-LONGEST // 4 :]}"
         super().__init__(cause, remedy)
-        self.cause, self.remedy = cause, remedy
+        self.cause = cause
+        self.remedy = remedy
 
-    def __reduce__(
-        self,
-    ) -> tuple[
-        object, ...
-    ]:  # without `__init__`, whose parameters may be others in a subclass
+    def __reduce__(self) -> tuple[object, ...]:
+        # Without `__init__`, whose parameters may be others in a subclass.
         return type(self).__new__, (type(self), *self.args), vars(self)
 
     def __str__(self) -> str:

@@ -1,5 +1,6 @@
 """TransformerLens's own models for the tests: seeded ones, programs written by hand, and what they compute, plainly."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,6 +66,19 @@ def native(
     return model
 
 
+ACTIVATIONS: dict[str, Any] = {
+    "gelu": F.gelu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+}
+
+
+def capped(values: Tensor, cap: float) -> Tensor:
+    """Values with a soft cap; 0 and less stand for no cap."""
+    return cap * torch.tanh(values / cap) if cap > 0 else values
+
+
 class Plain:
     """A native model's forward pass in float64 from its weights and configuration; nothing of it runs TransformerLens.
 
@@ -77,38 +91,34 @@ class Plain:
             k.replace("._original_component", ""): v.detach().double()
             for k, v in state.items()
         }
-        self.cfg, self.mask = model.cfg, mask
+        self.cfg = model.cfg
+        self.mask = mask
         self.patterns: list[Tensor] = []
 
     def embedded(self, ids: Tensor) -> Tensor:
         """v⁽⁰⁾ of one prompt, (position, d)."""
         stream = self.weights["tok_embed.weight"][ids]
-        return (
-            stream + self.weights["pos.weight"][: len(ids)]
-            if "pos.weight" in self.weights
-            else stream
-        )
+        if "pos.weight" in self.weights:
+            stream = stream + self.weights["pos.weight"][: len(ids)]
+        return stream
 
     def block(self, number: int, stream: Tensor) -> Tensor:
-        at = f"layers.{number}"
-        stream = stream + self.attention(f"{at}.attn", self.norm(f"{at}.ln1", stream))
+        name = f"layers.{number}"
+        stream = stream + self.attention(
+            f"{name}.attn", self.norm(f"{name}.ln1", stream)
+        )
         if self.cfg.attn_only:
             return stream
-        entering, w = self.norm(f"{at}.ln2", stream), self.weights
-        act: Any = {
-            "gelu": F.gelu,
-            "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
-            "relu": F.relu,
-            "silu": F.silu,
-        }
-        act = act[self.cfg.act_fn]
-        if self.cfg.gated_mlp:
-            gate, inside = (
-                entering @ w[f"{at}.mlp.{name}.weight"].T for name in ("gate", "in")
-            )
-            return stream + (act(gate) * inside) @ w[f"{at}.mlp.out.weight"].T
-        inside = act(self.linear(f"{at}.mlp.fc_in", entering))
-        return stream + self.linear(f"{at}.mlp.fc_out", inside)
+        return stream + self.mlp(f"{name}.mlp", self.norm(f"{name}.ln2", stream))
+
+    def mlp(self, name: str, entering: Tensor) -> Tensor:
+        activation = ACTIVATIONS[self.cfg.act_fn]
+        if not self.cfg.gated_mlp:
+            inside = activation(self.linear(f"{name}.fc_in", entering))
+            return self.linear(f"{name}.fc_out", inside)
+        gate = entering @ self.weights[f"{name}.gate.weight"].T
+        inside = entering @ self.weights[f"{name}.in.weight"].T
+        return (activation(gate) * inside) @ self.weights[f"{name}.out.weight"].T
 
     def run(self, stream: Tensor, blocks: range | None = None) -> Tensor:
         """From one block's stream to another's; from the lowest to y if not said."""
@@ -118,14 +128,12 @@ class Plain:
         return self.norm("ln_out", stream) if blocks is None else stream
 
     def logits(self, ids: Tensor) -> Tensor:
-        found = self.run(self.embedded(ids)) @ self.weights["head.weight"].T
-        cap = self.cfg.output_logits_soft_cap
-        return cap * torch.tanh(found / cap) if cap > 0 else found
+        logits = self.run(self.embedded(ids)) @ self.weights["head.weight"].T
+        return capped(logits, self.cfg.output_logits_soft_cap)
 
     def linear(self, name: str, entering: Tensor) -> Tensor:
-        return (
-            entering @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
-        )
+        product = entering @ self.weights[f"{name}.weight"].T
+        return product + self.weights[f"{name}.bias"]
 
     def norm(self, name: str, stream: Tensor) -> Tensor:
         kind = self.cfg.normalization_type
@@ -133,38 +141,31 @@ class Plain:
             return stream
         if kind.startswith("LN"):
             stream = stream - stream.mean(dim=-1, keepdim=True)
-        found = (
-            stream / (stream.square().mean(dim=-1, keepdim=True) + self.cfg.eps).sqrt()
-        )
-        gain, bias = (self.weights.get(f"{name}.{part}") for part in ("weight", "bias"))
-        found = found if gain is None else found * gain
-        return found if bias is None else found + bias
+        mean_square = stream.square().mean(dim=-1, keepdim=True)
+        normalized = stream / (mean_square + self.cfg.eps).sqrt()
+        gain = self.weights.get(f"{name}.weight", 1)
+        bias = self.weights.get(f"{name}.bias", 0)
+        return normalized * gain + bias
+
+    def heads(self, name: str, entering: Tensor) -> Tensor:
+        """Queries, keys or values, (head, position, d_head); one for each query head."""
+        vectors = self.linear(name, entering)
+        heads = vectors.view(len(entering), -1, self.cfg.d_head).transpose(0, 1)
+        return heads.repeat_interleave(self.cfg.n_heads // len(heads), dim=0)
 
     def attention(self, name: str, entering: Tensor) -> Tensor:
-        cfg, n = self.cfg, len(entering)
-        each = cfg.n_heads // (cfg.n_key_value_heads or cfg.n_heads)
-        queries, keys, values = (
-            self.linear(f"{name}.{part}", entering)
-            .view(n, -1, cfg.d_head)
-            .transpose(0, 1)
-            for part in "qkv"
-        )
+        cfg = self.cfg
+        queries = self.heads(f"{name}.q", entering)
+        keys = self.heads(f"{name}.k", entering)
+        values = self.heads(f"{name}.v", entering)
         if cfg.positional_embedding_type == "rotary":
-            queries, keys = self.rotated(queries), self.rotated(keys)
-        keys, values = (
-            keys.repeat_interleave(each, dim=0),
-            values.repeat_interleave(each, dim=0),
-        )
-        scores = (
-            queries
-            @ keys.mT
-            / (cfg.attn_scale if cfg.attn_scale > 0 else cfg.d_head**0.5)
-        )
-        if cfg.attn_scores_soft_cap > 0:
-            scores = cfg.attn_scores_soft_cap * torch.tanh(
-                scores / cfg.attn_scores_soft_cap
-            )
-        scores = scores if self.mask is None else scores + self.mask
+            queries = self.rotated(queries)
+            keys = self.rotated(keys)
+        scale = cfg.attn_scale if cfg.attn_scale > 0 else cfg.d_head**0.5
+        scores = capped(queries @ keys.mT / scale, cfg.attn_scores_soft_cap)
+        if self.mask is not None:
+            scores = scores + self.mask
+        n = len(entering)
         later = torch.ones(n, n, dtype=torch.bool).triu(1)
         pattern = scores.masked_fill(later, -torch.inf).softmax(dim=-1)
         self.patterns.append(pattern)
@@ -189,30 +190,29 @@ def previous_token(symbols: int, n: int, beta: float, *, causal: bool = True) ->
     """
     d = symbols + n + symbols
     width = max(symbols, n)
-    token, index, output = (
-        slice(0, symbols),
-        slice(symbols, symbols + n),
-        slice(symbols + n, d),
-    )
-    embed, positions = np.zeros((symbols, d)), np.zeros((n, d))
-    embed[:, token], positions[:, index] = np.eye(symbols), np.eye(n)
-    query, key, value, out = (
-        np.zeros(shape) for shape in ((d, width), (d, width), (d, width), (width, d))
-    )
+    token = slice(0, symbols)
+    index = slice(symbols, symbols + n)
+    output = slice(symbols + n, d)
+    embed = np.zeros((symbols, d))
+    embed[:, token] = np.eye(symbols)
+    positions = np.zeros((n, d))
+    positions[:, index] = np.eye(n)
+    key = np.zeros((d, width))
     key[index, :n] = np.eye(n)
-    query[index, :n] = (
-        beta * width**0.5 * np.eye(n, k=-1)
-    )  # row j of the stream's index asks for j − 1
-    value[token, :symbols], out[:symbols, output] = np.eye(symbols), np.eye(symbols)
-    layer, bias = "transformer/layer_0", np.zeros(width)
-    matrices = {"query": query, "key": key, "value": value}
+    # Row j of the stream's index asks for j − 1.
+    query = np.zeros((d, width))
+    query[index, :n] = beta * width**0.5 * np.eye(n, k=-1)
+    value = np.zeros((d, width))
+    value[token, :symbols] = np.eye(symbols)
+    out = np.zeros((width, d))
+    out[:symbols, output] = np.eye(symbols)
+    layer = "transformer/layer_0"
     params = {
         "token_embed": {"embeddings": embed},
         "pos_embed": {"embeddings": positions},
-        **{
-            f"{layer}/attn/{name}": {"w": matrix, "b": bias}
-            for name, matrix in matrices.items()
-        },
+        f"{layer}/attn/query": {"w": query, "b": np.zeros(width)},
+        f"{layer}/attn/key": {"w": key, "b": np.zeros(width)},
+        f"{layer}/attn/value": {"w": value, "b": np.zeros(width)},
         f"{layer}/attn/linear": {"w": out, "b": np.zeros(d)},
         f"{layer}/mlp/linear_1": {"w": np.zeros((d, 1)), "b": np.zeros(1)},
         f"{layer}/mlp/linear_2": {"w": np.zeros((1, d)), "b": np.zeros(d)},

@@ -23,7 +23,10 @@ from squashlens.errors import InputError
 from tests import odd
 
 ROWS = Float[Tensor, "query key"]
-INTS, PLACE = Iterable[int], str | Sequence[str] | Tensor
+INTS = Iterable[int]
+PLACE = str | Sequence[str] | Tensor
+LARGEST = 2**63 - 1
+HALF = torch.ones(2, dtype=torch.bfloat16, requires_grad=True)
 ACCEPTED = [
     (np.int64(3), int, 3),
     (np.float32(0.5), float, 0.5),
@@ -41,11 +44,7 @@ ACCEPTED = [
     (torch.tensor([1, 2]), Sequence[int], [1, 2]),
     ({3, 1}, INTS, [1, 3]),
     (range(3), INTS, range(3)),
-    (
-        torch.ones(2, dtype=torch.bfloat16, requires_grad=True),
-        Iterable[float],
-        [1.0, 1.0],
-    ),
+    (HALF, Iterable[float], [1.0, 1.0]),
     ([1, 2], tuple[int, ...] | None, (1, 2)),
     ((1, 2.5), tuple[float, float], (1, 2.5)),
     ("110", Sequence[str | int], "110"),
@@ -59,7 +58,8 @@ REFUSED = [
     (True, int),
     (1.0, int),
     ("1", int),
-    (2**63, int),
+    (LARGEST + 1, int),
+    (-LARGEST - 2, int),
     (torch.tensor(1), int),
     (odd.Unprintable(), int),
     (math.nan, float),
@@ -76,7 +76,7 @@ REFUSED = [
     ("12", INTS),
     ({1: 2}, INTS),
     ({1, 2j}, INTS),
-    ([-(2**63) - 1, 1], INTS),
+    ([-LARGEST - 2, 1], INTS),
     (itertools.count(), INTS),
     (np.array([[1]]), INTS),
     (torch.ones(2, device="meta"), INTS),
@@ -85,7 +85,6 @@ REFUSED = [
     (torch.int8, torch.dtype | None),
     ((1.0,), tuple[float, float]),
     (3, Callable[[int], int]),
-    (-(2**63) - 1, int),
     (torch.ones(3), ROWS),
     (torch.ones(3, 3, dtype=torch.int64), ROWS),
     (torch.ones(3, 3, device="meta"), ROWS),
@@ -94,23 +93,23 @@ REFUSED = [
     (torch.float32, Literal["bfloat16"]),
     (torch.int8, Literal["int8"]),
 ]
+PUBLIC = odd.public().items()
+FUNCTIONS = {name: one for name, one in PUBLIC if name not in odd.MADE_BY_US}
 
 
-def named(value: Any) -> str:
+def name_of(value: Any) -> str:
     """A value as it is shown, without the address of a generator, which differs between workers."""
-    return re.sub(r" at 0x\w+", "", str(value))
+    return re.sub(r" at 0x\w+", "", short_repr(value))
 
 
-@pytest.mark.parametrize(("value", "hint", "wanted"), ACCEPTED, ids=named)
+@pytest.mark.parametrize(("value", "hint", "wanted"), ACCEPTED, ids=name_of)
 def test_what_has_one_meaning_is_converted(value: Any, hint: Any, wanted: Any) -> None:
-    found = converted(value, hint, "it")
-    assert found == wanted
-    assert type(found) is type(wanted)
+    result = converted(value, hint, "it")
+    assert result == wanted
+    assert type(result) is type(wanted)
 
 
-@pytest.mark.parametrize(
-    ("value", "hint"), REFUSED, ids=lambda part: named(short_repr(part))
-)
+@pytest.mark.parametrize(("value", "hint"), REFUSED, ids=name_of)
 def test_what_is_of_another_kind_is_refused_by_name(value: Any, hint: Any) -> None:
     with pytest.raises(InputError, match=r"\bit\b") as refusal:
         converted(value, hint, "it")
@@ -119,61 +118,45 @@ def test_what_is_of_another_kind_is_refused_by_name(value: Any, hint: Any) -> No
 
 def test_defaults_and_keywords_are_left_as_they_are() -> None:
     @validated
-    def function(
-        first: int, *rest: int, other: float = math.inf, **form: Any
-    ) -> tuple[Any, ...]:
+    def function(first: int, *rest: int, other: float = math.inf, **form: Any) -> Any:
         return first, rest, other, form
 
-    assert function(np.int8(1), np.int8(2), more=math.nan)[:3] == (1, (2,), math.inf)
-    with pytest.raises(InputError, match="rest='x'"):
+    result = function(np.int8(1), np.int8(2), more=3)
+    assert result == (1, (2,), math.inf, {"more": 3})
+    with pytest.raises(InputError):
         function(1, "x")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match="missing"):  # which is Python's own
+    with pytest.raises(TypeError):  # which is Python's own
         function()  # pyright: ignore[reportCallIssue]
 
 
 def test_counts_have_a_limit() -> None:
     positive(MOST, "n", "a number")
-    for n in (MOST + 1, 10**30, 10**5000):
-        with pytest.raises(InputError, match="n=.* is too large"):
+    positive(0, "n", "a number", or_zero=True)
+    for n in (MOST + 1, 10**5000, 0, True, 1.0):
+        with pytest.raises(InputError):
             positive(n, "n", "a number")
 
 
-def test_every_public_function_is_validated() -> None:
-    bare = []
-    for name, function in odd.public().items():
-        if name in odd.MADE_BY_US or not inspect.signature(function).parameters:
-            continue
-        call = function.__init__ if inspect.isclass(function) else function
-        while not hasattr(call, "__validated__") and hasattr(call, "__wrapped__"):
-            call = call.__wrapped__
-        if not hasattr(call, "__validated__"):
-            bare.append(name)
-    assert not bare, (
-        "These do not refuse odd arguments: put `validated`, `measured` or `exclusive` over them."
-    )
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_public_function_is_validated(name: str) -> None:
+    call = FUNCTIONS[name]
+    if inspect.isclass(call):
+        call = call.__init__
+    while not hasattr(call, "__validated__") and hasattr(call, "__wrapped__"):
+        call = call.__wrapped__
+    takes_nothing = not inspect.signature(FUNCTIONS[name]).parameters
+    assert takes_nothing or hasattr(call, "__validated__"), "put `validated` over it"
 
 
 def annotations() -> dict[str, Any]:
-    """Those of all public parameters."""
-    functions = [
-        function
-        for name, function in odd.public().items()
-        if name not in odd.MADE_BY_US
-    ]
-    found = [
-        one.annotation
-        for each in functions
-        for one in inspect.signature(each, eval_str=True).parameters.values()
-    ]
-    anything = (
-        "TransformerBridge",
-        "typing.Any",
-    )  # models are checked by the functions themselves
-    return {
-        str(hint): hint
-        for hint in found
-        if not any(one in str(hint) for one in anything)
-    }
+    """Those of all public parameters; models are checked by the functions themselves."""
+    hints = {}
+    for function in FUNCTIONS.values():
+        for parameter in inspect.signature(function, eval_str=True).parameters.values():
+            hint = parameter.annotation
+            if not re.search(r"TransformerBridge|typing\.Any", str(hint)):
+                hints[str(hint)] = hint
+    return hints
 
 
 @pytest.mark.parametrize("hint", annotations().values(), ids=str)
@@ -182,75 +165,55 @@ def test_every_public_argument_refuses_odd_values_by_name_or_converts_them(
 ) -> None:
     """An odd value is refused with the argument's name, or becomes one that `converted` leaves as it is."""
     for value in odd.ODD:
+        message = ""
         try:
-            found = converted(value, hint, "it")
+            result = converted(value, hint, "it")
         except InputError as refusal:
-            said = str(refusal)
-        else:
-            said = "it is accepted"
-            assert (
-                not isinstance(value, float) or math.isfinite(value) or hint is Extended
-            )
-            assert type(converted(found, hint, "it")) is type(found)
-        assert re.search(r"\bit\b", said)
-        assert len(said) < 2000
+            message = str(refusal)
+        if message:
+            assert re.search(r"\bit\b", message)
+            assert len(message) < 2000
+            continue
+        assert type(converted(result, hint, "it")) is type(result)
+        if isinstance(value, float) and hint is not Extended:
+            assert math.isfinite(value)
 
 
 def test_a_number_is_a_list_of_one_where_places_are_meant(tiny: Any) -> None:
-    for one, several in (
-        (sl.hooks.mask_tokens(0, blocks=1), sl.hooks.mask_tokens([0], blocks=(1,))),
-        (
-            sl.hooks.zero_heads(np.int64(2), positions=3),
-            sl.hooks.zero_heads([2], positions=[3]),
-        ),
-    ):
-        assert one == several or str(one) == str(several)
+    one = sl.hooks.mask_tokens(0, blocks=1)
+    assert str(one) == str(sl.hooks.mask_tokens([0], blocks=(1,)))
+    one = sl.hooks.zero_heads(np.int64(2), positions=3)
+    assert str(one) == str(sl.hooks.zero_heads([2], positions=[3]))
     assert list(sl.capture(tiny, "110 =", layers=3).residuals) == [3]
-    with pytest.raises(InputError, match="prompt"):
+    with pytest.raises(InputError):
         sl.path_bound(tiny, 5)
-    with pytest.raises(InputError, match="positions"):
+    with pytest.raises(InputError):
         sl.hooks.mask_tokens(True)
 
 
-def test_an_unknown_keyword_is_answered_with_the_nearest_or_where_it_belongs() -> None:
-    measure: Any = sl.jacobian_norms
-    with pytest.raises(
-        InputError,
-        match=r"^jacobian_norms\(\) has no keyword n_prober=. Did you mean n_probes=\?$",
-    ):
-        measure(None, "110 =", n_prober=3)
-    with pytest.raises(InputError, match=r"of_no_function=. Use one of: model, "):
-        measure(None, "110 =", of_no_function=3)
-    with pytest.raises(
-        InputError,
-        match=r"^of\(\) has .* theme=. It is a keyword of figures.styled. Use .* result.$",
-    ):
-        sl.figures.of(xr.DataArray([1.0]), theme="dark")  # pyright: ignore
-    with pytest.raises(
-        InputError, match=r"load\(\) has no keyword torch_dtype=. Did you mean dtype=\?"
-    ):
-        sl.load("tiny-gemma", torch_dtype="auto")  # pyright: ignore
-    with pytest.raises(
-        TypeError,
-        match=r"report\(\) too many .* only model can be given by position.* prompt=…",
-    ):
-        sl.report(None, "110 =")  # pyright: ignore
+@pytest.mark.parametrize(
+    ("function", "keyword", "meant"),
+    [
+        (sl.jacobian_norms, "n_prober", "n_probes="),
+        (sl.jacobian_norms, "of_no_function", "model, "),
+        (sl.load, "torch_dtype", "dtype="),
+    ],
+)
+def test_an_unknown_keyword_is_answered_with_the_nearest(
+    function: Any, keyword: str, meant: str
+) -> None:
+    with pytest.raises(InputError) as refusal:
+        function(None, **{keyword: 3})
+    assert f"{keyword}=" in refusal.value.cause
+    assert meant in refusal.value.remedy
 
 
-def test_signatures_are_short_in_a_notebook() -> None:
+HERE = re.compile(r"(?!Study|figures|hosted|results|statements)")
+
+
+@pytest.mark.parametrize("name", filter(HERE.match, odd.public()))
+def test_signatures_are_short_in_a_notebook(name: str) -> None:
     """Every choice is given by its keyword, and no annotation is a long union."""
-    for name, function in odd.public().items():
-        if name.partition(".")[0] in (
-            "Study",
-            "figures",
-            "hosted",
-            "results",
-            "statements",
-        ):
-            continue
-        for one in inspect.signature(function).parameters.values():
-            assert len(inspect.formatannotation(one.annotation)) <= 105, (
-                name,
-                one.name,
-            )
-            assert one.kind is not one.VAR_KEYWORD, (name, one.name)
+    for parameter in inspect.signature(odd.public()[name]).parameters.values():
+        assert len(inspect.formatannotation(parameter.annotation)) <= 105
+        assert parameter.kind is not parameter.VAR_KEYWORD

@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -15,25 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.saving.journal import Journal
 
+ROOT = Path(__file__).parent.parent
 FACTS = {"model": "tiny", "call": {"norm": "linf", "every": [2, 3]}, "revision": None}
 TEXTS = st.text(st.characters(codec="utf-8"))
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS,
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-def rows(path: Path) -> int:
-    return (
-        len(path.read_text().splitlines()) - 2
-    )  # the first line is empty, and the second has the facts
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS
+VALUES = PLAIN | st.lists(PLAIN, max_size=4) | st.dictionaries(TEXTS, PLAIN, max_size=3)
 
 
 @settings(
@@ -41,44 +29,33 @@ def rows(path: Path) -> int:
     max_examples=40,
     deadline=None,
 )
-@given(found=st.dictionaries(TEXTS, VALUES, max_size=4))
-def test_what_was_found_comes_back(found: dict[str, Any], tmp_path: Path) -> None:
-    """Every float to the bit, every name and text; after each finding, by a journal of its own."""
+@given(findings=st.dictionaries(TEXTS, VALUES, max_size=4))
+def test_what_was_found_comes_back(findings: dict[str, Any], tmp_path: Path) -> None:
+    """Every float to the bit, every name and text; each finding is kept by a journal of its own."""
     path = tmp_path / "search.json"
     path.unlink(missing_ok=True)
-    for number, (name, value) in enumerate(found.items()):
+    for name, value in findings.items():
         Journal(path, FACTS).keep({name: value})
-        assert rows(path) == number + 1
-    again = Journal(path, FACTS)
-    assert repr(again.found) == repr(found)  # −0.0 and 1.0 against 1
-    with pytest.raises(TypeError):
-        again.keep({"a set": {1, 2}})  # no JSON
-    assert Journal(path, FACTS).found == found
+    # repr tells −0.0 from 0.0, and 1.0 from 1.
+    assert repr(Journal(path, FACTS).found) == repr(findings)
 
 
 @pytest.mark.parametrize(
-    ("facts", "others"),
+    "changed",
     [
-        ({"model": "other"}, "model"),
-        ({"call": {"norm": "l1", "every": [2, 3]}}, "call: norm"),
-        (
-            {"call": {"norm": "linf", "every": [3, 2]}, "revision": "main"},
-            "call: every, revision",
-        ),
-        ({"hooks": ["mask"]}, "hooks"),
+        {"model": "other"},
+        {"call": {"norm": "l1", "every": [2, 3]}},
+        {"call": {"norm": "linf", "every": [3, 2]}},
+        {"revision": "main"},
+        {"hooks": ["mask"]},
     ],
 )
-def test_another_search_is_refused(
-    facts: dict[str, Any], others: str, tmp_path: Path
-) -> None:
+def test_another_search_is_refused(changed: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "search.json"
     Journal(path, FACTS).keep({"a": 1})
     before = path.read_bytes()
-    with pytest.raises(
-        InputError,
-        match=f"was saved for a different {others}. Give another name, or delete the file",
-    ):
-        Journal(path, {**FACTS, **facts})
+    with pytest.raises(InputError):
+        Journal(path, {**FACTS, **changed})
     assert path.read_bytes() == before
 
 
@@ -86,51 +63,42 @@ def test_another_search_is_refused(
 def test_other_files_are_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "search.json"
     path.write_bytes(content)
-    with pytest.raises(
-        InputError,
-        match="search.json is not a journal of a search.*Give another name, or delete it",
-    ):
+    with pytest.raises(InputError):
         Journal(path, {})
     assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda line: line.replace("1.5", "2.5"),
-        lambda line: line[:-9],
-        lambda line: "",
-        lambda line: '["a", 3]',
-    ],
-)
-def test_a_finding_that_was_changed_or_only_begun_is_found_again(
-    change: Any, tmp_path: Path
-) -> None:
+def test_a_line_that_was_only_begun_is_found_again(tmp_path: Path) -> None:
     path = tmp_path / "search"
-    Journal(path, FACTS).keep({"a": [1.5, 2], "b": 1})
-    empty, facts, a, b = path.read_text().split("\n")
-    path.write_text("\n".join([empty, facts, b, change(a)]))
-    again = Journal(path, FACTS)
-    assert again.found == {"b": 1}
-    again.keep({"a": [1.5, 2]})
-    assert Journal(path, FACTS).found == {"a": [1.5, 2], "b": 1}
+    Journal(path, FACTS).keep({"b": 1, "a": [1.5, "é"]})
+    whole = path.read_bytes()
+    line = len(whole.splitlines()[-1])
+    for missing in range(1, line + 1):
+        path.write_bytes(whole[:-missing])
+        again = Journal(path, FACTS)
+        assert again.found == {"b": 1}
+        again.keep({"a": 2})
+        assert Journal(path, FACTS).found == {"a": 2, "b": 1}
 
 
-def keeps(path: Path, names: list[str], start: Any) -> None:
+def keep_all(path: Path, names: list[str], start: Any) -> None:
     journal = Journal(path, FACTS)
     start.wait()
     for name in names:
-        journal.keep({name: [name, os.getpid()]})
+        journal.keep({name: name})
 
 
 def test_two_writers_lose_nothing(tmp_path: Path) -> None:
     """Both begin before there is a file; each writes names of its own and some that both have."""
-    path, both = tmp_path / "search", [f"both {n}" for n in range(5)]
+    path = tmp_path / "search"
+    shared = [f"both {n}" for n in range(5)]
+    first = [f"first {n}" for n in range(15)]
+    second = [f"second {n}" for n in range(15)]
     fork = multiprocessing.get_context("fork")
     start = fork.Event()
-    own = [[f"{who} {n}" for n in range(15)] for who in "ab"]
     writers = [
-        fork.Process(target=keeps, args=(path, [*names, *both], start)) for names in own
+        fork.Process(target=keep_all, args=(path, names + shared, start))
+        for names in (first, second)
     ]
     for writer in writers:
         writer.start()
@@ -139,8 +107,7 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
         writer.join(60)
         assert writer.exitcode == 0
     found = Journal(path, FACTS).found
-    assert set(found) == {*own[0], *own[1], *both}
-    assert all(name == said for name, (said, _) in found.items())
+    assert found == {name: name for name in first + second + shared}
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -159,36 +126,38 @@ while True:
 @pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.slow)])
 def test_killed_writers_lose_nothing(kills: int, tmp_path: Path) -> None:
     """Killed at any moment, also while the file is made: whatever was said to be kept is there for the next."""
-    path, rng, told = tmp_path / "search", random.Random(1), -1
-    environment = os.environ | {"PYTHONPATH": str(Path(sl.__file__).parent.parent)}
+    path = tmp_path / "search"
+    rng = random.Random(1)
+    n_kept = 0
     for turn in range(kills):
         writer = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(WRITER), str(path)],
+            [sys.executable, "-c", WRITER, str(path)],
             stdout=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
         )
         assert writer.stdout is not None
-        # Now and then before anything was kept.
+        # Now and then it is killed before anything was kept.
         first = writer.stdout.readline() if turn % 5 else ""
         time.sleep(rng.random() / 5)
         writer.send_signal(signal.SIGKILL)
-        said = [int(line) for line in (first + writer.communicate()[0]).split()]
-        told = max([told, *said])
+        printed = (first + writer.communicate()[0]).split()
+        if printed:
+            n_kept = int(printed[-1]) + 1
         found = Journal(path, {"model": "tiny"}).found
-        assert set(found) >= {str(n) for n in range(told + 1)}
-        assert len(found) <= told + 2  # what was committed, and not yet told
-        told = len(found) - 1
-    Journal(path, {"model": "tiny"}).keep({"last": 1})
+        # One may have been kept and not yet printed.
+        assert n_kept <= len(found) <= n_kept + 1
+        assert list(found) == [str(n) for n in range(len(found))]
+        n_kept = len(found)
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_file_that_was_deleted_is_written_again(tmp_path: Path) -> None:
-    one = Journal(tmp_path / "search", FACTS)
-    one.keep({"a": 1})
-    (tmp_path / "search").unlink()
-    one.keep({"b": 2})
-    assert Journal(tmp_path / "search", FACTS).found == {"a": 1, "b": 2}
-    late = Journal(tmp_path / "search", FACTS)
-    late.keep({"b": 3})
-    assert Journal(tmp_path / "search", FACTS).found["b"] == 2  # the first is believed
+    path = tmp_path / "search"
+    journal = Journal(path, FACTS)
+    journal.keep({"a": 1})
+    path.unlink()
+    journal.keep({"b": 2})
+    assert Journal(path, FACTS).found == {"a": 1, "b": 2}
+    Journal(path, FACTS).keep({"b": 3})
+    assert Journal(path, FACTS).found["b"] == 2  # the first is believed

@@ -12,13 +12,13 @@ Python number, a generator, array or range to a list.
     Tensor      a dense tensor with data, of the annotated dtype and number of axes; it is detached
 """
 
+import collections.abc
 import difflib
 import functools
 import inspect
 import itertools
 import math
 import os
-import sys
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from numbers import Integral, Real
@@ -30,6 +30,13 @@ from squashlens._typing import MOST, dtype_name, short_repr
 from squashlens.errors import InputError
 
 F = TypeVar("F", bound=Callable[..., Any])
+LISTS = (
+    collections.abc.Sequence,
+    collections.abc.Iterable,
+    collections.abc.Collection,
+    tuple,
+    list,
+)
 
 
 def validated(function: F, *, tuples: bool = False) -> F:
@@ -44,13 +51,9 @@ def validated(function: F, *, tuples: bool = False) -> F:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         bound = checked(function, args, kwargs)
-        if tuples:
-            lists = {
-                name: tuple(value)
-                for name, value in bound.arguments.items()
-                if isinstance(value, list)
-            }
-            bound.arguments.update(lists)
+        for name, value in bound.arguments.items():
+            if tuples and isinstance(value, list):
+                bound.arguments[name] = tuple(value)
         return function(*bound.args, **bound.kwargs)
 
     call.__validated__ = True  # pyright: ignore[reportAttributeAccessIssue]
@@ -66,70 +69,49 @@ def checked(
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         name = function.__qualname__.removesuffix(".__init__")
-        known = [name for name in signature.parameters if name != "self"]
-        if unknown := [name for name in kwargs if name not in known]:
-            several = [
-                parameter.name
-                for parameter in signature.parameters.values()
-                if parameter.kind is parameter.VAR_POSITIONAL
-            ]
-            remedy = _nearest(unknown[0], known, several)
-            raise InputError(
-                f"{name}() has no keyword {unknown[0]}=.", remedy
-            ) from None
-        raise TypeError(
-            f"{name}() {error}{_by_name(signature, args)}"
-        ) from None  # a missing argument, or too many
+        _require_known(name, signature, kwargs)
+        # An argument is missing, or there are too many.
+        by_name = _given_by_name(signature, len(args))
+        raise TypeError(f"{name}() {error}{by_name}") from None
     for name, value in bound.arguments.items():
         parameter = signature.parameters[name]
+        hint = parameter.annotation
         if parameter.kind is parameter.VAR_POSITIONAL:
-            bound.arguments[name] = tuple(
-                converted(item, parameter.annotation, name) for item in value
-            )
+            items = [converted(item, hint, name) for item in value]
+            bound.arguments[name] = tuple(items)
         elif parameter.kind is not parameter.VAR_KEYWORD:
-            bound.arguments[name] = converted(value, parameter.annotation, name)
+            bound.arguments[name] = converted(value, hint, name)
     return bound
 
 
-def _nearest(unknown: str, known: Sequence[str], by_position: Sequence[str]) -> str:
-    """What may have been meant by an unknown keyword: the nearest parameters, functions that have it, or any of all."""
-    if near := difflib.get_close_matches(unknown, by_position):
-        return f"Give {near[0]} by position, one after another, without a keyword."
-    if near := difflib.get_close_matches(unknown, known):
-        return f"Did you mean {' or '.join(f'{name}=' for name in near)}?"
-    library: Any = sys.modules["squashlens"]
-    public = [(name, getattr(library, name)) for name in library.__all__]
-    public += [
-        (f"figures.{name}", getattr(library.figures, name))
-        for name in library.figures.__all__
-    ]
-    owners = [
-        name
-        for name, one in public
-        if inspect.isfunction(one) and unknown in inspect.signature(one).parameters
-    ]
-    owned = f"It is a keyword of {', '.join(owners)}. " if owners else ""
-    return f"{owned}Use one of: {', '.join(known)}."
+def _require_known(
+    function: str, signature: inspect.Signature, given: Iterable[str]
+) -> None:
+    """Raise an error for a keyword that the function does not have, with what may have been meant."""
+    known = [name for name in signature.parameters if name != "self"]
+    unknown = [name for name in given if name not in known]
+    if not unknown:
+        return
+    cause = f"{function}() has no keyword {unknown[0]}=."
+    near = difflib.get_close_matches(unknown[0], known)
+    if not near:
+        raise InputError(cause, f"Use one of: {', '.join(known)}.")
+    nearest = signature.parameters[near[0]]
+    if nearest.kind is nearest.VAR_POSITIONAL:
+        how = "by position, one after another, without a keyword"
+        raise InputError(cause, f"Give {near[0]} {how}.")
+    raise InputError(cause, f"Did you mean {'= or '.join(near)}=?")
 
 
-def _by_name(signature: inspect.Signature, values: Sequence[Any]) -> str:
+def _given_by_name(signature: inspect.Signature, n_given: int) -> str:
     """How the first positional argument too many is given; empty if there is none."""
-    kinds = {
-        name: parameter.kind.name for name, parameter in signature.parameters.items()
-    }
-    positional = [
-        name
-        for name, kind in kinds.items()
-        if kind in ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD")
-    ]
-    named = [name for name, kind in kinds.items() if kind == "KEYWORD_ONLY"]
-    if (
-        len(values) <= len(positional)
-        or not named
-        or "VAR_POSITIONAL" in kinds.values()
-    ):
+    parameters = signature.parameters.values()
+    by_position = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    by_name = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    if takes_any or not by_name or n_given <= len(by_position):
         return ""
-    return f": only {', '.join(positional)} can be given by position. Give the others by name, such as {named[0]}=…."
+    return f": only {', '.join(by_position)} can be given by position. Give the others by name, such as {by_name[0]}=…."
 
 
 @functools.cache
@@ -150,20 +132,31 @@ class MismatchError(Exception):
 
     def __init__(self, value: Any, hint: Any, cause: str = "") -> None:
         super().__init__()
-        self.value, self.hint, self.cause, self.place = value, hint, cause, ""
+        self.value = value
+        self.hint = hint
+        self.cause = cause
+        self.place = ""
 
     def told(self, argument: str) -> InputError:
         """The error for a user."""
         shown = f"{argument}{self.place}={short_repr(self.value)}"
-        options = [kind for kind in _alternatives(self.hint) if kind is not NoneType]
-        choices = [choice for kind in options for choice in _choices_of(kind)]
-        if choices and all(_choices_of(kind) for kind in options):
+        choices = _choices_of(self.hint)
+        if choices:
             listed = ", ".join(map(repr, choices))
             return InputError(f"{shown} is not a choice.", f"Use one of: {listed}.")
-        is_like_a_choice = plain_type(self.value) in {*map(type, choices)}
-        kind = "not a choice" if is_like_a_choice else _kind_of(self.value)
-        cause = self.cause or f"is {kind}"
+        cause = self.cause or f"is {_kind(self.value)}"
         return InputError(f"{shown} {cause}.", f"Give {description(self.hint)}.")
+
+
+def _kind(value: Any) -> str:
+    """What a value is that is not allowed, in words."""
+    if value is None or isinstance(value, bool | str):
+        return "not allowed"
+    kind = f"of type {type(value).__name__}"
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        shape = tuple(value.shape)
+        return f"{kind}, dtype {dtype_name(value.dtype)} and shape {shape}"
+    return kind
 
 
 def _require(holds: object, value: Any, hint: Any, cause: str = "") -> None:
@@ -175,23 +168,17 @@ def _convert(value: Any, hint: Any) -> Any:
     hint = getattr(hint, "__value__", hint)  # of an alias
     if hint in (inspect.Parameter.empty, Any) or isinstance(hint, TypeVar):
         return value
-    origin = get_origin(hint)
-    if origin in (Union, UnionType):
-        return _one_of_several(value, hint)
-    if origin is Literal:
-        return _choice(value, hint)
-    if origin in (Mapping, dict):
-        return _mapping(value, hint)
-    if origin in (Sequence, Iterable, Collection, tuple, list):
-        return _items(value, hint)
-    if origin is Annotated:  # any real number, also infinite or NaN
-        return _real(value, hint)
-    if hasattr(hint, "array_type") or getattr(hint, "__name__", "") == "Tensor":
+    convert = CONVERTERS.get(get_origin(hint))
+    if convert is not None:
+        return convert(value, hint)
+    if _is_tensor(hint):
         return _tensor(value, hint)
-    if origin is Callable or hint is Callable:
-        _require(callable(value), value, hint)
-        return value
     return _single(value, hint) if isinstance(hint, type) else value
+
+
+def _is_tensor(hint: Any) -> bool:
+    """Whether an annotation is one of jaxtyping, or the tensor of PyTorch."""
+    return hasattr(hint, "array_type") or getattr(hint, "__name__", "") == "Tensor"
 
 
 def _inside(value: Any, hint: Any, place: str) -> Any:
@@ -208,18 +195,27 @@ def _alternatives(hint: Any) -> list[Any]:
     hint = getattr(hint, "__value__", hint)
     if get_origin(hint) not in (Union, UnionType):
         return [hint]
-    return [kind for part in get_args(hint) for kind in _alternatives(part)]
+    kinds: list[Any] = []
+    for part in get_args(hint):
+        kinds += _alternatives(part)
+    return kinds
 
 
-def _choices_of(hint: Any) -> tuple[Any, ...]:
-    """The choices of a `Literal`; none of any other kind."""
-    return get_args(hint) if get_origin(hint) is Literal else ()
+def _choices_of(hint: Any) -> list[Any]:
+    """The choices of an annotation that allows only these, and perhaps None; empty of any other kind."""
+    choices: list[Any] = []
+    for kind in _alternatives(hint):
+        if get_origin(kind) is Literal:
+            choices += get_args(kind)
+        elif kind is not NoneType:
+            return []
+    return choices
 
 
 def _one_of_several(value: Any, hint: Any) -> Any:
     options = _alternatives(hint)
-    names = {getattr(option, "__name__", "") for option in options}
-    if {"str", "Tensor"} <= names:
+    takes_tensors = any(map(_is_tensor, options))
+    if str in options and takes_tensors:
         return _prompts(value, options, hint)
     mismatches = []
     for option in options:
@@ -227,9 +223,11 @@ def _one_of_several(value: Any, hint: Any) -> Any:
             return _convert(value, option)
         except MismatchError as mismatch:
             mismatches.append(mismatch)
-    # The value is of a kind that may be given, and something in it or about it is wrong.
-    telling = [mismatch for mismatch in mismatches if mismatch.place or mismatch.cause]
-    raise telling[0] if telling else MismatchError(value, hint)
+    for mismatch in mismatches:
+        # The value is of a kind that may be given, and something in it or about it is wrong.
+        if mismatch.place or mismatch.cause:
+            raise mismatch
+    raise MismatchError(value, hint)
 
 
 def _prompts(value: Any, options: Sequence[Any], hint: Any) -> Any:
@@ -264,7 +262,8 @@ def _choice(value: Any, hint: Any) -> Any:
     # A parameter that takes names of dtypes takes the dtypes too.
     if type(value).__module__ == "torch" and getattr(value, "is_floating_point", False):
         value = dtype_name(value)
-    alike = [choice for choice in choices if plain_type(value) is type(choice)]
+    # In Python 1 is equal to True.
+    alike = [choice for choice in choices if type(choice) is plain_type(value)]
     _require(value in alike, value, hint)
     return value
 
@@ -306,63 +305,62 @@ def _real(value: Any, hint: Any) -> float:
 
 
 def _items(value: Any, hint: Any) -> Any:
-    origin = get_origin(hint)
     kinds = get_args(hint)
-    kind = kinds[0]
-    is_fixed = origin is tuple and kinds[-1] is not Ellipsis
-    if isinstance(value, str):
-        takes_tokens = {str, int} <= {*filter(inspect.isclass, _alternatives(kind))}
-        _require(takes_tokens, value, hint)
+    # Tokens may be given as one text.
+    if isinstance(value, str) and {str, int} <= set(_alternatives(kinds[0])):
         return _single(value, str)
-    # `blocks=1` and `mask_tokens(0)`; token ids are a Sequence, and one of them is no prompt.
-    takes_one = kind is int and origin in (Iterable, tuple) and not is_fixed
-    if takes_one and plain_type(value) is int:
-        value = [value]
+    if get_origin(hint) is not tuple:
+        items = _items_of_kind(value, kinds[0], hint)
+        if isinstance(value, tuple):
+            return tuple(items)
+        return items if isinstance(items, range) else list(items)
+    if kinds[-1] is Ellipsis:
+        return tuple(_items_of_kind(value, kinds[0], hint))
     items = _listed(value, hint)
-    if is_fixed:
-        _require(len(items) == len(kinds), value, hint, f"has {len(items)} items")
-    if isinstance(items, range) and kind is int and origin is not tuple:
+    _require(len(items) == len(kinds), value, hint, f"has {len(items)} items")
+    places = [f"[{n}]" for n in range(len(items))]
+    return tuple(map(_inside, items, kinds, places))
+
+
+def _items_of_kind(value: Any, kind: Any, hint: Any) -> Any:
+    """The items of a list, which are all of one kind."""
+    # `blocks=1` and `mask_tokens(0)`; token ids are a Sequence, and one of them is no prompt.
+    if kind is int and get_origin(hint) in (Iterable, tuple):
+        value = [value] if plain_type(value) is int else value
+    items = _listed(value, hint)
+    if kind is int and (isinstance(items, range) or _are_ids(items)):
         return items
-    if not (kind is int and _are_ids(items)):
-        kinds = kinds if is_fixed else [kind] * len(items)
-        items = [
-            _inside(item, kind, f"[{number}]")
-            for number, (item, kind) in enumerate(zip(items, kinds, strict=True))
-        ]
-    keeps_tuple = origin is tuple or isinstance(value, tuple)
-    return tuple(items) if keeps_tuple else list(items)
+    return [_inside(item, kind, f"[{n}]") for n, item in enumerate(items)]
 
 
 def _are_ids(items: Sequence[Any]) -> bool:
     """Whether all items are whole numbers of Python that fit into 64 bits: the fast way for long lists of token ids."""
-    are_whole = {*map(type, items)} == {int}
-    return are_whole and min(items) >= -(2**63) and max(items) < 2**63
+    if set(map(type, items)) != {int}:
+        return False
+    return min(items) >= -(2**63) and max(items) < 2**63
 
 
 def _listed(value: Any, hint: Any) -> Any:
     """The items as a list, in order; a set has none, unless the order does not matter."""
     if isinstance(value, list | tuple | range):
         return value
+    is_other = isinstance(value, Mapping | str | bytes | bytearray | memoryview)
     is_unordered = isinstance(value, Set) and get_origin(hint) is Sequence
-    _require(
-        isinstance(value, Iterable)
-        and not isinstance(value, Mapping | str | bytes | bytearray | memoryview)
-        and not is_unordered,
-        value,
-        hint,
-    )
+    has_items = isinstance(value, Iterable) and not is_other
+    _require(has_items and not is_unordered, value, hint)
     _require_dense(value, hint)
     try:
-        items = _read(value)
+        items = _items_in_order(value)
     except (TypeError, RuntimeError) as error:
         raise MismatchError(value, hint) from error
+    # An array without dimensions has a number.
     _require(isinstance(items, list), value, hint)
     _require(len(items) <= MOST, value, hint, f"has more than {MOST:,} items")
     return items
 
 
-def _read(value: Any) -> Any:
-    """The items of a set, an array or a generator; of an array without dimensions its number."""
+def _items_in_order(value: Any) -> Any:
+    """The items of a set, an array or a generator."""
     if isinstance(value, Set):
         return sorted(value)
     if hasattr(value, "tolist"):  # of PyTorch and NumPy
@@ -378,12 +376,17 @@ def _mapping(value: Any, hint: Any) -> Any:
     # Other mappings may read their values from disk.
     if type(value) is not dict or not kinds:
         return value
-    return {
-        _inside(name, kinds[0], " (a key)"): _inside(
-            item, kinds[1], f"[{short_repr(name)}]"
-        )
-        for name, item in value.items()
-    }
+    key_kind, value_kind = kinds
+    checked_items = {}
+    for key, item in value.items():
+        name = _inside(key, key_kind, " (a key)")
+        checked_items[name] = _inside(item, value_kind, f"[{short_repr(key)}]")
+    return checked_items
+
+
+def _function(value: Any, hint: Any) -> Any:
+    _require(callable(value), value, hint)
+    return value
 
 
 def _tensor(value: Any, hint: Any) -> Any:
@@ -408,6 +411,17 @@ def _require_dense(value: Any, hint: Any) -> None:
     _require(has_data, value, hint, "is a tensor that is not dense or has no data")
 
 
+# How a value of each kind of annotation is checked; other kinds are tensors and classes.
+CONVERTERS: dict[Any, Callable[[Any, Any], Any]] = {
+    Union: _one_of_several,
+    UnionType: _one_of_several,
+    Literal: _choice,
+    Annotated: _real,  # any real number, also infinite or NaN
+    collections.abc.Callable: _function,
+    collections.abc.Mapping: _mapping,
+    dict: _mapping,
+} | dict.fromkeys(LISTS, _items)
+
 # Classes in words, by name: some are not public, and some must not be imported here.
 NAMES = {
     "int": "a whole number",
@@ -427,17 +441,6 @@ NAMES = {
 }
 
 
-def _kind_of(value: Any) -> str:
-    """What a value is, in words."""
-    if value is None or value is True:
-        return "not allowed"
-    kind = f"of type {type(value).__name__}"
-    is_array = all(hasattr(value, name) for name in ("dtype", "shape", "__len__"))
-    if is_array:
-        kind += f", dtype {dtype_name(value.dtype)} and shape {tuple(value.shape)}"
-    return kind
-
-
 def description(hint: Any) -> str:
     """An annotation in words."""
     hint = getattr(hint, "__value__", hint)
@@ -449,11 +452,11 @@ def description(hint: Any) -> str:
     if origin is Literal:
         choices = ", ".join(map(repr, kinds))
         return choices if len(kinds) == 1 else f"one of {choices}"
-    if origin is Callable or hint is Callable:
+    if origin is collections.abc.Callable:
         return "a function"
     if origin is tuple and kinds[-1] is not Ellipsis:
         return f"a tuple of {len(kinds)} items"
-    if origin in (Sequence, Iterable, Collection, tuple, list):
+    if origin in LISTS:
         return f"a list in which each item is {description(kinds[0])}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return f"a dict in which each value is {description(kinds[1])}"
@@ -461,7 +464,7 @@ def description(hint: Any) -> str:
         return f"a tensor of floating-point numbers ({hint.dim_str})"
     name = getattr(hint, "__name__", str(hint))
     article = "an" if name[0] in "AEIOU" else "a"
-    return NAMES.get(name) or f"{article} {name}"
+    return NAMES.get(name, f"{article} {name}")
 
 
 def frozen(parts: Collection[str]) -> str:

@@ -13,10 +13,8 @@ import xarray as xr
 from squashlens._typing import listed, short_repr
 from squashlens.errors import InputError, SquashlensError
 
-EACH = (
-    "prompt",
-    "to_layer",
-)  # dimensions of results with one value for each token, which a figure shows one at a time
+# Dimensions of results with one value for each token, which a figure shows one at a time.
+EACH = ("prompt", "to_layer")
 
 
 def dims_by_name(needed: Iterable[str]) -> dict[str, str]:
@@ -25,12 +23,11 @@ def dims_by_name(needed: Iterable[str]) -> dict[str, str]:
 
     An array has its own name, so ``"path_bound: position"`` fits only arrays of that name; ``values`` fits any array.
     """
-    return {
-        name: dims
-        for text in needed
-        for names, dims in [text.split(":")]
-        for name in names.split()
-    }
+    dims_of = {}
+    for text in needed:
+        names, _, dims = text.partition(":")
+        dims_of |= dict.fromkeys(names.split(), dims)
+    return dims_of
 
 
 @contextmanager
@@ -41,10 +38,9 @@ def told_in_words(what: str) -> Iterator[None]:
     except (ValueError, TypeError, KeyError, IndexError, NotImplementedError) as error:
         if isinstance(error, SquashlensError):
             raise
-        raise InputError(
-            f"These values cannot be {what}: {error}.",
-            "Give results of a measurement, or a selection of them.",
-        ) from error
+        cause = f"These values cannot be {what}: {error}."
+        remedy = "Give results of a measurement, or a selection of them."
+        raise InputError(cause, remedy) from error
 
 
 def require_real(result: xr.Dataset | xr.DataArray) -> None:
@@ -52,9 +48,9 @@ def require_real(result: xr.Dataset | xr.DataArray) -> None:
     named = result if isinstance(result, xr.Dataset) else {result.name: result}
     for name, values in named.items():
         if values.dtype.kind == "c":
+            cause = f"{str(name)!r} has complex numbers."
             raise InputError(
-                f"{str(name)!r} has complex numbers.",
-                "Give real ones, such as abs(values) or values.real.",
+                cause, "Give real ones, such as abs(values) or values.real."
             )
 
 
@@ -66,51 +62,61 @@ def require(
     joined: Iterable[str] = (),
 ) -> None:
     """Raise an error if a result lacks a variable, or a dimension of a variable; it may be `joined` along others."""
-    each = (*EACH, *joined)
-    names = result.variables if isinstance(result, xr.Dataset) else result.coords
-    unchanged = f"Give the unchanged result of {maker}."
-    for name, dims in needed.items():
-        itself = isinstance(result, xr.DataArray) and name in ("values", result.name)
-        here: Any = result if itself else result[name] if name in names else None
-        wanted, there = (
-            set(dims.split()) - {"...", "?"},
-            set() if here is None else set(here.dims),
-        )
-        if here is None and "?" in dims:
+    one_at_a_time = (*EACH, *joined)
+    remedy = f"Give the unchanged result of {maker}."
+    for name, text in needed.items():
+        values = _variable(result, name)
+        if values is None and "?" in text:
             continue
-        if here is not None and (
-            wanted == there or ("..." in dims and wanted <= there)
-        ):
-            if 0 in here.sizes.values():
-                raise InputError(f"{argument} has no values in {name!r}.", unchanged)
-            continue
-        if here is not None and wanted == there - {*each}:
-            more = [dim for dim in each if dim in there]
-            one = ", ".join(f"{dim}=0" for dim in more)
-            raise InputError(
-                f"{argument} is over {' and '.join(more)}, and this function takes one of each.",
-                f"Select one, for instance with `isel({one})`. `squashlens.figures.of` draws a panel for each.",
+        wanted = set(text.split()) - {"...", "?"}
+        if values is None or not wanted <= set(values.dims):
+            raise InputError(_missing(argument, name, wanted), remedy)
+        further = set(values.dims) - wanted
+        if further and "..." not in text:
+            if not further <= set(one_at_a_time):
+                raise InputError(_missing(argument, name, wanted), remedy)
+            raise _over_several(
+                argument, [dim for dim in one_at_a_time if dim in further]
             )
-        what = "values" if name == "values" else repr(name)
-        over = f" over ({', '.join(sorted(wanted))})" if wanted else ""
-        raise InputError(
-            f"{argument} is the result of another measurement, or was computed from one: it has no {what}{over}.",
-            unchanged,
-        )
+        if values.size == 0:
+            raise InputError(f"{argument} has no values in {name!r}.", remedy)
+
+
+def _variable(result: xr.Dataset | xr.DataArray, name: str) -> xr.DataArray | None:
+    """A variable or coordinate of a result, or an array itself; None if there is none of this name."""
+    if isinstance(result, xr.DataArray):
+        if name in ("values", result.name):
+            return result
+        return result.coords.get(name)
+    return result[name] if name in result.variables else None
+
+
+def _missing(argument: str, name: str, dims: Iterable[str]) -> str:
+    """What a result lacks, in words."""
+    what = "values" if name == "values" else repr(name)
+    over = f" over ({', '.join(sorted(dims))})" if dims else ""
+    return f"{argument} is the result of another measurement, or was computed from one: it has no {what}{over}."
+
+
+def _over_several(argument: str, dims: list[str]) -> InputError:
+    """The error for dimensions of which a function takes one label."""
+    first = ", ".join(f"{dim}=0" for dim in dims)
+    return InputError(
+        f"{argument} is over {' and '.join(dims)}, and this function takes one of each.",
+        f"Select one, for instance with `isel({first})`. `squashlens.figures.of` draws a panel for each.",
+    )
 
 
 def chosen(
     result: xr.Dataset, dim: str, value: int | None, *, last: bool = True
 ) -> int:
     """The value of a dimension to draw: the last (or first) measured value by default; it must have been measured."""
-    measured = [int(each) for each in result[dim].values]
+    measured = result[dim].values.astype(int).tolist()
     if value is None:
         return measured[-1 if last else 0]
     if value not in measured:
-        raise InputError(
-            f"{dim}={value} was not measured.",
-            f"Use a measured value: {listed([*map(str, measured)])}.",
-        )
+        remedy = f"Use a measured value: {listed([str(label) for label in measured])}."
+        raise InputError(f"{dim}={value} was not measured.", remedy)
     return value
 
 
@@ -118,10 +124,8 @@ def labelled(result: xr.Dataset, **labels: Any) -> xr.Dataset:
     """The part of a result at these labels of its dimensions; an error if one was left out of it."""
     for dim, value in labels.items():
         if value not in result[dim].values:
-            raise InputError(
-                f"This result has no {dim} {short_repr(value)}.",
-                "Give the unchanged result.",
-            )
+            cause = f"This result has no {dim} {short_repr(value)}."
+            raise InputError(cause, "Give the unchanged result.")
     return result.sel(labels)
 
 
@@ -145,12 +149,9 @@ def moved_probability(values: xr.DataArray) -> xr.DataArray:
 
     It is half of that, which results store as the paper has it: the L1 norm of the difference, from 0 to 2.
     """
-    text, stored = (
-        str(values.attrs.get("long_name", "")),
-        "total variation of the next token",
-    )
-    if stored not in text:
+    stored = "total variation of the next token"
+    long_name = str(values.attrs.get("long_name", ""))
+    if stored not in long_name:
         return values
-    return (values / 2).assign_attrs(
-        {**values.attrs, "long_name": text.replace(stored, "probability that moves")}
-    )
+    told = long_name.replace(stored, "probability that moves")
+    return (values / 2).assign_attrs({**values.attrs, "long_name": told})

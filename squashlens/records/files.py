@@ -18,7 +18,9 @@ from squashlens.records.provenance import Result
 from squashlens.saving.files import require_output, write
 
 FORMAT = "squashlens_format"  # attribute of a file: what `open` gives, and the version of the format
-DATASET, ARRAY, NAMELESS = "Dataset, version 2", "DataArray, version 2", "nameless"
+DATASET = "Dataset, version 2"
+ARRAY = "DataArray, version 2"
+NAMELESS = "nameless"
 DIGEST = re.compile(rb"\nsquashlens sha256 ([0-9a-f]{64})\n$")
 DIGEST_BYTES = 84
 
@@ -90,9 +92,7 @@ def content_of(result: Result) -> bytes:
         dataset = _storable(result)
         content = _trimmed(bytes(dataset.to_netcdf(engine="netcdf4")))
         unchanged = _parsed(content).identical(dataset)
-    except (
-        Exception
-    ) as error:  # of a result that the user changed; each library has its own
+    except Exception as error:  # of a result that the user changed, by each library
         raise _not_storable(str(error) or type(error).__name__) from error
     if not unchanged:
         raise _not_storable("values or attributes would be read back as others.")
@@ -148,13 +148,16 @@ def _storable(result: Result) -> xr.Dataset:
         dataset = result.assign_attrs({FORMAT: DATASET})
     dataset = dataset.drop_encoding()
     for name, variable in dataset.variables.items():
-        values = variable.values
-        if values.dtype == object and any(
-            isinstance(text, str) for text in values.flat
-        ):
-            texts = np.where(pd.isna(values), "", values)
+        if _is_text(variable.values):
+            texts = np.where(pd.isna(variable.values), "", variable.values)
             dataset[name] = variable.copy(data=texts)
     return dataset
+
+
+def _is_text(values: np.ndarray) -> bool:
+    """Whether an array of objects has texts, and at most missing values beside them."""
+    kind = pd.api.types.infer_dtype(values.ravel(), skipna=True)
+    return values.dtype == object and kind == "string"
 
 
 def _not_storable(cause: str) -> InputError:

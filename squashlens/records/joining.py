@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from squashlens._typing import short_repr
@@ -72,7 +73,7 @@ def concat(
         )
     parts: Any = {label: _without_label(part, dim) for label, part in result.items()}
     first = next(iter(parts))
-    if dim in {*parts[first].dims, *_meanings(parts[first])}:
+    if dim in parts[first].dims or dim in _meanings(parts[first]):
         raise InputError(
             f"These results already have {dim!r}.",
             "Give another dim=, or select one label along it in each result.",
@@ -95,9 +96,12 @@ def joined(results: Mapping[Any, R], dim: str) -> R:
         join="exact",
         combine_attrs=_joined_attributes,
     )
-    shared = [name for name in names_of(whole) if dim not in whole[name].dims]
-    along = {name: whole[name].expand_dims({dim: whole[dim]}) for name in shared}
-    return whole.assign_coords(along)
+    for name in names_of(whole):
+        if dim not in whole[name].dims:  # all parts have the same
+            whole = whole.assign_coords(
+                {name: whole[name].expand_dims({dim: whole[dim]})}
+            )
+    return whole
 
 
 def aligned(parts: Sequence[R]) -> list[R]:
@@ -105,35 +109,36 @@ def aligned(parts: Sequence[R]) -> list[R]:
     union: dict[Any, np.ndarray] = {}
     for dim in parts[0].dims:
         labels = [part.indexes[dim] for part in parts if dim in part.indexes]
-        if any(not own.equals(labels[0]) for own in labels[1:]):
+        if not all(index.equals(labels[0]) for index in labels):
             union[dim] = _union(labels)
+    if not union:
+        return list(parts)
     if "position" in union:
         parts = [_with_size(part) for part in parts]
-    return [padded(part, union) for part in parts] if union else list(parts)
+    return [padded(part, union) for part in parts]
 
 
-def _union(labels: Sequence[Any]) -> np.ndarray:
+def _union(labels: Sequence[pd.Index]) -> np.ndarray:
     """All labels: numbers in ascending order, texts as they first occur."""
-    every = np.concatenate([own.to_numpy() for own in labels])
-    if every.dtype.kind in "iuf":
-        return np.unique(every)
-    return np.array(list(dict.fromkeys(every.tolist())))
+    every = np.concatenate([index.to_numpy() for index in labels])
+    is_number = every.dtype.kind in "iuf"
+    return np.unique(every) if is_number else pd.unique(every)
 
 
 def padded(part: R, labels: Mapping[Any, Any]) -> R:
     """A result over these labels, with what stands for a missing value of each variable and coordinate."""
-    whole: Any = (
-        part.to_dataset(name=VALUES) if isinstance(part, xr.DataArray) else part
-    )
+    if isinstance(part, xr.DataArray):
+        whole = padded(part.to_dataset(name=VALUES), labels)
+        return whole[VALUES].rename(part.name)
+    whole: Any = part
     fill: dict[Any, Any] = {}
-    for name, variable in whole.variables.items():
+    for name, variable in part.variables.items():
         # xarray would make an array of objects of truth values and NaN.
-        if variable.dtype.kind == "b" and labels.keys() & {*variable.dims}:
-            whole = whole.assign({name: whole[name].astype(float)})
-        is_text = variable.dtype.kind in "OUT"
-        fill[name] = PADDING.get(str(name), "" if is_text else np.nan)
-    whole = whole.reindex(labels, fill_value=fill)
-    return whole[VALUES].rename(part.name) if isinstance(part, xr.DataArray) else whole
+        if variable.dtype.kind == "b" and labels.keys() & set(variable.dims):
+            whole = whole.assign({name: part[name].astype(float)})
+        missing = "" if variable.dtype.kind in "OUT" else np.nan
+        fill[name] = PADDING.get(str(name), missing)
+    return whole.reindex(labels, fill_value=fill)
 
 
 VALUES = "values of an array"
@@ -168,19 +173,20 @@ def _meanings(part: Result) -> dict[str, str]:
     is_array = isinstance(part, xr.DataArray)
     variables: Any = {part.name: part} if is_array else part.data_vars
     maker = " and ".join(names_of(part)) or "no provenance"
-    return {
-        str(
-            name
-        ): f"{values.attrs.get('long_name')} ({values.attrs.get('units')}) over "
-        f"({', '.join(sorted(map(str, values.dims)))}), in a {type(part).__name__} with {maker}"
-        for name, values in variables.items()
-    }
+    meanings = {}
+    for name, values in variables.items():
+        quantity = f"{values.attrs.get('long_name')} ({values.attrs.get('units')})"
+        dims = ", ".join(sorted(map(str, values.dims)))
+        kind = type(part).__name__
+        meanings[str(name)] = f"{quantity} over ({dims}), in a {kind} with {maker}"
+    return meanings
 
 
 def _require_alike(first: Result, second: Result, label: Any, other: Any) -> None:
     """Raise an error unless two results have the same variables, with the same meanings."""
-    here, there = _meanings(first), _meanings(second)
-    names = dict.fromkeys([*here, *there])
+    here = _meanings(first)
+    there = _meanings(second)
+    names = list({**here, **there})
     differing = [name for name in names if here.get(name) != there.get(name)]
     if not differing:
         return
@@ -200,12 +206,12 @@ def _joined_attributes(
 ) -> dict[str, Any]:
     """The attributes that all joined variables have in common, and the certificate of all."""
     shared = dict(attributes[0])
-    for own in attributes[1:]:
+    for part in attributes[1:]:
         shared = {
-            name: value for name, value in shared.items() if own.get(name) == value
+            name: value for name, value in shared.items() if part.get(name) == value
         }
     for name, combine in OF_CERTIFICATES.items():
-        values = [own[name] for own in attributes if name in own]
+        values = [part[name] for part in attributes if name in part]
         if values:
             shared[name] = combine(values)
     return shared

@@ -19,20 +19,15 @@ def position_coords(
     """Dimensions and coordinates of a per-token result; a single prompt has no `prompt` dimension."""
     tokens = np.array(labels, dtype=object)
     positions = np.arange(ids.shape[1])
+    coords: dict[str, Any] = {"position": positions}
     if len(ids) == 1:
         dims = ("position",)
-        return dims, {
-            "position": positions,
-            "token": (dims, tokens[0]),
-            "token_id": (dims, ids[0]),
-        }
-    dims = ("prompt", "position")
-    return dims, {
-        "position": positions,
-        "token": (dims, tokens),
-        "token_id": (dims, ids),
-        "prompt": np.arange(len(ids)),
-    }
+        tokens = tokens[0]
+        ids = ids[0]
+    else:
+        dims = ("prompt", "position")
+        coords["prompt"] = np.arange(len(ids))
+    return dims, {**coords, "token": (dims, tokens), "token_id": (dims, ids)}
 
 
 def attributes(long_name: str, units: str) -> dict[str, str]:

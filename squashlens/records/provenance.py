@@ -60,18 +60,18 @@ def with_provenance(result: R, facts: Facts) -> R:
 
 def parts_of(result: Result) -> list[dict[str, Any]]:
     """The facts of each part of a result; those of one that is missing, such as a cell of a study, are empty."""
-    texts = [
-        text
-        for name in names_of(result)
-        for text in result.coords[name].values.ravel().tolist()
-    ]
+    texts: list[Any] = []
+    for name in names_of(result):
+        texts += result.coords[name].values.ravel().tolist()
     return [read(text) for text in texts]
 
 
 def joined_along(result: Result) -> list[str]:
     """The dimensions along which results were joined: those of the provenances."""
-    dims = [dim for name in names_of(result) for dim in result.coords[name].dims]
-    return list(dict.fromkeys(map(str, dims)))
+    dims: list[str] = []
+    for name in names_of(result):
+        dims += map(str, result.coords[name].dims)
+    return list(dict.fromkeys(dims))
 
 
 def facts_of(result: Result) -> dict[str, Any]:
@@ -144,38 +144,41 @@ def read(text: object) -> dict[str, Any]:
 
 def merged(parts: Sequence[Facts]) -> dict[str, Any]:
     """The facts of several parts; those that differ are lists, with None for a part without that fact."""
-    names = dict.fromkeys(name for facts in parts for name in facts)
+    names: dict[str, Any] = {}
+    for facts in parts:
+        names |= facts
     return {name: _merge([facts.get(name) for facts in parts]) for name in names}
 
 
 def _merge(values: Sequence[Any]) -> Any:
     """The common value, or the list of the values; dicts with the same keys are merged key by key."""
     first = values[0]
-    if all(value == first for value in values):
+    if values.count(first) == len(values):
         return first
-    if all(
-        isinstance(value, dict) and value.keys() == first.keys() for value in values
-    ):
-        return {name: _merge([value[name] for value in values]) for name in first}
+    if isinstance(first, dict) and all(_has_keys(value, first) for value in values):
+        return merged(values)
     return list(values)
+
+
+def _has_keys(value: Any, of: Facts) -> bool:
+    return isinstance(value, dict) and value.keys() == of.keys()
 
 
 def subject_of(facts: Facts) -> Any:
     """What was measured: the prompt, or the name of the sequence or task; None if none is stated."""
     if "prompt" in facts.get("call", {}):
         return facts["call"]["prompt"]
-    named = [facts.get(about) for about in ("sequence", "task")]
-    return next((about["name"] for about in named if isinstance(about, dict)), None)
+    for about in (facts.get("sequence"), facts.get("task")):
+        if isinstance(about, dict):
+            return about["name"]
+    return None
 
 
 def models_of(result: Result) -> list[str]:
     """The models of a result, each with what became of its weights if they are not the whole published ones."""
-    named = [
-        _named(facts["model"], facts.get("weights_origin"))
-        for facts in parts_of(result)
-        if "model" in facts
-    ]
-    return list(dict.fromkeys(named))
+    parts = [facts for facts in parts_of(result) if "model" in facts]
+    names = [_named(facts["model"], facts.get("weights_origin")) for facts in parts]
+    return list(dict.fromkeys(names))
 
 
 def _named(model: str, origin: Facts | None) -> str:
@@ -186,6 +189,7 @@ def _named(model: str, origin: Facts | None) -> str:
     >>> _named("a", None)
     'a'
     """
-    change = (origin or {}).get("note", "").partition(";")[0]
-    told = change.startswith(("dequantized", "language model of"))
-    return f"{model} ({change})" if told else model
+    note = origin.get("note", "") if origin else ""
+    change = note.partition(";")[0]
+    is_told = change.startswith(("dequantized", "language model of"))
+    return f"{model} ({change})" if is_told else model

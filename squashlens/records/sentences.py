@@ -3,15 +3,8 @@
 import unicodedata
 from collections.abc import Sequence
 
-HIDDEN = {
-    "Cc",
-    "Cf",
-    "Cs",
-    "Co",
-    "Cn",
-    "Zl",
-    "Zp",
-}  # categories of characters that are not seen
+# Categories of characters that are not seen.
+HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 UNKNOWN = "\ufffd"  # stands for bytes that are no character
 LARGE = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 
@@ -23,14 +16,16 @@ def number(value: object) -> str:
     ('2,970', '−0.25', '1.2e−07')
     """
     short = f"{float(value):.3g}"  # pyright: ignore[reportArgumentType]
-    plain = f"{float(short):,.0f}" if 1000 <= abs(float(short)) < 1e6 else short
-    return plain.replace("-", "−")
+    if 1000 <= abs(float(short)) < 1e6:
+        short = f"{float(short):,.0f}"
+    return short.replace("-", "−")
 
 
 def plural(count: int, noun: str) -> str:
     """A number of things, as "1 length", "2 lengths" and "2 queries"."""
-    several = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
-    return f"{count} {noun if count == 1 else several}"
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun[:-1]}ies" if noun.endswith("ry") else f"{count} {noun}s"
 
 
 def times(factor: float) -> str:
@@ -42,11 +37,8 @@ def times(factor: float) -> str:
     for size, word in LARGE:
         if factor >= size:
             return f"{number(float(f'{factor / size:.2g}'))} {word} times"
-    return (
-        f"{float(f'{factor:.3g}'):,.0f} times"
-        if factor >= 1000
-        else f"{factor:.3g} times"
-    )
+    short = f"{factor:.3g}"
+    return f"{float(short):,.0f} times" if factor >= 1000 else f"{short} times"
 
 
 def percent(share: float) -> str:
@@ -59,13 +51,15 @@ def percent(share: float) -> str:
         return "over 99.9 %"
     if 0 < share < 0.001:
         return "under 0.1 %"
-    return f"{100 * share:.3g} %" if share >= 0.99 else f"{100 * share:.2g} %"
+    digits = 3 if share >= 0.99 else 2
+    return f"{100 * share:.{digits}g} %"
 
 
 def listed(parts: Sequence[str]) -> str:
     """Parts of a sentence, as in "a, b and c"."""
-    *others, final = parts
-    return f"{', '.join(others)} and {final}" if others else final
+    if len(parts) == 1:
+        return parts[0]
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def escape(text: str) -> str:
@@ -79,8 +73,9 @@ def escape(text: str) -> str:
 
 
 def _seen(character: str) -> str:
-    hidden = character == UNKNOWN or unicodedata.category(character) in HIDDEN
-    return character.encode("unicode_escape").decode("ascii") if hidden else character
+    if character == UNKNOWN or unicodedata.category(character) in HIDDEN:
+        return character.encode("unicode_escape").decode("ascii")
+    return character
 
 
 def quoted(token: object) -> str:

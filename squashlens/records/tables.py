@@ -17,6 +17,7 @@ from squashlens.records.provenance import (
     read,
     require_done,
     subject_of,
+    without_provenance,
 )
 
 ABOUT = ["label", "model", "prompt", "hooks"]
@@ -58,26 +59,20 @@ def table(
     if isinstance(result, xr.DataArray | xr.Dataset):
         return _in_order(_frames(result))
     if not result:
-        raise InputError(
-            "result= is empty.", "Give a result, or a dict of results by label."
-        )
-    labelled = [
-        frame.assign(label=label)
-        for label, part in result.items()
-        for frame in _frames(part)
-    ]
-    return _in_order(labelled)
+        remedy = "Give a result, or a dict of results by label."
+        raise InputError("result= is empty.", remedy)
+    frames: list[pd.DataFrame] = []
+    for label, part in result.items():
+        frames += [frame.assign(label=label) for frame in _frames(part)]
+    return _in_order(frames)
 
 
 def long_table(result: Result) -> pd.DataFrame:
     """One row for each number or text of a result: the name of its variable, its labels, and its `value`."""
-    variables = as_dataset(result).data_vars
-    frames = [
-        rows_of(values.drop_vars(names_of(values)), ["variable", "value"]).assign(
-            variable=str(name)
-        )
-        for name, values in variables.items()
-    ]
+    frames = []
+    for name, values in as_dataset(result).data_vars.items():
+        frame = rows_of(without_provenance(values), ["variable", "value"])
+        frames.append(frame.assign(variable=str(name)))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -86,42 +81,38 @@ def rows_of(values: xr.DataArray, taken: list[str]) -> pd.DataFrame:
 
     Whole numbers and truth values among the coordinates keep their kind where they are put below rows without them.
     """
-    names = {*values.dims, *values.coords} & {*taken}
+    names = set(taken) & {*values.dims, *values.coords}
     values = values.rename({name: f"{name}_" for name in names}).rename("value")
     if values.ndim:
         frame = values.to_dataframe().reset_index()
     else:
         frame = values.expand_dims("row").to_dataframe().reset_index(drop=True)
     labels = frame.columns.drop("value")
-    for name in labels:
-        frame[name] = frame[name].astype(NULLABLE.get(frame[name].dtype.kind, object))
-    return frame.reindex(columns=[*labels, "value"])
+    kinds = {name: NULLABLE.get(frame[name].dtype.kind, object) for name in labels}
+    return frame.astype(kinds).reindex(columns=[*labels, "value"])
 
 
 def as_dataset(result: Result) -> xr.Dataset:
     """A result as a Dataset; an array without a name, or called like one of its coordinates, becomes `value`."""
     if isinstance(result, xr.Dataset):
         return result
-    has_own_name = result.name is not None and result.name not in result.coords
-    return result.to_dataset(name=result.name if has_own_name else "value")
+    if result.name is None or result.name in result.coords:
+        return result.to_dataset(name="value")
+    return result.to_dataset()
 
 
 def _frames(result: Result) -> list[pd.DataFrame]:
     """The rows of each variable of numbers."""
     require_done(result)
     require_real(result)
-    variables = as_dataset(result).data_vars
+    frames = []
     with told_in_words("tabulated"):
-        frames = [
-            _rows(values, str(name))
-            for name, values in variables.items()
-            if values.dtype.kind in "biuf"
-        ]
+        for name, values in as_dataset(result).data_vars.items():
+            if values.dtype.kind in "biuf":
+                frames.append(_rows(values, str(name)))
     if not frames:
-        raise InputError(
-            "This result has no numbers: its variables are texts.",
-            "Use result.to_dataframe().",
-        )
+        cause = "This result has no numbers: its variables are texts."
+        raise InputError(cause, "Use result.to_dataframe().")
     return frames
 
 
@@ -132,8 +123,11 @@ def _rows(values: xr.DataArray, name: str) -> pd.DataFrame:
         frame = frame.query("position < n_tokens")
     facts = _facts_of_rows(frame.reindex(columns=names_of(values)))
     frame = frame.drop(columns=names_of(values))
-    frame["model"] = frame.get("model", [_as_text(own.get("model")) for own in facts])
-    frame["hooks"] = frame.get("hooks", [_hooks_of(own) for own in facts])
+    # A label called like one of these columns stands in it.
+    if "model" not in frame:
+        frame["model"] = [_as_text(of_row.get("model")) for of_row in facts]
+    if "hooks" not in frame:
+        frame["hooks"] = [_hooks_of(of_row) for of_row in facts]
     frame["prompt"] = _prompts(frame, facts)
     return frame.assign(
         variable=name,
@@ -160,13 +154,12 @@ def _hooks_of(facts: Facts) -> str:
 
 def _prompts(frame: pd.DataFrame, facts: Sequence[Facts]) -> list[Any]:
     """What each row is of: its label, if that is text, or else the prompt, the sequence or the task."""
-    subjects = [subject_of(own) for own in facts]
+    subjects = [subject_of(of_row) for of_row in facts]
     if "prompt" not in frame:
         return [_as_text(subject) for subject in subjects]
-    labels = frame["prompt"].tolist()
     if not pd.api.types.is_numeric_dtype(frame["prompt"]):
-        return labels
-    return [_numbered(*row) for row in zip(subjects, labels, strict=True)]
+        return frame["prompt"].tolist()
+    return list(map(_numbered, subjects, frame["prompt"]))
 
 
 def _numbered(subject: Any, number: int) -> str:
@@ -188,5 +181,5 @@ def _in_order(frames: list[pd.DataFrame]) -> pd.DataFrame:
     """Tables below each other, with the columns of all."""
     whole = pd.concat(frames, ignore_index=True)
     about = [name for name in ABOUT if name in whole]
-    labels = [name for name in whole if name not in (*ABOUT, *VALUE)]
+    labels = whole.columns.drop([*about, *VALUE])
     return whole.reindex(columns=[*about, *labels, *VALUE])

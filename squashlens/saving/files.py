@@ -17,14 +17,7 @@ from typing import IO
 from squashlens.errors import InputError, OutputError, SquashlensError
 
 PAGES = (".html", ".htm")
-FULL = (
-    "the disk is full",
-    "Free some space there, or choose a folder on another disk.",
-)
-CAUSES = {
-    errno.ENOSPC: FULL,
-    errno.EDQUOT: FULL,
-}  # others are told as the system tells them
+FULL = (errno.ENOSPC, errno.EDQUOT)  # a disk, or a user's quota
 
 
 @contextmanager
@@ -35,15 +28,14 @@ def refusing(path: str | Path) -> Iterator[None]:
     except SquashlensError:
         raise
     except ValueError as error:  # a null character, half of a surrogate pair
-        raise InputError(
-            f"{str(path)!r} is not a valid file name.", "Choose another name."
-        ) from error
+        cause = f"{str(path)!r} is not a valid file name."
+        raise InputError(cause, "Choose another name.") from error
     except OSError as error:
-        unknown = (
-            (error.strerror or str(error)).lower(),
-            "Choose another name or folder.",
-        )
-        cause, remedy = CAUSES.get(error.errno or 0, unknown)
+        cause = (error.strerror or str(error)).lower()
+        remedy = "Choose another name or folder."
+        if error.errno in FULL:
+            cause = "the disk is full"
+            remedy = "Free some space there, or choose a folder on another disk."
         raise OutputError(f"Cannot write {str(path)!r}: {cause}.", remedy) from error
 
 
@@ -104,26 +96,24 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
 
 def _target(path: Path) -> Path:
     """The file that a path refers to, through symbolic links; an error unless a file can be written there."""
-    name, target = str(path), Path(os.path.realpath(path))
+    name = str(path)
+    target = Path(os.path.realpath(path))
     if target.is_dir():
         raise InputError(f"{name!r} is a folder.", "Give the name of a file in it.")
     if not target.parent.is_dir():
-        missing = (
-            target.parent if path.parent.is_dir() else path.parent
-        )  # for a link to a folder that does not exist
+        # The path may be a link to a folder that does not exist.
+        missing = target.parent if path.parent.is_dir() else path.parent
         raise InputError(f"There is no folder {str(missing)!r}.", "Create it first.")
-    if target.exists() and not target.is_file():
-        raise InputError(
-            f"{name!r} is a pipe or a device, not a file.", "Give the name of a file."
-        )
+    if not target.exists():
+        return target
+    if not target.is_file():
+        cause = f"{name!r} is a pipe or a device, not a file."
+        raise InputError(cause, "Give the name of a file.")
     # An administrator may write to any file, but the read-only mark still says that the file should not change.
-    if target.exists() and not (
-        target.stat().st_mode & 0o222 and os.access(target, os.W_OK)
-    ):
-        raise OutputError(
-            f"{name!r} is read-only.",
-            "Choose another name, or allow writing to it (chmod u+w).",
-        )
+    is_marked = not target.stat().st_mode & 0o222
+    if is_marked or not os.access(target, os.W_OK):
+        remedy = "Choose another name, or allow writing to it (chmod u+w)."
+        raise OutputError(f"{name!r} is read-only.", remedy)
     return target
 
 

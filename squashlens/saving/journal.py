@@ -1,11 +1,10 @@
 """Journals: files that keep the results of long work, so that it can be interrupted and resumed.
 
-A journal is a text file. Its first line has the facts about the search, as JSON; each further line is a finding with a
-digest of itself and the facts. A line without the right digest, such as one that a killed process began, is not read,
-so that its finding is computed again.
+A journal is a text file of JSON. Its first line has the facts about the search; each further line is the name and the
+value of a finding. A line that a killed process only began is no JSON, and is not read, so that its finding is computed
+again.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -32,24 +31,15 @@ class Journal:
 
     def keep(self, findings: Mapping[str, Any]) -> None:
         """Store findings by name."""
-        new = {name: json.loads(json.dumps(value)) for name, value in findings.items()}
+        new = json.loads(json.dumps(dict(findings)))
         if self.path is not None:
             with refusing(self.path), self.path.open("ab") as file:
-                begun = file.tell()
-                rows = (
-                    new if begun else self.found | new
-                )  # all of them if the file is new, or was deleted
-                lines = [
-                    [name, value, self._digest(name, value)]
-                    for name, value in rows.items()
-                ]
-                texts = [
-                    json.dumps(line)
-                    for line in ([] if begun else [{"facts": self.facts}]) + lines
-                ]
-                file.write(
-                    "".join(f"\n{text}" for text in texts).encode()
-                )  # after a line that was only begun
+                lines = list(new.items())
+                if file.tell() == 0:  # the file is new, or was deleted
+                    lines = [{"facts": self.facts}, *self.found.items(), *lines]
+                # A line break comes first, since the line before may only have been begun.
+                texts = [f"\n{json.dumps(line)}" for line in lines]
+                file.write("".join(texts).encode())
                 file.flush()
                 os.fsync(file.fileno())
         self.found |= new
@@ -57,36 +47,27 @@ class Journal:
     def _read(self, path: Path) -> None:
         """Take the findings of the file; an error unless they are of this search."""
         with refusing(path):
-            lines = [*map(_parsed, path.read_bytes().splitlines())]
-        facts = [
-            line["facts"]
-            for line in lines
-            if isinstance(line, dict) and isinstance(line.get("facts"), dict)
-        ]
-        if not facts:
-            raise InputError(
-                f"{path} is not a journal of a search.",
-                "Give another name, or delete it.",
-            )
-        if others := sorted(
-            {name for each in facts for name in different(each, self.facts)}
-        ):
-            raise InputError(
-                f"{path} was saved for a different {', '.join(others)}.",
-                "Give another name, or delete the file to start again.",
-            )
+            lines = [_parsed(line) for line in path.read_bytes().splitlines()]
+        # Two processes that began together have each written its facts.
+        stated = [line["facts"] for line in lines if _is_header(line)]
+        if not stated:
+            cause = f"{path} is not a journal of a search."
+            raise InputError(cause, "Give another name, or delete it.")
+        for facts in stated:
+            others = different(facts, self.facts)
+            if others:
+                raise InputError(
+                    f"{path} was saved for a different {', '.join(others)}.",
+                    "Give another name, or delete the file to start again.",
+                )
         for line in lines:
-            if (
-                isinstance(line, list)
-                and len(line) == 3
-                and line[2] == self._digest(*line[:2])
-            ):
-                self.found.setdefault(str(line[0]), line[1])
+            if isinstance(line, list) and len(line) == 2:
+                name, value = line
+                self.found.setdefault(name, value)
 
-    def _digest(self, name: object, value: object) -> str:
-        return hashlib.sha256(
-            json.dumps([self.facts, name, value]).encode()
-        ).hexdigest()
+
+def _is_header(line: Any) -> bool:
+    return isinstance(line, dict) and isinstance(line.get("facts"), dict)
 
 
 def _parsed(line: bytes) -> Any:
@@ -104,11 +85,12 @@ def checked(path: str | Path | None) -> Path | None:
 
 def different(facts: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Names of the facts that differ; for a group of facts, such as a call, the names inside the group."""
-    names = []
-    for name in sorted({*facts, *other}):
-        a, b = facts.get(name), other.get(name)
-        if isinstance(a, dict) and isinstance(b, dict):
-            names += [f"{name}: {inner}" for inner in different(a, b)]
-        elif a != b:
+    names: list[str] = []
+    for name in sorted({**facts, **other}):
+        here = facts.get(name)
+        there = other.get(name)
+        if isinstance(here, dict) and isinstance(there, dict):
+            names += [f"{name}: {inner}" for inner in different(here, there)]
+        elif here != there:
             names.append(name)
     return names

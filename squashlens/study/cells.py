@@ -36,9 +36,17 @@ class Model:
 
     def resolved(self, identity: Callable[..., str]) -> "Model":
         """The model with the full name of its dtype, and, if it is one of the hub, at the commit that it has now."""
+        resolved = replace(self, dtype=full_name(self.dtype))
         kind, _, commit = identity(self.model, self.revision).partition(" ")
-        revision = commit if kind == "commit" else self.revision
-        return replace(self, dtype=full_name(self.dtype), revision=revision)
+        if kind == "commit":
+            resolved = replace(resolved, revision=commit)
+        return resolved
+
+    def described(self) -> list[Any]:
+        """What numbers depend on: how it is opened, and the content of the checkpoint."""
+        with quiet():
+            checkpoint = sources.identity(str(self.model), self.revision)
+        return [self.dtype, self.untrained, checkpoint]
 
 
 @dataclass(frozen=True)
@@ -56,19 +64,16 @@ class Cell:
 
     def key_with(self, code: Any) -> str:
         """The hash of what its numbers depend on: code, arguments, hooks, checkpoint, prompts, versions."""
-        model = self.model
-        with quiet():
-            checkpoint = model and sources.identity(str(model.model), model.revision)
         call = known.signature(self.function).bind_partial(**self.arguments)
         call.apply_defaults()
-        numbers = {n: v for n, v in call.arguments.items() if n not in BATCHES}
+        for name in BATCHES:
+            call.arguments.pop(name, None)
         about = {
             "measurement": code,
-            "arguments": plain(numbers),
+            "arguments": plain(call.arguments),
             "hooks": plain(known.hooks_of(self.hooks)),
-            "model": model and [model.dtype, model.untrained],
-            "checkpoint": checkpoint,
-            "rows": self.shard and self.shard.digest,
+            "model": None if self.model is None else self.model.described(),
+            "rows": None if self.shard is None else self.shard.digest,
             "versions": versions() | {"python": None},
         }
         return sha256(json.dumps(about, sort_keys=True))[:32]
@@ -95,22 +100,29 @@ def cells_of(grids: Iterable[Grid]) -> list[Cell]:
         except TypeError as error:  # an argument is missing, or given twice
             cause = f"{grid.name}: {error}."
             raise InputError(cause, "Correct its arguments.") from error
-    models = list(dict.fromkeys(cell.model for cell in cells))
-    return sorted(cells, key=lambda cell: models.index(cell.model))
+    by_model: dict[Model | None, list[Cell]] = {}
+    for cell in cells:
+        by_model.setdefault(cell.model, []).append(cell)
+    return list(itertools.chain(*by_model.values()))
 
 
 def _cells_of(grid: Grid, identity: Callable[..., str]) -> Iterator[Cell]:
     """The cells of one grid. Each value of each argument is checked once, with the first values of all others."""
     function = known.function_of(grid.measurement)
     code = _code(function)
-    shards = [None] if grid.over is None else over(**grid.over)
-    scanned = {} if grid.over is None else known.scanned_argument(function)
+    shards: list[Shard | None] = [None]
+    scanned: dict[str, Any] = {}
+    if grid.over is not None:
+        shards = list(over(**grid.over))
+        scanned = known.scanned_argument(function)
     first = {name: next(iter(values)) for name, values in grid.axes.items()}
     for combination in itertools.product(*grid.axes.values()):
         labels = dict(zip(grid.axes, combination, strict=True))
         arguments = grid.arguments_at(labels)
         hooks = arguments.pop("hooks", [])
         model = _model(function, arguments)
+        if model is not None:
+            model = model.resolved(identity)
         if len(labels.items() - first.items()) <= 1:
             known.require_arguments(function, dict(**arguments, **scanned))
         for shard in shards:
@@ -120,7 +132,7 @@ def _cells_of(grid: Grid, identity: Callable[..., str]) -> Iterator[Cell]:
                 function=function,
                 arguments=arguments,
                 hooks=hooks,
-                model=model and model.resolved(identity),
+                model=model,
                 shard=shard,
             )
             yield replace(cell, key=cell.key_with(code))
@@ -138,6 +150,7 @@ def _model(function: Callable[..., Any], arguments: dict[str, Any]) -> Model | N
 
 def _code(function: Callable[..., Any]) -> Any:
     """What a function of your own does, or the name of a public one, for which the version stands."""
-    module = getattr(function, "__module__", None) or ""
-    is_public = module.startswith(PUBLIC)
-    return f"{module}.{function.__qualname__}" if is_public else plain(function)
+    module = str(getattr(function, "__module__", None))
+    if module.startswith(PUBLIC):
+        return f"{module}.{function.__qualname__}"
+    return plain(function)

@@ -1,6 +1,6 @@
 """The results of a grid as one Dataset, joined along the arguments that are varied, and the rows of a scan."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -27,20 +27,18 @@ def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
     if any(_form(part) != _form(first) for part in parts.values()):
         cause = f"The cells of {grid.name!r} have different variables or dimensions."
         raise InputError(cause, "Describe them in several grids.")
-    taken = {*map(str, first.variables), *map(str, first.dims)}
+    taken = [*first.variables, *first.dims]
     axes = {axis_name(name, taken): list(labels) for name, labels in grid.axes.items()}
+    # Parts are joined along the last axis, then along the one before it, and so on.
     for dim in reversed(axes):
         groups: dict[tuple[Any, ...], dict[Any, xr.Dataset]] = {}
         for labels, part in parts.items():
             groups.setdefault(labels[:-1], {})[labels[-1]] = part
         parts = {outer: joined(group, dim) for outer, group in groups.items()}
     whole = parts[()].set_coords("cell").assign_attrs(grid=grid.name)
-    differ = {
-        n: labels
-        for n, labels in axes.items()
-        if whole[n].to_series().tolist() != labels
-    }
-    return padded(whole, differ) if differ else whole
+    if all(whole[dim].values.tolist() == labels for dim, labels in axes.items()):
+        return whole
+    return padded(whole, axes)
 
 
 def rows(grid: Grid, cells: Sequence[Cell], store: Store) -> pd.DataFrame:
@@ -49,7 +47,7 @@ def rows(grid: Grid, cells: Sequence[Cell], store: Store) -> pd.DataFrame:
         raise InputError(f"{grid.name!r} is no scan.", "Use combine().to_dataframe().")
     parts = []
     for cell in _done(grid, cells, store):
-        part = pd.read_parquet(store.find(cell.key) or "")
+        part = pd.read_parquet(store.path("results", cell.key, ".parquet"))
         for name, label in reversed(cell.labels.items()):
             part.insert(0, axis_name(name, part.columns), label)
         part.insert(0, "cell", cell.key)
@@ -66,10 +64,11 @@ def _done(grid: Grid, cells: Sequence[Cell], store: Store) -> list[Cell]:
     return done
 
 
-def axis_name(argument: str, taken: Iterable[str]) -> str:
+def axis_name(argument: str, taken: Collection[Hashable]) -> str:
     """The dimension of a varied argument; a name that the results have already gets `study_` in front."""
     name = argument.replace(".", "_")
-    return f"study_{name}" if name in {*taken, "cell"} else name
+    is_taken = name == "cell" or name in taken
+    return f"study_{name}" if is_taken else name
 
 
 def _part(result: xr.DataArray | xr.Dataset, key: str) -> xr.Dataset:
@@ -81,5 +80,6 @@ def _part(result: xr.DataArray | xr.Dataset, key: str) -> xr.Dataset:
 
 
 def _form(part: xr.Dataset) -> set[Any]:
+    """The variables with their dimensions, and the coordinates."""
     forms = {(name, frozenset(values.dims)) for name, values in part.data_vars.items()}
-    return forms | {*part.coords}
+    return forms | set(part.coords)

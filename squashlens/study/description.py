@@ -29,7 +29,8 @@ class Grid:
     name: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", self.name or _name_of(self.measurement))
+        if not self.name:
+            object.__setattr__(self, "name", _name_of(self.measurement))
         for name in self.axes:
             if name in self.arguments:
                 cause = f"{name!r} is in `arguments` and in `each`."
@@ -58,9 +59,11 @@ def _with(described: Any, inner: str, value: Any, name: str) -> Any:
         cause = f"each: {name} has nothing to be set in."
         raise InputError(cause, "Give the argument as a mapping in `arguments`.")
     changed = copy.deepcopy(dict(described))
-    inside = list(changed.values())
-    is_call = len(inside) == 1 and isinstance(inside[0], dict)
-    (inside[0] if is_call else changed)[inner] = value
+    content = list(changed.values())
+    if len(content) == 1 and isinstance(content[0], dict):
+        content[0][inner] = value
+    else:
+        changed[inner] = value
     return changed
 
 
@@ -68,17 +71,20 @@ def read(described: Any) -> tuple[list[Grid], str | Path | None]:
     """The grids of a description, and its store if it names one."""
     if isinstance(described, str | Path):
         described = _from_yaml(Path(described))
-    is_whole = isinstance(described, Mapping) and "grids" in described
-    whole: Any = described if is_whole else {"grids": described}
-    given = whole["grids"]
-    several = [given] if isinstance(given, Mapping) else given
-    several = converted(several, list[Mapping[str, Any]], "grids")
-    grids = [Grid(**grid) for grid in several]
+    store = None
+    given = described
+    if isinstance(described, Mapping) and "grids" in described:
+        store = described.get("store")
+        given = described["grids"]
+    if isinstance(given, Mapping):
+        given = [given]
+    described_grids = converted(given, list[Mapping[str, Any]], "grids")
+    grids = [Grid(**grid) for grid in described_grids]
     names = {grid.name for grid in grids}
     if len(names) < len(grids) or not grids:
         cause = f"grids={short_repr(given)} has no grid, or two with one name."
         raise InputError(cause, "Give each a `name` of its own.")
-    return grids, whole.get("store")
+    return grids, store
 
 
 def _from_yaml(file: Path) -> Any:
@@ -108,8 +114,8 @@ def _by_label(argument: str, values: Any) -> dict[Any, Any]:
         by_label = list(values.items())
     else:
         items = converted(values, list[Any], f"each: {argument}")
-        are_numbers = {type(value) for value in items} <= {int, float}
-        labels = items if are_numbers else [_label(value) for value in items]
+        are_numbers = set(map(type, items)) <= {int, float}
+        labels = items if are_numbers else map(_label, items)
         by_label = list(zip(labels, items, strict=True))
     texts = {str(label) for label, _ in by_label}
     if len(texts) < len(by_label) or not by_label:

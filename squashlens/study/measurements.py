@@ -93,14 +93,23 @@ def arguments_of(
 ) -> dict[str, Any]:
     """What a measurement is called with. Without a model, it can be checked, but not called."""
     parameters = signature(function).parameters
-    arguments = {"model": model} if "model" in parameters else {}
+    arguments = dict(described)
     for name, value in described.items():
-        arguments[name] = made(model, value) if name in CALLS else value
-        for kind, meant in NAMED.items():
-            is_kind = name in parameters and kind in str(parameters[name].annotation)
-            if is_kind and isinstance(value, str):
-                arguments[name] = meant(value)
+        if name in CALLS:
+            arguments[name] = made(model, value)
+        if name in parameters and isinstance(value, str):
+            arguments[name] = _meant(value, parameters[name])
+    if "model" in parameters:
+        arguments["model"] = model
     return arguments
+
+
+def _meant(text: str, parameter: inspect.Parameter) -> Any:
+    """The dtype or the task that a text is the name of, where the parameter takes one."""
+    for kind, value_of in NAMED.items():
+        if kind in str(parameter.annotation):
+            return value_of(text)
+    return text
 
 
 def hooks_of(described: Any) -> list[Any]:
@@ -116,11 +125,11 @@ def made(model: Any, described: Any) -> Any:
         return [made(model, item) for item in described]
     if not isinstance(described, dict):
         return described
-    calls = list(described.items())
-    if len(calls) != 1 or not isinstance(calls[0][1], dict | None):
-        return {name: made(model, item) for name, item in calls}
-    ((name, arguments),) = calls
-    return _called(model, _choice(name, makers()), arguments or {})
+    content = list(described.values())
+    if len(content) != 1 or not isinstance(content[0], dict | None):
+        return {name: made(model, item) for name, item in described.items()}
+    (name,) = described
+    return _called(model, _choice(name, makers()), content[0] or {})
 
 
 @cache

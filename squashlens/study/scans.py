@@ -59,11 +59,12 @@ def over(file: str | Path, column: str = "prompt", shard: int = 256) -> list[Sha
     positive(shard, "shard", "a number of rows", most=2**53)
     path = Path(file).expanduser()
     prompts = [_prompt(row, column) for row in _rows(path)]
-    first = prompts[:LOOKED_AT] or [InputError("It has none.", "Give another file.")]
-    if all(isinstance(prompt, InputError) for prompt in first):
-        why: Any = first[0]
-        cause = f"{path.name!r} has no prompt in its first rows. {why.cause}"
-        raise InputError(cause, why.remedy)
+    if not prompts:
+        raise InputError(f"{path.name!r} has no prompt.", "Give another file.")
+    wrong = [one for one in prompts[:LOOKED_AT] if isinstance(one, InputError)]
+    if len(wrong) == len(prompts[:LOOKED_AT]):
+        cause = f"{path.name!r} has no prompt in its first rows. {wrong[0].cause}"
+        raise InputError(cause, wrong[0].remedy)
     starts = range(0, len(prompts), shard)
     return [Shard(start, prompts[start : start + shard]) for start in starts]
 
@@ -90,7 +91,9 @@ def _rows(file: Path) -> list[Any]:
         array = _json(text)
         return array if isinstance(array, list) else [array]
     lines = [line.removesuffix("\n") for line in io.StringIO(text, newline=None)]
-    return lines if file.suffix == ".txt" else [_json(line) for line in lines]
+    if file.suffix == ".txt":
+        return lines
+    return [_json(line) for line in lines]
 
 
 def _text(file: Path, content: bytes) -> str:
@@ -121,11 +124,14 @@ def _prompt(row: Any, column: str) -> Prompt:
         cause = f"The row has no {column!r}."
         return InputError(cause, f"Give column=, one of: {columns}.")
     prompt = row[column] if isinstance(row, dict) else row
-    kinds = {type(part) for part in prompt} if isinstance(prompt, list) else set()
-    if kinds == {int} or (prompt and isinstance(prompt, str)):
+    if isinstance(prompt, str) and prompt:
         return prompt
-    if kinds == {dict}:
-        return InputError(f"{column!r} of the row has chat messages.", CHAT)
+    if isinstance(prompt, list):
+        kinds = set(map(type, prompt))
+        if kinds == {int}:
+            return prompt
+        if kinds == {dict}:
+            return InputError(f"{column!r} of the row has chat messages.", CHAT)
     cause = f"The row has {short_repr(prompt)} as its prompt."
     return InputError(cause, "Give text or a list of token ids.")
 
@@ -144,8 +150,7 @@ def measured(
         try:
             if isinstance(prompt, InputError):
                 raise prompt
-            is_text = isinstance(prompt, str)
-            values["prompt"] = prompt if is_text else " ".join(map(str, prompt))
+            values["prompt"] = _text_of(prompt)
             values |= _columns(measure(prompt))
         except Exception as error:  # whatever is wrong with one prompt
             values["error"] = reason_of(error)
@@ -154,6 +159,11 @@ def measured(
     file = io.BytesIO()
     pd.DataFrame(table).to_parquet(file, compression="zstd")
     return file.getvalue(), failed
+
+
+def _text_of(prompt: str | list[int]) -> str:
+    """A prompt, or its token ids with spaces."""
+    return prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
 
 
 def _columns(result: xr.DataArray | xr.Dataset) -> dict[str, Any]:

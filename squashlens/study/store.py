@@ -74,8 +74,11 @@ class Store:
 
     def find(self, key: str) -> Path | None:
         """The file of a cell that is done."""
-        files = [self.path("results", key, ending) for ending in ENDINGS]
-        return next((file for file in files if file.exists()), None)
+        for ending in ENDINGS:
+            file = self.path("results", key, ending)
+            if file.exists():
+                return file
+        return None
 
     def has_failed(self, key: str) -> bool:
         """Whether a cell that was computed has no result."""
@@ -118,8 +121,10 @@ def content_of(result: xr.DataArray | xr.Dataset) -> bytes:
     arrays = []
 
     def apart(values: Any) -> int:
-        is_object = isinstance(values, np.ndarray) and values.dtype.kind in "OT"
-        arrays.append(values.astype(str) if is_object else values)
+        """Put an array aside, text as NumPy keeps it without pickles; in JSON stands its number."""
+        if isinstance(values, np.ndarray) and values.dtype.kind in "OT":
+            values = values.astype(str)
+        arrays.append(values)
         return len(arrays) - 1
 
     about = json.dumps(result.to_dict(data="array"), default=apart)
@@ -136,8 +141,9 @@ def parsed(content: bytes) -> Any:
         about, *arrays = stored.values()
 
     def together(part: dict[str, Any]) -> dict[str, Any]:
-        is_variable = "data" in part and "dims" in part
-        return part | {"data": arrays[part["data"]]} if is_variable else part
+        if "data" in part and "dims" in part:  # a variable
+            part["data"] = arrays[part["data"]]
+        return part
 
     described = json.loads(about.item(), object_hook=together)
     kind = xr.Dataset if "data_vars" in described else xr.DataArray

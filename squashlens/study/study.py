@@ -117,9 +117,10 @@ class Study:
         failed = (self.store.keys("failures") & cells.keys()) - done
         closed = done | failed
         left = [cell for key, cell in cells.items() if key not in closed]
-        # So that several runs on one folder share the work.
-        first = random.randrange(len(left) or 1)
-        left = left[first:] + left[:first]
+        if left:
+            # Several runs on one folder begin at different cells, and so share the work.
+            first = random.randrange(len(left))
+            left = left[first:] + left[:first]
         worker = Worker(self.store, device)
         with _progress(len(cells), len(done), len(failed)) as tell:
             if client is None and workers == 1:
@@ -127,8 +128,10 @@ class Study:
                     tell(done=worker.attempt(cell))
                 release()
             elif left:
-                local = on_this_machine(min(workers, len(left)))
-                with local if client is None else connected(client) as dask:
+                machines = on_this_machine(min(workers, len(left)))
+                if client is not None:
+                    machines = connected(client)
+                with machines as dask:
                     compute(dask, worker, left, tell)
         return self.status()
 
@@ -163,9 +166,11 @@ class Study:
         failures = self.store.keys("failures")
         rows = []
         for cell in self.cells:
-            record = self.store.failure(cell.key) if cell.key in failures else {}
+            if cell.key not in failures:
+                continue
+            record = self.store.failure(cell.key)
             reasons = record.get("rows", [])
-            if record and cell.key not in done:
+            if cell.key not in done:
                 reasons = [[None, record["reason"]]]
             for row, reason in reasons:
                 about = {"row": row, "reason": reason, "key": cell.key}

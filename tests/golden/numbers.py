@@ -36,11 +36,13 @@ import squashlens as sl
 FOLDER = Path(__file__).parent
 MOVED = 1e-5  # of their size, the weights of the copies
 COPIES = 2
-NUMBER, DIFFERENCE, ULPS, FACTOR, MOST = 1e-5, 5e-6, 1000.0, 30.0, 0.2
-QUOTIENT, QUOTIENTS = (
-    2e-3,
-    (("collapse_mechanism", "share"), ("separator_ablation", "retained")),
-)
+NUMBER = 1e-5  # of the largest entry, that numbers may move by
+DIFFERENCE = 5e-6  # of the vectors' size, that distances may move by
+ULPS = 1000.0  # units in the last place
+QUOTIENT = 2e-3  # of themselves
+FACTOR = 30.0  # of noise floors
+MOST = 0.2  # of the largest entry; what may move by more is left out
+QUOTIENTS = (("collapse_mechanism", "share"), ("separator_ablation", "retained"))
 PROBED = 7  # layers of the bundled model, 0 to 6
 KEPT = 160  # entries of an array that are kept one by one; of all others their sum and norm
 DISTANCES = (
@@ -138,9 +140,8 @@ def allowed(name: str, one: Named, copies: list[np.ndarray]) -> np.ndarray:
     moved = np.max([_distance(copy, values) for copy in copies], axis=0)
     along = tuple(k for k, dim in enumerate(one.dims) if dim != "layer")
     sizes = np.abs(np.nan_to_num(values, posinf=0, neginf=0))
-    largest, most = (
-        np.max(x, axis=along, keepdims=True, initial=0.0) for x in (sizes, moved)
-    )
+    largest = np.max(sizes, axis=along, keepdims=True, initial=0.0)
+    most = np.max(moved, axis=along, keepdims=True, initial=0.0)
     free = np.maximum(NUMBER * largest, 2 * most)
     free = np.maximum(free, DIFFERENCE * one.size)
     out = (
@@ -177,11 +178,10 @@ def _distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def sample(values: np.ndarray) -> np.ndarray:
     """The entries that are kept: all of a small array, else some of them, evenly spread."""
     flat = values.reshape(-1)
-    return (
-        flat
-        if len(flat) <= KEPT
-        else flat[np.linspace(0, len(flat) - 1, KEPT).astype(int)]
-    )
+    if len(flat) <= KEPT:
+        return flat
+    places = np.linspace(0, len(flat) - 1, KEPT).astype(int)
+    return flat[places]
 
 
 def totals(values: np.ndarray) -> list[float]:
@@ -198,7 +198,8 @@ def write(
     """One file a model: numbers and what they may move by in a row, and an index in JSON."""
     index, values, moves = {}, [], []
     for name, (one, free, of_totals) in record.items():
-        kept, may = sample(one.values), sample(free)
+        kept = sample(one.values)
+        may = sample(free)
         entry: dict[str, Any] = {"shape": list(one.values.shape)}
         if one.values.dtype.kind == "O":
             entry["text"] = [
@@ -229,39 +230,36 @@ def _short(values: list[float]) -> np.ndarray:
 def read(model: str) -> dict[str, dict[str, Any]]:
     """A model's record: of each array its shape, and its texts, or its numbers and how far they may move."""
     with np.load(FOLDER / f"{model}.npz") as file:
-        index, values, moves = (
-            json.loads(file["index"].tobytes()),
-            file["values"],
-            file["moves"],
-        )
+        index = json.loads(file["index"].tobytes())
+        values = file["values"]
+        moves = file["moves"]
     start = 0
     for entry in index.values():
         if "count" in entry:
-            entry["values"], entry["moves"] = (
-                x[start : start + entry["count"]] for x in (values, moves)
-            )
-            start += entry["count"]
+            stop = start + entry["count"]
+            entry["values"] = values[start:stop]
+            entry["moves"] = moves[start:stop]
+            start = stop
     return index
 
 
 def allowances(name: str, entry: Mapping[str, Any]) -> np.ndarray:
     """How far each kept number may move: as recorded, and what is known of arrays of that name."""
     measurement, _, variable = name.split("/")
-    may, values, shape = (
-        entry["moves"].astype(np.float64),
-        entry["values"].astype(np.float64),
-        entry["shape"],
-    )
+    may = entry["moves"].astype(np.float64)
+    values = entry["values"].astype(np.float64)
+    shape = entry["shape"]
     entries = min(int(np.prod(shape)), KEPT)  # behind them sum and norm
     if measurement == "represented" and len(shape) == 2 and shape[0] == PROBED:
         may[shape[1] : 2 * shape[1]] = np.inf  # layer 1
     if variable.startswith("ulps"):
-        may[:entries], may[entries:] = np.maximum(may[:entries], ULPS), np.inf
-    if any(
-        measurement == where and variable.startswith(what) for where, what in QUOTIENTS
-    ):
-        least = QUOTIENT * np.maximum(np.abs(np.nan_to_num(values)), 1)
-        may[:entries], may[entries:] = np.maximum(may, least)[:entries], np.inf
+        may = np.maximum(may, ULPS)
+        may[entries:] = np.inf
+    for where, quotient in QUOTIENTS:
+        if measurement == where and variable.startswith(quotient):
+            least = QUOTIENT * np.maximum(np.abs(np.nan_to_num(values)), 1)
+            may = np.maximum(may, least)
+            may[entries:] = np.inf
     return may
 
 
@@ -278,20 +276,18 @@ def differences(name: str, entry: Mapping[str, Any], values: np.ndarray) -> str:
         ]
         return ", ".join(wrong[:3])
     found = np.array([*map(float, kept), *totals(values)])
-    old, may = entry["values"].astype(np.float64), allowances(name, entry)
+    old = entry["values"].astype(np.float64)
+    may = allowances(name, entry)
     compared = np.isfinite(may)
     same = (np.isnan(found) & np.isnan(old)) | (found == old)
     with np.errstate(invalid="ignore", divide="ignore"):
-        close = (
-            np.abs(found - old) <= may + np.abs(old) * 1e-7
-        )  # what float32 leaves of the record
+        rounded = np.abs(old) * 1e-7  # what float32 leaves of the record
+        close = np.abs(found - old) <= may + rounded
         ratio = np.abs(np.log(np.abs(found) / np.abs(old)))
     noise = may == -1
     right = same | np.where(noise, ratio <= np.log(FACTOR), close)
     wrong = np.flatnonzero(compared & ~right)
+    if not len(wrong):
+        return ""
     lines = [f"{found[k]:.8g} ≠ {old[k]:.8g} ± {may[k]:.2g}" for k in wrong[:3]]
-    return (
-        f"{len(wrong)} of {int(compared.sum())}: {', '.join(lines)}"
-        if len(wrong)
-        else ""
-    )
+    return f"{len(wrong)} of {int(compared.sum())}: {', '.join(lines)}"

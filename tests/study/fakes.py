@@ -9,6 +9,18 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+import squashlens as sl
+
+
+def study_of(
+    measurement: Any, store: Path | str, each: Any = None, **arguments: Any
+) -> sl.Study:
+    """A study of one grid; a text names a measurement of this module."""
+    if isinstance(measurement, str):
+        measurement = f"{__name__}:{measurement}"
+    grid = {"measurement": measurement, "arguments": arguments, "each": each or {}}
+    return sl.Study(grid, store=store)
+
 
 def square(x: int, y: int = 0, units: str = "1") -> xr.Dataset:
     """x² + y along three places."""
