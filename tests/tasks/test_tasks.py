@@ -254,6 +254,18 @@ def test_an_answer_ends_where_another_question_begins(task: Task) -> None:
     )
 
 
+def test_a_thought_may_repeat_the_question() -> None:
+    task = find("count_ones")
+    question = task.ask(4)
+    thought = f"<think>\n{question.prompt}\nIs it 3? {task.opening} 3\n"
+    assert task.answer_in(question, thought, False) == (thought, False)
+    said = f"{thought}</think>{task.opening} 4"
+    assert task.answer_in(question, said, True) == (said, True)
+    assert task.understood(question, said, True) == reading.Reading("4", "read")
+    other = f"{said}\n\n{task.ask(6).prompt} {task.opening} 6"
+    assert task.answer_in(question, other, False) == (said, True)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_doubled_has_the_last_item_once_more(name: str) -> None:
     """v* of Theorem 4.2, in words; the answer is that of the longer sequence."""
