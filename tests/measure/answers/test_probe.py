@@ -148,11 +148,10 @@ def test_numbers_are_those_of_scikit_learn() -> None:
     features = planted(data, 1.0)
     found = scores(data, features)
     for at in range(len(LENGTHS)):
-        split, first = data.split(at, 0), data.different[at][0]
-        truth, said = (
-            data.truth[at, first[split.test]],
-            found.prediction[at, first[split.test]],
-        )
+        split = data.split(at, 0)
+        samples = split.samples[split.test]
+        truth = data.truth[at, samples]
+        said = found.prediction[at, samples]
         expected = sklearn.metrics.r2_score(truth, said, sample_weight=split.weight)
         assert found.r2[0, 0, at] == pytest.approx(expected, abs=1e-9)
         right = np.average(np.abs(truth - said) < 0.5, weights=split.weight)
