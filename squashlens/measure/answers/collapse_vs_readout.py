@@ -177,7 +177,8 @@ def collapse_vs_readout(
     shape = (scores.sizes["length"], scores.sizes["seed"])
     gaps = metric.gap(representations[-2:], of_doubled[-2:]).reshape(2, *shape)
     y_dtype = rounding.round_to or run.dtype
-    same_bits = identical(representations[-1], of_doubled[-1], y_dtype) == 1
+    identical_y = identical(representations[-1], of_doubled[-1], y_dtype)
+    same_bits = (identical_y == 1).numpy().reshape(shape)
     same_answer = [
         answers[question].text == answers[other].text
         for question, other in zip(questions, doubled, strict=True)
@@ -187,7 +188,6 @@ def collapse_vs_readout(
         for question, other in zip(questions, doubled, strict=True)
     ]
     right = scores["right"].values
-    same_bits = same_bits.numpy().reshape(shape)
     same_truth = np.reshape(same_truth, shape)
     texts = {
         **TEXTS,
@@ -208,12 +208,11 @@ def collapse_vs_readout(
         "same_truth": same_truth.mean(axis=1),
         "bit_identical": same_bits.mean(axis=1),
     }
-    found = variables_over(("length", "seed"), of_pairs, texts)
-    found |= variables_over(("length",), shares, texts)
-    for name in ("accuracy", "accuracy_low", "accuracy_high", *Ability._fields[1:]):
-        score = scores[name]
-        dims = tuple(map(str, score.dims))
-        found[name] = dims, score.values, score.long_name, score.units
+    found = {
+        **variables_over(("length", "seed"), of_pairs, texts),
+        **variables_over(("length",), shares, texts),
+        **_accuracy_variables(scores),
+    }
     coords = {
         "length": scores["length"].values,
         "seed": scores["seed"].values,
@@ -229,24 +228,14 @@ def collapse_vs_readout(
 
     judged = []
     for at in range(shape[0]):
-        probed = _probe_of_y(probes, at)
-        evidence = evidence_at(data, at, right, same_bits, ~same_truth, probed)
+        evidence = evidence_at(
+            data, at, right, same_bits, ~same_truth, _probe_of_y(probes, at)
+        )
         evidence = replace(
             evidence, random=task.random, n_random_models=n_random_models
         )
         judged.append(judge(evidence))
-    reasons = [reason for _, reason in judged]
-    if scores["able"] != "yes":
-        # What is said of wrong answers holds, but not as an effect of length.
-        unable = f" Length is not shown to matter: {scores['able_reason'].item()}"
-        reasons = [
-            reason if verdict == READ else reason + unable for verdict, reason in judged
-        ]
-    said = {
-        "verdict": np.array([verdict for verdict, _ in judged], dtype=object),
-        "reason": np.array(reasons, dtype=object),
-    }
-    found |= probes | variables_over(("length",), said, TEXTS)
+    found |= probes | _judged_variables(judged, scores)
     return run.dataset(f"collapse and read-out of {task.name}", coords, found)
 
 
@@ -281,6 +270,34 @@ def evidence_at(
         n_train=data.n_train,
         probe=probe,
     )
+
+
+def _accuracy_variables(scores: xr.Dataset) -> dict[str, Variable]:
+    """The accuracy and the baseline, as `evaluate` has them."""
+    found: dict[str, Variable] = {}
+    for name in ("accuracy", "accuracy_low", "accuracy_high", *Ability._fields[1:]):
+        score = scores[name]
+        dims = tuple(map(str, score.dims))
+        found[name] = dims, score.values, score.long_name, score.units
+    return found
+
+
+def _judged_variables(
+    judged: "list[Judgement]", scores: xr.Dataset
+) -> dict[str, Variable]:
+    """The verdicts and reasons over lengths; the reasons say if length is not shown to matter."""
+    reasons = [reason for _, reason in judged]
+    if scores["able"] != "yes":
+        # What is said of wrong answers holds, but not as an effect of length.
+        unable = f" Length is not shown to matter: {scores['able_reason'].item()}"
+        reasons = [
+            reason if verdict == READ else reason + unable for verdict, reason in judged
+        ]
+    said = {
+        "verdict": np.array([verdict for verdict, _ in judged], dtype=object),
+        "reason": np.array(reasons, dtype=object),
+    }
+    return variables_over(("length",), said, TEXTS)
 
 
 def _probe_of_y(probes: Mapping[str, Variable], at: int) -> dict[str, float]:
