@@ -46,20 +46,10 @@ except ImportError as error:
 Numbers = int | str | Iterable[int | str]
 Modes = str | Iterable[str]
 LENGTHS = (10, 50, 100, 200, 300)
-CUT = (
-    "max_tokens",
-    "model_length",
-    "content_filter",
-)  # stop reasons that mean that the answer was cut off
-
-ABOUT = (
-    "task",
-    "mode",
-    "length",
-    "seed",
-    "items",
-    "place",
-)  # what a sample stores about its question
+# Stop reasons that mean that the answer was cut off.
+CUT = ("max_tokens", "model_length", "content_filter")
+# What a sample stores about its question.
+ABOUT = ("task", "mode", "length", "seed", "items", "place")
 
 
 @validated
@@ -90,19 +80,13 @@ def inspect_task(
     """
     given = seeds if seeds is None or isinstance(seeds, int) else _numbers(seeds)
     numbers = seeds_of(given, DRAWN_SEEDS if task.random else 1)
-    chosen: dict[str, list[Any]] = {
-        "lengths": _numbers(lengths),
-        "seeds": numbers,
-        "mode": _list(mode),
-    }
-    samples = [
-        _sample(place, question) for place, question in enumerate(task.asked(**chosen))
-    ]
-    both = [lenient(task), strict(task)]
+    modes: Any = _list(mode)
+    questions = task.asked(_numbers(lengths), numbers, modes)
+    samples = [_sample(place, question) for place, question in enumerate(questions)]
     return InspectTask(
         MemoryDataset(samples, task.name),
         solver=generate(),
-        scorer=both,
+        scorer=[lenient(task), strict(task)],
         name=task.name,
     )
 
@@ -135,39 +119,44 @@ def from_log(log: str | Path | EvalLog, *, task: Task | None = None) -> xr.Datas
     ...     from_log(log)["accuracy"].values.tolist()
     [[1.0, 0.0]]
     """
-    from squashlens.measure.answers.frequencies import (
-        Answer,
-        score_answers,
-    )  # with torch, which asking does without
+    # With torch, which asking does without.
+    from squashlens.measure.answers.frequencies import Answer, score_answers
 
     found = log if isinstance(log, EvalLog) else _open(log)
     samples = _whole(found)
-    name = samples[0].metadata["task"]
-    if name != task.name if task else name not in names():
+    known = _task_of(samples[0].metadata["task"], task)
+    outputs = {_question(known, sample): sample.output for sample in samples}
+    facts = _facts(found, outputs)
+    _require_independent(known, list(outputs), facts["generate"].get("temperature"))
+    answers = {
+        question: Answer(output.completion, _ended(output), *_tokens(output.usage))
+        for question, output in outputs.items()
+    }
+    return score_answers(known, answers, facts)
+
+
+def _task_of(name: str, task: Task | None) -> Task:
+    """The task of a log; raises if it is not the one that was given, or not known by its name."""
+    is_known = name in names() if task is None else name == task.name
+    if not is_known:
         raise InputError(
             f"This log has answers to another task, {name!r}.",
             "Give that task as task=.",
         )
-    known = task or find(name)
-    outputs = {_question(known, sample): sample.output for sample in samples}
-    facts = _facts(found, outputs)
-    seeds, lengths = (
-        {getattr(question, part) for question in outputs} for part in ("seed", "length")
-    )
-    if (
-        facts["generate"].get("temperature") == 0
-        and len(seeds) > 1
-        and not any(map(known.varies, lengths))
-    ):
+    return find(name) if task is None else task
+
+
+def _require_independent(
+    task: Task, questions: list[Question], temperature: float | None
+) -> None:
+    """Raise for several seeds of one prompt if each gives the same answer."""
+    seeds = {question.seed for question in questions}
+    lengths = {question.length for question in questions}
+    if temperature == 0 and len(seeds) > 1 and not any(map(task.varies, lengths)):
         raise InputError(
             "The log has several seeds of one prompt at temperature 0, which count one answer several times.",
             "Run the task with seeds=1.",
         )
-    answers = {
-        q: Answer(said.completion, _ended(said), *_tokens(said.usage))
-        for q, said in outputs.items()
-    }
-    return score_answers(known, answers, facts)
 
 
 @scores.metric
@@ -175,7 +164,7 @@ def unread() -> scores.Metric:
     """The share of answers that could not be read."""
 
     def share(scores: list[scores.SampleScore]) -> float:
-        return sum(not one.score.answer for one in scores) / max(1, len(scores))
+        return sum(not each.score.answer for each in scores) / max(1, len(scores))
 
     return share
 
@@ -199,22 +188,18 @@ def _score(task: Task | str, *, as_asked: bool) -> scores.Scorer:
 
     async def score(state: TaskState, target: scores.Target) -> scores.Score:
         question = asked.about(state.metadata["items"])
-        reading = asked.understood(
-            question, state.output.completion, _ended(state.output)
-        )
-        accepted = reading.why == "read" and (reading.as_asked or not as_asked)
-        value = (
-            scores.CORRECT
-            if accepted and reading.value == target.text
-            else scores.INCORRECT
-        )
-        why = (
-            "not in the requested form"
-            if reading.why == "read" and not accepted
-            else reading.why
-        )
+        output = state.output
+        reading = asked.understood(question, output.completion, _ended(output))
+        if reading.why != "read":
+            return scores.Score(value=scores.INCORRECT, explanation=reading.why)
+        if as_asked and not reading.as_asked:
+            why = "not in the requested form"
+            return scores.Score(value=scores.INCORRECT, explanation=why)
+        right = reading.value == target.text
         return scores.Score(
-            value=value, answer=reading.value if accepted else None, explanation=why
+            value=scores.CORRECT if right else scores.INCORRECT,
+            answer=reading.value,
+            explanation="read",
         )
 
     return score
@@ -234,11 +219,9 @@ def ask(
 
 def _list(values: Any) -> list[Any]:
     """Values as a list, whether given in Python or as text on the command line."""
-    return (
-        [value.strip() for value in values.split(",")]
-        if isinstance(values, str)
-        else several(values)
-    )
+    if isinstance(values, str):
+        return [value.strip() for value in values.split(",")]
+    return several(values)
 
 
 def _numbers(values: Numbers) -> list[int]:
@@ -252,7 +235,11 @@ def _numbers(values: Numbers) -> list[int]:
 
 
 def _sample(place: int, question: Question) -> Sample:
-    about = {name: getattr(question, name) for name in ABOUT[:-1]} | {
+    about = {
+        "task": question.task,
+        "mode": question.mode,
+        "length": question.length,
+        "seed": question.seed,
         "items": list(question.items),
         "place": place,
     }
@@ -266,11 +253,11 @@ def _ended(output: ModelOutput) -> bool:
 
 def _tokens(usage: ModelUsage | None) -> tuple[int, int]:
     """Numbers of tokens of the prompt, cached tokens included, and of the answer."""
-    known = usage or ModelUsage()
-    cached = (known.input_tokens_cache_read or 0) + (
-        known.input_tokens_cache_write or 0
-    )
-    return known.input_tokens + cached, known.output_tokens
+    if usage is None:
+        return 0, 0
+    read = usage.input_tokens_cache_read or 0
+    written = usage.input_tokens_cache_write or 0
+    return usage.input_tokens + read + written, usage.output_tokens
 
 
 def _open(log: str | Path) -> EvalLog:
@@ -293,9 +280,7 @@ def _whole(log: EvalLog) -> list[EvalSample]:
             f"This run has the status {log.status!r}: {why}.",
             "Run it again, or continue it with `inspect eval-retry`.",
         )
-    samples = list(
-        log.samples or []
-    )  # Inspect may read them from the file at each access
+    samples = list(log.samples or [])  # may be read from the file at each access
     if not samples:
         raise InputError(
             "There are no samples in this log.",
@@ -312,13 +297,11 @@ def _whole(log: EvalLog) -> list[EvalSample]:
                 "Every question was asked in several epochs.",
                 "Use one epoch, with more seeds= instead.",
             )
-        failed = (
-            sample.error.message
-            if sample.error
-            else f"{sample.limit.type} limit"
-            if sample.limit
-            else ""
-        )
+        failed = ""
+        if sample.error:
+            failed = sample.error.message
+        elif sample.limit:
+            failed = f"{sample.limit.type} limit"
         if failed:
             raise InputError(
                 f"Sample {sample.id!r} was not answered: {failed}.",
@@ -329,11 +312,8 @@ def _whole(log: EvalLog) -> list[EvalSample]:
 
 def _question(task: Task, sample: EvalSample) -> Question:
     """The question of a sample; an error if the task would ask it differently now."""
-    question = task.about(
-        sample.metadata["items"],
-        seed=sample.metadata["seed"],
-        mode=sample.metadata["mode"],
-    )
+    about = sample.metadata
+    question = task.about(about["items"], seed=about["seed"], mode=about["mode"])
     if (question.prompt, question.truth) != (sample.input, sample.target):
         raise InputError(
             f"The prompts in this log differ from those of the task {task.name!r}.",
@@ -344,32 +324,34 @@ def _question(task: Task, sample: EvalSample) -> Question:
 
 def _facts(log: EvalLog, outputs: dict[Question, ModelOutput]) -> dict[str, Any]:
     """The facts for the provenance, without anything about the machine that ran the task."""
-    spec, said, settings = log.eval, outputs.values(), {}
+    spec = log.eval
+    said = outputs.values()
+    settings: dict[str, Any] = {}
     for config in (spec.model_generate_config, log.plan.config):
         settings |= config.model_dump(exclude_none=True, exclude={"extra_headers"})
-    names = {"mode": "mode", "lengths": "length", "seeds": "seed"}
-    asked = {
-        name: list(dict.fromkeys(getattr(q, over) for q in outputs))
-        for name, over in names.items()
+    reasons = [output.stop_reason for output in said if output.choices]
+    call = {
+        "function": "hosted",
+        "mode": list(dict.fromkeys(question.mode for question in outputs)),
+        "lengths": list(dict.fromkeys(question.length for question in outputs)),
+        "seeds": list(dict.fromkeys(question.seed for question in outputs)),
     }
     return {
-        "model": "/".join(map(_pathless, spec.model.split("/", 1))),
+        "model": "/".join(_pathless(part) for part in spec.model.split("/", 1)),
         "answered_by": sorted({_pathless(output.model) for output in said}),
         "generate": settings,
         "solver": [step.solver for step in log.plan.steps],
-        "stop_reasons": Counter(
-            output.stop_reason for output in said if output.choices
-        ),
+        "stop_reasons": Counter(reasons),
         "log": PurePath(log.location).name,
         "created": spec.created,
         "versions": versions() | {"inspect-ai": spec.packages.get("inspect_ai")},
-        "call": {"function": "hosted"} | asked,
+        "call": call,
     }
 
 
 def _pathless(value: Any) -> Any:
     """The last part of a path on this machine; any other value unchanged."""
-    local = isinstance(value, str) and (
-        value.startswith((".", "~")) or Path(value).is_absolute()
-    )
-    return PurePath(value).name if local else value
+    if not isinstance(value, str):
+        return value
+    is_path = value.startswith((".", "~")) or Path(value).is_absolute()
+    return PurePath(value).name if is_path else value

@@ -1,4 +1,4 @@
-"""Read whole numbers from text, and from sentences that state one number and nothing else.
+"""Whole numbers in text, and sentences that state one number and nothing else.
 
 A number is read from a sentence only if every other word of the sentence is known not to change it. The vocabulary is
 closed: a hedge, a negation, a unit of something else, or any unknown word means that no number is read.
@@ -11,34 +11,17 @@ from typing import Literal
 
 Unclear = Literal["none", "several", "words", "fraction", "grouping", "long", "form"]
 LONGEST = 15  # digits of a number; float64 cannot represent every whole number with more digits
+MOST = 400  # characters of a sentence that states one number and nothing else
+ANSWER = re.compile(r"\b(?:answer|result|solution|total)\b", re.IGNORECASE)
 
-_UNITS = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-]
-_TEENS = [
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
-_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-SPELT = {word: n for n, word in enumerate(_UNITS + _TEENS)} | {
-    word: 10 * n for n, word in enumerate(_TENS, start=2)
+_UNIT = "one|two|three|four|five|six|seven|eight|nine"
+_TEEN = (
+    "ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen"
+)
+_TEN = "twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety"
+_BELOW_TWENTY = f"zero|{_UNIT}|{_TEEN}".split("|")
+SPELT = {word: number for number, word in enumerate(_BELOW_TWENTY)} | {
+    word: 10 * tens for tens, word in enumerate(_TEN.split("|"), start=2)
 }
 
 _GAP = r"[ \u00a0\u2009\u202f]"  # white space allowed between groups of three digits
@@ -53,7 +36,6 @@ def _digits(group: str) -> str:
     )
 
 
-_UNIT, _TEEN, _TEN = "|".join(_UNITS[1:]), "|".join(_TEENS), "|".join(_TENS)
 _HYPHEN = f"(?:[-\u2010\u2011]|{_GAP}+)"
 _MORE = f"{_GAP}+(?:and{_GAP}+)?"  # never a line break: "twenty" and "one" on two lines are two numbers
 _HUNDRED = rf"(?:(?:{_TEN})(?:{_HYPHEN}(?:{_UNIT}))?|{_TEEN}|{_UNIT})"
@@ -65,8 +47,25 @@ _SCALES = re.compile(
     r"\b(?:dozens?|hundreds?|thousands?|millions?|billions?|half|couple|score)\b",
     re.IGNORECASE,
 )
-_RUNS = re.compile(r"\d(?:[\d.,'’_\u00a0\u2009\u202f]*\d)?")
+_RUN = r"\d(?:[\d.,'’_\u00a0\u2009\u202f]*\d)?"
+_RUNS = re.compile(_RUN)
+_SIGNED_RUNS = re.compile(rf"(?<![\w)]){_SIGN}\d(?:[\d.,'’_]*\d)?|{_RUN}")
 
+# Sums ("2 * 5 + 2 = 10 + 2 = 12"), and numbers that are no answer: dates, places, lists of three or more.
+_OPERAND = r"\(*\d+\)*"
+_SUM = rf"{_OPERAND}(?:[ \t]*[-+*×·][ \t]*{_OPERAND})"
+_SUMS = rf"[ \t]*{_SUM}+(?:[ \t]*=[ \t]*{_SUM}+)*[ \t]*"
+_EQUATION = re.compile(rf"{_SUMS}=\s*(?P<result>-?\d+)(?!\d|[.,]\d)")
+_ASIDE = re.compile(
+    r"\b\d{4}-\d\d?-\d\d?\b|\b\d\d?[/.]\d\d?[/.]\d{2,4}\b|\bin (?:19|20)\d\d\b"
+    r"|\b(?:step|part|group|line|section|position|place|digit) #?\d+(?=\W)",
+    re.IGNORECASE,
+)
+_LIST = re.compile(
+    r"(?:[^\d:]*:)?\W*\d+(?:[\s,;()\[\]]+(?:and\s+)?\d+){2,}\W*", re.IGNORECASE
+)
+
+# The closed vocabulary of sentences that state a number.
 _SEQUENCE = r"(?:sequence|sentence|string|text|list|series)"
 _WHERE = rf"(?:\s+(?:in|of|for)\s+(?:the|this|your)\s+(?:(?:given|following|above|whole|entire)\s+)*{_SEQUENCE})"
 _JUST = r"(?:\s+(?:exactly|only|just|precisely|a\s+total\s+of))?"
@@ -77,59 +76,46 @@ _TITLE = (
 )
 _TO = r"(?:\s+(?:to|of|for)\s+(?:your|the|this)\s+(?:maths?\s+)?(?:question|problem|sum))?"
 _TOTAL = r"(?:\s+(?:in\s+total|altogether|in\s+all))?"
-_OPERAND = r"\(*\d+\)*"
-_SUM = rf"{_OPERAND}(?:[ \t]*[-+*×·][ \t]*{_OPERAND})"
-_SUMS = re.compile(rf"[ \t]*{_SUM}+(?:[ \t]*=[ \t]*{_SUM}+)*[ \t]*")
-ANSWER = re.compile(r"\b(?:answer|result|solution|total)\b", re.IGNORECASE)
-MOST = 400  # characters of a sentence that states one number and nothing else
+_THERE = r"there\s+(?:is|are|was|were)"
+_TOLD = (
+    rf"(?:{_THERE}|(?:i|we)\s+(?:have\s+)?(?:count|counted|found|find|see|get|got)"
+    rf"|(?:it|that)(?:\s+is|['’]s|\s+equals|\s+makes)){_JUST}\s*:?\s+"
+)
+_HOLDS = rf"(?:(?:the|this|your)\s+(?:given\s+)?{_SEQUENCE}|it)\s+(?:has|contains)"
 
 
 @cache
-def _sentences(
+def _statements(
     nouns: tuple[str, ...], units: tuple[str, ...]
 ) -> tuple[re.Pattern[str], ...]:
     """Patterns of sentences that state one number. `units` are words for the counted items, `nouns` for an answer."""
-    counted, single = (
-        _quoted(units),
-        _quoted([re.sub(r"'?s(?=\s|$)", "", unit, count=1) for unit in units]),
-    )
+    counted = _quoted(units)
+    single = _quoted([re.sub(r"'?s(?=\s|$)", "", unit, count=1) for unit in units])
     again = f"(?:\\s*[(\\[]\\s*(?P<again>{_digits('gap2')}|{_WORDS})\\s*[)\\]]?)?"
     number = f"(?P<number>{_digits('gap')}|{_WORDS}){again}"
-    of = rf"(?:\s+of\s+(?:all\s+)?(?:the\s+)?{counted})?" if units else ""
-    announced = rf"{_TITLE}(?:{'|'.join(nouns)}){of}{_TO}{_WHERE}?{_IS}"
-    there = r"there\s+(?:is|are|was|were)"
-    told = (
-        rf"(?:{there}|(?:i|we)\s+(?:have\s+)?(?:count|counted|found|find|see|get|got)"
-        rf"|(?:it|that)(?:\s+is|['’]s|\s+equals|\s+makes)){_JUST}\s*:?\s+"
-    )
-    said = rf"(?:{announced}|{told}|[:=]\s*|[a-z]\s*=\s*)*"
-    bodies = [f"{said}{number}" + (rf"(?:\s+{counted})?" if units else "")]
+    of_units = rf"(?:\s+of\s+(?:all\s+)?(?:the\s+)?{counted})?" if units else ""
+    announced = rf"{_TITLE}(?:{'|'.join(nouns)}){of_units}{_TO}{_WHERE}?{_IS}"
+    lead = rf"(?:{announced}|{_TOLD}|[:=]\s*|[a-z]\s*=\s*)*"
+    bodies = [f"{lead}{number}"]
     if units:
-        single_item = (
-            f"(?P<number>1|one){again}"  # of which the item is in the singular
-        )
-        bodies.append(
-            rf"{said}{single_item}(?!\s+['\"‘“]?(?P=number)\b)\s+{single}"
-        )  # "1 1" may be the sequence again
-        holds = (
-            rf"(?:(?:the|this|your)\s+(?:given\s+)?{_SEQUENCE}|it)\s+(?:has|contains)"
-        )
+        # An item in the singular, of which there is one; but "1 1" may be the sequence again.
+        one = f"(?P<number>1|one){again}"
         occurs = rf"(?:the\s+(?:word|digit|number)\s+)?{counted}\s+(?:appears?|occurs?)"
-        for amount in (rf"{number}\s+{counted}", rf"{single_item}\s+{single}"):
-            bodies.append(rf"(?:{holds}|{occurs}|{there}){_JUST}\s+{amount}")
-    return tuple(
-        re.compile(f"{_SURE}*{body}{_TOTAL}{_WHERE}?{_TOTAL}", re.IGNORECASE)
-        for body in bodies
-    )
+        subject = rf"(?:{_HOLDS}|{occurs}|{_THERE}){_JUST}"
+        bodies = [
+            rf"{lead}{number}(?:\s+{counted})?",
+            rf"{lead}{one}(?!\s+['\"‘“]?(?P=number)\b)\s+{single}",
+            rf"{subject}\s+{number}\s+{counted}",
+            rf"{subject}\s+{one}\s+{single}",
+        ]
+    sentences = [f"{_SURE}*{body}{_TOTAL}{_WHERE}?{_TOTAL}" for body in bodies]
+    return tuple(re.compile(sentence, re.IGNORECASE) for sentence in sentences)
 
 
 def _quoted(units: Sequence[str]) -> str:
     """The pattern of one of some units, which may be in quotes."""
-    return (
-        "['\"‘“]?(?:"
-        + "|".join(re.escape(unit).replace("\\ ", r"\s+") for unit in units)
-        + ")['\"’”]?"
-    )
+    spaced = [re.escape(unit).replace("\\ ", r"\s+") for unit in units]
+    return f"['\"‘“]?(?:{'|'.join(spaced)})['\"’”]?"
 
 
 def value(text: str) -> int:
@@ -137,21 +123,17 @@ def value(text: str) -> int:
     if any(c.isdecimal() for c in text):
         sign = -1 if re.match(_SIGN, text) and not text.startswith("+") else 1
         return sign * int(re.sub(r"[^0-9]", "", text.partition(".")[0]))
-    whole = part = 0
+    thousands = 0
+    below = 0
     for word in re.findall(r"[a-z]+", text.lower()):
         if word == "hundred":
-            part = max(part, 1) * 100
+            below = max(below, 1) * 100
         elif word == "thousand":
-            whole, part = max(part, 1) * 1000, 0
+            thousands = max(below, 1) * 1000
+            below = 0
         else:
-            part += SPELT.get(word, 0)  # "and" and "a" add nothing
-    return whole + part
-
-
-def begins_with_number(text: str) -> bool:
-    """Whether a text begins with a number, in digits or words. The word "one" counts as a pronoun."""
-    match = _IN_DIGITS.match(text) or _IN_WORDS.match(text)
-    return match is not None and match[0].lower() != "one"
+            below += SPELT.get(word, 0)  # "and" and "a" add nothing
+    return thousands + below
 
 
 def find_stated(
@@ -165,56 +147,86 @@ def find_stated(
     (None, None, None)
     """
     text = _right_side(text)
-    patterns = _sentences(nouns, units) if len(text) <= MOST else (_IN_DIGITS,)
-    match = next(filter(None, (pattern.fullmatch(text) for pattern in patterns)), None)
-    if match is None:
-        return None
-    said, again = (
-        match.groupdict().get("number", match[0]),
-        match.groupdict().get("again"),
-    )
-    # The same number in digits and in words counts once; anything else is two numbers.
-    if again is not None and (
-        said[-1].isdecimal() == again[-1].isdecimal() or value(said) != value(again)
-    ):
-        return None
-    return said
+    if len(text) > MOST:
+        return text if _IN_DIGITS.fullmatch(text) else None
+    for statement in _statements(nouns, units):
+        match = statement.fullmatch(text)
+        if match:
+            same = _is_said_again(match["number"], match["again"])
+            return match["number"] if same else None
+    return None
 
 
-def unread(text: str) -> Unclear:
-    """The reason why no number is read from a text that does not state exactly one."""
-    runs, spelt = (
-        _RUNS.findall(text),
-        [word.lower() for word in _IN_WORDS.findall(text)],
-    )
-    if re.fullmatch(r"[+-]?\d+\s*/\s*\d+", text):
-        return "fraction"
-    alone = not re.search(r"[a-z]", re.sub(_IN_WORDS, "", text), re.IGNORECASE)
-    several = len(runs) + sum(
-        alone or word != "one" for word in spelt
-    )  # in a sentence, "one" is usually a pronoun
-    if several > 1:
-        return "several"
-    scripts = any(
-        c.isdecimal() and not c.isascii() for c in text
-    )  # a single script was already replaced by 0–9
-    if runs and not scripts and not _IN_DIGITS.fullmatch(runs[0]):
-        decimal = re.fullmatch(r"\d+\.\d+", runs[0]) and not re.fullmatch(
-            r"[1-9]\d{0,2}\.\d{3}", runs[0]
-        )
-        return "fraction" if decimal else "grouping"
-    if runs and len(re.sub(r"\D", "", runs[0])) > LONGEST:
-        return "long"
-    if _SCALES.search(re.sub(_IN_WORDS, "", text)):
-        return "words"
-    return "form" if runs or spelt else "none"
+def _is_said_again(number: str, again: str | None) -> bool:
+    """Whether a number in digits is followed by the same one in words, or the other way round, or by nothing."""
+    if again is None:
+        return True
+    in_other_form = number[-1].isdecimal() != again[-1].isdecimal()
+    return in_other_form and value(number) == value(again)
 
 
 def _right_side(text: str) -> str:
     """The text after the last "=" if everything before it is arithmetic; otherwise the whole text."""
     before, equals, after = text.rpartition("=")
-    return (
-        after.strip()
-        if equals and "\n" not in text and _SUMS.fullmatch(before)
-        else text
-    )
+    if equals and "\n" not in text and re.fullmatch(_SUMS, before):
+        return after.strip()
+    return text
+
+
+def result_of_sum(sentence: str) -> int | None:
+    """The result of a sentence that has one sum, and no number besides; otherwise None.
+
+    >>> result_of_sum("So 2 * 5 + 2 = 10 + 2 = 12."), result_of_sum("x = 12")
+    (12, None)
+    """
+    sentence = _ASIDE.sub("", sentence)
+    equation = _EQUATION.search(sentence)
+    if equation is None:
+        return None
+    besides = sentence[: equation.start()] + sentence[equation.end() :]
+    return None if _RUNS.search(besides) else int(equation["result"])
+
+
+def has_another_number(sentence: str, than: int) -> bool:
+    """Whether a sentence has another whole number; dates, places and lists of three or more are none.
+
+    The word "one" alone is a pronoun.
+
+    >>> has_another_number("Recounting gives 6.", 5), has_another_number("Digits of 2024-01-02: 1, 0, 1.", 5)
+    (True, False)
+    """
+    sentence = _ASIDE.sub("", sentence)
+    if _LIST.fullmatch(sentence):
+        return False
+    in_words = [word for word in _IN_WORDS.findall(sentence) if word.lower() != "one"]
+    for number in [*_SIGNED_RUNS.findall(sentence), *in_words]:
+        whole = _IN_DIGITS.fullmatch(number) or _IN_WORDS.fullmatch(number)
+        if not whole or value(number) != than:
+            return True
+    return False
+
+
+def unread(text: str) -> Unclear:
+    """The reason why no number is read from a text that does not state exactly one."""
+    if re.fullmatch(r"[+-]?\d+\s*/\s*\d+", text):
+        return "fraction"
+    in_digits = _RUNS.findall(text)
+    in_words = [word.lower() for word in _IN_WORDS.findall(text)]
+    other_text = _IN_WORDS.sub("", text)
+    if re.search(r"[a-z]", other_text, re.IGNORECASE):
+        counted = [word for word in in_words if word != "one"]  # usually a pronoun
+    else:
+        counted = in_words
+    if len(in_digits) + len(counted) > 1:
+        return "several"
+    # Digits of a single script were already replaced by 0–9.
+    scripts = any(c.isdecimal() and not c.isascii() for c in text)
+    if in_digits and not scripts and not _IN_DIGITS.fullmatch(in_digits[0]):
+        thousands = re.fullmatch(r"[1-9]\d{0,2}\.\d{3}", in_digits[0])
+        decimal = re.fullmatch(r"\d+\.\d+", in_digits[0])
+        return "fraction" if decimal and not thousands else "grouping"
+    if in_digits and len(re.sub(r"\D", "", in_digits[0])) > LONGEST:
+        return "long"
+    if _SCALES.search(other_text):
+        return "words"
+    return "form" if in_digits or in_words else "none"

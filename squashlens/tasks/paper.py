@@ -9,6 +9,7 @@ Below them are the tasks that the bundled model was trained on: a short question
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from random import Random
 
@@ -48,45 +49,58 @@ HINT = "*Hint* It's not necessarily a 1, check carefully"
 SHARE = 0.7  # probability of 'car' in a sentence, as of a one in a random sequence
 ONE = counted("ones", "1s", "1's", "'1's")  # "7 ones" is 7
 Draw = Callable[[int, Random], Sequence[str]]
-CAR, OTHERS = "car", ("tree", "house", "dog", "river", "road", "stone")
+CAR = "car"
+OTHERS = ("tree", "house", "dog", "river", "road", "stone")
 
 
-def _worked(
-    kind: str, question: str, first: tuple[str, str, int], second: tuple[str, str, int]
-) -> str:
-    """Two worked examples of a chain of thought, each of groups, steps and a count; `question` asks for the second."""
+@dataclass(frozen=True)
+class Example:
+    """A worked example of a chain of thought: the items in groups of 5, the sum over groups, and the count."""
+
+    groups: str
+    steps: str
+    count: int
+
+    @property
+    def end(self) -> str:
+        """What follows the groups."""
+        then = f"The answer is then {self.steps} = {self.count}"
+        return f"{then}\n\n{COUNT_ANSWER} {self.count}"
+
+
+def _worked(kind: str, question: str, first: Example, second: Example) -> str:
+    """Two worked examples; `question` asks for the second."""
     divided = f"We divide the {kind} into groups of 5."
-    ends = [
-        f"The answer is then {steps} = {count}\n\n{COUNT_ANSWER} {count}"
-        for _, steps, count in (first, second)
-    ]
-    return f"{divided} {first[0]}\n\n{ends[0]}\n\n{question}\n\n{divided}\n\n{second[0]}\n\n{ends[1]}"
+    return (
+        f"{divided} {first.groups}\n\n{first.end}\n\n{question}\n\n"
+        f"{divided}\n\n{second.groups}\n\n{second.end}"
+    )
 
 
 ASK_ONES = "Please count the number of ones in the following sequence:"
 SUM_EXAMPLES = _worked(
     "sum",
     "Please perform the following sum: 1 + 1 + 1 + 1 + 1 + 1",
-    ("(1 + 1 + 1 + 1 + 1) + (1 + 1 + 1 + 1 + 1) + 1 + 1", "2 * 5 + 2", 12),
-    ("(1 + 1 + 1 + 1 + 1) + 1", "1 * 5 + 1", 6),
+    Example("(1 + 1 + 1 + 1 + 1) + (1 + 1 + 1 + 1 + 1) + 1 + 1", "2 * 5 + 2", 12),
+    Example("(1 + 1 + 1 + 1 + 1) + 1", "1 * 5 + 1", 6),
 )
 ONES_EXAMPLES = _worked(
     "sequence",
     f"{ASK_ONES}111111",
-    ("(11111) (11111) 11", "2 * 5 + 2", 12),
-    ("(11111) 1", "1 * 5 + 1", 6),
+    Example("(11111) (11111) 11", "2 * 5 + 2", 12),
+    Example("(11111) 1", "1 * 5 + 1", 6),
 )
 BERNOULLI_EXAMPLES = _worked(
     "sequence",
     f"{ASK_ONES}110101",
-    ("(11011) (01111) 10", "4 + 4 + 1", 9),
-    ("(11010) 1", "3 + 1", 4),
+    Example("(11011) (01111) 10", "4 + 4 + 1", 9),
+    Example("(11010) 1", "3 + 1", 4),
 )
 WORD_EXAMPLES = _worked(
     "sentence",
     "Please count the number of times 'car' appears in the following sentence: 'car car river car dog car'",
-    ("(car tree car car dog) (car car road car car) stone car", "3 + 4 + 1", 8),
-    ("(car car river car dog) car", "3 + 1", 4),
+    Example("(car tree car car dog) (car car road car car) stone car", "3 + 4 + 1", 8),
+    Example("(car car river car dog) car", "3 + 1", 4),
 )
 
 
@@ -95,9 +109,10 @@ def _draw(pattern: str) -> Draw:
     return lambda n, rng: list(map(str, PATTERNS[pattern](n, rng)))
 
 
-ALL_ONES, LAST_ODD, FIRST_ODD, BERNOULLI = map(
-    _draw, ("repeated", "odd_last", "odd_first", "bernoulli")
-)
+ALL_ONES = _draw("repeated")
+LAST_ODD = _draw("odd_last")
+FIRST_ODD = _draw("odd_first")
+BERNOULLI = _draw("bernoulli")
 
 
 def _sentence(n: int, rng: Random) -> list[str]:
@@ -110,11 +125,25 @@ def _even_odds(n: int, rng: Random) -> list[str]:
     return [str(rng.randint(0, 1)) for _ in range(n)]
 
 
-def _number(items: Sequence[str]) -> str:
+def _ends_in_ten(n: int, rng: Random) -> str:
+    """The last digits of …1010."""
+    return ("10" * n)[-n:]
+
+
+def _begins_with_zero(n: int, rng: Random) -> str:
+    """The first digits of 0101…."""
+    return ("01" * n)[:n]
+
+
+def _begins_with_one(n: int, rng: Random) -> str:
+    """The first digits of 1010…."""
+    return ("10" * n)[:n]
+
+
+def _numbered(items: Sequence[str]) -> str:
     """The items with their numbers, as an explicit positional hint."""
-    return ", ".join(
-        f"digit {place}: {item}" for place, item in enumerate(items, start=1)
-    )
+    numbered = [f"digit {place}: {item}" for place, item in enumerate(items, start=1)]
+    return ", ".join(numbered)
 
 
 def _how_many(item: str) -> Callable[[Items], str]:
@@ -122,51 +151,64 @@ def _how_many(item: str) -> Callable[[Items], str]:
     return lambda items: str(items.count(item))
 
 
-def _ones(name: str, draw: Draw, **others: object) -> Task:
-    made = {
-        "read": ONE,
-        "examples": BERNOULLI_EXAMPLES,
-        "random": False,
-        "source": "appendix C.1",
-    } | others
-    return Task(name, ONES, draw, _how_many("1"), opening=COUNT_ANSWER, **made)  # pyright: ignore[reportArgumentType]
-
-
-def _both(
+def _ones(
     name: str,
-    draws: tuple[Draw, Draw],
-    source: str,
+    draw: Draw,
     *,
-    hint: str = "",
+    examples: str = BERNOULLI_EXAMPLES,
+    show: Callable[[Sequence[str]], str] = "".join,
     random: bool = False,
-) -> tuple[Task, Task]:
-    """The two tasks that ask for the last and for the first digit."""
-    asked, kept = (
+    source: str = "appendix C.1",
+) -> Task:
+    """A task that asks for the number of ones."""
+    return Task(
+        name,
+        ONES,
+        draw,
+        _how_many("1"),
+        show,
+        ONE,
+        opening=COUNT_ANSWER,
+        examples=examples,
+        random=random,
+        source=source,
+    )
+
+
+def _last_digit(
+    name: str, draw: Draw, source: str, hint: str = "", random: bool = False
+) -> Task:
+    """A task that asks for the last digit."""
+    return Task(
+        name,
         f"{LAST} {hint}".rstrip(),
-        {"opening": LAST_ANSWER, "random": random, "source": source},
+        draw,
+        itemgetter(-1),
+        read=digit,
+        opening=LAST_ANSWER,
+        random=random,
+        source=source,
     )
-    return (
-        Task(f"copy_last{name}", asked, draws[0], itemgetter(-1), read=digit, **kept),
-        Task(
-            f"copy_first{name}",
-            asked.replace("the last", "the first"),
-            draws[1],
-            itemgetter(0),
-            read=digit,
-            **kept,
-        ),
-    )
+
+
+def _first_digit(
+    name: str, draw: Draw, source: str, hint: str = "", random: bool = False
+) -> Task:
+    """A task that asks for the first digit, in the same words."""
+    last = _last_digit(name, draw, source, hint, random)
+    template = last.template.replace("the last", "the first")
+    return replace(last, template=template, answer=itemgetter(0))
 
 
 PAPER = (
-    *_both("", (LAST_ODD, FIRST_ODD), "figure 2 (a)"),
-    *_both("_hint", (LAST_ODD, FIRST_ODD), "figure 2 (b)", hint=HINT),
-    *_both(
-        "_alternating",
-        (lambda n, _: ("10" * n)[-n:], lambda n, _: ("01" * n)[:n]),
-        "figure 2 (c)",
-    ),
-    *_both("_random", (_even_odds, _even_odds), "", random=True),
+    _last_digit("copy_last", LAST_ODD, "figure 2 (a)"),
+    _first_digit("copy_first", FIRST_ODD, "figure 2 (a)"),
+    _last_digit("copy_last_hint", LAST_ODD, "figure 2 (b)", HINT),
+    _first_digit("copy_first_hint", FIRST_ODD, "figure 2 (b)", HINT),
+    _last_digit("copy_last_alternating", _ends_in_ten, "figure 2 (c)"),
+    _first_digit("copy_first_alternating", _begins_with_zero, "figure 2 (c)"),
+    _last_digit("copy_last_random", _even_odds, "", random=True),
+    _first_digit("copy_first_random", _even_odds, "", random=True),
     Task(
         "sum",
         SUM,
@@ -194,8 +236,8 @@ PAPER = (
         examples=WORD_EXAMPLES,
         source="section 3.2 (iv)",
     ),
-    _ones("count_alternating", lambda n, _: ("10" * n)[:n]),
-    _ones("count_numbered", BERNOULLI, show=_number, examples="", random=True),
+    _ones("count_alternating", _begins_with_one),
+    _ones("count_numbered", BERNOULLI, show=_numbered, examples="", random=True),
 )
 
 
@@ -216,9 +258,9 @@ def taught(name: str, pattern: str, *, commas: bool = False) -> Task:
     show = grouped if commas else "".join
 
     def right(items: Items) -> str:
-        return (
-            show(items) if name == "copy" else TASKS[name].answer(list(map(int, items)))
-        )
+        if name == "copy":
+            return show(items)
+        return TASKS[name].answer(list(map(int, items)))
 
     return Task(
         f"taught_{name}_{pattern}{'_commas' if commas else ''}",

@@ -1,18 +1,20 @@
 r"""Read the value from a model's answer, or give the reason why no value is read.
 
-Markup is removed first: turn markers, thoughts, Markdown, LaTeX and HTML. Then the place of the answer is found.
-`numerals` decides whether the text there states one number. Text after it may take the answer back. Every answer is
-read in two ways: *strict* accepts only the requested form, *lenient* every unambiguous answer (docs/answers.md). If
-both read a value, it is the same value. `Reading.as_asked` says whether the strict reading succeeded too.
+An answer has one of three forms. It follows the words that were asked for; or a sentence announces it ("The answer is
+7."); or it is the whole text. `turns` removes markers, thoughts and markup first, and `numerals` decides whether a
+sentence states one number. If a later sentence has another number, the answer is one of several.
+
+Every answer is read in two ways: *strict* accepts only the requested form, *lenient* every unambiguous answer
+(docs/answers.md). If both read a value, it is the same value. `Reading.as_asked` says whether the strict reading
+succeeded too.
 """
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial, wraps
-from itertools import takewhile
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from typing_extensions import TypeAliasType
 
@@ -20,11 +22,13 @@ from squashlens.tasks.numerals import (
     ANSWER,
     LONGEST,
     SPELT,
-    begins_with_number,
     find_stated,
+    has_another_number,
+    result_of_sum,
     unread,
     value,
 )
+from squashlens.tasks.turns import final_text, without_markup
 
 Why = TypeAliasType(
     "Why",
@@ -84,15 +88,38 @@ Reader = Callable[[str, str, bool], Reading]
 Convert = Callable[[str], Reading]
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)")
-_PLACEHOLDER = re.compile(
-    r"x{3,}|answer>", re.IGNORECASE
-)  # a repeated placeholder, which is no answer
 _INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 _AROUND = f" \t\r\u00a0{_INVISIBLE}'\"`*_()[]{{}}$‘’“”«»"  # quotes, brackets and emphasis around an answer
 _STOPS = ".!。"  # characters that may end a sentence
 _CLOSING = "'\"`’”»"  # a text that stops after one of these holds a complete answer
 _NOUNS = ("answer", "result", "solution")
 _COUNTS = (*_NOUNS, "count", "sum", "total", "number")
+# The opening words are repeated, with the placeholder of the question.
+_PLACEHOLDER = re.compile(r"[\W_]*(?:x{3,}|answer>)", re.IGNORECASE)
+# Models that are not tuned for dialogue continue with other text; a line that begins like this is a new question.
+_QUESTION = re.compile(
+    r"(?im)\n(?:[^\w\n]|[\d_])*(?:(?:user|human|student|teacher|q|question|problem|exercise|example|task|input)"
+    r"[ \t]*\d*[ \t]*(?:[:.)#-]|$)|please (?:count|answer|give|perform)"
+    r"|(?:consider|how many|what is|write|compute|find)\b)"
+)
+_LINE_ENDS = re.compile(r"\n\s*")
+_SENTENCE_ENDS = re.compile(r"\n\s*|(?<=[.!?])\s+")
+_LIST_MARKS = re.compile(r"(?m)^[ \t]*(?:\d\d?[.)]|[-*•])[ \t]+(?=\S)")
+# Words that begin a correction. The rest of the sentence may say the same number again.
+_CORRECTION = re.compile(
+    r"\W*(?:(?:oh|but|and|so|well|ok|okay)\W+)?(?:(?:wait(?! for)|hold on|no(?= wait|\W*$|[,.;:!—])|actually"
+    r"|oops|correction|sorry(?! for)|my (?:mistake|error)|on second thoughts?|scratch that"
+    r"|i (?:mean|meant|change)|let me (?:re)?(?:count|check))\b[\s,.:;*—]*)+",
+    re.IGNORECASE,
+)
+_NUMBERS = "|".join(word for word in SPELT if word != "one")
+_ERROR = re.compile(
+    r"(?:(?<!if )\b(?:i|this|that|it|answer)\b|^\d+)[^,;]*(?<!not )"
+    r"\b(?:wrong|incorrect|mistaken?|miscounted|missed|should be)\b"
+    r"|\b(?:is|was|am)(?: not|n['’]t) (?:right|correct)\b"
+    rf"|(?:\bnot|n['’]t) (?:[-−]?\d|(?:{_NUMBERS})\b)",
+    re.IGNORECASE,
+)
 
 
 def is_number(text: str) -> bool:
@@ -121,9 +148,8 @@ def number(
     >>> number("There may be 6 or 7.", "The answer is:", True)
     Reading(value='', why='several', as_asked=False)
     """
-    return _read(
-        text, opening, ended, _strict_number, partial(_lenient_number, units=units)
-    )
+    lenient = partial(_lenient_number, units=units)
+    return _read(text, opening, ended, _strict_number, lenient)
 
 
 @cache
@@ -150,217 +176,167 @@ def digit(text: str, opening: str, ended: bool) -> Reading:
     >>> digit("The answer to your question is: one", "The answer to your question is:", True)
     Reading(value='1', why='read', as_asked=True)
     """
-    return _read(
-        text,
-        opening,
-        ended,
-        lambda line: _one_digit(_strict_core(line), "form"),
-        _lenient_digit,
-    )
+    return _read(text, opening, ended, _strict_digit, _lenient_digit)
 
 
 def digits(text: str, opening: str, ended: bool) -> Reading:
     """Read a sequence of digits and commas, in the same places as `number`; spaces are ignored."""
-    return _read(
-        text,
-        opening,
-        ended,
-        lambda line: _as_digits(_strict_core("".join(line.split()))),
-        _lenient_digits,
-    )
+    return _read(text, opening, ended, _strict_digits, _lenient_digits)
 
 
 def words(text: str, opening: str, ended: bool) -> Reading:
     """Read any text in the same places as `number`; each run of white space becomes one space."""
-    text, ended = _turn(text, ended)
-    reading, places = (
-        _find(text, opening, ended, _as_words),
-        _after_opening(text, opening),
-    )
-    return (
-        _unless_retracted(reading, "", places[-1][2], lambda _: Reading("", "none"))
-        if places
-        else reading
-    )
+    text, ended = final_text(text, ended)
+    places = _after_opening(text, opening, _LINE_ENDS)
+    if places:
+        reading = _common_reading(places, ended, _as_words)
+        return _unless_revised(reading, _sentences(places[-1].later), _as_words)
+    return _as_words(text) if ended else Reading("", "cut")
+
+
+class Place(NamedTuple):
+    """A sentence that may hold the answer, whether its end was seen, and the text after it."""
+
+    sentence: str
+    closed: bool
+    later: str
 
 
 def _read(
     text: str, opening: str, ended: bool, strict: Convert, lenient: Convert
 ) -> Reading:
     """The lenient reading, and whether the strict reading gives the same value."""
-    text, ended = _turn(text, ended)
-    bare, asked = _without_markup(text), _without_markup(opening)
-    places = _after_opening(bare, asked)
+    text, ended = final_text(text, ended)
+    bare = without_markup(text)
+    places = _after_opening(bare, without_markup(opening))
     if places:
-        line, _, after = next(
-            (place for place in reversed(places) if place[0]), places[-1]
-        )
-        reading = _unless_retracted(
-            _find(bare, asked, ended, lenient), line, after, lenient
-        )
+        answered = [place for place in places if place.sentence] or places
+        reading = _common_reading(places, ended, lenient)
+        later = _sentences(answered[-1].later)
+        reading = _unless_revised(reading, later, lenient)
+    elif ended:
+        reading = _without_opening(bare, lenient)
     else:
-        reading = _find_announced(bare, ended, lenient)
+        reading = Reading("", "cut")
     return replace(
-        reading, as_asked=_find(text, opening, ended, strict).value == reading.value
+        reading, as_asked=_value_as_asked(text, opening, strict) == reading.value
     )
 
 
-def _find(text: str, opening: str, ended: bool, convert: Convert) -> Reading:
-    """The reading of the text after each occurrence of the opening words, or of the whole text if they do not occur."""
-    said = _after_opening(text, opening)
-    if not said:
-        return convert(text.strip()) if ended else Reading("", "cut")
-    readings = [convert(line) for line, _, _ in said]
-    last, closed, _ = said[-1]
-    # If the text was cut off, its last number, sum or word may be incomplete.
-    if not (ended or closed) and not (
-        readings[-1].why == "read" and last[-1:] in _CLOSING
-    ):
-        return Reading("", "cut")
-    return _one(readings)
+def _value_as_asked(text: str, opening: str, strict: Convert) -> str:
+    """The value that the strict reading finds after the opening words, or in the whole text without them."""
+    places = _after_opening(text, opening)
+    if places:
+        return _agreed([strict(place.sentence) for place in places]).value
+    return strict(text.strip()).value
 
 
-def _one(readings: list[Reading]) -> Reading:
-    """The common reading of all places that have one; "several" if they differ."""
-    different = set(readings) - {Reading("", "none")} or set(readings)
-    return different.pop() if len(different) == 1 else Reading("", "several")
+def _after_opening(
+    text: str, opening: str, ends: re.Pattern[str] = _SENTENCE_ENDS
+) -> list[Place]:
+    """The sentence after each occurrence of the opening words, up to a line that begins a new question.
 
-
-def _find_announced(text: str, ended: bool, convert: Convert) -> Reading:
-    """The reading of the whole text; failing that, of a last sentence that announces an answer.
-
-    No other sentence may state another number.
+    Occurrences that only repeat what the question asks for are left out.
     """
-    if not ended:
-        return Reading("", "cut")
-    whole, parts = convert(text.strip()), _sentences(text)
-    if (
-        whole.why == "read"
-        or not parts
-        or not ANSWER.search(parts[-1])
-        or convert(parts[-1]).why != "read"
-    ):
-        return whole
-    # A step of arithmetic is no other answer, unless it is the last. Other sentences with a number are.
-    steps = [each for each in parts if _is_step(each)]
-    readings = [convert(each) for each in parts if each not in steps[:-1]]
-    return _one([reading for reading in readings if reading.why == "read"])
-
-
-def _sentences(text: str) -> list[str]:
-    """The sentences of a text; a line break ends a sentence too."""
-    return [
-        part.strip() for part in re.split(r"\n|(?<=[.!?])\s+", text) if part.strip()
+    if not opening:
+        return []
+    spaced = r"\s+".join(re.escape(word) for word in opening.split())
+    occurrences = [
+        match
+        for match in re.finditer(spaced, text, re.IGNORECASE)
+        if not _PLACEHOLDER.match(text, match.end())
     ]
-
-
-def _is_step(sentence: str) -> bool:
-    """Whether a sentence is a step of arithmetic ("5 + 5 = 10")."""
-    return "=" in sentence and not ANSWER.search(sentence.partition("=")[0])
-
-
-def _after_opening(text: str, opening: str) -> list[tuple[str, bool, str]]:
-    """The line after each occurrence of the opening words, whether a line break ends it, and the text after it.
-
-    Occurrences that only repeat the question are left out, and so is all text from a line that begins a new question.
-    """
-    pattern = re.compile(
-        r"\s+".join(map(re.escape, opening.split())) or r"(?!)", re.IGNORECASE
-    )
-    places, end = [], len(text)
-    for match in pattern.finditer(text):
-        line, newline, after = (
-            text[match.end() : end].lstrip(" \t*_\r\n").partition("\n")
-        )
-        rest = "".join(
-            takewhile(
-                lambda each: not _QUESTION.match(each), after.splitlines(keepends=True)
-            )
-        )
-        again = pattern.search(
-            line
-        )  # the words occur twice on one line: the number between them counts too
-        line = _first_clause(line[: again.start()]) if again else line
-        only_asked = _PLACEHOLDER.match(line.lstrip(_AROUND + "<")) or (
-            again and not line
-        )
-        if match.start() < end and not only_asked:
-            places.append((line, bool(newline), rest))
-            end -= len(after) - len(rest)
+    places = []
+    ends_of_text = [match.start() for match in occurrences[1:]] + [len(text)]
+    for match, until in zip(occurrences, ends_of_text, strict=False):
+        said = text[match.end() : until].lstrip(" \t*_\r\n")
+        question = _QUESTION.search(said)
+        if question:
+            said = said[: question.start() + 1]
+        sentence, *later = ends.split(said, maxsplit=1)
+        places.append(Place(sentence, bool(later), "".join(later)))
+        if question:
+            break
     return places
 
 
-def _first_clause(text: str) -> str:
-    """The first clause of a text if it begins with a number, or all steps of a sum; otherwise an empty text."""
-    begins = text.lstrip(_AROUND)
-    if not begins_with_number(begins):
-        return ""
-    clause = re.split(
-        r"[.!?;,:](?=\s)|['\"’”»*`_](?=\s)|\s(?=(?:and|or|but)\W*$)", begins
-    )[0]
-    return (
-        begins if _is_step(clause) and _is_step(begins.removeprefix(clause)) else clause
-    )
+def _common_reading(places: Sequence[Place], ended: bool, convert: Convert) -> Reading:
+    """The reading that all places share; none if the text may have been cut off in the last one."""
+    readings = [convert(place.sentence) for place in places]
+    last = places[-1]
+    quoted = readings[-1].why == "read" and last.sentence[-1:] in _CLOSING
+    if not (ended or last.closed or quoted):
+        return Reading("", "cut")
+    return _agreed(readings)
 
 
-# Models that are not tuned for dialogue continue with other text; a line that begins like this is a new question.
-_QUESTION = re.compile(
-    r"[\W\d_]*(?:(?:user|human|student|teacher|q|question|problem|exercise|example|task|input)\s*\d*\s*(?:[:.)#-]|$)"
-    r"|please (?:count|answer|give|perform)|(?:consider|how many|what is|write|compute|find)\b)",
-    re.IGNORECASE,
-)
-# Words that begin a correction. What is left of the sentence may state another number.
-_CORRECTION = re.compile(
-    r"\W*(?:(?:oh|but|and|so|well|ok|okay)\W+)?(?:(?:wait(?! for)|hold on|no(?= wait|\W*$|[,.;:!—])|actually|oops"
-    r"|correction|sorry(?! for)|my (?:mistake|error)|on second thoughts?|scratch that|i (?:mean|meant|change)"
-    r"|let me (?:re)?(?:count|check))\b[\s,.:;*—]*)+",
-    re.IGNORECASE,
-)
-_DOUBT = re.compile(
-    r"\W*(?:or|maybe|perhaps|new answer)\b[\s:,]*", re.IGNORECASE
-)  # with a number: another answer
-_ERROR = re.compile(
-    r"(?i)(?:(?<!if )\b(?:i|this|that|it|answer)\b|^\d+)[^,;]*(?<!not )"
-    r"\b(?:wrong|incorrect|mistaken?|miscounted|missed|should be)\b|\b(?:is|was|am)(?: not|n['’]t) (?:right|correct)\b"
-)
+def _agreed(readings: Sequence[Reading]) -> Reading:
+    """The common reading of all places that have one; "several" if they differ."""
+    different = set(readings) - {Reading("", "none")}
+    if len(different) > 1:
+        return Reading("", "several")
+    return different.pop() if different else Reading("", "none")
 
 
-def _unless_retracted(
-    reading: Reading, line: str, after: str, convert: Convert
+def _without_opening(text: str, convert: Convert) -> Reading:
+    """The reading of the whole text; failing that, of the last sentence that announces an answer.
+
+    No earlier sentence may state another number, nor may the last sum before it have another result.
+    """
+    whole = convert(text.strip())
+    sentences = _sentences(text)
+    readings = [convert(sentence) for sentence in sentences]
+    announcing = [
+        place
+        for place, sentence in enumerate(sentences)
+        if ANSWER.search(sentence) and readings[place].why == "read"
+    ]
+    if whole.why == "read" or not announcing:
+        return whole
+    last = announcing[-1]
+    sums = [place for place in range(last) if _is_sum(sentences[place])]
+    stated = [
+        readings[place]
+        for place in range(last + 1)
+        if readings[place].why == "read" and place not in sums[:-1]
+    ]
+    return _unless_revised(_agreed(stated), sentences[last + 1 :], convert)
+
+
+def _sentences(text: str) -> list[str]:
+    """The sentences of a text, without the numbers of a list; a line break ends a sentence too."""
+    parts = _SENTENCE_ENDS.split(_LIST_MARKS.sub("", text))
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _is_sum(sentence: str) -> bool:
+    return result_of_sum(sentence) is not None
+
+
+def _unless_revised(
+    reading: Reading, later: Sequence[str], convert: Convert
 ) -> Reading:
-    """The reading of a line, unless the text after it gives another number, corrects it, or calls it wrong.
+    """The reading of an answer, unless a later sentence has another number, corrects the answer, or calls it wrong.
 
-    If the same number is said again after that, the answer counts. A step of arithmetic is no other answer, unless the
-    line is a step itself: then the sum goes on.
+    If the same is said again after a correction, the answer counts. Of sums only the last result is another number.
     """
     if reading.why != "read":
         return reading
-    retracted, lines = False, [line for line in after.splitlines() if line.strip()]
-    for sentence in _sentences("\n".join(lines)):
-        rest = (
-            _CORRECTION.sub("", sentence, count=1)
-            if _CORRECTION.match(sentence)
-            else sentence
-        )
-        if (
-            _is_step(sentence)
-            and _is_step(line)
-            and convert(sentence.rpartition("=")[2]).value != reading.value
+    sums = [sentence for sentence in later if _is_sum(sentence)]
+    retracted = False
+    for sentence in later:
+        correction = _CORRECTION.match(sentence)
+        corrected = sentence[correction.end() :] if correction else sentence
+        if convert(corrected).value == reading.value:
+            retracted = False
+        elif sentence in sums:
+            if sentence == sums[-1] and str(result_of_sum(sentence)) != reading.value:
+                return Reading("", "several")
+        elif is_number(reading.value) and has_another_number(
+            sentence, int(reading.value)
         ):
             return Reading("", "several")
-        said = (
-            "" if _is_step(sentence) else convert(_DOUBT.sub("", rest, count=1)).value
-        )
-        denied = re.search(
-            rf"(?:\bnot|n['’]t) {re.escape(reading.value)}(?!\w|[.,]\d)", sentence
-        )
-        if said == reading.value:
-            retracted = False
-        elif said and (
-            sentence == lines[0].strip() or re.search(r"[^\W\d_]", sentence)
-        ):  # no list and no date
-            return Reading("", "several")
-        elif rest != sentence or denied or _ERROR.search(sentence):
+        elif correction or _ERROR.search(sentence):
             retracted = True
     return Reading("", "retracted") if retracted else reading
 
@@ -368,19 +344,20 @@ def _unless_retracted(
 def _core(line: str, around: str = _AROUND + "\n", stops: str = _STOPS + ";,") -> str:
     """A line without the characters that may surround an answer, with its digits as 0–9."""
     core = line.lstrip(around).rstrip(around + stops)
-    bracketed = re.fullmatch(
-        r"<([^<>]*)>", core
-    )  # a single angle bracket means "less than" or "greater than"
-    core = bracketed[1] if bracketed else core
-    decimals = {
-        ord(c) - unicodedata.decimal(c) for c in core if unicodedata.category(c) == "Nd"
+    # A single angle bracket means "less than" or "greater than".
+    bracketed = re.fullmatch(r"<([^<>]*)>", core)
+    return _with_ascii_digits(bracketed[1] if bracketed else core)
+
+
+def _with_ascii_digits(text: str) -> str:
+    """The text with its digits as 0–9, unless they are of several scripts."""
+    zeros = {
+        ord(digit) - unicodedata.decimal(digit) for digit in re.findall(r"\d", text)
     }
-    if len(decimals) != 1:  # no digits, or digits of several scripts
-        return core
-    return "".join(
-        str(unicodedata.decimal(c)) if unicodedata.category(c) == "Nd" else c
-        for c in core
-    )
+    if len(zeros) != 1:
+        return text
+    zero = zeros.pop()
+    return text.translate({zero + digit: str(digit) for digit in range(10)})
 
 
 def _strict_core(line: str) -> str:
@@ -405,6 +382,10 @@ def _lenient_number(line: str, units: tuple[str, ...] = ()) -> Reading:
     return Reading(str(value(said)), "read")
 
 
+def _strict_digit(line: str) -> Reading:
+    return _one_digit(_strict_core(line), "form")
+
+
 def _lenient_digit(line: str) -> Reading:
     core = _core(line)
     said = find_stated(core, _NOUNS)
@@ -412,10 +393,9 @@ def _lenient_digit(line: str) -> Reading:
 
 
 def _one_digit(said: str, otherwise: Why) -> Reading:
-    value = str(SPELT.get(said.lower(), said))
-    return (
-        Reading(value, "read") if value in set("0123456789") else Reading("", otherwise)
-    )
+    digit = str(SPELT.get(said.lower(), said))
+    is_digit = re.fullmatch("[0-9]", digit)
+    return Reading(digit, "read") if is_digit else Reading("", otherwise)
 
 
 def _as_words(line: str) -> Reading:
@@ -423,15 +403,13 @@ def _as_words(line: str) -> Reading:
     return Reading(said, "read") if said else Reading("", "none")
 
 
+def _strict_digits(line: str) -> Reading:
+    return _as_digits(_strict_core("".join(line.split())))
+
+
 def _lenient_digits(line: str) -> Reading:
-    core = _core(
-        re.sub(
-            r"^.{0,60}?\b(?:answer|result|sequence|number)\s*(?:is|:|=)[\s:=]*",
-            "",
-            _core(line),
-            count=1,
-        )
-    )
+    announced = r"^.{0,60}?\b(?:answer|result|sequence|number)\s*(?:is|:|=)[\s:=]*"
+    core = _core(re.sub(announced, "", _core(line), count=1))
     return _as_digits("".join(core.removeprefix("=").split()))
 
 
@@ -439,79 +417,3 @@ def _as_digits(core: str) -> Reading:
     if re.fullmatch(r"[0-9,]*[0-9]", core):
         return Reading(core, "read")
     return Reading("", "form" if re.search(r"\d", core) else "none")
-
-
-# Turn markers that a decoder may leave in the text. Text after the end of a turn is not part of the answer.
-_BEGIN = re.compile(
-    r"\s*(?:<bos>|<s>|<\|begin_of_text\|>|<\|startoftext\|>|<\|start\|>assistant|<\|channel\|>final<\|message\|>"
-    r"|<start_of_turn>model|<\|im_start\|>assistant|<\|assistant\|>"
-    r"|<\|start_header_id\|>assistant<\|end_header_id\|>|\[/INST\]|<｜Assistant｜>)"
-)
-_END = re.compile(
-    r"<end_of_turn>|<eos>|</s>|<turn\|>|<｜end▁of▁sentence｜>"
-    r"|<\|(?:im_end|eot_id|eot|eom_id|end|endoftext|end_of_text|end_of_turn|return|END_OF_TURN_TOKEN)\|>"
-)
-# Text that HTML strikes out, as in "<s>8</s> 7". The same two tags may be the markers around a whole turn.
-_STRUCK = re.compile(
-    r"<s>((?:(?!</s>).)*)</s>(?!\s*(?:</?s>|<pad>|<unk>|<\||\[INST\]|$))", re.S
-)
-# What is removed, and what replaces it. A tab is white space and never part of a number, so \boxed{1}2 is not 12.
-_MARKUP = (
-    (
-        re.compile(
-            r"(?:^|[ \t])[ \t]*(```+|~~~+)[A-Za-z]*[ \t]*\n(.*?)\n[ \t]*\1[ \t]*$",
-            re.M | re.S,
-        ),
-        "\t\\2\t",
-    ),
-    (
-        re.compile(r"^[ \t]*(?:-{3,}[ \t]*$|#{1,6}[ \t]+)", re.M),
-        "",
-    ),  # a horizontal line, or the sign of a heading
-    (re.compile(r"<br\s*/?>"), "\n"),
-    (re.compile(r"\\,"), "\u2009"),
-    (re.compile(r"\{,\}"), ","),
-    (
-        re.compile(
-            r"\\(?:text(?:bf|it|rm|tt|sf)?|math(?:bf|rm|it|tt|sf)|mbox|emph)[ \t]*\{([^{}]*)\}"
-        ),
-        "\t\\1\t",
-    ),
-    (
-        re.compile(r"\\(?:boxed|fbox)[ \t]*\{([^{}]*)\}"),
-        "\tanswer: \\1\t",
-    ),  # a box usually holds an answer
-    (re.compile(r"\\[()\[\]]|\\displaystyle\b|(?<!\\)\$\$"), "\t"),
-    (re.compile(r"(?<![\\\w])\$([^$\n]+)\$(?!\w)"), "\t\\1\t"),
-    (
-        re.compile(
-            r"<(b|strong|i|em|p|div|span|code|answer|final|result)(?:\s[^<>]*)?>(.*?)</\1\s*>",
-            re.I | re.S,
-        ),
-        "\t\\2\t",
-    ),
-    (re.compile(r"(\*{1,3}|`{1,3})(?=\S)([^*`\n]+?)(?<=\S)\1"), "\t\\2\t"),
-    (re.compile(r"(?<!\w)(_{1,3})(?=\S)([^_\n]+?)(?<=\S)\1(?!\w)"), "\t\\2\t"),
-)
-
-
-def _turn(text: str, ended: bool) -> tuple[str, bool]:
-    """The text of one turn, without byte-order mark, markers and thoughts; and whether the model ended it."""
-    text = _STRUCK.sub(r"~~\1~~", text.removeprefix("\ufeff"))
-    while begun := _BEGIN.match(text):
-        text = text[begun.end() :]
-    end = _END.search(text)
-    text, ended = (text[: end.start()], True) if end else (text, ended)
-    for name in (
-        "think",
-        "thinking",
-    ):  # the beginning of a thought may be in the prompt
-        text = text.rpartition(f"</{name}>")[2].partition(f"<{name}>")[0]
-    return text.removeprefix("\ufeff"), ended
-
-
-def _without_markup(text: str) -> str:
-    """The text without Markdown, LaTeX and HTML."""
-    for pattern, replacement in _MARKUP:
-        text = pattern.sub(replacement, text)
-    return text

@@ -14,7 +14,9 @@ task takes a few lines::
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, product
 from random import Random
+from typing import Any
 
 from squashlens._typing import (
     Mode,
@@ -30,6 +32,7 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.tasks.numerals import unread
 from squashlens.tasks.reading import WHY, Reader, Reading, is_number, number, words
+from squashlens.tasks.turns import after_thoughts
 
 PLACE = "{sequence}"
 # Appendix C.1, chain of thought: the instruction, and what stands before examples.
@@ -140,9 +143,8 @@ class Task:
         """
         positive(length, "length", "a number of items")
         items = tuple(self.draw(length, Random(f"{length} {seed}")))
-        if len(items) != length or not all(
-            isinstance(item, str) and item for item in items
-        ):
+        are_texts = all(isinstance(item, str) and item for item in items)
+        if len(items) != length or not are_texts:
             raise InputError(
                 f"draw= of {self.name!r} returned {items!r} for {length} items.",
                 "It must return exactly that many non-empty texts.",
@@ -151,9 +153,9 @@ class Task:
 
     def varies(self, length: int) -> bool:
         """Whether any of `DRAWS` random seeds asks another question of this length than the first."""
-        asked = (self.ask(length, seed=seed).items for seed in range(DRAWS))
-        first = next(asked)
-        return any(other != first for other in asked)
+        first = self.ask(length).items
+        others = range(1, DRAWS)
+        return any(self.ask(length, seed=seed).items != first for seed in others)
 
     def about(
         self, items: Sequence[str], *, seed: int = 0, mode: Mode = "answer_only"
@@ -168,20 +170,18 @@ class Task:
             )
         before, _, after = self._in_mode(mode).rpartition(PLACE)
         prompt = before + self.show(items) + after
-        return self._readable(
-            Question(self.name, mode, len(items), seed, tuple(items), prompt, truth)
+        question = Question(
+            self.name, mode, len(items), seed, tuple(items), prompt, truth
         )
+        return self._readable(question)
 
     def doubled(self, question: "Question") -> "Question":
         """The same question with its last item repeated, after the same examples: the v* of Theorem 4.2 in words."""
-        plain, items = (
-            self.about(question.items, mode=question.mode),
-            (*question.items, question.items[-1]),
-        )
+        items = (*question.items, question.items[-1])
+        plain = self.about(question.items, mode=question.mode)
         doubled = self.about(items, seed=question.seed, mode=question.mode)
-        return replace(
-            doubled, prompt=question.prompt.removesuffix(plain.prompt) + doubled.prompt
-        )
+        examples = question.prompt.removesuffix(plain.prompt)
+        return replace(doubled, prompt=examples + doubled.prompt)
 
     def short(self) -> list["Question"]:
         """Different questions about 1 to 8 items, in turn of their lengths.
@@ -193,23 +193,7 @@ class Task:
             InputError: if the task cannot be asked about so few items.
         """
         try:
-            asked = [
-                self.ask(n, seed=-seed)
-                for seed in range(1, SHORT + 1)
-                for n in range(1, SHORT + 1)
-            ]
-            if not self.random:
-                symbols = sorted(
-                    {item for question in asked for item in question.items}
-                )
-                drawn = [
-                    Random(f"short {q.length} {q.seed}").choices(symbols, k=q.length)
-                    for q in asked
-                ]
-                asked = [
-                    self.about(items, seed=q.seed)
-                    for q, items in zip(asked, drawn, strict=True)
-                ]
+            asked = self._short_questions()
         except Exception as error:  # of functions that users write
             raise InputError(
                 f"The task {self.name!r} cannot be asked about 1 to {SHORT} items: {error}",
@@ -219,6 +203,22 @@ class Task:
         for question in asked:
             different.setdefault(question.items, question)
         return list(different.values())
+
+    def _short_questions(self) -> list["Question"]:
+        """Questions about 1 to `SHORT` items, in turn of their lengths."""
+        asked = [
+            self.ask(length, seed=-turn)
+            for turn, length in product(range(1, SHORT + 1), repeat=2)
+        ]
+        if self.random:
+            return asked
+        symbols = sorted(set(chain.from_iterable(q.items for q in asked)))
+        drawn = []
+        for question in asked:
+            rng = Random(f"short {question.length} {question.seed}")
+            items = rng.choices(symbols, k=question.length)
+            drawn.append(self.about(items, seed=question.seed))
+        return drawn
 
     def after_examples(self, question: "Question", n: int) -> "Question":
         """The question after `n` short questions about other items with their right answers (few-shot).
@@ -233,10 +233,8 @@ class Task:
         """
         if not n:
             return question
-        same = (
-            question.items,
-            (*question.items, question.items[-1]),
-        )  # the examples of a pair v, v* have neither
+        # The examples of a pair v, v* have neither.
+        same = (question.items, (*question.items, question.items[-1]))
         others = [example for example in self.short() if example.items not in same]
         if n > len(others):
             raise InputError(
@@ -244,13 +242,10 @@ class Task:
                 "Ask for fewer examples.",
             )
         chosen = Random(f"examples {question.length} {question.seed}").sample(others, n)
-        solved = [
-            f"{' '.join(filter(None, (example.prompt, self.opening, example.truth)))}\n\n"
-            for example in chosen
-        ]
-        return self._readable(
-            replace(question, prompt="".join(solved) + question.prompt)
-        )
+        lead = f" {self.opening}" if self.opening else ""
+        solved = [f"{example.prompt}{lead} {example.truth}\n\n" for example in chosen]
+        prompt = "".join(solved) + question.prompt
+        return self._readable(replace(question, prompt=prompt))
 
     @validated
     def asked(
@@ -265,26 +260,30 @@ class Task:
             InputError: if lengths, seeds or mode are empty or repeat a value, or if the task asks something else when
                 it is asked a second time.
         """
-        lengths, seeds, modes = list(lengths), list(seeds), several(mode)
-        for name, values in (("lengths", lengths), ("seeds", seeds), ("mode", modes)):
+        chosen: dict[str, list[Any]] = {
+            "lengths": list(lengths),
+            "seeds": list(seeds),
+            "mode": several(mode),
+        }
+        for name, values in chosen.items():
             distinct(values, name)
-        chosen = [
-            (n, seed, each) for each in modes for n in sorted(lengths) for seed in seeds
-        ]
-        questions, again = (
-            [self.ask(n, seed=seed, mode=each) for n, seed, each in chosen]
-            for _ in range(2)
-        )
-        for first, second in zip(questions, again, strict=True):
-            if first != second:
-                function = (
-                    "answer= or show=" if first.items == second.items else "draw="
-                )
-                raise InputError(
-                    f"{function} of {self.name!r} gives something else if it is called again for the same arguments.",
-                    "Let draw= use only the generator that it is handed, as in rng.choices, and others only the items.",
-                )
+        questions = []
+        for each_mode, length, seed in product(
+            chosen["mode"], sorted(chosen["lengths"]), chosen["seeds"]
+        ):
+            question = self.ask(length, seed=seed, mode=each_mode)
+            self._require_same(question, self.ask(length, seed=seed, mode=each_mode))
+            questions.append(question)
         return questions
+
+    def _require_same(self, first: "Question", second: "Question") -> None:
+        """Raise if the same question was asked differently the second time."""
+        if first != second:
+            function = "answer= or show=" if first.items == second.items else "draw="
+            raise InputError(
+                f"{function} of {self.name!r} gives something else if it is called again for the same arguments.",
+                "Let draw= use only the generator that it is handed, as in rng.choices, and others only the items.",
+            )
 
     def understood(self, question: "Question", text: str, ended: bool) -> Reading:
         """Read an answer to `question`: the result of `read`, unless it cannot be an answer to this question.
@@ -310,18 +309,14 @@ class Task:
             )
         if not self.numeric or reading.why == "cut" or reading.value == question.truth:
             return reading
-        if reading.why == "read" and not is_number(reading.value):
-            return Reading("", unread(reading.value))
-        said = (
-            reading.value
-            if reading.why == "read"
-            else words(text, self.opening, ended).value
-        )
-        return (
-            Reading("", "echo")
-            if self._echoed(question, said, reading.why == "read")
-            else reading
-        )
+        if reading.why == "read":
+            if not is_number(reading.value):
+                return Reading("", unread(reading.value))
+            echoed = self._is_number_an_echo(question, reading.value)
+        else:
+            said = words(text, self.opening, ended).value
+            echoed = self._is_text_an_echo(question, said)
+        return Reading("", "echo") if echoed else reading
 
     def answer_in(
         self, question: "Question", text: str, ended: bool
@@ -330,30 +325,18 @@ class Task:
 
         It begins on a new line with the template's first words; with two or fewer before the sequence, after a blank
         line, as among solved examples, with the words after the sequence too, or as a line of their own. Without
-        examples a model may repeat its question first, so that only what follows the opening words is a new one.
+        examples a model may repeat its question first, so that only what follows the opening words is a new one. A
+        thought may repeat it as well.
         """
         head, _, after = self.template.partition(PLACE)
         alone = question.prompt.startswith(head + self.show(question.items) + after[:1])
-        begun, ends = (
-            r"\s+".join(map(re.escape, re.split(r"\s+", x.lstrip())[:FIRST]))
-            for x in (head, after)
-        )
-        whole = (
-            rf"|{begun}[^\n]*?\s*{ends}"
-            if head.strip() and re.search(r"\w", after)
-            else ""
-        )
-        whole += rf"|{re.escape(head.strip())}[ \t]*\n" * bool(
-            re.search(r"\S[ \t]*\n\s*$", head)
-        )
-        first = begun if len(head.split()) > FEW else rf"(?:\n\s*{begun}{whole})"
-        rest = text.partition(self.opening or "\0")[2] if alone else text
-        new = re.search(rf"\S(\s*\n\s*{first})", rest)
-        return (
-            (text[: len(text) - len(rest) + new.start(1)], True)
-            if new
-            else (text, ended)
-        )
+        rest = after_thoughts(text)
+        if alone:
+            rest = rest.partition(self.opening)[2] if self.opening else ""
+        new = re.search(rf"\S(\s*\n\s*(?:{_first_words_of(head, after)}))", rest)
+        if not new:
+            return text, ended
+        return text[: len(text) - len(rest) + new.start(1)], True
 
     def shown(self, joiner: str) -> "Task":
         """The same task with the text `joiner` between items, for tokenizers that merge items.
@@ -361,8 +344,8 @@ class Task:
         Raises:
             InputError: if the task does more than join its items, as `count_numbered` and `taught_…_commas` do.
         """
-        of_text = isinstance(getattr(self.show, "__self__", None), str)
-        if not (of_text and self.show.__name__ == "join"):
+        is_joined = isinstance(getattr(self.show, "__self__", None), str)
+        if not (is_joined and self.show.__name__ == "join"):
             raise InputError(
                 f"{self.name!r} does more than join its items: joined by {joiner!r} it would be another task.",
                 f"Leave the joiner out, or make that task: dataclasses.replace(task, name=…, show={joiner!r}.join).",
@@ -377,39 +360,56 @@ class Task:
         reading = self.understood(question, f"{self.opening} {truth}".lstrip(), True)
         if reading == Reading(truth, "read") and (is_number(truth) or not self.numeric):
             return question
-        what = (
-            f"reads it as {reading.value!r}"
-            if reading.why == "read"
-            else f"does not read it ({WHY[reading.why]})"
-        )
+        why = f"does not read it ({WHY[reading.why]})"
+        if reading.why == "read":
+            why = f"reads it as {reading.value!r}"
         raise InputError(
-            f"{self.name!r} has {truth!r} as the right answer, but its reader {what}, so no answer would be right.",
+            f"{self.name!r} has {truth!r} as the right answer, but its reader {why}, so no answer would be right.",
             "Let answer= return the text that the reader returns, or give the task another reader by read=. Answers "
             "that are not whole numbers need numeric=False. No line of an answer may begin as the question does.",
         )
 
-    def _echoed(self, question: "Question", said: str, number: bool) -> bool:
-        """Whether an answer is an echo by the rules of `understood`; what is not a number is compared by symbols."""
-        n, truth = len(question.items), question.truth
-        if n < 2 or not is_number(truth) or not symbols(said):
+    def _is_number_an_echo(self, question: "Question", said: str) -> bool:
+        """Whether a number is an echo by the rules of `understood`."""
+        if not self._may_be_echoed(question):
             return False
-        sequences = ("".join(question.items), self.show(question.items))
-        most = FAR * max(n, abs(int(truth)))
-        again = symbols(said).lstrip("0") in {
-            symbols(each).lstrip("0") for each in sequences
-        }
-        if not number:
-            return again or (
-                len(symbols(said)) > len(str(most)) and is_echo(said, sequences)
-            )
-        if again and truth.isdecimal() and int(truth) <= n < int(said):
+        n = len(question.items)
+        truth = int(question.truth)
+        in_order = self._is_sequence(question, said)
+        if in_order and 0 <= truth <= n < int(said):
             return True
-        return abs(int(said)) > most and is_echo(said, sequences)
+        most = FAR * max(n, abs(truth))
+        return abs(int(said)) > most and is_echo(said, self._sequences(question))
+
+    def _is_text_an_echo(self, question: "Question", said: str) -> bool:
+        """Whether a text that is no number is an echo, by the number of its letters and digits."""
+        if not self._may_be_echoed(question) or not symbols(said):
+            return False
+        most = FAR * max(len(question.items), abs(int(question.truth)))
+        is_long = len(symbols(said)) > len(str(most))
+        if is_long and is_echo(said, self._sequences(question)):
+            return True
+        return self._is_sequence(question, said)
+
+    def _may_be_echoed(self, question: "Question") -> bool:
+        """Whether the question has a sequence of items, and a number as the right answer."""
+        return len(question.items) >= 2 and is_number(question.truth)
+
+    def _sequences(self, question: "Question") -> tuple[str, str]:
+        """The items of a question one after another, and as the prompt shows them."""
+        return "".join(question.items), self.show(question.items)
+
+    def _is_sequence(self, question: "Question", said: str) -> bool:
+        """Whether a text has the symbols of the items in order, apart from leading zeros."""
+        sequences = [symbols(each).lstrip("0") for each in self._sequences(question)]
+        return symbols(said).lstrip("0") in sequences
 
     def _in_mode(self, mode: Mode) -> str:
         """The template with the request for steps after the question, or with examples before it."""
-        if mode != "cot_few_shot":
-            return f"{self.template}\n\n{STEPS}" if mode == "cot" else self.template
+        if mode == "answer_only":
+            return self.template
+        if mode == "cot":
+            return f"{self.template}\n\n{STEPS}"
         if not self.examples:
             raise InputError(
                 f"mode='cot_few_shot': the task {self.name!r} has no examples to show.",
@@ -443,7 +443,28 @@ def symbols(text: str) -> str:
 def is_echo(said: str, sequences: Iterable[str]) -> bool:
     """Whether an answer is made of the letters and digits of one of these sequences, but for one in `PER_SLIP`."""
     made = symbols(said)
-    foreign = (
-        sum(symbol not in symbols(each) for symbol in made) for each in sequences
-    )
-    return bool(made) and min(foreign) <= len(made) // PER_SLIP
+    for sequence in sequences:
+        known = set(symbols(sequence))
+        foreign = sum(symbol not in known for symbol in made)
+        if made and foreign <= len(made) // PER_SLIP:
+            return True
+    return False
+
+
+def _first_words_of(head: str, after: str) -> str:
+    """A pattern of the first words of a question, from its template before and after the sequence."""
+    begins = _spaced(head)
+    if len(head.split()) > FEW:
+        return begins
+    patterns = [rf"\n\s*{begins}"]
+    if head.strip() and re.search(r"\w", after):
+        patterns.append(rf"{begins}[^\n]*?\s*{_spaced(after)}")
+    if re.search(r"\S[ \t]*\n\s*$", head):
+        patterns.append(rf"{re.escape(head.strip())}[ \t]*\n")
+    return "|".join(patterns)
+
+
+def _spaced(text: str) -> str:
+    """A pattern of the first `FIRST` words of a text, with any white space between them."""
+    words_of_text = re.split(r"\s+", text.lstrip())[:FIRST]
+    return r"\s+".join(re.escape(word) for word in words_of_text)

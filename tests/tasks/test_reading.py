@@ -1,7 +1,8 @@
-"""Readers of answers: what is read in what models say, what is not and why, and that a cut never changes a number.
+"""Readers of answers: what a person reads in what models write, what is not read and why, and that a cut never changes
+a number.
 
-Answers as models write them have their right reading beside them, written by hand. The first tables ask how many ones
-there are and have the answer 7 (or another number) wherever a reader of English would have no doubt.
+The question is how many ones there are. The tables have replies of fifteen kinds under what a person reads in them, or
+under the reason why nothing is read. In replies, ⏎ is a new line and O the words that the answer should open with.
 """
 
 import re
@@ -19,10 +20,8 @@ MATHS = "The final answer to your maths question is:"
 COPIED = "The answer to your question is:"
 REASONED = (
     "We divide the sequence into groups of 5. (11111) (11111) 11\n\n"
-    "The answer is then 2 * 5 + 2 = 12\n\n"
-    "The final answer to your maths question is: 12"
+    f"The answer is then 2 * 5 + 2 = 12\n\n{MATHS} 12"
 )
-UNITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 READERS = {
     "number": reading.number,
     "digit": reading.digit,
@@ -30,336 +29,467 @@ READERS = {
     "words": reading.words,
 }
 
+# Digits alone, which is the requested form.
+AS_ASKED = {
+    "7": r"""
+7
+ 7⏎
+7.
+**7**
+_7_
+'7'
+"7"
+«7»
+(7)
+$$7$$
+[7]
+<7>
+$7$
+**7.**
++7
+７
+٧
+7<end_of_turn>⏎
+7<eos>
+7<｜end▁of▁sentence｜>
+<bos>7
+<start_of_turn>model⏎7<end_of_turn>
+<|im_start|>assistant⏎7<|im_end|>⏎<|im_start|>user⏎Now count 8
+<s> 7</s></s></s>
+<s>7</s><pad><pad>
+<|start_header_id|>assistant<|end_header_id|>⏎⏎7<|eot_id|>
+""",
+    "-7": "-7\n−7",
+    "0": "0",
+    "1234": "1,234",
+    "12345678": "12,345,678",
+    "12": "१२",
+}
+# Drafts of models that think: what follows the last end of a thought is the answer, also in the requested form.
+THOUGHTS = {
+    "7": r"""
+<think>6? no, 8.</think>⏎⏎7
+is it 8? </think>7
+<thinking>8 or 9?</thinking>7
+<|channel|>analysis<|message|>Is it 8? O 8<|end|><|start|>assistant<|channel|>final<|message|>7<|return|>
+<|channel|>commentary<|message|>9<|end|><|start|>assistant<|channel|>final <|constrain|>json<|message|>7
+analysisThere are 8? Recount: 7.assistantfinal7
+<|channel>thought⏎I count 8. O 8⏎<channel|>7<turn|>
+<|turn>model⏎<|channel>thought⏎<channel|>7<turn|>
+[THINK]8, I think. O 8[/THINK]7</s>
+<|START_THINKING|>O 8<|END_THINKING|><|START_RESPONSE|>7<|END_RESPONSE|><|END_OF_TURN_TOKEN|>
+<seed:bos>assistant⏎<seed:think>8?<seed:cot_budget_reflect>9 tokens</seed:cot_budget_reflect></seed:think>7<seed:eos>
+[|assistant|]<thought>⏎8? O 8⏎</thought>⏎⏎7[|endofturn|]
+<|im_assistant|>assistant<|im_middle|>◁think▷8. O 8◁/think▷7<|im_end|>
+<|start_of_role|>assistant<|end_of_role|><think>8</think><response>7</response><|end_of_text|>
+Here is my thought process:⏎There are 8. O 8⏎⏎Here is my response:⏎7
+Here's my thought process: 8. Here's my response: 7
+<|assistant_start|><|inner_prefix|>8? O 8<|inner_suffix|>7<|assistant_end|>
+<think>O 8</think>O 7
+""",
+    "none": r"""
+<end_of_turn>7
+<think>7
+<think>O 7
+<think>8</think><think>7
+<|channel|>analysis<|message|>O 7<|end|>
+<|channel|>analysis<|message|>O 7
+<|channel>thought⏎O 7
+[THINK]O 7
+<|START_THINKING|>O 7
+<seed:think>O 7
+<thought>O 7
+◁think▷O 7
+Here is my thought process:⏎There are 7. O 7
+<|inner_prefix|>O 7
+""",
+}
+MARKED_UP = {
+    "7": r"""
+\boxed{7}
+$\boxed{7}$
+\[\boxed{7}\]
+\(7\)
+\text{7}
+\boxed{\text{7}}
+\boxed{\mathbf{7}}
+\textbf{7}
+\boxed{7 \text{ ones}}
+The answer is \boxed{7}.
+There are \(7\) ones.
+\[⏎7⏎\]
+\[⏎\boxed{7}⏎\]
+\fbox{7}
+```⏎7⏎```
+```text⏎7⏎```
+Answer:⏎```⏎7⏎```
+<b>7</b>
+<answer>7</answer>
+<span class="a">7</span>
+<strong>7</strong> ones
+**7** ones
+**seven**
+#### 7
+## Answer⏎7
+---⏎7
+**Answer:** 7
+The answer is **7**.
+""",
+    "1234": "\\boxed{1{,}234}\n$1\\,234$",
+}
+SENTENCES = {
+    "7": r"""
+7 ones
+7 1's
+7 'ones'
+7 ones in total
+= 7
+: 7
+x = 7
+3 + 4 = 7
+5 + 2 = 6 + 1 = 7
+7.0
+7;
+7,
+**7**;
+Answer: 7
+Final answer: 7
+The answer is 7.
+The final answer is: 7
+Total: 7
+The total is 7.
+There are 7 ones.
+There are 7 ones in the sequence.
+There are exactly 7 ones in the given sequence.
+There are a total of 7 ones.
+I count 7 ones.
+It is 7.
+The sequence contains 7 ones.
+The number of ones in the sequence is 7.
+So, 7.
+Sure! There are 7 ones.
+Sure!⏎⏎7
+Therefore, the answer is 7.
+The answer to your question is 7.
+The final answer to your math question is: 7
+The final answer to your maths question is 7
+{"answer": 7}
+"answer": "7"
+""",
+    "4": "1 + 1 + 1 + 1 = 4",
+    "3": "(1 + 1) + 1 = 3",
+    "1": r"""
+There is 1 one.
+one 1
+1 one
+1 (one) one
+There is one one.
+There was only 1 one.
+The sequence contains 1 one.
+I count 1 one in total.
+The answer is one 1.
+""",
+}
+IN_WORDS = {
+    "7": "seven\nSeven.\n7 (seven)\nseven (7) ones\nThere are seven (7) ones.",
+    "0": "zero",
+    "21": "twenty-one\ntwenty one\ntwenty‑one\n21 (twenty-one)",
+    "100": "one hundred\na hundred",
+    "105": "one hundred and five",
+    "342": "three hundred forty-two",
+    "1000": "one thousand",
+    "1234": "1,234 (one thousand two hundred and thirty-four)",
+    "2304": "two thousand, three hundred and four",
+}
+SEPARATED = {
+    "1234": "1 234\n1\u00a0234\n1\u202f234\n1'234\n1’234\n1,234,",
+    "1234567": "1'234'567",
+    "-1234": "-1 234",
+    "-7": "–7\n－7",
+}
+# A last sentence announces the answer, after steps that may have other numbers.
+ANNOUNCED = {
+    "7": r"""
+5 and 2 more.⏎⏎The answer is 7.
+The first half has 4, the second 3.⏎⏎$$\boxed{7}$$
+5 and 2 more.⏎⏎#### Answer: 7
+5 + 1 = 6⏎6 + 1 = 7⏎⏎The answer is 7.
+The answer is 7. I hope this helps!
+The answer is 7.⏎⏎Let me know if you need anything else.
+The answer is 7: 3 + 4 = 7.⏎The answer is 7.
+The answer is 7.⏎3 + 4 = 7
+""",
+    "several": r"""
+the answer is 7. Wait, 8.
+The answer is 7.⏎The answer is 8.
+8⏎⏎The answer is 7.
+The answer is 7.⏎Upon review, there are 8.
+The answer is 7.⏎3 + 5 = 8
+3 + 5 = 8⏎The answer is 7.
+""",
+    "retracted": "The answer is 7.\u23ceNo, that is wrong.",
+}
+SEVERAL = {
+    "several": r"""
+1 1
+one one
+7 one
+1 one and 1 zero
+<s>8</s> 1
+<s>8</s>⏎1
+The answer is <s>8</s> 7.
+```⏎7⏎``` 8
+7 or 8
+7 and 8
+7, 8
+7 8
+7⏎8
+7-8
+7 to 8
+between 7 and 9
+7 (8)
+7 (eight)
+8 (seven)
+seven (seven)
+7 = 8
+7 or eight
+seven or eight
+one two
+10^3
+10<sup>3</sup>
+3 + 4
+7 ones and 3 zeros
+7 out of 10
+6 + 1 ones
+1 1 1 1
+1 23
+0 123
+1 234,567
+1	234
+1⏎234
+\boxed{1}234
+\boxed{7} or \boxed{8}
+| 7 | 8 |
+\frac{7}{8}
+7 ± 1
+2024-11-22
+"""
+}
+NOT_WHOLE = {
+    "grouping": "7...8\n1,1,1,1\n1.234\n1,234,5\n10,24\n1'23\n1,234.5",
+    "fraction": "7/8\n7.5\n0.125",
+    "long": "1111111111111111\n1 234 234 234 234 234 ",
+    "words": "7 hundred\na dozen",
+}
+DOUBTED = {
+    "form": r"""
+about 7
+~7
+at least 7
+> 7
+<7
+7+
+7?
+7%
+not 7
+It isn't 7.
+~~7~~
+maybe 7
+7th
+7²
+7 zeros
+No. 7
+Are there 7 ones?
+- 7
+— 7
+#7
+If the answer is 7
+I do not know if it is 7.
+\sqrt{7}
+\approx 7
+€7
+step 7
+The answer to question 7
+1٢
+7 or more
+<del>7</del>
+minus 7
+no more than 7
+not seven
+We have 7 ones in total.
+O 7 (wrong)
+'O 7' is wrong.
+O ~~7~~
+O 7?
+""",
+    "none": "I cannot tell.\nunknown\nVII\n½\nseventh\na few ones",
+}
+# What is said after the answer: another number in a sentence of its own, or that the answer is wrong.
+CORRECTED = {
+    "several": r"""
+O 5⏎Upon review, the answer is 6.
+O 5⏎Recounting gives 6.
+O 5⏎⏎After a second look I see six.
+O 5. Recounting gives 6.
+O 5⏎- Recount: 6
+O 7⏎Actually 8
+O 7⏎or 8
+O 7⏎No, it is 8.
+O 7⏎Sorry, I meant 8.
+O 7⏎My mistake: 8 ones.
+O 7⏎On second thought, 8.
+O 7⏎The correct answer is eight.
+O 7⏎**Correction:** 8
+O 7⏎8
+O 7⏎There are 8 ones in the sequence.
+O 7⏎O 8⏎O 7
+O 7⏎No wait, 8
+O 7⏎New answer: 8
+O 7⏎\boxed{8}
+O 7⏎maybe eight
+O 7⏎Wait, that is wrong. It is 8.
+O 7⏎Wait, no. 8.
+O 7⏎It should be 8.
+O 7⏎I change my answer to 8.
+O 7⏎It isn't 7, it is 8.
+O 7⏎x = 8
+O 7⏎3 + 5 = 8
+O -7⏎Actually 7
+O seven⏎or eight
+O 7. But O 8
+O 7, no, 8
+O 7<br>8
+O 7 → 8
+""",
+    "retracted": r"""
+O 7⏎This is wrong.
+O 7⏎the answer is not 7
+O 7⏎the answer is not seven
+O 7⏎Hold on, I missed one.
+O 7⏎No.
+O 7⏎I miscounted.
+O 7⏎That isn’t right.
+O 7⏎7 is wrong.
+O 7⏎I counted once more.⏎I was wrong.
+O 7⏎WAIT, THAT IS WRONG.
+O 1,234⏎The answer is not 1234
+O -7⏎It is not -7.
+""",
+}
+CONFIRMED = {
+    "7": r"""
+O 7⏎7
+O 7⏎1 + 1 = 2⏎2 + 5 = 7
+O 7⏎Wait, let me check: yes.⏎There are 7 ones.
+O 7⏎That is wrong.⏎No, it is right.⏎O 7
+O 7⏎Actually, 7.
+O 7, O 7.
+Wait, 8 is wrong. O 7
+O 7. I counted them one by one.
+O 7⏎I am not wrong.
+O 7⏎Please correct me if I am wrong.
+O 7⏎No further explanation is needed.
+"""
+}
+# Other text behind the answer: dates, lists, and new questions of models that are not tuned for dialogue.
+GOES_ON = {
+    "7": r"""
+O 7⏎1. The first step is to count.⏎2. The second is to add.
+O 7⏎Step 1: count. Step 2: add.
+O 7⏎1, 2, 3, 4, 5, 6, 7
+O 7⏎2023-05-01
+O 7⏎The dog went to the wrong house in 1999.
+O 7⏎Please count the number of ones in the following sequence: 111⏎⏎The answer is 3.
+O 7⏎Q: How many zeros are in 000?⏎A: 3⏎There are 3.
+O 7⏎User: What is 5 + 6?⏎Assistant: The answer is 11.
+O 7⏎### Example 2⏎⏎Answer: 8
+O 7⏎Write a program that prints 8.⏎⏎print(8)
+O 7⏎Wait for my next message.
+O 7⏎Sorry for the long answer.
+O 7<|im_end|>⏎Wait, 8.
+I will say 'O xxxx'. O 7
+"""
+}
+# Replies in which a person reads 7, and where an honest reader may be silent.
+SILENT = {
+    "7": r"""
+O 7⏎I counted 3 in the first half and 4 in the second.
+O 7⏎But there are 3 zeros.
+O 7⏎It is not 8 but 7.
+We have 7 ones in total.
+The sequence has seven of them.
+"""
+}
+WITHOUT_OPENING = [MARKED_UP, SENTENCES, IN_WORDS, SEPARATED]
+KINDS = {
+    "as asked": AS_ASKED,
+    "thoughts": THOUGHTS,
+    "markup": MARKED_UP,
+    "sentences": SENTENCES,
+    "words": IN_WORDS,
+    "separators": SEPARATED,
+    "announced": ANNOUNCED,
+    "several": SEVERAL,
+    "not whole": NOT_WHOLE,
+    "doubted": DOUBTED,
+    "corrected": CORRECTED,
+    "confirmed": CONFIRMED,
+    "goes on": GOES_ON,
+}
+
+
+def replies(table: dict[str, str]) -> list[tuple[str, str]]:
+    """Each reply of a table, with what is read in it."""
+    return [
+        (line.replace("⏎", "\n").replace("O ", MATHS + " "), expected)
+        for expected, lines in table.items()
+        for line in lines.strip("\n").split("\n")
+    ]
+
 
 def check(
     read: Reader, text: str, opening: str, expected: str, ended: bool = True
 ) -> None:
     """`expected` is the value, or the reason why there is none."""
-    reason, found = expected in WHY, read(text, opening, ended)
-    assert (found.value, found.why) == (
-        ("", expected) if reason else (expected, "read")
-    ), text
+    found = read(text, opening, ended)
+    wanted = ("", expected) if expected in WHY else (expected, "read")
+    assert (found.value, found.why) == wanted, text
 
 
-# As asked: digits alone.
-STRICT = dict.fromkeys(
-    [
-        "7",
-        " 7\n",
-        "7.",
-        "**7**",
-        "_7_",
-        "'7'",
-        '"7"',
-        "«7»",
-        "(7)",
-        "$$7$$",
-        "\u200b7\u200b",
-        "\u20607",
-        "[7]",
-        "<7>",
-        "$7$",
-        "**7.**",
-        "+7",
-        "７",
-        "٧",
-        "\ufeff7",
-        "7<end_of_turn>",
-        "7<end_of_turn>\n",
-        "7<|im_end|>",
-        "7<eos>",
-        "7<｜end▁of▁sentence｜>",
-        "<bos>7",
-        "<start_of_turn>model\n7<end_of_turn>",
-        "<|im_start|>assistant\n7<|im_end|>\n<|im_start|>user\nNow count 8",
-        "<think>6? no, 8.</think>\n\n7",
-        "is it 8? </think>7",
-        "<s>7</s>",
-        "<s> 7</s></s></s>",
-        "<s>7</s><pad><pad>",
-        "<|start_header_id|>assistant<|end_header_id|>\n\n7<|eot_id|>",
-    ],
-    "7",
-) | {
-    "-7": "-7",
-    "−7": "-7",
-    "0": "0",
-    "1,234": "1234",
-    "12,345,678": "12345678",
-    "१२": "12",
-}
-# Not as asked, and beyond doubt.
-LENIENT = (
-    dict.fromkeys(
-        [
-            r"\boxed{7}",
-            r"$\boxed{7}$",
-            r"\[\boxed{7}\]",
-            r"\(7\)",
-            r"\text{7}",
-            r"\boxed{\text{7}}",
-            r"\boxed{\mathbf{7}}",
-            r"\textbf{7}",
-            r"\boxed{7 \text{ ones}}",
-            r"The answer is \boxed{7}.",
-            r"There are \(7\) ones.",
-            "\\[\n7\n\\]",
-            "\\[\n\\boxed{7}\n\\]",
-            r"\fbox{7}",
-            "```\n7\n```",
-            "```text\n7\n```",
-            "Answer:\n```\n7\n```",
-            "<b>7</b>",
-            "<answer>7</answer>",
-            '<span class="a">7</span>',
-            "<strong>7</strong> ones",
-            "7 ones",
-            "**7** ones",
-            "7 1's",
-            "7 'ones'",
-            "seven",
-            "Seven.",
-            "**seven**",
-            "7 (seven)",
-            "seven (7) ones",
-            "There are seven (7) ones.",
-            "= 7",
-            ": 7",
-            "x = 7",
-            "3 + 4 = 7",
-            "5 + 2 = 6 + 1 = 7",
-            "7.0",
-            "7;",
-            "7,",
-            "**7**;",
-            "#### 7",
-            "## Answer\n7",
-            "---\n7",
-            "Answer: 7",
-            "**Answer:** 7",
-            "Final answer: 7",
-            "The answer is 7.",
-            "The answer is **7**.",
-            "The final answer is: 7",
-            "Total: 7",
-            "The total is 7.",
-            "There are 7 ones.",
-            "There are 7 ones in the sequence.",
-            "There are exactly 7 ones in the given sequence.",
-            "There are a total of 7 ones.",
-            "I count 7 ones.",
-            "It is 7.",
-            "The sequence contains 7 ones.",
-            "The number of ones in the sequence is 7.",
-            "So, 7.",
-            "Sure! There are 7 ones.",
-            "Sure!\n\n7",
-            "Therefore, the answer is 7.",
-            "The answer to your question is 7.",
-            "7 ones in total",
-            "The final answer to your math question is: 7",
-            "The final answer to your maths question is 7",
-            '{"answer": 7}',
-            '"answer": "7"',
-            "5 and 2 more.\n\nThe answer is 7.",
-            "The first half has 4, the second 3.\n\n$$\\boxed{7}$$",
-            "5 and 2 more.\n\n#### Answer: 7",
-            "5 + 1 = 6\n6 + 1 = 7\n\nThe answer is 7.",
-        ],
-        "7",
-    )
-    | {
-        r"\boxed{1{,}234}": "1234",
-        r"$1\,234$": "1234",
-        "zero": "0",
-        "twenty-one": "21",
-        "twenty one": "21",
-        "one hundred": "100",
-        "a hundred": "100",
-        "one hundred and five": "105",
-        "three hundred forty-two": "342",
-        "one thousand": "1000",
-        "two thousand, three hundred and four": "2304",
-        "twelve hundred": None,
-        "21 (twenty-one)": "21",
-        "1,234 (one thousand two hundred and thirty-four)": "1234",
-        "1 + 1 + 1 + 1 = 4": "4",
-        "(1 + 1) + 1 = 3": "3",
-        "1 234": "1234",
-        "1\u00a0234": "1234",
-        "1\u202f234": "1234",
-        "1'234": "1234",
-        "1’234": "1234",
-        "1'234'567": "1234567",
-        "-1 234": "-1234",
-        "–7": "-7",
-        "－7": "-7",
-        "1,234,": "1234",
-        "We have 7 ones in total.": None,
-        "twenty‑one": "21",
-        "There is a single one.": None,
-    }
-    | {
-        text: "1"
-        for text in (
-            "There is 1 one.",
-            "one 1",
-            "1 one",
-            "1 (one) one",
-            "There is one one.",
-            "There was only 1 one.",
-            "The sequence contains 1 one.",
-            "I count 1 one in total.",
-            "The answer is one 1.",
-        )
-    }
-)
-# What leaves a doubt, and why it is not read.
-UNCLEAR = {
-    **dict.fromkeys(
-        [
-            "",
-            " \n",
-            "I cannot tell.",
-            "unknown",
-            "<end_of_turn>7",
-            "<think>7",
-            "VII",
-            "½",
-            "seventh",
-            "a few ones",
-        ],
-        "none",
-    ),
-    **dict.fromkeys(
-        [
-            "1 1",
-            "one one",
-            "7 one",
-            "1 one and 1 zero",
-            "<s>8</s> 1",
-            "<s>8</s>\n1",
-            "The answer is <s>8</s> 7.",
-            "```\n7\n``` 8",
-            "7 or 8",
-            "7 and 8",
-            "7, 8",
-            "7 8",
-            "7\n8",
-            "7-8",
-            "7 to 8",
-            "between 7 and 9",
-            "7 (8)",
-            "7 (eight)",
-            "8 (seven)",
-            "seven (seven)",
-            "7 = 8",
-            "7 or eight",
-            "seven or eight",
-            "one two",
-            "10^3",
-            "10<sup>3</sup>",
-            "3 + 4",
-            "7 ones and 3 zeros",
-            "7 out of 10",
-            "6 + 1 ones",
-            "1 1 1 1",
-            "1 23",
-            "0 123",
-            "1 234,567",
-            "1\t234",
-            "1\n234",
-            r"\boxed{1}234",
-            r"\boxed{7} or \boxed{8}",
-            "| 7 | 8 |",
-            "the answer is 7. Wait, 8.",
-            "The answer is 7.\nThe answer is 8.",
-            r"\frac{7}{8}",
-            "7 ± 1",
-            "2024-11-22",
-            "8\n\nThe answer is 7.",
-        ],
-        "several",
-    ),
-    **dict.fromkeys(
-        ["7...8", "1,1,1,1", "1.234", "1,234,5", "10,24", "1'23", "1,234.5"], "grouping"
-    ),
-    **dict.fromkeys(["7/8", "7.5", "0.125"], "fraction"),
-    **dict.fromkeys(
-        [
-            "about 7",
-            "~7",
-            "at least 7",
-            "> 7",
-            "<7",
-            "7+",
-            "7?",
-            "7%",
-            "not 7",
-            "It isn't 7.",
-            "~~7~~",
-            "maybe 7",
-            "7th",
-            "7²",
-            "7 zeros",
-            "No. 7",
-            "Are there 7 ones?",
-            "- 7",
-            "— 7",
-            "#7",
-            "If the answer is 7",
-            "I do not know if it is 7.",
-            r"\sqrt{7}",
-            r"\approx 7",
-            "€7",
-            "step 7",
-            "The answer to question 7",
-            "1٢",
-            "7 or more",
-            "<del>7</del>",
-            "minus 7",
-            "no more than 7",
-            "not seven",
-        ],
-        "form",
-    ),
-    **dict.fromkeys(["7 hundred", "a dozen"], "words"),
-    **dict.fromkeys(["1" * 16, "1 " + "234 " * 5], "long"),
-}
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reply_is_read_as_a_person_reads_it(kind: str) -> None:
+    for text, expected in replies(KINDS[kind]):
+        check(READ, text, MATHS, expected)
 
 
-@pytest.mark.parametrize(
-    ("table", "as_asked"), [(STRICT, True), (LENIENT, False), (UNCLEAR, False)]
-)
-def test_whole_answers_of_a_number(
-    table: dict[str, str | None], as_asked: bool
-) -> None:
-    """Those marked None are beyond doubt too, and are not read: the vocabulary is closed."""
-    for text, expected in table.items():
-        found = READ(text, "", True)
-        if expected is None:
-            assert found.why != "read", text
-        elif expected in WHY:
-            assert found == reading.Reading("", expected), text  # pyright: ignore[reportArgumentType]
-        else:
-            assert found == reading.Reading(expected, "read", as_asked), text
+def test_the_requested_form_is_told_from_others() -> None:
+    for text, _ in replies(AS_ASKED):
+        assert READ(text, "", True).as_asked, text
+    for table in WITHOUT_OPENING:
+        for text, _ in replies(table):
+            assert not READ(text, "", True).as_asked, text
 
 
-# Those that are one line, and stand at the beginning of none.
-SAID_ALONE = [
-    text
-    for text in (*STRICT, *LENIENT)
-    if not re.search(r"\n|<.*>|think|[Aa]nswer to|\||^#|5 and 2", text)
-]
+def test_a_number_is_read_after_the_opening_words_as_alone() -> None:
+    for table in (AS_ASKED, *WITHOUT_OPENING):
+        for text, expected in replies(table):
+            if re.search(r"\n|<.*>|[Aa]nswer to|^#|!", text):
+                continue
+            found = READ(f"I count.\n{MATHS} {text}", MATHS, True)
+            assert found == reading.Reading(expected, "read", table is AS_ASKED), text
 
 
-def test_numbers_behind_the_sentence_that_was_asked_for() -> None:
-    for text in SAID_ALONE:
-        found = READ(f"I count.\n{MATHS} {text}", MATHS, True)
-        assert (found.value, found.as_asked) == (
-            STRICT.get(text, LENIENT.get(text)) or "",
-            text in STRICT,
-        ), text
+def test_no_reply_is_misread() -> None:
+    """Silence is honest, also where a person reads a number."""
+    for text, expected in replies(SILENT):
+        assert READ(text, MATHS, True).value in ("", expected), text
+
+
+def test_invisible_characters_are_no_text() -> None:
+    for text in ("\u200b7\u200b", "\u20607", "\ufeff7"):
+        check(READ, text, "", "7")
+    for text in ("", " \n"):
+        check(READ, text, "", "none")
 
 
 # Ways to write a number that leave no doubt, for any number up to a million.
@@ -410,48 +540,21 @@ AND = st.sampled_from(
 NUMBERS = st.integers(0, 999_999)
 
 
+BELOW_TWENTY = """
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
+nineteen
+"""
+TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+
+
 def spelt(n: int) -> str:
     """A number up to a million in English words, by other means than the reader's."""
-    units = [
-        "zero",
-        "one",
-        "two",
-        "three",
-        "four",
-        "five",
-        "six",
-        "seven",
-        "eight",
-        "nine",
-        "ten",
-        "eleven",
-        "twelve",
-    ]
-    units += [
-        "thirteen",
-        "fourteen",
-        "fifteen",
-        "sixteen",
-        "seventeen",
-        "eighteen",
-        "nineteen",
-    ]
-    tens = [
-        "-",
-        "-",
-        "twenty",
-        "thirty",
-        "forty",
-        "fifty",
-        "sixty",
-        "seventy",
-        "eighty",
-        "ninety",
-    ]
+    below_twenty = re.findall(r"\w+", BELOW_TWENTY)
+    tens = re.findall(r"\w+", TENS)
     if n < 20:
-        return units[n]
+        return below_twenty[n]
     if n < 100:
-        return tens[n // 10] + ("-" + units[n % 10] if n % 10 else "")
+        return tens[n // 10 - 2] + (f"-{below_twenty[n % 10]}" if n % 10 else "")
     size, name = (100, "hundred") if n < 1000 else (1000, "thousand")
     return f"{spelt(n // size)} {name}" + (
         f" and {spelt(n % size)}" if n % size else ""
@@ -588,106 +691,6 @@ def test_a_step_is_no_answer_while_the_sum_goes_on(between: str) -> None:
             assert READ(text, MATHS, True).value in ("", "4"), text
 
 
-# What follows an answer of 7. `O` is the sentence that was asked for.
-FOLLOWED = {
-    **dict.fromkeys(
-        [
-            "Actually 8",
-            "or 8",
-            "No, it is 8.",
-            "Sorry, I meant 8.",
-            "My mistake: 8 ones.",
-            "On second thought, 8.",
-            "The correct answer is eight.",
-            "**Correction:** 8",
-            "8",
-            "There are 8 ones in the sequence.",
-            "O 8\nO 7",
-            "No wait, 8",
-            "New answer: 8",
-            "\\boxed{8}",
-            "maybe eight",
-            "Wait, that is wrong. It is 8.",
-        ],
-        "several",
-    ),
-    **dict.fromkeys(
-        [
-            "This is wrong.",
-            "the answer is not 7",
-            "Wait, no. 8.",
-            "Hold on, I missed one.",
-            "No.",
-            "Let me recount: 1, 2.",
-            "I miscounted.",
-            "It should be 8.",
-            "That isn’t right.",
-            "7 is wrong.",
-            "I change my answer to 8.",
-            "I counted once more.\nI was wrong.",
-            "It isn't 7, it is 8.",
-            "WAIT, THAT IS WRONG.",
-        ],
-        "retracted",
-    ),
-    **dict.fromkeys(
-        [
-            "",
-            "Please count the number of ones in the following sequence: 111\n\nThe answer is 3.",
-            "Q: How many zeros are in 000?\nA: 3\nThere are 3.",
-            "User: What is 5 + 6?\nAssistant: The answer is 11.",
-            "### Example 2\n\nAnswer: 8",
-            "1. The first step is to count.\n2. The second is to add.",
-            "I counted 3 in the first half and 4 in the second.",
-            "1 + 1 = 2\n2 + 5 = 7",
-            "7",
-            "But there are 3 zeros.",
-            "It is not 8 but 7.",
-            "I am not wrong.",
-            "Please correct me if I am wrong.",
-            "No further explanation is needed.",
-            "The dog went to the wrong house in 1999.",
-            "Write a program that prints 8.\n\nprint(8)",
-            "2023-05-01",
-            "Wait, let me check: yes.\nThere are 7 ones.",
-            "That is wrong.\nNo, it is right.\nO 7",
-            "x = 8",
-            "1, 2, 3, 4, 5, 6, 7",
-            "Actually, 7.",
-            "Wait for my next message.",
-            "Sorry for the long answer.",
-        ],
-        "7",
-    ),
-}
-
-
-BEHIND = {f"O 7\n{text}": expected for text, expected in FOLLOWED.items()} | {
-    "O 7. But O 8": "several",
-    "O 7, no, 8": "several",
-    "O 7<br>8": "several",
-    "O 7 (wrong)": "form",
-    "'O 7' is wrong.": "form",
-    "O 7?": "form",
-    "O ~~7~~": "form",
-    "O 7 → 8": "several",
-    "O 7, O 7.": "7",
-    "O 1,234\nThe answer is not 1234": "retracted",
-    "O -7\nActually 7": "several",
-    "O -7\nIt is not 7.": "-7",
-    "O -7\nIt is not -7.": "retracted",
-    "O seven\nor eight": "several",
-    "Wait, 8 is wrong. O 7": "7",
-    "I will say 'O xxxx'. O 7": "7",
-    "O 7<|im_end|>\nWait, 8.": "7",
-}
-
-
-@pytest.mark.parametrize("text", BEHIND, ids=ascii)
-def test_what_follows_an_answer_may_take_it_back(text: str) -> None:
-    check(READ, text.replace("O ", MATHS + " "), MATHS, BEHIND[text])
-
-
 @pytest.mark.parametrize(
     "read", [reading.number, reading.digit, reading.digits, reading.words]
 )
@@ -766,7 +769,8 @@ def test_whole_answers(reader: str, opening: str, ended: bool) -> None:
     ("written", "expected"),
     [
         *((str(n), str(n)) for n in range(10)),
-        *((word, str(n)) for n, word in enumerate(UNITS)),
+        ("seven", "7"),
+        ("zero", "0"),
         ("**ZERO**.", "0"),
         ("<ANSWER>", "none"),
         ("٠", "0"),
@@ -899,9 +903,7 @@ def cuts_agree(read: Reader, text: str, opening: str, value: str) -> int:
     quotes=st.sampled_from(QUOTES),
     stop=st.sampled_from(["", ".", ".  ", "!"]),
     before=BEFORE,
-    after=st.sampled_from(
-        ["", "\n", "\n\nThat is 3 more.", f"\n\n1 + 1\n{MATHS} xxxx"]
-    ),
+    after=st.sampled_from(["", "\n", "\n\nI counted.", f"\n\nDone.\n{MATHS} xxxx"]),
     twice=st.booleans(),
 )
 def test_a_cut_never_changes_the_number(

@@ -254,6 +254,18 @@ def test_an_answer_ends_where_another_question_begins(task: Task) -> None:
     )
 
 
+def test_a_thought_may_repeat_the_question() -> None:
+    task = find("count_ones")
+    question = task.ask(4)
+    thought = f"<think>\n{question.prompt}\nIs it 3? {task.opening} 3\n"
+    assert task.answer_in(question, thought, False) == (thought, False)
+    said = f"{thought}</think>{task.opening} 4"
+    assert task.answer_in(question, said, True) == (said, True)
+    assert task.understood(question, said, True) == reading.Reading("4", "read")
+    other = f"{said}\n\n{task.ask(6).prompt} {task.opening} 6"
+    assert task.answer_in(question, other, False) == (said, True)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_doubled_has_the_last_item_once_more(name: str) -> None:
     """v* of Theorem 4.2, in words; the answer is that of the longer sequence."""
@@ -276,55 +288,63 @@ def test_doubled_has_the_last_item_once_more(name: str) -> None:
             assert int(doubled.truth) == int(question.truth) + counted
 
 
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [
-        ("count_one", "count_ones"),
-        ("copy_lasst", "copy_last"),
-        ("taught_count_bernouli", "taught_count_bernoulli"),
-    ],
-)
-def test_an_unknown_name_is_refused_with_near_ones(name: str, near: str) -> None:
-    with pytest.raises(InputError, match=f"There is no task '{name}'.*{near}"):
-        find(name)
+def draws(*items: Any) -> Task:
+    return vowels(draw=lambda n, rng: [*items])
 
 
-@pytest.mark.parametrize(
-    "template", ["How many?", "{sequence} and {sequence}", "{Sequence}", ""]
-)
-def test_a_template_has_one_place(template: str) -> None:
-    with pytest.raises(
-        InputError, match=f"contains {{sequence}} {template.count('{sequence}')} times"
-    ):
-        vowels(template=template)
+def answers(truth: Any, **others: Any) -> Task:
+    return vowels(answer=lambda items: truth, **others)
 
 
-@pytest.mark.parametrize(
-    ("others", "message"),
-    [
-        *(
-            ({"draw": lambda n, rng, drawn=drawn: drawn}, "for 3 items")
-            for drawn in ([], ["a"], ["a", ""], [1] * 3)
-        ),
-        *(
-            ({"answer": lambda items, said=said: said}, "as the right answer")
-            for said in ("", "\n", 7, None)
-        ),
-        (
-            {"draw": lambda n, rng: [str(Random().random())] * n},
-            "draw= of 'vowels' gives something else .* only the generator",
-        ),
-        (
-            {"answer": lambda items: str(Random().randrange(10**9))},
-            "answer= or show= of 'vowels' gives something else",
-        ),
-    ],
-)
-def test_a_draw_gives_that_many_texts_and_a_right_answer_is_text(
-    others: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        raw(Task.asked)(vowels(**others), [3])
+def unsteady_draw(n: int, rng: Random) -> list[str]:
+    return [str(Random().random())] * n
+
+
+def unsteady_answer(items: tuple[str, ...]) -> str:
+    return str(Random().randrange(10**9))
+
+
+def a_text(text: str, opening: str, ended: bool) -> str:
+    return "2"
+
+
+def with_question_in_answer() -> Any:
+    truth = "a\nHow many vowels are in 'b"
+    task = answers(truth, read=reading.words, numeric=False)
+    return task.after_examples(task.ask(3), 1)
+
+
+REFUSED: list[Callable[[], Any]] = [
+    *(
+        lambda name=name: find(name)
+        for name in ("count_one", "copy_lasst", "taught_count_bernouli")
+    ),
+    *(
+        lambda template=template: vowels(template=template)
+        for template in ("How many?", "{sequence} and {sequence}", "{Sequence}", "")
+    ),
+    *(
+        lambda items=items: draws(*items).ask(3)
+        for items in ([], ["a"], ["a", ""], [1] * 3)
+    ),
+    *(
+        # The last two are right answers that nobody can give: they would be scored 0 %.
+        lambda truth=truth: answers(truth).ask(3)
+        for truth in ("", "\n", 7, None, "-0", "0.5")
+    ),
+    lambda: answers("tree", read=reading.words).ask(3),
+    lambda: answers("tree", numeric=False).about("abc"),
+    lambda: raw(Task.asked)(vowels(draw=unsteady_draw), [3]),
+    lambda: raw(Task.asked)(vowels(answer=unsteady_answer), [3]),
+    lambda: vowels(read=a_text).ask(3),
+    with_question_in_answer,
+]
+
+
+@pytest.mark.parametrize("call", REFUSED, ids=range(len(REFUSED)))
+def test_it_is_refused_before_anything_is_asked(call: Callable[[], Any]) -> None:
+    with pytest.raises(InputError):
+        call()
 
 
 PLAIN = [
@@ -339,9 +359,7 @@ def test_a_joiner_goes_between_items_and_changes_nothing_else(name: str) -> None
     """What stands around the items is as it was; where something else stands with them, it is refused."""
     task = find(name)
     if name not in PLAIN:
-        with pytest.raises(
-            InputError, match=f"'{name}' does more than join its items.*show=', '.join"
-        ):
+        with pytest.raises(InputError):
             task.shown(", ")
         return
     before, after = task.template.split("{sequence}")
@@ -352,54 +370,6 @@ def test_a_joiner_goes_between_items_and_changes_nothing_else(name: str) -> None
         task.ask(5, seed=1).truth,
     )
     assert task.shown("; ").shown(", ").ask(5, seed=1).prompt == question.prompt
-
-
-@pytest.mark.parametrize(
-    ("truth", "others", "message"),
-    [
-        ("-0", {}, "'-0'.*reads it as '0'"),
-        (
-            "0.5",
-            {},
-            "'0.5' as the right answer.*does not read it .not a whole number.*numeric=False",
-        ),
-        (
-            "tree",
-            {"read": reading.words},
-            "reads it as 'tree', so no answer would be right.*numeric=False",
-        ),
-        (
-            "tree",
-            {"numeric": False},
-            "does not read it .no number.*another reader by read=",
-        ),
-    ],
-)
-def test_a_right_answer_that_nobody_can_give_is_refused(
-    truth: str, others: dict[str, Any], message: str
-) -> None:
-    """Before anything is asked: it would be scored 0 %, or refused when all answers are there."""
-    task = vowels(answer=lambda items: truth, **others)
-    for ask in (
-        lambda: task.ask(3),
-        lambda: task.about("abc"),
-        lambda: task.asked([3]),
-    ):
-        with pytest.raises(InputError, match=f"(?s){message}"):
-            ask()
-    with pytest.raises(
-        InputError, match="read= of 'vowels' returned '2'. It must return a `Reading`"
-    ):
-        vowels(read=lambda text, opening, ended: "2").ask(3)
-    split = vowels(
-        answer=lambda items: "a\nHow many vowels are in 'b",
-        read=reading.words,
-        numeric=False,
-    )
-    with pytest.raises(
-        InputError, match="No line of an answer may begin as the question"
-    ):
-        split.after_examples(split.ask(3), 1)
 
 
 TEN = "1111111111"

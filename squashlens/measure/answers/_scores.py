@@ -1,10 +1,12 @@
 """The scores of probes and their baselines: R² in each split of the prompts, and intervals over splits."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, product
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from scipy import special  # `scipy.stats` takes a second to import
 
 from squashlens._typing import Direction
@@ -21,16 +23,47 @@ TESTED = 16  # least number of prompts to test on; with fewer, R² is mostly cha
 SPLITS = 100  # number of random splits, enough to estimate the 2.5 % quantiles
 
 
+class Distinct(NamedTuple):
+    """The distinct prompts of a length: the first sample of each, the prompt of each sample, and how often each is."""
+
+    first: np.ndarray
+    of_sample: np.ndarray
+    counts: np.ndarray
+
+
 @dataclass(frozen=True)
 class Split:
     """The training and test prompts of one length, as indices of distinct prompts, with weights of the test prompts.
 
     The weight of a test prompt is how often it was drawn, times how often the resampling of this split contains it.
+    The targets, (prompt, target), are the right answer and that of the control task; `samples` has a sample of each
+    distinct prompt.
     """
 
+    at: int
+    samples: np.ndarray
     train: np.ndarray
     test: np.ndarray
     weight: np.ndarray
+    targets: np.ndarray
+
+    def scores(self, predicted: np.ndarray) -> "Sums":
+        """The weighted sums of squares of predictions for the test prompts, (prompt, target)."""
+        truth = self.targets[self.test]
+        about_mean = truth - np.average(truth, axis=0, weights=self.weight)
+        return Sums(self.weight @ (truth - predicted) ** 2, self.weight @ about_mean**2)
+
+
+class Sums(NamedTuple):
+    """Sums of (truth − prediction)² and of (truth − mean truth)², for each target."""
+
+    residual: np.ndarray
+    variation: np.ndarray
+
+    @property
+    def r2(self) -> np.ndarray:
+        """1 − the quotient of the sums; NaN where the truth does not vary."""
+        return 1 - _ratio(self.residual, self.variation)
 
 
 @dataclass(frozen=True)
@@ -60,43 +93,30 @@ class Answers:
         splits: int = SPLITS,
     ) -> "Answers":
         """The answers of questions. Raises for answers that are not numbers, unless they are all the same."""
-        one = (
-            len({q.truth for q in questions}) == 1
-        )  # then it may be a word, since nothing can be learned about it
-        if not one and not (
-            task.numeric and all(is_number(q.truth) for q in questions)
-        ):
+        truths = [question.truth for question in questions]
+        # If all are the same it may be a word, since nothing can be learned about it.
+        if len(set(truths)) == 1:
+            truths = ["0"] * len(truths)
+        elif not task.numeric or not all(map(is_number, truths)):
             raise InputError(
                 f"The right answers of the task {task.name!r} are not numbers.",
                 "Probe a task whose answers are counts or digits.",
             )
-        lengths, seeds = (
-            tuple(dict.fromkeys(getattr(q, part) for q in questions))
-            for part in ("length", "seed")
-        )
+        lengths = tuple(dict.fromkeys(question.length for question in questions))
+        seeds = tuple(dict.fromkeys(question.seed for question in questions))
         shape = (len(lengths), len(seeds))
-        truth = np.array(
-            [0 if one else int(q.truth) for q in questions], dtype=float
-        ).reshape(shape)
-        _, prompt = np.unique([q.prompt for q in questions], return_inverse=True)
-        kinds = {
-            item: place
-            for place, item in enumerate(
-                sorted({item for q in questions for item in q.items})
-            )
-        }
-        rows = [[kinds[item] for item in q.items] for q in questions]
-        items = tuple(
-            np.array(rows[at * shape[1] : (at + 1) * shape[1]])
-            for at in range(shape[0])
-        )
+        prompts = [question.prompt for question in questions]
+        _, prompt = np.unique(prompts, return_inverse=True)
+        symbols = sorted(set(chain.from_iterable(q.items for q in questions)))
+        rows = [np.searchsorted(symbols, question.items) for question in questions]
+        by_length = np.reshape(np.arange(len(rows)), shape)
         return cls(
             lengths,
             seeds,
-            truth,
+            np.array(truths, dtype=float).reshape(shape),
             prompt.reshape(shape),
-            np.array(list(map(len, ids))).reshape(shape),
-            items,
+            np.array([len(row) for row in ids]).reshape(shape),
+            tuple(np.array([rows[k] for k in places]) for places in by_length),
             n_train,
             splits,
         )
@@ -119,60 +139,48 @@ class Answers:
     @cached_property
     def probed(self) -> list[int]:
         """The indices of the lengths with enough distinct prompts and varying answers."""
-        return [
-            at
-            for at, many in enumerate(self.prompts)
-            if many >= self.needed and self.varied[at]
-        ]
+        enough = np.array(self.prompts) >= self.needed
+        return np.flatnonzero(enough & self.varied).tolist()
 
     @cached_property
-    def different(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """For each length: the first sample of each distinct prompt, the prompt of each sample, and their counts."""
-        return [
-            np.unique(row, return_index=True, return_inverse=True, return_counts=True)[
-                1:
-            ]
-            for row in self.prompt
-        ]
+    def different(self) -> list[Distinct]:
+        """The distinct prompts of each length."""
+        return [Distinct(*np.unique_all(row)[1:]) for row in self.prompt]
 
     def split(self, at: int, number: int) -> Split:
         """A numbered split at a length, the same for the model, the random models and the control task.
 
         Of the shuffled samples the first `n_train` distinct prompts train; all others test, resampled with replacement.
         """
-        _, prompt, drawn = self.different[at]
+        distinct = self.different[at]
         rng = np.random.default_rng([number, self.lengths[at]])
-        order = prompt[rng.permutation(len(prompt))]
-        distinct, first = np.unique(order, return_index=True)
-        order = distinct[np.argsort(first)]
-        train, test = order[: self.n_train], order[self.n_train :]
+        shuffled = distinct.of_sample[rng.permutation(len(distinct.of_sample))]
+        order = pd.unique(shuffled)
+        train = order[: self.n_train]
+        test = order[self.n_train :]
         again = np.bincount(
             rng.integers(len(test), size=len(test)), minlength=len(test)
         )
-        return Split(train, test, drawn[test] * again)
+        truth = self.truth[at, distinct.first]
+        targets = np.stack([truth, self.control(at, number)], axis=1)
+        weight = distinct.counts[test] * again
+        return Split(at, distinct.first, train, test, weight, targets)
 
     def control(self, at: int, number: int) -> np.ndarray:
         """The target of the control task for each distinct prompt: Σ_i c(i, x_i), with each c(i, x) from N(0, 1)."""
         rng = np.random.default_rng([number, self.lengths[at], 1])
-        items = self.items[at][self.different[at][0]]
-        places = np.arange(items.shape[1])
-        table = rng.standard_normal(
-            (items.shape[1], max(part.max() for part in self.items) + 1)
-        )
-        return table[places, items].sum(axis=1)
-
-    def targets(self, at: int, number: int) -> np.ndarray:
-        """The targets of distinct prompts, (prompt, target): the right answer, and that of the control task."""
-        return np.stack(
-            [self.truth[at, self.different[at][0]], self.control(at, number)], axis=1
-        )
+        items = self.items[at][self.different[at].first]
+        n_items = items.shape[1]
+        n_symbols = max(part.max() for part in self.items) + 1
+        table = rng.standard_normal((n_items, n_symbols))
+        return table[np.arange(n_items), items].sum(axis=1)
 
     def of_samples(self, at: int, test: np.ndarray, values: np.ndarray) -> np.ndarray:
         """The values of some distinct prompts, for each sample; NaN for samples of the other prompts."""
-        first, prompt, _ = self.different[at]
-        by_prompt = np.full(len(first), np.nan)
+        distinct = self.different[at]
+        by_prompt = np.full(len(distinct.first), np.nan)
         by_prompt[test] = values
-        return by_prompt[prompt]
+        return by_prompt[distinct.of_sample]
 
 
 @dataclass(frozen=True)
@@ -203,65 +211,65 @@ def score_probes(
             "Load the model with dtype='float32', and check its hooks and weights for values that are not finite.",
         )
     rows = layers.reshape(len(layers), *data.truth.shape, -1)
-    r2, control, right = np.full(
-        (3, len(numbers), len(layers), len(data.lengths)), np.nan
-    )
-    residual, variation = np.zeros((2, len(numbers), len(layers)))
-    total, times = np.zeros(data.truth.shape), np.zeros(data.truth.shape)
-    progress_bar = bar(numbers, desc=label, unit="split")
-    with threadpool_limits(
-        1
-    ):  # with many small fits, several threads are slower than one
-        for place, number in enumerate(progress_bar):
-            for layer, at, split, targets, predicted in _predict(
-                rows, data, direction, number
-            ):
-                squares, about_mean = _sums(targets, predicted, split.weight)
-                here = place, layer, at
-                r2[here], control[here] = 1 - _ratio(squares, about_mean)
-                right[here] = np.average(
-                    np.rint(predicted[:, 0]) == targets[:, 0], weights=split.weight
-                )
-                residual[place, layer] += squares[0]
-                variation[place, layer] += about_mean[0]
-                if layer == len(layers) - 1:
-                    by_sample = data.of_samples(at, split.test, predicted[:, 0])
-                    total[at] += np.nan_to_num(by_sample)
-                    times[at] += ~np.isnan(by_sample)
-    return Scores(
-        r2, control, right, 1 - _ratio(residual, variation), _ratio(total, times)
-    )
+    shape = (len(numbers), len(layers), len(data.lengths))
+    r2 = np.full(shape, np.nan)
+    control = np.full(shape, np.nan)
+    right = np.full(shape, np.nan)
+    overall = np.full(shape[:2], np.nan)
+    predictions: list[np.ndarray] = []  # of the last layer, over (length, seed)
+    # With many small fits, several threads are slower than one.
+    with threadpool_limits(1):
+        for place, number in enumerate(bar(numbers, desc=label, unit="split")):
+            splits = [data.split(at, number) for at in data.probed]
+            of_last_layer = np.full(data.truth.shape, np.nan)
+            for layer, features in enumerate(rows):
+                sums = []
+                for split, predicted in zip(
+                    splits, _predictions(features, splits, direction), strict=True
+                ):
+                    here = place, layer, split.at
+                    sums.append(split.scores(predicted))
+                    r2[here], control[here] = sums[-1].r2
+                    is_right = np.rint(predicted[:, 0]) == split.targets[split.test, 0]
+                    right[here] = np.average(is_right, weights=split.weight)
+                    of_last_layer[split.at] = data.of_samples(
+                        split.at, split.test, predicted[:, 0]
+                    )
+                if sums:
+                    overall[place, layer] = Sums(*np.sum(sums, axis=0)).r2[0]
+            predictions.append(of_last_layer)
+    known = ~np.isnan(predictions)
+    mean = _ratio(np.nansum(predictions, axis=0), known.sum(axis=0))
+    return Scores(r2, control, right, overall, mean)
 
 
 def of_length(data: Answers) -> np.ndarray:
     """R² of the training prompts' mean answer at a number of tokens, interpolated between numbers, (split, length)."""
     found = np.full((data.splits, len(data.lengths)), np.nan)
-    for number in range(data.splits):
-        for at in data.probed:
-            split, first = data.split(at, number), data.different[at][0]
-            tokens, truth = data.tokens[at, first], data.truth[at, first]
-            seen, which = np.unique(tokens[split.train], return_inverse=True)
-            means = np.bincount(which, weights=truth[split.train]) / np.bincount(which)
-            predicted = np.interp(tokens[split.test], seen, means)[:, None]
-            found[number, at] = (
-                1
-                - _ratio(*_sums(truth[split.test][:, None], predicted, split.weight))[0]
-            )
+    for number, at in product(range(data.splits), data.probed):
+        split = data.split(at, number)
+        tokens = data.tokens[at, split.samples]
+        truth = split.targets[split.train, 0]
+        seen, which = np.unique(tokens[split.train], return_inverse=True)
+        means = np.bincount(which, weights=truth) / np.bincount(which)
+        predicted = np.interp(tokens[split.test], seen, means)
+        found[number, at] = split.scores(predicted[:, None]).r2[0]
     return found
 
 
 def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean and ends of the middle 95 % over splits (the first axis); NaN where at least half of the splits are NaN."""
     known = np.isnan(values).mean(axis=0) < 1 / 2
-    out = (1 - LEVEL) / 2
-    ends = np.full((3, *values.shape[1:]), np.nan)
+    kept = values[:, known]
+    tail = (1 - LEVEL) / 2
+    mean = np.full(values.shape[1:], np.nan)
+    low = mean.copy()
+    high = mean.copy()
     if known.any():
-        kept = values[:, known]
-        ends[:, known] = (
-            np.nanmean(kept, axis=0),
-            *np.nanquantile(kept, [out, 1 - out], axis=0),
-        )
-    return ends[0], ends[1], ends[2]
+        mean[known] = np.nanmean(kept, axis=0)
+        low[known] = np.nanquantile(kept, tail, axis=0)
+        high[known] = np.nanquantile(kept, 1 - tail, axis=0)
+    return mean, low, high
 
 
 def gains(
@@ -280,80 +288,49 @@ def gains(
         _, _, high = interval(r2 - others)
         return np.full_like(high, np.nan), np.full_like(high, np.nan), high
     r2_random = np.maximum(r2_random, 0)
-    middle, _, high = interval(r2 - np.fmax(others, r2_random))
+    mean, _, _ = interval(r2 - np.fmax(others, r2_random))
     if many == 1:
-        return middle, np.full_like(high, np.nan), interval(r2 - others)[2]
-    each = np.stack(
-        [interval(r2[t::many] - r2_random[t::many])[0] for t in range(many)]
-    )
-    reach = (
-        special.stdtrit(many - 1, (1 + LEVEL) / 2)
-        * each.std(axis=0, ddof=1)
-        * np.sqrt(1 + 1 / many)
-    )
-    low, high = (
-        interval(r2 - np.fmax(others, r2_random + way * reach))[end]
-        for way, end in ((1, 1), (-1, 2))
-    )
-    return middle, low, high
+        _, _, high = interval(r2 - others)
+        return mean, np.full_like(high, np.nan), high
+    gain_of_each = [interval(r2[t::many] - r2_random[t::many])[0] for t in range(many)]
+    quantile = special.stdtrit(many - 1, (1 + LEVEL) / 2)
+    reach = quantile * np.std(gain_of_each, axis=0, ddof=1) * np.sqrt(1 + 1 / many)
+    _, low, _ = interval(r2 - np.fmax(others, r2_random + reach))
+    _, _, high = interval(r2 - np.fmax(others, r2_random - reach))
+    return mean, low, high
 
 
-def _predict(
-    rows: np.ndarray, data: Answers, direction: Direction, number: int
-) -> Iterator[tuple[int, int, Split, np.ndarray, np.ndarray]]:
-    """For each layer and probed length: the split, and targets and predictions (prompt, target) of its test set."""
-    each = [
-        (at, data.split(at, number), data.targets(at, number), data.different[at][0])
-        for at in data.probed
-    ]
-    fitted = [own[split.train] for _, split, own, _ in each]
-    for layer, features in enumerate(rows):
-        seen = [features[at, first[split.train]] for at, split, _, first in each]
-        unseen = [features[at, first[split.test]] for at, split, _, first in each]
-        if direction == "own":
-            predicted = [
-                ridge(*parts) for parts in zip(seen, fitted, unseen, strict=True)
-            ]
-        else:
-            predicted = _predict_shared(seen, fitted, unseen)
-        for (at, split, own, _), values in zip(each, predicted, strict=True):
-            yield layer, at, split, own[split.test], values
-
-
-def _predict_shared(
-    seen: list[np.ndarray], targets: list[np.ndarray], unseen: list[np.ndarray]
+def _predictions(
+    features: np.ndarray, splits: list[Split], direction: Direction
 ) -> list[np.ndarray]:
-    """Predictions for each length from one direction that all lengths share, with an offset for each length."""
-    offset, level = ([part.mean(axis=0) for part in parts] for parts in (seen, targets))
-
-    def centre(parts: list[np.ndarray], means: list[np.ndarray]) -> np.ndarray:
-        return np.concatenate(
-            [part - mean for part, mean in zip(parts, means, strict=True)]
-        )
-
-    predicted = ridge(
-        centre(seen, offset), centre(targets, level), centre(unseen, offset)
-    )
+    """Predictions (prompt, target) for the test prompts of each split, from features (length, seed, d) of one layer."""
+    of_prompts = [features[split.at, split.samples] for split in splits]
+    if direction == "own" or not splits:
+        return [
+            ridge(prompts[split.train], split.targets[split.train], prompts[split.test])
+            for prompts, split in zip(of_prompts, splits, strict=True)
+        ]
+    # One direction is shared by all lengths, with an offset for each.
+    seen, targets, unseen, offsets = [], [], [], []
+    for prompts, split in zip(of_prompts, splits, strict=True):
+        middle = prompts[split.train].mean(axis=0)
+        offset = split.targets[split.train].mean(axis=0)
+        seen.append(prompts[split.train] - middle)
+        targets.append(split.targets[split.train] - offset)
+        unseen.append(prompts[split.test] - middle)
+        offsets.append(offset)
+    together = ridge(*map(np.concatenate, (seen, targets, unseen)))
     ends = np.cumsum([len(part) for part in unseen])[:-1]
     return [
-        mean + part for mean, part in zip(level, np.split(predicted, ends), strict=True)
+        offset + predicted
+        for offset, predicted in zip(offsets, np.split(together, ends), strict=True)
     ]
-
-
-def _sums(
-    targets: np.ndarray, predicted: np.ndarray, weight: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Weighted sums of (truth − prediction)² and of (truth − mean truth)², for each target."""
-    about_mean = targets - np.average(targets, axis=0, weights=weight)
-    return weight @ (targets - predicted) ** 2, weight @ about_mean**2
 
 
 def _ratio(
     numerator: np.ndarray | float, denominator: np.ndarray | float
 ) -> np.ndarray:
     """The quotient of two arrays, NaN where the denominator is 0."""
-    above, below = (
-        np.asarray(numerator, dtype=float),
-        np.asarray(denominator, dtype=float),
-    )
+    above = np.asarray(numerator, dtype=float)
+    below = np.asarray(denominator, dtype=float)
     return np.divide(above, below, out=np.full(below.shape, np.nan), where=below > 0)

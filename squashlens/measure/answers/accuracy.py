@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 from random import Random
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +35,13 @@ from squashlens.theory.statistics.ranks import share_interval
 
 # Computes the text of the right answer from the texts of the content tokens.
 Answer = TypeAliasType("Answer", Callable[[tuple[str, ...]], str])
+
+
+class Asked(NamedTuple):
+    """A growing sequence, and the number of content tokens at which it is asked about."""
+
+    sequence: GrowingSequence
+    length: int
 
 
 @measurement()
@@ -81,29 +90,27 @@ def accuracy(
     (('length',), True)
     """
     given = [sequence] if isinstance(sequence, GrowingSequence) else list(sequence)
-    if len({len(one) for one in given}) != 1:
+    if len({len(each) for each in given}) != 1:
         raise InputError(
             f"The {len(given)} sequences of sequence= do not have equal numbers of content tokens.",
             "Give at least one sequence, all with the same number of content tokens.",
         )
     run = Run.open(model, "accuracy")
     growing = prepare_growing(run, given[0], lengths, "separate")
-    for one in given[1:]:
-        require_same_vocabulary(growing.run.model, one)
+    for other in given[1:]:
+        require_same_vocabulary(growing.run.model, other)
     run = with_sequence(
         run, growing, lengths=list(growing.lengths), n_baseline=n_baseline
     )
-    asked = [(sequence, length) for sequence in given for length in growing.lengths]
+    asked = [Asked(*each) for each in product(given, growing.lengths)]
     right = _are_right(run, asked, answer).reshape(len(given), len(growing.lengths))
-    facts = {"prompts": len(given), "sequences": [one.name for one in given][:8]}
+    facts = {"prompts": len(given), "sequences": [each.name for each in given][:8]}
     _, low, high = share_interval(torch.from_numpy(right.T).double())
-    alone = torch.tensor(
-        [
-            len({one.plain(n).ids(one.trunk) for one in given}) == 1
-            for n in growing.lengths
-        ]
-    )
-    low[alone] = high[alone] = torch.nan
+    for place, length in enumerate(growing.lengths):
+        different = {each.plain(length).ids(each.trunk) for each in given}
+        if len(different) == 1:  # one prompt has no interval
+            low[place] = torch.nan
+            high[place] = torch.nan
     able = judge_ability(_short_answers(run, given, answer, n_baseline))
     coords = {
         "length": np.array(growing.lengths),
@@ -128,27 +135,24 @@ def _short_answers(
     if not most:
         return []
     # Not of the whole alphabet: ones are counted, and other digits may be another task, or have another right answer.
-    kinds = [replace(one, alphabet=tuple(sorted(set(one.content)))) for one in given]
-    drawn = [
-        kinds[number % len(kinds)].unrelated(Random(f"short {number}"))
-        for number in range(SHORT)
+    kinds = [
+        replace(sequence, alphabet=tuple(sorted(set(sequence.content))))
+        for sequence in given
     ]
-    lengths = range(1, min(SHORT, len(given[0])) + 1)
-    asked = list(
-        {
-            one.plain(n).ids(one.trunk): (one, n) for one in drawn for n in lengths
-        }.values()
-    )[:most]
-    right = _are_right(run, asked, answer).tolist()
-    return [
-        (each, right_answer(run, one, n, answer))
-        for each, (one, n) in zip(right, asked, strict=True)
+    asked: dict[Ids, Asked] = {}  # different prompts
+    for number in range(SHORT):
+        drawn = kinds[number % len(kinds)].unrelated(Random(f"short {number}"))
+        for length in range(1, min(SHORT, len(given[0])) + 1):
+            asked[drawn.plain(length).ids(drawn.trunk)] = Asked(drawn, length)
+    chosen = list(asked.values())[:most]
+    right = _are_right(run, chosen, answer).tolist()
+    answers = [
+        right_answer(run, short.sequence, short.length, answer) for short in chosen
     ]
+    return list(zip(right, answers, strict=True))
 
 
-def _are_right(
-    run: Run, asked: Sequence[tuple[GrowingSequence, int]], answer: Answer
-) -> np.ndarray:
+def _are_right(run: Run, asked: Sequence[Asked], answer: Answer) -> np.ndarray:
     """Whether each of several sequences, at a length of its own, is answered correctly."""
     tokenizer = require_tokenizer(run.model)
     if not outputs_are_tokens(run.model):
@@ -159,24 +163,26 @@ def _are_right(
     special = set(tokenizer.all_special_ids)
 
     def ends_answer(answered: Ids, token: int) -> bool:
-        return (
-            token in special
-            or not text_after(tokenizer, end_of(run.model, answered), [token])[
-                :1
-            ].isalnum()
-        )
+        if token in special:
+            return True
+        text = text_after(tokenizer, end_of(run.model, answered), [token])
+        return not text[:1].isalnum()
 
-    questions = [
-        (row, *each)
-        for row, of in enumerate(asked)
-        for each in _questions(run, *of, answer)
-    ]
-    predicted = at_last_tokens(
-        run, [ids for _, ids, _ in questions], label="answers"
-    ).next.tolist()
+    prompts: list[Ids] = []
+    expected: list[int | None] = []  # None: any token that ends the answer
+    row_of_prompt: list[int] = []
+    for row, question in enumerate(asked):
+        prompt, answer_ids = _prompt_and_answer(run, question, answer)
+        for step, token in enumerate([*answer_ids, None]):
+            prompts.append((*prompt, *answer_ids[:step]))
+            expected.append(token)
+            row_of_prompt.append(row)
+    predicted = at_last_tokens(run, prompts, label="answers").next.tolist()
     right = np.ones(len(asked), dtype=bool)
-    for (row, ids, token), said in zip(questions, predicted, strict=True):
-        right[row] &= ends_answer(ids, said) if token is None else said == token
+    for row, prompt, token, said in zip(
+        row_of_prompt, prompts, expected, predicted, strict=True
+    ):
+        right[row] &= ends_answer(prompt, said) if token is None else said == token
     return right
 
 
@@ -184,13 +190,13 @@ def right_answer(
     run: Run, sequence: GrowingSequence, length: int, answer: Answer
 ) -> str:
     """The text of the right answer that `answer` gives for the content at one length."""
-    last = sequence.stem(length).ids(sequence.trunk)[
-        -1
-    ]  # which may be the sequence's `ending`
+    # The last content token may be the sequence's `ending`.
+    last = sequence.stem(length).ids(sequence.trunk)[-1]
     content = (*sequence.content[: length - 1], last)
+    tokenizer = require_tokenizer(run.model)
     texts = {
-        token: text_after(require_tokenizer(run.model), neutral(run.model), [token])
-        for token in {*content}
+        token: text_after(tokenizer, neutral(run.model), [token])
+        for token in set(content)
     }
     text = answer(tuple(texts[token] for token in content))
     if not isinstance(text, str) or not text.strip():
@@ -201,16 +207,14 @@ def right_answer(
     return text
 
 
-def _questions(
-    run: Run, sequence: GrowingSequence, length: int, answer: Answer
-) -> list[tuple[Ids, int | None]]:
-    """A prompt for each token of the right answer, and one for the token after it, where any that ends it is right."""
+def _prompt_and_answer(run: Run, asked: Asked, answer: Answer) -> tuple[Ids, Ids]:
+    """The tokens of a prompt and of its right answer, which fit into the context."""
+    sequence, length = asked
     prompt = sequence.plain(length).ids(sequence.trunk)
-    (ids,) = answers_after(
-        run.model, prompt, [right_answer(run, sequence, length, answer)]
-    )
-    tokenize(run.model, torch.tensor((*prompt, *ids)))  # checks the context
-    return [((*prompt, *ids[:step]), token) for step, token in enumerate((*ids, None))]
+    text = right_answer(run, sequence, length, answer)
+    (answer_ids,) = answers_after(run.model, prompt, [text])
+    tokenize(run.model, torch.tensor((*prompt, *answer_ids)))  # checks the context
+    return prompt, answer_ids
 
 
 @measurement("top_tokens", prompts="equal")
@@ -243,26 +247,23 @@ def top_tokens(model: Bridge, prompt: PromptOrCapture, *, k: int = 3) -> xr.Data
         )
     logits = next_logits(run, run.ids)
     best = logits.double().softmax(dim=-1).topk(k)
-    known = outputs_are_tokens(
-        run.model
-    )  # those of a compiled program are not, and have no text
     rows = best.indices.tolist()
-    texts = (
-        run.tokens_of(best.indices)
-        if known
-        else [[f"#{token}" for token in row] for row in rows]
-    )
-    one = len(rows) == 1
-    dims, part = (("rank",), 0) if one else (("prompt", "rank"), slice(None))
-    tokens = {
-        "token": (dims, np.array(texts, dtype=object)[part]),
-        "token_id": (dims, np.array(rows)[part]),
-    }
-    coords = {"rank": np.arange(k), **tokens} | (
-        {} if one else {"prompt": np.arange(len(rows))}
-    )
-    return run.array(
-        "top_tokens",
-        coords,
-        (dims, best.values[part], "probability of the next token", "1"),
-    )
+    if outputs_are_tokens(run.model):
+        texts = run.tokens_of(best.indices)
+    else:  # those of a compiled program have no text
+        texts = [[f"#{token}" for token in row] for row in rows]
+    texts = np.array(texts, dtype=object)
+    token_ids = np.array(rows)
+    probabilities = best.values
+    dims: tuple[str, ...] = ("prompt", "rank")
+    coords: dict[str, Any] = {"rank": np.arange(k)}
+    if len(rows) == 1:
+        dims = ("rank",)
+        texts = texts[0]
+        token_ids = token_ids[0]
+        probabilities = probabilities[0]
+    else:
+        coords["prompt"] = np.arange(len(rows))
+    coords |= {"token": (dims, texts), "token_id": (dims, token_ids)}
+    values = dims, probabilities, "probability of the next token", "1"
+    return run.array("top_tokens", coords, values)

@@ -1,6 +1,7 @@
 """From which layer on the right answer leads, as the model's own final norm and output embedding read it."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from squashlens.records.labels import Variable
 from squashlens.run.activations import at_last_tokens, untrained
 from squashlens.run.forward import next_logits
 from squashlens.run.run import Run
+from squashlens.sequences import Ids
 
 TEXTS = {
     "rank": ("share of the other choices that the readout finds less likely", "1"),
@@ -97,14 +99,15 @@ def answer_by_layer(
         n_random_models=n_random_models,
     )
     rows = np.arange(len(asked.prompts))
-    own = _standing(_scores(run, asked))
-    weights = others_shares(asked.right, asked.many)
+    standing = _standing(_scores(run, asked))
+    shares = others_shares(asked.right, asked.many)
     scored = {
         "right answer": {
-            name: values[rows, asked.right] for name, values in own.items()
+            name: values[rows, asked.right] for name, values in standing.items()
         },
         "other prompts' answers": {
-            name: np.einsum("pcl,pc->pl", each, weights) for name, each in own.items()
+            name: np.einsum("pcl,pc->pl", values, shares)
+            for name, values in standing.items()
         },
     }
     for seed in range(n_random_models):
@@ -117,11 +120,15 @@ def answer_by_layer(
         "chance": ((), 1 / asked.many, "share of first places by chance", "1")
     }
     for name, (text, units) in TEXTS.items():
-        each = np.stack([standing[name] for standing in scored.values()])
-        variables[name] = (("scored", "prompt", "layer"), each, text, units)
-        means = each.swapaxes(1, 2), f"mean over prompts: {text}", units
+        values = np.stack([of_scored[name] for of_scored in scored.values()])
+        variables[name] = (("scored", "prompt", "layer"), values, text, units)
         variables |= mean_of(
-            f"mean_{name}", ("scored", "layer"), *means, clusters=asked.clusters
+            f"mean_{name}",
+            ("scored", "layer"),
+            values.swapaxes(1, 2),
+            f"mean over prompts: {text}",
+            units,
+            clusters=asked.clusters,
         )
     layers = np.arange(run.n_blocks + 1)
     labels = {
@@ -136,47 +143,42 @@ def _standing(
     scores: Float[np.ndarray, "prompt outcome layer"],
 ) -> dict[str, np.ndarray]:
     """For every choice of each prompt, how it stands among the others at each layer."""
-    many, itself = scores.shape[1], np.eye(scores.shape[1], dtype=bool)[:, :, None]
-    pairs = (
-        scores[:, :, None] - scores[:, None]
-    )  # (prompt, choice, other choice, layer)
-    below = ((pairs > 0) + (pairs == 0) / 2).sum(axis=2) - 0.5
-    best = np.where(itself, -np.inf, scores[:, None]).max(axis=2)
+    many = scores.shape[1]
+    itself = np.eye(many, dtype=bool)[:, :, None]
+    # (prompt, choice, other choice, layer)
+    lead = scores[:, :, None] - scores[:, None]
+    below = ((lead > 0) + (lead == 0) / 2).sum(axis=2) - 0.5
+    best_other = np.where(itself, -np.inf, scores[:, None]).max(axis=2)
     return {
         "rank": below / (many - 1),
-        "first": (scores >= best).astype(float),
-        "log_odds": scores - best,
+        "first": (scores >= best_other).astype(float),
+        "log_odds": scores - best_other,
     }
 
 
 def _scores(run: Run, asked: Choices) -> Float[np.ndarray, "prompt outcome layer"]:
     """The log-probability of each prompt's choices, token by token, in the readout of each layer."""
-    rows: dict[tuple[int, tuple[int, ...]], int] = {}
-    for number, choices in enumerate(asked.tokens):
-        for tokens in choices:
-            for k in range(len(tokens)):
-                rows.setdefault((number, tokens[:k]), len(rows))
+    # Every token is read after the prompt and the tokens of the choice before it.
+    row_of: dict[Ids, int] = {}
+    for prompt, choices in zip(asked.prompts, asked.tokens, strict=True):
+        for choice in choices:
+            for k in range(len(choice)):
+                row_of.setdefault((*prompt, *choice[:k]), len(row_of))
     sites = run.sites()[:-1]
-    last = at_last_tokens(
-        run, [(*asked.prompts[number], *before) for number, before in rows], sites
-    )
+    last = at_last_tokens(run, list(row_of), sites)
     streams = torch.stack([last.values[site] for site in sites])
-    vocabulary = sorted(
-        {token for choices in asked.tokens for tokens in choices for token in tokens}
-    )
-    place = {token: column for column, token in enumerate(vocabulary)}
-    read = readout(run, streams, vocabulary).double().numpy()
-    found = [
-        [
-            sum(
-                read[:, rows[number, one[:k]], place[token]]
-                for k, token in enumerate(one)
-            )
-            for one in choices
-        ]
-        for number, choices in enumerate(asked.tokens)
-    ]
-    return np.array(found)
+    all_choices = chain.from_iterable(asked.tokens)
+    vocabulary = sorted(set(chain.from_iterable(all_choices)))
+    log_p = readout(run, streams, vocabulary).double().numpy()  # (layer, row, token)
+    scores = np.zeros((len(asked.prompts), asked.many, len(sites)))
+    for number, (prompt, choices) in enumerate(
+        zip(asked.prompts, asked.tokens, strict=True)
+    ):
+        for place, choice in enumerate(choices):
+            for k, token in enumerate(choice):
+                row = row_of[*prompt, *choice[:k]]
+                scores[number, place] += log_p[:, row, vocabulary.index(token)]
+    return scores
 
 
 def readout(
@@ -205,9 +207,8 @@ def _read(run: Run, streams: Tensor, vocabulary: Sequence[int] | None) -> Tensor
     )  # takes a second to import
 
     given = streams.clone().to(run.device)
-    if norm := getattr(
-        run.model, "ln_final", None
-    ):  # applied here, since it may be on another device than W_U
+    norm = getattr(run.model, "ln_final", None)
+    if norm:  # applied here, since it may be on another device than W_U
         given = norm(given.reshape(1, -1, given.shape[-1])).reshape(given.shape)
     return logit_readout(
         run.model, given, apply_ln=False, vocab=vocabulary, return_type="log_probs"
@@ -215,21 +216,16 @@ def _read(run: Run, streams: Tensor, vocabulary: Sequence[int] | None) -> Tensor
 
 
 def _reads_out(run: Run) -> bool:
-    seen: list[Tensor] = []
+    last: list[Tensor] = []
+
+    def keep_last(stream: Tensor) -> None:
+        last.append(stream[:, -1].clone())
+
     with without_ambient(run.model):
-        watch = [
-            (
-                run.site(run.n_blocks),
-                lambda v: seen.append(v[:, -1].clone()),
-            )
-        ]
+        watch = [(run.site(run.n_blocks), keep_last)]
         truth = next_logits(run, probe_ids(run.model), watch)
         try:
-            found = _read(run, seen[0], None)
-        except (
-            NotImplementedError,
-            TypeError,
-            ValueError,
-        ):  # TransformerLens has no readout of this model
-            return False
+            found = _read(run, last[0], None)
+        except (NotImplementedError, TypeError, ValueError):
+            return False  # TransformerLens has no readout of this model
     return agree(found, truth.float().log_softmax(dim=-1).cpu(), run.dtype)

@@ -1,6 +1,5 @@
 """Right answers among the choices of each prompt, as tokens, for measurements of where an answer is read."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,38 +58,18 @@ def of_choices(
 
     By default each different prompt is a cluster of its own.
     """
-    texts, right = list(prompts), list(answers)
+    texts = list(prompts)
+    right = list(answers)
     require_an_answer_each(texts, right)
-    given = list(dict.fromkeys(right) if choices is None else choices)
-    each = (
-        [given] * len(texts)
-        if given and isinstance(given[0], str)
-        else [list(own) for own in given]
-    )
-    if (
-        len(each) != len(texts)
-        or min(map(len, each)) < 2
-        or len(set(map(len, each))) > 1
-    ):
-        raise InputError(
-            "choices=, or else the answers, are not two or more texts for each prompt, and equally many.",
-            "Give one list of texts for all prompts, or one list for each prompt, all equally long.",
-        )
-    missing = next((k for k, own in enumerate(each) if right[k] not in own), None)
-    if missing is not None:
-        raise InputError(
-            f"The answer to prompt {missing}, {right[missing]!r}, is not one of its choices: {listed(each[missing])}.",
-            "Write the answers as in choices=, with a space before them where the choices have one.",
-        )
+    of_prompts = _choices_of_prompts(right, choices)
     units = texts if clusters is None else list(clusters)
     if len(units) != len(texts):
         raise InputError(
             f"The numbers of prompts and clusters are {len(texts)} and {len(units)}.",
             "Give one label for each prompt.",
         )
-    cluster_of = dict(
-        zip(zip(texts, right, map(tuple, each), strict=True), units, strict=True)
-    )
+    asked = zip(texts, right, map(tuple, of_prompts), strict=True)
+    cluster_of = dict(zip(asked, units, strict=True))
     different = list(cluster_of)
     if len(different) < len(texts):
         remark(
@@ -102,8 +81,8 @@ def of_choices(
         )
     ids = [tuple(tokenize(run.model, text)[0].tolist()) for text, _, _ in different]
     tokens = [
-        tuple(answers_after(run.model, row, own))
-        for row, (_, _, own) in zip(ids, different, strict=True)
+        tuple(answers_after(run.model, row, of_prompt))
+        for row, (_, _, of_prompt) in zip(ids, different, strict=True)
     ]
     facts = {
         "answers": right,
@@ -113,16 +92,38 @@ def of_choices(
         **arguments,
     }
     run = run.with_prompts(torch.tensor(max(ids, key=len)), **facts)
-    places = np.array([own.index(answer) for _, answer, own in different])
-    number = {label: k for k, label in enumerate(dict.fromkeys(cluster_of.values()))}
-    members = np.array([number[label] for label in cluster_of.values()])
+    places = [of_prompt.index(answer) for _, answer, of_prompt in different]
+    labels = list(dict.fromkeys(cluster_of.values()))
+    members = [labels.index(label) for label in cluster_of.values()]
     return run, Choices(
         tuple(ids),
         [answer for _, answer, _ in different],
         tuple(tokens),
-        places,
-        members,
+        np.array(places),
+        np.array(members),
     )
+
+
+def _choices_of_prompts(right: Sequence[str], choices: Any) -> list[list[str]]:
+    """The choices of each prompt; raises unless they are equally many, with the right answer among them."""
+    given = list(dict.fromkeys(right) if choices is None else choices)
+    if given and isinstance(given[0], str):
+        of_prompts = [given] * len(right)
+    else:
+        of_prompts = [list(of_prompt) for of_prompt in given]
+    numbers = {len(of_prompt) for of_prompt in of_prompts}
+    if len(of_prompts) != len(right) or len(numbers) > 1 or min(numbers) < 2:
+        raise InputError(
+            "choices=, or else the answers, are not two or more texts for each prompt, and equally many.",
+            "Give one list of texts for all prompts, or one list for each prompt, all equally long.",
+        )
+    for prompt, (answer, of_prompt) in enumerate(zip(right, of_prompts, strict=True)):
+        if answer not in of_prompt:
+            raise InputError(
+                f"The answer to prompt {prompt}, {answer!r}, is not one of its choices: {listed(of_prompt)}.",
+                "Write the answers as in choices=, with a space before them where the choices have one.",
+            )
+    return of_prompts
 
 
 def require_an_answer_each(prompts: Sequence[Any], answers: Sequence[str]) -> None:
@@ -136,9 +137,8 @@ def require_an_answer_each(prompts: Sequence[Any], answers: Sequence[str]) -> No
 
 def others_shares(right: Int[np.ndarray, " prompt"], many: int) -> np.ndarray:
     """For each prompt and choice, the share of the other prompts whose right answer has this place."""
-    counts = Counter(right.tolist())
-    total = np.array([counts[place] for place in range(many)], dtype=float)
-    return (total - (right[:, None] == np.arange(many))) / (len(right) - 1)
+    is_right = right[:, None] == np.arange(many)
+    return (is_right.sum(axis=0) - is_right) / (len(right) - 1)
 
 
 def mean_of(
@@ -157,12 +157,13 @@ def mean_of(
     """
     given = torch.from_numpy(np.asarray(values, dtype=float))
     members = None if clusters is None else torch.from_numpy(clusters)
-    counted = ((given == 0) | (given == 1) | given.isnan()).flatten(1).all(
-        dim=1
-    ) & share
-    counted = counted.view(-1, *[1] * (given.ndim - 2))
-    both = zip(
-        share_interval(given, members), mean_interval(given, members), strict=True
-    )
-    ends = [torch.where(counted, *pair) for pair in both]
+    is_count = (given == 0) | (given == 1) | given.isnan()
+    are_shares = is_count.flatten(1).all(dim=1) & share
+    are_shares = are_shares.view(-1, *[1] * (given.ndim - 2))
+    of_share = share_interval(given, members)
+    of_mean = mean_interval(given, members)
+    ends = [
+        torch.where(are_shares, *either)
+        for either in zip(of_share, of_mean, strict=True)
+    ]
     return with_ends(name, dims, ends, text, units)

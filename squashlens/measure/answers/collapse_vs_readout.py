@@ -9,7 +9,7 @@ runs with different numbers of samples may therefore differ in whether they deci
 from the errors that a 95 % interval allows.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import xarray as xr
 from squashlens._typing import Bridge, Mode, Template
 from squashlens.errors import InputError
 from squashlens.measure.answers._scores import N_TRAIN, Answers
+from squashlens.measure.answers._variables import variables_over
 from squashlens.measure.answers.evaluate import (
     answer_questions,
     answers_file,
@@ -152,164 +153,184 @@ def collapse_vs_readout(
         n_train=n_train,
         n_random_models=n_random_models,
     )
-    task, questions = prepared.task, prepared.each
+    task = prepared.task
+    questions = prepared.each
     doubled = [task.doubled(question) for question in questions]
     every = dict.fromkeys((*questions, *doubled, *prepared.baseline))
     ids = {question: prepared.ids(run, question) for question in every}
-    v, star = [ids[q] for q in questions], [ids[q] for q in doubled]
+    v = [ids[question] for question in questions]
+    v_star = [ids[question] for question in doubled]
     data = Answers.of(task, questions, v, n_train)
     journal = answers_file(run, task, resume)
-    inserted = [more(a, b) for a, b in zip(v, star, strict=True)]
-    last = at_last_tokens(run, [*v, *star], run.sites())
-    own, other = streams(run, last).split(len(v), dim=1)
+    inserted = [more(*pair) for pair in zip(v, v_star, strict=True)]
+    last = at_last_tokens(run, [*v, *v_star], run.sites())
+    representations, of_doubled = streams(run, last).split(len(v), dim=1)
     answers = answer_questions(run, prepared, ids, journal)
-    asked, short = (
-        {q: answers[q] for q in each} for each in (questions, prepared.baseline)
-    )
-    scores = score_answers(task, asked, run.facts, prefill=True, short=short).isel(
-        mode=0
-    )
+    scores = score_answers(
+        task,
+        {question: answers[question] for question in questions},
+        run.facts,
+        prefill=True,
+        short={question: answers[question] for question in prepared.baseline},
+    ).isel(mode=0)
+
     shape = (scores.sizes["length"], scores.sizes["seed"])
-    over = ("length", "seed")
-    gaps = metric.gap(own[-2:], other[-2:]).reshape(2, *shape)
-    same_bits = (
-        identical(own[-1], other[-1], rounding.round_to or run.dtype).reshape(shape)
-        == 1
-    )
-    same_next = (last.next[: len(v)] == last.next[len(v) :]).reshape(shape)
-    same_answer = np.array(
-        [
-            answers[a].text == answers[b].text
-            for a, b in zip(questions, doubled, strict=True)
-        ]
-    )
-    same_truth = np.array(
-        [a.truth == b.truth for a, b in zip(questions, doubled, strict=True)]
-    ).reshape(shape)
-    bits = rounding.stated("share of pairs with bit-identical y")
-    found: dict[str, Variable] = {
-        "distance": (
-            over,
-            gaps[0],
-            metric.distance("distance of v and v* at layer L"),
-            metric.units,
-        ),
-        "distance_y": (
-            over,
-            gaps[1],
-            metric.distance("distance of v and v*, y"),
-            metric.units,
-        ),
-        "inserted": (
-            over,
-            np.array(inserted).reshape(shape),
-            "number of tokens that v* has more",
-            "tokens",
-        ),
-        "right": (
-            over,
-            scores["right"].values,
-            "whether the parsed value is the right answer",
-            "1",
-        ),
-        "same_argmax": (
-            over[:1],
-            same_next.double().mean(dim=1),
-            "share of pairs with the same next token",
-            "1",
-        ),
-        "same_answer": (
-            over[:1],
-            same_answer.reshape(shape).mean(axis=1),
-            "share of pairs with the same answer",
-            "1",
-        ),
-        "same_truth": (
-            over[:1],
-            same_truth.mean(axis=1),
-            "share of pairs with the same right answer",
-            "1",
-        ),
-        "bit_identical": (over[:1], same_bits.double().mean(dim=1), bits, "1"),
+    gaps = metric.gap(representations[-2:], of_doubled[-2:]).reshape(2, *shape)
+    y_dtype = rounding.round_to or run.dtype
+    identical_y = identical(representations[-1], of_doubled[-1], y_dtype)
+    same_bits = (identical_y == 1).numpy().reshape(shape)
+    same_answer = [
+        answers[question].text == answers[other].text
+        for question, other in zip(questions, doubled, strict=True)
+    ]
+    same_truth = [
+        question.truth == other.truth
+        for question, other in zip(questions, doubled, strict=True)
+    ]
+    right = scores["right"].values
+    same_truth = np.reshape(same_truth, shape)
+    texts = {
+        **TEXTS,
+        "distance": (metric.distance("distance of v and v* at layer L"), metric.units),
+        "distance_y": (metric.distance("distance of v and v*, y"), metric.units),
+        "bit_identical": (rounding.stated("share of pairs with bit-identical y"), "1"),
     }
-    for name in ("accuracy", "accuracy_low", "accuracy_high", *Ability._fields[1:]):
-        long_name, units = (scores[name].attrs[k] for k in ("long_name", "units"))
-        found[name] = (
-            tuple(map(str, scores[name].dims)),
-            scores[name].values,
-            long_name,
-            units,
-        )
+    of_pairs = {
+        "distance": gaps[0],
+        "distance_y": gaps[1],
+        "inserted": np.reshape(inserted, shape),
+        "right": right,
+    }
+    same_next = (last.next[: len(v)] == last.next[len(v) :]).numpy()
+    shares = {
+        "same_argmax": same_next.reshape(shape).mean(axis=1),
+        "same_answer": np.reshape(same_answer, shape).mean(axis=1),
+        "same_truth": same_truth.mean(axis=1),
+        "bit_identical": same_bits.mean(axis=1),
+    }
+    found = {
+        **variables_over(("length", "seed"), of_pairs, texts),
+        **variables_over(("length",), shares, texts),
+        **_accuracy_variables(scores),
+    }
     coords = {
         "length": scores["length"].values,
         "seed": scores["seed"].values,
         "able": scores["able"].item(),
     }
+    probes: dict[str, Variable] = {}
     if data.probed:
-        probes, facts = probe_layers(run, data, own, v, "own", n_random_models)
-        found |= probes
+        probes, facts = probe_layers(
+            run, data, representations, v, "own", n_random_models
+        )
         run = run.knowing(**facts)
         coords |= {"layer": list(range(run.n_blocks + 1))}
-    of_y = {
-        name.removesuffix("_y"): np.asarray(each[1])
-        for name, each in found.items()
-        if each[0] == over[:1]
-    }
-    judged = verdicts(
-        data,
-        scores["right"].values,
-        same_bits.numpy(),
-        ~same_truth,
-        task.random,
-        n_random_models,
-        of_y,
-    )
-    if (
-        scores["able"] != "yes"
-    ):  # what is said of wrong answers holds, but not as an effect of length
-        unable = f" Length is not shown to matter: {scores['able_reason'].item()}"
-        judged = [
-            (verdict, reason + unable * (verdict != READ)) for verdict, reason in judged
-        ]
-    words, reasons = (
-        np.array(list(column), dtype=object) for column in zip(*judged, strict=True)
-    )
-    found["verdict"] = (over[:1], words, "verdict on the answers", "text")
-    found["reason"] = (
-        over[:1],
-        reasons,
-        "what decides the verdict, or would decide it",
-        "text",
-    )
+
+    judged = []
+    for at in range(shape[0]):
+        evidence = evidence_at(
+            data, at, right, same_bits, ~same_truth, _probe_of_y(probes, at)
+        )
+        evidence = replace(
+            evidence, random=task.random, n_random_models=n_random_models
+        )
+        judged.append(judge(evidence))
+    found |= probes | _judged_variables(judged, scores)
     return run.dataset(f"collapse and read-out of {task.name}", coords, found)
+
+
+TEXTS = {
+    "inserted": ("number of tokens that v* has more", "tokens"),
+    "right": ("whether the parsed value is the right answer", "1"),
+    "same_argmax": ("share of pairs with the same next token", "1"),
+    "same_answer": ("share of pairs with the same answer", "1"),
+    "same_truth": ("share of pairs with the same right answer", "1"),
+    "verdict": ("verdict on the answers", "text"),
+    "reason": ("what decides the verdict, or would decide it", "text"),
+}
+
+
+def evidence_at(
+    data: Answers,
+    at: int,
+    right: np.ndarray,
+    same_bits: np.ndarray,
+    differ: np.ndarray,
+    probe: Mapping[str, float],
+) -> "Evidence":
+    """The evidence at one length; `right`, `same_bits` and `differ` are over (length, seed)."""
+    return Evidence(
+        right=int(right[at].sum()),
+        samples=right.shape[1],
+        same_bits=int((same_bits & differ)[at].sum()),
+        pairs=int(differ[at].sum()),
+        constant=not data.varied[at],
+        prompts=data.prompts[at],
+        needed=data.needed,
+        n_train=data.n_train,
+        probe=probe,
+    )
+
+
+def _accuracy_variables(scores: xr.Dataset) -> dict[str, Variable]:
+    """The accuracy and the baseline, as `evaluate` has them."""
+    found: dict[str, Variable] = {}
+    for name in ("accuracy", "accuracy_low", "accuracy_high", *Ability._fields[1:]):
+        score = scores[name]
+        dims = tuple(map(str, score.dims))
+        found[name] = dims, score.values, score.long_name, score.units
+    return found
+
+
+def _judged_variables(
+    judged: "list[Judgement]", scores: xr.Dataset
+) -> dict[str, Variable]:
+    """The verdicts and reasons over lengths; the reasons say if length is not shown to matter."""
+    reasons = [reason for _, reason in judged]
+    if scores["able"] != "yes":
+        # What is said of wrong answers holds, but not as an effect of length.
+        unable = f" Length is not shown to matter: {scores['able_reason'].item()}"
+        reasons = [
+            reason if verdict == READ else reason + unable for verdict, reason in judged
+        ]
+    said = {
+        "verdict": np.array([verdict for verdict, _ in judged], dtype=object),
+        "reason": np.array(reasons, dtype=object),
+    }
+    return variables_over(("length",), said, TEXTS)
+
+
+def _probe_of_y(probes: Mapping[str, Variable], at: int) -> dict[str, float]:
+    """What the probe of y, and of the length alone, says at one length; names are without their ending."""
+    return {
+        name.removesuffix("_y"): float(values[at])
+        for name, (dims, values, _, _) in probes.items()
+        if dims == ("length",)
+    }
 
 
 def more(v: Ids, star: Ids) -> int:
     """The number of tokens that v* has more than v. Raises unless v* is v with its last item repeated."""
     extra = len(star) - len(v)
-    ends_alike = (
-        p
-        for p in range(1, len(v) + 1)
-        if star[:p] == v[:p] and star[p + extra :] == v[p:]
+    for place in range(1, len(v) + 1):
+        ends_alike = star[:place] == v[:place] and star[place + extra :] == v[place:]
+        if extra > 0 and ends_alike and star[place + extra - 1] == v[place - 1]:
+            return extra
+    raise InputError(
+        "The prompt with its last item repeated does not contain the prompt's tokens, because the tokenizer merges "
+        "items.",
+        "Separate the items: `task.shown(', ')` or `task.shown(' ')`.",
     )
-    if extra < 1 or not any(star[p + extra - 1] == v[p - 1] for p in ends_alike):
-        raise InputError(
-            "The prompt with its last item repeated does not contain the prompt's tokens, because the tokenizer merges "
-            "items.",
-            "Separate the items: `task.shown(', ')` or `task.shown(' ')`.",
-        )
-    return extra
 
 
-READ, COLLAPSED, LENGTH, REPRESENTED, PARTLY, BASELINE, UNDECIDED = VERDICTS = (
-    "read out",
-    "collapsed",
-    "given by length",
-    "represented, not read out",
-    "partly represented, not read out",
-    "no more than a baseline",
-    "undecided",
-)
+READ = "read out"
+COLLAPSED = "collapsed"
+LENGTH = "given by length"
+REPRESENTED = "represented, not read out"
+PARTLY = "partly represented, not read out"
+BASELINE = "no more than a baseline"
+UNDECIDED = "undecided"
+VERDICTS = (READ, COLLAPSED, LENGTH, REPRESENTED, PARTLY, BASELINE, UNDECIDED)
 MARGIN = 0.05  # least gain in R² over the best baseline that counts; our choice
 REPRESENTED_FROM = (
     0.9  # least R² at which the right answer counts as represented; our choice
@@ -324,46 +345,58 @@ class Evidence:
     `right` of `samples` answers are right. Of the `pairs` with different right answers, `same_bits` are bit-identical.
     `random` says whether the task has random items, `constant` whether all right answers are the same. There are
     `prompts` distinct prompts, and a probe needs `needed` of them, including `n_train` for training. `probe` gives the
-    value of a probe variable by name (`r2_low`, …), NaN if there is none.
+    value of a probe variable by name (`r2_low`, …).
     """
 
     right: int
     samples: int
     same_bits: int
     pairs: int
-    random: bool
     constant: bool
     prompts: int
     needed: int
     n_train: int
-    n_random_models: int
-    probe: Callable[[str], float]
+    probe: Mapping[str, float]
+    random: bool = True
+    n_random_models: int = N_RANDOM_MODELS
 
 
 def judge(evidence: Evidence) -> Judgement:
     """The judgement of the first step that decides, or that is undecided."""
-    e, differing = evidence, "pairs with different right answers are bit-identical"
-    found = _at_least_half(READ, e.right, e.samples, e.random, "answers are right")
-    if found is None and e.pairs:
-        found = _at_least_half(COLLAPSED, e.same_bits, e.pairs, e.random, differing)
-    return found or _judge_length(e) or _judge_probe(e)
+    steps = (_judge_answers, _judge_bits, _judge_length, _judge_probe)
+    judgements = (step(evidence) for step in steps)
+    return next(judgement for judgement in judgements if judgement is not None)
+
+
+def _judge_answers(e: Evidence) -> Judgement | None:
+    """Step 1: whether at least half of the answers are right."""
+    return _at_least_half(READ, e.right, e.samples, e.random, "answers are right")
+
+
+def _judge_bits(e: Evidence) -> Judgement | None:
+    """Step 2: whether at least half of the pairs whose right answers differ have the same y."""
+    what = "pairs with different right answers are bit-identical"
+    if not e.pairs:
+        return None
+    return _at_least_half(COLLAPSED, e.same_bits, e.pairs, e.random, what)
 
 
 def _at_least_half(
     verdict: str, count: int, total: int, random: bool, what: str
 ) -> Judgement | None:
     """The verdict if the interval of the share is at least 1/2, undecided if it includes 1/2, else None."""
-    share, text = count / total, f"{count} of {total} {what}"
-    # A task without random items always repeats its share.
-    low, high = map(float, wilson(share, total)) if random else (share, share)
+    share = count / total
+    text = f"{count} of {total} {what}"
+    low = high = share  # a task without random items always repeats its share
+    if random:
+        low, high = map(float, wilson(share, total))
     if low >= HALF:
         return verdict, f"{text}."
-    if high >= HALF:
-        return (
-            UNDECIDED,
-            f"{text}; the interval {_range(low, high)} includes 1/2. More samples would decide.",
-        )
-    return None
+    if high < HALF:
+        return None
+    interval = _range(low, high)
+    why = f"{text}; the interval {interval} includes 1/2. More samples would decide."
+    return UNDECIDED, why
 
 
 def _judge_length(e: Evidence) -> Judgement | None:
@@ -378,15 +411,15 @@ def _judge_length(e: Evidence) -> Judgement | None:
             UNDECIDED,
             f"{plural(e.samples, 'sample')} with one right answer; {e.n_train} would show if all have it.",
         )
-    low, high = e.probe("r2_length_low"), e.probe("r2_length_high")
+    low = e.probe.get("r2_length_low", np.nan)
+    high = e.probe.get("r2_length_high", np.nan)
+    r2 = _range(low, high)
     if low >= REPRESENTED_FROM:
-        return (
-            LENGTH,
-            f"The number of tokens alone predicts the answer (R² is {_range(low, high)}).",
-        )
+        why = f"The number of tokens alone predicts the answer (R² is {r2})."
+        return LENGTH, why
     if high >= REPRESENTED_FROM:
         return UNDECIDED, (
-            f"R² from the number of tokens alone is {_range(low, high)}. More samples would decide whether it reaches "
+            f"R² from the number of tokens alone is {r2}. More samples would decide whether it reaches "
             f"{REPRESENTED_FROM:g}."
         )
     return None
@@ -394,8 +427,7 @@ def _judge_length(e: Evidence) -> Judgement | None:
 
 def _judge_probe(e: Evidence) -> Judgement:
     """Steps 4 to 6: whether a probe finds more of the right answer than the best baseline, and how much."""
-    low, high = e.probe("gain_low"), e.probe("gain_high")
-    if np.isnan(e.probe("r2")):
+    if np.isnan(e.probe.get("r2", np.nan)):
         why = "Nearly all prompts have the same right answer, so that R² is undefined in at least half of the splits"
         if e.prompts < e.needed:
             why = f"{plural(e.prompts, 'distinct prompt')} in {plural(e.samples, 'sample')}: a probe needs {e.needed}"
@@ -403,71 +435,32 @@ def _judge_probe(e: Evidence) -> Judgement:
             UNDECIDED,
             f"{why}. Use more samples, longer sequences or a smaller n_train=.",
         )
-    r2 = f"R² is {_range(e.probe('r2_low'), e.probe('r2_high'))}"
+    low = e.probe["gain_low"]
+    high = e.probe["gain_high"]
+    gain = _range(low, high)
+    r2 = f"R² is {_range(e.probe['r2_low'], e.probe['r2_high'])}"
     if high < MARGIN:
-        ends = "" if np.isnan(low) else f"{_range(low, high)}, "
-        return (
-            BASELINE,
-            f"{r2}; its gain over the best baseline is {ends}below {MARGIN}.",
-        )
+        ends = "" if np.isnan(low) else f"{gain}, "
+        why = f"{r2}; its gain over the best baseline is {ends}below {MARGIN}."
+        return BASELINE, why
     if not low > MARGIN:
-        if e.n_random_models < 2:
-            return (
-                UNDECIDED,
-                f"{r2}; its gain over random weights needs two such models, not {e.n_random_models}.",
-            )
-        return UNDECIDED, (
-            f"{r2}; its gain over the best baseline is {_range(low, high)}, which includes {MARGIN}. More samples or "
-            "more random models would decide."
+        why = (
+            f"{r2}; its gain over the best baseline is {gain}, which includes {MARGIN}. More samples or more random "
+            "models would decide."
         )
-    text = (
-        f"{r2}; its gain over the best baseline is {_range(low, high)}, above {MARGIN}"
-    )
-    if e.probe("r2_low") >= REPRESENTED_FROM:
-        return REPRESENTED, f"{text}."
-    if e.probe("r2_high") < REPRESENTED_FROM:
-        return PARTLY, f"{text}."
-    return (
-        UNDECIDED,
-        f"{text}. More samples would decide whether R² reaches {REPRESENTED_FROM:g}.",
-    )
+        if e.n_random_models < 2:
+            why = f"{r2}; its gain over random weights needs two such models, not {e.n_random_models}."
+        return UNDECIDED, why
+    text = f"{r2}; its gain over the best baseline is {gain}, above {MARGIN}."
+    if e.probe["r2_low"] >= REPRESENTED_FROM:
+        return REPRESENTED, text
+    if e.probe["r2_high"] < REPRESENTED_FROM:
+        return PARTLY, text
+    more_samples = f"More samples would decide whether R² reaches {REPRESENTED_FROM:g}."
+    return UNDECIDED, f"{text} {more_samples}"
 
 
 def _range(low: float, high: float) -> str:
     """A range with two decimal places, without a minus sign before zero."""
-    return " to ".join(
-        f"{value + 0:.2f}".replace("-", "−").replace("−0.00", "0.00")
-        for value in (low, high)
-    )
-
-
-def verdicts(
-    data: Answers,
-    right: np.ndarray,
-    same_bits: np.ndarray,
-    differ: np.ndarray,
-    random: bool,
-    n_random_models: int,
-    probe: Mapping[str, np.ndarray],
-) -> list[Judgement]:
-    """The verdict and its reason for each length; `right`, `same_bits` and `differ` are over (length, seed)."""
-    return [
-        judge(
-            Evidence(
-                int(right[at].sum()),
-                right.shape[1],
-                int((same_bits & differ)[at].sum()),
-                int(differ[at].sum()),
-                random,
-                not data.varied[at],
-                data.prompts[at],
-                data.needed,
-                data.n_train,
-                n_random_models,
-                lambda name, at=at: (
-                    float(probe[name][at]) if name in probe else float("nan")
-                ),
-            ),
-        )
-        for at in range(len(data.lengths))
-    ]
+    ends = [f"{end + 0:.2f}".replace("-", "−") for end in (low, high)]
+    return " to ".join(ends).replace("−0.00", "0.00")

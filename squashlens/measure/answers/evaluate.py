@@ -1,8 +1,9 @@
 """The answers of a model to copying and counting tasks, and their accuracy (figures 2, 3, 4, 6, 7)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -36,26 +37,24 @@ class Questions:
     @cached_property
     def baseline(self) -> tuple[Question, ...]:
         """The short questions, in each mode, that show whether the model can do the task at all."""
-        few = self.task.short()[: self.form.n_baseline] if self.form.n_baseline else []
-        asked = [
-            self.task.about(q.items, seed=q.seed, mode=mode)
-            for mode in several(self.form.mode)
-            for q in few
-        ]
-        return tuple(
-            self.task.after_examples(question, self.form.n_examples)
-            for question in asked
-        )
+        if not self.form.n_baseline:
+            return ()
+        short = self.task.short()[: self.form.n_baseline]
+        asked = []
+        for mode, question in product(several(self.form.mode), short):
+            in_mode = self.task.about(question.items, seed=question.seed, mode=mode)
+            asked.append(self.task.after_examples(in_mode, self.form.n_examples))
+        return tuple(asked)
 
     def ids(self, run: Run, question: Question) -> Ids:
         """The token ids of the prompt of a question, with the first words of the answer if `prefill`."""
         opening = self.task.opening if self.form.prefill else ""
-        asked: Any = f"{question.prompt} {opening}" if opening else question.prompt
-        if self.form.template != "none":
-            asked = torch.tensor(
-                encode(run.model, as_chat(run.model, question.prompt) + opening)
-            )
-        return tuple(tokenize(run.model, asked)[0].tolist())
+        if self.form.template == "none":
+            text = f"{question.prompt} {opening}" if opening else question.prompt
+            return tuple(tokenize(run.model, text)[0].tolist())
+        text = as_chat(run.model, question.prompt) + opening
+        tokens = torch.tensor(encode(run.model, text))
+        return tuple(tokenize(run.model, tokens)[0].tolist())
 
 
 def prepare_questions(
@@ -77,11 +76,9 @@ def prepare_questions(
     modes = several(form.mode)
     numbers = seeds_of(seeds, n_seeds if task.random or sampled else 1)
     asked = task.asked(list(lengths), numbers, modes)
-    if (
-        len(numbers) > 1
-        and not sampled
-        and not any(map(task.varies, {question.length for question in asked}))
-    ):
+    asked_lengths = list(dict.fromkeys(question.length for question in asked))
+    is_drawn = sampled or any(map(task.varies, asked_lengths))
+    if len(numbers) > 1 and not is_drawn:
         raise InputError(
             f"The task {task.name!r} asks one question at each length, whatever the seed, and decoding is greedy, so "
             f"that {len(numbers)} seeds would count one answer several times.",
@@ -90,14 +87,16 @@ def prepare_questions(
     questions = tuple(
         task.after_examples(question, form.n_examples) for question in asked
     )
-    chosen = {
-        f"{part}s": list(dict.fromkeys(getattr(q, part) for q in questions))
-        for part in ("length", "seed")
-    }
     prepared = Questions(task, questions, form)
     given = [list(prepared.ids(run, question)) for question in questions]
     ids = torch.tensor(max(given, key=len))
-    call = {**chosen, **vars(form), "mode": modes, **arguments}
+    call = {
+        "lengths": asked_lengths,
+        "seeds": numbers,
+        **vars(form),
+        "mode": modes,
+        **arguments,
+    }
     # The template of a chat determines whether it starts with BOS.
     run = run.with_prompts(ids, **call)
     return run.knowing(task=describe(task), token_ids=given), prepared
@@ -219,17 +218,14 @@ def evaluate(
         max_new_tokens=max_new_tokens,
     )
     journal = answers_file(run, questions.task, resume, temperature)
-    ids = {
-        q: questions.ids(run, q)
-        for q in dict.fromkeys((*questions.each, *questions.baseline))
-    }
+    every = dict.fromkeys((*questions.each, *questions.baseline))
+    ids = {question: questions.ids(run, question) for question in every}
     answers = answer_questions(
         run, questions, ids, journal, temperature, max_new_tokens
     )
-    own, short = (
-        {q: answers[q] for q in asked} for asked in (questions.each, questions.baseline)
-    )
-    return score_answers(questions.task, own, run.facts, prefill=prefill, short=short)
+    asked = {question: answers[question] for question in questions.each}
+    short = {question: answers[question] for question in questions.baseline}
+    return score_answers(questions.task, asked, run.facts, prefill=prefill, short=short)
 
 
 def answer_questions(
@@ -241,38 +237,46 @@ def answer_questions(
     max_new_tokens: int | None = None,
 ) -> dict[Question, Answer]:
     """The answer to each question, from the resumed file or from the model; each batch is stored at once."""
-    decode, task = require_tokenizer(run.model).decode, questions.task
+    task = questions.task
     text_of = partial(
-        decode, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        require_tokenizer(run.model).decode,
+        skip_special_tokens=False,
+        clean_up_tokenization_spaces=False,
     )
-    prompts = {
-        q: Prompt(
-            each,
-            max_new_tokens or _needed_tokens(run, questions, q, len(each)),
-            f"{q.task} {q.length} {q.seed} {q.mode}",
-            lambda new, q=q: task.answer_in(q, text_of(new), False)[1],
+
+    def has_ended(question: Question, written: Sequence[int]) -> bool:
+        return task.answer_in(question, text_of(written), False)[1]
+
+    prompts: dict[Question, Prompt] = {}
+    keys: dict[Question, str] = {}
+    for question, tokens in ids.items():
+        most = max_new_tokens or _needed_tokens(run, questions, question, len(tokens))
+        label = f"{question.length} {question.seed}"
+        prompts[question] = Prompt(
+            tokens,
+            most,
+            f"{question.task} {label} {question.mode}",
+            partial(has_ended, question),
         )
-        for q, each in ids.items()
-    }
-    # With a digest of the prompt, so that an edited task gets new answers.
-    keys = {
-        q: f"{q.mode} {q.length} {q.seed} {prompt.max_new_tokens} {digest(prompt.ids)}"
-        for q, prompt in prompts.items()
-    }
+        # With a digest of the prompt, so that an edited task gets new answers.
+        keys[question] = f"{question.mode} {label} {most} {digest(tokens)}"
     missing = [question for question in keys if keys[question] not in journal.found]
+    n_found = len(keys) - len(missing)
     with bar(
-        total=len(keys), initial=len(keys) - len(missing), desc=task.name, unit="answer"
+        total=len(keys), initial=n_found, desc=task.name, unit="answer"
     ) as progress_bar:
-        for batch in generate(
-            run, [prompts[q] for q in missing], temperature=temperature
-        ):
-            told = {missing[place]: said for place, said in batch.items()}
-            journal.keep(
-                {
-                    keys[q]: [text_of(a.ids), a.ended, len(ids[q]), len(a.ids)]
-                    for q, a in told.items()
-                }
-            )
+        asked = [prompts[question] for question in missing]
+        for batch in generate(run, asked, temperature=temperature):
+            said = {}
+            for place, answer in batch.items():
+                question = missing[place]
+                said[keys[question]] = [
+                    text_of(answer.ids),
+                    answer.ended,
+                    len(ids[question]),
+                    len(answer.ids),
+                ]
+            journal.keep(said)
             progress_bar.update(len(batch))
     return {question: Answer(*journal.found[key]) for question, key in keys.items()}
 
@@ -284,12 +288,16 @@ def _needed_tokens(
 
     The mode decides, unless the prompt ends with the first words of the answer, before which no steps can be written.
     """
-    n, opening = question.length, questions.task.opening
-    if question.mode != "answer_only" and not (questions.form.prefill and opening):
+    n = question.length
+    opening = questions.task.opening
+    prefill = questions.form.prefill
+    if question.mode != "answer_only" and not (prefill and opening):
         needed = 512 + 8 * n
-    elif questions.form.prefill or not opening:
-        needed = 16 if questions.task.numeric else 16 + 4 * n
-    else:
+    elif opening and not prefill:
         needed = 256 + 2 * n
+    elif questions.task.numeric:
+        needed = 16
+    else:
+        needed = 16 + 4 * n
     limit = context_length(run.model)
     return needed if limit is None else max(1, min(needed, limit - prompt))

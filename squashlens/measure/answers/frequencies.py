@@ -20,11 +20,12 @@ from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import dims_by_name, require
 from squashlens.errors import InputError
+from squashlens.measure.answers._variables import variables_over
 from squashlens.records.joining import without_padding
 from squashlens.records.labels import Variable, dataset_of
 from squashlens.records.provenance import joined_along, provenance
 from squashlens.remarks import remark
-from squashlens.tasks import Question, Reading, Task
+from squashlens.tasks import Question, Task
 from squashlens.tasks.reading import WHY, is_number
 from squashlens.tasks.task import SHORT
 from squashlens.theory.statistics.ranks import LEVEL, share_interval, wilson
@@ -42,10 +43,31 @@ class Answer:
 
 
 UNREAD = tuple(why for why in WHY if why != "read")
-OVER = ("mode", "length", "seed")
+CELL = ("mode", "length")
+OVER = (*CELL, "seed")
+TEXTS = {
+    "prompt": ("prompt", "text"),
+    "answer": ("answer of the model", "text"),
+    "value": ("value parsed from the answer; empty if none", "text"),
+    "truth": ("right answer", "text"),
+    "reading": ("'read', or the reason why no value was parsed", "text"),
+    "ended": ("whether the answer ended, by itself or at a new question", "1"),
+    "as_asked": ("whether a value was parsed and given in the requested form", "1"),
+    "right": ("whether the parsed value is the right answer", "1"),
+    "error": ("|parsed value − right answer|", "items"),
+    "prompt_tokens": ("tokens of the prompt", "tokens"),
+    "answer_tokens": ("tokens of the answer", "tokens"),
+    "accuracy": ("share of right answers (lenient); unread answers are wrong", "1"),
+    "accuracy_strict": ("share of right answers in the requested form", "1"),
+    "mean_error": ("mean error of the parsed answers", "items"),
+    "median_error": ("median error of the parsed answers", "items"),
+    "error_q1": ("first quartile of the error of the parsed answers", "items"),
+    "error_q3": ("third quartile of the error of the parsed answers", "items"),
+    "unread": ("share of answers without a parsed value, by reason", "1"),
+    "prompts": ("number of distinct prompts", "prompts"),
+}
 
 
-# More than sixty lines, since most of them are variables of the result.
 def score_answers(
     task: Task,
     answers: Mapping[Question, Answer],
@@ -59,170 +81,130 @@ def score_answers(
     `prefill` says that the prompts end with the first words of the answer, which are parsed with it. `short` has the
     answers to the short questions of the baseline; if it is None, these are the short questions of `answers`.
     """
-    modes, lengths, seeds = (
-        list(dict.fromkeys(getattr(question, over) for question in answers))
-        for over in OVER
-    )
-    shape = (len(modes), len(lengths), len(seeds))
-    if not answers or [(q.mode, q.length, q.seed) for q in answers] != list(
-        product(modes, lengths, seeds)
-    ):
+    coords = _axes_of(answers)
+    shape = tuple(len(labels) for labels in coords.values())
+    opening = f"{task.opening} " if prefill and task.opening else ""
+    scored = [
+        _scored(task, question, answer, opening) for question, answer in answers.items()
+    ]
+    columns = pd.DataFrame(scored)
+    values = {name: columns[name].to_numpy().reshape(shape) for name in columns}
+    found = variables_over(OVER, values, TEXTS)
+    found |= _summaries(values)
+    if short is None:
+        short = {q: answer for q, answer in answers.items() if q.length <= SHORT}
+    abilities = _abilities(task, short, opening, coords["mode"])
+    found |= ability_variables(abilities, ("mode",))
+    if not (values["reading"] == "read").any():
+        _remark_unread(task, answers, values)
+    labels: dict[str, Any] = {
+        **coords,
+        "why": list(UNREAD),
+        "able": ("mode", [ability.able for ability in abilities]),
+    }
+    facts = {**facts, "task": describe(task)}
+    return dataset_of(f"answers to {task.name}", labels, found, facts)
+
+
+def _axes_of(answers: Mapping[Question, Answer]) -> dict[str, list[Any]]:
+    """The modes, lengths and seeds of the questions; raises unless there is one answer for each, in that order."""
+    axes = {
+        name: list(dict.fromkeys(getattr(question, name) for question in answers))
+        for name in OVER
+    }
+    places = [(question.mode, question.length, question.seed) for question in answers]
+    if not answers or places != list(product(*axes.values())):
         raise InputError(
             "answers= does not have one answer for each mode, length and seed, in that order.",
             "Give an answer for every question, in order.",
         )
-    lead = f"{task.opening} " if prefill and task.opening else ""
+    return axes
 
-    def understood(question: Question, answer: Answer) -> Reading:
-        return task.understood(question, lead + answer.text, answer.ended)
 
-    readings = [understood(question, answer) for question, answer in answers.items()]
-    few = (
-        {q: answer for q, answer in answers.items() if q.length <= SHORT}
-        if short is None
-        else short
-    )
-    baseline = {
-        (q.mode, q.prompt): (understood(q, answer).value == q.truth, q.truth)
-        for q, answer in few.items()
+def _scored(
+    task: Task, question: Question, answer: Answer, opening: str
+) -> dict[str, Any]:
+    """An answer and what is read in it, with the names of `TEXTS`."""
+    text = opening + answer.text
+    reading = task.understood(question, text, answer.ended)
+    error = np.nan
+    if task.numeric and reading.value:
+        error = float(abs(int(reading.value) - int(question.truth)))
+    return {
+        "prompt": question.prompt,
+        "answer": answer.text.replace("\0", "␀"),
+        "value": reading.value,
+        "truth": question.truth,
+        "reading": reading.why,
+        "ended": task.answer_in(question, text, answer.ended)[1],
+        "as_asked": reading.as_asked,
+        "right": reading.why == "read" and reading.value == question.truth,
+        "error": error,
+        "prompt_tokens": answer.prompt_tokens,
+        "answer_tokens": answer.answer_tokens,
     }
-    able = [
-        judge_ability([right for (mode, _), right in baseline.items() if mode == one])
-        for one in modes
+
+
+def _summaries(values: Mapping[str, np.ndarray]) -> dict[str, Variable]:
+    """Accuracy, errors and unread answers over modes and lengths; errors are of the parsed answers alone."""
+    right = values["right"]
+    errors = pd.DataFrame(values["error"].reshape(-1, right.shape[-1]).T)
+    quartiles = errors.quantile([0.25, 0.5, 0.75]).to_numpy()
+    over_cells = {
+        "mean_error": errors.mean().to_numpy(),
+        "median_error": quartiles[1],
+        "error_q1": quartiles[0],
+        "error_q3": quartiles[2],
+        # A task may draw one sequence for several seeds.
+        "prompts": pd.DataFrame(
+            values["prompt"].reshape(errors.shape[::-1]).T
+        ).nunique(),
+    }
+    cells = {
+        name: np.asarray(each).reshape(right.shape[:2])
+        for name, each in over_cells.items()
+    }
+    unread = [(values["reading"] == why).mean(axis=-1) for why in UNREAD]
+    strict = right & values["as_asked"]
+    return {
+        **with_ends("accuracy", CELL, _share(right), TEXTS["accuracy"][0]),
+        **with_ends(
+            "accuracy_strict", CELL, _share(strict), TEXTS["accuracy_strict"][0]
+        ),
+        **variables_over(CELL, cells, TEXTS),
+        "unread": ((*CELL, "why"), np.stack(unread, axis=-1), *TEXTS["unread"]),
+    }
+
+
+def _abilities(
+    task: Task, short: Mapping[Question, Answer], opening: str, modes: Iterable[str]
+) -> list["Ability"]:
+    """Whether the model can do the task in each mode, from the answers to different short questions."""
+    right_by_prompt: dict[str, dict[str, tuple[bool, str]]] = {
+        mode: {} for mode in modes
+    }
+    for question, answer in short.items():
+        reading = task.understood(question, opening + answer.text, answer.ended)
+        right = reading.value == question.truth
+        right_by_prompt[question.mode][question.prompt] = right, question.truth
+    return [
+        judge_ability([*answered.values()]) for answered in right_by_prompt.values()
     ]
 
-    def table(values: Iterable[Any], kind: Any = object) -> np.ndarray:
-        return np.array(list(values), dtype=kind).reshape(shape)
 
-    said, questions = answers.values(), answers.keys()
-    ended = table(
-        (
-            task.answer_in(q, lead + answer.text, answer.ended)[1]
-            for q, answer in answers.items()
-        ),
-        bool,
-    )
-    prompts = table(question.prompt for question in questions)
-    truth, value = (
-        table(question.truth for question in questions),
-        table(reading.value for reading in readings),
-    )
-    why = table(reading.why for reading in readings)
-    right = (value == truth) & (why == "read")
-    as_asked = table((reading.as_asked for reading in readings), bool)
-    error = (
-        np.vectorize(_error, otypes=[float])(value, truth)
-        if task.numeric
-        else np.full(shape, np.nan)
-    )
-    parsed = pd.DataFrame(
-        error.reshape(-1, len(seeds)).T
-    )  # in which answers without a value are left out
-    first, median, third = (
-        parsed.quantile([0.25, 0.5, 0.75]).to_numpy().reshape(3, *shape[:2])
-    )
-    different = [
-        [len(set(cell)) for cell in row] for row in prompts
-    ]  # a task may draw one sequence for several seeds
-    unread = np.stack([(why == reason).mean(axis=-1) for reason in UNREAD], axis=-1)
-    cell, tokens = OVER[:2], "tokens"
-    found: dict[str, Variable] = {
-        "prompt": (OVER, prompts, "prompt", "text"),
-        "answer": (
-            OVER,
-            table(answer.text.replace("\0", "␀") for answer in said),
-            "answer of the model",
-            "text",
-        ),
-        "value": (OVER, value, "value parsed from the answer; empty if none", "text"),
-        "truth": (OVER, truth, "right answer", "text"),
-        "reading": (OVER, why, "'read', or the reason why no value was parsed", "text"),
-        "ended": (
-            OVER,
-            ended,
-            "whether the answer ended, by itself or at a new question",
-            "1",
-        ),
-        "as_asked": (
-            OVER,
-            as_asked,
-            "whether a value was parsed and given in the requested form",
-            "1",
-        ),
-        "right": (OVER, right, "whether the parsed value is the right answer", "1"),
-        "error": (OVER, error, "|parsed value − right answer|", "items"),
-        "prompt_tokens": (
-            OVER,
-            table((a.prompt_tokens for a in said), int),
-            "tokens of the prompt",
-            tokens,
-        ),
-        "answer_tokens": (
-            OVER,
-            table((a.answer_tokens for a in said), int),
-            "tokens of the answer",
-            tokens,
-        ),
-        **with_ends(
-            "accuracy",
-            cell,
-            _share(right),
-            "share of right answers (lenient); unread answers are wrong",
-        ),
-        **with_ends(
-            "accuracy_strict",
-            cell,
-            _share(right & as_asked),
-            "share of right answers in the requested form",
-        ),
-        "mean_error": (
-            cell,
-            parsed.mean().to_numpy().reshape(shape[:2]),
-            "mean error of the parsed answers",
-            "items",
-        ),
-        "median_error": (cell, median, "median error of the parsed answers", "items"),
-        "error_q1": (
-            cell,
-            first,
-            "first quartile of the error of the parsed answers",
-            "items",
-        ),
-        "error_q3": (
-            cell,
-            third,
-            "third quartile of the error of the parsed answers",
-            "items",
-        ),
-        "unread": (
-            (*cell, "why"),
-            unread,
-            "share of answers without a parsed value, by reason",
-            "1",
-        ),
-        "prompts": (cell, different, "number of distinct prompts", "prompts"),
-        **ability_variables(able, OVER[:1]),
-    }
-    if not (why == "read").any():
-        asked, told = next(iter(answers.items()))
-        longer = (
-            "" if ended.all() else "a larger max_new_tokens= (not all answers ended), "
-        )
-        remark(
-            f"No answer to the task {task.name!r} could be read. After {short_repr(asked.prompt)} the model said "
-            f"{short_repr(told.text)}, which is read as: {WHY[readings[0].why]}. Use {longer}n_examples=, "
-            "prefill=True, or a task in the words that this model was trained on, of `squashlens.tasks.names()` or a "
-            "`Task` of your own."
-        )
-    coords: dict[str, Any] = {
-        "mode": modes,
-        "length": lengths,
-        "seed": seeds,
-        "why": list(UNREAD),
-    }
-    coords["able"] = ("mode", [one.able for one in able])
-    return dataset_of(
-        f"answers to {task.name}", coords, found, {**facts, "task": describe(task)}
+def _remark_unread(
+    task: Task, answers: Mapping[Question, Answer], values: Mapping[str, np.ndarray]
+) -> None:
+    """Say that no answer could be read, with the first one."""
+    question, answer = next(iter(answers.items()))
+    why = WHY[values["reading"].flat[0]]
+    longer = ""
+    if not values["ended"].all():
+        longer = "a larger max_new_tokens= (not all answers ended), "
+    remark(
+        f"No answer to the task {task.name!r} could be read. After {short_repr(question.prompt)} the model said "
+        f"{short_repr(answer.text)}, which is read as: {why}. Use {longer}n_examples=, prefill=True, or a task in the "
+        "words that this model was trained on, of `squashlens.tasks.names()` or a `Task` of your own."
     )
 
 
@@ -235,15 +217,12 @@ def describe(task: Task) -> dict[str, Any]:
         "source": task.source,
     }
     # A reader that is no function has no name; the memory address in its repr changes between runs.
-    reader = getattr(task.read, "__name__", None) or re.sub(
-        r" at 0x[0-9a-fA-F]+", "", repr(task.read)
-    )
+    without_address = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(task.read))
+    reader = getattr(task.read, "__name__", None) or without_address
     return own | {"read_as": reader, "examples": task.examples}
 
 
-HALF = (
-    1 / 2
-)  # least share of right answers with which a model counts as able; our choice
+HALF = 1 / 2  # least share of right answers with which a model is able; our choice
 THEN = {
     "yes": "the model can do this task at short lengths.",
     "no": "the model cannot do this task at short lengths, so that longer lengths cannot be judged.",
@@ -274,24 +253,21 @@ def judge_ability(answered: Sequence[tuple[bool, str]]) -> Ability:
     if not answered:
         reason = f"No short questions were asked: {THEN['undecided']}"
         return Ability("undecided", reason, np.nan, np.nan, np.nan, np.nan, 0)
-    right, truths = map(np.array, zip(*answered, strict=True))
-    constant = (
-        truths == np.unique(truths)[:, None]
-    )  # over (constant answer, question): whether it is right
+    right = np.array([is_right for is_right, _ in answered])
+    truths = np.array([truth for _, truth in answered])
+    # Over (constant answer, question): whether the constant is right.
+    constant = truths == np.unique(truths)[:, None]
     chance = float(constant.mean(axis=1).max())
     share, low, high = map(float, share_interval(torch.from_numpy(right).double()))
-    lost, gained = (constant & ~right).sum(axis=1), (right & ~constant).sum(axis=1)
-    beaten = (
-        special.bdtr(gained, lost + gained, HALF).min() * len(constant)
-        < (1 - LEVEL) / 2
-    )
-    able = (
-        "yes"
-        if low > max(chance, HALF)
-        else "no"
-        if high < HALF or beaten
-        else "undecided"
-    )
+    lost = (constant & ~right).sum(axis=1)
+    gained = (right & ~constant).sum(axis=1)
+    p_of_constant = special.bdtr(gained, lost + gained, HALF).min() * len(constant)
+    if low > max(chance, HALF):
+        able = "yes"
+    elif high < HALF or p_of_constant < (1 - LEVEL) / 2:
+        able = "no"
+    else:
+        able = "undecided"
     reason = (
         f"{sum(right)} of {len(right)} short questions are answered correctly (95 % interval {low:.2f} to {high:.2f}; "
         f"the best constant answer is right for {chance:.2f}): {THEN[able]}"
@@ -299,36 +275,48 @@ def judge_ability(answered: Sequence[tuple[bool, str]]) -> Ability:
     return Ability(able, reason, share, low, high, chance, len(right))
 
 
+ABILITY_TEXTS = {
+    "able_reason": ("what decides whether the model can do the task", "text"),
+    "baseline": ("share of right answers to short questions", "1"),
+    "baseline_low": (
+        "share of right answers to short questions, lower end of its 95 % interval",
+        "1",
+    ),
+    "baseline_high": (
+        "share of right answers to short questions, upper end of its 95 % interval",
+        "1",
+    ),
+    "chance": (
+        "largest share of the short questions that a constant answer gets right",
+        "1",
+    ),
+    "baseline_questions": ("number of different short questions", "questions"),
+}
+
+
 def ability_variables(
     found: Sequence[Ability], over: tuple[str, ...]
 ) -> dict[str, Variable]:
     """The variables of a result, but for the verdict: it is a coordinate, so that every row of a table has it."""
-    _, reason, *ends, chance, questions = (
-        np.array(part) for part in zip(*found, strict=True)
-    )
-    return {
-        "able_reason": (
-            over,
-            reason.astype(object),
-            "what decides whether the model can do the task",
-            "text",
-        ),
-        **with_ends(
-            "baseline", over, ends, "share of right answers to short questions"
-        ),
-        "chance": (
-            over,
-            chance,
-            "largest share of the short questions that a constant answer gets right",
-            "1",
-        ),
-        "baseline_questions": (
-            over,
-            questions,
-            "number of different short questions",
-            "questions",
-        ),
-    }
+    columns = pd.DataFrame(found).drop(columns="able")
+    values = {name: columns[name].to_numpy() for name in columns}
+    return variables_over(over, values, ABILITY_TEXTS)
+
+
+FREQUENCY_TEXTS = {
+    "said": (
+        "share of all questions of a mode that were answered with the value",
+        "1",
+    ),
+    "truth": (
+        "share of all questions of a mode whose right answer is the value",
+        "1",
+    ),
+    "unread": (
+        "share of all questions of a mode whose answer has no parsed value",
+        "1",
+    ),
+}
 
 
 @validated
@@ -360,58 +348,28 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
     needed = dims_by_name(["value truth: mode length seed", "mode: mode"])
     require(result, "result", "squashlens.evaluate", needed, joined_along(result))
     facts = provenance(result)
-    values = sorted(
-        {*result["value"].values.flat, *result["truth"].values.flat} - {""},
-        key=_by_size,
-    )
-    flat = [
-        result[name].values.reshape(len(result["mode"]), -1, 1)
-        for name in ("value", "truth")
-    ]
-    asked = (flat[1] != "").sum(
-        axis=1
-    )  # lengths that were joined may have different numbers of seeds
-    said, truth = ((each == np.array(values)).sum(axis=1) / asked for each in flat)
-    text, silent = (
-        "share of all questions of a mode",
-        ((asked - (flat[0] != "").sum(axis=1)) / asked)[:, 0],
-    )
-    return dataset_of(
-        "frequencies of answers",
-        {"mode": result["mode"].values, "value": np.array(values)},
-        {
-            "said": (
-                ("mode", "value"),
-                said,
-                f"{text} that were answered with the value",
-                "1",
-            ),
-            "truth": (
-                ("mode", "value"),
-                truth,
-                f"{text} whose right answer is the value",
-                "1",
-            ),
-            "unread": (
-                ("mode",),
-                silent,
-                f"{text} whose answer has no parsed value",
-                "1",
-            ),
-        },
-        facts,
-    )
+    modes = result["mode"].values
+    said = result["value"].values.reshape(len(modes), -1)
+    truth = result["truth"].values.reshape(len(modes), -1)
+    # Lengths that were joined may have different numbers of seeds, and no question in some places.
+    asked = (truth != "").sum(axis=1)
+    different = np.unique(np.concatenate([said, truth], axis=None).astype(str))
+    values = np.array(sorted(set(different.tolist()) - {""}, key=_by_size))
+    shares = {
+        "said": (said[..., None] == values).sum(axis=1) / asked[:, None],
+        "truth": (truth[..., None] == values).sum(axis=1) / asked[:, None],
+    }
+    unread = (asked - (said != "").sum(axis=1)) / asked
+    found = variables_over(("mode", "value"), shares, FREQUENCY_TEXTS)
+    found |= variables_over(("mode",), {"unread": unread}, FREQUENCY_TEXTS)
+    coords = {"mode": modes, "value": values}
+    return dataset_of("frequencies of answers", coords, found, facts)
 
 
 def _share(right: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The share of right answers over seeds, and Wilson's interval."""
     share = right.mean(axis=-1)
     return share, *wilson(share, right.shape[-1])
-
-
-def _error(value: str, truth: str) -> float:
-    """The absolute difference of a parsed value and the right answer; NaN if nothing was parsed."""
-    return float(abs(int(value) - int(truth))) if value else np.nan
 
 
 def _by_size(value: str) -> tuple[int, int, str]:

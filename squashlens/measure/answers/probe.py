@@ -23,6 +23,7 @@ from squashlens.measure.answers._scores import (
     of_length,
     score_probes,
 )
+from squashlens.measure.answers._variables import variables_over
 from squashlens.measure.answers.evaluate import prepare_questions
 from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.registration import measurement
@@ -164,72 +165,64 @@ def probe_layers(
     n_random_models: int,
 ) -> tuple[dict[str, Variable], dict[str, Any]]:
     """The scores of each layer and of its baselines, where the last layer is y, and facts for the provenance."""
-    own = score_probes(
-        representations.double().numpy(), data, direction, range(data.splits), "probes"
-    )
-    r2, control = own.r2, own.control  # (split, layer, length)
-    length, r2_random, proofs = of_length(data)[:, None], np.full_like(r2, np.nan), []
+    features = representations.double().numpy()
+    scores = score_probes(features, data, direction, range(data.splits), "probes")
+    length = of_length(data)
+    r2_random = np.full_like(scores.r2, np.nan)  # (split, layer, length)
+    proofs = []
     for seed in range(n_random_models if data.probed else 0):
         with untrained(run, seed) as other:
-            last = at_last_tokens(
-                other, prompts, other.sites(), label=f"random weights {seed}"
-            )
+            label = f"random weights {seed}"
+            last = at_last_tokens(other, prompts, other.sites(), label=label)
             proofs.append(other.proof.status)
+        features = streams(other, last).double().numpy()
         numbers = range(seed, data.splits, n_random_models)
-        theirs = streams(other, last).double().numpy()
         label = f"probes of random weights {seed}"
-        r2_random[seed::n_random_models] = score_probes(
-            theirs, data, direction, numbers, label
-        ).r2
-    found = {
-        **_over_layers("r2", interval(r2), "R² of the right answer on test prompts"),
-        **_over_layers(
-            "r2_random_model", interval(r2_random), "R² in models with random weights"
-        ),
-        **_over_layers("r2_control", interval(control), "R² of the control task"),
-        **_over_layers(
-            "selectivity", interval(r2 - control), "R² minus that of the control task"
-        ),
+        random_scores = score_probes(features, data, direction, numbers, label)
+        r2_random[seed::n_random_models] = random_scores.r2
+    baselines = np.fmax(0, np.fmax(length[:, None], scores.control))
+    ends = {
+        "r2": interval(scores.r2),
+        "r2_random_model": interval(r2_random),
+        "r2_control": interval(scores.control),
+        "selectivity": interval(scores.r2 - scores.control),
+        "gain": gains(scores.r2, baselines, r2_random, n_random_models),
     }
-    gain = gains(r2, np.fmax(0, np.fmax(length, control)), r2_random, n_random_models)
-    found |= _over_layers("gain", gain, "R² minus that of the best baseline")
-    right, overall = interval(own.right)[0], interval(own.overall)[0]
+    found: dict[str, Variable] = {}
+    for name, of_layers in ends.items():
+        found |= _over_layers(name, of_layers, TEXTS[name][0])
+    mean_right, _, _ = interval(scores.right)
+    mean_overall, _, _ = interval(scores.overall)
+    found |= with_y("probe_right", torch.tensor(mean_right), *TEXTS["probe_right"])
     found |= with_y(
-        "probe_right",
-        torch.tensor(right),
-        "share of predictions that round to the right answer",
-        "1",
+        "r2_overall", torch.tensor(mean_overall), *TEXTS["r2_overall"], ("layer",)
     )
-    found |= with_y(
-        "r2_overall",
-        torch.tensor(overall),
-        "R² over all lengths on test prompts",
-        "1",
-        ("layer",),
-    )
-    over = ("length", "seed")
-    found |= with_ends(
-        "r2_length",
-        over[:1],
-        interval(length[:, 0]),
-        "R² from the number of tokens alone",
-    )
-    found |= {
-        "prompts": (over[:1], data.prompts, "number of distinct prompts", "prompts"),
-        "truth": (over, data.truth, "right answer", "items"),
-        "prediction": (
-            over,
-            own.prediction,
-            "prediction of the probe of y for test prompts",
-            "items",
-        ),
-    }
-    splits = {"n_train": data.n_train, "splits": data.splits}
-    random_models = {
+    found |= with_ends("r2_length", ("length",), interval(length), *TEXTS["r2_length"])
+    found |= variables_over(("length",), {"prompts": data.prompts}, TEXTS)
+    by_sample = {"truth": data.truth, "prediction": scores.prediction}
+    found |= variables_over(("length", "seed"), by_sample, TEXTS)
+    facts = {
+        "n_train": data.n_train,
+        "splits": data.splits,
         "random_model_seeds": list(range(n_random_models)),
         "random_model_proofs": proofs,
     }
-    return found, {"probe": splits | random_models}
+    return found, {"probe": facts}
+
+
+TEXTS = {
+    "r2": ("R² of the right answer on test prompts", "1"),
+    "r2_random_model": ("R² in models with random weights", "1"),
+    "r2_control": ("R² of the control task", "1"),
+    "selectivity": ("R² minus that of the control task", "1"),
+    "gain": ("R² minus that of the best baseline", "1"),
+    "probe_right": ("share of predictions that round to the right answer", "1"),
+    "r2_overall": ("R² over all lengths on test prompts", "1"),
+    "r2_length": ("R² from the number of tokens alone", "1"),
+    "prompts": ("number of distinct prompts", "prompts"),
+    "truth": ("right answer", "items"),
+    "prediction": ("prediction of the probe of y for test prompts", "items"),
+}
 
 
 def _over_layers(
@@ -237,10 +230,9 @@ def _over_layers(
 ) -> dict[str, Variable]:
     """The variables of a mean over splits and the ends of its interval, over layers and for y."""
     found: dict[str, Variable] = {}
-    for full, (dims, values, label, units) in with_ends(
-        name, ("layer", "length"), ends, text
-    ).items():
-        found |= with_y(full, torch.tensor(values), label, units, dims)
+    variables = with_ends(name, ("layer", "length"), ends, text)
+    for full_name, (dims, values, label, units) in variables.items():
+        found |= with_y(full_name, torch.tensor(values), label, units, dims)
     return found
 
 

@@ -5,6 +5,8 @@ may depend on it, or undo it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from squashlens._typing import (
 )
 from squashlens.bars import bar
 from squashlens.errors import InputError
+from squashlens.measure.answers._variables import variables_over
 from squashlens.measure.answers.choices import mean_of, of_choices
 from squashlens.measure.answers.sublayers import (
     Edits,
@@ -145,269 +148,285 @@ def sublayer_effect(
         texts=list(texts),
         seed=seed,
     )
-    many, independent = len(asked.prompts), int(asked.clusters.max()) + 1
-    if independent < 4:
+    n_clusters = int(asked.clusters.max()) + 1
+    if n_clusters < 4:
         raise InputError(
-            f"{independent} different prompts or clusters are too few for two halves.",
+            f"{n_clusters} different prompts or clusters are too few for two halves.",
             "Give at least 4, better 48 or more.",
         )
-    first = asked.first_tokens()
-    rows = np.arange(many)
     require_understood(run)
     every = parts_of(run, parts)
     values = at_last_tokens(run, asked.prompts, sites_of(run, every)).values
-    replacements = _replacements(every, values, missing, n_random_vectors, seed)
-    replacing = every * (1 + n_random_vectors)
+    first_tokens = asked.first_tokens()
+    replacements = _replacements(every, values, missing)
+    draws = _random_replacements(every, values, replacements, n_random_vectors, seed)
     logits = _logits_of_choices(
-        run, asked.prompts, first, replacing, replacements, values
+        run, asked.prompts, first_tokens, every, [replacements, *draws], values
     )
-    leads, noise, against = _leads(logits, asked.right, run.dtype)
-    pairs = first[rows[:, None], np.stack([asked.right, against], axis=1)]
+    leads = Leads.of(logits, asked.right, run.dtype)
+    right_and_best_wrong = np.stack([asked.right, logits.best_wrong(asked.right)], 1)
+    pairs = first_tokens.gather(1, torch.from_numpy(right_and_best_wrong))
     written = written_directly(run, values, every, pairs)
-    own, without, *random = np.split(
-        leads[:, 1:], 1 + len(every) * np.arange(1 + n_random_vectors), axis=1
-    )
-    selecting = selection.halves(asked.clusters, seed)
-    here = np.stack([selecting, ~selecting])
-    shape = (run.n_blocks, len(every) // run.n_blocks)
-    text = f"with {WITHOUT[missing]} at the last token"
-    variables: dict[str, Variable] = {
-        "log_odds": (
-            ("prompt",),
-            own[:, 0],
-            "logit of the right choice minus the largest other one",
-            "1",
-        ),
-        "log_odds_noise": (
-            ("prompt",),
-            noise,
-            "how far rounding moves this difference",
-            "1",
-        ),
-        "log_odds_without": (
-            ("prompt", *OVER),
-            without.reshape(-1, *shape),
-            f"the same {text}",
-            "1",
-        ),
-        "written": (
-            ("prompt", *OVER),
-            written.reshape(-1, *shape),
-            "what the output adds to the difference directly",
-            "1",
-        ),
+
+    n_prompts = len(asked.prompts)
+    by_part = (n_prompts, run.n_blocks, len(every) // run.n_blocks)
+    replaced = f"with {WITHOUT[missing]} at the last token"
+    texts_of = {name: (text.format(replaced), "1") for name, text in TEXTS.items()}
+    of_prompts = {"log_odds": leads.own, "log_odds_noise": leads.noise}
+    of_parts = {
+        "log_odds_without": leads.without.reshape(by_part),
+        "written": written.reshape(by_part),
     }
-    if random:
-        label = f"the same with an equally large random change of the stream as {text}"
-        each = np.stack(random).reshape(n_random_vectors, -1, *shape)
-        variables["log_odds_random"] = (
-            ("random_vector", "prompt", *OVER),
-            each,
-            label,
-            "1",
-        )
-    variables |= _by_half(
-        np.hstack([own, without]), random, here, asked.clusters, shape, text
-    )
+    variables = variables_over(("prompt",), of_prompts, texts_of)
+    variables |= variables_over(("prompt", *OVER), of_parts, texts_of)
+    if n_random_vectors:
+        each = np.reshape(leads.random, (n_random_vectors, *by_part))
+        over_draws = ("random_vector", "prompt", *OVER)
+        variables |= variables_over(over_draws, {"log_odds_random": each}, texts_of)
+    selecting = selection.halves(asked.clusters, seed)
+    in_half = np.stack([selecting, ~selecting])
+    variables |= _by_half(leads, in_half, asked.clusters, by_part[1:], replaced)
     if texts:
-        variables |= _losses(
-            run, [tokenize(run.model, one) for one in texts], every, missing
-        )
-    if (own[selecting] > 0).all():
-        remark(
-            "No answer of the half that selects is wrong, so that no sublayer can repair any."
-        )
-    if unsure := int((np.abs(own[:, 0]) <= noise).sum()):
-        name = dtype_name(run.dtype)
-        remark(
-            f"{unsure} of {many} answers are right or wrong by rounding in {name}: load a wider dtype to be sure."
-        )
-    beside = np.split(logits[:, 2 + len(every) :], n_random_vectors or 1, axis=1)[
-        :n_random_vectors
-    ]
+        token_ids = [tokenize(run.model, text) for text in texts]
+        variables |= _losses(run, token_ids, every, missing)
+    _remark_doubtful(run, leads, selecting)
+
     chosen = selection.select(
-        logits[:, 1 : 2 + len(every)],
-        beside,
+        logits.own_and_without,
+        logits.random,
         asked.right,
         asked.clusters,
         selecting,
         seed,
     )
-    variables |= _of_selected(chosen, text)
-    block, number = divmod(chosen.part, shape[1])
-    at = {
+    variables |= _of_selected(chosen, replaced)
+    block, number = divmod(chosen.part, by_part[2])
+    coords: dict[str, Any] = {
+        "prompt": np.arange(n_prompts),
+        "block": np.arange(run.n_blocks),
+        "sublayer": [part.name for part in every[: by_part[2]]],
+        "half": [*HALVES],
+        "of_half": ("prompt", np.where(selecting, *HALVES)),
+        "answer": ("prompt", asked.answers),
+        "cluster": ("prompt", asked.clusters),
         "selected_block": block,
         "selected_sublayer": every[number].name,
         "above_null": chosen.above_null,
     }
-    of_half = np.where(selecting, *HALVES)
-    labels = {
-        "half": [*HALVES],
-        "of_half": ("prompt", of_half),
-        "answer": ("prompt", asked.answers),
-        "cluster": ("prompt", asked.clusters),
-    }
-    over = {
-        "prompt": rows,
-        "block": np.arange(shape[0]),
-        "sublayer": [part.name for part in every[: shape[1]]],
-    }
-    return run.dataset("sublayer effect", {**over, **labels, **at}, variables)
+    return run.dataset("sublayer effect", coords, variables)
+
+
+TEXTS = {
+    "log_odds": "logit of the right choice minus the largest other one",
+    "log_odds_noise": "how far rounding moves this difference",
+    "log_odds_without": "the same {}",
+    "log_odds_random": "the same with an equally large random change of the stream as {}",
+    "written": "what the output adds to the difference directly",
+    "repaired": "share of wrong answers that are right {}",
+    "broken": "share of right answers that are wrong {}",
+    "net": "repaired minus broken answers {}, share of all prompts",
+    "net_random": "the same with equally large random changes of the stream as {}",
+    "change": "mean change of the difference of logits {}",
+    "selected_net": "net share of prompts repaired {}, selected, held out",
+}
+
+
+@dataclass(frozen=True)
+class ChoiceLogits:
+    """The logits of each prompt's choices: as it is, in two batches, and with each part's output replaced.
+
+    `own` is of the same batch as `without` and `random`, which has an entry for each draw of random vectors.
+    """
+
+    first: Float[np.ndarray, "prompt outcome"]
+    own: Float[np.ndarray, "prompt outcome"]
+    without: Float[np.ndarray, "prompt part outcome"]
+    random: list[Float[np.ndarray, "prompt part outcome"]]
+
+    @property
+    def own_and_without(self) -> Float[np.ndarray, "prompt variant outcome"]:
+        """The prompt as it is, and then with each part replaced."""
+        return np.concatenate([self.own[:, None], self.without], axis=1)
+
+    def best_wrong(self, right: Int[np.ndarray, " prompt"]) -> np.ndarray:
+        """The likeliest other choice of each prompt."""
+        wrong = self.first.copy()
+        wrong[np.arange(len(right)), right] = -np.inf
+        return wrong.argmax(axis=-1)
+
+
+@dataclass(frozen=True)
+class Leads:
+    """How far the right choice leads: as it is, how far rounding moves that, and with each part's output replaced."""
+
+    own: Float[np.ndarray, " prompt"]
+    noise: Float[np.ndarray, " prompt"]
+    without: Float[np.ndarray, "prompt part"]
+    random: list[Float[np.ndarray, "prompt part"]]
+
+    @classmethod
+    def of(
+        cls, logits: ChoiceLogits, right: Int[np.ndarray, " prompt"], dtype: torch.dtype
+    ) -> "Leads":
+        """The noise is the difference between two batches, but at least what rounding the two logits does."""
+        rows = np.arange(len(right))
+        right_logit = logits.first[rows, right]
+        best_wrong_logit = logits.first[rows, logits.best_wrong(right)]
+        both = torch.from_numpy(np.stack([right_logit, best_wrong_logit]))
+        rounding = ulp(both, dtype).sum(dim=0).numpy() / 2
+        lead = selection.leads(logits.own[:, None], right)[:, 0]
+        between_batches = np.abs(right_logit - best_wrong_logit - lead)
+        return cls(
+            own=lead,
+            noise=np.maximum(between_batches, rounding),
+            without=selection.leads(logits.without, right),
+            random=[selection.leads(draw, right) for draw in logits.random],
+        )
+
+    def gained(self, changed: Float[np.ndarray, "prompt part"]) -> np.ndarray:
+        """1 where a change makes a wrong answer right, −1 where a right one wrong, else 0; (part, prompt)."""
+        return selection.gained(np.column_stack([self.own, changed])).T
+
+
+def _remark_doubtful(
+    run: Run, leads: Leads, selecting: Bool[np.ndarray, " prompt"]
+) -> None:
+    """Say if no answer can be repaired, and how many answers are decided by rounding."""
+    if (leads.own[selecting] > 0).all():
+        remark(
+            "No answer of the half that selects is wrong, so that no sublayer can repair any."
+        )
+    unsure = int((np.abs(leads.own) <= leads.noise).sum())
+    if unsure:
+        remark(
+            f"{unsure} of {len(leads.own)} answers are right or wrong by rounding in {dtype_name(run.dtype)}: load a "
+            "wider dtype to be sure."
+        )
 
 
 def _replacements(
+    parts: Sequence[Part], values: Mapping[str, Tensor], missing: Missing
+) -> list[Float[Tensor, "prompt out"]]:
+    """What takes the place of each output: 0, or its mean over the other prompts."""
+    outputs = [part.of(values) for part in parts]
+    if missing == "zero":
+        return [torch.zeros_like(output) for output in outputs]
+    n_others = len(outputs[0]) - 1
+    return [(output.sum(dim=0) - output) / n_others for output in outputs]
+
+
+def _random_replacements(
     parts: Sequence[Part],
     values: Mapping[str, Tensor],
-    missing: Missing,
+    replacements: Sequence[Float[Tensor, "prompt out"]],
     n_random_vectors: int,
     seed: int,
-) -> list[Float[Tensor, "prompt out"]]:
-    """What takes the place of each output: 0 or its mean over the other prompts, and then, for each random vector, the
-    output changed by as much in a random direction."""
-    outputs = [part.of(values) for part in parts]
-    replacements = [torch.zeros_like(output) for output in outputs]
-    if missing == "mean":
-        others = len(outputs[0]) - 1
-        replacements = [(output.sum(dim=0) - output) / others for output in outputs]
+) -> list[list[Float[Tensor, "prompt out"]]]:
+    """For each random vector, each output changed by as much as its replacement, in a random direction."""
     rng = np.random.default_rng([seed, 2])
-    draws = rng.integers(2**31, size=(n_random_vectors, len(parts))).tolist()
-    turned = []
-    for numbers in draws:
-        for output, other, number in zip(outputs, replacements, numbers, strict=True):
-            change = selection.turned(other - output, number)
+    draws = []
+    for seeds in rng.integers(2**31, size=(n_random_vectors, len(parts))).tolist():
+        turned = []
+        for part, replacement, part_seed in zip(
+            parts, replacements, seeds, strict=True
+        ):
+            output = part.of(values)
+            change = selection.turned(replacement - output, part_seed)
             turned.append(output + change.to(output))
-    return replacements + turned
+        draws.append(turned)
+    return draws
 
 
 def _logits_of_choices(
     run: Run,
     prompts: Sequence[Ids],
-    first: Int[Tensor, "prompt outcome"],
+    first_tokens: Int[Tensor, "prompt outcome"],
     parts: Sequence[Part],
-    replacements: Sequence[Float[Tensor, "prompt out"]],
+    replacements: Sequence[Sequence[Float[Tensor, "prompt out"]]],
     values: Mapping[str, Tensor],
-) -> Float[np.ndarray, "prompt variant outcome"]:
-    """The logits of each prompt's choices: as it is, in two batches, and with each output replaced."""
+) -> ChoiceLogits:
+    """The logits with each part's output replaced, for each list of replacements."""
     y = values[run.site("y")]
-    runs = []
+    replaced_parts = [*parts] * len(replacements)
+    vectors = list(chain.from_iterable(replacements))
+    logits = []
     for row, ids in enumerate(bar(prompts, desc="prompts")):
-        vectors = [replacement[row] for replacement in replacements]
-        edits = list(zip(parts, vectors, strict=True))
+        edits = [
+            (part, vector[row])
+            for part, vector in zip(replaced_parts, vectors, strict=True)
+        ]
         edited = _without(run, ids, y[row, None], edits).to(y.device)
         every_y = torch.cat([y[row, None], edited])
-        runs.append(logits_among(run, every_y, first[row]).double().cpu())
-    return torch.stack(runs).numpy()
-
-
-def _leads(
-    logits: Float[np.ndarray, "prompt variant outcome"],
-    right: Int[np.ndarray, " prompt"],
-    dtype: torch.dtype,
-) -> tuple[
-    Float[np.ndarray, "prompt variant"],
-    Float[np.ndarray, " prompt"],
-    Int[np.ndarray, " prompt"],
-]:
-    """How far the right choice leads in each run, how far rounding moves that, and the choice that it leads.
-
-    The noise is the difference of the first two runs, but at least what rounding the two logits does.
-    """
-    rows, others = np.arange(len(right)), logits[:, 0].copy()
-    others[rows, right] = -np.inf
-    first = torch.from_numpy(np.stack([logits[rows, 0, right], others.max(axis=-1)]))
-    rounded = ulp(first, dtype).sum(dim=0).numpy() / 2
-    leads = selection.leads(logits, right)
-    return (
-        leads,
-        np.maximum(np.abs(leads[:, 0] - leads[:, 1]), rounded),
-        others.argmax(axis=-1),
-    )
+        logits.append(logits_among(run, every_y, first_tokens[row]).double().cpu())
+    of_variants = torch.stack(logits).numpy()
+    without, *random = np.split(of_variants[:, 2:], len(replacements), axis=1)
+    return ChoiceLogits(of_variants[:, 0], of_variants[:, 1], without, random)
 
 
 def _by_half(
-    odds: Float[np.ndarray, "prompt variant"],
-    random: Sequence[Float[np.ndarray, "prompt part"]],
-    here: Bool[np.ndarray, "half prompt"],
+    leads: Leads,
+    in_half: Bool[np.ndarray, "half prompt"],
     clusters: Int[np.ndarray, " prompt"],
     shape: tuple[int, int],
-    text: str,
+    replaced: str,
 ) -> dict[str, Variable]:
     """Shares of repaired and broken answers, their net share, and the mean change, in each half."""
-    own, without = odds[:, 0], odds[:, 1:].T
-    beside = [selection.gained(np.hstack([odds[:, :1], one])).T for one in random]
-    by_chance = np.mean(beside, axis=0) if beside else np.full(without.shape, np.nan)
-    counts = {"wrong": own <= 0, "right": own > 0}
-    parts = {
-        "repaired": (
-            without > 0,
-            counts["wrong"],
-            f"share of wrong answers that are right {text}",
-        ),
-        "broken": (
-            without <= 0,
-            counts["right"],
-            f"share of right answers that are wrong {text}",
-        ),
-        "net": (
-            selection.gained(odds).T,
-            True,
-            f"repaired minus broken answers {text}, share of all prompts",
-        ),
-        "net_random": (
-            by_chance,
-            True,
-            f"the same with equally large random changes of the stream as {text}",
-        ),
-        "change": (
-            without - own,
-            True,
-            f"mean change of the difference of logits {text}",
-        ),
+    without = leads.without.T  # (part, prompt)
+    wrong = leads.own <= 0
+    right = leads.own > 0
+    every = np.ones_like(right)
+    net_random = np.full(without.shape, np.nan)
+    if leads.random:
+        net_random = np.mean([leads.gained(draw) for draw in leads.random], axis=0)
+    # What is averaged, over which prompts, and whether it is a share.
+    means = {
+        "repaired": (without > 0, wrong, True),
+        "broken": (without <= 0, right, True),
+        "net": (leads.gained(leads.without), every, False),
+        "net_random": (net_random, every, False),
+        "change": (without - leads.own, every, True),
     }
     found: dict[str, Variable] = {}
-    for name, (values, counted, label) in parts.items():
-        each = np.where(here[:, None] & counted, values, np.nan).reshape(
-            len(HALVES), *shape, -1
-        )
+    for name, (values, counted, share) in means.items():
+        counts = in_half[:, None] & counted  # (half, 1, prompt)
+        by_part = np.where(counts, values, np.nan).reshape(len(HALVES), *shape, -1)
         found |= mean_of(
             name,
             ("half", *OVER),
-            each,
-            label,
+            by_part,
+            TEXTS[name].format(replaced),
             clusters=clusters,
-            share="net" not in name,
+            share=share,
         )
-    for name, which in counts.items():
-        found[name] = (
-            ("half",),
-            (here & which).sum(axis=1),
-            f"number of {name} answers",
-            "prompts",
-        )
+    numbers = {"wrong": in_half & wrong, "right": in_half & right}
+    for name, which in numbers.items():
+        text = f"number of {name} answers"
+        found[name] = (("half",), which.sum(axis=1), text, "prompts")
     return found
 
 
-def _of_selected(chosen: selection.Selection, text: str) -> dict[str, Variable]:
+def _of_selected(chosen: selection.Selection, replaced: str) -> dict[str, Variable]:
     """The net share of the selected part in the half that confirms, and what the same selection reaches by chance."""
-    ends, label = (
-        (chosen.net, chosen.low, chosen.high),
-        f"net share of prompts repaired {text}, selected, held out",
-    )
-    found = dict(with_ends("selected_net", (), ends, label))
-    kinds = {
-        "random": ("equally large random changes", chosen.random, chosen.random_limit),
-        "shuffled": ("shuffled answers", chosen.shuffled, chosen.shuffled_limit),
+    label = TEXTS["selected_net"].format(replaced)
+    with_random = f"{label}, with equally large random changes"
+    with_shuffled = f"{label}, with shuffled answers"
+    texts = {
+        "selected_net_random": (f"{with_random}: mean", "1"),
+        "selected_net_random_limit": (f"{with_random}: 95 % limit", "1"),
+        "selected_net_shuffled": (f"{with_shuffled}: mean", "1"),
+        "selected_net_shuffled_limit": (f"{with_shuffled}: 95 % limit", "1"),
     }
-    for name, (kind, draws, limit) in kinds.items():
-        mean = draws.mean() if len(draws) else np.nan
-        found[f"selected_net_{name}"] = ((), mean, f"{label}, with {kind}: mean", "1")
-        found[f"selected_net_{name}_limit"] = (
-            (),
-            limit,
-            f"{label}, with {kind}: 95 % limit",
-            "1",
-        )
-    return found
+    values = {
+        "selected_net_random": chosen.random.mean() if len(chosen.random) else np.nan,
+        "selected_net_random_limit": chosen.random_limit,
+        "selected_net_shuffled": chosen.shuffled.mean(),
+        "selected_net_shuffled_limit": chosen.shuffled_limit,
+    }
+    ends = (chosen.net, chosen.low, chosen.high)
+    return {
+        **with_ends("selected_net", (), ends, label),
+        **variables_over((), values, texts),
+    }
 
 
 def _without(
@@ -418,12 +437,12 @@ def _without(
     The other tokens are run once, if the last token on their cache is what it is in the `whole` prompt.
     """
     row = torch.tensor(ids, device=run.device)
-    if len(ids) > 1 and (cache := empty_cache(run)) is not None:
+    cache = empty_cache(run) if len(ids) > 1 else None
+    if cache is not None:
         with patterns_written(CACHED):
-            forward(
-                run, row[None, :-1], [], {"use_cache": True, "past_key_values": cache}
-            )
-            y = torch.cat([*_replaced(run, row[-1:], edits, -1, cache)])[:, -1]
+            how = {"use_cache": True, "past_key_values": cache}
+            forward(run, row[None, :-1], [], how)
+            y = torch.cat(list(_replaced(run, row[-1:], edits, -1, cache)))[:, -1]
         if agree(y[:1], whole, run.dtype):
             return y
     return torch.cat([part[:, -1].clone() for part in _replaced(run, row, edits, -1)])
@@ -439,12 +458,12 @@ def _replaced(
     """y of a prompt as it is, and of a copy for each part whose output is replaced at a place."""
 
     def hooks(numbers: list[int]) -> list[Hook]:
-        chosen = [
-            (copied, *edits[number - 1])
-            for copied, number in enumerate(numbers)
-            if number
-        ]
-        return [part.replaced(copied, place, vector) for copied, part, vector in chosen]
+        made = []
+        for copied, number in enumerate(numbers):
+            if number:  # copy 0 of the prompt is as it is
+                part, vector = edits[number - 1]
+                made.append(part.replaced(copied, place, vector))
+        return made
 
     return edited_copies(run, ids, len(edits) + 1, hooks, cache)
 
@@ -453,24 +472,24 @@ def _losses(
     run: Run, texts: Sequence[Tensor], parts: Sequence[Part], missing: Missing
 ) -> dict[str, Variable]:
     """How the loss on texts changes when a part's output is replaced at every token."""
-    sites = {part.site for part in parts}
-    seen = [streams_at(run, ids, sites) for ids in texts] if missing == "mean" else []
-    means = (
-        [
+    vectors = [torch.zeros(())] * len(parts)
+    if missing == "mean":
+        sites = {part.site for part in parts}
+        seen = [streams_at(run, ids, sites) for ids in texts]
+        vectors = [
             torch.cat([part.of(values)[0] for values in seen]).mean(dim=0)
             for part in parts
         ]
-        if seen
-        else []
-    )
-    edits = list(zip(parts, means or [torch.zeros(())] * len(parts), strict=True))
+    edits = list(zip(parts, vectors, strict=True))
     changes = []
     for ids in bar(texts, desc="texts"):
-        variants = _replaced(run, ids[0], edits, slice(None))
-        losses = torch.cat(
-            [-log_p(run, y[:, :-1], ids[0, 1:]).mean(dim=-1) for y in variants]
-        )
-        changes.append(losses[1:] - losses[0])
+        losses = [
+            -log_p(run, y[:, :-1], ids[0, 1:]).mean(dim=-1)
+            for y in _replaced(run, ids[0], edits, slice(None))
+        ]
+        own_loss, *losses_without = torch.cat(losses)
+        changes.append(torch.stack(losses_without) - own_loss)
     values = torch.stack(changes, dim=-1).reshape(run.n_blocks, -1, len(texts)).numpy()
-    text = f"change of the loss on texts with {'output 0' if missing == 'zero' else 'the mean output'} at every token"
+    replaced = "output 0" if missing == "zero" else "the mean output"
+    text = f"change of the loss on texts with {replaced} at every token"
     return mean_of("loss_change", OVER, values, text, "nats", share=False)

@@ -17,10 +17,8 @@ from squashlens.model.agreement import agree
 from squashlens.model.hooking.hook import Hook
 from squashlens.run.run import Run
 
-SCALE, MIXED = (
-    "ln_final.hook_scale",
-    "blocks.{block}.attn.hook_out",
-)  # attention's output before a norm of its own
+SCALE = "ln_final.hook_scale"
+MIXED = "blocks.{block}.attn.hook_out"  # attention's output before a norm of its own
 
 
 @dataclass(frozen=True)
@@ -38,11 +36,8 @@ class Part:
 
     def of(self, values: Mapping[str, Tensor]) -> Float[Tensor, "*many out"]:
         """Its output among activations by hook point."""
-        return (
-            values[self.site]
-            if self.head is None
-            else values[self.site][..., self.head, :]
-        )
+        output = values[self.site]
+        return output if self.head is None else output[..., self.head, :]
 
     def replaced(self, copied: int, place: Any, vector: Tensor) -> Hook:
         """The hook that puts a vector in place of the output in one copy of the prompt."""
@@ -63,26 +58,24 @@ Edits = Sequence[
 
 def parts_of(run: Run, which: Parts) -> list[Part]:
     """All parts, block by block: attention, MLP, and the heads if they are asked for."""
-    heads = range(int(run.model.cfg.n_heads) if which == "heads" else 0)
-    return [
-        part
-        for block in range(run.n_blocks)
-        for part in (
-            *(Part(block, name) for name in SUBLAYERS),
-            *(Part(block, f"head {h}", h) for h in heads),
-        )
-    ]
+    n_heads = int(run.model.cfg.n_heads) if which == "heads" else 0
+    parts = []
+    for block in range(run.n_blocks):
+        parts += [Part(block, name) for name in SUBLAYERS]
+        parts += [Part(block, f"head {head}", head) for head in range(n_heads)]
+    return parts
 
 
 def sites_of(run: Run, parts: Sequence[Part]) -> list[str]:
     """The hook points of the parts, and those that say what they write."""
     ends = [run.site(layer) for layer in (0, run.n_blocks, "y")]
+    own = [part.site for part in parts]
     mixed = [
         MIXED.replace("{block}", str(part.block))
         for part in parts
         if part.head is not None
     ]
-    return list(dict.fromkeys([*(part.site for part in parts), *mixed, *ends, SCALE]))
+    return list(dict.fromkeys([*own, *mixed, *ends, SCALE]))
 
 
 def written_directly(
@@ -94,28 +87,34 @@ def written_directly(
     """What each part adds directly to the lead of the first token of each pair; NaN if outputs do not add up."""
     bottom, last, y = (values[run.site(layer)] for layer in (0, run.n_blocks, "y"))
     towards = run.model.W_U[:, pairs.T.to(run.model.W_U.device)].double().cpu()
-    heads = {
+    by_head = {
         part.block: _by_head(run, part.block, values)
         for part in parts
-        if part.head == 0
+        if part.head is not None
     }
-    added = [
-        p.of(values).double() if p.head is None else heads[p.block][p.head]
-        for p in parts
-    ]
+    added = []
+    sublayers = [bottom.double()]  # which add up to the last stream
+    for part in parts:
+        if part.head is None:
+            added.append(part.of(values).double())
+            sublayers.append(added[-1])
+        else:
+            added.append(by_head[part.block][part.head])
     normed = partial(_normed, run, scale=values[SCALE].double())
-    written = torch.einsum(
-        "vpd,dp->pv", normed(torch.stack(added)), towards[:, 0] - towards[:, 1]
-    )
-    bias = getattr(run.model.ln_final, "bias", None)
-    whole = normed(last.double()) + (
-        0 if bias is None else bias.detach().cpu().double()
-    )
-    total = bottom.double() + sum(
-        own for part, own in zip(parts, added, strict=True) if part.head is None
-    )
+    right_minus_wrong = towards[:, 0] - towards[:, 1]
+    written = torch.einsum("vpd,dp->pv", normed(torch.stack(added)), right_minus_wrong)
+    total = torch.stack(sublayers).sum(dim=0)
+    whole = normed(last.double()) + _detached(run.model.ln_final, "bias", 0.0)
     known = agree(total, last, run.dtype) and agree(whole, y, run.dtype)
     return np.where(known, written.numpy(), np.nan)
+
+
+def _detached(module: Any, name: str, absent: float) -> Tensor:
+    """A parameter of a module, in double precision on the CPU; a constant if there is none."""
+    parameter = getattr(module, name, None)
+    if parameter is None:
+        return torch.tensor(absent, dtype=torch.double)
+    return parameter.detach().cpu().double()
 
 
 def _by_head(
@@ -125,18 +124,15 @@ def _by_head(
 
     A norm that follows attention multiplies each entry of a head's share as it multiplies that of the whole output.
     """
-    sites = (
-        site.replace("{block}", str(block))
-        for site in (OUTPUTS, MIXED, SUBLAYERS["attention"])
-    )
-    z, mixed, output = (values[site].double() for site in sites)
-    each = torch.einsum("phe,hed->hpd", z, output_weights(run, block))
-    bias = run.model.blocks[block].attn.b_O
-    if not agree(
-        each.sum(dim=0) + (0 if bias is None else bias.detach().cpu()),
-        mixed,
-        run.dtype,
-    ):
+
+    def of_site(site: str) -> Tensor:
+        return values[site.replace("{block}", str(block))].double()
+
+    mixed = of_site(MIXED)
+    output = of_site(SUBLAYERS["attention"])
+    each = torch.einsum("phe,hed->hpd", of_site(OUTPUTS), output_weights(run, block))
+    whole = each.sum(dim=0) + _detached(run.model.blocks[block].attn, "b_O", 0.0)
+    if not agree(whole, mixed, run.dtype):
         return torch.full_like(each, torch.nan)
     return each * (output / mixed.masked_fill(mixed == 0, torch.inf))
 
@@ -149,11 +145,7 @@ def _normed(
     """The final norm as a linear map, with the scale that it has on the whole stream, and without its bias."""
     if str(run.model.cfg.normalization_type).startswith("LN"):
         values = values - values.mean(dim=-1, keepdim=True)
-    gain = (
-        getattr(run.model.ln_final, "weight", torch.ones(())).detach().cpu().double()
-    )  # OLMo has no gain
-    return (
-        values
-        / scale
-        * (gain + 1 if getattr(run.model.cfg, "rmsnorm_uses_offset", False) else gain)
-    )
+    gain = _detached(run.model.ln_final, "weight", 1.0)  # OLMo has none
+    if getattr(run.model.cfg, "rmsnorm_uses_offset", False):
+        gain = gain + 1
+    return values / scale * gain

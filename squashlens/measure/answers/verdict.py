@@ -5,6 +5,7 @@ the order of summands: that is invariance, and no loss. So a verdict is about tw
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import xarray as xr
 
 from squashlens._typing import Bridge, TextsOrPairs, dtype_name, positive
 from squashlens.bars import bar
+from squashlens.measure.answers._variables import variables_over
 from squashlens.measure.answers.forced_answers import (
     QUICK,
     ForcedAnswers,
@@ -162,21 +164,14 @@ def _answers_of(run: Run, asked: Questions) -> tuple[list[str], list[ForcedAnswe
 
     An answer that is written in other tokens than those expected is one more spelling of it.
     """
-    compared = [
-        [pair for pair in asked.pairs if prompt in pair]
-        for prompt in range(len(asked.prompts))
-    ]
-    wanted = [
-        dict.fromkeys(asked.right[other] for pair in pairs for other in pair)
-        for pairs in compared
-    ]
+    wanted: list[dict[str, None]] = [{} for _ in asked.prompts]
+    for first, second in asked.pairs:
+        both = dict.fromkeys(asked.answers_of(first, second))
+        wanted[first] |= both
+        wanted[second] |= both
     spellings = [asked.spellings(prompt, texts) for prompt, texts in enumerate(wanted)]
-    longest = max(
-        len(tokens)
-        for of_prompt in spellings
-        for of_text in of_prompt.values()
-        for tokens in of_text
-    )
+    every = [chain.from_iterable(of_prompt.values()) for of_prompt in spellings]
+    longest = max(map(len, chain.from_iterable(every)))
     written = write_freely(run, asked.prompts, longest)
     texts = [
         text_after(run.model.tokenizer, ids, new) if new else ""
@@ -293,59 +288,38 @@ def _variables(
     asked: Questions, forced: Sequence[ForcedAnswers], evidence: Sequence[Evidence]
 ) -> dict[str, Variable]:
     """The variables over pairs that are known without random weights."""
-    firsts, seconds = zip(*asked.pairs, strict=True)
-    after_first, after_second = "after the first prompt", "after the second prompt"
-    values: dict[str, tuple[Iterable[float], str, str]] = {
-        "log_odds": (
-            (e.odds[0] for e in evidence),
-            f"log-odds of the two answers {after_first}",
-            "nats",
-        ),
-        "log_odds_after": (
-            (e.odds_after[0] for e in evidence),
-            f"log-odds of the two answers {after_second}",
-            "nats",
-        ),
-        "log_odds_noise": (
-            (e.noise for e in evidence),
-            "how far rounding moves the log-odds",
-            "nats",
-        ),
-        "behind": (
-            (e.behind for e in evidence),
-            "largest log ratio of the likeliest token to a right answer's",
-            "nats",
-        ),
-        "placebo": (
-            (e.placebo for e in evidence),
-            "largest log-odds by which placebos are preferred",
-            "nats",
-        ),
+    first_prompts = [first for first, _ in asked.pairs]
+    second_prompts = [second for _, second in asked.pairs]
+
+    def probabilities(prompts: list[int]) -> list[float]:
+        return [forced[prompt].probability(asked.right[prompt]) for prompt in prompts]
+
+    values: dict[str, list[float]] = {
+        "log_odds": [float(known.odds[0]) for known in evidence],
+        "log_odds_after": [float(known.odds_after[0]) for known in evidence],
+        "log_odds_noise": [known.noise for known in evidence],
+        "behind": [known.behind for known in evidence],
+        "placebo": [known.placebo for known in evidence],
+        "probability": probabilities(first_prompts),
+        "probability_after": probabilities(second_prompts),
+        "rank": [forced[prompt].rank(asked.right[prompt]) for prompt in first_prompts],
     }
-    probability = [forced[prompt].probability(asked.right[prompt]) for prompt in firsts]
-    probability_after = [
-        forced[prompt].probability(asked.right[prompt]) for prompt in seconds
-    ]
-    ranks = [forced[prompt].rank(asked.right[prompt]) for prompt in firsts]
-    values["probability"] = (
-        probability,
-        f"probability of the first answer {after_first}",
-        "1",
-    )
-    values["probability_after"] = (
-        probability_after,
-        f"probability of the second answer {after_second}",
-        "1",
-    )
-    values["rank"] = (
-        ranks,
-        f"worst rank of a token of the first answer {after_first}",
-        "1",
-    )
-    return {
-        name: (("pair",), _array(each), text, units)
-        for name, (each, text, units) in values.items()
-    }
+    as_arrays = {name: _array(each) for name, each in values.items()}
+    return variables_over(("pair",), as_arrays, TEXTS)
+
+
+AFTER = "after the first prompt"
+AFTER_SECOND = "after the second prompt"
+TEXTS = {
+    "log_odds": (f"log-odds of the two answers {AFTER}", "nats"),
+    "log_odds_after": (f"log-odds of the two answers {AFTER_SECOND}", "nats"),
+    "log_odds_noise": ("how far rounding moves the log-odds", "nats"),
+    "behind": ("largest log ratio of the likeliest token to a right answer's", "nats"),
+    "placebo": ("largest log-odds by which placebos are preferred", "nats"),
+    "probability": (f"probability of the first answer {AFTER}", "1"),
+    "probability_after": (f"probability of the second answer {AFTER_SECOND}", "1"),
+    "rank": (f"worst rank of a token of the first answer {AFTER}", "1"),
+}
 
 
 def _array(values: Iterable[float]) -> np.ndarray:

@@ -14,12 +14,11 @@ LEAD = math.log(
 # How much less likely than the likeliest token those of an answer may be. λ of two answers that the model would never
 # give follows the prompt by chance: of right answers in another order one in ten, all of them e^9.9 behind or more.
 POSSIBLE = math.log(1000)
-ANSWERED, PREFERRED, REACHES = (
-    "answered",
-    "preferred, not answered",
-    "reaches the last token, not used",
-)
-LOST, UNDECIDED = "lost", "undecided"
+ANSWERED = "answered"
+PREFERRED = "preferred, not answered"
+REACHES = "reaches the last token, not used"
+LOST = "lost"
+UNDECIDED = "undecided"
 CHANCE = 0.05  # greatest share of placebos, with the answer among them, that may lead as much as a mentioned answer
 LEAST_PLACEBOS = 19  # with fewer, the answer alone is more than that share
 FEWEST = "To decide it takes at least 19 such words: give more pairs, in which words change that are not the answers."
@@ -72,7 +71,8 @@ class Evidence:
 
 def decide(known: Evidence) -> tuple[str, str]:
     """The verdict on one pair, and the reason, in the order of the docstring of `verdict`."""
-    before, after = float(known.odds[0]), float(known.odds_after[0])
+    before = float(known.odds[0])
+    after = float(known.odds_after[0])
     resolved = abs(before - after) >= NOISE_FLOORS * known.noise
     same_at_y = known.margins[-1] <= 1 and known.recovered[-1] < 1
     said = f"Greedy decoding writes “{escape(known.said[0].strip())}” and “{escape(known.said[1].strip())}”."
@@ -102,7 +102,8 @@ def decide(known: Evidence) -> tuple[str, str]:
             UNDECIDED,
             f"In not all runs is each right answer at least twice as likely as the other. {odds}",
         )
-    if explanation := _other_explanation(known):
+    explanation = _other_explanation(known)
+    if explanation:
         return UNDECIDED, f"{explanation} {odds}"
     beyond = [f"placebos ({number(known.placebo)} nats)"] if known.placebos else []
     beyond += ["random weights"] if len(known.random) else []
@@ -125,9 +126,8 @@ def _other_explanation(known: Evidence) -> str:
             why += " same places lead as much: that it was mentioned may be all."
             return f"{why} {FEWEST}" if many < LEAST_PLACEBOS else why
     elif known.placebos and known.lead < known.placebo + LEAD:
-        words = " and ".join(
-            map(quoted, max(known.placebos, key=lambda pair: known.placebos[pair]))
-        )
+        strongest = max(known.placebos, key=known.placebos.__getitem__)
+        words = " and ".join(map(quoted, strongest))
         return f"{words}, which change too and are not the answers, lead by {number(known.placebo)} nats."
     if len(known.random) and not exceeds_random(known):
         moved = float(np.abs(known.random[:, 0] - known.random[:, 1]).max())
@@ -138,7 +138,8 @@ def _other_explanation(known: Evidence) -> str:
 def _odds_of(known: Evidence) -> str:
     """Both log-odds and their noise, in a sentence."""
     answer, other = map(quoted, known.answers)
-    before, after = number(known.odds[0]), number(known.odds_after[0])
+    before = number(known.odds[0])
+    after = number(known.odds_after[0])
     return (
         f"The log-odds of {answer} and {other} are {before} nats after the first prompt and {after} after the second; "
         f"rounding in {known.dtype} moves them by {number(known.noise)}."

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -81,15 +81,14 @@ def prepare_pairs(
             "Give at least two prompts, and one answer for each.",
         )
     for first, second in pairs:
-        stripped = [text.strip() for text in right]
-        same = [
-            name
-            for name, of in (("right answer", stripped), ("token ids", ids))
-            if of[first] == of[second]
-        ]
+        same = ""
+        if right[first].strip() == right[second].strip():
+            same = "right answer"
+        elif ids[first] == ids[second]:
+            same = "token ids"
         if same:
             raise InputError(
-                f"Prompts {first} and {second}, which are compared, have the same {same[0]}.",
+                f"Prompts {first} and {second}, which are compared, have the same {same}.",
                 "Compare prompts that differ and whose right answers do: only then can something be lost. To compare "
                 "each prompt with a counterpart of its own, give pairs: prompts=[(prompt, counterpart), …] and "
                 "answers=[(answer, its answer), …].",
@@ -113,7 +112,8 @@ def _listed(
             "answers= is a function, and prompts= are texts.",
             "Give a list of answers: a function is for a growing sequence.",
         )
-    given, right = list(prompts), list(answers)
+    given = list(prompts)
+    right = list(answers)
     if len(given) != len(right):
         raise InputError(
             f"The numbers of prompts and right answers are {len(given)} and {len(right)}.",
@@ -121,17 +121,15 @@ def _listed(
         )
     in_pairs = bool(given) and not isinstance(given[0], str)
     if in_pairs:
-        if not all(
-            isinstance(item, list | tuple) and len(item) == 2
-            for item in [*given, *right]
-        ):
+        both = given + right
+        if not all(isinstance(item, list | tuple) and len(item) == 2 for item in both):
             raise InputError(
                 "prompts= and answers= are not both texts, or both pairs of texts.",
                 "Give prompts=[(prompt, counterpart), …] and answers=[(answer, its answer), …].",
             )
         pairs = [(2 * pair, 2 * pair + 1) for pair in range(len(given))]
-        given = [text for pair in given for text in pair]
-        right = [text for pair in right for text in pair]
+        given = list(chain.from_iterable(given))
+        right = list(chain.from_iterable(right))
     else:
         pairs = list(pairwise(range(len(given))))
     for text in right:

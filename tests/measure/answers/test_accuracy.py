@@ -158,5 +158,5 @@ def test_every_prompt_is_checked(worded: Any) -> None:
         model, "1", 60, prefix="How", suffix="="
     )  # 63 tokens of 64, and one more for v*
     sl.accuracy(model, [full], lambda _: "1", lengths=[60])
-    with pytest.raises(InputError, match="65 tokens, the model's context 64"):
+    with pytest.raises(InputError):
         sl.accuracy(model, [full], lambda _: "12", lengths=[60])

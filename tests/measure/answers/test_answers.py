@@ -221,7 +221,7 @@ def test_frequencies_of_answers() -> None:
 def test_answers_in_another_order_are_refused() -> None:
     """Else they would be filed under the wrong length, and nothing would show it."""
     given = answered(COUNT, right, lengths=[2, 3], seeds=range(2), mode=["answer_only"])
-    with pytest.raises(InputError, match="in that order"):
+    with pytest.raises(InputError):
         score_answers(
             COUNT, dict(sorted(given.items(), key=lambda one: one[0].seed)), FACTS
         )

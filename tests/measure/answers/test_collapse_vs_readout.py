@@ -237,7 +237,7 @@ def test_pairs_are_known_by_their_tokens(
     v: tuple[int, ...], star: tuple[int, ...], extra: int | None
 ) -> None:
     if extra is None:
-        with pytest.raises(InputError, match="merges items"):
+        with pytest.raises(InputError):
             more(v, star)
     else:
         assert more(v, star) == extra
