@@ -71,8 +71,8 @@ def blocks_to_keep(
     Returns:
         Dataset. Over (kept, prompt), with `kept` ``"none"``, ``"selected"``, ``"selected by KL"``, ``"random 0"`` … and
         ``"reference"``, and the prompts of the half that tests: `lead`, in nats, and `kl`, the KL of the next token
-        from the reference's. Over (kept): the coordinate `units_kept`, what is kept, in words; `right`, the share of prompts
-        whose right answer leads; `gain`, this share minus that of ``"none"``; `mean_kl`; each with the ends `…_low` and
+        from the reference's. Over (kept): the coordinate `units_kept`, what is kept, in words; `right`, the share of
+        prompts whose right answer leads; `gain`, this share minus that of ``"none"``; `mean_kl`; each with the ends `…_low` and
         `…_high` of a 95 % interval over clusters. Over (step, unit), of the half that selects: `right_with` and
         `kl_with`, the share of right answers and the mean KL with this unit beside those selected before, NaN for
         these. `random_limit`, `shuffled_limit` and the coordinate `above_null`, ``"yes"``, ``"no"`` or
@@ -215,7 +215,7 @@ def _tested(
     leads = leads_of(choices, right)
     kl = np.stack([trial.kl for trial in trials])
     _, of_half = np.unique(clusters[~selecting], return_inverse=True)
-    null = _null(choices, right, of_half, n_random, seed)
+    judged = _judged(choices, right, of_half, n_random, seed)
     is_right = (leads > 0).astype(float)
     over = ("kept",)
     variables: dict[str, Variable] = {
@@ -245,13 +245,13 @@ def _tested(
         ),
         "random_limit": (
             (),
-            null.random_limit,
+            judged.random_limit,
             "gain of one more random set with 95 %",
             "1",
         ),
         "shuffled_limit": (
             (),
-            null.shuffled_limit,
+            judged.shuffled_limit,
             "gain in shuffled answers, 95 % quantile",
             "1",
         ),
@@ -276,50 +276,33 @@ def _tested(
         "cluster": ("prompt", clusters[~selecting]),
         "step": np.arange(n_keep),
         "unit": [_in_words([unit]) for unit in candidates],
-        "above_null": null.above_null(gains[1], of_half),
+        "above_null": judged.above_null,
     }
     return two.reference.dataset("blocks to keep", coords, variables)
 
 
-@dataclass(frozen=True)
-class Null:
-    """What keeping something else, or answers of other prompts, gains in at most 5 % of cases."""
-
-    random_limit: float
-    shuffled_limit: float
-
-    def above_null(
-        self, gains: Float[np.ndarray, " prompt"], clusters: Int[np.ndarray, " prompt"]
-    ) -> str:
-        """Whether the mean gain is above both limits, and its interval above 0."""
-        ends = mean_interval(torch.from_numpy(gains), torch.from_numpy(clusters))
-        mean, low, _ = (float(end) for end in ends)
-        limits = np.array([self.random_limit, self.shuffled_limit])
-        if not low > 0 or (mean <= limits).any():
-            return "no"
-        return "yes" if np.isfinite(limits).all() else "not measured"
-
-
-def _null(
+def _judged(
     choices: Float[np.ndarray, "kept prompt outcome"],
     right: Int[np.ndarray, " prompt"],
     clusters: Int[np.ndarray, " prompt"],
     n_random: int,
     seed: int,
-) -> Null:
-    is_right = leads_of(choices, right) > 0
-    shares = is_right.mean(axis=1)
-    random_gains = shares[3 : 3 + n_random] - shares[0]
-    if (right == right[0]).all():
-        return Null(selection.one_more(random_gains), float("nan"))
+) -> selection.Selection:
+    """The gain of what was selected, those of random sets, and its gain in the right answers of other prompts."""
+    is_right = (leads_of(choices, right) > 0).astype(float)
+    gains = torch.from_numpy(is_right - is_right[0])
+    ends = mean_interval(gains[1], torch.from_numpy(clusters))
+    gain, low, high = (float(end) for end in ends)
+    random_gains = gains[3 : 3 + n_random].mean(dim=1).numpy()
     rng = np.random.default_rng([seed, 2])
-    gains = []
-    for _ in range(selection.SHUFFLES):
-        others = selection.shuffled(right, clusters, rng)
-        shuffled_right = leads_of(choices[:2], others) > 0
-        gains.append(shuffled_right[1].mean() - shuffled_right[0].mean())
-    limit = float(np.quantile(gains, selection.TAIL, method="higher"))
-    return Null(selection.one_more(random_gains), limit)
+    shuffled_gains = np.full(selection.SHUFFLES, np.nan)
+    # No shuffle changes answers that are all the same.
+    if (right != right[0]).any():
+        for draw in range(selection.SHUFFLES):
+            others = selection.shuffled(right, clusters, rng)
+            shares = (leads_of(choices[:2], others) > 0).mean(axis=1)
+            shuffled_gains[draw] = shares[1] - shares[0]
+    return selection.Selection(0, gain, low, high, random_gains, shuffled_gains)
 
 
 def _in_words(units: Sequence[Unit]) -> str:

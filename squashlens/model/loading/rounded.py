@@ -101,7 +101,8 @@ def _matrices(
     model: Bridge, plain: nn.Module, blocks: list[int], parts: tuple[RoundedPart, ...]
 ) -> Iterator[Any]:
     """The modules of a plain model with a weight matrix, in some parts of some blocks."""
-    layers = model.adapter.component_mapping["blocks"]
+    adapter: Any = model.adapter
+    layers = adapter.component_mapping["blocks"]
     for block in blocks:
         for part in parts:
             inside = layers.submodules[MODULES[part]].name
@@ -116,9 +117,9 @@ def _matrices(
                     yield part_of_block.get_submodule(name.removesuffix(".weight"))
 
 
-def _rounded(module: nn.Module, to: GgufFormat) -> Tensor:
+def _rounded(module: Any, to: GgufFormat) -> Tensor:
     """The weights of a module, rounded; GPT-2 stores them with the inputs first, and GGUF files with the outputs."""
-    weights: Any = module.weight.detach()
+    weights: Tensor = module.weight.detach()
     if type(module).__name__ == "Conv1D":
         return there_and_back(weights.T, to).T.contiguous()
     return there_and_back(weights, to)

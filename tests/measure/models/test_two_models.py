@@ -143,7 +143,7 @@ def lead(values: torch.Tensor, tokens: list[int], right: int) -> float:
 def test_leads_and_divergences_are_those_of_plain_transformers(
     folder: Path, models: Any
 ) -> None:
-    found = sl.compare_models(*models, PROMPTS[FEW], ANSWERS[FEW])
+    found = sl.compare_models(models[0], models[1], PROMPTS[FEW], ANSWERS[FEW])
     plain = plain_pair(folder)
     tokens = [sl.prompts.one_token(models[0], digit) for digit in "0123456789"]
     for number, prompt in enumerate(PROMPTS[FEW]):
@@ -165,7 +165,9 @@ def test_leads_and_divergences_are_those_of_plain_transformers(
 def test_damages_are_those_of_streams_put_into_plain_transformers(
     folder: Path, models: Any
 ) -> None:
-    found = sl.damage_by_block(*models, PROMPTS[FEW], ANSWERS[FEW], streams="both")
+    found = sl.damage_by_block(
+        models[0], models[1], PROMPTS[FEW], ANSWERS[FEW], streams="both"
+    )
     lost = found["lead"].sel(model="reference") - found["lead"].sel(model="other")
     size = float(abs(found["lead"]).max())
     np.testing.assert_allclose(
@@ -194,15 +196,15 @@ def test_damages_are_those_of_streams_put_into_plain_transformers(
     assert float(abs(found["damage"].sel(part=["embedding", "block 0"])).max()) < 1e-4
 
 
-def test_one_block_alone_is_the_first_step_of_the_sum(models: Any) -> None:
+def test_one_block_alone_is_the_first_step_of_the_sum(models: tuple[Any, Any]) -> None:
     """With streams of the reference, c_1 is the lead with block 0 exchanged; here block 1 is the first that differs."""
-    found = sl.damage_by_block(*models, PROMPTS[FEW], ANSWERS[FEW])
+    found = sl.damage_by_block(models[0], models[1], PROMPTS[FEW], ANSWERS[FEW])
     gain = found["lead_alone"].sel(block=1) - found["lead"].sel(model="other")
     first = found["damage"].sel(streams="reference", part="block 1")
     np.testing.assert_allclose(gain, first, atol=1e-4)
 
 
-def test_equal_models_lose_nothing(models: Any) -> None:
+def test_equal_models_lose_nothing(models: tuple[Any, Any]) -> None:
     reference, _ = models
     found = sl.compare_models(reference, reference, PROMPTS[FEW], ANSWERS[FEW])
     counts = found["count"].sel(group="all")
@@ -231,7 +233,11 @@ def test_the_block_that_was_broken_is_kept(tiny: Any, broken: Any) -> None:
     assert lost > 10
     assert int(compared["count"].sel(group="all").sum()) == 40
     assert float(compared["change_high"].sel(group="all")) < 0
-    for units, name in (("blocks", "block 2"), ("sublayers", "attention of block 2")):
+    names: dict[Any, str] = {
+        "blocks": "block 2",
+        "sublayers": "attention of block 2",
+    }
+    for units, name in names.items():
         found = sl.blocks_to_keep(
             tiny, broken, PROMPTS, ANSWERS, n_keep=1, units=units, n_random=4
         )
@@ -281,7 +287,7 @@ def test_keys_and_values_are_rounded_as_a_cache_holds_them(
         assert (change > 0.1 * largest / steps).float().mean() > 0.5
 
 
-def test_what_cannot_be_compared_is_refused(tiny: Any, models: Any) -> None:
+def test_what_cannot_be_compared_is_refused(tiny: Any, models: tuple[Any, Any]) -> None:
     reference, other = models
     prose = sl.load("tiny-prose", device="cpu")
     few = PROMPTS[:4], ANSWERS[:4]
