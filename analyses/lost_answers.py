@@ -1,8 +1,8 @@
 """Which answers does a model lose if its weights, its cache or its dtype have fewer bits, and what keeps them?
 
 Four kinds of answers: capitals, after three examples; the first of 16 digits; the value at a name in a list of four
-pairs; the number of ones in a list of eight digits. Each has a right answer among choices, and a file for each change of
-the model, which is measured once, until deleted. The table has a line for each.
+pairs; the number of ones in a list of eight digits. Each has a right answer among choices, and a file for each change
+of the model, which is measured once, until deleted. The table has a line for each.
 
     python analyses/lost_answers.py --model gemma-3-270m          # 45 minutes of one CPU core
     python analyses/lost_answers.py --model gemma-3-270m --keep first_digit Q4_0
@@ -156,7 +156,7 @@ def main() -> None:
         "--keep",
         nargs=2,
         metavar=("TASK", "CHANGE"),
-        help="select blocks to keep, on half of the prompts",
+        help="select blocks to keep",
     )
     parser.add_argument(
         "--n", type=int, default=60, help="number of prompts of a task (%(default)s)"
@@ -173,7 +173,7 @@ def main() -> None:
     model = sl.load(args.model)
     asked = {}
     for task in {*args.tasks, *(args.keep or [])} & {*TASKS}:
-        asked[task] = TASKS[task](model, random.Random(f"{task} {args.seed}"), args.n)  # noqa: S311
+        asked[task] = TASKS[task](model, random.Random(f"{task} {args.seed}"), args.n)
     if args.keep:
         task, change = args.keep
         other, _ = changed(args.model, model, change)
@@ -183,9 +183,9 @@ def main() -> None:
         print(f"{task}, {change}: keeping counts: {found['above_null'].item()}")
         for kept in found["kept"].values:
             row = found.sel(kept=kept)
-            print(
-                f"  {kept}: {row['units_kept'].item()}: {float(row['right']):.0%} right, KL {float(row['mean_kl']):.2g}"
-            )
+            units = row["units_kept"].item()
+            share = f"{float(row['right']):.0%} right"
+            print(f"  {kept}: {units}: {share}, KL {float(row['mean_kl']):.2g}")
         return
     print(
         "task, change: right before, after, change with its 95 % interval; mean KL in nats; same likeliest token"
