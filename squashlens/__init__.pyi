@@ -23,6 +23,9 @@ from .measure.collapse.mechanism import collapse_mechanism
 from .measure.collapse.separation import separation
 from .measure.collapse.separator_ablation import separator_ablation
 from .measure.collapse.tokenization import repeat_tokenization
+from .measure.models.blocks_to_keep import blocks_to_keep
+from .measure.models.compare_models import compare_models
+from .measure.models.damage_by_block import damage_by_block
 from .measure.remedies.compare import compare
 from .measure.squashing.bound import certified_bound, path_bound
 from .measure.squashing.jacobians.blocks import jacobian
@@ -36,6 +39,7 @@ from .measure.squashing.substitution import substitution_effect
 from .measure.squashing.walks import attention_sinks
 from .model.applied import applied
 from .model.loading.load import load
+from .model.loading.rounded import rounded
 from .pages.maps.view import squash_map
 from .pages.paper.write import paper
 from .pages.report_page import report
@@ -51,12 +55,15 @@ __all__ = [
     "applied",
     "attention_heads",
     "attention_sinks",
+    "blocks_to_keep",
     "capture",
     "certified_bound",
     "collapse",
     "collapse_mechanism",
     "collapse_vs_readout",
     "compare",
+    "compare_models",
+    "damage_by_block",
     "errors",
     "evaluate",
     "figures",
@@ -77,6 +84,7 @@ __all__ = [
     "repeat_tokenization",
     "report",
     "results",
+    "rounded",
     "sensitivity",
     "separation",
     "separator_ablation",

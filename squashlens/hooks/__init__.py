@@ -36,6 +36,7 @@ from squashlens.hooks.patches import (
     patch_residual,
     resample_residual,
 )
+from squashlens.hooks.quantized_cache import quantize_keys_values
 from squashlens.hooks.rounding import rounding
 from squashlens.hooks.temperatures import (
     adaptive_temperature,
@@ -62,6 +63,7 @@ __all__ = [
     "patch_heads",
     "patch_mlp",
     "patch_residual",
+    "quantize_keys_values",
     "resample_residual",
     "rounding",
     "scale_attention",

@@ -203,19 +203,19 @@ def public(
     *,
     runs: bool = True,
 ) -> Callable[P, T]:
-    """Wrap a public function of a `model`: arguments are checked, there is one bar, and the model is open if it `runs`.
+    """Wrap a public function of a model: arguments are checked, there is one bar, and the model is open if it `runs`.
 
     `call` gets the arguments, and calls the function; by default it is just called with them. `cheaper` says what takes
     less time.
     """
     first = next(iter(inspect.signature(function).parameters.values()))
-    if first.name != "model":
-        raise TypeError(f"The first parameter of {function.__name__} is not model.")
+    if first.name not in ("model", "reference"):
+        raise TypeError(f"The first parameter of {function.__name__} is not a model.")
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         bound = checked(function, args, kwargs)
-        model: Any = bound.arguments.get("model", first.default)
+        model: Any = bound.arguments.get(first.name, first.default)
         if first.annotation is Bridge:
             require_bridge(model)
         with one_bar(function.__name__, cheaper), ExitStack() as stack:

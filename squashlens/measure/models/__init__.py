@@ -1,0 +1,1 @@
+"""What another model loses: a quantized, rounded or fine-tuned one beside a reference."""

@@ -1,0 +1,315 @@
+"""Which blocks to keep at a reference's precision: selected on half of the prompts, tested on the other half."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Bool, Float, Int
+
+from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters, positive
+from squashlens.errors import InputError
+from squashlens.measure.answers.choices import mean_of
+from squashlens.measure.models.damage_by_block import recorded_batches
+from squashlens.measure.models.questions import (
+    TwoModels,
+    leads_of,
+    readings,
+    two_models,
+)
+from squashlens.measure.registration import measurement
+from squashlens.records.labels import Variable
+from squashlens.run.exchange import Exchanged, require_exchangeable
+from squashlens.theory.statistics import selection
+from squashlens.theory.statistics.ranks import mean_interval
+
+Units = Literal["blocks", "sublayers"]
+NONE = "none"
+SELECTED = "selected"
+BY_KL = "selected by KL"
+WHOLE = "reference"
+Unit = tuple[int, Exchanged]
+
+
+@measurement("kept_blocks")
+def blocks_to_keep(
+    reference: Bridge,
+    other: Bridge,
+    prompts: Sequence[str],
+    answers: Sequence[str],
+    *,
+    n_keep: int = 2,
+    units: Units = "blocks",
+    choices: ChoicesOfPrompts = None,
+    clusters: Clusters = None,
+    n_random: int = 8,
+    seed: int = 0,
+) -> xr.Dataset:
+    """Which blocks of another model to keep as they are in the reference, so that right answers are not lost.
+
+    Half of the clusters of prompts, drawn with `seed`, select: first the block that, taken from the reference, makes
+    most answers right (of equal ones that with the largest mean lead), then the one that does so beside it, and so on.
+    Each candidate is really kept, since what a block loses depends on what the blocks below it lost. The other half of
+    the clusters tests what was selected beside
+
+    * as many *random* blocks, drawn `n_random` times; below the limit is one more draw with 95 % (Student's);
+    * the blocks that the same procedure selects for the smallest mean KL of the next token;
+    * *shuffled answers*: prompts are given the right answers of others, 200 times. A block that makes an answer
+      likelier whatever is asked gains as many of these; the limit is their 95 % quantile.
+
+    `above_null` is "yes" only if the gain of what was selected is above both limits and its interval above 0.
+
+    Args:
+        reference, other, prompts, answers, choices, clusters: as in `damage_by_block`. Use 48 prompts or more.
+        n_keep: number of blocks, or sublayers, to keep; 2 by default.
+        units: ``"blocks"``, the default, or ``"sublayers"``, attention or MLP of a block by themselves.
+        n_random: number of random sets; 8 by default. With fewer than two there is no limit.
+        seed: random seed of the halves, the random sets and the shuffles; 0 by default.
+
+    Returns:
+        Dataset. Over (kept, prompt), with `kept` ``"none"``, ``"selected"``, ``"selected by KL"``, ``"random 0"`` … and
+        ``"reference"``, and the prompts of the half that tests: `lead`, in nats, and `kl`, the KL of the next token
+        from the reference's. Over (kept): the coordinate `units_kept`, what is kept, in words; `right`, the share of
+        prompts whose right answer leads; `gain`, this share minus that of ``"none"``; `mean_kl`; each with the ends `…_low` and
+        `…_high` of a 95 % interval over clusters. Over (step, unit), of the half that selects: `right_with` and
+        `kl_with`, the share of right answers and the mean KL with this unit beside those selected before, NaN for
+        these. `random_limit`, `shuffled_limit` and the coordinate `above_null`, ``"yes"``, ``"no"`` or
+        ``"not measured"``.
+
+    Raises:
+        InputError: the cases of `damage_by_block`; fewer than four clusters; more units than there are.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma")
+    >>> prompts = [f"What is the last digit in this sequence? 01{digit} =" for digit in "0123456789"]
+    >>> other = sl.rounded(model, "Q4_0", blocks=(1,))
+    >>> found = sl.blocks_to_keep(model, other, prompts, [*"0123456789"], n_keep=1)
+    >>> str(found["units_kept"].sel(kept="selected").values), str(found["above_null"].values)
+    ('block 1', 'no')
+    """
+    positive(n_keep, "n_keep", "a number of blocks")
+    positive(n_random, "n_random", "a number of random sets", or_zero=True)
+    given = (reference, other, prompts, answers, choices, None, clusters)
+    options = {"n_keep": n_keep, "units": units, "n_random": n_random, "seed": seed}
+    with two_models("blocks_to_keep", *given, **options) as two:
+        require_exchangeable(two.reference, two.other)
+        candidates = _candidates(two, units)
+        n_clusters = int(two.asked.clusters.max()) + 1
+        if n_clusters < 4:
+            raise InputError(
+                f"{n_clusters} different prompts or clusters are too few for two halves.",
+                "Give at least 4, better 48 or more.",
+            )
+        if n_keep >= len(candidates):
+            raise InputError(
+                f"n_keep={n_keep} is not less than the number of {units}, {len(candidates)}.",
+                "Keep fewer.",
+            )
+        return _tested(two, candidates, n_keep, n_random, seed)
+
+
+def _candidates(two: TwoModels, units: Units) -> list[Unit]:
+    blocks = range(two.reference.n_blocks)
+    parts: tuple[Exchanged, ...] = ("block",)
+    if units == "sublayers":
+        parts = ("attention", "mlp")
+    return [(block, part) for block in blocks for part in parts]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What some prompts answer with some units kept: log p of the choices, and KL of the next token."""
+
+    choices: Float[np.ndarray, "prompt outcome"]
+    kl: Float[np.ndarray, " prompt"]
+
+
+def _trials(
+    two: TwoModels, chosen: Bool[np.ndarray, " prompt"], sets: Sequence[Sequence[Unit]]
+) -> list[Trial]:
+    """A trial of each set of kept units, on the prompts that are chosen."""
+    numbers = np.flatnonzero(chosen)
+    n_choices = two.first_tokens.shape[1]
+    choices = np.zeros((len(sets), len(numbers), n_choices))
+    kl = np.zeros((len(sets), len(numbers)))
+    for places, pair in recorded_batches(two, numbers.tolist()):
+        rows = np.searchsorted(numbers, places)
+        first = two.first_tokens[places]
+        whole = pair.reference.y_of(pair.reference.streams[-1])
+        truth = readings(two.reference, whole, first, two.n_outcomes)
+        for number, units in enumerate(sets):
+            y = pair.y_keeping(_as_kept(units))
+            read = readings(two.other, y, first, two.n_outcomes)
+            choices[number, rows] = read.choices.numpy()
+            kl[number, rows] = read.divergence_from(truth).numpy()
+    return [Trial(*both) for both in zip(choices, kl, strict=True)]
+
+
+def _as_kept(units: Sequence[Unit]) -> Mapping[int, Exchanged]:
+    """What is kept of each block; attention and MLP together are the whole block."""
+    kept: dict[int, Exchanged] = {}
+    for block, part in units:
+        kept[block] = "block" if block in kept else part
+    return kept
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The units that one criterion selected, and what every unit reached at each step (NaN for those selected)."""
+
+    units: list[Unit]
+    right: Float[np.ndarray, "step unit"]
+    kl: Float[np.ndarray, "step unit"]
+
+
+def _select(
+    two: TwoModels,
+    chosen: Bool[np.ndarray, " prompt"],
+    candidates: Sequence[Unit],
+    n_keep: int,
+    *,
+    by_kl: bool,
+) -> Selected:
+    """Select units one after another, each beside those before, by right answers or by KL."""
+    right = two.asked.right[chosen]
+    units: list[Unit] = []
+    shares = np.full((n_keep, len(candidates)), np.nan)
+    divergences = np.full((n_keep, len(candidates)), np.nan)
+    for step in range(n_keep):
+        left = [unit for unit in candidates if unit not in units]
+        trials = _trials(two, chosen, [[*units, unit] for unit in left])
+        leads = np.stack([leads_of(trial.choices, right) for trial in trials])
+        kl = np.stack([trial.kl for trial in trials]).mean(axis=1)
+        right_shares = (leads > 0).mean(axis=1)
+        columns = [candidates.index(unit) for unit in left]
+        shares[step, columns] = right_shares
+        divergences[step, columns] = kl
+        best = int(np.lexsort((leads.mean(axis=1), right_shares))[-1])
+        units.append(left[int(kl.argmin()) if by_kl else best])
+    return Selected(units, shares, divergences)
+
+
+def _tested(
+    two: TwoModels, candidates: list[Unit], n_keep: int, n_random: int, seed: int
+) -> xr.Dataset:
+    """Select on one half of the clusters, and test on the other."""
+    clusters = two.asked.clusters
+    selecting = selection.halves(clusters, seed)
+    by_answers = _select(two, selecting, candidates, n_keep, by_kl=False)
+    by_kl = _select(two, selecting, candidates, n_keep, by_kl=True)
+    rng = np.random.default_rng([seed, 1])
+    draws = [rng.permutation(len(candidates))[:n_keep] for _ in range(n_random)]
+    sets: dict[str, list[Unit]] = {
+        NONE: [],
+        SELECTED: by_answers.units,
+        BY_KL: by_kl.units,
+    }
+    for number, draw in enumerate(draws):
+        sets[f"random {number}"] = [candidates[place] for place in sorted(draw)]
+    sets[WHOLE] = [(block, "block") for block in range(two.reference.n_blocks)]
+    trials = _trials(two, ~selecting, list(sets.values()))
+    right = two.asked.right[~selecting]
+    choices = np.stack([trial.choices for trial in trials])
+    leads = leads_of(choices, right)
+    kl = np.stack([trial.kl for trial in trials])
+    _, of_half = np.unique(clusters[~selecting], return_inverse=True)
+    judged = _judged(choices, right, of_half, n_random, seed)
+    is_right = (leads > 0).astype(float)
+    over = ("kept",)
+    variables: dict[str, Variable] = {
+        "lead": (
+            ("kept", "prompt"),
+            leads,
+            "lead of the right answer over the likeliest other choice",
+            "nats",
+        ),
+        "kl": (
+            ("kept", "prompt"),
+            kl,
+            "KL of the next token from the reference's",
+            "nats",
+        ),
+        "right_with": (
+            ("step", "unit"),
+            by_answers.right,
+            "share of right answers with this unit kept too",
+            "1",
+        ),
+        "kl_with": (
+            ("step", "unit"),
+            by_answers.kl,
+            "mean KL of the next token with this unit kept too",
+            "nats",
+        ),
+        "random_limit": (
+            (),
+            judged.random_limit,
+            "gain of one more random set with 95 %",
+            "1",
+        ),
+        "shuffled_limit": (
+            (),
+            judged.shuffled_limit,
+            "gain in shuffled answers, 95 % quantile",
+            "1",
+        ),
+    }
+    text = "share of prompts in which the right answer leads"
+    variables |= mean_of("right", over, is_right, text, clusters=of_half)
+    gains = is_right - is_right[0]
+    text = "share of right answers that keeping these gives back"
+    variables |= mean_of("gain", over, gains, text, clusters=of_half, share=False)
+    text = "mean KL of the next token from the reference's"
+    variables |= mean_of(
+        "mean_kl", over, kl, text, "nats", clusters=of_half, share=False
+    )
+    coords: dict[str, Any] = {
+        "kept": list(sets),
+        "units_kept": ("kept", [_in_words(units) for units in sets.values()]),
+        "prompt": np.flatnonzero(~selecting),
+        "answer": (
+            "prompt",
+            [two.asked.answers[k] for k in np.flatnonzero(~selecting)],
+        ),
+        "cluster": ("prompt", clusters[~selecting]),
+        "step": np.arange(n_keep),
+        "unit": [_in_words([unit]) for unit in candidates],
+        "above_null": judged.above_null,
+    }
+    return two.reference.dataset("blocks to keep", coords, variables)
+
+
+def _judged(
+    choices: Float[np.ndarray, "kept prompt outcome"],
+    right: Int[np.ndarray, " prompt"],
+    clusters: Int[np.ndarray, " prompt"],
+    n_random: int,
+    seed: int,
+) -> selection.Selection:
+    """The gain of what was selected, those of random sets, and its gain in the right answers of other prompts."""
+    is_right = (leads_of(choices, right) > 0).astype(float)
+    gains = torch.from_numpy(is_right - is_right[0])
+    ends = mean_interval(gains[1], torch.from_numpy(clusters))
+    gain, low, high = (float(end) for end in ends)
+    random_gains = gains[3 : 3 + n_random].mean(dim=1).numpy()
+    rng = np.random.default_rng([seed, 2])
+    shuffled_gains = np.full(selection.SHUFFLES, np.nan)
+    # No shuffle changes answers that are all the same.
+    if (right != right[0]).any():
+        for draw in range(selection.SHUFFLES):
+            others = selection.shuffled(right, clusters, rng)
+            shares = (leads_of(choices[:2], others) > 0).mean(axis=1)
+            shuffled_gains[draw] = shares[1] - shares[0]
+    return selection.Selection(0, gain, low, high, random_gains, shuffled_gains)
+
+
+def _in_words(units: Sequence[Unit]) -> str:
+    """Units in words, such as "attention of block 3, block 4"."""
+    named = [
+        f"block {b}" if part == "block" else f"{part} of block {b}" for b, part in units
+    ]
+    if len(units) > 8:
+        return "all blocks"
+    return ", ".join(named) or "none"

@@ -1,0 +1,329 @@
+"""Which answers another model loses: a quantized, rounded or fine-tuned model beside a reference."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters
+from squashlens.bars import bar
+from squashlens.measure.answers.choices import mean_of
+from squashlens.measure.answers.forced_answers import answer_in, write_freely
+from squashlens.measure.models.questions import (
+    Reading,
+    TwoModels,
+    leads_of,
+    readings,
+    two_models,
+)
+from squashlens.measure.registration import measurement
+from squashlens.model.text.context import text_after
+from squashlens.records.labels import Variable
+from squashlens.run.activations import at_last_tokens, log_p, streams_at
+from squashlens.run.groupings import REASON
+from squashlens.run.run import Run
+from squashlens.run.streamed import patterns_written
+from squashlens.theory.distances import ulp
+
+KEPT = "kept"
+LOST = "lost"
+GAINED = "gained"
+WRONG = "wrong in both"
+UNSURE = "within noise"
+OUTCOMES = (KEPT, LOST, GAINED, WRONG, UNSURE)
+TOGETHER = 16  # prompts whose next tokens are compared at a time: a vocabulary may have 262,144 tokens
+
+
+@dataclass(frozen=True)
+class Answers:
+    """How one model answers: numbers by prompt, and the streams y of the last tokens.
+
+    Attributes:
+        lead: log p of the right choice's first token minus that of the likeliest other one.
+        noise: how far the lead of another pass is from it, at least what rounding two logits does.
+        probability: of the whole right answer, by teacher forcing.
+        written: what greedy decoding writes.
+        writes: whether that begins with the right answer.
+    """
+
+    y: Float[Tensor, "prompt d"]
+    lead: Float[np.ndarray, " prompt"]
+    noise: Float[np.ndarray, " prompt"]
+    probability: Float[np.ndarray, " prompt"]
+    written: list[str]
+    writes: Bool[np.ndarray, " prompt"]
+
+
+@measurement("lost_answers", "lost_shares")
+def compare_models(
+    reference: Bridge,
+    other: Bridge,
+    prompts: Sequence[str],
+    answers: Sequence[str],
+    *,
+    choices: ChoicesOfPrompts = None,
+    group: Sequence[str] | None = None,
+    clusters: Clusters = None,
+) -> xr.Dataset:
+    """Which answers of a reference another model loses, such as a quantized or rounded one, a fine-tune or an adapter.
+
+    Mean KL says how far two models are apart, and not what is lost. Here each prompt has a right answer. Its *lead* is
+    ``log p(right) − max log p(other choice)`` of the first tokens of the choices, after the prompt; the answer is right
+    if its lead is above 0. What a model computes depends on how a prompt is cut into passes, so each prompt is run
+    twice, among others with fused attention and alone with written patterns; the *noise* of a lead is how far apart the
+    two are, and at least what rounding two logits does. The outcome of a prompt is ``"kept"`` (right in both),
+    ``"lost"`` (right in the reference, wrong in the other), ``"gained"``, ``"wrong in both"``, or ``"within noise"``,
+    if the lead of one of them is not larger than its noise.
+
+    The models may differ in everything but the tokens: weights, dtype, hooks (``with sl.applied(other, …)``), size.
+
+    Args:
+        reference: the model whose answers count, a `TransformerBridge` from `load` or your own.
+        other: the model to compare, of the same tokenizer.
+        prompts: texts of at least two prompts.
+        answers: the right answer to each prompt, as the model would write it after the prompt, with its space.
+        choices: texts among which an answer leads: a list for all prompts, by default all answers; or a list for each
+            prompt. No other choice of a prompt may begin with the same token as its right answer.
+        group: a label for each prompt, such as its task or length; shares are given for each. By default all are one.
+        clusters: a label for each prompt, the same for prompts that are not independent, such as those that share
+            examples or a template; by default each different prompt is a cluster of its own.
+
+    Returns:
+        Dataset. Over (model, prompt), with `model` ``"reference"`` and ``"other"``: `lead`, in nats; `lead_noise`;
+        `probability` of the whole right answer, by teacher forcing; and the coordinate `written`, what greedy decoding
+        writes. Over (prompt): the coordinates `outcome`, `answer`, `group_of`, `cluster`; `kl`,
+        ``Σ p_reference (log p_reference − log p_other)`` of the next token over the tokens that both have, in nats; and
+        `same_top`, 1 if the likeliest token is the same. Over (group, outcome): `count`, the number of prompts. Over
+        (model, group): `right`, the share with a lead above 0, and `writes`, the share whose answer greedy decoding
+        writes. Over (group): `change`, the other's share right minus the reference's, paired by prompt; `mean_kl`;
+        `mean_same_top`. Shares and means have the ends `…_low` and `…_high` of a 95 % interval over clusters.
+
+    Raises:
+        InputError: other token ids for the same text, not one answer for each prompt, an answer that is no choice, or
+            choices that begin alike.
+        UnsoundModelError: the logits of a model do not follow from y.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma")
+    >>> ask = "How many ones are in the following sequence? {} ="
+    >>> prompts = [ask.format(text) for text in ("1", "11", "101", "1111", "0110")]
+    >>> found = sl.compare_models(model, sl.rounded(model, "Q4_0"), prompts, [*"12242"])
+    >>> found["outcome"].values.tolist()
+    ['kept', 'kept', 'kept', 'kept', 'kept']
+    """
+    given = (reference, other, prompts, answers, choices, group, clusters)
+    with two_models("compare_models", *given) as two:
+        of_reference = _answers_of(two, two.reference)
+        of_other = _answers_of(two, two.other)
+        kl, same_top = _next_tokens(two, of_reference.y, of_other.y)
+        return _result(two, of_reference, of_other, kl, same_top)
+
+
+def outcomes(reference: Answers | Any, other: Answers | Any) -> np.ndarray:
+    """What became of each answer, by the leads of both models and their noises."""
+    unsure = np.abs(reference.lead) <= reference.noise
+    unsure |= np.abs(other.lead) <= other.noise
+    was_right = reference.lead > 0
+    is_right = other.lead > 0
+    cases = [unsure, was_right & is_right, was_right & ~is_right, ~was_right & is_right]
+    return np.select(cases, [UNSURE, KEPT, LOST, GAINED], WRONG)
+
+
+def _answers_of(two: TwoModels, run: Run) -> Answers:
+    """How one of the models answers every prompt."""
+    asked = two.asked
+    y_site = run.site("y")
+    y = at_last_tokens(run, asked.prompts, [y_site]).values[y_site]
+    ys_alone: list[Tensor] = []
+    probabilities: list[float] = []
+    numbered = list(enumerate(asked.prompts))
+    for number, ids in bar(numbered, desc="answers", unit="prompt"):
+        answer = asked.tokens[number][asked.right[number]]
+        row = torch.tensor([[*ids, *answer[:-1]]], device=run.device)
+        with patterns_written(REASON):
+            seen = streams_at(run, row, [y_site], at=slice(len(ids) - 1, None))
+        ys_alone.append(seen[y_site][0, :1].cpu())
+        log_probabilities = log_p(run, seen[y_site], torch.tensor(answer))
+        probabilities.append(float(log_probabilities.sum().exp()))
+    in_batches = _choices_at(two, run, y)
+    alone = _choices_at(two, run, torch.cat(ys_alone))
+    leads = leads_of(in_batches, asked.right)
+    noise = np.abs(leads - leads_of(alone, asked.right))
+    longest = max(len(choice) for choices in asked.tokens for choice in choices)
+    new_tokens = write_freely(run, asked.prompts, longest)
+    prompts = zip(asked.prompts, new_tokens, strict=True)
+    written = [
+        text_after(run.model.tokenizer, ids, new) if new else "" for ids, new in prompts
+    ]
+    answers = zip(written, asked.answers, strict=True)
+    writes = [answer_in(text, [answer]) == answer for text, answer in answers]
+    return Answers(
+        y,
+        leads,
+        np.maximum(noise, _rounding(in_batches, asked.right, run.dtype)),
+        np.array(probabilities),
+        written,
+        np.array(writes),
+    )
+
+
+def _choices_at(
+    two: TwoModels, run: Run, y: Float[Tensor, "prompt d"]
+) -> Float[np.ndarray, "prompt outcome"]:
+    """log p of the first token of each prompt's choices."""
+    parts = [
+        readings(run, y[places], two.first_tokens[places], two.n_outcomes).choices
+        for places in torch.arange(len(y)).split(TOGETHER)
+    ]
+    return torch.cat(parts).numpy()
+
+
+def _rounding(
+    log_p: Float[np.ndarray, "prompt outcome"], right: np.ndarray, dtype: torch.dtype
+) -> Float[np.ndarray, " prompt"]:
+    """What rounding two numbers of this size to the dtype of the logits does to their difference."""
+    return ulp(torch.from_numpy(log_p), dtype).amax(dim=-1).numpy()
+
+
+def _next_tokens(
+    two: TwoModels, y: Float[Tensor, "prompt d"], other_y: Float[Tensor, "prompt e"]
+) -> tuple[Float[np.ndarray, " prompt"], Bool[np.ndarray, " prompt"]]:
+    """KL of the next token of the two models, and whether the likeliest one is the same, for each prompt."""
+    kl: list[Tensor] = []
+    same_top: list[Tensor] = []
+    for places in torch.arange(len(y)).split(TOGETHER):
+        first = two.first_tokens[places]
+        read = partial(readings, first_tokens=first, n_outcomes=two.n_outcomes)
+        here: Reading = read(two.reference, y[places])
+        there: Reading = read(two.other, other_y[places])
+        kl.append(there.divergence_from(here))
+        same_top.append(there.top == here.top)
+    return torch.cat(kl).numpy(), torch.cat(same_top).numpy()
+
+
+def _result(
+    two: TwoModels,
+    reference: Answers,
+    other: Answers,
+    kl: Float[np.ndarray, " prompt"],
+    same_top: Bool[np.ndarray, " prompt"],
+) -> xr.Dataset:
+    both = (reference, other)
+    over = ("model", "prompt")
+    outcome = outcomes(reference, other)
+    variables: dict[str, Variable] = {
+        "lead": (
+            over,
+            np.stack([a.lead for a in both]),
+            "lead of the right answer over the likeliest other choice",
+            "nats",
+        ),
+        "lead_noise": (
+            over,
+            np.stack([a.noise for a in both]),
+            "how far another pass moves this lead",
+            "nats",
+        ),
+        "probability": (
+            over,
+            np.stack([a.probability for a in both]),
+            "probability of the right answer",
+            "1",
+        ),
+        "kl": (
+            ("prompt",),
+            kl,
+            "KL of the other's next token from the reference's",
+            "nats",
+        ),
+        "same_top": (
+            ("prompt",),
+            same_top.astype(float),
+            "whether the likeliest next token is the same",
+            "1",
+        ),
+    }
+    labels = list(dict.fromkeys(two.group))
+    members = {
+        label: np.array([name == label for name in two.group]) for label in labels
+    }
+    if len(labels) > 1:
+        members = {"all": np.ones(len(outcome), dtype=bool), **members}
+    counts = [
+        [int((outcome[chosen] == name).sum()) for name in OUTCOMES]
+        for chosen in members.values()
+    ]
+    variables["count"] = (
+        ("group", "outcome_kind"),
+        np.array(counts),
+        "number of prompts with this outcome",
+        "1",
+    )
+    right = np.stack([a.lead > 0 for a in both]).astype(float)
+    writes = np.stack([a.writes for a in both]).astype(float)
+    variables |= _by_group(two, members, right, writes, kl, same_top)
+    coords: dict[str, Any] = {
+        "model": list(two.runs),
+        "prompt": np.arange(len(outcome)),
+        "group": list(members),
+        "outcome_kind": list(OUTCOMES),
+        "outcome": ("prompt", outcome),
+        "answer": ("prompt", two.asked.answers),
+        "group_of": ("prompt", two.group),
+        "cluster": ("prompt", two.asked.clusters),
+        "written": (over, np.array([a.written for a in both], dtype=object)),
+    }
+    return two.reference.dataset("answers of two models", coords, variables)
+
+
+def _by_group(
+    two: TwoModels,
+    members: dict[str, Bool[np.ndarray, " prompt"]],
+    right: Float[np.ndarray, "model prompt"],
+    writes: Float[np.ndarray, "model prompt"],
+    kl: Float[np.ndarray, " prompt"],
+    same_top: Bool[np.ndarray, " prompt"],
+) -> dict[str, Variable]:
+    """Shares and means over the prompts of each group, with intervals over clusters."""
+    clusters = two.asked.clusters
+
+    def in_groups(
+        values: Float[np.ndarray, "... prompt"],
+    ) -> Float[np.ndarray, "... group prompt"]:
+        """The values once for each group, with NaN for prompts of others."""
+        chosen = np.stack(list(members.values()))
+        return np.where(chosen, values[..., None, :], np.nan)
+
+    shares: dict[str, Any] = {
+        "right": (right, "share of prompts in which the right answer leads"),
+        "writes": (
+            writes,
+            "share of prompts after which greedy decoding writes the right answer",
+        ),
+    }
+    variables: dict[str, Variable] = {}
+    for name, (values, text) in shares.items():
+        each = in_groups(values)
+        variables |= mean_of(name, ("model", "group"), each, text, clusters=clusters)
+    change = "share right in the other model minus the share in the reference"
+    means: dict[str, Any] = {
+        "change": (right[1] - right[0], change, "1"),
+        "mean_kl": (kl, "mean KL of the next token", "nats"),
+    }
+    for name, (values, text, units) in means.items():
+        each = in_groups(values)
+        ends = mean_of(
+            name, ("group",), each, text, units, clusters=clusters, share=False
+        )
+        variables |= ends
+    agree = in_groups(same_top.astype(float))
+    text = "share of prompts with the same likeliest next token"
+    return variables | mean_of(
+        "mean_same_top", ("group",), agree, text, clusters=clusters
+    )

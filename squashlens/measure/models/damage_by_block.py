@@ -1,0 +1,208 @@
+"""Where another model loses the lead of right answers: a sum over its blocks that adds up to the whole loss."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import xarray as xr
+from jaxtyping import Float
+from torch import Tensor
+
+from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters
+from squashlens.bars import bar
+from squashlens.measure.answers.choices import mean_of
+from squashlens.measure.models.questions import (
+    TwoModels,
+    leads_of,
+    readings,
+    two_models,
+)
+from squashlens.measure.registration import measurement
+from squashlens.records.labels import Variable
+from squashlens.run.budget import batch_memory, pass_bytes
+from squashlens.run.exchange import Pair, recorded_pair, require_exchangeable
+from squashlens.run.passes import batches
+from squashlens.run.run import Run
+
+StreamsOf = Literal["reference", "other", "both"]
+MOST = 16  # prompts in a batch: their next tokens are kept in float64
+
+
+@measurement("damages")
+def damage_by_block(
+    reference: Bridge,
+    other: Bridge,
+    prompts: Sequence[str],
+    answers: Sequence[str],
+    *,
+    choices: ChoicesOfPrompts = None,
+    clusters: Clusters = None,
+    streams: StreamsOf = "reference",
+) -> xr.Dataset:
+    """How much of the lead of right answers each block of another model loses, and what keeping one block gives back.
+
+    Both models have one architecture and other numbers. Let ``c_ℓ`` be the lead of the right answer if the
+    reference's residual stream v⁽ℓ⁾ enters block ℓ of the other model, for ℓ = 0 … L (for L its final norm and head);
+    ``c_{−1}`` the lead in the other model itself, and ``c_{L+1}`` that in the reference. The damage of the embedding is
+    ``c_0 − c_{−1}``, that of block ℓ ``c_{ℓ+1} − c_ℓ``, that of norm and head ``c_{L+1} − c_L``. Together they are
+    exactly the lead that is lost. With ``streams="other"`` the other model's streams enter the reference, which gives a
+    second sum.
+
+    Damages depend on the order of the blocks: what happens above a block is that of the other model (or of the
+    reference). What a single block costs is another question; so each block is also exchanged alone for the
+    reference's. `blocks_to_keep` selects several, and tests them on other prompts.
+
+    Args:
+        reference, other, prompts, answers, choices, clusters: as in `compare_models`, for models of one class, number
+            of blocks and width, without hooks.
+        streams: whose streams enter the other's blocks: ``"reference"``, the default, ``"other"`` or ``"both"``.
+
+    Returns:
+        Dataset. Over (streams, prompt, part), with `part` ``"embedding"``, ``"block 0"`` … and ``"norm and head"``:
+        `damage`, in nats. Over (prompt, block): `lead_alone`, the lead in the other model with this block of the
+        reference. Over (model, prompt): `lead`. Over (streams, part) and (block): their means over prompts,
+        `mean_damage` and `mean_gain` (of `lead_alone` minus the other's lead), with the ends `…_low` and `…_high` of a
+        95 % interval over clusters.
+
+    Raises:
+        InputError: the cases of `compare_models`; other architectures; models with hooks, or whose blocks depend on
+            more than the stream that enters them.
+
+    >>> import squashlens as sl
+    >>> model = sl.load("tiny-gemma")
+    >>> prompts = [f"What is the last digit in this sequence? 01{digit} =" for digit in "0123"]
+    >>> found = sl.damage_by_block(model, sl.rounded(model, "Q4_0", blocks=(2,)), prompts, [*"0123"])
+    >>> lost = found["lead"].sel(model="reference") - found["lead"].sel(model="other")
+    >>> bool(abs(found["damage"].sum("part") - lost).max() < 1e-4)
+    True
+    """
+    given = (reference, other, prompts, answers, choices, None, clusters)
+    with two_models("damage_by_block", *given, streams=streams) as two:
+        require_exchangeable(two.reference, two.other)
+        return _damages(two, streams)
+
+
+def _damages(two: TwoModels, streams: StreamsOf) -> xr.Dataset:
+    n_blocks = two.reference.n_blocks
+    n_prompts = len(two.asked.prompts)
+    sides = ["reference", "other"] if streams == "both" else [streams]
+    damage = np.zeros((len(sides), n_prompts, n_blocks + 2))
+    alone = np.zeros((n_prompts, n_blocks))
+    leads = np.zeros((2, n_prompts))
+    for places, pair in recorded_batches(two, range(n_prompts)):
+        own = pair.reference.y_of(pair.reference.streams[-1])
+        others_own = pair.other.y_of(pair.other.streams[-1])
+        lead = lead_at(two, two.reference, places, own)
+        lead_of_other = lead_at(two, two.other, places, others_own)
+        leads[:, places] = lead, lead_of_other
+        for number, side in enumerate(sides):
+            chain = _chain(two, places, pair, side)
+            if side == "reference":
+                from_other_up = [lead_of_other, *chain, lead]
+            else:
+                from_other_up = [lead_of_other, *reversed(chain), lead]
+            differences = np.diff(np.stack(from_other_up), axis=0).T
+            damage[number, places] = differences[:, :: 1 if side == "reference" else -1]
+        for block in range(n_blocks):
+            y = pair.y_keeping({block: "block"})
+            alone[places, block] = lead_at(two, two.other, places, y)
+    return _result(two, sides, damage, alone, leads)
+
+
+def recorded_batches(
+    two: TwoModels, chosen: Sequence[int]
+) -> Iterator[tuple[list[int], Pair]]:
+    """Batches of chosen prompts of one length, with both models recorded on them: their places, and the pair."""
+    run = two.reference
+    prompts = [two.asked.prompts[place] for place in chosen]
+
+    def size(n: int) -> int:
+        return min(MOST, max(1, int(batch_memory(run) / (4 * pass_bytes(run, 1, n)))))
+
+    with bar(total=len(prompts), desc="prompts", unit="prompt") as progress_bar:
+        for _, rows in batches(map(len, prompts), size):
+            ids = torch.tensor([prompts[row] for row in rows])
+            places = [chosen[row] for row in rows]
+            yield places, recorded_pair(two.reference, two.other, ids)
+            progress_bar.update(len(rows))
+
+
+def lead_at(
+    two: TwoModels, run: Run, places: list[int], y: Float[Tensor, "row d"]
+) -> Float[np.ndarray, " row"]:
+    """The lead of the right answers of some prompts, read from y by the head of one of the models."""
+    read = readings(run, y, two.first_tokens[places], two.n_outcomes)
+    return leads_of(read.choices.numpy(), two.asked.right[places])
+
+
+def _chain(
+    two: TwoModels, places: list[int], pair: Pair, side: str
+) -> list[Float[np.ndarray, " row"]]:
+    """c_0 … c_L: the leads if the streams of one model enter the blocks of the other one, at each layer."""
+    feeding, fed = pair.reference, pair.other
+    run = two.other
+    if side == "other":
+        feeding, fed = pair.other, pair.reference
+        run = two.reference
+    return [
+        lead_at(two, run, places, fed.y_from(layer, stream))
+        for layer, stream in enumerate(feeding.streams)
+    ]
+
+
+def _result(
+    two: TwoModels,
+    sides: list[str],
+    damage: Float[np.ndarray, "streams prompt part"],
+    alone: Float[np.ndarray, "prompt block"],
+    leads: Float[np.ndarray, "model prompt"],
+) -> xr.Dataset:
+    n_blocks = two.reference.n_blocks
+    clusters = two.asked.clusters
+    text = "lead that the other model loses in this part"
+    gain = "lead that keeping this block of the reference alone gives back"
+    variables: dict[str, Variable] = {
+        "damage": (("streams", "prompt", "part"), damage, text, "nats"),
+        "lead_alone": (
+            ("prompt", "block"),
+            alone,
+            "lead in the other model with this block of the reference",
+            "nats",
+        ),
+        "lead": (
+            ("model", "prompt"),
+            leads,
+            "lead of the right answer over the likeliest other choice",
+            "nats",
+        ),
+    }
+    variables |= mean_of(
+        "mean_damage",
+        ("streams", "part"),
+        damage.swapaxes(1, 2),
+        text,
+        "nats",
+        clusters=clusters,
+        share=False,
+    )
+    variables |= mean_of(
+        "mean_gain",
+        ("block",),
+        (alone - leads[1][:, None]).T,
+        gain,
+        "nats",
+        clusters=clusters,
+        share=False,
+    )
+    blocks = range(n_blocks)
+    coords: dict[str, Any] = {
+        "streams": sides,
+        "part": ["embedding", *(f"block {block}" for block in blocks), "norm and head"],
+        "block": np.arange(n_blocks),
+        "model": list(two.runs),
+        "prompt": np.arange(len(alone)),
+        "answer": ("prompt", two.asked.answers),
+        "cluster": ("prompt", clusters),
+    }
+    return two.reference.dataset("damages by block", coords, variables)
