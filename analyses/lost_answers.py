@@ -192,6 +192,7 @@ def main() -> None:
     )
     for change in args.changes:
         other: Any = None
+        hooks: list[Any] = []
         for task in args.tasks:
             file = folder / f"{task}_{change.replace(' ', '_')}.nc"
             if not file.exists():

@@ -72,10 +72,10 @@ def blocks_to_keep(
         Dataset. Over (kept, prompt), with `kept` ``"none"``, ``"selected"``, ``"selected by KL"``, ``"random 0"`` … and
         ``"reference"``, and the prompts of the half that tests: `lead`, in nats, and `kl`, the KL of the next token
         from the reference's. Over (kept): the coordinate `units_kept`, what is kept, in words; `right`, the share of
-        prompts whose right answer leads; `gain`, this share minus that of ``"none"``; `mean_kl`; each with the ends `…_low` and
-        `…_high` of a 95 % interval over clusters. Over (step, unit), of the half that selects: `right_with` and
-        `kl_with`, the share of right answers and the mean KL with this unit beside those selected before, NaN for
-        these. `random_limit`, `shuffled_limit` and the coordinate `above_null`, ``"yes"``, ``"no"`` or
+        prompts whose right answer leads; `gain`, this share minus that of ``"none"``; `mean_kl`; each with the ends
+        `…_low` and `…_high` of a 95 % interval over clusters. Over (step, unit), of the half that selects:
+        `right_with` and `kl_with`, the share of right answers and the mean KL with this unit beside those selected
+        before, NaN for these. `random_limit`, `shuffled_limit` and the coordinate `above_null`, ``"yes"``, ``"no"`` or
         ``"not measured"``.
 
     Raises:
