@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens.errors import InputError
-from squashlens.model.hooking.attached import attached
 from squashlens.model.hooking.hook import Hook
+from squashlens.model.hooking.standing import attached
 from squashlens.run.derivatives.replay import Replay, record, replayable
 from squashlens.run.run import Run
 

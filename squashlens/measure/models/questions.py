@@ -13,7 +13,7 @@ from torch import Tensor
 from squashlens._typing import Bridge, short_repr
 from squashlens.errors import InputError
 from squashlens.measure.answers.choices import Choices, of_choices
-from squashlens.model.native import n_outcomes
+from squashlens.model.anatomy import n_outcomes
 from squashlens.model.proof import opened
 from squashlens.model.text.tokens import tokenize
 from squashlens.records.provenance import Facts

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from squashlens._typing import Bridge, distinct
 from squashlens.errors import InputError
+from squashlens.model.anatomy import is_native
 from squashlens.model.gguf_formats import GgufFormat, there_and_back
 from squashlens.model.live import bridge_around
 from squashlens.model.loading.gguf import ORIGIN
 from squashlens.model.memory import require_room
-from squashlens.model.native import is_native
 from squashlens.model.proof import public
 from squashlens.model.verify import rebuild_plain, require_sound
 
