@@ -153,7 +153,12 @@ def one_prompt() -> list[list[int]]:
     return [ids().tolist()]
 
 
-MADE = (pairs, sequence, sequences, one_prompt)
+@cache
+def four_bits() -> Any:
+    return sl.rounded(model(), "Q4_0")
+
+
+MADE = (pairs, sequence, sequences, one_prompt, four_bits)
 
 
 def stated(options: Options) -> Options:
@@ -270,6 +275,7 @@ ASKED_TWICE = {
     "prompts": [f"{COUNT} {text} =" for text in ("1", "11", "10", "0110")],
     "answers": ["1", "2", "1", "2"],
 }
+TWO_MODELS = ASKED_TWICE | {"other": four_bits}
 TWO_PROMPTS = {"prompts": [PROMPT, f"{PROMPT} {PROMPT}"], "answers": ["1", "2"]}
 FOUND = {
     "prompt": one_prompt,
@@ -360,6 +366,16 @@ ROWS: dict[str, Row] = {
         sl.sublayer_effect,
         ASKED_TWICE | {"texts": [PROMPT]},
         ({"missing": "mean"}, {"parts": "heads"}),
+    ),
+    "compare_models": Row(sl.compare_models, TWO_MODELS, is_on_record=False),
+    "damage_by_block": Row(
+        sl.damage_by_block, TWO_MODELS, ({"streams": "both"},), is_on_record=False
+    ),
+    "blocks_to_keep": Row(
+        sl.blocks_to_keep,
+        TWO_MODELS | {"n_random": 2},
+        ({"units": "sublayers"},),
+        is_on_record=False,
     ),
     "separator_ablation": Row(
         sl.separator_ablation,
@@ -751,11 +767,15 @@ def argument(s: Subject, parameter: inspect.Parameter) -> Any:
         "model": s.model,
         "prompt": [s.prompt],
         "sequence": s.sequence(),
-        "prompts": s.pair,
+        "reference": s.model,
+        "prompts": ASKED_TWICE["prompts"],
+        "answers": ASKED_TWICE["answers"],
         "task": TASK,
     }
     if parameter.name in named:
         return named[parameter.name]
+    if parameter.name == "other":
+        return sl.rounded(s.model, "Q4_0")
     for value in (*get_args(parameter.annotation), 0.5, 2, [1, 2], "1"):
         with suppress(sl.errors.InputError):
             return converted(value, parameter.annotation, parameter.name)

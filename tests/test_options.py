@@ -21,13 +21,14 @@ from tests.measurements import usual as with_arguments
 
 # What is measured, and labels of the result: their values are coordinates or in the provenance.
 SUBJECT = """model prompt sequence task lengths positions groups spans interventions separator every n content layers
-queries answer kinds from_blocks blocks prompts answers choices clusters texts find""".split()  # noqa: SIM905
+queries answer kinds from_blocks blocks prompts answers choices clusters texts find
+reference other group""".split()  # noqa: SIM905
 # How numbers are estimated or computed: another value gives another estimate of the same quantity.
 ESTIMATE = """seed seeds n_probes n_replacements n_samples n_placements n_train n_random_models rtol n_random_vectors
 n_composed method noise_lengths vjp_batch_size batch_size resume device source max_new_tokens n_baseline n_examples
-passes""".split()  # noqa: SIM905
+passes n_random""".split()  # noqa: SIM905
 # How much of a result is kept: its labels say it.
-EXTENT = ["k", "keep", "baselines"]
+EXTENT = ["k", "keep", "n_keep", "baselines"]
 # Where and on what a quantity is measured: results are joined, and figures tell it.
 PLACE = """query from_layer to_layer substitute repeat prefix candidates mode template prefill temperature direction
 parts""".split()  # noqa: SIM905

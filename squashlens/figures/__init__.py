@@ -23,6 +23,7 @@ from squashlens.figures.collapse import (
 )
 from squashlens.figures.drawing.saving import save
 from squashlens.figures.drawing.style import styled
+from squashlens.figures.models import damages, kept_blocks, lost_answers, lost_shares
 from squashlens.figures.paths import composition, depth_limit, hops, strongest_paths
 from squashlens.figures.readouts import (
     answer_curve,
@@ -62,12 +63,16 @@ __all__ = [
     "collapse_mechanism",
     "collapse_vs_readout",
     "composition",
+    "damages",
     "depth_limit",
     "error_by_length",
     "hops",
     "influence",
     "influence_by_distance",
     "jacobian",
+    "kept_blocks",
+    "lost_answers",
+    "lost_shares",
     "needle",
     "of",
     "panels",
