@@ -4,6 +4,8 @@ Four kinds of answers: capitals, after three examples; the first of 16 digits; t
 pairs; the number of ones in a list of eight digits. Each has a right answer among choices, and a file for each change
 of the model, which is measured once, until deleted. The table has a line for each.
 
+The bundled model knows 99 words, and is asked for digits alone.
+
     python analyses/lost_answers.py --model gemma-3-270m          # 45 minutes of one CPU core
     python analyses/lost_answers.py --model gemma-3-270m --keep first_digit Q4_0
 """
@@ -69,6 +71,16 @@ DIGITS = (
 ONES = (
     "Digits:0110. Ones:2\nDigits:111011. Ones:5\nDigits:0010. Ones:1\nDigits:{}. Ones:"
 )
+OF_TINY = {
+    "first_digit": "What is the first digit in this sequence? {} =",
+    "counting": "How many ones are in the following sequence? {} =",
+}
+
+
+def asked_of(model: Any, task: str, examples: str) -> str:
+    """The form of a question: after three examples, or in the words of the bundled model."""
+    is_tiny = Path(model.cfg.model_name).name == "tiny-gemma"
+    return OF_TINY[task] if is_tiny else examples
 
 
 def facts(model: Any, rng: random.Random, n: int) -> Questions:
@@ -87,20 +99,22 @@ def facts(model: Any, rng: random.Random, n: int) -> Questions:
 
 
 def first_digit(model: Any, rng: random.Random, n: int) -> Questions:
+    form = asked_of(model, "first_digit", DIGITS)
     texts = ["".join(rng.choices("0123456789", k=16)) for _ in range(n)]
     return Questions(
-        [DIGITS.format(text) for text in texts],
+        [form.format(text) for text in texts],
         [text[0] for text in texts],
         [[*"0123456789"]] * n,
     )
 
 
 def counting(model: Any, rng: random.Random, n: int) -> Questions:
+    form = asked_of(model, "counting", ONES)
     texts = ["".join(rng.choices("01", k=8)) for _ in range(n)]
     texts = list(dict.fromkeys(texts))
     counts = [str(text.count("1")) for text in texts]
     return Questions(
-        [ONES.format(text) for text in texts], counts, [[*"012345678"]] * len(texts)
+        [form.format(text) for text in texts], counts, [[*"012345678"]] * len(texts)
     )
 
 
@@ -148,7 +162,7 @@ def main() -> None:
         "--tasks",
         nargs="*",
         choices=TASKS,
-        default=[*TASKS],
+        default=[],
         help="kinds of answers, all by default",
     )
     parser.add_argument("--changes", nargs="*", default=changes, help="%(default)s")
@@ -168,11 +182,13 @@ def main() -> None:
         "--out", type=Path, default=Path("lost_answers"), help="folder (%(default)s)"
     )
     args = parser.parse_args()
+    known = OF_TINY if args.model == "tiny-gemma" else TASKS
+    tasks = args.tasks or list(known)
     folder = args.out / f"{Path(args.model).name}-{args.n}-{args.seed}"
     folder.mkdir(parents=True, exist_ok=True)
     model = sl.load(args.model)
     asked = {}
-    for task in {*args.tasks, *(args.keep or [])} & {*TASKS}:
+    for task in {*tasks, *(args.keep or [])} & {*TASKS}:
         asked[task] = TASKS[task](model, random.Random(f"{task} {args.seed}"), args.n)
     if args.keep:
         task, change = args.keep
@@ -190,10 +206,11 @@ def main() -> None:
     print(
         "task, change: right before, after, change with its 95 % interval; mean KL in nats; same likeliest token"
     )
+    drawn = {}
     for change in args.changes:
         other: Any = None
         hooks: list[Any] = []
-        for task in args.tasks:
+        for task in tasks:
             file = folder / f"{task}_{change.replace(' ', '_')}.nc"
             if not file.exists():
                 if other is None:
@@ -205,16 +222,17 @@ def main() -> None:
                     )
                 sl.results.save(found, file)
             found = sl.results.open(file).sel(group="all")
+            drawn[f"{task}, {change}"] = found
             before, after = (float(share) for share in found["right"])
-            ends = (
-                f"[{float(found['change_low']):.0%}, {float(found['change_high']):.0%}]"
-            )
-            apart = (
-                f"{float(found['mean_kl']):.2g}; {float(found['mean_same_top']):.0%}"
-            )
-            print(
-                f"{task}, {change}: {before:.0%}, {after:.0%}, {float(found['change']):+.0%} {ends}; {apart}"
-            )
+            moved = float(found["change"])
+            low = float(found["change_low"])
+            high = float(found["change_high"])
+            kl = float(found["mean_kl"])
+            same = float(found["mean_same_top"])
+            change_of_share = f"{moved:+.0%} [{low:.0%}, {high:.0%}]"
+            shares = f"{before:.0%}, {after:.0%}, {change_of_share}"
+            print(f"{task}, {change}: {shares}; {kl:.2g}; {same:.0%}")
+    sl.figures.save(sl.figures.of(drawn), folder / "lost_answers.html")
 
 
 if __name__ == "__main__":

@@ -87,19 +87,20 @@ def lost_shares(found: xr.Dataset) -> go.Figure:
 def damages(found: xr.Dataset) -> go.Figure:
     """Draw the lead that is lost in each part of the other model, and what keeping each block alone gives back."""
     figure = go.Figure()
-    n_blocks = found.sizes["block"]
+    # The embedding is before block 0, and norm and head after the last.
+    places = np.arange(found.sizes["part"]) - 1
     for order, streams in enumerate(found["streams"].values):
         lost = with_interval(found, "mean_damage").sel(streams=streams)
-        lost = lost.assign_coords(part=np.arange(-1, n_blocks + 1))
+        lost = lost.assign_coords(part=places)
         name = f"lost, with streams of the {streams}"
         figure.add_trace(line(lost, name, **series(order)))
     gain = with_interval(found, "mean_gain")
     look = {"colour": COLOURS["null"], "symbol": "diamond"}
     figure.add_trace(line(gain, "given back by this block alone", **look))
     guide(figure, 0)
-    figure.update_xaxes(steps(np.arange(-1, n_blocks + 1), "block"))
+    figure.update_xaxes(steps(places, "block"))
     figure.update_yaxes(title="lead of right answers (nats)")
-    notes = [f"−1: embedding, {n_blocks}: norm and head", "bars: 95 % intervals"]
+    notes = [f"−1: embedding, {places[-1]}: norm and head", "bars: 95 % intervals"]
     title = "Where does the other model lose right answers?"
     return finish(figure, title, found, *notes)
 

@@ -31,7 +31,10 @@ NAMED = {"dtype": dtype_to_run_in, "Dtype": dtype_to_run_in, "Task": find}  # by
 
 @cache
 def measurements() -> dict[str, Callable[..., Any]]:
-    """The public functions that return an xarray result, by name."""
+    """The public functions that return an xarray result, by name.
+
+    Those of two models are called in a function of your own, which makes the other model.
+    """
     public: dict[str, Any] = {}
     for prefix in WHERE:
         module = import_module(f"squashlens.{prefix}".rstrip("."))
@@ -42,7 +45,9 @@ def measurements() -> dict[str, Callable[..., Any]]:
 def _measures(function: Any) -> bool:
     if not inspect.isfunction(function):
         return False
-    return signature(function).return_annotation in (xr.DataArray, xr.Dataset)
+    stated = signature(function)
+    is_result = stated.return_annotation in (xr.DataArray, xr.Dataset)
+    return is_result and "reference" not in stated.parameters
 
 
 def function_of(measurement: Measurement) -> Callable[..., Any]:

@@ -139,6 +139,18 @@ def ends(name: str) -> str:
     return f"{name} {name}_low {name}_high"
 
 
+def two_models() -> xr.Dataset:
+    outcomes = ["kept", "lost", "gained", "wrong in both", "within noise"] * 12
+    found = made(
+        {"model": ["reference", "other"], "prompt": range(60), "group": labels(5)},
+        "lead: model prompt",
+        f"{ends('right')}: model group",
+        share="right",
+    )
+    answers = ("prompt", tokens(60))
+    return found.assign_coords(outcome=("prompt", outcomes), answer=answers)
+
+
 def with_tokens(found: Any, dim: str = "position") -> Any:
     return found.assign_coords(
         token=(dim, np.array(tokens(found.sizes[dim]), dtype=object))
@@ -536,6 +548,22 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
         f"{ends('selected_net')} selected_net_random_limit selected_net_shuffled_limit:",
         share="repaired broken net selected",
     ).assign_coords(selected_block=7, selected_sublayer="mlp", above_null="yes"),
+    "compare_models": two_models,
+    "damage_by_block": lambda: made(
+        {
+            "streams": ["reference", "other"],
+            "part": labels(28),
+            "block": range(26),
+        },
+        f"{ends('mean_damage')}: streams part",
+        f"{ends('mean_gain')}: block",
+    ),
+    "blocks_to_keep": lambda: made(
+        {"kept": ["none", "selected", "selected by KL", "random 0", "reference"]},
+        f"{ends('right')}: kept",
+        "random_limit shuffled_limit:",
+        share="right",
+    ).assign_coords(units_kept=("kept", labels(5)), above_null="yes"),
     "separator_ablation": ablation,
     "repeat_tokenization": repeat_tokenization,
     "compare": compare,

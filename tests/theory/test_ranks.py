@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from squashlens.theory.statistics.ranks import mean_interval, share_interval
+from squashlens.theory.statistics.ranks import (
+    mean_interval,
+    paired_change,
+    share_interval,
+)
 
 
 def draw(seed: int, *shape: int) -> torch.Tensor:
@@ -162,3 +166,33 @@ def test_intervals_over_clusters_cover_where_those_over_values_do_not(
             covered.append(float(((low <= share) & (share <= high)).double().mean()))
         assert 0.92 <= covered[0] <= 0.985, (interval, covered)
         assert covered[1] < 0.85, "values of a cluster are not independent"
+
+
+@pytest.mark.parametrize("n", [12, 40])
+@pytest.mark.parametrize(
+    ("kept", "lost", "gained"),
+    [(0.9, 0.1, 0.0), (0.4, 0.4, 0.05), (0.98, 0.01, 0.01), (0.3, 0.1, 0.1)],
+)
+def test_an_interval_of_a_change_covers_it(
+    n: int, kept: float, lost: float, gained: float
+) -> None:
+    """Of pairs of answers with known shares, in 4,000 draws; clusters of two equal pairs count as one."""
+    generator = torch.Generator().manual_seed(n)
+    wrong_in_both = max(0.0, 1 - kept - lost - gained)
+    weights = torch.tensor([kept, lost, gained, wrong_in_both])
+    outcomes = torch.multinomial(weights, 4000 * n, True, generator=generator)
+    outcomes = outcomes.view(4000, n)
+    before = (outcomes <= 1).double()
+    after = ((outcomes == 0) | (outcomes == 2)).double()
+    change, low, high = paired_change(before, after)
+    truth = gained - lost
+    covered = (low <= truth + 1e-9) & (truth - 1e-9 <= high)
+    assert float(covered.double().mean()) >= 0.94
+    np.testing.assert_allclose(change, (after - before).mean(dim=-1))
+    assert (high > low).all()
+    twice = torch.arange(n).repeat_interleave(2)
+    doubled = paired_change(
+        before.repeat_interleave(2, dim=-1), after.repeat_interleave(2, dim=-1), twice
+    )
+    # The correction of the correlation is for the number of values.
+    assert float((doubled[1] - low).abs().max()) < 0.12

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 import xarray as xr
 from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
 from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters, positive
 from squashlens.errors import InputError
@@ -23,7 +24,8 @@ from squashlens.measure.registration import measurement
 from squashlens.records.labels import Variable
 from squashlens.run.exchange import Exchanged, require_exchangeable
 from squashlens.theory.statistics import selection
-from squashlens.theory.statistics.ranks import mean_interval
+from squashlens.theory.statistics.ranks import paired_change
+from squashlens.theory.statistics.trends import with_ends
 
 Units = Literal["blocks", "sublayers"]
 NONE = "none"
@@ -258,9 +260,8 @@ def _tested(
     }
     text = "share of prompts in which the right answer leads"
     variables |= mean_of("right", over, is_right, text, clusters=of_half)
-    gains = is_right - is_right[0]
     text = "share of right answers that keeping these gives back"
-    variables |= mean_of("gain", over, gains, text, clusters=of_half, share=False)
+    variables |= with_ends("gain", over, _gains(is_right, of_half), text)
     text = "mean KL of the next token from the reference's"
     variables |= mean_of(
         "mean_kl", over, kl, text, "nats", clusters=of_half, share=False
@@ -281,6 +282,15 @@ def _tested(
     return two.reference.dataset("blocks to keep", coords, variables)
 
 
+def _gains(
+    is_right: Float[np.ndarray, "kept prompt"], clusters: Int[np.ndarray, " prompt"]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What each set gives back, with the ends of its interval."""
+    shares = torch.from_numpy(is_right)
+    nothing_kept = shares[:1].expand_as(shares)
+    return paired_change(nothing_kept, shares, torch.from_numpy(clusters))
+
+
 def _judged(
     choices: Float[np.ndarray, "kept prompt outcome"],
     right: Int[np.ndarray, " prompt"],
@@ -290,10 +300,8 @@ def _judged(
 ) -> selection.Selection:
     """The gain of what was selected, those of random sets, and its gain in the right answers of other prompts."""
     is_right = (leads_of(choices, right) > 0).astype(float)
-    gains = torch.from_numpy(is_right - is_right[0])
-    ends = mean_interval(gains[1], torch.from_numpy(clusters))
-    gain, low, high = (float(end) for end in ends)
-    random_gains = gains[3 : 3 + n_random].mean(dim=1).numpy()
+    gains, lows, highs = _gains(is_right, clusters)
+    random_gains = gains[3 : 3 + n_random].numpy()
     rng = np.random.default_rng([seed, 2])
     shuffled_gains = np.full(selection.SHUFFLES, np.nan)
     # No shuffle changes answers that are all the same.
@@ -302,7 +310,8 @@ def _judged(
             others = selection.shuffled(right, clusters, rng)
             shares = (leads_of(choices[:2], others) > 0).mean(axis=1)
             shuffled_gains[draw] = shares[1] - shares[0]
-    return selection.Selection(0, gain, low, high, random_gains, shuffled_gains)
+    ends = (float(gains[1]), float(lows[1]), float(highs[1]))
+    return selection.Selection(0, *ends, random_gains, shuffled_gains)
 
 
 def _in_words(units: Sequence[Unit]) -> str:

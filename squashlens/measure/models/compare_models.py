@@ -30,6 +30,8 @@ from squashlens.run.groupings import REASON
 from squashlens.run.run import Run
 from squashlens.run.streamed import patterns_written
 from squashlens.theory.distances import ulp
+from squashlens.theory.statistics.ranks import paired_change
+from squashlens.theory.statistics.trends import with_ends
 
 KEPT = "kept"
 LOST = "lost"
@@ -311,17 +313,15 @@ def _by_group(
     for name, (values, text) in shares.items():
         each = in_groups(values)
         variables |= mean_of(name, ("model", "group"), each, text, clusters=clusters)
-    change = "share right in the other model minus the share in the reference"
-    means: dict[str, Any] = {
-        "change": (right[1] - right[0], change, "1"),
-        "mean_kl": (kl, "mean KL of the next token", "nats"),
-    }
-    for name, (values, text, units) in means.items():
-        each = in_groups(values)
-        ends = mean_of(
-            name, ("group",), each, text, units, clusters=clusters, share=False
-        )
-        variables |= ends
+    of_groups = torch.from_numpy(in_groups(right))
+    ends = paired_change(of_groups[0], of_groups[1], torch.from_numpy(clusters))
+    text = "share right in the other model minus the share in the reference"
+    variables |= with_ends("change", ("group",), ends, text)
+    text = "mean KL of the next token"
+    each = in_groups(kl)
+    variables |= mean_of(
+        "mean_kl", ("group",), each, text, "nats", clusters=clusters, share=False
+    )
     agree = in_groups(same_top.astype(float))
     text = "share of prompts with the same likeliest next token"
     return variables | mean_of(
