@@ -24,6 +24,7 @@ from squashlens.errors import (
 )
 from squashlens.model import verify
 from squashlens.model.proof import fingerprint_of, opened
+from squashlens.model.snapshot import ENTRIES, MOST, sampled
 from tests.cases import CONFIGS, EXPERTS, MORE, NO_HEAD_DIM, VARIABLE, save_random
 
 IDS = torch.tensor([2, 5, 6, 9, 11, 20, 7])
@@ -131,6 +132,20 @@ def test_no_accident_between_capture_and_use_passes(accident: str, own: Any) -> 
         assert told, "a result under the accident says what is different"
     finally:
         torch.set_float32_matmul_precision(precision)
+
+
+def test_every_row_and_column_of_a_weight_is_read() -> None:
+    """So a neuron that is set to zero through ``.data`` is seen, which PyTorch does not count as a write."""
+    shapes = [(2048, 9216), (640, 2048), (2048, 640), (3, 700, 900), (1, 7), (7,)]
+    for shape in shapes:
+        weight = torch.arange(torch.Size(shape).numel()).view(shape)
+        read = torch.cat(*sampled([weight]).values())
+        assert len((read % shape[-1]).unique()) == shape[-1]
+        assert len((read // shape[-1]).unique()) == weight.numel() // shape[-1]
+    # Large tables and large models are read more thinly.
+    table, layer = torch.ones(262_144, 64), torch.ones(2048, 8192)
+    assert len(torch.cat(*sampled([table]).values())) <= 1.1 * MOST
+    assert len(torch.cat(*sampled([layer] * 200).values())) <= 1.1 * ENTRIES
 
 
 def test_a_neuron_set_to_zero_through_data_is_seen(own: Any) -> None:

@@ -260,6 +260,20 @@ def test_a_point_that_never_fires_is_refused(tmp_path: Any) -> None:
     assert model.hook_dict["blocks.0.attn.hook_rot_q"].fwd_hooks == []
 
 
+def test_what_transformers_leaves_on_a_model_is_no_hook_of_the_user(
+    bridge_of: Callable[..., Any],
+) -> None:
+    """`run_with_cache` makes transformers install hooks that collect attentions, which stay on the modules."""
+    model, ids = bridge_of("llama"), torch.tensor([2, 5, 6, 7])
+    before = sl.jacobian_norms(model, ids)
+    model.run_with_cache(ids[None])
+    after = sl.jacobian_norms(model, ids)
+    assert any(m._forward_hooks for m in model.original_model.modules())
+    assert sl.results.provenance(after) == sl.results.provenance(before)
+    assert sl.results.provenance(after)["ambient_hooks"] == []
+    np.testing.assert_array_equal(after, before)
+
+
 LOADED: dict[str, Any] = {
     **OTHERS,
     **EXPERTS,

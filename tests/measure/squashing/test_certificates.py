@@ -396,3 +396,11 @@ def test_a_hook_that_computes_in_half_precision_has_no_certificate(
         pytest.raises(UnsoundModelError),
     ):
         certified(model, 1)
+
+
+@pytest.mark.slow
+def test_a_token_that_nobody_attends_to_has_zero(bridge_of: Any) -> None:
+    model = bridge_of("llama")
+    with sl.applied(model, sl.hooks.mask_tokens([1])):
+        for composed in KINDS:
+            assert certified(model, composed).values.tolist().count(0.0) == 1, composed

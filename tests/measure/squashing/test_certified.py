@@ -16,6 +16,7 @@ from tests.cases import (
     FAMILIES,
     FREEZABLE,
     MORE,
+    few,
     loaded,
     random_model,
     with_freeze_sets,
@@ -135,4 +136,17 @@ def test_targets_sources_queries_and_prompts(bridge_of: Callable[..., Any]) -> N
     )  # no block at all: the final norm
     np.testing.assert_allclose(
         top.values, sl.jacobian_norms(model, IDS, from_layer=3).values, rtol=1e-6
+    )
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("family", few(FAMILIES))
+def test_cuda_equals_cpu(
+    family: str, bridge_of: Callable[..., Any], folder_of: Any
+) -> None:
+    expected = sl.certified_bound(bridge_of(family), IDS)
+    model = sl.load(folder_of(family), device="cuda")
+    np.testing.assert_allclose(
+        sl.certified_bound(model, IDS).values, expected.values, rtol=1e-3
     )
