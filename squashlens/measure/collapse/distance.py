@@ -40,13 +40,14 @@ from squashlens.run.captures.pairs import (
     SequenceOrCapture,
     head_site,
 )
-from squashlens.run.forward import log_probabilities
+from squashlens.run.forward import logits_of, rows_together
 from squashlens.run.run import Run
 from squashlens.sequences import GrowingSequence
 from squashlens.theory import distances
 from squashlens.theory.statistics.laws import log_slope
 from squashlens.theory.statistics.trends import association
 
+TOGETHER = 32  # lengths whose logits are computed at once: a vocabulary may have 262,144 tokens
 Y = Float[Tensor, "branch d"]
 LogP = Float[Tensor, "branch outcome"]
 
@@ -286,12 +287,25 @@ def _next_token(run: Run, metric: Metric, pairs: PairCapture) -> dict[str, Varia
 
 
 def _compare(run: Run, y: Y, other: Y) -> dict[str, Float[Tensor, " branch"]]:
-    """The differences of the next token's distributions from two representations y, for each row."""
-    both = zip(log_probabilities(run, y), log_probabilities(run, other), strict=True)
-    parts = [
-        {name: compare.measure(p, q).cpu() for name, compare in COMPARISONS.items()}
-        for p, q in both
-    ]
+    """The differences of the next token's distributions from two representations y, for each row.
+
+    Logits of equal rows are computed once: where a sequence ends in equal tokens, v* of one length is v of the next.
+    """
+    parts: list[dict[str, Tensor]] = []
+    for some, others in zip(y.split(TOGETHER), other.split(TOGETHER), strict=True):
+        both = torch.cat([some.double(), others.double()])
+        rows, numbers = both.unique(dim=0, return_inverse=True)
+        logits = logits_of(run, rows)
+        places = numbers.to(logits.device).view(2, -1)
+        # Log-probabilities of all rows in float64 would leave the cache.
+        for first, second in places.split(rows_together(run), dim=1):
+            log_p = logits[first].double().log_softmax(dim=-1)
+            log_q = logits[second].double().log_softmax(dim=-1)
+            compared = {
+                name: compare.measure(log_p, log_q).cpu()
+                for name, compare in COMPARISONS.items()
+            }
+            parts.append(compared)
     return {name: torch.cat([part[name] for part in parts]) for name in COMPARISONS}
 
 
