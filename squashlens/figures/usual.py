@@ -76,7 +76,11 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
     'Where the paths to the query start, by layer'
     """
     if isinstance(result, Result):
-        figure = _whole(result) or _apart(result) or _of_values(result)
+        figure = _whole(result) or _apart(result)
+        is_alone = isinstance(result, xr.Dataset) and len(result.data_vars) == 1
+        if figure is None and is_alone:  # an array that a study combined
+            return of(next(iter(result.data_vars.values())))
+        figure = figure or _of_values(result)
         if figure is None:
             raise _no_figure(result)
         return figure

@@ -156,7 +156,8 @@ def _with_size(part: R) -> R:
     """A part with the number of its own tokens, which several prompts of unequal lengths have already."""
     if "n_tokens" in part.coords:
         return part
-    size = part.sizes["position"]
+    # Not the number of positions, of which only some may have been measured.
+    size = int(part["position"].max()) + 1
     if "prompt" not in part.dims:
         return part.assign_coords(n_tokens=size)
     return part.assign_coords(n_tokens=("prompt", np.full(part.sizes["prompt"], size)))

@@ -176,8 +176,9 @@ def test_a_cell_that_is_missing_has_no_provenance(tmp_path: Path) -> None:
     for use in (sl.results.provenance, sl.figures.of):
         with pytest.raises(InputError):
             use(combined.isel(to_layer=1, prompt=0))
-    figure: Any = sl.figures.of(combined)
-    assert len([trace for trace in figure.data if len(trace.x)]) == 2
+    for drawn in (combined, study.combine()):
+        figure: Any = sl.figures.of(drawn)
+        assert len([trace for trace in figure.data if len(trace.x)]) == 2
 
 
 def test_combine_has_a_dimension_for_each_varied_argument(tmp_path: Path) -> None:
