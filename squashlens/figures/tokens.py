@@ -285,7 +285,9 @@ def influence(found: xr.Dataset, *, query: int | None = None) -> go.Figure:
 def attention_sinks(sinks: xr.DataArray) -> go.Figure:
     """Draw the attention that each token gets from later tokens beyond uniform attention, by block."""
     figure = token_figure(sinks, tokens_of(sinks), "block", "share")
-    names = [f"“{token}”" for token in sinks["token"].values[sinks["sink"].values]]
+    # In joined results truth values are floating-point numbers.
+    is_sink = sinks["sink"].values == 1
+    names = [f"“{token}”" for token in sinks["token"].values[is_sink]]
     notes = [f"sinks: {', '.join(names)}" if names else "no token is a sink"]
     if sinks.isnull().any():
         notes.append("blank: fewer than four later tokens")
