@@ -157,7 +157,8 @@ def _with_size(part: R) -> R:
     if "n_tokens" in part.coords:
         return part
     # Not the number of positions, of which only some may have been measured.
-    size = int(part["position"].max()) + 1
+    positions: Any = part["position"].values
+    size = int(positions.max()) + 1
     if "prompt" not in part.dims:
         return part.assign_coords(n_tokens=size)
     return part.assign_coords(n_tokens=("prompt", np.full(part.sizes["prompt"], size)))
