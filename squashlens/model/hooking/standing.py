@@ -215,16 +215,30 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
             _require_there(points[hook.site], hook)
 
 
+def _unknown(model: Bridge, hook: Hook, site: str) -> InputError:
+    """The error for a hook point that the model does not have, or not in this block."""
+    if ".attn." in site:
+        _, number, name = site.split(".", 2)
+        blocks = range(len(model.blocks))
+        with_it = [b for b in blocks if f"blocks.{b}.{name}" in model.hook_dict]
+        if with_it:
+            return InputError(
+                f"{hook.name}: block {number} of this model has no attention.",
+                f"Blocks with attention are {', '.join(map(str, with_it))}.",
+            )
+    near = get_close_matches(site, model.hook_dict, n=1)
+    guess = f"Did you mean {near[0]!r}? " if near else ""
+    return InputError(
+        f"{hook.name}: this model has no hook point {site!r}.",
+        f"{guess}`model.hook_dict` lists the hook points.",
+    )
+
+
 def _placed(model: Bridge, hook: Hook, site: str) -> Hook:
     """A copy of a hook for one hook point, so that exactly this one is removed; its parts are checked already."""
     point = layout_of(model).points.get(site)
     if point is None:
-        near = get_close_matches(site, model.hook_dict, n=1)
-        guess = f"Did you mean {near[0]!r}? " if near else ""
-        raise InputError(
-            f"{hook.name}: this model has no hook point {site!r}.",
-            f"{guess}`model.hook_dict` lists the hook points.",
-        )
+        raise _unknown(model, hook, site)
     if str(point.name).endswith(LATENT) and point.hook_conversion is None:
         raise InputError(
             f"{hook.name}: {site} of this bridge has heads before positions, unlike in other models.",
