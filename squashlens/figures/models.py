@@ -118,7 +118,7 @@ def kept_blocks(found: xr.Dataset) -> go.Figure:
     for kept, units in zip(
         found["kept"].values, found["units_kept"].values, strict=True
     ):
-        is_whole = kept in ("none", "reference")
+        is_whole = kept in ("none", "all blocks")
         names.append(str(kept) if is_whole else f"{kept}: {units}")
     shares = shares.assign_coords(kept=np.arange(len(names)))
     look = {"colour": COLOURS["path_bound"], "mode": "markers", "size": 8}

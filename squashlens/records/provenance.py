@@ -176,9 +176,12 @@ def subject_of(facts: Facts) -> Any:
 
 def models_of(result: Result) -> list[str]:
     """The models of a result, each with what became of its weights if they are not the whole published ones."""
-    parts = [facts for facts in parts_of(result) if "model" in facts]
-    names = [_named(facts["model"], facts.get("weights_origin")) for facts in parts]
-    return list(dict.fromkeys(names))
+    named = []
+    for facts in parts_of(result):
+        for of_model in (facts, facts.get("other")):  # the second of two models
+            if of_model and "model" in of_model:
+                named.append(_named(of_model["model"], of_model.get("weights_origin")))
+    return list(dict.fromkeys(named))
 
 
 def _named(model: str, origin: Facts | None) -> str:
@@ -186,10 +189,10 @@ def _named(model: str, origin: Facts | None) -> str:
 
     >>> _named("a", {"note": "dequantized from Q8_0; not the published weights"})
     'a (dequantized from Q8_0)'
-    >>> _named("a", None)
-    'a'
+    >>> _named("a", {"note": "read from F16 in a GGUF file"}), _named("a", None)
+    ('a', 'a')
     """
     note = origin.get("note", "") if origin else ""
     change = note.partition(";")[0]
-    is_told = change.startswith(("dequantized", "language model of"))
-    return f"{model} ({change})" if is_told else model
+    is_as_published = not change or change.startswith("read from")
+    return model if is_as_published else f"{model} ({change})"

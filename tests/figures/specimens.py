@@ -559,7 +559,7 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
         f"{ends('mean_gain')}: block",
     ),
     "blocks_to_keep": lambda: made(
-        {"kept": ["none", "selected", "selected by KL", "random 0", "reference"]},
+        {"kept": ["none", "selected", "selected by KL", "random 0", "all blocks"]},
         f"{ends('right')}: kept",
         "random_limit shuffled_limit:",
         share="right",

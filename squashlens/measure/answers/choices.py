@@ -16,6 +16,8 @@ from squashlens.prompts import answers_after
 from squashlens.remarks import remark
 from squashlens.run.run import Run
 from squashlens.sequences import Ids
+from squashlens.theory.distances import ulp
+from squashlens.theory.statistics import selection
 from squashlens.theory.statistics.ranks import mean_interval, share_interval
 from squashlens.theory.statistics.trends import Labelled, with_ends
 
@@ -139,6 +141,21 @@ def others_shares(right: Int[np.ndarray, " prompt"], many: int) -> np.ndarray:
     """For each prompt and choice, the share of the other prompts whose right answer has this place."""
     is_right = right[:, None] == np.arange(many)
     return (is_right.sum(axis=0) - is_right) / (len(right) - 1)
+
+
+def noise_of_leads(
+    logits: Float[np.ndarray, "prompt outcome"],
+    again: Float[np.ndarray, "prompt outcome"],
+    right: Int[np.ndarray, " prompt"],
+    dtype: torch.dtype,
+) -> Float[np.ndarray, " prompt"]:
+    """How far another pass moves the lead of each right choice, but at least what rounding the two logits does."""
+    lead = selection.leads(logits[:, None], right)[:, 0]
+    lead_again = selection.leads(again[:, None], right)[:, 0]
+    right_logit = logits[np.arange(len(right)), right]
+    both = torch.from_numpy(np.stack([right_logit, right_logit - lead]))
+    rounding = ulp(both, dtype).sum(dim=0).numpy() / 2
+    return np.maximum(np.abs(lead - lead_again), rounding)
 
 
 def mean_of(

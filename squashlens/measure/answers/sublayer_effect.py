@@ -27,7 +27,7 @@ from squashlens._typing import (
 from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.measure.answers._variables import variables_over
-from squashlens.measure.answers.choices import mean_of, of_choices
+from squashlens.measure.answers.choices import mean_of, noise_of_leads, of_choices
 from squashlens.measure.answers.sublayers import (
     Edits,
     Part,
@@ -47,7 +47,6 @@ from squashlens.run.generate import empty_cache
 from squashlens.run.run import Run
 from squashlens.run.streamed import patterns_written
 from squashlens.sequences import Ids
-from squashlens.theory.distances import ulp
 from squashlens.theory.statistics import selection
 from squashlens.theory.statistics.trends import with_ends
 
@@ -268,17 +267,10 @@ class Leads:
     def of(
         cls, logits: ChoiceLogits, right: Int[np.ndarray, " prompt"], dtype: torch.dtype
     ) -> "Leads":
-        """The noise is the difference between two batches, but at least what rounding the two logits does."""
-        rows = np.arange(len(right))
-        right_logit = logits.first[rows, right]
-        best_wrong_logit = logits.first[rows, logits.best_wrong(right)]
-        both = torch.from_numpy(np.stack([right_logit, best_wrong_logit]))
-        rounding = ulp(both, dtype).sum(dim=0).numpy() / 2
-        lead = selection.leads(logits.own[:, None], right)[:, 0]
-        between_batches = np.abs(right_logit - best_wrong_logit - lead)
+        """The leads in all variants; the noise is that between two batches."""
         return cls(
-            own=lead,
-            noise=np.maximum(between_batches, rounding),
+            own=selection.leads(logits.own[:, None], right)[:, 0],
+            noise=noise_of_leads(logits.first, logits.own, right, dtype),
             without=selection.leads(logits.without, right),
             random=[selection.leads(draw, right) for draw in logits.random],
         )

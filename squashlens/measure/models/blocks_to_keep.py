@@ -1,7 +1,8 @@
 """Which blocks to keep at a reference's precision: selected on half of the prompts, tested on the other half."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -13,16 +14,17 @@ from torch import Tensor
 from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters, positive
 from squashlens.errors import InputError
 from squashlens.measure.answers.choices import mean_of
-from squashlens.measure.models.damage_by_block import recorded_batches
 from squashlens.measure.models.questions import (
     TwoModels,
-    leads_of,
-    readings,
+    choice_logits,
+    next_tokens,
+    recorded_batches,
     two_models,
 )
 from squashlens.measure.registration import measurement
 from squashlens.records.labels import Variable
 from squashlens.run.exchange import Exchanged, require_exchangeable
+from squashlens.theory.distances import divergence
 from squashlens.theory.statistics import selection
 from squashlens.theory.statistics.ranks import paired_change
 from squashlens.theory.statistics.trends import with_ends
@@ -31,7 +33,7 @@ Units = Literal["blocks", "sublayers"]
 NONE = "none"
 SELECTED = "selected"
 BY_KL = "selected by KL"
-WHOLE = "reference"
+ALL = "all blocks"
 Unit = tuple[int, Exchanged]
 
 
@@ -72,7 +74,7 @@ def blocks_to_keep(
 
     Returns:
         Dataset. Over (kept, prompt), with `kept` ``"none"``, ``"selected"``, ``"selected by KL"``, ``"random 0"`` … and
-        ``"reference"``, and the prompts of the half that tests: `lead`, in nats, and `kl`, the KL of the next token
+        ``"all blocks"``, and the prompts of the half that tests: `lead`, in nats, and `kl`, the KL of the next token
         from the reference's. Over (kept): the coordinate `units_kept`, what is kept, in words; `right`, the share of
         prompts whose right answer leads; `gain`, this share minus that of ``"none"``; `mean_kl`; each with the ends
         `…_low` and `…_high` of a 95 % interval over clusters. Over (step, unit), of the half that selects:
@@ -121,32 +123,29 @@ def _candidates(two: TwoModels, units: Units) -> list[Unit]:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """What some prompts answer with some units kept: log p of the choices, and KL of the next token."""
+class Trials:
+    """What some prompts answer with several sets of units kept: logits of their choices, and KL of the next token."""
 
-    choices: Float[np.ndarray, "prompt outcome"]
-    kl: Float[np.ndarray, " prompt"]
+    choices: Float[np.ndarray, "prompt kept outcome"]
+    kl: Float[np.ndarray, "prompt kept"]
 
 
 def _trials(
     two: TwoModels, chosen: Bool[np.ndarray, " prompt"], sets: Sequence[Sequence[Unit]]
-) -> list[Trial]:
+) -> Trials:
     """A trial of each set of kept units, on the prompts that are chosen."""
     numbers = np.flatnonzero(chosen)
-    n_choices = two.first_tokens.shape[1]
-    choices = np.zeros((len(sets), len(numbers), n_choices))
-    kl = np.zeros((len(sets), len(numbers)))
+    choices = np.zeros((len(numbers), len(sets), two.first_tokens.shape[1]))
+    kl = np.zeros((len(numbers), len(sets)))
     for places, pair in recorded_batches(two, numbers.tolist()):
         rows = np.searchsorted(numbers, places)
-        first = two.first_tokens[places]
-        whole = pair.reference.y_of(pair.reference.streams[-1])
-        truth = readings(two.reference, whole, first, two.n_outcomes)
+        y_of_reference = pair.reference.y_of(pair.reference.streams[-1])
+        log_p = next_tokens(two, two.reference, y_of_reference)
         for number, units in enumerate(sets):
             y = pair.y_keeping(_as_kept(units))
-            read = readings(two.other, y, first, two.n_outcomes)
-            choices[number, rows] = read.choices.numpy()
-            kl[number, rows] = read.divergence_from(truth).numpy()
-    return [Trial(*both) for both in zip(choices, kl, strict=True)]
+            choices[rows, number] = choice_logits(two, two.other, places, y)
+            kl[rows, number] = divergence(log_p, next_tokens(two, two.other, y))
+    return Trials(choices, kl)
 
 
 def _as_kept(units: Sequence[Unit]) -> Mapping[int, Exchanged]:
@@ -167,30 +166,34 @@ class Selected:
 
 
 def _select(
-    two: TwoModels,
-    chosen: Bool[np.ndarray, " prompt"],
     candidates: Sequence[Unit],
     n_keep: int,
+    right: Int[np.ndarray, " prompt"],
+    tried: Callable[[tuple[Unit, ...]], Trials],
     *,
     by_kl: bool,
 ) -> Selected:
-    """Select units one after another, each beside those before, by right answers or by KL."""
-    right = two.asked.right[chosen]
-    units: list[Unit] = []
+    """Select units one after another, each beside those before, by right answers or by KL.
+
+    `tried` gives the trials of each candidate that is left beside some units.
+    """
+    units: tuple[Unit, ...] = ()
     shares = np.full((n_keep, len(candidates)), np.nan)
     divergences = np.full((n_keep, len(candidates)), np.nan)
     for step in range(n_keep):
         left = [unit for unit in candidates if unit not in units]
-        trials = _trials(two, chosen, [[*units, unit] for unit in left])
-        leads = np.stack([leads_of(trial.choices, right) for trial in trials])
-        kl = np.stack([trial.kl for trial in trials]).mean(axis=1)
-        right_shares = (leads > 0).mean(axis=1)
+        trials = tried(units)
+        leads = selection.leads(trials.choices, right)
+        kl = trials.kl.mean(axis=0)
+        right_shares = (leads > 0).mean(axis=0)
         columns = [candidates.index(unit) for unit in left]
         shares[step, columns] = right_shares
         divergences[step, columns] = kl
-        best = int(np.lexsort((leads.mean(axis=1), right_shares))[-1])
-        units.append(left[int(kl.argmin()) if by_kl else best])
-    return Selected(units, shares, divergences)
+        best = int(np.lexsort((leads.mean(axis=0), right_shares))[-1])
+        if by_kl:
+            best = int(kl.argmin())
+        units += (left[best],)
+    return Selected(list(units), shares, divergences)
 
 
 def _tested(
@@ -199,8 +202,16 @@ def _tested(
     """Select on one half of the clusters, and test on the other."""
     clusters = two.asked.clusters
     selecting = selection.halves(clusters, seed)
-    by_answers = _select(two, selecting, candidates, n_keep, by_kl=False)
-    by_kl = _select(two, selecting, candidates, n_keep, by_kl=True)
+
+    # Both criteria begin with the same trials.
+    @cache
+    def tried(units: tuple[Unit, ...]) -> Trials:
+        left = [unit for unit in candidates if unit not in units]
+        return _trials(two, selecting, [[*units, unit] for unit in left])
+
+    asked_first = (candidates, n_keep, two.asked.right[selecting], tried)
+    by_answers = _select(*asked_first, by_kl=False)
+    by_kl = _select(*asked_first, by_kl=True)
     rng = np.random.default_rng([seed, 1])
     draws = [rng.permutation(len(candidates))[:n_keep] for _ in range(n_random)]
     sets: dict[str, list[Unit]] = {
@@ -210,14 +221,13 @@ def _tested(
     }
     for number, draw in enumerate(draws):
         sets[f"random {number}"] = [candidates[place] for place in sorted(draw)]
-    sets[WHOLE] = [(block, "block") for block in range(two.reference.n_blocks)]
+    sets[ALL] = [(block, "block") for block in range(two.reference.n_blocks)]
     trials = _trials(two, ~selecting, list(sets.values()))
     right = two.asked.right[~selecting]
-    choices = np.stack([trial.choices for trial in trials])
-    leads = leads_of(choices, right)
-    kl = np.stack([trial.kl for trial in trials])
+    leads = selection.leads(trials.choices, right).T
+    kl = trials.kl.T
     _, of_half = np.unique(clusters[~selecting], return_inverse=True)
-    judged = _judged(choices, right, of_half, n_random, seed)
+    judged = _judged(trials.choices, right, of_half, n_random, seed)
     is_right = (leads > 0).astype(float)
     over = ("kept",)
     variables: dict[str, Variable] = {
@@ -292,14 +302,14 @@ def _gains(
 
 
 def _judged(
-    choices: Float[np.ndarray, "kept prompt outcome"],
+    choices: Float[np.ndarray, "prompt kept outcome"],
     right: Int[np.ndarray, " prompt"],
     clusters: Int[np.ndarray, " prompt"],
     n_random: int,
     seed: int,
 ) -> selection.Selection:
     """The gain of what was selected, those of random sets, and its gain in the right answers of other prompts."""
-    is_right = (leads_of(choices, right) > 0).astype(float)
+    is_right = (selection.leads(choices, right) > 0).T.astype(float)
     gains, lows, highs = _gains(is_right, clusters)
     random_gains = gains[3 : 3 + n_random].numpy()
     rng = np.random.default_rng([seed, 2])
@@ -308,7 +318,7 @@ def _judged(
     if (right != right[0]).any():
         for draw in range(selection.SHUFFLES):
             others = selection.shuffled(right, clusters, rng)
-            shares = (leads_of(choices[:2], others) > 0).mean(axis=1)
+            shares = (selection.leads(choices[:, :2], others) > 0).mean(axis=0)
             shuffled_gains[draw] = shares[1] - shares[0]
     ends = (float(gains[1]), float(lows[1]), float(highs[1]))
     return selection.Selection(0, *ends, random_gains, shuffled_gains)

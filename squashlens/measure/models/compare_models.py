@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,13 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters
 from squashlens.bars import bar
-from squashlens.measure.answers.choices import mean_of
+from squashlens.measure.answers.choices import mean_of, noise_of_leads
 from squashlens.measure.answers.forced_answers import answer_in, write_freely
 from squashlens.measure.models.questions import (
-    Reading,
+    TOGETHER,
     TwoModels,
-    leads_of,
-    readings,
+    choice_logits,
+    next_tokens,
     two_models,
 )
 from squashlens.measure.registration import measurement
@@ -29,7 +28,8 @@ from squashlens.run.activations import at_last_tokens, log_p, streams_at
 from squashlens.run.groupings import REASON
 from squashlens.run.run import Run
 from squashlens.run.streamed import patterns_written
-from squashlens.theory.distances import ulp
+from squashlens.theory.distances import divergence
+from squashlens.theory.statistics import selection
 from squashlens.theory.statistics.ranks import paired_change
 from squashlens.theory.statistics.trends import with_ends
 
@@ -39,7 +39,6 @@ GAINED = "gained"
 WRONG = "wrong in both"
 UNSURE = "within noise"
 OUTCOMES = (KEPT, LOST, GAINED, WRONG, UNSURE)
-TOGETHER = 16  # prompts whose next tokens are compared at a time: a vocabulary may have 262,144 tokens
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Answers:
     """How one model answers: numbers by prompt, and the streams y of the last tokens.
 
     Attributes:
-        lead: log p of the right choice's first token minus that of the likeliest other one.
+        lead: logit of the right choice's first token minus that of the likeliest other one.
         noise: how far the lead of another pass is from it, at least what rounding two logits does.
         probability: of the whole right answer, by teacher forcing.
         written: what greedy decoding writes.
@@ -101,10 +100,11 @@ def compare_models(
         `probability` of the whole right answer, by teacher forcing; and the coordinate `written`, what greedy decoding
         writes. Over (prompt): the coordinates `outcome`, `answer`, `group_of`, `cluster`; `kl`,
         ``Σ p_reference (log p_reference − log p_other)`` of the next token over the tokens that both have, in nats; and
-        `same_top`, 1 if the likeliest token is the same. Over (group, outcome): `count`, the number of prompts. Over
-        (model, group): `right`, the share with a lead above 0, and `writes`, the share whose answer greedy decoding
-        writes. Over (group): `change`, the other's share right minus the reference's, paired by prompt; `mean_kl`;
-        `mean_same_top`. Shares and means have the ends `…_low` and `…_high` of a 95 % interval over clusters.
+        `same_top`, 1 if the likeliest token is the same. Over (group, outcome_kind): `count`, the number of prompts.
+        Over (model, group): `right`, the share with a lead above 0, and `writes`, the share whose answer greedy
+        decoding writes. Over (group): `change`, the other's share right minus the reference's, paired by prompt;
+        `mean_kl`; `mean_same_top`. Shares and means have the ends `…_low` and `…_high` of a 95 % interval over
+        clusters.
 
     Raises:
         InputError: other token ids for the same text, not one answer for each prompt, an answer that is no choice, or
@@ -127,7 +127,7 @@ def compare_models(
         return _result(two, of_reference, of_other, kl, same_top)
 
 
-def outcomes(reference: Answers | Any, other: Answers | Any) -> np.ndarray:
+def outcomes(reference: Answers, other: Answers) -> np.ndarray:
     """What became of each answer, by the leads of both models and their noises."""
     unsure = np.abs(reference.lead) <= reference.noise
     unsure |= np.abs(other.lead) <= other.noise
@@ -153,10 +153,9 @@ def _answers_of(two: TwoModels, run: Run) -> Answers:
         ys_alone.append(seen[y_site][0, :1].cpu())
         log_probabilities = log_p(run, seen[y_site], torch.tensor(answer))
         probabilities.append(float(log_probabilities.sum().exp()))
-    in_batches = _choices_at(two, run, y)
-    alone = _choices_at(two, run, torch.cat(ys_alone))
-    leads = leads_of(in_batches, asked.right)
-    noise = np.abs(leads - leads_of(alone, asked.right))
+    every = range(len(asked.prompts))
+    in_batches = choice_logits(two, run, every, y)
+    alone = choice_logits(two, run, every, torch.cat(ys_alone))
     longest = max(len(choice) for choices in asked.tokens for choice in choices)
     new_tokens = write_freely(run, asked.prompts, longest)
     prompts = zip(asked.prompts, new_tokens, strict=True)
@@ -167,30 +166,12 @@ def _answers_of(two: TwoModels, run: Run) -> Answers:
     writes = [answer_in(text, [answer]) == answer for text, answer in answers]
     return Answers(
         y,
-        leads,
-        np.maximum(noise, _rounding(in_batches, asked.right, run.dtype)),
+        selection.leads(in_batches[:, None], asked.right)[:, 0],
+        noise_of_leads(in_batches, alone, asked.right, run.dtype),
         np.array(probabilities),
         written,
         np.array(writes),
     )
-
-
-def _choices_at(
-    two: TwoModels, run: Run, y: Float[Tensor, "prompt d"]
-) -> Float[np.ndarray, "prompt outcome"]:
-    """log p of the first token of each prompt's choices."""
-    parts = [
-        readings(run, y[places], two.first_tokens[places], two.n_outcomes).choices
-        for places in torch.arange(len(y)).split(TOGETHER)
-    ]
-    return torch.cat(parts).numpy()
-
-
-def _rounding(
-    log_p: Float[np.ndarray, "prompt outcome"], right: np.ndarray, dtype: torch.dtype
-) -> Float[np.ndarray, " prompt"]:
-    """What rounding two numbers of this size to the dtype of the logits does to their difference."""
-    return ulp(torch.from_numpy(log_p), dtype).amax(dim=-1).numpy()
 
 
 def _next_tokens(
@@ -199,13 +180,13 @@ def _next_tokens(
     """KL of the next token of the two models, and whether the likeliest one is the same, for each prompt."""
     kl: list[Tensor] = []
     same_top: list[Tensor] = []
-    for places in torch.arange(len(y)).split(TOGETHER):
-        first = two.first_tokens[places]
-        read = partial(readings, first_tokens=first, n_outcomes=two.n_outcomes)
-        here: Reading = read(two.reference, y[places])
-        there: Reading = read(two.other, other_y[places])
-        kl.append(there.divergence_from(here))
-        same_top.append(there.top == here.top)
+    for rows, other_rows in zip(
+        y.split(TOGETHER), other_y.split(TOGETHER), strict=True
+    ):
+        log_p = next_tokens(two, two.reference, rows)
+        log_q = next_tokens(two, two.other, other_rows)
+        kl.append(divergence(log_p, log_q))
+        same_top.append(log_p.argmax(dim=-1) == log_q.argmax(dim=-1))
     return torch.cat(kl).numpy(), torch.cat(same_top).numpy()
 
 

@@ -1,32 +1,25 @@
 """Where another model loses the lead of right answers: a sum over its blocks that adds up to the whole loss."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-import torch
 import xarray as xr
 from jaxtyping import Float
-from torch import Tensor
 
 from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters
-from squashlens.bars import bar
 from squashlens.measure.answers.choices import mean_of
 from squashlens.measure.models.questions import (
     TwoModels,
-    leads_of,
-    readings,
+    leads_at,
+    recorded_batches,
     two_models,
 )
 from squashlens.measure.registration import measurement
 from squashlens.records.labels import Variable
-from squashlens.run.budget import batch_memory, pass_bytes
-from squashlens.run.exchange import Pair, recorded_pair, require_exchangeable
-from squashlens.run.passes import batches
-from squashlens.run.run import Run
+from squashlens.run.exchange import Pair, require_exchangeable
 
 StreamsOf = Literal["reference", "other", "both"]
-MOST = 16  # prompts in a batch: their next tokens are kept in float64
 
 
 @measurement("damages")
@@ -93,47 +86,20 @@ def _damages(two: TwoModels, streams: StreamsOf) -> xr.Dataset:
     for places, pair in recorded_batches(two, range(n_prompts)):
         own = pair.reference.y_of(pair.reference.streams[-1])
         others_own = pair.other.y_of(pair.other.streams[-1])
-        lead = lead_at(two, two.reference, places, own)
-        lead_of_other = lead_at(two, two.other, places, others_own)
+        lead = leads_at(two, two.reference, places, own)
+        lead_of_other = leads_at(two, two.other, places, others_own)
         leads[:, places] = lead, lead_of_other
         for number, side in enumerate(sides):
             chain = _chain(two, places, pair, side)
             if side == "reference":
-                from_other_up = [lead_of_other, *chain, lead]
+                lost = np.diff([lead_of_other, *chain, lead], axis=0)
             else:
-                from_other_up = [lead_of_other, *reversed(chain), lead]
-            differences = np.diff(np.stack(from_other_up), axis=0).T
-            damage[number, places] = differences[:, :: 1 if side == "reference" else -1]
+                lost = -np.diff([lead, *chain, lead_of_other], axis=0)
+            damage[number, places] = lost.T
         for block in range(n_blocks):
             y = pair.y_keeping({block: "block"})
-            alone[places, block] = lead_at(two, two.other, places, y)
+            alone[places, block] = leads_at(two, two.other, places, y)
     return _result(two, sides, damage, alone, leads)
-
-
-def recorded_batches(
-    two: TwoModels, chosen: Sequence[int]
-) -> Iterator[tuple[list[int], Pair]]:
-    """Batches of chosen prompts of one length, with both models recorded on them: their places, and the pair."""
-    run = two.reference
-    prompts = [two.asked.prompts[place] for place in chosen]
-
-    def size(n: int) -> int:
-        return min(MOST, max(1, int(batch_memory(run) / (4 * pass_bytes(run, 1, n)))))
-
-    with bar(total=len(prompts), desc="prompts", unit="prompt") as progress_bar:
-        for _, rows in batches(map(len, prompts), size):
-            ids = torch.tensor([prompts[row] for row in rows])
-            places = [chosen[row] for row in rows]
-            yield places, recorded_pair(two.reference, two.other, ids)
-            progress_bar.update(len(rows))
-
-
-def lead_at(
-    two: TwoModels, run: Run, places: list[int], y: Float[Tensor, "row d"]
-) -> Float[np.ndarray, " row"]:
-    """The lead of the right answers of some prompts, read from y by the head of one of the models."""
-    read = readings(run, y, two.first_tokens[places], two.n_outcomes)
-    return leads_of(read.choices.numpy(), two.asked.right[places])
 
 
 def _chain(
@@ -146,7 +112,7 @@ def _chain(
         feeding, fed = pair.other, pair.reference
         run = two.reference
     return [
-        lead_at(two, run, places, fed.y_from(layer, stream))
+        leads_at(two, run, places, fed.y_from(layer, stream))
         for layer, stream in enumerate(feeding.streams)
     ]
 

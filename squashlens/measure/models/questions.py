@@ -11,15 +11,24 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Bridge, short_repr
+from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.measure.answers.choices import Choices, of_choices
 from squashlens.model.anatomy import n_outcomes
 from squashlens.model.proof import opened
 from squashlens.model.text.tokens import tokenize
 from squashlens.records.provenance import Facts
-from squashlens.run.forward import logits_of, require_understood
+from squashlens.run.budget import batch_memory, pass_bytes
+from squashlens.run.exchange import Pair, recorded_pair
+from squashlens.run.forward import (
+    log_probabilities,
+    logits_among,
+    require_understood,
+)
+from squashlens.run.passes import batches
 from squashlens.run.run import Run
 from squashlens.sequences import Ids
+from squashlens.theory.statistics import selection
 
 # What results state of the other model, beside the facts of the reference.
 STATED = (
@@ -32,7 +41,8 @@ STATED = (
     "weights_origin",
     "ambient_hooks",
 )
-PIECE = 2.5e7  # logits that are computed at a time
+# Prompts whose next tokens are kept at a time: a vocabulary may have 262,144 tokens.
+TOGETHER = 16
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,6 @@ class TwoModels:
 
     Attributes:
         first_tokens: the first token of each choice, by which leads are read.
-        places: the place among the choices of each prompt's right answer.
         group: the label of each prompt's group.
     """
 
@@ -49,7 +58,6 @@ class TwoModels:
     other: Run
     asked: Choices
     first_tokens: Int[Tensor, "prompt outcome"]
-    places: Int[np.ndarray, " prompt"]
     group: list[str]
 
     @property
@@ -91,7 +99,6 @@ def two_models(
             second,
             asked,
             _first_tokens(asked),
-            asked.right,
             labels,
         )
 
@@ -160,45 +167,46 @@ def _first_tokens(asked: Choices) -> Int[Tensor, "prompt outcome"]:
     return first
 
 
-@dataclass(frozen=True)
-class Reading:
-    """The last token of some prompts: log p of each choice's first token, and of all tokens of both vocabularies."""
-
-    choices: Float[Tensor, "row outcome"]
-    log_p: Float[Tensor, "row token"]
-
-    def divergence_from(self, reference: "Reading") -> Float[Tensor, " row"]:
-        """KL(reference ‖ this) of the next token, Σ p (log p − log q), in nats."""
-        p = reference.log_p.exp()
-        return (p * (reference.log_p - self.log_p)).sum(dim=-1)
-
-    @property
-    def top(self) -> Int[Tensor, " row"]:
-        """The likeliest token."""
-        return self.log_p.argmax(dim=-1)
+def choice_logits(
+    two: TwoModels, run: Run, places: Sequence[int], y: Float[Tensor, "row d"]
+) -> Float[np.ndarray, "row outcome"]:
+    """The logits of the first token of each choice of some prompts, from y of their last tokens."""
+    first_tokens = two.first_tokens[list(places)]
+    among = first_tokens.unique()
+    logits = logits_among(run, y, among).double().cpu()
+    return logits.gather(1, torch.searchsorted(among, first_tokens)).numpy()
 
 
-def readings(
-    run: Run,
-    y: Float[Tensor, "row d"],
-    first_tokens: Int[Tensor, "row outcome"],
-    n_outcomes: int,
-) -> Reading:
-    """What a model predicts from y of the last tokens, in float64 on the CPU."""
-    rows = max(1, int(PIECE / n_outcomes))
-    logits = torch.cat(
-        [logits_of(run, part)[:, :n_outcomes].double().cpu() for part in y.split(rows)]
-    )
-    log_p = logits.log_softmax(dim=-1)
-    return Reading(log_p.gather(1, first_tokens), log_p)
+def leads_at(
+    two: TwoModels, run: Run, places: Sequence[int], y: Float[Tensor, "row d"]
+) -> Float[np.ndarray, " row"]:
+    """The leads of the right answers of some prompts, read from y by the head of one of the models."""
+    logits = choice_logits(two, run, places, y)
+    return selection.leads(logits[:, None], two.asked.right[list(places)])[:, 0]
 
 
-def leads_of(
-    log_p: Float[np.ndarray, "*many outcome"], right: Int[np.ndarray, "..."]
-) -> Float[np.ndarray, "..."]:
-    """log p of the right choice minus that of the likeliest other one; ``right`` has the places of the right ones."""
-    places = np.broadcast_to(right, log_p.shape[:-1])[..., None]
-    right_log_p = np.take_along_axis(log_p, places, axis=-1)[..., 0]
-    others = log_p.copy()
-    np.put_along_axis(others, places, -np.inf, axis=-1)
-    return right_log_p - others.max(axis=-1)
+def next_tokens(
+    two: TwoModels, run: Run, y: Float[Tensor, "row d"]
+) -> Float[Tensor, "row outcome"]:
+    """log p of the next token over the tokens that both models have, in float64 on the CPU."""
+    log_p = torch.cat([part.cpu() for part in log_probabilities(run, y)])
+    return log_p[:, : two.n_outcomes].log_softmax(dim=-1)
+
+
+def recorded_batches(
+    two: TwoModels, chosen: Sequence[int]
+) -> Iterator[tuple[list[int], Pair]]:
+    """Batches of chosen prompts of one length, with both models recorded on them: their places, and the pair."""
+    run = two.reference
+    prompts = [two.asked.prompts[place] for place in chosen]
+
+    def size(n: int) -> int:
+        fitting = int(batch_memory(run) / (4 * pass_bytes(run, 1, n)))
+        return min(TOGETHER, max(1, fitting))
+
+    with bar(total=len(prompts), desc="prompts", unit="prompt") as progress_bar:
+        for _, rows in batches(map(len, prompts), size):
+            ids = torch.tensor([prompts[row] for row in rows])
+            places = [chosen[row] for row in rows]
+            yield places, recorded_pair(two.reference, two.other, ids)
+            progress_bar.update(len(rows))

@@ -22,6 +22,7 @@ MODULES = {
 }  # what a bridge calls the parts of a block
 
 
+@public
 def rounded(
     model: Bridge,
     to: GgufFormat,
@@ -86,15 +87,17 @@ def rounded(
         weights = _rounded(module, to)
         module.weight = nn.Parameter(weights, requires_grad=False)
     name = str(sound.cfg.model_name)
-    count = "all blocks" if blocks is None else f"blocks {', '.join(map(str, chosen))}"
-    note = f"{' and '.join(parts)} of {count} rounded to {to}"
-    setattr(plain.config, ORIGIN, {"note": note, "of": getattr(config, ORIGIN, None)})
+    where = "all blocks"
+    if blocks is not None:
+        where = f"blocks {', '.join(map(str, chosen))}"
+    note = f"rounded to {to} in {' and '.join(parts)} of {where}"
+    origin = getattr(config, ORIGIN, None)
+    if origin:
+        note = f"{note}; before that {origin['note']}"
+    setattr(plain.config, ORIGIN, {"note": note, "of": origin})
     made = bridge_around(plain, None, name)
     made.tokenizer = sound.tokenizer
     return require_sound(made)
-
-
-rounded = public(rounded)
 
 
 def _matrices(
