@@ -56,7 +56,7 @@ def lost_answers(found: xr.Dataset) -> go.Figure:
         figure.add_trace(trace)
     figure.update_xaxes(title="lead in the reference (nats)")
     figure.update_yaxes(title="lead in the other model (nats)")
-    title = "Which right answers does the other model lose?"
+    title = "Leads of right answers in two models"
     return finish(figure, title, found, "dotted lines: 0, and equal leads")
 
 
@@ -101,7 +101,7 @@ def damages(found: xr.Dataset) -> go.Figure:
     figure.update_xaxes(steps(places, "block"))
     figure.update_yaxes(title="lead of right answers (nats)")
     notes = [f"−1: embedding, {places[-1]}: norm and head", "bars: 95 % intervals"]
-    title = "Where does the other model lose right answers?"
+    title = "Lead of right answers that each part of the other model loses"
     return finish(figure, title, found, *notes)
 
 
@@ -126,5 +126,5 @@ def kept_blocks(found: xr.Dataset) -> go.Figure:
     figure.update_xaxes(text_axis(dict(enumerate(map(escape, names))), "kept"))
     figure.update_yaxes(title="share of right answers", range=[-0.04, 1.04])
     notes = [f"above chance: {found['above_null'].item()}", "bars: 95 % intervals"]
-    title = "What is kept, and the answers that it gives back"
+    title = "Share of right answers by what is kept"
     return finish(figure, title, found, *notes)

@@ -28,13 +28,14 @@ class Interrupted(SystemExit, KeyboardInterrupt):
 class Study:
     """Many measurements, described once: models × arguments × prompts × seeds × interventions, or files of prompts.
 
-    A **cell** is one call of a measurement. A **grid** describes cells: its `measurement` (a public function, by name
-    or itself, or a function of your own, which may take a `model`), the `arguments` that are the same in all cells, and
-    for `each` other argument its values, as a list or by label. The cells are all combinations of the values. `model`
-    is a name or folder (with `dtype` and `revision` for `load`, and with a seed as `untrained` for random weights
-    instead), `task` a task or its name, and `hooks` what `squashlens.applied` takes. Hooks, sequences and stacks may be
-    calls by name: ``[{"sliding_window": {"window": 4}}]``, ``{"repeated": {"token": "1", "n": 48}}`` (``"sequence.n"``
-    in `each` varies one of its arguments), ``{"Stack": {"heads": 2}}``.
+    A **cell** is one call of a measurement. A **grid** describes cells: its `measurement` (a public function of one
+    model, by name or itself, or a function of your own, which may take a `model`), the `arguments` that are the
+    same in all cells, and for `each` other argument its values, as a list or by label. The cells are all
+    combinations of the values. `model` is a name or folder (with `dtype` and `revision` for `load`, and with a seed
+    as `untrained` for random weights instead), `task` a task or its name, and `hooks` what `squashlens.applied`
+    takes. Hooks, sequences and stacks may be calls by name: ``[{"sliding_window": {"window": 4}}]``, ``{"repeated":
+    {"token": "1", "n": 48}}`` (``"sequence.n"`` in `each` varies one of its arguments), ``{"Stack": {"heads":
+    2}}``.
 
     With `over`, a grid is a **scan**: the measurement is made of every prompt of a file (``{"file": "prompts.jsonl",
     "column": "prompt"}``), and stored in Parquet shards.

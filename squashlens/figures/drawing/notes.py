@@ -42,10 +42,11 @@ def notes_of(found: Result | Iterable[Result]) -> list[str]:
     hooked = 0
     for result in results:
         facts = facts_of(result)
-        hooks = _hooks(facts)
+        other = _part(facts, "other")  # of two models
+        hooks = _hooks(facts) + _hooks(other)
         hooked += bool(hooks)
         names["models"] += models_of(result)
-        names["dtypes"] += _texts(facts.get("dtype"))
+        names["dtypes"] += _texts(facts.get("dtype")) + _texts(other.get("dtype"))
         names["prompts"] += _prompts(_part(facts, "call").get("prompt"))
         names["sequences"] += _texts(_part(facts, "sequence").get("name"))
         names["tasks"] += _texts(_part(facts, "task").get("name"))

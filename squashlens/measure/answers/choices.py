@@ -1,6 +1,6 @@
 """Right answers among the choices of each prompt, as tokens, for measurements of where an answer is read."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,13 +24,17 @@ from squashlens.theory.statistics.trends import Labelled, with_ends
 
 @dataclass(frozen=True)
 class Choices:
-    """The token ids of prompts and of their choices, the places of the right answers, and numbers of clusters."""
+    """The different prompts of a call: token ids of prompts and choices, right answers with their places, and labels.
+
+    `clusters` are numbers from 0 on; `groups` are labels, all of which are "all" if none were given.
+    """
 
     prompts: tuple[Ids, ...]
     answers: list[str]
     tokens: tuple[tuple[Ids, ...], ...]
     right: Int[np.ndarray, " prompt"]
     clusters: Int[np.ndarray, " prompt"]
+    groups: list[str]
 
     @property
     def many(self) -> int:
@@ -54,6 +58,7 @@ def of_choices(
     answers: Sequence[str],
     choices: Any,
     clusters: Any,
+    group: Sequence[str] | None = None,
     **arguments: Any,
 ) -> tuple[Run, Choices]:
     """The run and the choices of a measurement, all checked; by default they are the answers of all prompts.
@@ -64,14 +69,11 @@ def of_choices(
     right = list(answers)
     require_an_answer_each(texts, right)
     of_prompts = _choices_of_prompts(right, choices)
-    units = texts if clusters is None else list(clusters)
-    if len(units) != len(texts):
-        raise InputError(
-            f"The numbers of prompts and clusters are {len(texts)} and {len(units)}.",
-            "Give one label for each prompt.",
-        )
-    asked = zip(texts, right, map(tuple, of_prompts), strict=True)
-    cluster_of = dict(zip(asked, units, strict=True))
+    asked = list(zip(texts, right, map(tuple, of_prompts), strict=True))
+    cluster_of = _labels_of(asked, texts if clusters is None else clusters, "clusters")
+    group_of = _labels_of(
+        asked, ["all"] * len(texts) if group is None else group, "group"
+    )
     different = list(cluster_of)
     if len(different) < len(texts):
         remark(
@@ -103,7 +105,29 @@ def of_choices(
         tuple(tokens),
         np.array(places),
         np.array(members),
+        [str(label) for label in group_of.values()],
     )
+
+
+def _labels_of(
+    asked: Sequence[Hashable], labels: Sequence[Any], argument: str
+) -> dict[Any, Any]:
+    """The label of each different prompt with its answer and choices; equal ones must have one."""
+    given = list(labels)
+    if len(given) != len(asked):
+        raise InputError(
+            f"The numbers of prompts and {argument} are {len(asked)} and {len(given)}.",
+            "Give one label for each prompt.",
+        )
+    label_of = dict(zip(asked, given, strict=True))
+    for number, (prompt, label) in enumerate(zip(asked, given, strict=True)):
+        if label_of[prompt] != label:
+            raise InputError(
+                f"{argument}= gives prompt {number} another label than an equal prompt: {label!r} and "
+                f"{label_of[prompt]!r}.",
+                "Equal prompts are measured once: give them one label, or leave one of them out.",
+            )
+    return label_of
 
 
 def _choices_of_prompts(right: Sequence[str], choices: Any) -> list[list[str]]:

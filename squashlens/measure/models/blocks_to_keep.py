@@ -1,5 +1,6 @@
 """Which blocks to keep at a reference's precision: selected on half of the prompts, tested on the other half."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -58,7 +59,7 @@ def blocks_to_keep(
     Each candidate is really kept, since what a block loses depends on what the blocks below it lost. The other half of
     the clusters tests what was selected beside
 
-    * as many *random* blocks, drawn `n_random` times; below the limit is one more draw with 95 % (Student's);
+    * as many *random* blocks, `n_random` different sets; below the limit is one more draw with 95 % (Student's);
     * the blocks that the same procedure selects for the smallest mean KL of the next token;
     * *shuffled answers*: prompts are given the right answers of others, 200 times. A block that makes an answer
       likelier whatever is asked gains as many of these; the limit is their 95 % quantile.
@@ -212,22 +213,21 @@ def _tested(
     asked_first = (candidates, n_keep, two.asked.right[selecting], tried)
     by_answers = _select(*asked_first, by_kl=False)
     by_kl = _select(*asked_first, by_kl=True)
-    rng = np.random.default_rng([seed, 1])
-    draws = [rng.permutation(len(candidates))[:n_keep] for _ in range(n_random)]
+    random_sets = _random_sets(candidates, by_answers.units, n_random, seed)
     sets: dict[str, list[Unit]] = {
         NONE: [],
         SELECTED: by_answers.units,
         BY_KL: by_kl.units,
     }
-    for number, draw in enumerate(draws):
-        sets[f"random {number}"] = [candidates[place] for place in sorted(draw)]
+    for number, units in enumerate(random_sets):
+        sets[f"random {number}"] = units
     sets[ALL] = [(block, "block") for block in range(two.reference.n_blocks)]
     trials = _trials(two, ~selecting, list(sets.values()))
     right = two.asked.right[~selecting]
     leads = selection.leads(trials.choices, right).T
     kl = trials.kl.T
     _, of_half = np.unique(clusters[~selecting], return_inverse=True)
-    judged = _judged(trials.choices, right, of_half, n_random, seed)
+    judged = _judged(trials.choices, right, of_half, len(random_sets), seed)
     is_right = (leads > 0).astype(float)
     over = ("kept",)
     variables: dict[str, Variable] = {
@@ -292,13 +292,32 @@ def _tested(
     return two.reference.dataset("blocks to keep", coords, variables)
 
 
+def _random_sets(
+    candidates: Sequence[Unit], selected: Sequence[Unit], n_random: int, seed: int
+) -> list[list[Unit]]:
+    """Different sets of as many units as were selected, none of them the selected one; all of them if they are few."""
+    rng = np.random.default_rng([seed, 1])
+    n_others = math.comb(len(candidates), len(selected)) - 1
+    known = {frozenset(selected)}
+    sets: list[list[Unit]] = []
+    while len(sets) < min(n_random, n_others):
+        drawn = rng.permutation(len(candidates))[: len(selected)]
+        units = [candidates[place] for place in sorted(drawn)]
+        if frozenset(units) not in known:
+            known.add(frozenset(units))
+            sets.append(units)
+    return sets
+
+
 def _gains(
     is_right: Float[np.ndarray, "kept prompt"], clusters: Int[np.ndarray, " prompt"]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What each set gives back, with the ends of its interval."""
+    """What each set gives back, with the ends of its interval; of the first, which keeps nothing, 0 by definition."""
     shares = torch.from_numpy(is_right)
     nothing_kept = shares[:1].expand_as(shares)
-    return paired_change(nothing_kept, shares, torch.from_numpy(clusters))
+    gains, lows, highs = paired_change(nothing_kept, shares, torch.from_numpy(clusters))
+    lows[0] = highs[0] = 0
+    return gains, lows, highs
 
 
 def _judged(

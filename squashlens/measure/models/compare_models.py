@@ -121,8 +121,9 @@ def compare_models(
     """
     given = (reference, other, prompts, answers, choices, group, clusters)
     with two_models("compare_models", *given) as two:
-        of_reference = _answers_of(two, two.reference)
-        of_other = _answers_of(two, two.other)
+        # One bar for both, so that the time that is announced is that of the whole call.
+        runs = bar([two.reference, two.other], desc="models", unit="model")
+        of_reference, of_other = [_answers_of(two, run) for run in runs]
         kl, same_top = _next_tokens(two, of_reference.y, of_other.y)
         return _result(two, of_reference, of_other, kl, same_top)
 
@@ -232,9 +233,10 @@ def _result(
             "1",
         ),
     }
-    labels = list(dict.fromkeys(two.group))
+    labels = list(dict.fromkeys(two.asked.groups))
     members = {
-        label: np.array([name == label for name in two.group]) for label in labels
+        label: np.array([name == label for name in two.asked.groups])
+        for label in labels
     }
     if len(labels) > 1:
         members = {"all": np.ones(len(outcome), dtype=bool), **members}
@@ -258,7 +260,7 @@ def _result(
         "outcome_kind": list(OUTCOMES),
         "outcome": ("prompt", outcome),
         "answer": ("prompt", two.asked.answers),
-        "group_of": ("prompt", two.group),
+        "group_of": ("prompt", two.asked.groups),
         "cluster": ("prompt", two.asked.clusters),
         "written": (over, np.array([a.written for a in both], dtype=object)),
     }

@@ -15,7 +15,7 @@ from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.measure.answers.choices import Choices, of_choices
 from squashlens.model.anatomy import n_outcomes
-from squashlens.model.proof import opened
+from squashlens.model.proof import opened, require_bridge
 from squashlens.model.text.tokens import tokenize
 from squashlens.records.provenance import Facts
 from squashlens.run.budget import batch_memory, pass_bytes
@@ -27,7 +27,6 @@ from squashlens.run.forward import (
 )
 from squashlens.run.passes import batches
 from squashlens.run.run import Run
-from squashlens.sequences import Ids
 from squashlens.theory.statistics import selection
 
 # What results state of the other model, beside the facts of the reference.
@@ -51,14 +50,12 @@ class TwoModels:
 
     Attributes:
         first_tokens: the first token of each choice, by which leads are read.
-        group: the label of each prompt's group.
     """
 
     reference: Run
     other: Run
     asked: Choices
     first_tokens: Int[Tensor, "prompt outcome"]
-    group: list[str]
 
     @property
     def runs(self) -> dict[str, Run]:
@@ -85,9 +82,10 @@ def two_models(
 ) -> Iterator[TwoModels]:
     """Both models opened, and the prompts, answers and choices checked for both."""
     run = Run.open(reference, function)
-    run, asked = of_choices(run, prompts, answers, choices, clusters, **arguments)
+    given = (prompts, answers, choices, clusters, group)
+    run, asked = of_choices(run, *given, **arguments)
     require_understood(run)
-    labels = _groups(run, prompts, answers, group, asked)
+    require_bridge(other)
     with opened(other):
         second = Run.open(other, function)
         _require_one_tokenizer(run, second, prompts, _texts_of(answers, choices))
@@ -95,35 +93,11 @@ def two_models(
         require_understood(second)
         facts: Facts = {name: second.facts[name] for name in STATED}
         yield TwoModels(
-            run.knowing(other=facts, group=labels),
+            run.knowing(other=facts, group=asked.groups),
             second,
             asked,
             _first_tokens(asked),
-            labels,
         )
-
-
-def _groups(
-    run: Run,
-    prompts: Sequence[str],
-    answers: Sequence[str],
-    group: Sequence[str] | None,
-    asked: Choices,
-) -> list[str]:
-    """The group of each different prompt."""
-    if group is None:
-        return ["all"] * len(asked.prompts)
-    if len(group) != len(prompts):
-        raise InputError(
-            f"The numbers of prompts and groups are {len(prompts)} and {len(group)}.",
-            "Give one label for each prompt.",
-        )
-    known: dict[tuple[Ids, str], str] = {}
-    for prompt, answer, label in zip(prompts, answers, group, strict=True):
-        ids = tuple(tokenize(run.model, prompt)[0].tolist())
-        known[ids, answer] = str(label)
-    asked_for = zip(asked.prompts, asked.answers, strict=True)
-    return [known[ids, answer] for ids, answer in asked_for]
 
 
 def _require_one_tokenizer(

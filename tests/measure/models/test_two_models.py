@@ -2,7 +2,7 @@
 
 import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -301,6 +301,10 @@ def test_what_cannot_be_compared_is_refused(tiny: Any, models: tuple[Any, Any]) 
             reference, other, *few, choices=["0", "01", "1", "2", "3"]
         ),
         lambda: sl.blocks_to_keep(reference, other, *few, n_keep=99),
+        lambda: sl.compare_models(reference, cast(Any, None), *few),
+        lambda: sl.compare_models(
+            reference, other, PROMPTS[:1] * 2 + PROMPTS[1:2], [*"001"], group=[*"aba"]
+        ),
         lambda: sl.rounded(reference, "Q4_0", blocks=(99,)),
         lambda: sl.rounded(reference, "Q4_K"),  # pyright: ignore[reportArgumentType]
     ]
@@ -327,3 +331,18 @@ def test_models_of_other_sizes_are_compared_by_their_answers(
         sl.damage_by_block(
             tiny, sl.load(folder, device="cpu"), PROMPTS[FEW], ANSWERS[FEW]
         )
+
+
+def test_figures_say_what_the_other_model_is(tiny: Any) -> None:
+    half = sl.load("tiny-gemma", device="cpu", dtype="bfloat16")
+    with sl.applied(half, sl.hooks.quantize_keys_values("q8_0")):
+        found = sl.compare_models(tiny, half, PROMPTS[FEW], ANSWERS[FEW])
+    # Half a unit in the last place of two logits above 8, in bfloat16.
+    assert float(found["lead_noise"].sel(model="other").max()) >= 2**-5
+    for result, wanted in (
+        (found, ("bfloat16", "quantize_keys_values")),
+        (sl.path_bound(sl.rounded(tiny, "Q4_0"), PROMPTS[0]), ("rounded to Q4_0",)),
+    ):
+        figure: Any = sl.figures.of(result)
+        title = figure.layout.title.subtitle.text.replace("<br>", " ")
+        assert all(text in title for text in wanted), title
