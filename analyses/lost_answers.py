@@ -2,20 +2,27 @@
 
 Four kinds of answers: capitals, after three examples; the first of 16 digits; the value at a name in a list of four
 pairs; the number of ones in a list of eight digits. Each has a right answer among choices, and a file for each change
-of the model, which is measured once, until deleted. The table has a line for each.
+of the model, which is measured once, until deleted. The table has a line for each. Beside them stands what people know,
+the loss on prose: mean −log p of the tokens of 50 texts.
 
-The bundled model knows 99 words, and is asked for digits alone.
+The bundled model knows 99 words, and is asked for digits alone, without prose.
 
     python analyses/lost_answers.py --model gemma-3-270m          # 45 minutes of one CPU core
-    python analyses/lost_answers.py --model gemma-3-270m --keep first_digit Q4_0
+    python analyses/lost_answers.py --model gemma-3-270m --keep --tasks first_digit --changes Q4_0
 """
 
 import argparse
 import random
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import xarray as xr
+from scipy.stats import t
 
 import squashlens as sl
 
@@ -138,6 +145,29 @@ TASKS: dict[str, Callable[..., Questions]] = {
 }
 
 
+CHANGES = ["Q4_0", "Q8_0", "bfloat16", "cache q8_0", "cache q4_0"]
+TEXTS = Path(__file__).with_name("texts.txt").read_text("utf-8").splitlines()
+
+
+def loss(model: Any, text: str) -> float:
+    """Mean −log p of the tokens of a text after the first, in nats."""
+    ids = sl.prompts.tokenize(model, text)
+    with torch.no_grad():
+        return float(model(ids.to(model.cfg.device), return_type="loss"))
+
+
+def prose(model: Any, other: Any, hooks: list[Any]) -> xr.Dataset:
+    """Losses of both models on each text, and the mean change with a 95 % interval over texts (Student's)."""
+    before = np.array([loss(model, text) for text in TEXTS])
+    with sl.applied(other, *hooks) if hooks else nullcontext():
+        after = np.array([loss(other, text) for text in TEXTS])
+    change = after - before
+    half = t.ppf(0.975, len(TEXTS) - 1) * change.std(ddof=1) / len(TEXTS) ** 0.5
+    ends = {"low": change.mean() - half, "high": change.mean() + half}
+    losses = (("model", "text"), np.stack([before, after]))
+    return xr.Dataset({"loss": losses, "change": change.mean(), **ends})
+
+
 def changed(name: str, model: Any, change: str) -> tuple[Any, list[Any]]:
     """The other model, and the hooks under which it runs."""
     if change == "bfloat16":
@@ -149,90 +179,119 @@ def changed(name: str, model: Any, change: str) -> tuple[Any, list[Any]]:
     return sl.rounded(model, kind), []  # pyright: ignore[reportArgumentType]
 
 
-def main() -> None:
-    changes = ["bfloat16", "Q8_0", "Q5_0", "Q4_0", "cache q8_0", "cache q4_0"]
+def answers(folder: Path, task: str, change: str, two: "Two", asked: Questions) -> Any:
+    """Which answers of a task a change loses, from its file or measured."""
+    file = folder / f"{task}_{change.replace(' ', '_')}.nc"
+    if not file.exists():
+        reference, other, hooks = two()
+        with sl.applied(other, *hooks) if hooks else nullcontext():
+            found = sl.compare_models(
+                reference, other, asked.prompts, asked.answers, choices=asked.choices
+            )
+        sl.results.save(found, file)
+    return sl.results.open(file).sel(group="all")
+
+
+def losses(folder: Path, change: str, two: "Two") -> xr.Dataset:
+    """The loss on prose under a change, from its file or measured."""
+    file = folder / f"prose_{change.replace(' ', '_')}.nc"
+    if not file.exists():
+        prose(*two()).to_netcdf(file)
+    return xr.load_dataset(file)
+
+
+def keep(folder: Path, task: str, change: str, two: "Two", asked: Questions) -> None:
+    """Select blocks to keep on half of the prompts, and print what they give on the other half."""
+    file = folder / f"keep_{task}_{change}.nc"
+    if not file.exists():
+        reference, other, hooks = two()
+        if hooks:
+            raise SystemExit("Blocks are exchanged between models without hooks.")
+        found = sl.blocks_to_keep(
+            reference, other, asked.prompts, asked.answers, choices=asked.choices
+        )
+        sl.results.save(found, file)
+    found = sl.results.open(file)
+    print(f"{task}, {change}: better than chance: {found['above_null'].item()}")
+    for kept in found["kept"].values:
+        row = found.sel(kept=kept)
+        low = float(row["right_low"])
+        high = float(row["right_high"])
+        share = f"{float(row['right']):.0%} [{low:.0%}, {high:.0%}] right"
+        units = row["units_kept"].item()
+        print(f"  {kept}: {units}: {share}, KL {float(row['mean_kl']):.2g}")
+
+
+Two = Callable[[], tuple[Any, Any, list[Any]]]
+
+
+def arguments() -> argparse.Namespace:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument(
-        "--model",
-        default="tiny-gemma",
-        help="bundled name, folder or name on the hub (%(default)s)",
-    )
-    parser.add_argument(
-        "--tasks",
-        nargs="*",
-        choices=TASKS,
-        default=[],
-        help="kinds of answers, all by default",
-    )
-    parser.add_argument("--changes", nargs="*", default=changes, help="%(default)s")
-    parser.add_argument(
-        "--keep",
-        nargs=2,
-        metavar=("TASK", "CHANGE"),
-        help="select blocks to keep",
-    )
-    parser.add_argument(
-        "--n", type=int, default=60, help="number of prompts of a task (%(default)s)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="random seed of the prompts (%(default)s)"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("lost_answers"), help="folder (%(default)s)"
-    )
-    args = parser.parse_args()
-    known = OF_TINY if args.model == "tiny-gemma" else TASKS
-    tasks = args.tasks or list(known)
+    add = parser.add_argument
+    text = "bundled name, folder or name on the hub (%(default)s)"
+    add("--model", default="tiny-gemma", help=text)
+    text = "kinds of answers, all by default"
+    add("--tasks", nargs="*", choices=TASKS, default=[], help=text)
+    add("--changes", nargs="*", default=CHANGES, help="%(default)s")
+    text = "select blocks to keep, in place of the table"
+    add("--keep", action="store_true", help=text)
+    add("--n", type=int, default=60, help="prompts of a task (%(default)s)")
+    add("--seed", type=int, default=0, help="random seed of prompts (%(default)s)")
+    text = "folder (%(default)s)"
+    add("--out", type=Path, default=Path("lost_answers"), help=text)
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
+    is_tiny = args.model == "tiny-gemma"
     folder = args.out / f"{Path(args.model).name}-{args.n}-{args.seed}"
     folder.mkdir(parents=True, exist_ok=True)
     model = sl.load(args.model)
     asked = {}
-    for task in {*tasks, *(args.keep or [])} & {*TASKS}:
+    for task in args.tasks or (OF_TINY if is_tiny else TASKS):
         asked[task] = TASKS[task](model, random.Random(f"{task} {args.seed}"), args.n)
-    if args.keep:
-        task, change = args.keep
-        other, _ = changed(args.model, model, change)
-        prompts, answers, choices = asked[task]
-        found = sl.blocks_to_keep(model, other, prompts, answers, choices=choices)
-        sl.results.save(found, folder / f"keep_{task}_{change}.nc")
-        print(f"{task}, {change}: keeping counts: {found['above_null'].item()}")
-        for kept in found["kept"].values:
-            row = found.sel(kept=kept)
-            units = row["units_kept"].item()
-            share = f"{float(row['right']):.0%} right"
-            print(f"  {kept}: {units}: {share}, KL {float(row['mean_kl']):.2g}")
-        return
-    print(
-        "task, change: right before, after, change with its 95 % interval; mean KL in nats; same likeliest token"
-    )
     drawn = {}
+    on_prose = {}
+    print(
+        "task, change: right before, after, change [95 %]; mean KL; same likeliest token"
+    )
     for change in args.changes:
-        other: Any = None
-        hooks: list[Any] = []
-        for task in tasks:
-            file = folder / f"{task}_{change.replace(' ', '_')}.nc"
-            if not file.exists():
-                if other is None:
-                    other, hooks = changed(args.model, model, change)
-                prompts, answers, choices = asked[task]
-                with sl.applied(other, *hooks) if hooks else nullcontext():
-                    found = sl.compare_models(
-                        model, other, prompts, answers, choices=choices
-                    )
-                sl.results.save(found, file)
-            found = sl.results.open(file).sel(group="all")
+        # Made only if something is left to measure.
+        made = cache(partial(changed, args.model, model, change))
+
+        def two(made: Any = made) -> tuple[Any, Any, list[Any]]:
+            return model, *made()
+
+        for task in asked:
+            if args.keep:
+                keep(folder, task, change, two, asked[task])
+                continue
+            found = answers(folder, task, change, two, asked[task])
             drawn[f"{task}, {change}"] = found
-            before, after = (float(share) for share in found["right"])
-            moved = float(found["change"])
-            low = float(found["change_low"])
-            high = float(found["change_high"])
-            kl = float(found["mean_kl"])
-            same = float(found["mean_same_top"])
-            change_of_share = f"{moved:+.0%} [{low:.0%}, {high:.0%}]"
-            shares = f"{before:.0%}, {after:.0%}, {change_of_share}"
-            print(f"{task}, {change}: {shares}; {kl:.2g}; {same:.0%}")
-    sl.figures.save(sl.figures.of(drawn), folder / "lost_answers.html")
+            print(f"{task}, {change}: {in_short(found)}", flush=True)
+        if not args.keep and not is_tiny:
+            on_prose[change] = losses(folder, change, two)
+    for change, found in on_prose.items():
+        before, after = (float(mean) for mean in found["loss"].mean("text"))
+        ends = f"[{float(found['low']):+.3f}, {float(found['high']):+.3f}]"
+        moved = f"{float(found['change']):+.3f} {ends}"
+        print(f"prose, {change}: loss {before:.3f}, {after:.3f}, {moved} nats a token")
+    if drawn:
+        sl.figures.save(sl.figures.of(drawn), folder / "lost_answers.html")
+
+
+def in_short(found: Any) -> str:
+    """Right answers in both models and their change, mean KL, and how often the likeliest token is the same."""
+    before, after = (float(share) for share in found["right"])
+    low = float(found["change_low"])
+    high = float(found["change_high"])
+    moved = f"{float(found['change']):+.0%} [{low:+.0%}, {high:+.0%}]"
+    same = float(found["mean_same_top"])
+    return (
+        f"{before:.0%}, {after:.0%}, {moved}; {float(found['mean_kl']):.2g}; {same:.0%}"
+    )
 
 
 if __name__ == "__main__":

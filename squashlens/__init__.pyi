@@ -40,6 +40,7 @@ from .measure.squashing.walks import attention_sinks
 from .model.applied import applied
 from .model.loading.load import load
 from .model.loading.rounded import rounded
+from .pages.compare_page import compare_report
 from .pages.maps.view import squash_map
 from .pages.paper.write import paper
 from .pages.report_page import report
@@ -63,6 +64,7 @@ __all__ = [
     "collapse_vs_readout",
     "compare",
     "compare_models",
+    "compare_report",
     "damage_by_block",
     "errors",
     "evaluate",

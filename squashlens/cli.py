@@ -1,4 +1,4 @@
-"""The command line: `squashlens report`, `paper`, `squash_map`, `study` and `families`.
+"""The command line: `squashlens report`, `compare`, `paper`, `squash_map`, `study` and `families`.
 
 Arguments are read before anything heavy is imported, so that help and a wrong option are answered at once. Each command
 is a function here, and tyro reads its parameters and docstring.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args
 
 import tyro
 from tyro.conf import Positional, arg
@@ -112,6 +112,57 @@ def report(
         n=n or None,
     )
     print(f"report: {path.resolve()}")
+
+
+def compare(
+    reference: Annotated[Positional[str], arg(metavar="REFERENCE")],
+    other: Annotated[Positional[str], arg(metavar="OTHER")],
+    *,
+    prompts: File,
+    out: File = Path("compare.html"),
+    n_keep: Number = 2,
+    device: NotGiven = "",
+    dtype: Annotated[DtypeName, arg(metavar="DTYPE")] = "float32",
+) -> None:
+    """Write a page: which right answers another model loses, and which of its blocks keep them.
+
+    Args:
+        reference: name of a bundled model or of one on the Hugging Face hub, a local folder, or a GGUF file.
+        other: the same for the other model; or what is done to the reference: bfloat16 or float16, or weights rounded
+            to Q8_0, Q5_0, Q5_1, Q4_0 or Q4_1.
+        prompts: JSONL file; a line has "prompt" and "answer", and may have "choices" and "group".
+        out: the .html file to write.
+        n_keep: number of blocks to keep as in the reference; 0 does not look for them.
+        device: where the models run, CUDA if available by default.
+        dtype: dtype of both models, if the other one has none of its own.
+    """
+    require_output(out, PAGES)  # before anything heavy is imported
+    from squashlens.pages.compare_page import asked_in
+
+    asked = asked_in(prompts)
+    import squashlens as sl
+    from squashlens.model.gguf_formats import GgufFormat
+
+    place = device or None
+    model = sl.load(reference, device=place, dtype=dtype)
+    changed: Any
+    if other in get_args(GgufFormat):
+        changed = sl.rounded(model, cast(GgufFormat, other))
+    elif other in ("bfloat16", "float16"):
+        changed = sl.load(reference, device=place, dtype=other)
+    else:
+        changed = sl.load(other, device=place, dtype=dtype)
+    path = sl.compare_report(
+        model,
+        changed,
+        asked.prompts,
+        asked.answers,
+        choices=asked.choices,
+        group=asked.group,
+        n_keep=n_keep,
+        out=out,
+    )
+    print(f"comparison: {path.resolve()}")
 
 
 def paper(
@@ -245,6 +296,7 @@ def failures(file: Described, *, store: Store = "") -> None:
 
 COMMANDS = {
     "report": report,
+    "compare": compare,
     "paper": paper,
     "squash_map": squash_map,
     "study": study,

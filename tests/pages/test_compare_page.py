@@ -1,0 +1,129 @@
+"""The page of two models: its sentences against results whose truth is known, and the page in a browser."""
+
+import copy
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import squashlens as sl
+from squashlens.cli import main
+from squashlens.errors import InputError
+from squashlens.pages import compare_page
+
+ASK = "What is the last digit in this sequence? {}{} ="
+PROMPTS = [ASK.format(a, b) for a in "012" for b in "0123456789"]
+ANSWERS = [*"0123456789"] * 3
+
+
+@pytest.fixture(scope="module")
+def broken(tiny: Any) -> Any:
+    """The bundled model with noise in the attention of block 2 alone."""
+    other = copy.deepcopy(tiny)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in other.blocks[2].attn.parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        with torch.no_grad():
+            parameter += 8 * parameter.std() * noise
+    return other
+
+
+@pytest.fixture(scope="module")
+def page(tiny: Any, broken: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("compare") / "compare.html"
+    group = ["one", "two", "three"] * 10
+    return sl.compare_report(
+        tiny, broken, PROMPTS, ANSWERS, group=group, n_keep=1, out=out
+    )
+
+
+def shown(page: Path) -> str:
+    """The text of a page without programs and styles."""
+    text = re.sub(r"<(script|style).*?</\1>", "", page.read_text("utf-8"), flags=re.S)
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", text))
+
+
+def test_the_page_says_what_was_lost_and_what_keeps_it(
+    page: Path, tiny: Any, broken: Any
+) -> None:
+    found = sl.compare_models(tiny, broken, PROMPTS, ANSWERS)
+    n_lost = int((found["outcome"] == "lost").sum())
+    n_kept = int((found["outcome"] == "kept").sum())
+    text = shown(page)
+    assert n_lost > 5
+    assert f"{n_lost} of {n_lost + n_kept} right answers are lost" in text
+    assert "Keep block 2 as in the reference" in text
+    assert text.count("What is the last digit") == min(n_lost, compare_page.SHOWN)
+
+
+def test_nothing_is_said_to_be_lost_where_nothing_is(tiny: Any, tmp_path: Path) -> None:
+    few = (PROMPTS[:10], ANSWERS[:10])
+    text = shown(sl.compare_report(tiny, tiny, *few, out=tmp_path / "same.html"))
+    assert "No loss of right answers beyond chance" in text
+    assert compare_page.NOTHING_LOST in text
+    assert "are lost" not in text
+
+
+def test_models_of_other_architectures_are_compared_by_their_answers(
+    tiny: Any, tmp_path: Path
+) -> None:
+    bench = sl.load(sl.zoo.folder("tiny-gemma"), dtype="bfloat16")
+    text = shown(
+        sl.compare_report(
+            tiny, bench, PROMPTS[:10], ANSWERS[:10], out=tmp_path / "half.html"
+        )
+    )
+    assert "tiny-gemma in bfloat16" in text
+
+
+def test_a_set_that_is_no_better_than_random_is_not_recommended(
+    tiny: Any, broken: Any
+) -> None:
+    found = sl.blocks_to_keep(tiny, broken, PROMPTS, ANSWERS, n_keep=1)
+    assert compare_page.kept_in_words(found).startswith("Keep block 2")
+    not_better = found.assign_coords(above_null="no")
+    said = compare_page.kept_in_words(not_better)
+    assert said.startswith("No blocks were found")
+
+
+@pytest.mark.parametrize("width", [390, 1200, 1600])
+def test_nothing_is_cut(page: Path, browser: Any, width: int) -> None:
+    opened = browser.new_page(viewport={"width": width, "height": 900})
+    opened.goto(page.as_uri())
+    opened.wait_for_selector(".main-svg", state="attached")
+    assert opened.evaluate("document.documentElement.scrollWidth") <= width
+    opened.close()
+
+
+def test_the_command_reads_prompts_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    rows = [
+        {"prompt": prompt, "answer": answer, "choices": [*"0123456789"], "group": 1}
+        for prompt, answer in zip(PROMPTS[:5], ANSWERS[:5], strict=True)
+    ]
+    file.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    out = tmp_path / "page.html"
+    main(["compare", "tiny-gemma", "Q8_0", "--prompts", str(file), "--out", str(out)])
+    assert "rounded to Q8_0" in shown(out)
+
+
+ROW = json.dumps({"prompt": "a", "answer": "b"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not json",
+        "[1]",
+        '{"prompt": "a"}',
+        f'{ROW}\n{{"prompt": "a", "answer": "b", "group": "c"}}',
+    ],
+)
+def test_a_file_of_another_form_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(text, "utf-8")
+    with pytest.raises(InputError):
+        compare_page.asked_in(file)
