@@ -13,7 +13,7 @@ from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.measure.registration import measurement
 from squashlens.pages.page import Section, page_of
-from squashlens.records.provenance import provenance
+from squashlens.records.provenance import models_of, provenance
 from squashlens.records.sentences import escape, listed, number, percent, plural, quoted
 from squashlens.saving.files import PAGES, require_output, write
 
@@ -117,6 +117,7 @@ def render_comparison(
     from squashlens import figures
 
     facts = provenance(compared)
+    names = models_of(compared)  # one, if both models have the same name
     note = "A mark is a prompt. Below the dotted line through 0, the answer is wrong in the other model."
     sections = [
         Section("Every answer", note=note, figure=figures.lost_answers(compared))
@@ -136,8 +137,8 @@ def render_comparison(
         "compare.html.jinja",
         sections,
         facts,
-        reference=model_in_words(facts),
-        other=model_in_words(facts["other"]),
+        reference=model_in_words(names[0], facts),
+        other=model_in_words(names[-1], facts["other"]),
         headline=lost_in_words(compared),
         details=loss_details(compared),
         keeping=kept_in_words(kept) if kept is not None else not_tried,
@@ -147,18 +148,14 @@ def render_comparison(
     )
 
 
-def model_in_words(facts: Mapping[str, Any]) -> str:
-    """A model with its dtype, what was done to its weights, and its hooks."""
-    parts = [f"{facts['model']} in {str(facts['dtype']).removeprefix('torch.')}"]
-    origin = facts.get("weights_origin")
-    if isinstance(origin, dict) and "note" in origin:
-        parts.append(str(origin["note"]))
-    elif origin:
-        parts.append(str(origin))
-    hooks = facts.get("ambient_hooks") or []
+def model_in_words(name: str, facts: Mapping[str, Any]) -> str:
+    """A model, whose name says what became of its weights, with its dtype, quantization and hooks."""
+    parts = [f"{name} in {str(facts['dtype']).removeprefix('torch.')}"]
+    if facts.get("quantized"):
+        parts.append(f"weights quantized to {facts['quantized']}")
+    hooks = [str(hook).partition(": ")[2] for hook in facts.get("ambient_hooks") or []]
     if hooks:
-        names = [str(hook).partition(": ")[2] or str(hook) for hook in hooks]
-        parts.append(f"with {listed(list(dict.fromkeys(names)))}")
+        parts.append(f"with {listed(list(dict.fromkeys(hooks)))}")
     return escape(", ".join(parts))
 
 
