@@ -266,7 +266,8 @@ def _answer_rows(compared: xr.Dataset, prompts: Sequence[str]) -> list[list[str]
     lost = np.flatnonzero(compared["outcome"].values == "lost")
     order = np.argsort((lead[1] - lead[0])[lost])
     rows = []
-    for prompt in lost[order][:SHOWN].tolist():
+    for place in lost[order][:SHOWN]:
+        prompt = int(place)
         text = prompts[prompt]
         end = escape(text if len(text) <= END else "…" + text[-END:])
         written = compared["written"].isel(prompt=prompt)
