@@ -108,14 +108,10 @@ def _test(
     alone = [final(ids) for ids in prompts]
     names = ", ".join(hook.name.partition(": ")[2] for hook in users[:3])
     if not _are_alike_in_a_batch(run, prompts, alone, final):
-        if all(map(torch.equal, final(prompt), alone[0])):
-            raise InputError(
-                f"With {names} the numbers of a prompt depend on the other prompts in its batch.",
-                "Treat each prompt by itself in the function: `z[:, …]` instead of `z[0, …]`, and stored means.",
-            )
         raise InputError(
-            f"With {names} the model gives other numbers in each run.",
-            "Use a function without random numbers that does not count its calls.",
+            f"With {names} the numbers of a prompt depend on other prompts in its batch, or change from run to run.",
+            "Treat each prompt by itself in the function: `z[:, …]` instead of `z[0, …]`, and stored means; without "
+            "random numbers, and without counting its calls.",
         )
     wrong = _moved_by_later(run, cuts, alone)
     if wrong is None:

@@ -16,15 +16,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bridge, short_repr, whole
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.model.agreement import has_nan
 from squashlens.model.digests import writes
-from squashlens.model.memory import later
 
 
 @validated
@@ -49,7 +48,7 @@ class Hook:
 
     Raises:
         InputError: an argument is not of this kind; or, during a forward pass, `edit` returns something else than
-            described, or leaves NaN where it got numbers.
+            described.
 
     >>> Hook("half", "blocks.{block}.attn.hook_z", lambda z: z / 2, blocks=(1,)).points(n_blocks=3)
     ['blocks.1.attn.hook_z']
@@ -89,9 +88,34 @@ class Hook:
             self._lengths.append(tensor.shape[axis])
         if not self.checked:
             return self.edit(tensor)
+        if torch.is_grad_enabled() and self.site.endswith(".hook_pattern"):
+            # The softmax's derivative needs its own, and `edit` may write to it.
+            tensor = tensor.clone()
         before = writes(tensor)
         result = self.edit(tensor, hook=hook) if self._with_point else self.edit(tensor)
-        return checked_result(self.name, self.site, tensor, before, result)
+        if writes(tensor) != before and (result is None or result is tensor):
+            # The bridge's norms do not use an edit of the same tensor.
+            return tensor.clone()
+        if result is not None:
+            self._require_like(tensor, result)
+        return result
+
+    def _require_like(self, tensor: Tensor, result: object) -> None:
+        """Raise an error for a result that is not a tensor like the one that the hook got."""
+        if not isinstance(result, Tensor):
+            raise InputError(
+                f"The hook {self.name} at {self.site} returned a {type(result).__name__}, not a tensor.",
+                "Return the tensor that the model should continue with, or None to keep the given one.",
+            )
+        for what in ("shape", "dtype", "device"):
+            wanted = getattr(tensor, what)
+            returned = getattr(result, what)
+            if wanted != returned:
+                raise InputError(
+                    f"The hook {self.name} at {self.site} returned a tensor of {what} {returned}, but got one of "
+                    f"{what} {wanted}.",
+                    "Return one like it: `.to(tensor)` sets dtype and device, `.expand_as(tensor)` repeats one prompt.",
+                )
 
     def __repr__(self) -> str:
         return self.name
@@ -245,50 +269,6 @@ def without_partials(function: object) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
     return function
-
-
-def checked_result(
-    name: str, site: str, tensor: object, before: int, result: object
-) -> Any:
-    """What the model goes on with after a hook, which got `tensor` with `before` writes to it, and gave `result`.
-
-    A copy of a tensor that the hook wrote to, since the bridge's norms do not use an edit of the same tensor. Raises an
-    error for a result that is no tensor like the one that the hook got, or that has new NaN entries.
-    """
-    if not isinstance(tensor, Tensor):
-        return result
-    wrote = writes(tensor) != before
-    if result is None or result is tensor:
-        if not wrote:
-            return result
-        result = tensor.clone()
-    if not isinstance(result, Tensor):
-        raise InputError(
-            f"The hook {name} at {site} returned a {type(result).__name__}, not a tensor.",
-            "Return the tensor that the model should continue with, or None to keep the given one.",
-        )
-    for what in ("shape", "dtype", "device"):
-        wanted = getattr(tensor, what)
-        returned = getattr(result, what)
-        if wanted != returned:
-            raise InputError(
-                f"The hook {name} at {site} returned a tensor of {what} {returned}, but got one of {what} {wanted}.",
-                "Return one like it: `.to(tensor)` sets dtype and device, `.expand_as(tensor)` repeats one prompt.",
-            )
-    wrong = has_nan(result)
-    if wrong.device.type == "cpu" and not wrong:
-        return result
-    did = "returned NaN, but got numbers"
-    if wrote:
-        did = "left NaN in the tensor that it wrote to"
-    else:
-        wrong = wrong & ~has_nan(tensor)
-    nan = InputError(
-        f"The hook {name} at {site} {did}.",
-        "Correct its arithmetic: 0/0, inf − inf and roots of negative numbers give NaN.",
-    )
-    later(wrong, lambda: nan, name, site)
-    return result
 
 
 AXIS_OF_KEYS = (".hook_attn_scores", ".hook_pattern")

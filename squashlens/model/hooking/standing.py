@@ -9,17 +9,14 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from squashlens._typing import Bridge
 from squashlens.errors import InputError
 from squashlens.model.anatomy import learned_sink
-from squashlens.model.digests import writes
 from squashlens.model.hooking.hook import (
     Hook,
     WholePassesOnly,
-    checked_result,
     function_name,
     torch_hook,
     without_partials,
@@ -308,47 +305,6 @@ def known_hooks(model: Bridge, hooks: list[Standing]) -> Iterator[None]:
     finally:
         if kept.hooks is hooks:  # the model may have been closed meanwhile
             kept.hooks = before
-
-
-@contextmanager
-def checking_results(model: Bridge) -> Iterator[None]:
-    """Check, while the body runs, the results of functions that others added at hook points, as for a `Hook`.
-
-    Where gradients are on, patterns are copied before hooks may write to them: the softmax's derivative needs its own.
-    """
-    names: dict[nn.Module, list[str]] = {}
-    sites: dict[nn.Module, str] = {}
-    for hook in standing(model):
-        if hook.point is None or hook.module is None:
-            continue
-        sites[hook.module] = hook.point
-        if not isinstance(hook.function, Hook):
-            names.setdefault(hook.module, []).append(function_name(hook.function))
-    with ExitStack() as stack:
-        for point, site in sites.items():
-            if torch.is_grad_enabled() and site.endswith(".hook_pattern"):
-                torch_hook(stack, point, _copied, before=True)
-            if point in names:
-                _check_around(stack, point, " or ".join(names[point]), site)
-        yield
-
-
-def _copied(_point: object, entering: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (entering[0].clone(), *entering[1:])
-
-
-def _check_around(stack: ExitStack, point: nn.Module, name: str, site: str) -> None:
-    """Check what the functions at a point give, together."""
-    before: list[int] = []
-
-    def look(_point: object, entering: tuple[Any, ...]) -> None:
-        before.append(writes(entering[0]))
-
-    def check(_point: object, entering: tuple[Any, ...], result: object) -> Any:
-        return checked_result(name, site, entering[0], before.pop(), result)
-
-    torch_hook(stack, point, look, before=True)
-    torch_hook(stack, point, check, before=False)
 
 
 # -- passes without the hooks, or with others ------------------------------------------------------------------------
