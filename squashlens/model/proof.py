@@ -25,7 +25,7 @@ from squashlens._typing import Bridge
 from squashlens.bars import one_bar
 from squashlens.checks.arguments import checked
 from squashlens.errors import BusyModelError, InputError
-from squashlens.model.hooking.standing import hooks_as_now, look_for_hooks
+from squashlens.model.hooking.standing import hooks_as_now, standing
 from squashlens.model.memory import awaited
 from squashlens.model.snapshot import (
     Kept,
@@ -102,17 +102,15 @@ def opened(model: Bridge) -> Iterator[Proof]:
         return
     require_no_autocast()
     kept.proof = _proof_for(Snapshot.of(model, layout_of(model)), kept)
-    hooks = look_for_hooks(model)
-    kept.hooks = hooks
-    kept.at_begin = (hooks_as_now(model), hooks) if hooks else None
+    hooks = standing(model)
+    kept.at_begin = hooks_as_now(model) if hooks else None
     kept.owner = threading.get_ident()
     try:
         # Whatever mode the caller is in.
         with torch.inference_mode(False), torch.no_grad(), ExitStack() as stack:
-            # At each block too: a pass may have begun before, or begin below the whole model.
-            for module in (model.original_model, *model.blocks):
-                handle = module.register_forward_pre_hook(kept.stop_other_threads)
-                stack.callback(handle.remove)
+            # At the first block: a pass may begin below the whole model.
+            handle = model.blocks[0].register_forward_pre_hook(kept.stop_other_threads)
+            stack.callback(handle.remove)
             stack.enter_context(awaited())
             yield kept.proof
     except Exception as error:
@@ -123,7 +121,6 @@ def opened(model: Bridge) -> Iterator[Proof]:
         raise
     finally:
         kept.owner = None
-        kept.hooks = None
         kept.at_begin = None
         if kept.layout is not None:
             kept.layout.forget_last_pass()

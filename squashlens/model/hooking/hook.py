@@ -25,6 +25,8 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.model.digests import writes
 
+OURS = "squashlens"  # the name of hooks that only look, or copy, and whose results need no check
+
 
 @validated
 @dataclass(frozen=True)
@@ -43,7 +45,6 @@ class Hook:
         positional: True if `edit` counts positions from the start of the prompt, or the positions where it acts. A pass
             that continues a cache then raises an error, since it has only the new tokens. Attention logits and patterns
             may be edited there if the cache keeps every key, since their keys begin with the prompt's first token.
-        checked: whether its result is checked. A hook of squashlens that only looks, or copies, needs no check.
         takes_sink: whether `edit` takes the logits of a block's learned sink as `sink`, one more key of each row.
 
     Raises:
@@ -59,7 +60,6 @@ class Hook:
     edit: Callable[..., Any]
     blocks: Iterable[int] | None = None
     positional: bool | tuple[int, ...] = False
-    checked: bool = True
     takes_sink: bool = False
     _with_point: bool = field(init=False, repr=False, compare=False)
     # Of the prompts that it was called for.
@@ -86,7 +86,7 @@ class Hook:
         if isinstance(self.positional, tuple):
             axis = -1 if self.site.endswith(AXIS_OF_KEYS) else 1
             self._lengths.append(tensor.shape[axis])
-        if not self.checked:
+        if self.name == OURS:
             return self.edit(tensor)
         if torch.is_grad_enabled() and self.site.endswith(".hook_pattern"):
             # The softmax's derivative needs its own, and `edit` may write to it.
@@ -140,12 +140,11 @@ def watcher(site: str, function: Callable[[Tensor], Any]) -> Hook:
     """A hook of squashlens that looks at a tensor, or replaces it by one like it: nothing about it is checked."""
     hook = object.__new__(Hook)
     vars(hook).update(
-        name="squashlens",
+        name=OURS,
         site=site,
         edit=function,
         blocks=None,
         positional=False,
-        checked=False,
         takes_sink=False,
         _with_point=False,
         _lengths=[],

@@ -22,7 +22,7 @@ from squashlens.model.hooking.hook import (
     without_partials,
 )
 from squashlens.model.live import POINTS, live_attention
-from squashlens.model.snapshot import HOOK_TABLES, kept_of, layout_of
+from squashlens.model.snapshot import HOOK_TABLES, layout_of
 
 if TYPE_CHECKING:
     from transformer_lens.hook_points import HookPoint
@@ -39,13 +39,11 @@ UP_TO_Y = (
 # Libraries keep hooks in PyTorch's tables that are part of the model: those of the bridge, and
 # those with which transformers collects attentions and hidden states. transformers installs the latter at
 # the first pass that asks for either (`run_with_cache` does) and leaves them; they only read. `WholePassesOnly` is not
-# an intervention: it only stops passes that other hooks cannot handle. `users_hooks` only looks at tensors.
+# an intervention: it only stops passes that other hooks cannot handle. Other hooks of squashlens on modules only read.
 LIBRARIES = (
     "transformer_lens",
     "transformers.utils.output_capturing",
-    "squashlens.model.hooking",
-    "squashlens.model.snapshot",
-    "squashlens.run.users_hooks",
+    "squashlens.",
 )
 # Points of latent attention; other models have them elsewhere.
 LATENT = ("attn.hook_q", "attn.hook_k", "attn.hook_v")
@@ -84,7 +82,7 @@ class Standing:
     @property
     def is_a_users(self) -> bool:
         """Whether its function is defined neither by squashlens nor by a library that runs the model."""
-        return not self._defined_in("squashlens.", *LIBRARIES)
+        return not self._defined_in(*LIBRARIES)
 
     @property
     def is_an_intervention(self) -> bool:
@@ -126,16 +124,7 @@ def require_no_backward_hooks(model: Bridge) -> None:
 
 
 def standing(model: Bridge) -> list[Standing]:
-    """Every hook on a model, except those that libraries keep there as parts of the model.
-
-    While the model is open they are known: those at the begin, and those that `attached` has added.
-    """
-    hooks = kept_of(model).hooks
-    return look_for_hooks(model) if hooks is None else hooks
-
-
-def look_for_hooks(model: Bridge) -> list[Standing]:
-    """The same, looked for in all modules."""
+    """Every hook on a model, except those that libraries keep there as parts of the model."""
     found: list[Standing] = []
     layout = layout_of(model)
     for name, point in layout.distinct.items():
@@ -170,7 +159,8 @@ def _at_point(model: Bridge, name: str, point: "HookPoint") -> Iterator[Standing
 
 def belongs_to_a_library(function: object) -> bool:
     """Whether a PyTorch hook belongs to TransformerLens, transformers or this package."""
-    return str(getattr(function, "__module__", "")).startswith(LIBRARIES)
+    home = getattr(without_partials(function), "__module__", "")
+    return str(home).startswith(LIBRARIES)
 
 
 def _joins_points(handle: Any) -> bool:
@@ -199,14 +189,14 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
             stack.enter_context(live_attention(model))
         if counting:
             _before_passes(stack, model, WholePassesOnly(counting))
-        here: list[Standing] = []
+        users: list[HookPoint] = []
         for hook in added:
             point = points[hook.site]
             stack.callback(_remove, point, hook)  # before, in case of an interruption
             point.add_hook(hook)
-            here.append(Standing(hook.site, hook, point, "_forward_hooks"))
-        stack.enter_context(known_hooks(model, [*standing(model), *here]))
-        _tell_tokens(stack, model, [points[h.place] for h in here if h.is_a_users])
+            if not belongs_to_a_library(hook.edit):
+                users.append(point)
+        _tell_tokens(stack, model, users)
         yield model
         for hook in added:
             _require_there(points[hook.site], hook)
@@ -214,15 +204,6 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
 
 def _unknown(model: Bridge, hook: Hook, site: str) -> InputError:
     """The error for a hook point that the model does not have, or not in this block."""
-    if ".attn." in site:
-        _, number, name = site.split(".", 2)
-        blocks = range(len(model.blocks))
-        with_it = [b for b in blocks if f"blocks.{b}.{name}" in model.hook_dict]
-        if with_it:
-            return InputError(
-                f"{hook.name}: block {number} of this model has no attention.",
-                f"Blocks with attention are {', '.join(map(str, with_it))}.",
-            )
     near = get_close_matches(site, model.hook_dict, n=1)
     guess = f"Did you mean {near[0]!r}? " if near else ""
     return InputError(
@@ -291,22 +272,6 @@ def _tell_tokens(
         stack.callback(point.ctx.pop, "token_ids", None)
 
 
-@contextmanager
-def known_hooks(model: Bridge, hooks: list[Standing]) -> Iterator[None]:
-    """In the body these are the hooks on a model that is open."""
-    kept = kept_of(model)
-    before = kept.hooks
-    if before is None:
-        yield
-        return
-    kept.hooks = hooks
-    try:
-        yield
-    finally:
-        if kept.hooks is hooks:  # the model may have been closed meanwhile
-            kept.hooks = before
-
-
 # -- passes without the hooks, or with others ------------------------------------------------------------------------
 
 
@@ -327,7 +292,7 @@ def without_ambient(model: Bridge) -> Iterator[None]:
                 continue
             if key in joining or module not in points:
                 stay[module, table][key] = function
-    with with_hooks(model, stay, []):
+    with with_hooks(model, stay):
         yield
 
 
@@ -342,16 +307,15 @@ def hooks_as_now(model: Bridge) -> Tables:
 
 
 @contextmanager
-def with_hooks(model: Bridge, wanted: Tables, known: list[Standing]) -> Iterator[None]:
-    """Run the body with these hooks alone, and then restore those that the model has now; `known` are the users'."""
+def with_hooks(model: Bridge, wanted: Tables) -> Iterator[None]:
+    """Run the body with these hooks alone, and then restore those that the model has now."""
     before = Tables()
     for module, table in {*wanted, *hooks_as_now(model)}:
         before[module, table] = getattr(module, table)
     try:
         for module, table in before:
             setattr(module, table, wanted.get((module, table), OrderedDict()))
-        with known_hooks(model, known):
-            yield
+        yield
     finally:
         for (module, table), hooks in before.items():
             setattr(module, table, hooks)

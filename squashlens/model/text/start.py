@@ -61,16 +61,16 @@ def adds_bos(tokenizer: Any) -> bool:
 def _read(model: Bridge, tokenizer: Any, checkpoints: Any) -> Start:
     """What the checkpoint's tokenizer puts before a text, or the bridge's, if its checkpoint has no such tokens."""
     config = getattr(model.original_model, "config", None)
-    bos = getattr(config, "bos_token_id", None)
+    bos: Any = getattr(config, "bos_token_id", None)
     if tokenizer is None:
         is_added = model.cfg.default_prepend_bos and isinstance(bos, int)
-        ids = (bos,) if is_added else ()
+        ids: tuple[int, ...] = (bos,) if is_added else ()
         return Start(ids, bos, "no tokenizer; TransformerLens's table of model classes")
     whose = "the checkpoint's tokenizer"
     if checkpoints is None:
         checkpoints = _with_checkpoint_settings(tokenizer, config)
     words = {} if checkpoints is None else checkpoints.get_vocab()
-    if not words or not words.items() <= tokenizer.get_vocab().items():
+    if checkpoints is None or not words.items() <= tokenizer.get_vocab().items():
         checkpoints = tokenizer
         whose = "the bridge's tokenizer (its checkpoint cannot be read)"
     if checkpoints.bos_token_id is not None:
