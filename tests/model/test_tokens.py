@@ -350,17 +350,6 @@ def test_ids_of_another_start_are_measured_with_a_warning(tmp_path: Path) -> Non
     for other in ([5, 6], [2, 5], [3, 5], [3, 2, 2]):
         with pytest.warns(match=r"begins a text with \[3, 2\]"):
             sl.path_bound(two, other)
-    folder = save_random(FAMILIES["olmo2"], tmp_path / "none")
-    save_tokenizer(folder, None)
-    none = load(folder)
-    assert (
-        sl.results.provenance(sl.path_bound(none, torch.tensor([5, 6])))["bos_count"]
-        == 0
-    )
-    assert (
-        sl.results.provenance(sl.path_bound(none, torch.tensor([2, 5, 6])))["bos_count"]
-        == 1
-    )
 
 
 def test_without_a_tokenizer_the_table_decides(bridge_of: Callable[..., Any]) -> None:

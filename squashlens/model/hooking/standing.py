@@ -82,16 +82,12 @@ class Standing:
     @property
     def is_a_users(self) -> bool:
         """Whether its function is defined neither by squashlens nor by a library that runs the model."""
-        return not self._defined_in(*LIBRARIES)
+        return not belongs_to_a_library(self.edit)
 
     @property
     def is_an_intervention(self) -> bool:
         """Whether its function is a user's, or one of `squashlens.hooks`; all others of squashlens read a pass."""
-        return self.is_a_users or self._defined_in("squashlens.hooks.")
-
-    def _defined_in(self, *modules: str) -> bool:
-        home = getattr(without_partials(self.edit), "__module__", "")
-        return str(home).startswith(modules)
+        return self.is_a_users or _home(self.edit).startswith("squashlens.hooks.")
 
 
 def needs_the_head(hook: Standing) -> bool:
@@ -158,9 +154,13 @@ def _at_point(model: Bridge, name: str, point: "HookPoint") -> Iterator[Standing
 
 
 def belongs_to_a_library(function: object) -> bool:
-    """Whether a PyTorch hook belongs to TransformerLens, transformers or this package."""
-    home = getattr(without_partials(function), "__module__", "")
-    return str(home).startswith(LIBRARIES)
+    """Whether a hook belongs to TransformerLens, transformers or this package."""
+    return _home(function).startswith(LIBRARIES)
+
+
+def _home(function: object) -> str:
+    """The name of the module in which a function is defined."""
+    return str(getattr(without_partials(function), "__module__", ""))
 
 
 def _joins_points(handle: Any) -> bool:
