@@ -69,14 +69,20 @@ def _read(model: Bridge, tokenizer: Any, checkpoints: Any) -> Start:
     whose = "the checkpoint's tokenizer"
     if checkpoints is None:
         checkpoints = _with_checkpoint_settings(tokenizer, config)
-    words = {} if checkpoints is None else checkpoints.get_vocab()
-    if checkpoints is None or not words.items() <= tokenizer.get_vocab().items():
+    if checkpoints is None or not _has_the_same_tokens(checkpoints, tokenizer):
         checkpoints = tokenizer
         whose = "the bridge's tokenizer (its checkpoint cannot be read)"
     if checkpoints.bos_token_id is not None:
         bos = checkpoints.bos_token_id
     ids = _ids_before_text(checkpoints)
     return Start(ids, bos, f"{whose}: {list(ids)} before a text")
+
+
+def _has_the_same_tokens(checkpoints: Any, tokenizer: Any) -> bool:
+    """Whether the bridge has the checkpoint's tokenizer, and not another one."""
+    if checkpoints is tokenizer:  # a vocabulary as a dict takes much memory
+        return True
+    return checkpoints.get_vocab().items() <= tokenizer.get_vocab().items()
 
 
 def _with_checkpoint_settings(tokenizer: Any, config: Any) -> Any:
