@@ -36,8 +36,7 @@ from squashlens.hooks.patches import (
     patch_residual,
     resample_residual,
 )
-from squashlens.hooks.quantized_cache import quantize_keys_values
-from squashlens.hooks.rounding import rounding
+from squashlens.hooks.rounding import quantize_keys_values, rounding
 from squashlens.hooks.temperatures import (
     adaptive_temperature,
     attention_temperature,

@@ -14,7 +14,6 @@ from torch import Tensor
 from squashlens._typing import Bridge
 from squashlens.checks.arguments import converted, is_tokenized
 from squashlens.errors import InputError
-from squashlens.hooks.interventions import OUTPUTS
 from squashlens.model.anatomy import dtype_of
 from squashlens.model.digests import digest, tensor_digest
 from squashlens.model.hooking.standing import without_ambient
@@ -65,10 +64,11 @@ def activations(
     """The activations of one prompt at `site` of each of `blocks`; errors begin with the name of the hook."""
     cache = _cache_in(source)
     if cache is not None:
-        rows = {
-            block: _cached(model, cache, site.replace("{block}", str(block)), name)
-            for block in blocks
-        }
+        batched = getattr(source, "has_batch_dim", True)
+        rows: Rows = {}
+        for block in blocks:
+            point = site.replace("{block}", str(block))
+            rows[block] = _cached(model, cache, point, name, batched)
         # No prompt identifies a cache, so its numbers do.
         digests = [(block, tensor_digest(row)) for block, row in sorted(rows.items())]
         return Activations(f"a cache {digest(digests)}", rows)
@@ -102,7 +102,7 @@ def mean_activations(
 
 
 def _cached(
-    model: Bridge, cache: Mapping[str, Any], point: str, name: str
+    model: Bridge, cache: Mapping[str, Any], point: str, name: str, batched: bool
 ) -> Float[Tensor, "position ..."]:
     """A copy of the activations of one prompt at a hook point, which the user may write to later."""
     canonical = getattr(model.hook_dict.get(point), "name", None) or point
@@ -112,18 +112,9 @@ def _cached(
             f"{name}: the cache holds no {point!r}.",
             "Run `model.run_with_cache` without names_filter=.",
         )
-    shape = (int(model.cfg.d_model),)
-    if point.endswith(OUTPUTS.rpartition(".")[2]):
-        shape = (int(model.cfg.n_heads), int(model.cfg.d_head))
-    if tensor.ndim == len(shape) + 2:
+    if batched:
         _require_one_prompt(len(tensor), name)
         tensor = tensor[0]
-    if tensor.ndim != len(shape) + 1 or tuple(tensor.shape[1:]) != shape:
-        raise InputError(
-            f"{name}: {point!r} of the cache has shape {tuple(tensor.shape)}, not (position, "
-            f"{', '.join(map(str, shape))}).",
-            "Give a cache from this model.",
-        )
     return tensor.detach().clone()
 
 

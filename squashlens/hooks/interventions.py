@@ -11,6 +11,7 @@ reads key/value group h // (heads / kv_heads).
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
@@ -53,7 +54,7 @@ def mask_tokens(
     positions: Iterable[int],
     blocks: Blocks = None,
     *,
-    heads: Iterable[int] | None = None,
+    heads: Heads = None,
 ) -> Hook:
     """Mask the tokens at `positions` for all later tokens, by setting their attention logits to −∞.
 
@@ -80,7 +81,7 @@ def mask_attention(
     keys: Iterable[int],
     blocks: Blocks = None,
     *,
-    heads: Iterable[int] | None = None,
+    heads: Heads = None,
 ) -> Hook:
     """Mask attention from the query positions `queries` to the key positions `keys`. A token still attends to itself.
 
@@ -104,7 +105,7 @@ def sliding_window(
     blocks: Blocks = None,
     *,
     sink: int = 0,
-    heads: Iterable[int] | None = None,
+    heads: Heads = None,
 ) -> Hook:
     """Restrict attention to the last `window` tokens, the query included, and to the first `sink` tokens.
 
@@ -128,9 +129,7 @@ def sliding_window(
 
 
 @validated
-def uniform_attention(
-    blocks: Blocks = None, *, heads: Iterable[int] | None = None
-) -> Hook:
+def uniform_attention(blocks: Blocks = None, *, heads: Heads = None) -> Hook:
     """Make all attention weights of a row equal: 1 over the number of keys that the query may attend to.
 
     A learned sink counts as one of these keys. Under this hook the model has the attention pattern that `path_bound`
@@ -152,7 +151,7 @@ def scale_attention(
     positions: Iterable[int],
     blocks: Blocks = None,
     *,
-    heads: Iterable[int] | None = None,
+    heads: Heads = None,
 ) -> Hook:
     """Multiply the weights with which later tokens attend to `positions` by `factor`, and renormalize the rows.
 
@@ -186,7 +185,7 @@ def zero_pattern(
     positions: Iterable[int],
     blocks: Blocks = None,
     *,
-    heads: Iterable[int] | None = None,
+    heads: Heads = None,
 ) -> Hook:
     """Set the weights with which later tokens attend to `positions` to 0, without renormalization: rows sum to less
     than 1.
@@ -217,14 +216,7 @@ def zero_values(
         positions: positions counted from 0.
         blocks, kv_heads: blocks and key/value heads to act in; all by default.
     """
-    zeroed = positions_of(positions, "zero_values")
-    name = f"zero_values{listed(zeroed)}"
-    edit = _zero_at(zeroed)
-    if kv_heads is not None:
-        chosen = positions_of(kv_heads, name, "heads")
-        name += f" in key/value heads {listed(chosen)}"
-        edit = in_heads(edit, chosen, dim=2)
-    return Hook(name, VALUES, edit, blocks, zeroed)
+    return _zeroing("zero_values", VALUES, blocks, positions, kv_heads)
 
 
 @validated
@@ -244,13 +236,7 @@ def zero_heads(
         blocks: blocks to act in; all by default.
         positions: positions counted from 0; all by default.
     """
-    chosen = heads_of(heads, "zero_heads")
-    name = f"zero_heads{listed(chosen)}"
-    if positions is None:
-        return Hook(name, OUTPUTS, in_heads(torch.zeros_like, chosen, dim=2), blocks)
-    zeroed = positions_of(positions, "zero_heads")
-    edit = in_heads(_zero_at(zeroed), chosen, dim=2)
-    return Hook(f"{name} at {listed(zeroed)}", OUTPUTS, edit, blocks, zeroed)
+    return _zeroing("zero_heads", OUTPUTS, blocks, positions, heads)
 
 
 @validated
@@ -267,11 +253,7 @@ def zero_mlp(blocks: Blocks = None, *, positions: Iterable[int] | None = None) -
     ...     str(sl.top_tokens(model, "How many ones are in the following sequence? 110 =")["token"].values[0])
     '1'
     """
-    site = SUBLAYERS["mlp"]
-    if positions is None:
-        return Hook("zero_mlp", site, torch.zeros_like, blocks)
-    zeroed = positions_of(positions, "zero_mlp")
-    return Hook(f"zero_mlp at {listed(zeroed)}", site, _zero_at(zeroed), blocks, zeroed)
+    return _zeroing("zero_mlp", SUBLAYERS["mlp"], blocks, positions)
 
 
 @validated
@@ -282,19 +264,69 @@ def zero_residual(positions: Iterable[int], blocks: Blocks = None) -> Hook:
         positions: positions counted from 0.
         blocks: blocks to act in; all by default.
     """
-    zeroed = positions_of(positions, "zero_residual")
-    name = f"zero_residual at {listed(zeroed)}"
-    return Hook(name, STREAMS, _zero_at(zeroed), blocks, zeroed)
+    return _zeroing("zero_residual", STREAMS, blocks, positions)
 
 
-def _zero_at(positions: tuple[int, ...]) -> Edit:
-    """An edit that sets a tensor of shape (prompt, position, …) to 0 at `positions`."""
+def _zeroing(
+    factory: str,
+    site: str,
+    blocks: Blocks,
+    positions: Iterable[int] | None,
+    heads: Heads = None,
+) -> Hook:
+    """A hook that sets activations to 0: those of all positions and heads, or of the chosen ones."""
+    place = Place.of(factory, site, positions, heads)
 
     def edit(tensor: Tensor) -> Tensor:
-        zeroed = among(torch.arange(tensor.shape[1], device=tensor.device), positions)
+        if place.positions is None:
+            return torch.zeros_like(tensor)
+        every = torch.arange(tensor.shape[1], device=tensor.device)
+        zeroed = among(every, place.positions)
         return tensor.masked_fill(_before_axes(zeroed, tensor.ndim - 2), 0.0)
 
-    return edit
+    return place.hook(place.name, edit, blocks)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where activations are replaced: at a hook point, at some positions, in some heads; None means all.
+
+    `name` is the function that was called, with these positions and heads, for the name of the hook.
+    """
+
+    factory: str
+    site: str
+    positions: tuple[int, ...] | None
+    heads: tuple[int, ...] | None
+    name: str
+
+    @classmethod
+    def of(
+        cls,
+        factory: str,
+        site: str,
+        positions: Iterable[int] | None,
+        heads: Heads = None,
+    ) -> "Place":
+        """The place that the function `factory` was asked for."""
+        name = factory
+        chosen = None
+        here = None
+        if heads is not None:
+            chosen = tuple(dict.fromkeys(positions_of(heads, factory, "heads")))
+            name += listed(chosen)
+        if positions is not None:
+            here = positions_of(positions, factory)
+            name += f" at {listed(here)}"
+        return cls(factory, site, here, chosen, name)
+
+    def hook(
+        self, name: str, edit: Edit, blocks: Blocks, positional: bool = False
+    ) -> Hook:
+        """A hook with this edit, which is `positional` without positions too if it depends on them."""
+        if self.heads is not None:
+            edit = in_heads(edit, self.heads, dim=2)
+        return Hook(name, self.site, edit, blocks, self.positions or positional)
 
 
 def _hiding(
@@ -404,11 +436,6 @@ def positions_of(
             "Give at least one, counted from 0.",
         )
     return chosen
-
-
-def heads_of(heads: Iterable[int], factory: str) -> tuple[int, ...]:
-    """The heads that the function `factory` got, each once."""
-    return tuple(dict.fromkeys(positions_of(heads, factory, "heads")))
 
 
 def listed(places: tuple[int, ...]) -> str:

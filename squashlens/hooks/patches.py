@@ -30,8 +30,7 @@ from squashlens.hooks.interventions import (
     SUBLAYERS,
     Blocks,
     Edit,
-    heads_of,
-    in_heads,
+    Place,
     listed,
     positions_of,
 )
@@ -39,7 +38,6 @@ from squashlens.model.anatomy import n_blocks
 from squashlens.model.hooking.hook import Hook, Recipe
 from squashlens.model.text.tokens import Prompts, tokenize
 
-Places = tuple[int, ...] | None
 Positions = Iterable[int] | None
 # The activations to insert, given a model and some of its blocks.
 FindActivations = Callable[[Bridge, Sequence[int]], Activations]
@@ -77,8 +75,8 @@ def patch_residual(
     ...     str(sl.top_tokens(model, clean)["token"].values[0])
     '3'
     """
-    insertion = Insertion.at_positions("patch_residual", STREAMS, positions)
-    return insertion.from_one_prompt(source, blocks, from_positions)
+    place = Place.of("patch_residual", STREAMS, positions)
+    return _from_one_prompt(place, source, blocks, from_positions)
 
 
 @validated
@@ -103,8 +101,8 @@ def mean_residual(
     ...     str(sl.top_tokens(model, prompt)["token"].values[0])
     '7'
     """
-    insertion = Insertion.at_positions("mean_residual", STREAMS, positions)
-    return insertion.of_mean(source, blocks, "prompts")
+    place = Place.of("mean_residual", STREAMS, positions)
+    return _of_mean(place, source, blocks, "prompts")
 
 
 @validated
@@ -124,13 +122,13 @@ def resample_residual(
     Raises:
         InputError: if the drawn prompt lacks one of the positions.
     """
-    insertion = Insertion.at_positions("resample_residual", STREAMS, positions)
+    place = Place.of("resample_residual", STREAMS, positions)
 
     def find(model: Bridge, chosen: Sequence[int]) -> Activations:
         drawn = drawn_from(tokenize(model, source), seed)
         return mean_activations(model, drawn, STREAMS, chosen)
 
-    return replace(insertion, there=insertion.here).recipe(blocks, find)
+    return Insertion(place, place.positions).recipe(blocks, find)
 
 
 @validated
@@ -165,8 +163,8 @@ def patch_heads(
     ...     str(sl.top_tokens(model, clean)["token"].values[0])
     '3'
     """
-    insertion = Insertion.at_positions("patch_heads", OUTPUTS, positions, heads)
-    return insertion.from_one_prompt(source, blocks, from_positions)
+    place = Place.of("patch_heads", OUTPUTS, positions, heads)
+    return _from_one_prompt(place, source, blocks, from_positions)
 
 
 @validated
@@ -189,8 +187,8 @@ def patch_mlp(
     Raises:
         InputError: the cases of `patch_heads`.
     """
-    insertion = Insertion.at_positions("patch_mlp", SUBLAYERS["mlp"], positions)
-    return insertion.from_one_prompt(source, blocks, from_positions)
+    place = Place.of("patch_mlp", SUBLAYERS["mlp"], positions)
+    return _from_one_prompt(place, source, blocks, from_positions)
 
 
 @validated
@@ -226,8 +224,8 @@ def mean_heads(
     ...     str(sl.top_tokens(model, prompts[7])["token"].values[0])  # the right answer is 7
     '0'
     """
-    insertion = Insertion.at_positions("mean_heads", OUTPUTS, positions, heads)
-    return insertion.of_mean(source, blocks, over)
+    place = Place.of("mean_heads", OUTPUTS, positions, heads)
+    return _of_mean(place, source, blocks, over)
 
 
 @validated
@@ -247,136 +245,111 @@ def mean_mlp(
     Raises:
         InputError: the cases of `mean_heads`.
     """
-    insertion = Insertion.at_positions("mean_mlp", SUBLAYERS["mlp"], positions)
-    return insertion.of_mean(source, blocks, over)
+    place = Place.of("mean_mlp", SUBLAYERS["mlp"], positions)
+    return _of_mean(place, source, blocks, over)
+
+
+def _from_one_prompt(
+    place: Place, source: Source, blocks: Blocks, from_positions: Positions
+) -> Recipe:
+    """The recipe of hooks that insert the activations of one prompt, or of a cache."""
+    here = place.positions
+    there = here
+    name = place.name
+    if from_positions is not None:
+        there = positions_of(from_positions, f"{place.factory}: from_positions")
+        if here is None or len(here) != len(there):
+            raise InputError(
+                f"{place.factory}: from_positions= has {len(there)} positions, and positions= {len(here or ())}.",
+                "Give one from_position for each position.",
+            )
+        if there != here:
+            name += f" from {listed(there)}"
+    if here is not None and len(set(here)) < len(here):
+        raise InputError(
+            f"{place.factory}: positions={here!r} names a position twice.",
+            "Give each position once.",
+        )
+    readable = kept(source)
+
+    def find(model: Bridge, chosen: Sequence[int]) -> Activations:
+        return activations(model, readable, place.site, chosen, name)
+
+    return Insertion(replace(place, name=name), there).recipe(blocks, find)
+
+
+def _of_mean(place: Place, source: Prompts, blocks: Blocks, over: Over) -> Recipe:
+    """The recipe of hooks that insert means over prompts, or over prompts and positions."""
+
+    def find(model: Bridge, chosen: Sequence[int]) -> Activations:
+        return mean_activations(model, tokenize(model, source), place.site, chosen)
+
+    if over == "positions":
+        everywhere = replace(place, name=f"{place.name} over positions")
+        return Insertion(everywhere, None, averaged=True).recipe(blocks, find)
+    return Insertion(place, place.positions).recipe(blocks, find)
 
 
 @dataclass(frozen=True)
 class Insertion:
-    """What is inserted where: at a hook point, the activations `there` in place of those `here`; None means all.
+    """What is inserted: the activations of other prompts at the positions `there` (None means the same ones).
 
-    With `heads`, only those are replaced. With `averaged`, the mean over positions is inserted everywhere.
+    With `averaged`, their mean over positions is inserted everywhere.
     """
 
-    factory: str
-    site: str
-    name: str
-    here: Places = None
-    there: Places = None
-    heads: tuple[int, ...] = ()
+    place: Place
+    there: tuple[int, ...] | None
     averaged: bool = False
-
-    @classmethod
-    def at_positions(
-        cls,
-        factory: str,
-        site: str,
-        positions: Positions,
-        heads: Iterable[int] | None = None,
-    ) -> "Insertion":
-        """The insertion that the function `factory` was asked for, under the name that results give it."""
-        chosen = () if heads is None else heads_of(heads, factory)
-        name = f"{factory}{listed(chosen)}" if chosen else factory
-        if positions is None:
-            return cls(factory, site, name, heads=chosen)
-        here = positions_of(positions, factory)
-        return cls(factory, site, f"{name} at {listed(here)}", here, heads=chosen)
-
-    def from_one_prompt(
-        self, source: Source, blocks: Blocks, from_positions: Positions
-    ) -> Recipe:
-        """The recipe of hooks that insert the activations of one prompt, or of a cache."""
-        insertion = replace(self, there=self.here)
-        if from_positions is not None:
-            insertion = self._from_positions(from_positions)
-        readable = kept(source)
-
-        def find(model: Bridge, chosen: Sequence[int]) -> Activations:
-            name = insertion.name
-            return activations(model, readable, insertion.site, chosen, name)
-
-        here = self.here or ()
-        if len(set(here)) < len(here):
-            raise InputError(
-                f"{self.factory}: positions={here!r} names a position twice.",
-                "Give each position once.",
-            )
-        return insertion.recipe(blocks, find)
-
-    def _from_positions(self, from_positions: Iterable[int]) -> "Insertion":
-        """The same insertion from other positions of the source."""
-        if self.here is None:
-            raise InputError(
-                f"{self.factory}: from_positions= is given without positions=.",
-                "Give both, or neither.",
-            )
-        there = positions_of(from_positions, f"{self.factory}: from_positions")
-        if len(self.here) != len(there):
-            raise InputError(
-                f"{self.factory}: the numbers of positions and from_positions are {len(self.here)} and {len(there)}.",
-                "Give one from_position for each position.",
-            )
-        if there == self.here:
-            return replace(self, there=there)
-        return replace(self, there=there, name=f"{self.name} from {listed(there)}")
-
-    def of_mean(self, source: Prompts, blocks: Blocks, over: Over) -> Recipe:
-        """The recipe of hooks that insert means over prompts, or over prompts and positions."""
-        insertion = replace(self, there=self.here)
-        if over == "positions":
-            name = f"{self.name} over positions"
-            insertion = replace(self, name=name, averaged=True)
-
-        def find(model: Bridge, chosen: Sequence[int]) -> Activations:
-            return mean_activations(model, tokenize(model, source), self.site, chosen)
-
-        return insertion.recipe(blocks, find)
 
     def recipe(self, blocks: Blocks, find: FindActivations) -> Recipe:
         """The recipe of hooks, one for each chosen block, that insert the activations that `find` gives."""
+        name = self.place.name
 
         def make(model: Bridge) -> list[Hook]:
             every = n_blocks(model)
             # Raises for a block that the model does not have.
-            Hook(self.name, self.site, torch.clone, blocks).points(every)
+            Hook(name, self.place.site, torch.clone, blocks).points(every)
             chosen = list(range(every) if blocks is None else dict.fromkeys(blocks))
             found = find(model, chosen)
             if self.there is not None and max(self.there) >= found.positions:
                 raise InputError(
-                    f"{self.name}: the source has no position {max(self.there)}.",
+                    f"{name}: the source has no position {max(self.there)}.",
                     f"Its positions are 0 to {found.positions - 1}.",
                 )
-            name = f"{self.name} of {found.name}"
-            return replace(self, name=name).hooks(found, chosen)
+            return self.hooks(found, chosen)
 
-        return Recipe(self.name, make)
+        return Recipe(name, make)
 
     def hooks(self, found: Activations, blocks: Iterable[int]) -> list[Hook]:
         """One hook for each block, which inserts the activations `found`."""
-        # The same vector at every position needs no position numbers.
-        positional = self.here or not self.averaged
+        name = f"{self.place.name} of {found.name}"
         hooks: list[Hook] = []
         for block in blocks:
             edit = self._edit(found.rows[block])
-            if self.heads:
-                edit = in_heads(edit, self.heads, dim=2)
-            hooks.append(Hook(self.name, self.site, edit, (block,), positional))
+            # The same vector at every position needs no position numbers.
+            hooks.append(self.place.hook(name, edit, (block,), not self.averaged))
         return hooks
 
     def _edit(self, source: Tensor) -> Edit:
         """An edit of a tensor (prompt, position, …) that inserts rows of `source`, (position, …)."""
+        chosen = self.place.positions
 
         def edit(tensor: Tensor) -> Tensor:
             rows = source.to(tensor)
             n = tensor.shape[1]
+            if rows.shape[1:] != tensor.shape[2:] or rows.ndim != tensor.ndim - 1:
+                raise InputError(
+                    f"{self.place.name}: activations of shape {tuple(rows.shape)} do not fit {tuple(tensor.shape)}.",
+                    "Give a prompt, or a cache from this model.",
+                )
             if self.averaged:
                 rows = rows.mean(dim=0, keepdim=True).expand(n, *rows.shape[1:])
-            if self.here is None and n > len(rows):
+            if chosen is None and n > len(rows):
                 raise InputError(
-                    f"{self.name}: the prompt has {n} positions, but the activations to insert have {len(rows)}.",
+                    f"{self.place.name}: the prompt has {n} positions, but the activations to insert have {len(rows)}.",
                     "Give positions=, or prompts as long as this one.",
                 )
-            here = torch.arange(n) if self.here is None else torch.tensor(self.here)
+            here = torch.arange(n) if chosen is None else torch.tensor(chosen)
             there = here if self.there is None else torch.tensor(self.there)
             within = here < n
             inserted = rows[there[within].to(rows.device)]

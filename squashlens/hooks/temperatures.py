@@ -6,14 +6,13 @@ every row.
 """
 
 import math
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
 from squashlens.checks.arguments import validated
-from squashlens.errors import InputError, RangeError
-from squashlens.hooks.interventions import Blocks, Heads, Rescale, rescored
+from squashlens.errors import InputError
+from squashlens.hooks.interventions import Blocks, Heads, rescored
 from squashlens.model.hooking.hook import Hook
 from squashlens.theory.attention import unmasked
 
@@ -24,16 +23,13 @@ LEAST_ENTROPY = 0.5  # nat; same figure: rows that are sharper than this are lef
 
 @validated
 def attention_temperature(
-    temperature: float, blocks: Blocks = None, *, heads: Iterable[int] | None = None
+    temperature: float, blocks: Blocks = None, *, heads: Heads = None
 ) -> Hook:
     """Divide the attention logits by `temperature`: each weight α becomes ``α^(1/T)``, divided by its row's sum.
 
     Args:
         temperature: T > 0. Values below 1 sharpen attention, values above 1 flatten it.
         blocks, heads: blocks and query heads to act in; all by default.
-
-    Raises:
-        RangeError: in the forward pass, if the logits exceed the range of the model's dtype.
     """
     if temperature <= 0:
         raise InputError(
@@ -45,12 +41,12 @@ def attention_temperature(
         return rows / temperature
 
     name = f"attention_temperature({temperature!r})"
-    return _in_range(name, change, "Give a higher temperature.", blocks, heads)
+    return rescored(name, change, blocks, heads)
 
 
 @validated
 def log_scaling(
-    trained_length: int, blocks: Blocks = None, *, heads: Iterable[int] | None = None
+    trained_length: int, blocks: Blocks = None, *, heads: Heads = None
 ) -> Hook:
     """Multiply the attention logits of each query by a factor that grows with the logarithm of its context.
 
@@ -61,9 +57,6 @@ def log_scaling(
     Args:
         trained_length: N, at least 2 tokens: the context length that the model was trained on.
         blocks, heads: blocks and query heads to act in; all by default.
-
-    Raises:
-        RangeError: in the forward pass, if the logits exceed the range of the model's dtype.
 
     Source: Chen et al. 2025, arXiv 2510.05554.
 
@@ -82,13 +75,11 @@ def log_scaling(
         return rows * (n.log() / math.log(trained_length)).to(rows.dtype)
 
     name = f"log_scaling({trained_length})"
-    return _in_range(name, change, "Give a larger trained_length.", blocks, heads)
+    return rescored(name, change, blocks, heads)
 
 
 @validated
-def adaptive_temperature(
-    blocks: Blocks = None, *, heads: Iterable[int] | None = None
-) -> Hook:
+def adaptive_temperature(blocks: Blocks = None, *, heads: Heads = None) -> Hook:
     """Sharpen each row of attention by a factor that follows from its entropy.
 
     With H the entropy of the row in nat, the logits are multiplied by ``β = max(1, p(H))`` where H > 0.5, and by 1
@@ -98,9 +89,6 @@ def adaptive_temperature(
 
     Args:
         blocks, heads: blocks and query heads to act in; all by default.
-
-    Raises:
-        RangeError: in the forward pass, if the logits exceed the range of the model's dtype.
 
     Source: Veličković et al. 2024, arXiv 2410.01104, figure 4, without the 1e-9 that it adds to weights.
 
@@ -113,8 +101,7 @@ def adaptive_temperature(
         seen = torch.where(unmasked(rows), rows, 0.0)
         return seen * _adaptive_factor(rows, seen).to(rows.dtype)
 
-    remedy = "Load the model in a dtype with a larger range."
-    return _in_range("adaptive_temperature", change, remedy, blocks, heads)
+    return rescored("adaptive_temperature", change, blocks, heads)
 
 
 def _adaptive_factor(scores: Tensor, seen: Tensor) -> Tensor:
@@ -131,20 +118,3 @@ def _adaptive_factor(scores: Tensor, seen: Tensor) -> Tensor:
     for coefficient in ADAPTIVE:
         polynomial = polynomial * entropy + coefficient
     return torch.where(entropy > LEAST_ENTROPY, polynomial.clamp(min=1), 1.0)
-
-
-def _in_range(
-    name: str, to: Rescale, remedy: str, blocks: Blocks, heads: Heads
-) -> Hook:
-    """A hook that replaces the logits of visible keys by ``to(rows, queries)``, which must remain finite."""
-
-    def change(rows: Tensor, queries: Tensor) -> Tensor:
-        scaled = to(rows, queries)
-        in_range = scaled.isfinite() | ~unmasked(rows)
-        if not bool(in_range.all()):
-            raise RangeError(
-                f"{name}: the logits exceed the range of {rows.dtype}.", remedy
-            )
-        return scaled
-
-    return rescored(name, change, blocks, heads)

@@ -44,8 +44,8 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
 
     Raises:
         InputError: an unknown hook point, or a function with another signature; during a pass, a function that returns
-            anything but a tensor of the same shape, dtype and device, or NaN where it got numbers; at the end, a hook
-            all of whose positions are beyond the end of every prompt.
+            anything but a tensor of the same shape, dtype and device; at the end, a hook all of whose positions are
+            beyond the end of every prompt.
         UnsoundModelError: edits at a hook point have no effect in this model.
 
     >>> import squashlens as sl

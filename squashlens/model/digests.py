@@ -9,7 +9,6 @@ import hashlib
 import inspect
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from pathlib import PurePath
 from typing import Any
@@ -28,7 +27,6 @@ _FUNCTIONS = (
     types.BuiltinFunctionType,
     functools.partial,
 )
-_PIECE = 2**24  # bytes that one thread reads at a time
 
 
 def digest(value: object) -> str:
@@ -45,7 +43,7 @@ def tensor_digest(tensor: Tensor) -> str:
     whole = xxhash.xxh3_128(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
     for part in parts(tensor.detach()):
         content = part.contiguous().view(-1).view(torch.uint8).cpu().numpy()
-        whole.update(_hash(content.data))
+        whole.update(xxhash.xxh3_128_digest(content.data))
     return whole.hexdigest()
 
 
@@ -63,17 +61,6 @@ def parts(tensor: Tensor) -> Iterator[Tensor]:
         return
     for part in tensor.__tensor_flatten__()[0]:  # pyright: ignore[reportAttributeAccessIssue]
         yield from parts(getattr(tensor, part))
-
-
-def _hash(content: memoryview) -> bytes:
-    """The hash of bytes; of the hashes of pieces, which threads read side by side, if they are many."""
-    if len(content) <= _PIECE:
-        return xxhash.xxh3_128_digest(content)
-    starts = range(0, len(content), _PIECE)
-    pieces = [content[start : start + _PIECE] for start in starts]
-    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-        digests = threads.map(xxhash.xxh3_128_digest, pieces)
-        return xxhash.xxh3_128_digest(b"".join(digests))
 
 
 def text_of(value: Any, depth: int = DEPTH) -> str:

@@ -12,23 +12,20 @@ runs `try_it` once for a proof.
 
 import functools
 import inspect
-import os
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch import nn
 
 from squashlens._typing import Bridge
 from squashlens.bars import one_bar
 from squashlens.checks.arguments import checked
-from squashlens.errors import BusyModelError, InputError, SquashlensError
-from squashlens.model.hooking.standing import Standing, hooks_as_now, look_for_hooks
+from squashlens.errors import BusyModelError, InputError
+from squashlens.model.hooking.standing import hooks_as_now, standing
 from squashlens.model.memory import awaited
 from squashlens.model.snapshot import (
     Kept,
@@ -38,9 +35,6 @@ from squashlens.model.snapshot import (
     kept_of,
     layout_of,
 )
-
-# Where errors are raised about edits that have no derivative.
-AUTOGRAD = os.path.dirname(torch.autograd.__file__)
 
 PROOFS = 4  # of a model's states that are kept
 
@@ -108,32 +102,29 @@ def opened(model: Bridge) -> Iterator[Proof]:
         return
     require_no_autocast()
     kept.proof = _proof_for(Snapshot.of(model, layout_of(model)), kept)
-    hooks = look_for_hooks(model)
-    kept.hooks = hooks
-    kept.at_begin = (hooks_as_now(model), hooks) if hooks else None
+    hooks = standing(model)
+    kept.at_begin = hooks_as_now(model) if hooks else None
     kept.owner = threading.get_ident()
     try:
         # Whatever mode the caller is in.
         with torch.inference_mode(False), torch.no_grad(), ExitStack() as stack:
-            # At each block too: a pass may have begun before, or begin below the whole model.
-            for module in (model.original_model, *model.blocks):
-                handle = module.register_forward_pre_hook(kept.stop_other_threads)
-                stack.callback(handle.remove)
+            # At the first block: a pass may begin below the whole model.
+            handle = model.blocks[0].register_forward_pre_hook(kept.stop_other_threads)
+            stack.callback(handle.remove)
             stack.enter_context(awaited())
             yield kept.proof
-            hooks = kept.hooks  # `applied` adds some that stay
     except Exception as error:
         _require_unchanged(model, kept)
-        _explain(error, hooks)
+        if hooks:
+            names = "; ".join(hook.name for hook in hooks)
+            error.add_note(f"The model was run with hooks: {names}.")
         raise
     finally:
         kept.owner = None
-        kept.hooks = None
         kept.at_begin = None
         if kept.layout is not None:
             kept.layout.forget_last_pass()
     _require_unchanged(model, kept)
-    _require_same_hooks(model, hooks or [])
 
 
 def _require_unchanged(model: Bridge, kept: Kept) -> None:
@@ -147,32 +138,6 @@ def _require_unchanged(model: Bridge, kept: Kept) -> None:
             "dict or list of yours or in `hook.ctx`, not on modules. A model that writes into its own tensors as it "
             "runs, as recurrent ones do, is not measured.",
         )
-
-
-def _require_same_hooks(model: Bridge, hooks: list[Standing]) -> None:
-    """Raise an error if other hooks are on the model than those that are known."""
-    known = {(hook.place, id(hook.edit)) for hook in hooks}
-    now = {(hook.place, id(hook.edit)) for hook in look_for_hooks(model)}
-    if now != known:
-        raise BusyModelError(
-            "Hooks were added to the model, or removed from it, during a measurement.",
-            "Add and remove them before or after the call, not in a hook or another thread.",
-        )
-
-
-def _explain(error: Exception, hooks: list[Standing]) -> None:
-    """Raise an error that names the hooks on the model, if it failed in a pass with them."""
-    if not hooks or isinstance(error, SquashlensError | torch.OutOfMemoryError):
-        return
-    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    if nn.modules.module.__file__ in files or files[-1].startswith(AUTOGRAD):
-        names = "; ".join(hook.name for hook in hooks)
-        raise InputError(
-            f"The model failed with its hooks ({names}): {type(error).__name__}: {error}.",
-            "Correct the hook, or measure without it: a hook is called as fn(tensor, hook=…) and returns a tensor of "
-            "the same shape and dtype, or None. Where derivatives are taken, it edits a copy, `z = z.clone()`, and "
-            "detaches nothing. Certificates run in float64: convert constants with `.to(tensor)`.",
-        ) from error
 
 
 def require_no_autocast() -> None:

@@ -29,7 +29,7 @@ from squashlens.model.anatomy import (
 from squashlens.model.digests import parts, sha256, tensor_digest, text_of, writes
 
 if TYPE_CHECKING:
-    from squashlens.model.hooking.standing import Standing, Tables
+    from squashlens.model.hooking.standing import Tables
     from squashlens.model.proof import Proof
     from squashlens.model.text.start import KnownStart
 
@@ -205,23 +205,6 @@ class Snapshot:
         texts = [_text(config) for config in layout.configs]
         return cls(marks, entries, layout.read_parts(), modes, texts, precision())
 
-    def changed(self, before: "Snapshot") -> str:
-        """What is different from an earlier snapshot, in words."""
-        words = {
-            "tensors": "weights",
-            "entries": "weights",
-            "modules": "modules",
-            "modes": "train or eval mode",
-            "configurations": "configuration",
-            "precision": "precision of products",
-        }
-        changed: list[str] = []
-        for name, word in words.items():
-            is_new = word not in changed
-            if is_new and getattr(self, name) != getattr(before, name):
-                changed.append(word)
-        return " and ".join(changed)
-
 
 def _entries(layout: Layout, tensors: list[Tensor], marks: list[Marks]) -> list[str]:
     """A digest of some entries of all tensors of each device and dtype, which are gathered together."""
@@ -345,8 +328,7 @@ class Kept:
         proofs: some of those before: a setting that is put back brings them back.
         owner: the thread that has opened it.
         start: what its tokenizer puts before a text.
-        hooks: while it is open, the hooks on it.
-        at_begin: the hooks that were on it when it was opened, with their tables, if there were any.
+        at_begin: the tables of hooks with which it was opened, if there were any but the libraries'.
     """
 
     layout: Layout | None = None
@@ -354,8 +336,7 @@ class Kept:
     proofs: "list[Proof]" = field(default_factory=list)
     owner: int | None = None
     start: "KnownStart | None" = None
-    hooks: "list[Standing] | None" = None
-    at_begin: "tuple[Tables, list[Standing]] | None" = None
+    at_begin: "Tables | None" = None
 
     def __deepcopy__(self, memo: Any) -> "Kept":
         return Kept()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from squashlens._typing import Bridge, dtype_name, listed, short_repr
+from squashlens._typing import Bridge, dtype_name, listed
 from squashlens.errors import InputError, ModelAccessError, UnsoundModelError
 from squashlens.model.agreement import (
     FREQUENCIES,
@@ -39,16 +39,14 @@ from squashlens.model.anatomy import (
 )
 from squashlens.model.applied import probe_ids
 from squashlens.model.digests import parts
-from squashlens.model.hooking.hook import Hook, torch_hook, watcher
+from squashlens.model.hooking.hook import torch_hook, watcher
 from squashlens.model.hooking.standing import attached, without_ambient
-from squashlens.model.live import delegating
 from squashlens.model.premises import (
     ATTENTION,
     require_causal,
     why_not_attention_alone,
 )
 from squashlens.model.proof import opened, proof_of, require_bridge, settle
-from squashlens.model.snapshot import layout_of
 from squashlens.model.wide import Wide
 
 # `load` found the checkpoint complete, and the bridge agrees with the plain model made from it.
@@ -58,9 +56,6 @@ AS_IT_STANDS = "verified as it stands"
 OWN_MODULE = "verified against its own module"  # the same for models of TransformerLens's own, run without the bridge
 UNVERIFIED = "unverified"
 AGAIN = "Download the checkpoint again, or save it again with `save_pretrained`."
-_SETTING = bool | int | float | str | None
-# Attributes of transformers' modules that change no number in eval mode.
-_NO_SETTINGS = ("training", "name_or_path", "gradient_checkpointing", "loss_type")
 
 
 def shared_copy(model: Any) -> Any:
@@ -92,7 +87,6 @@ def require_sound(model: Any) -> Bridge:
             "This bridge is in compatibility mode, which folds weights and changes the residual basis.",
             "Boot a new bridge without `enable_compatibility_mode`, which cannot be undone.",
         )
-    _require_no_dead_hooks(model)
     proof = proof_of(model)
     # Models of TransformerLens's own start in train mode, without dropout.
     if any(proof.snapshot.modes) and not is_native(model):
@@ -113,35 +107,12 @@ def _verify(model: Bridge) -> None:
         prove(model, plain, OWN_MODULE if is_native(model) else AS_IT_STANDS)
 
 
-def _require_no_dead_hooks(model: Bridge) -> None:
-    """Raise an error for hooks inside attention that have no effect, since they were not added by `applied`."""
-    dead: set[Any] = set()
-    for attn in delegating(model):
-        if "forward" not in vars(attn):
-            dead.add(attn.hook_attn_scores)
-            if not is_native(model):
-                dead.add(attn.hook_pattern)
-    for name, point in layout_of(model).distinct.items():
-        if point not in dead:
-            continue
-        if any(not isinstance(held.user_hook, Hook) for held in point.fwd_hooks):
-            raise UnsoundModelError(
-                f"The hook at {name} has no effect: the model has used these numbers already, and ignores its result.",
-                "Remove it, and use `squashlens.applied(model, …)`, or load the model with `squashlens.load`.",
-            )
-
-
 def require_finite(model: nn.Module, source: str) -> None:
     """Raise an error for NaN or infinite entries in any parameter or buffer, in one pass without copies.
 
     They are signs of a damaged file.
     """
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if isinstance(tensor, nn.Parameter) and tensor.is_inference():
-            raise ModelAccessError(
-                f"{name} of {source} was made in `torch.inference_mode()`, so PyTorch takes no derivatives with it.",
-                "Leave that mode, and use a copy: `copy.deepcopy(model)`.",
-            )
         if tensor.is_meta:
             raise ModelAccessError(
                 f"{name} of {source} is offloaded, so its values cannot be checked.",
@@ -378,9 +349,10 @@ def _run_plain(plain: Any, ids: Tensor) -> Any:
 
 
 def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
-    """Compare settings and buffers of each module of a bridged model with those of a newly built model.
+    """Compare class and buffers of each module of a bridged model with those of a newly built model.
 
-    A short prompt does not show every difference: a slightly larger epsilon changes it by less than rounding.
+    A short prompt does not show every difference: rotary frequencies that were rounded, as by `.bfloat16()`, change it
+    less than a long one.
     """
     # A module and the bridge around it have the same name here; the module comes later and is kept.
     named = inner.named_modules()
@@ -390,26 +362,20 @@ def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
         # Where the bridge has a module of its own, the logits test it.
         if module is None or type(module).__module__.startswith("transformer_lens"):
             continue
-        difference = _other_settings(module, theirs)
+        difference = _difference_of_parts(module, theirs)
         if difference is not None:
             raise UnsoundModelError(
                 f"This {type(plain).__name__} does not match its configuration: {name}{difference}.",
-                "Load the model again, with dtype= for the dtype of the run; settings of its modules belong in "
-                "config.json.",
+                "Load the model again, with dtype= for the dtype of the run.",
             )
 
 
-def _other_settings(module: nn.Module, theirs: nn.Module) -> str | None:
+def _difference_of_parts(module: nn.Module, theirs: nn.Module) -> str | None:
     """In what a module differs from one that was built anew; None if it does not."""
     # The bridge makes its own lists.
     kind = nn.ModuleList if isinstance(module, nn.ModuleList) else type(module)
     if not issubclass(type(theirs), kind):
         return f" is a {type(module).__qualname__} instead of a {type(theirs).__qualname__}"
-    for key, value in vars(theirs).items():
-        now = vars(module).get(key)
-        counts = key not in _NO_SETTINGS and not key.startswith("_")
-        if counts and isinstance(value, _SETTING) and now != value:
-            return f".{key} is {short_repr(now)} instead of {value!r}"
     for key, buffer in theirs._buffers.items():
         if buffer is not None and not _same(key, module._buffers.get(key), buffer):
             return f".{key} has other values, as after `.to`, `.half` or `.bfloat16`"

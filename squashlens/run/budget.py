@@ -4,13 +4,12 @@ Estimates count the floating-point numbers that are alive at once, beyond the we
 the allocator's peak. d is the width of the residual stream, m that of the MLP, q and k those of all queries and keys.
 """
 
-from squashlens.errors import CapacityError
 from squashlens.model.anatomy import (
     known_windows,
     projected,
     text_config,
 )
-from squashlens.model.memory import available, human, require_room
+from squashlens.model.memory import available, require_room
 from squashlens.model.snapshot import layout_of
 from squashlens.run.run import Run
 from squashlens.theory.attention import CELLS, LONGEST, SHORTEST
@@ -82,15 +81,11 @@ def batch_memory(run: Run) -> float:
 
 
 def require_products(run: Run, prompts: int, n: int, vjp_batch_size: int) -> None:
-    """Raise an error for a batch size that does not fit, with one that does."""
-    free = available(run.device)
+    """Raise an error for a batch size that does not fit."""
     size = products_bytes(run, prompts, n, vjp_batch_size)
-    if size > free:
-        fits = cotangents(run, prompts, n)
-        raise CapacityError(
-            f"vjp_batch_size={vjp_batch_size} needs {human(size)}, and {human(free)} are free.",
-            f"Use vjp_batch_size={fits}.",
-        )
+    what = f"vjp_batch_size={vjp_batch_size}"
+    remedy = "Use a smaller one, or leave it out: it is chosen by the free memory."
+    require_room(size, run.device, what, remedy)
 
 
 def _widths(run: Run) -> tuple[int, int, int, int]:

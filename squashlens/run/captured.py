@@ -1,6 +1,6 @@
 """Captures as data, which are used only with the model that gave them: the same snapshot and hooks."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Self
 
@@ -67,10 +67,9 @@ class CaptureBase:
             raise StaleCaptureError(
                 "The capture was edited after it was taken.", "Capture again."
             )
-        now = proof_of(model).snapshot
-        if now != self.snapshot:
+        if proof_of(model).snapshot != self.snapshot:
             raise StaleCaptureError(
-                f"The capture was taken with another model, or with other {now.changed(self.snapshot)}.",
+                "The capture was taken with another model, or with other weights or settings of this one.",
                 "Capture again with this model.",
             )
         if self.hooks != key_of(model):
@@ -124,9 +123,9 @@ class Capture(CaptureBase):
         many, positions = self.ids.shape
         kept: list[str] = []
         if self.residuals:
-            kept.append(f"residual streams of layers {in_ranges(self.residuals)}, y")
+            kept.append(f"residual streams of {len(self.residuals)} layers and y")
         if self.patterns:
-            kept.append(f"patterns of blocks {in_ranges(self.patterns)}")
+            kept.append(f"patterns of {len(self.patterns)} blocks")
         prompts = f"{many} prompt{'s' * (many != 1)} of {positions} tokens"
         return f"<Capture of {prompts}: {'; '.join(kept)}>"
 
@@ -187,21 +186,6 @@ class Capture(CaptureBase):
             "dtype": self.dtype,
         }
         return dataset_of("activations of one forward pass", coords, data, facts)
-
-
-def in_ranges(numbers: Iterable[int]) -> str:
-    """Numbers in ascending order, consecutive ones as a range.
-
-    >>> in_ranges([0, 1, 2, 5])
-    '0–2, 5'
-    """
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join("–".join(map(str, sorted({run[0], run[-1]}))) for run in runs)
 
 
 # What most measurements take.

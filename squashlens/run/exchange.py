@@ -12,8 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens.errors import InputError
-from squashlens.model.hooking.hook import Hook
-from squashlens.model.hooking.standing import attached
+from squashlens.model.hooking.hook import Hook, watcher
 from squashlens.run.derivatives.replay import Replay, record, replayable
 from squashlens.run.run import Run
 
@@ -53,11 +52,8 @@ class OneModel:
     def after(self, block: int, stream: Stream, *hooks: Hook) -> Stream:
         """What a block makes of a stream."""
         run = self.replay.run
-        _, more, others = self.replay.calls[block]
-        entering = stream.to(run.device, run.dtype)
-        with self.replay.running(), attached(run.model, *hooks):
-            left = run.model.blocks[block](entering, *more, **others)
-        return left[0] if isinstance(left, tuple) else left
+        with self.replay.running():
+            return self.replay.leaving(block, stream.to(run.device, run.dtype), *hooks)
 
     def y_from(self, block: int, stream: Stream) -> Float[Tensor, "prompt d"]:
         """y of the last tokens, if this stream enters a block (or the final norm, for block L)."""
@@ -83,10 +79,8 @@ class OneModel:
         def exchange(output: Tensor) -> Tensor:
             return outputs[0].to(output)
 
-        attending.after(block, stream, Hook("keep", site, keep, checked=False))
-        return self.after(
-            block, stream, Hook("exchange", site, exchange, checked=False)
-        )
+        attending.after(block, stream, watcher(site, keep))
+        return self.after(block, stream, watcher(site, exchange))
 
 
 @dataclass(frozen=True)
@@ -124,6 +118,6 @@ def recorded_pair(
 def _recorded(run: Run, ids: Int[Tensor, "prompt position"]) -> OneModel:
     replay = record(run, ids.to(run.device), (), 0, run.n_blocks)
     last = run.n_blocks - 1
-    entering = [replay.calls[block][0] for block in range(run.n_blocks)]
+    entering = [replay.calls[block].entering for block in range(run.n_blocks)]
     leaving = OneModel(replay, entering).after(last, entering[last])
     return OneModel(replay, [*entering, leaving])

@@ -30,7 +30,6 @@ from squashlens.model.applied import probe_ids
 from squashlens.model.hooking.hook import FROZEN_ATTENTION, watcher
 from squashlens.model.hooking.standing import (
     attached,
-    checking_results,
     needs_the_head,
     standing,
     without_ambient,
@@ -153,8 +152,7 @@ def whole_pass(
     """Run the model once with its present hooks; the output head runs only on the last position."""
     forget_lengths(run.model)
     options = {"use_cache": False, **(context or {}), **last_logits(run.model)}
-    with checking_results(run.model):
-        last = run.model(ids, **options)[:, -1]
+    last = run.model(ids, **options)[:, -1]
     require_numbers(run, last)
     return last
 

@@ -226,11 +226,6 @@ def _attend(
     stream = _stream.get()
     if stream is None:  # it is set in the thread that measures
         raise busy()
-    if id(module) not in stream.block_of:
-        raise UnsoundModelError(
-            "The attention of another model was called during this run.",
-            "Run one model at a time.",
-        )
     window = _Window(None)
     mask = None
     if isinstance(attention_mask, _Window):

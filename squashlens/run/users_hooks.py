@@ -47,10 +47,10 @@ def users_hooks_tested(
     if at_begin is None or not users or key in known or _results_are_moved():
         yield
         return
-    with _edits(users) as edited:
+    with _edits(users) as edits:
         yield
-    if edited:
-        with with_hooks(run.model, *at_begin):
+    if any(edits):
+        with with_hooks(run.model, at_begin):
             _test(run, ids[:1], next_logits, users)
     known.append(key)
 
@@ -62,31 +62,26 @@ def _results_are_moved() -> bool:
 
 
 @contextmanager
-def _edits(users: list[Standing]) -> Iterator[list[str]]:
-    """Collect, while the body runs, the places where users' hooks return another tensor, or write to the one they get.
+def _edits(users: list[Standing]) -> Iterator[list[bool]]:
+    """Whether each call of a user's hook in the body returned another tensor, or wrote to the one that it got.
 
-    PyTorch's own hooks, which may be on any module, count as such.
+    PyTorch's own hooks, which may be on any module, count as edits.
     """
-    edited = [hook.place for hook in users if hook.point is None]
-    points = {hook.module: hook.place for hook in users if hook.point is not None}
+    edits = [hook.point is None for hook in users]
+    entering: list[tuple[int, int]] = []
 
-    def look_around(stack: ExitStack, point: Any, place: str) -> None:
-        seen: list[tuple[int, int]] = []
+    def before(_point: object, args: tuple[Any, ...]) -> None:
+        entering.append((id(args[0]), writes(args[0])))
 
-        def before(_point: object, args: tuple[Any, ...]) -> None:
-            seen.append((id(args[0]), writes(args[0])))
-
-        def after(_point: object, _args: object, result: Any) -> None:
-            if seen.pop() != (id(result), writes(result)):
-                edited.append(place)
-
-        torch_hook(stack, point, before, before=True)
-        torch_hook(stack, point, after, before=False)
+    def after(_point: object, _args: object, result: Any) -> None:
+        edits.append(entering.pop() != (id(result), writes(result)))
 
     with ExitStack() as stack:
-        for point, place in points.items():
-            look_around(stack, point, place)
-        yield edited
+        for hook in users:
+            if hook.module is not None and hook.point is not None:
+                torch_hook(stack, hook.module, before, before=True)
+                torch_hook(stack, hook.module, after, before=False)
+        yield edits
 
 
 def _test(
@@ -108,14 +103,10 @@ def _test(
     alone = [final(ids) for ids in prompts]
     names = ", ".join(hook.name.partition(": ")[2] for hook in users[:3])
     if not _are_alike_in_a_batch(run, prompts, alone, final):
-        if all(map(torch.equal, final(prompt), alone[0])):
-            raise InputError(
-                f"With {names} the numbers of a prompt depend on the other prompts in its batch.",
-                "Treat each prompt by itself in the function: `z[:, …]` instead of `z[0, …]`, and stored means.",
-            )
         raise InputError(
-            f"With {names} the model gives other numbers in each run.",
-            "Use a function without random numbers that does not count its calls.",
+            f"With {names} the numbers of a prompt depend on other prompts in its batch, or change from run to run.",
+            "Treat each prompt by itself in the function: `z[:, …]` instead of `z[0, …]`, and stored means; without "
+            "random numbers, and without counting its calls.",
         )
     wrong = _moved_by_later(run, cuts, alone)
     if wrong is None:

@@ -1,7 +1,5 @@
 """Everything public that runs a model gives its recorded numbers on a device that refuses to mix with the CPU."""
 
-import inspect
-import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -13,7 +11,7 @@ import xarray as xr
 
 import squashlens as sl
 from squashlens.records.provenance import PREFIX
-from tests import measurements, odd
+from tests import measurements
 from tests.golden.test_golden import recorded, require_as_recorded
 
 DEVICE = "lazy:0"
@@ -145,32 +143,3 @@ def require_equal(cpu: Any, device: Any) -> None:
         np.testing.assert_allclose(
             theirs[name].values, array.values, rtol=0, atol=atol, err_msg=str(name)
         )
-
-
-def test_every_public_function_that_takes_a_model_or_a_device_and_every_hook_is_called() -> (
-    None
-):
-    text = "".join(
-        Path(str(file)).read_text(encoding="utf-8")
-        for file in (measurements.__file__, __file__)
-    )
-    takes = {
-        name
-        for name, function in odd.public().items()
-        if {"model", "device"} & parameters(function)
-    }
-    called = {name for name in takes if re.search(rf"\bsl\.{name}\b", text)}
-    elsewhere = {
-        name for name in takes if name.startswith(("prompts.", "hooks.", "hosted."))
-    } | {"paper"}
-    assert takes - called - elsewhere - {*MORE} == set()
-    hooks = {name for name in sl.hooks.__all__ if f"hooks.{name}(" not in text}
-    assert hooks - {*MORE} == {"Hook", "find_positions", "lifted_windows"}
-
-
-def parameters(function: Any) -> set[str]:
-    return (
-        set()
-        if inspect.isclass(function)
-        else set(inspect.signature(function).parameters)
-    )

@@ -159,15 +159,6 @@ def test_a_pass_with_nan_is_an_error_though_nobody_waits_for_it(
         measure(model, [IDS[0], long])
 
 
-@pytest.mark.parametrize(
-    "mix",
-    [lambda x: x + torch.ones(3), lambda x: x.numpy(), lambda x: torch.randn_like(x)],
-)
-def test_the_pretended_device_refuses_what_a_card_refuses(mix: Any) -> None:
-    with pytest.raises((pretended.MixedDevicesError, RuntimeError)):
-        mix(torch.ones(2, 3, device=DEVICE))
-
-
 def test_the_size_of_rounding_is_that_of_the_cpu() -> None:
     """Every result is moved by the same random numbers, on a device too."""
     x = torch.linspace(0.5, 2.0, 7, dtype=torch.float64)

@@ -93,13 +93,10 @@ def test_a_filter_takes_each_point_once(bridge_of: Callable[..., Any]) -> None:
 
 
 RETURNS: dict[str, Callable[[torch.Tensor], Any]] = {
-    "writes nan": lambda t: t.index_fill_(1, torch.tensor([0]), torch.nan),
     "text": lambda t: "x",
     "array": lambda t: t.detach().numpy(),
     "shape": lambda t: t[:, :-1],
     "dtype": lambda t: t.double(),
-    "nan": lambda t: t * float("nan"),
-    "one nan": lambda t: torch.where(t == t.max(), torch.nan, t),
 }
 
 
@@ -109,20 +106,18 @@ RETURNS: dict[str, Callable[[torch.Tensor], Any]] = {
 def test_what_a_function_returns_is_checked(
     what: str, site: str, bridge_of: Callable[..., Any]
 ) -> None:
-    """Also of one that a user added with `model.hooks`, in passes with and without derivatives."""
     model = bridge_of("llama")
-
-    def spoiled(tensor: torch.Tensor, hook: Any) -> Any:
-        return RETURNS[what](tensor)
-
     for call in (logits, lambda model: sl.path_bound(model, IDS)):
-        with pytest.raises(InputError), sl.applied(model, (site, spoiled)):
+        with pytest.raises(InputError), sl.applied(model, (site, RETURNS[what])):
             call(model)
-    with pytest.raises(InputError), model.hooks(fwd_hooks=[(site, spoiled)]):
-        sl.jacobian_norms(model, IDS)
 
 
-def test_an_answer_of_nan_is_refused(tiny: Any) -> None:
+def test_nan_is_refused(tiny: Any, bridge_of: Callable[..., Any]) -> None:
+    spoil = ("blocks.1.attn.hook_z", lambda z, hook: z * float("nan"))
+    model = bridge_of("llama")
+    for under in (sl.applied(model, spoil), model.hooks(fwd_hooks=[spoil])):
+        with pytest.raises(SquashlensError), under:
+            sl.jacobian_norms(model, IDS)
     blind = ("blocks.1.attn.hook_attn_scores", lambda s, hook: s.fill_(-torch.inf))
     task = sl.tasks.find("taught_count_bernoulli")
     with pytest.raises(SquashlensError), tiny.hooks(fwd_hooks=[blind]):
@@ -135,17 +130,14 @@ def test_a_function_may_write_to_what_it_gets(bridge_of: Callable[..., Any]) -> 
     site = "blocks.1.attn.hook_pattern"
     with sl.applied(model, (site, lambda pattern: pattern * heads)):
         expected = sl.jacobian_norms(model, IDS)
-    with model.hooks(fwd_hooks=[(site, lambda pattern, hook: pattern.mul_(heads))]):
+    with sl.applied(model, (site, lambda pattern: pattern.mul_(heads))):
         np.testing.assert_allclose(sl.jacobian_norms(model, IDS), expected, rtol=1e-6)
     site = "blocks.1.ln1.hook_scale"
     with sl.applied(model, (site, lambda scale: scale * 2)):
-        expected, bound = logits(model), sl.path_bound(model, IDS)
+        expected = logits(model)
     written = logits(model, (site, lambda scale: scale.mul_(2)))
     torch.testing.assert_close(written, expected)
     assert not torch.allclose(logits(model), expected)
-    with model.hooks(fwd_hooks=[(site, lambda scale, hook: scale.mul_(2))]):
-        np.testing.assert_allclose(sl.path_bound(model, IDS), bound, rtol=1e-5)
-    assert abs(sl.path_bound(model, IDS) / bound - 1).max() > 1e-3
 
 
 def halving(factor: float) -> Callable[[torch.Tensor], torch.Tensor]:

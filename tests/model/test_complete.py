@@ -87,7 +87,6 @@ def test_every_damage_is_refused_by_name(
         lambda w: w.update({"x": w.pop(key(w, matrix))}),
         put(matrix, lambda t: t.T),
         lambda w: w.update({"model.layers.7.w": torch.ones(3)}),
-        put(matrix, lambda t: (50 * t).to(torch.int8)),
         lambda w: w.pop(key(w, embedding)) is None,
         put(embedding, with_row(float("nan"))),
         put(matrix, with_row(-float("inf"))),
@@ -275,7 +274,6 @@ def test_experts_that_do_not_stack(family: str, tmp_path: Path) -> None:
         "dropped": lambda w: w.pop(key(w, matrix)) is None,
         "transposed": put(matrix, lambda t: t.T),
         "NaN": put(matrix, with_row(float("nan"))),
-        "int8": put(matrix, lambda t: (50 * t).to(torch.int8)),
         "one more": lambda w: w.update(
             {
                 k.replace("experts.2.", "experts.4."): w[k] + 0
@@ -289,26 +287,7 @@ def test_experts_that_do_not_stack(family: str, tmp_path: Path) -> None:
             load(damaged(whole, tmp_path / name, change))
 
 
-def test_every_way_of_loading_is_checked(
-    folder_of: Callable[[str], Path], tmp_path: Path
-) -> None:
-    gap = damaged(
-        folder_of("llama"),
-        tmp_path / "gap",
-        lambda w: w.pop(key(w, "up_proj.weight")) is None,
-    )
-    ways: list[dict[str, Any]] = [{"verify": False}, {"dtype": "float64"}]
-    for how in ways:
-        with pytest.raises(ModelAccessError):
-            load(gap, **how)
-    on_cpu = (
-        "model.embed_tokens",
-        "model.rotary_emb",
-        "model.norm",
-        "lm_head",
-        "model.layers.0",
-        "model.layers.1",
-    )
-    places = dict.fromkeys(on_cpu, "cpu") | {"model.layers.2": "disk"}
+def test_weights_on_disk_are_refused(folder_of: Callable[[str], Path]) -> None:
+    places = {"": "cpu", "model.layers.2": "disk"}
     with pytest.raises(ModelAccessError):
         sl.load(folder_of("llama"), device=places)

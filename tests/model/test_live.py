@@ -112,15 +112,6 @@ def test_edited_patterns_act_as_in_the_plain_model(
     torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-5)
 
 
-def test_frozen_patterns_of_gemma_4_drop_the_derivative_of_the_softmax(
-    saved: Callable[[str], Path],
-) -> None:
-    model = sl.load(saved("gemma4_text"), device="cpu", dtype="float64")
-    whole = sl.jacobian_norms(model, IDS[0])
-    frozen = sl.jacobian_norms(model, IDS[0], freeze="attention")
-    assert abs(whole / frozen - 1).max() > 0.01
-
-
 def test_blocks_that_share_keys_and_values_are_differentiated_together(
     saved: Callable[[str], Path],
 ) -> None:
@@ -138,9 +129,7 @@ def test_blocks_that_share_keys_and_values_are_differentiated_together(
         >= (1 - 1e-5) * truth.numpy()
     ).all()
     for call in (sl.path_bound, sl.certified_bound):
-        with pytest.raises(
-            UnsoundModelError,
-        ):
+        with pytest.raises(UnsoundModelError):
             call(model, IDS[0])
 
 
@@ -149,39 +138,8 @@ def test_norms_without_hook_points_or_weights_are_not_frozen_in_part(
     kind: str, saved: Callable[[str], Path]
 ) -> None:
     model = sl.load(saved(kind), device="cpu")
-    with pytest.raises(
-        UnsoundModelError,
-    ):
-        sl.jacobian_norms(model, IDS[0], freeze="norms")
-
-
-def test_a_hook_without_effect_on_a_bridge_made_elsewhere_is_refused(
-    saved: Callable[[str], Path],
-) -> None:
-    bridge = foreign(plain(saved("opt")))
-    assert (sl.path_bound(bridge, IDS[0]) > 0).all()
-    bridge.add_hook("blocks.1.attn.hook_pattern", lambda pattern, hook: pattern * 0)
     with pytest.raises(UnsoundModelError):
-        sl.path_bound(bridge, IDS[0])
-
-
-def test_hooks_with_which_a_bridge_comes_are_no_users_hooks(
-    saved: Callable[[str], Path],
-) -> None:
-    """OPT's MLP is no module: hooks of TransformerLens's pass tensors on to its points, where a user's take effect."""
-    model = sl.load(saved("opt"), device="cpu")
-    with sl.applied(model, sl.hooks.zero_mlp((1,))):
-        expected = sl.jacobian_norms(model, IDS[0])
-    with sl.applied(
-        model, sl.hooks.Hook("mine", "blocks.1.mlp.hook_out", torch.zeros_like)
-    ):
-        found = sl.jacobian_norms(model, IDS[0])
-    assert sl.results.provenance(found)["ambient_hooks"] == [
-        "blocks.1.mlp.hook_out: mine"
-    ]
-    torch.testing.assert_close(
-        torch.tensor(found.values), torch.tensor(expected.values)
-    )
+        sl.jacobian_norms(model, IDS[0], freeze="norms")
 
 
 def test_values_and_outputs_of_heads_are_edited_as_in_the_plain_model(

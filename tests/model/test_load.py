@@ -1,6 +1,5 @@
 """What `load` refuses, and with which words."""
 
-import copy
 import json
 import os
 import shutil
@@ -120,17 +119,6 @@ def test_model_states_that_are_refused(tmp_path: Path) -> None:
     processed.enable_compatibility_mode()
     with pytest.raises(InputError):
         sl.path_bound(processed, ids)
-    original = sl.load(folder)  # the bridge of a copy refers to it
-    with torch.inference_mode():
-        inferring = copy.deepcopy(original)
-    with pytest.raises(
-        ModelAccessError,
-    ):
-        sl.path_bound(inferring, ids)
-    np.testing.assert_array_equal(
-        sl.jacobian_norms(copy.deepcopy(inferring), ids),
-        sl.jacobian_norms(sl.load(folder), ids),
-    )
     with pytest.raises(InputError):
         sl.path_bound("tiny-gemma", ids)  # pyright: ignore[reportArgumentType]
 
@@ -158,13 +146,6 @@ def test_mixtures_of_experts_in_float64(family: str, tmp_path: Path) -> None:
     )  # both run routers and norms in float32
     bound = torch.from_numpy(sl.certified_bound(model, ids).values)
     assert (bound >= truth).all()
-
-
-def test_the_default_device_is_not_that_of_token_ids(bridge_of: Any) -> None:
-    model = bridge_of("gemma")
-    ids = sl.prompts.tokenize(model, [2, 5, 7])
-    with torch.device("meta"):
-        assert torch.equal(sl.prompts.tokenize(model, [2, 5, 7]), ids)
 
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -225,14 +206,3 @@ def test_a_damaged_folder_is_refused(damage: str, folder: Path) -> None:
         sl.load(folder, device="cpu")
     assert "\n" not in str(refusal.value)
     assert len(str(refusal.value)) < 800
-
-
-def test_a_hostile_chat_template_is_refused(
-    tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        tiny.tokenizer, "chat_template", "{{ messages.__class__.__mro__ }}"
-    )
-    with pytest.raises(ModelAccessError) as refusal:
-        sl.prompts.build(tiny, "11", prefix="How many", suffix="?", template="chat")
-    assert "\n" not in str(refusal.value)

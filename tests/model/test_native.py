@@ -221,10 +221,6 @@ def test_attention_to_later_tokens_is_refused() -> None:
 
 SPOILS: dict[str, Callable[[Any], object]] = {
     "scale": lambda block: setattr(block.attn.original_component, "scale", 1.01),
-    "cap": lambda block: setattr(
-        block.attn.original_component, "attn_scores_soft_cap", 1.0
-    ),
-    "eps": lambda block: setattr(block.ln1.original_component, "eps", 0.1),
     "mask": lambda block: block.attn.original_component.causal_mask[3, 4].fill_(False),
     "rotary": lambda block: block.attn.original_component.rotary.cos_cached.mul_(0.9),
     "activation": lambda block: setattr(

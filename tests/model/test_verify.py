@@ -1,6 +1,5 @@
 """`load` hands out what it has proved, and refuses families that fail; what passes beside attention is found."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,21 +51,6 @@ FAULTY: dict[str, Any] = {
         use_bidirectional_attention=True,
     ),
 }
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64]
-)
-@pytest.mark.parametrize("family", few(FAMILIES))
-def test_good_families_are_verified(
-    family: str, dtype: torch.dtype, bridge_of: Callable[..., Any]
-) -> None:
-    model = bridge_of(family, dtype)
-    assert verify.status(model) == "verified"
-    bound = sl.path_bound(model, torch.tensor([2, 5, 6]))
-    assert sl.results.provenance(bound)["dtype"] == str(dtype).removeprefix("torch.")
-    assert bound.dtype == "float64"
 
 
 @pytest.mark.few(1)
@@ -218,10 +202,7 @@ def test_the_proof_sees_small_faults(
             lambda p: p.flip(1),
             blocks=(2,),
         )
-        with (
-            sl.applied(model, hook),
-            pytest.raises(UnsoundModelError),
-        ):
+        with sl.applied(model, hook), pytest.raises(UnsoundModelError):
             verify.prove(model, plain)
 
 
@@ -277,41 +258,27 @@ def test_what_transformers_leaves_on_a_model_is_no_hook_of_the_user(
 LOADED: dict[str, Any] = {
     **OTHERS,
     **EXPERTS,
+    **CONFIGS,
     **{name: MORE[name] for name in ("qwen3", "olmo2", "neox")},
     "sinks": GptOssConfig(
         **COMMON, num_local_experts=4, num_experts_per_tok=2, sliding_window=5
     ),
 }
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+DAILY = ("sinks", "mixtral", "bloom", "gemma2")
+RUN = list(zip(DAILY, DTYPES, strict=True))
+RUN += [(family, "float32") for family in LOADED]
+RUN += [(family, dtype) for family in (*FAMILIES, *DAILY[:3]) for dtype in DTYPES[1:]]
 
 
-DAILY = ("sinks", "mixtral", "bloom", "neox")
-RUN = [(family, "float32") for family in dict.fromkeys((*DAILY, *LOADED))]
-RUN[4:4] = [
-    (family, dtype)
-    for family in DAILY[:3]
-    for dtype in ("bfloat16", "float16", "float64")
-]
-
-
-@pytest.mark.few(5)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("family", "dtype"), RUN)
-def test_models_with_attention_alone_load(
-    family: str, dtype: str, tmp_path: Path
-) -> None:
+def test_good_families_are_verified(family: str, dtype: str, tmp_path: Path) -> None:
     """Also with position biases, attention sinks and experts; and rounding is no influence."""
-    assert (
-        verify.status(sl.load(save_random(LOADED[family], tmp_path), dtype=dtype))
-        == "verified"
-    )
-
-
-def violated(model: Any) -> str | None:
-    """What the tests of the premises say about a model."""
-    try:
-        premises.require_causal(model)
-    except UnsoundModelError as error:
-        return str(error)
-    return premises.why_not_attention_alone(model)
+    model = sl.load(save_random(LOADED[family], tmp_path), dtype=dtype)
+    assert verify.status(model) == "verified"
+    bound = sl.path_bound(model, torch.tensor([2, 5, 6]))
+    assert sl.results.provenance(bound)["dtype"] == dtype
 
 
 def earlier(out: Tensor, size: float) -> Tensor:
@@ -332,45 +299,34 @@ def largest(out: Tensor, size: float) -> Tensor:
     )
 
 
-LEAKS: list[tuple[str, Callable[[Tensor, float], Tensor], float, str]] = [
-    ("mlp", earlier, 0.1, r"besides attention.*blocks\.2\.hook_resid_pre at position"),
-    ("mlp", earlier, 1e-3, "besides attention"),
-    ("mlp", later, 1e-3, "not causal"),
-    ("mlp", largest, 1.0, "not causal"),
-    (
-        "self_attn.v_proj",
-        earlier,
-        1e-3,
-        r"besides attention.*blocks\.2\.hook_resid_pre",
-    ),
-    (
-        "self_attn.k_proj",
-        earlier,
-        1e-2,
-        r"besides attention.*blocks\.1\.attn\.hook_pattern",
-    ),
-    (
-        "self_attn.q_proj",
-        earlier,
-        1e-2,
-        r"besides attention.*blocks\.1\.attn\.hook_pattern",
-    ),
+LEAKS: list[tuple[str, Callable[[Tensor, float], Tensor], float]] = [
+    ("mlp", earlier, 0.1),
+    ("mlp", earlier, 1e-3),
+    ("mlp", later, 1e-3),
+    ("mlp", largest, 1.0),
+    ("self_attn.v_proj", earlier, 1e-3),
+    ("self_attn.k_proj", earlier, 1e-2),
+    ("self_attn.q_proj", earlier, 1e-2),
 ]
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize(("module", "leak", "size", "complaint"), LEAKS)
+@pytest.mark.parametrize(("module", "leak", "size"), LEAKS)
 def test_what_passes_between_tokens_is_seen(
     module: str,
     leak: Callable[[Tensor, float], Tensor],
     size: float,
-    complaint: str,
     folder_of: Callable[[str], Path],
 ) -> None:
     model = sl.load(folder_of("llama"))
     inside = model.original_model.model.layers[1].get_submodule(module)
     inside.register_forward_hook(lambda _, given, out: leak(out, size))
-    assert re.search(complaint, str(violated(model)))
+    if leak is earlier:
+        premises.require_causal(model)
+        assert premises.why_not_attention_alone(model) is not None
+    else:
+        with pytest.raises(UnsoundModelError):
+            premises.require_causal(model)
 
 
 def test_rounding_does_not_grow(folder_of: Callable[[str], Path]) -> None:
@@ -379,4 +335,5 @@ def test_rounding_does_not_grow(folder_of: Callable[[str], Path]) -> None:
     first, second, _ = (block.mlp for block in model.original_model.model.layers)
     first.register_forward_hook(lambda _, given, out: earlier(out, 1e-7))
     second.register_forward_hook(lambda _, given, out: torch.sin(1e6 * given[0]))
-    assert violated(model) is None
+    premises.require_causal(model)
+    assert premises.why_not_attention_alone(model) is None

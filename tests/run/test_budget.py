@@ -90,20 +90,14 @@ def test_patterns_are_estimated_and_refused(
     expected = budget.pattern_bytes(run_of(model), 1, 600)
     assert expected == pytest.approx(taken, rel=0.25)
     monkeypatch.setattr("squashlens.model.memory.available", lambda _: expected - 1)
-    with (
-        patterns_written("the test"),
-        pytest.raises(CapacityError),
-    ):
+    with patterns_written("the test"), pytest.raises(CapacityError):
         forward(run_of(model), ids[None], [])
     forward(run_of(model), ids[None], [])
     monkeypatch.setattr(
         "squashlens.model.memory.available",
         lambda _: 4 * budget.graph_bytes(run_of(model), 1, 600) - 1,
     )
-    with (
-        patterns_written("the test"),
-        pytest.raises(CapacityError),
-    ):
+    with patterns_written("the test"), pytest.raises(CapacityError):
         sl.jacobian_norms(model, ids, norm="frobenius", method="sketch", n_probes=1)
 
 

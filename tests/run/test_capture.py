@@ -60,10 +60,7 @@ def test_stale_captures_are_refused(tmp_path: Path) -> None:
     fresh = sl.path_bound(model, IDS)
     np.testing.assert_allclose(sl.path_bound(model, run), fresh, rtol=1e-6)
     for hook in (sl.hooks.freeze_attention(), sl.hooks.mask_tokens([1])):
-        with (
-            sl.applied(model, hook),
-            pytest.raises(StaleCaptureError),
-        ):
+        with sl.applied(model, hook), pytest.raises(StaleCaptureError):
             sl.path_bound(model, run)
         with sl.applied(model, hook):
             under_it = sl.capture(model, IDS)
@@ -101,7 +98,7 @@ def test_it_answers_as_a_cache_of_transformer_lens_does(tiny: Any) -> None:
     ):
         torch.testing.assert_close(held[name], cache[name], rtol=1e-5, atol=1e-5)
     assert repr(held) == (
-        "<Capture of 1 prompt of 5 tokens: residual streams of layers 0–6, y; patterns of blocks 0–5>"
+        "<Capture of 1 prompt of 5 tokens: residual streams of 7 layers and y; patterns of 6 blocks>"
     )
     with pytest.raises(InputError):
         held["blocks.0.attn.hook_z"]

@@ -66,9 +66,7 @@ def test_positions_of_new_tokens_are_refused(
         torch.testing.assert_close(
             model(IDS, use_cache=True), whole
         )  # which fills a cache
-        with pytest.raises(
-            InputError,
-        ):
+        with pytest.raises(InputError):
             in_two(model, DynamicCache())
         assert len(ambient(model)) == len(
             model.blocks

@@ -128,25 +128,10 @@ def test_the_keywords_of_capture_are_taken_for_a_sequence_and_refused_beside_a_c
                     measure(model, pairs, **{name: value})
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "edit",
-    [
-        lambda c: c.v.values.add_(1e-3),
-        lambda c: c.v.others["blocks.1.attn.hook_pattern"].zero_(),
-        lambda c: c.values.neg_(),
-        lambda c: c.ids.add_(1),
-        lambda c: c.replay.star.add_(1),
-        lambda c: c.unrelated[1].values.add_(1),
-    ],
-    ids=[
-        "v",
-        "patterns",
-        "values",
-        "ids",
-        "replay",
-        "unrelated",
-    ],
+    [lambda c: c.v.values.add_(1e-3), lambda c: c.unrelated[1].values.add_(1)],
+    ids=["v", "unrelated"],
 )
 def test_an_edited_capture_is_refused(edit: Any, bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama")

@@ -42,10 +42,7 @@ def test_a_function_that_mixes_prompts_is_refused(
         last_is_zero,
         lambda z: z.flip(0),
     ):
-        with (
-            sl.applied(model, (SITE, function)),
-            pytest.raises(InputError),
-        ):
+        with sl.applied(model, (SITE, function)), pytest.raises(InputError):
             measure(model, IDS)
     theirs = model.hooks(fwd_hooks=[(SITE, lambda z, hook: averaged(z))])
     with (
@@ -112,10 +109,7 @@ def test_hooks_that_let_tokens_see_later_ones_are_refused(
         ),
         "torch": lambda: mlp.register_forward_hook(from_the_last),
     }
-    with (
-        forms[form](),
-        pytest.raises(UnsoundModelError),
-    ):
+    with forms[form](), pytest.raises(UnsoundModelError):
         measure(model, IDS)
 
 
@@ -185,10 +179,7 @@ def test_random_functions_are_found_wherever_they_are(
         "bridge": model.register_forward_hook,
         "every": torch.nn.modules.module.register_module_forward_hook,
     }
-    with (
-        places[where](noise),
-        pytest.raises(InputError),
-    ):
+    with places[where](noise), pytest.raises(InputError):
         sl.top_tokens(model, IDS)
 
 

@@ -33,7 +33,7 @@ from squashlens._typing import (
 from squashlens.bars import bar, write
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
 from squashlens.hooks.activations import mean_activations
-from squashlens.hooks.interventions import STREAMS
+from squashlens.hooks.interventions import STREAMS, Place
 from squashlens.hooks.patches import Insertion, drawn_from
 from squashlens.measure.collapse import metric as metrics
 from squashlens.measure.collapse.metric import REPLAYED, Metric, with_y
@@ -457,11 +457,11 @@ def maker(
     if kind == "resample_residual":
         ids = drawn_from(ids, seed)
     inserted = mean_activations(model, ids, STREAMS, growing.layers[:-1])
-    name = f"{kind} of {inserted.name}"
 
     def make(places: Sequence[int], blocks: tuple[int, ...]) -> list[Hook]:
         at = tuple(places)
-        return Insertion(kind, STREAMS, name, at, at).hooks(inserted, blocks)
+        place = Place(kind, STREAMS, at, None, name=kind)
+        return Insertion(place, at).hooks(inserted, blocks)
 
     return make
 

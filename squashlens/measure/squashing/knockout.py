@@ -318,5 +318,5 @@ def _hook(kind: Knockout, hidden: Bool[Tensor, "variant position"]) -> Hook:
 
     name = f"knockout of {kind}"
     if kind == "attention":
-        return Hook(name, SCORES, unread, positional=True, checked=False)
-    return Hook(name, EMBEDDING, zeroed, positional=True, checked=False)
+        return Hook(name, SCORES, unread, positional=True)
+    return Hook(name, EMBEDDING, zeroed, positional=True)

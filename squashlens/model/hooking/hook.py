@@ -16,15 +16,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from typing_extensions import TypeAliasType
 
 from squashlens._typing import Bridge, short_repr, whole
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
-from squashlens.model.agreement import has_nan
 from squashlens.model.digests import writes
-from squashlens.model.memory import later
+
+OURS = "squashlens"  # the name of hooks that only look, or copy, and whose results need no check
 
 
 @validated
@@ -44,12 +45,11 @@ class Hook:
         positional: True if `edit` counts positions from the start of the prompt, or the positions where it acts. A pass
             that continues a cache then raises an error, since it has only the new tokens. Attention logits and patterns
             may be edited there if the cache keeps every key, since their keys begin with the prompt's first token.
-        checked: whether its result is checked. A hook of squashlens that only looks, or copies, needs no check.
         takes_sink: whether `edit` takes the logits of a block's learned sink as `sink`, one more key of each row.
 
     Raises:
         InputError: an argument is not of this kind; or, during a forward pass, `edit` returns something else than
-            described, or leaves NaN where it got numbers.
+            described.
 
     >>> Hook("half", "blocks.{block}.attn.hook_z", lambda z: z / 2, blocks=(1,)).points(n_blocks=3)
     ['blocks.1.attn.hook_z']
@@ -60,7 +60,6 @@ class Hook:
     edit: Callable[..., Any]
     blocks: Iterable[int] | None = None
     positional: bool | tuple[int, ...] = False
-    checked: bool = True
     takes_sink: bool = False
     _with_point: bool = field(init=False, repr=False, compare=False)
     # Of the prompts that it was called for.
@@ -87,11 +86,36 @@ class Hook:
         if isinstance(self.positional, tuple):
             axis = -1 if self.site.endswith(AXIS_OF_KEYS) else 1
             self._lengths.append(tensor.shape[axis])
-        if not self.checked:
+        if self.name == OURS:
             return self.edit(tensor)
+        if torch.is_grad_enabled() and self.site.endswith(".hook_pattern"):
+            # The softmax's derivative needs its own, and `edit` may write to it.
+            tensor = tensor.clone()
         before = writes(tensor)
         result = self.edit(tensor, hook=hook) if self._with_point else self.edit(tensor)
-        return checked_result(self.name, self.site, tensor, before, result)
+        if writes(tensor) != before and (result is None or result is tensor):
+            # The bridge's norms do not use an edit of the same tensor.
+            return tensor.clone()
+        if result is not None:
+            self._require_like(tensor, result)
+        return result
+
+    def _require_like(self, tensor: Tensor, result: object) -> None:
+        """Raise an error for a result that is not a tensor like the one that the hook got."""
+        if not isinstance(result, Tensor):
+            raise InputError(
+                f"The hook {self.name} at {self.site} returned a {type(result).__name__}, not a tensor.",
+                "Return the tensor that the model should continue with, or None to keep the given one.",
+            )
+        for what in ("shape", "dtype", "device"):
+            wanted = getattr(tensor, what)
+            returned = getattr(result, what)
+            if wanted != returned:
+                raise InputError(
+                    f"The hook {self.name} at {self.site} returned a tensor of {what} {returned}, but got one of "
+                    f"{what} {wanted}.",
+                    "Return one like it: `.to(tensor)` sets dtype and device, `.expand_as(tensor)` repeats one prompt.",
+                )
 
     def __repr__(self) -> str:
         return self.name
@@ -116,12 +140,11 @@ def watcher(site: str, function: Callable[[Tensor], Any]) -> Hook:
     """A hook of squashlens that looks at a tensor, or replaces it by one like it: nothing about it is checked."""
     hook = object.__new__(Hook)
     vars(hook).update(
-        name="squashlens",
+        name=OURS,
         site=site,
         edit=function,
         blocks=None,
         positional=False,
-        checked=False,
         takes_sink=False,
         _with_point=False,
         _lengths=[],
@@ -245,50 +268,6 @@ def without_partials(function: object) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
     return function
-
-
-def checked_result(
-    name: str, site: str, tensor: object, before: int, result: object
-) -> Any:
-    """What the model goes on with after a hook, which got `tensor` with `before` writes to it, and gave `result`.
-
-    A copy of a tensor that the hook wrote to, since the bridge's norms do not use an edit of the same tensor. Raises an
-    error for a result that is no tensor like the one that the hook got, or that has new NaN entries.
-    """
-    if not isinstance(tensor, Tensor):
-        return result
-    wrote = writes(tensor) != before
-    if result is None or result is tensor:
-        if not wrote:
-            return result
-        result = tensor.clone()
-    if not isinstance(result, Tensor):
-        raise InputError(
-            f"The hook {name} at {site} returned a {type(result).__name__}, not a tensor.",
-            "Return the tensor that the model should continue with, or None to keep the given one.",
-        )
-    for what in ("shape", "dtype", "device"):
-        wanted = getattr(tensor, what)
-        returned = getattr(result, what)
-        if wanted != returned:
-            raise InputError(
-                f"The hook {name} at {site} returned a tensor of {what} {returned}, but got one of {what} {wanted}.",
-                "Return one like it: `.to(tensor)` sets dtype and device, `.expand_as(tensor)` repeats one prompt.",
-            )
-    wrong = has_nan(result)
-    if wrong.device.type == "cpu" and not wrong:
-        return result
-    did = "returned NaN, but got numbers"
-    if wrote:
-        did = "left NaN in the tensor that it wrote to"
-    else:
-        wrong = wrong & ~has_nan(tensor)
-    nan = InputError(
-        f"The hook {name} at {site} {did}.",
-        "Correct its arithmetic: 0/0, inf − inf and roots of negative numbers give NaN.",
-    )
-    later(wrong, lambda: nan, name, site)
-    return result
 
 
 AXIS_OF_KEYS = (".hook_attn_scores", ".hook_pattern")

@@ -9,23 +9,20 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from squashlens._typing import Bridge
 from squashlens.errors import InputError
 from squashlens.model.anatomy import learned_sink
-from squashlens.model.digests import writes
 from squashlens.model.hooking.hook import (
     Hook,
     WholePassesOnly,
-    checked_result,
     function_name,
     torch_hook,
     without_partials,
 )
 from squashlens.model.live import POINTS, live_attention
-from squashlens.model.snapshot import HOOK_TABLES, kept_of, layout_of
+from squashlens.model.snapshot import HOOK_TABLES, layout_of
 
 if TYPE_CHECKING:
     from transformer_lens.hook_points import HookPoint
@@ -42,13 +39,11 @@ UP_TO_Y = (
 # Libraries keep hooks in PyTorch's tables that are part of the model: those of the bridge, and
 # those with which transformers collects attentions and hidden states. transformers installs the latter at
 # the first pass that asks for either (`run_with_cache` does) and leaves them; they only read. `WholePassesOnly` is not
-# an intervention: it only stops passes that other hooks cannot handle. `users_hooks` only looks at tensors.
+# an intervention: it only stops passes that other hooks cannot handle. Other hooks of squashlens on modules only read.
 LIBRARIES = (
     "transformer_lens",
     "transformers.utils.output_capturing",
-    "squashlens.model.hooking",
-    "squashlens.model.snapshot",
-    "squashlens.run.users_hooks",
+    "squashlens.",
 )
 # Points of latent attention; other models have them elsewhere.
 LATENT = ("attn.hook_q", "attn.hook_k", "attn.hook_v")
@@ -87,16 +82,12 @@ class Standing:
     @property
     def is_a_users(self) -> bool:
         """Whether its function is defined neither by squashlens nor by a library that runs the model."""
-        return not self._defined_in("squashlens.", *LIBRARIES)
+        return not belongs_to_a_library(self.edit)
 
     @property
     def is_an_intervention(self) -> bool:
         """Whether its function is a user's, or one of `squashlens.hooks`; all others of squashlens read a pass."""
-        return self.is_a_users or self._defined_in("squashlens.hooks.")
-
-    def _defined_in(self, *modules: str) -> bool:
-        home = getattr(without_partials(self.edit), "__module__", "")
-        return str(home).startswith(modules)
+        return self.is_a_users or _home(self.edit).startswith("squashlens.hooks.")
 
 
 def needs_the_head(hook: Standing) -> bool:
@@ -129,16 +120,7 @@ def require_no_backward_hooks(model: Bridge) -> None:
 
 
 def standing(model: Bridge) -> list[Standing]:
-    """Every hook on a model, except those that libraries keep there as parts of the model.
-
-    While the model is open they are known: those at the begin, and those that `attached` has added.
-    """
-    hooks = kept_of(model).hooks
-    return look_for_hooks(model) if hooks is None else hooks
-
-
-def look_for_hooks(model: Bridge) -> list[Standing]:
-    """The same, looked for in all modules."""
+    """Every hook on a model, except those that libraries keep there as parts of the model."""
     found: list[Standing] = []
     layout = layout_of(model)
     for name, point in layout.distinct.items():
@@ -172,8 +154,13 @@ def _at_point(model: Bridge, name: str, point: "HookPoint") -> Iterator[Standing
 
 
 def belongs_to_a_library(function: object) -> bool:
-    """Whether a PyTorch hook belongs to TransformerLens, transformers or this package."""
-    return str(getattr(function, "__module__", "")).startswith(LIBRARIES)
+    """Whether a hook belongs to TransformerLens, transformers or this package."""
+    return _home(function).startswith(LIBRARIES)
+
+
+def _home(function: object) -> str:
+    """The name of the module in which a function is defined."""
+    return str(getattr(without_partials(function), "__module__", ""))
 
 
 def _joins_points(handle: Any) -> bool:
@@ -202,14 +189,14 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
             stack.enter_context(live_attention(model))
         if counting:
             _before_passes(stack, model, WholePassesOnly(counting))
-        here: list[Standing] = []
+        users: list[HookPoint] = []
         for hook in added:
             point = points[hook.site]
             stack.callback(_remove, point, hook)  # before, in case of an interruption
             point.add_hook(hook)
-            here.append(Standing(hook.site, hook, point, "_forward_hooks"))
-        stack.enter_context(known_hooks(model, [*standing(model), *here]))
-        _tell_tokens(stack, model, [points[h.place] for h in here if h.is_a_users])
+            if not belongs_to_a_library(hook.edit):
+                users.append(point)
+        _tell_tokens(stack, model, users)
         yield model
         for hook in added:
             _require_there(points[hook.site], hook)
@@ -217,15 +204,6 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
 
 def _unknown(model: Bridge, hook: Hook, site: str) -> InputError:
     """The error for a hook point that the model does not have, or not in this block."""
-    if ".attn." in site:
-        _, number, name = site.split(".", 2)
-        blocks = range(len(model.blocks))
-        with_it = [b for b in blocks if f"blocks.{b}.{name}" in model.hook_dict]
-        if with_it:
-            return InputError(
-                f"{hook.name}: block {number} of this model has no attention.",
-                f"Blocks with attention are {', '.join(map(str, with_it))}.",
-            )
     near = get_close_matches(site, model.hook_dict, n=1)
     guess = f"Did you mean {near[0]!r}? " if near else ""
     return InputError(
@@ -294,63 +272,6 @@ def _tell_tokens(
         stack.callback(point.ctx.pop, "token_ids", None)
 
 
-@contextmanager
-def known_hooks(model: Bridge, hooks: list[Standing]) -> Iterator[None]:
-    """In the body these are the hooks on a model that is open."""
-    kept = kept_of(model)
-    before = kept.hooks
-    if before is None:
-        yield
-        return
-    kept.hooks = hooks
-    try:
-        yield
-    finally:
-        if kept.hooks is hooks:  # the model may have been closed meanwhile
-            kept.hooks = before
-
-
-@contextmanager
-def checking_results(model: Bridge) -> Iterator[None]:
-    """Check, while the body runs, the results of functions that others added at hook points, as for a `Hook`.
-
-    Where gradients are on, patterns are copied before hooks may write to them: the softmax's derivative needs its own.
-    """
-    names: dict[nn.Module, list[str]] = {}
-    sites: dict[nn.Module, str] = {}
-    for hook in standing(model):
-        if hook.point is None or hook.module is None:
-            continue
-        sites[hook.module] = hook.point
-        if not isinstance(hook.function, Hook):
-            names.setdefault(hook.module, []).append(function_name(hook.function))
-    with ExitStack() as stack:
-        for point, site in sites.items():
-            if torch.is_grad_enabled() and site.endswith(".hook_pattern"):
-                torch_hook(stack, point, _copied, before=True)
-            if point in names:
-                _check_around(stack, point, " or ".join(names[point]), site)
-        yield
-
-
-def _copied(_point: object, entering: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (entering[0].clone(), *entering[1:])
-
-
-def _check_around(stack: ExitStack, point: nn.Module, name: str, site: str) -> None:
-    """Check what the functions at a point give, together."""
-    before: list[int] = []
-
-    def look(_point: object, entering: tuple[Any, ...]) -> None:
-        before.append(writes(entering[0]))
-
-    def check(_point: object, entering: tuple[Any, ...], result: object) -> Any:
-        return checked_result(name, site, entering[0], before.pop(), result)
-
-    torch_hook(stack, point, look, before=True)
-    torch_hook(stack, point, check, before=False)
-
-
 # -- passes without the hooks, or with others ------------------------------------------------------------------------
 
 
@@ -371,7 +292,7 @@ def without_ambient(model: Bridge) -> Iterator[None]:
                 continue
             if key in joining or module not in points:
                 stay[module, table][key] = function
-    with with_hooks(model, stay, []):
+    with with_hooks(model, stay):
         yield
 
 
@@ -386,16 +307,15 @@ def hooks_as_now(model: Bridge) -> Tables:
 
 
 @contextmanager
-def with_hooks(model: Bridge, wanted: Tables, known: list[Standing]) -> Iterator[None]:
-    """Run the body with these hooks alone, and then restore those that the model has now; `known` are the users'."""
+def with_hooks(model: Bridge, wanted: Tables) -> Iterator[None]:
+    """Run the body with these hooks alone, and then restore those that the model has now."""
     before = Tables()
     for module, table in {*wanted, *hooks_as_now(model)}:
         before[module, table] = getattr(module, table)
     try:
         for module, table in before:
             setattr(module, table, wanted.get((module, table), OrderedDict()))
-        with known_hooks(model, known):
-            yield
+        yield
     finally:
         for (module, table), hooks in before.items():
             setattr(module, table, hooks)

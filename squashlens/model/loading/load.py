@@ -18,11 +18,7 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import FAILURES, ModelAccessError, SquashlensError, one_line
 from squashlens.model.agreement import dtype_to_run_in
 from squashlens.model.live import bridge_around
-from squashlens.model.loading.complete import (
-    refuse_adapter,
-    require_complete,
-    stored_dtypes,
-)
+from squashlens.model.loading.complete import refuse_adapter, require_complete
 from squashlens.model.loading.gguf import ORIGIN
 from squashlens.model.loading.sources import (
     access_error,
@@ -70,8 +66,8 @@ def load(
     attention patterns have no effect, measurements that need this raise an error, and others work.
 
     The weights must match config.json. Missing, additional and wrongly shaped tensors raise an error, also with
-    ``verify=False``; so do integers without a quantization_config, NaN and infinite entries, a class that
-    `architectures` does not name, and an adapter next to the weights. Tied weights may be stored once. Tensors that the
+    ``verify=False``; so do NaN and infinite entries, a class that `architectures` does not name, and an adapter next to
+    the weights. Tied weights may be stored once. Tensors that the
     model's class in transformers leaves unused, such as causal masks of old checkpoints, may be left over. The experts
     of a mixture run one after the other, since only this way works in every dtype.
 
@@ -373,7 +369,7 @@ def _plain(
     except (OSError, ValueError, ImportError) as error:
         raise access_error(source, error) from error
     require_finite(model, source)
-    require_complete(model, report, stored_dtypes(source, commit), source)
+    require_complete(model, report, source)
     # For the provenance: a branch may point to other weights later.
     model.config._commit_hash = commit
     return model

@@ -2,12 +2,11 @@
 
 TransformerLens decides this with a table of model classes, and opens the tokenizer with ``add_bos_token=True``. The
 table disagrees with the tokenizers of OLMo 2, Phi-3, Granite and GPT-2. So the tokenizer is opened here again with the
-checkpoint's settings, and a text is tokenized to see what comes first. Results state the rule, and where the table
-differs.
+checkpoint's settings, and a text is tokenized to see what comes first. Results state the rule.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from squashlens._typing import Bridge
@@ -48,7 +47,7 @@ def start_of(model: Bridge, checkpoints: Any = None) -> Start:
         known = kept.start = KnownStart(tokenizer, option, start)
     if option == known.option:
         return known.start
-    ids = _ids_before_text(tokenizer) or ()
+    ids = _ids_before_text(tokenizer)
     rule = f"model.tokenizer.add_bos_token = {option}: {list(ids)} before a text"
     return Start(ids, known.start.bos, rule)
 
@@ -60,13 +59,13 @@ def adds_bos(tokenizer: Any) -> bool:
 
 
 def _read(model: Bridge, tokenizer: Any, checkpoints: Any) -> Start:
-    """What the checkpoint's tokenizer puts before a text; where there is none, TransformerLens's table decides."""
+    """What the checkpoint's tokenizer puts before a text, or the bridge's, if its checkpoint has no such tokens."""
     config = getattr(model.original_model, "config", None)
-    bos = getattr(config, "bos_token_id", None)
-    table = int(bool(model.cfg.default_prepend_bos))
-    named = f"TransformerLens's table for {type(model.original_model).__name__}"
+    bos: Any = getattr(config, "bos_token_id", None)
     if tokenizer is None:
-        return _by_table(table, bos, f"no tokenizer; {named}: {table} BOS")
+        is_added = model.cfg.default_prepend_bos and isinstance(bos, int)
+        ids: tuple[int, ...] = (bos,) if is_added else ()
+        return Start(ids, bos, "no tokenizer; TransformerLens's table of model classes")
     whose = "the checkpoint's tokenizer"
     if checkpoints is None:
         checkpoints = _with_checkpoint_settings(tokenizer, config)
@@ -76,18 +75,14 @@ def _read(model: Bridge, tokenizer: Any, checkpoints: Any) -> Start:
     if checkpoints.bos_token_id is not None:
         bos = checkpoints.bos_token_id
     ids = _ids_before_text(checkpoints)
-    if ids is None:
-        rule = f"{whose} failed on every text; {named}: {table} BOS"
-        return _by_table(table, bos, rule)
-    rule = f"{whose}: {list(ids)} before a text"
-    if len(ids) != table:
-        rule = f"{rule}; {named} differs: {table} BOS"
-    return Start(ids, bos, rule)
+    return Start(ids, bos, f"{whose}: {list(ids)} before a text")
 
 
-def _by_table(table: int, bos: Any, rule: str) -> Start:
-    is_added = table and isinstance(bos, int)
-    return Start((bos,) if is_added else (), bos, rule)
+def _has_the_same_tokens(checkpoints: Any, tokenizer: Any) -> bool:
+    """Whether the bridge has the checkpoint's tokenizer, and not another one."""
+    if checkpoints is tokenizer:  # a vocabulary as a dict takes much memory
+        return True
+    return checkpoints.get_vocab().items() <= tokenizer.get_vocab().items()
 
 
 def _with_checkpoint_settings(tokenizer: Any, config: Any) -> Any:
@@ -105,20 +100,15 @@ def _with_checkpoint_settings(tokenizer: Any, config: Any) -> Any:
         return None  # the rule in the result says that the bridge's tokenizer was used
 
 
-def _has_the_same_tokens(checkpoints: Any, tokenizer: Any) -> bool:
-    """Whether the bridge has the checkpoint's tokenizer, and not another one."""
-    if checkpoints is tokenizer:
-        return True
-    return checkpoints.get_vocab().items() <= tokenizer.get_vocab().items()
-
-
-def _ids_before_text(tokenizer: Any) -> tuple[int, ...] | None:
-    """The ids that a tokenizer puts before a text; None if it failed on every text that was tried.
+def _ids_before_text(tokenizer: Any) -> tuple[int, ...]:
+    """The ids that a tokenizer puts before a text; none if it failed on every text that was tried.
 
     Texts that contain special tokens are skipped, since BOS, EOS and the unknown token are often the same token.
     """
     special = set(tokenizer.all_special_ids)
-    for text in _texts(tokenizer):
+    words = range(min(len(tokenizer), 500))
+    texts = (tokenizer.decode([token], skip_special_tokens=True) for token in words)
+    for text in chain(("1", "a"), map(str.strip, texts)):
         try:
             bare = list(tokenizer(text, add_special_tokens=False)["input_ids"])
             whole = list(tokenizer(text)["input_ids"])
@@ -130,15 +120,7 @@ def _ids_before_text(tokenizer: Any) -> tuple[int, ...] | None:
         for start in range(len(whole) - len(bare) + 1):
             if whole[start : start + len(bare)] == bare:
                 return tuple(whole[:start])
-    return None
-
-
-def _texts(tokenizer: Any) -> Iterator[str]:
-    yield from ("1", "a")
-    for token in range(min(len(tokenizer), 500)):
-        text = tokenizer.decode([token], skip_special_tokens=True).strip()
-        if text:
-            yield text
+    return ()
 
 
 def warn_of_start(model: Bridge, rows: list[list[int]]) -> None:
@@ -150,7 +132,7 @@ def warn_of_start(model: Bridge, rows: list[list[int]]) -> None:
         usual.append([start.bos])
     for row in rows:
         if not _begins_so(row, usual, start.bos):
-            _warn(model, row[: len(begin) + 1], start)
+            _warn(row[: len(begin) + 1], start)
             return
 
 
@@ -163,14 +145,11 @@ def _begins_so(row: list[int], usual: list[list[int]], bos: int | None) -> bool:
     return False
 
 
-def _warn(model: Bridge, first: list[int], start: Start) -> None:
-    whose = "this model's tokenizer"
-    if model.tokenizer is None:
-        whose = "this model, which has no tokenizer,"
+def _warn(first: list[int], start: Start) -> None:
     begin = [*start.ids]
     text = (
-        f"A prompt begins with the ids {first}, and {whose} begins a text with {begin or 'none'} (BOS: {start.bos}). "
-        "It is measured as it is."
+        f"A prompt begins with the ids {first}, and this model's tokenizer begins a text with {begin or 'none'} "
+        f"(BOS: {start.bos}). It is measured as it is."
     )
     if start.bos is not None and first == [*begin, start.bos]:
         text += " Leave the BOS out of the text, or use `squashlens.prompts.tokenize(model, text, bos='none')`."

@@ -5,7 +5,6 @@ form they were given in. A missing or doubled BOS changes the numbers of models 
 Padding changes positions and sums: what an attention mask leaves out is removed, and other padding raises an error.
 """
 
-import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -186,22 +185,13 @@ def checked_ids(
 
 
 def _require_embedded(model: Bridge, least: int, largest: int) -> None:
-    """Raise an error if ids of this range have no embedding, with what to give instead."""
+    """Raise an error if ids of this range have no embedding."""
     last = n_tokens(model) - 1
-    if least >= 0 and largest <= last:
-        return
-    remedy = "Tokenize with this model's tokenizer."
-    if model.tokenizer is None:
-        remedy = "Give ids of the vocabulary: this model has no tokenizer."
-    elif least < 0:
-        remedy = "Leave out negative ids, such as padding."
-    elif largest < len(model.tokenizer):
-        name = model.tokenizer.convert_ids_to_tokens(largest)
-        remedy = f"Leave out {name!r}: the tokenizer knows this token, and the model has no embedding for it."
-    raise InputError(
-        f"Token ids run from {least} to {largest}, the vocabulary from 0 to {last}.",
-        remedy,
-    )
+    if least < 0 or largest > last:
+        raise InputError(
+            f"Token ids run from {least} to {largest}, the vocabulary from 0 to {last}.",
+            "Tokenize with this model's tokenizer. Leave out padding, and tokens for which the model has no embedding.",
+        )
 
 
 def rows_of(model: Bridge, prompts: Prompts) -> list[list[int]]:
@@ -316,7 +306,7 @@ def _refuse_padding(model: Bridge, rows: list[list[int]]) -> None:
     holder = config if model.tokenizer is None else model.tokenizer
     pad = getattr(holder, "pad_token_id", None)
     padded = [number for number, row in enumerate(rows) if pad in (row[0], row[-1])]
-    if pad is None or not padded or pad in _other_special(model):
+    if pad is None or not padded or pad in _other_special(model, holder):
         return
     row = rows[padded[0]]
     ends = [end for end, at in (("begins", 0), ("ends", -1)) if row[at] == pad]
@@ -328,16 +318,13 @@ def _refuse_padding(model: Bridge, rows: list[list[int]]) -> None:
     )
 
 
-def _other_special(model: Bridge) -> set[int]:
-    """The ids of tokens that begin or end a text, or stand for others, by tokenizer and configuration."""
-    inner = model.original_model
-    holders = [model.tokenizer]
-    holders += [getattr(inner, name, None) for name in ("config", "generation_config")]
-    special: set[Any] = {*start_of(model).ids, start_of(model).bos}
-    for name in ("bos", "eos", "unk", "sep", "cls", "mask"):
-        for holder in holders:
-            value = getattr(holder, f"{name}_token_id", None)
-            special |= {*value} if isinstance(value, list | tuple) else {value}
+def _other_special(model: Bridge, holder: Any) -> set[Any]:
+    """The ids of tokens that begin or end a text, or stand for others, by tokenizer or configuration."""
+    start = start_of(model)
+    special: set[Any] = {*start.ids, start.bos}
+    for name in ("bos", "eos", "unk"):
+        value = getattr(holder, f"{name}_token_id", None)
+        special |= {*value} if isinstance(value, list | tuple) else {value}
     return special
 
 
@@ -379,12 +366,7 @@ def refuse_unknown_words(core: Any, text: str, special: Iterable[str]) -> None:
     ]
     if not unknown:
         return
-    near = difflib.get_close_matches(unknown[0], core.get_vocab(), n=3, cutoff=0.5)
-    hint = "`model.tokenizer.get_vocab()` lists the words."
-    if near:
-        hint = f"Similar words: {', '.join(near)}."
-    others = len({*unknown}) - 1
-    more = f" (and {others} more)" if others else ""
     raise InputError(
-        f"The word {unknown[0]!r}{more} is not in this model's vocabulary.", hint
+        f"The word {unknown[0]!r} is not in this model's vocabulary.",
+        "`model.tokenizer.get_vocab()` lists the words.",
     )

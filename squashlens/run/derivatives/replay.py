@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -33,8 +33,13 @@ from squashlens.run.forward import run_to_y
 from squashlens.run.run import Run
 from squashlens.run.streamed import streamed, why_not_streamed
 
-# The stream that enters a block, and what else it is given.
-Call = tuple[Tensor, tuple[Any, ...], dict[str, Any]]
+
+class Call(NamedTuple):
+    """The stream that enters a block, and what else it is given."""
+
+    entering: Tensor
+    more: tuple[Any, ...]
+    others: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class Replay:
         for part in cotangents.split(batch):
             with torch.enable_grad(), self.running(reached=reached):
                 for block in blocks:
-                    leaf, above = self.block(block, self.calls[block])
+                    leaf, above = self.with_leaf(block)
                     if block == blocks[0]:
                         if to == "y":
                             above = self.run.model.ln_final(above)
@@ -73,9 +78,8 @@ class Replay:
                         by_layer(block, part)
             yield part
 
-    def block(self, block: int, call: Call) -> tuple[Tensor, Tensor]:
-        """A block with what it is called with: the stream that enters it as a leaf, and the one that leaves it."""
-        entering, more, others = call
+    def with_leaf(self, block: int) -> tuple[Tensor, Tensor]:
+        """The stream that entered a block, as a leaf, and the one that leaves it."""
         leaves: list[Tensor] = []
 
         def plant(tensor: Tensor) -> Tensor:
@@ -83,9 +87,15 @@ class Replay:
             return leaves[0]
 
         hook = watcher(self.run.site(block), plant)
-        with attached(self.run.model, hook):
-            left = self.run.model.blocks[block](entering, *more, **others)
-        return leaves[0], left[0] if isinstance(left, tuple) else left
+        left = self.leaving(block, self.calls[block].entering, hook)
+        return leaves[0], left
+
+    def leaving(self, block: int, entering: Tensor, *hooks: Hook) -> Tensor:
+        """The stream that leaves a block if this one enters it, with the other arguments that were recorded."""
+        call = self.calls[block]
+        with attached(self.run.model, *hooks):
+            left = self.run.model.blocks[block](entering, *call.more, **call.others)
+        return left[0] if isinstance(left, tuple) else left
 
     @contextmanager
     def running(self, reached: slice | None = None) -> Iterator[None]:
@@ -125,7 +135,7 @@ def record(
     ) -> None:
         others = dict(others)
         entering, *more = args or [others.pop("hidden_states")]
-        calls[block] = (entering.detach(), tuple(more), others)
+        calls[block] = Call(entering.detach(), tuple(more), others)
 
     frozen, others = split_frozen_attention(hooks)
     replay = Replay(run, tuple(others), frozen, calls)

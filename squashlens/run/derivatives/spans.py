@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import Target
-from squashlens.errors import UnsoundModelError, one_line
+from squashlens.errors import UnsoundModelError
 from squashlens.model.agreement import is_finite
 from squashlens.model.hooking.hook import Hook, Recipe, split_frozen_attention
 from squashlens.model.hooking.standing import require_no_backward_hooks
@@ -65,17 +65,8 @@ def open_spans(
     if top == run.n_blocks:
         watch.append((run.site("y"), partial(read, bottoms[-1], "y")))
     frozen, others = split_frozen_attention(hooks)
-    try:
-        with torch.enable_grad(), run.applied(*others), within or nullcontext():
-            forward(run, ids.clone(), [*watch, *also], frozen=frozen)
-    except RuntimeError as error:
-        if within is None or isinstance(error, torch.OutOfMemoryError):
-            raise
-        raise UnsoundModelError(
-            f"{run.architecture} cannot be run with results that are moved by rounding ({one_line(error)}), so "
-            "rounding in its derivative cannot be bounded.",
-            "Use `jacobian_norms`, which certifies nothing.",
-        ) from error
+    with torch.enable_grad(), run.applied(*others), within or nullcontext():
+        forward(run, ids.clone(), [*watch, *also], frozen=frozen)
     return spans
 
 

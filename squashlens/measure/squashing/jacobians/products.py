@@ -164,7 +164,7 @@ class Pullback:
                 self.tick(done / (len(directions) * len(self.layers)))
 
         if self.by_block:
-            like = self._replay.calls[self.bottom][0]
+            like = self._replay.calls[self.bottom].entering
             products = self._replayed
         else:
             _, like = self._graph
@@ -208,7 +208,8 @@ class Pullback:
         """The products at the last residual stream, from which only the final norm leads to y."""
         replay = self._replay
         with replay.running():
-            _, left = replay.block(self.top - 1, replay.calls[self.top - 1])
+            last = self.top - 1
+            left = replay.leaving(last, replay.calls[last].entering)
         with torch.enable_grad(), replay.running():
             leaf = left.detach().clone().requires_grad_()
             y = self.run.model.ln_final(leaf)
