@@ -340,11 +340,15 @@ ROWS: dict[str, Row] = {
         is_on_record=False,
     ),
     "top_tokens": Row(sl.top_tokens, ASKED),
-    "influence": Row(sl.influence, {"prompt": "1 ="}, (FROBENIUS, BOUNDED)),
+    "influence": Row(
+        sl.influence,
+        {"prompt": "1 =", "method": "auto"},
+        (FROBENIUS, SKETCHED, {"method": "none"}),
+    ),
     "influence_by_distance": Row(
         sl.influence_by_distance,
         {"prompt": "1 ="} | UNTRAINED,
-        (FROBENIUS | {"method": "auto"}, BOUNDED),
+        (FROBENIUS | {"method": "auto"}, SKETCHED),
     ),
     "attention_heads": Row(sl.attention_heads, ASKED),
     "needle": Row(sl.needle, FOUND, (SPECTRAL, {"candidates": [9, 10, 11]})),

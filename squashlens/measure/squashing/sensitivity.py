@@ -44,7 +44,6 @@ def sensitivity(
     spans: SpansOfTokens = None,
     method: Method = "auto",
     n_probes: int = PROBES,
-    rtol: float | None = None,
     vjp_batch_size: int | None = None,
     seed: int | None = None,
 ) -> xr.Dataset:
@@ -55,7 +54,7 @@ def sensitivity(
 
     Args:
         model, prompt, query: as in `path_bound`.
-        norm, n_probes, rtol, vjp_batch_size, seed: as in `jacobian_norms`.
+        norm, n_probes, vjp_batch_size, seed: as in `jacobian_norms`.
         method: ``"auto"`` (the default), ``"exact"`` or ``"sketch"``, as in `jacobian_norms`.
         spans: as in `jacobian_norms` and `path_bound`; the correlations are then over spans, without any that has the
             query token or BOS.
@@ -89,7 +88,6 @@ def sensitivity(
     way = Estimation(
         method=method,
         n_probes=n_probes,
-        rtol=rtol,
         vjp_batch_size=vjp_batch_size,
         seed=seed,
     )

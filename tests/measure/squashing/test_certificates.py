@@ -339,30 +339,23 @@ def test_heads_that_cancel_are_in_the_interval_or_refused(
     """At 10⁹ to 10¹⁵ times the other weights."""
     whole, model = where_heads_cancel(tmp_path, size, output)
     truth, all_together = exact_norms(whole, IDS), exact_norms(whole, IDS, order="fro")
-    profiled: dict[str, Any] = {"queries": [-1], "layers": [0]}
     refused = 0
-    for options in (
+    tried: list[dict[str, Any]] = [
         {"n_probes": 16},
         {"n_probes": 24},
         {"norm": "frobenius"},
-        profiled,
-    ):
-        measure = sl.influence if options is profiled else sl.jacobian_norms
+    ]
+    for options in tried:
         try:
-            found = measure(model, IDS, method="sketch_upper", **options)
+            found = sl.jacobian_norms(model, IDS, method="sketch_upper", **options)
         except UnsoundModelError:
             refused += 1
             continue
-        low, high = (
-            (found["jacobian_low"], found["jacobian"])
-            if options is profiled
-            else (found["low"], found)
-        )
         norms = all_together if "norm" in options else truth
-        assert (low.values <= norms).all()
-        assert (norms <= high.values).all()
+        assert (found["low"].values <= norms).all()
+        assert (norms <= found.values).all()
         assert sl.results.provenance(found)["sketch"]["rounding"] > 1e-6
-    assert refused in {2.0**30: (0,), 2.0**40: (1, 2, 3, 4), 2.0**50: (4,)}[size]
+    assert refused in {2.0**30: (0,), 2.0**40: (1, 2, 3), 2.0**50: (3,)}[size]
 
 
 @pytest.mark.few(1)
