@@ -368,7 +368,7 @@ ROWS: dict[str, Row] = {
     "answer_by_layer": Row(sl.answer_by_layer, ASKED_TWICE | UNTRAINED),
     "sublayer_effect": Row(
         sl.sublayer_effect,
-        ASKED_TWICE | {"texts": [PROMPT]},
+        ASKED_TWICE,
         ({"missing": "mean"}, {"parts": "heads"}),
     ),
     "compare_models": Row(sl.compare_models, TWO_MODELS, is_on_record=False),
@@ -553,7 +553,7 @@ def with_words(s: Subject) -> dict[str, dict[str, Options]]:
         "answer_by_layer": {"four": ASKED_TWICE | UNTRAINED},
         "sublayer_effect": {
             "zero": ASKED_TWICE,
-            "mean": ASKED_TWICE | {"missing": "mean", "texts": [PROMPT]},
+            "mean": ASKED_TWICE | {"missing": "mean"},
         },
         "repeat_tokenization": {
             "repeat_tokenization": {"n": 4, "prefix": COUNT},

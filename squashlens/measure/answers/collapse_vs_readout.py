@@ -19,7 +19,6 @@ import xarray as xr
 from squashlens._typing import Bridge, Mode, Template
 from squashlens.errors import InputError
 from squashlens.measure.answers._scores import N_TRAIN, Answers
-from squashlens.measure.answers._variables import variables_over
 from squashlens.measure.answers.evaluate import (
     answer_questions,
     answers_file,
@@ -35,6 +34,7 @@ from squashlens.measure.answers.probe import (
 )
 from squashlens.measure.collapse.metric import Dtype, Metric, find_dtype
 from squashlens.measure.registration import measurement
+from squashlens.measure.variables import variables_over
 from squashlens.records.labels import Variable
 from squashlens.records.sentences import plural
 from squashlens.run.activations import at_last_tokens

@@ -20,7 +20,7 @@ from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import dims_by_name, require
 from squashlens.errors import InputError
-from squashlens.measure.answers._variables import variables_over
+from squashlens.measure.variables import variables_over
 from squashlens.records.joining import without_padding
 from squashlens.records.labels import Variable, dataset_of
 from squashlens.records.provenance import joined_along, provenance

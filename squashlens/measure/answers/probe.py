@@ -23,10 +23,10 @@ from squashlens.measure.answers._scores import (
     of_length,
     score_probes,
 )
-from squashlens.measure.answers._variables import variables_over
 from squashlens.measure.answers.evaluate import prepare_questions
 from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.registration import measurement
+from squashlens.measure.variables import variables_over
 from squashlens.records.labels import Variable
 from squashlens.run.activations import LastTokens, at_last_tokens, untrained
 from squashlens.run.run import Run

@@ -13,7 +13,6 @@ import xarray as xr
 
 from squashlens._typing import Bridge, TextsOrPairs, dtype_name, positive
 from squashlens.bars import bar
-from squashlens.measure.answers._variables import variables_over
 from squashlens.measure.answers.forced_answers import (
     QUICK,
     ForcedAnswers,
@@ -31,6 +30,7 @@ from squashlens.measure.answers.placebos import (
 from squashlens.measure.answers.verdict_evidence import PREFERRED, Evidence, decide
 from squashlens.measure.answers.verdict_questions import Questions, prepare_pairs
 from squashlens.measure.registration import measurement
+from squashlens.measure.variables import variables_over
 from squashlens.model.text.context import text_after
 from squashlens.records.labels import Variable
 from squashlens.run.activations import untrained

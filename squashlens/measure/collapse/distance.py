@@ -4,8 +4,7 @@ v* is the sequence with its last token repeated. The distance is measured at eac
 baseline distances and a noise floor.
 
 A distance may be large in a coordinate that no logit reads, and small in one that decides the answer. The next token is
-therefore compared too, in units of its own. Its noise is what two runs of one prompt differ by: by the triangle
-inequality, the noise of v plus that of v* bounds how far rounding moves the difference of v and v*.
+therefore compared too, in units of its own.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -32,6 +31,7 @@ from squashlens.errors import InputError
 from squashlens.measure.collapse import metric as metrics
 from squashlens.measure.collapse.metric import Dtype, Metric, layer_by_layer, with_y
 from squashlens.measure.registration import measurement
+from squashlens.measure.variables import variables_over
 from squashlens.model.anatomy import known_windows
 from squashlens.records.labels import MODEL_UNITS, Variable
 from squashlens.run.captures.pairs import (
@@ -98,18 +98,16 @@ def collapse(
 
     Returns:
         Dataset. Over (layer, length): `distance`, in the model's units, or dimensionless if relative; `ulps`, |Δ| in
-        units in the last place at the coordinate that attains L∞; `ulps_median`, the median over coordinates;
-        `relative_median`, the median over coordinates of |Δ_c| ÷ max(|v_c|, |v*_c|), which no single coordinate rules;
-        `bit_identical`, the share of coordinates that are equal; `rms`, the root mean square of v's coordinates, by
-        which a relative distance is divided. Over (layer): `length_slope`, the least-squares slope of log D over log
-        length, NaN with a D of 0 or fewer than two lengths; `length_trend`, Spearman's ρ of D with
-        the length; `length_trend_low` and `length_trend_high`, the ends of its 95 % interval, which allows for
-        dependence between neighbouring lengths; `length_trend_p`, the p-value of no trend, not corrected for the
-        number of layers. Each of these also has a variable with `_y`, for y.
+        units in the last place at the coordinate that attains L∞; `relative_median`, the median over coordinates of
+        |Δ_c| ÷ max(|v_c|, |v*_c|), which no single coordinate rules; `bit_identical`, the share of coordinates that are
+        equal; `rms`, the root mean square of v's coordinates, by which a relative distance is divided. Over (layer):
+        `length_slope`, the least-squares slope of log D over log length, NaN with a D of 0 or fewer than two lengths;
+        `length_trend`, Spearman's ρ of D with the length; `length_trend_low` and `length_trend_high`, the ends of its
+        95 % interval, which allows for dependence between neighbouring lengths; `length_trend_p`, the p-value of no
+        trend, not corrected for the number of layers. Each of these also has a variable with `_y`, for y.
 
         Over (length), for the next token: `total_variation` (0 to 2), `kl` from v to v* (nats), `log_odds`, the largest
-        change of the log odds of two tokens (nats), and `same_argmax`. If lengths were replayed:
-        `total_variation_noise` and `log_odds_noise` over (replayed), how far rounding can move these two. With
+        change of the log odds of two tokens (nats), and `same_argmax`. With
         `by_head`: `head_distance`, and `head_mean`, `head_min` and `head_max` over heads. If captured: `contrast`, over
         (layer, length); `unrelated`, over (draw, layer, length); and `noise_floor`, over (layer, replayed), with the
         lengths that were replayed. It is ‖v − ṽ‖ + ‖v* − ṽ*‖, where ṽ and ṽ* come from a second run, and each term is
@@ -208,17 +206,12 @@ def _precision(
     v = metric.rounded(pairs.v.values)
     star = metric.rounded(pairs.star.values)
 
-    def in_ulps(v: Tensor, star: Tensor) -> Float[Tensor, "2 branch"]:
-        return torch.stack(distances.ulps(v, star, dtype))
-
-    widest, median = layer_by_layer(in_ulps, v, star).unbind(dim=1)
+    widest = layer_by_layer(partial(distances.ulps, dtype=dtype), v, star)
     typical = layer_by_layer(distances.relative_median, v, star)
     same = layer_by_layer(partial(distances.identical, dtype=dtype), v, star)
     ulp = f"ulp ({dtype_name(dtype)})"
     text = metric.stated("|Δ| at the coordinate that attains L∞")
     found = with_y("ulps", widest, text, ulp)
-    text = metric.stated("median of |Δ| over coordinates")
-    found |= with_y("ulps_median", median, text, ulp)
     text = metric.stated("median over coordinates of |Δ| ÷ the larger of |v| and |v*|")
     found |= with_y("relative_median", typical, text, "1")
     text = metric.stated("share of coordinates that are bit-identical")
@@ -257,33 +250,18 @@ COMPARISONS = {
         _same_argmax, "whether the most likely next token is the same", "1"
     ),
 }
-# What rounding moves is stated of these.
-MOVED = {"total_variation": "total variation", "log_odds": "log odds"}
 
 
 def _next_token(run: Run, metric: Metric, pairs: PairCapture) -> dict[str, Variable]:
-    """Comparisons of the next token after v and v*, and how far rounding can move them."""
+    """Comparisons of the next token after v and v*."""
     y = metric.rounded(pairs.v.values[-1])
     star = metric.rounded(pairs.star.values[-1])
     compared = _compare(run, y, star)
-    variables: dict[str, Variable] = {}
-    for name, (_, text, units) in COMPARISONS.items():
-        text = metric.stated(text)
-        variables[name] = (("length",), compared[name], text, units)
-    if pairs.replay is None:
-        return variables
-    dtype = metric.round_to or run.dtype
-    places = list(pairs.replay.places)
-    y_again = metric.rounded(pairs.replay.v[-1])
-    star_again = metric.rounded(pairs.replay.star[-1])
-    noise_of_v = _noise(run, y[places], y_again, dtype)
-    noise_of_star = _noise(run, star[places], star_again, dtype)
-    for name, what in MOVED.items():
-        noise = noise_of_v[name] + noise_of_star[name]
-        text = metric.stated(f"how far rounding can move the {what} of v and v*")
-        units = COMPARISONS[name].units
-        variables[f"{name}_noise"] = (("replayed",), noise, text, units)
-    return variables
+    texts = {
+        name: (metric.stated(text), units)
+        for name, (_, text, units) in COMPARISONS.items()
+    }
+    return variables_over(("length",), compared, texts)
 
 
 def _compare(run: Run, y: Y, other: Y) -> dict[str, Float[Tensor, " branch"]]:
@@ -307,18 +285,6 @@ def _compare(run: Run, y: Y, other: Y) -> dict[str, Float[Tensor, " branch"]]:
             }
             parts.append(compared)
     return {name: torch.cat([part[name] for part in parts]) for name in COMPARISONS}
-
-
-def _noise(run: Run, y: Y, again: Y, dtype: torch.dtype) -> dict[str, Tensor]:
-    """How far rounding moves the next token: by a second run, and at least by one unit in the last place of y.
-
-    Two runs can round to the same numbers by chance. The units have alternating signs.
-    """
-    signs = 1 - 2 * (torch.arange(y.shape[-1], device=y.device) % 2)
-    one_unit_off = y.double() + signs * distances.ulp(y, dtype)
-    second_run = _compare(run, y, again)
-    one_unit = _compare(run, y, one_unit_off)
-    return {name: torch.maximum(second_run[name], one_unit[name]) for name in MOVED}
 
 
 def _by_head(

@@ -81,7 +81,7 @@ def repeat_tokenization(
 
     Returns:
         Dataset. Over (form, repeats), with 1 … n repeats: `text`; `tokens`, the number of its tokens; `pieces`, the
-        tokens as text, with spaces as ␣; `distinct`, the number of distinct tokens; `uniform`, whether each repeat is
+        tokens as text, with spaces as ␣; `uniform`, whether each repeat is
         the same single token (separators may be others); `grows`, whether the ids of the text with one more repeat
         start with all ids of this text, so that no token is merged anew; `pair`, whether they are the ids of this
         text with the *last token* repeated, that is v and v* of Theorem 4.2. Over (form, repeats, place): `piece` and
@@ -246,7 +246,6 @@ TABLE: dict[str, tuple[type, str, str]] = {
     "text": (object, "the text", "text"),
     "tokens": (int, "number of tokens of the text", "1"),
     "pieces": (object, "the tokens of the text as text", "text"),
-    "distinct": (int, "number of distinct tokens", "1"),
     "uniform": (bool, "whether every repeat is the same single token", "1"),
     "grows": (
         bool,
@@ -289,7 +288,6 @@ def _properties(
         "text": text.written,
         "tokens": len(text.content),
         "pieces": BETWEEN.join(pieces_of(reader, text)),
-        "distinct": len(set(text.content)),
         "uniform": _is_uniform(reader, text, repeat),
         "grows": longer.ids[: len(text.ids)] == text.ids,
         "pair": longer.ids == text.ids + text.ids[-1:],
