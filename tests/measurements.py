@@ -326,7 +326,7 @@ ROWS: dict[str, Row] = {
     "certified_bound": Row(
         sl.certified_bound,
         {"prompt": "1 ="},
-        (FROZEN, {"n_composed": 2}, {"query": 1}, FROM, TO),
+        (FROZEN, {"query": 1}, FROM, TO),
     ),
     "substitution_effect": Row(
         sl.substitution_effect,
@@ -483,7 +483,6 @@ def on_record(s: Subject) -> dict[str, dict[str, Options]]:
         "path_bound of a capture": {"captured": {}},
         "certified_bound": {
             "exact": short,
-            "grouped": short | FROZEN | {"n_composed": 2},
         },
         "substitution_effect": {
             "one": {"n_replacements": 2},
@@ -577,12 +576,7 @@ def with_words(s: Subject) -> dict[str, dict[str, Options]]:
         "accuracy": {
             "accuracy": {"sequence": drawn, "answer": counted, "lengths": [4, 8]}
         },
-        "probe": {
-            "probe": TOLD
-            | FEW
-            | UNTRAINED
-            | {"lengths": [8], "seeds": 48, "direction": "shared"}
-        },
+        "probe": {"probe": TOLD | FEW | UNTRAINED | {"lengths": [8], "seeds": 48}},
         "collapse_vs_readout": {
             "collapse_vs_readout": TOLD | FEW | {"lengths": [4, 8], "seeds": 40}
         },

@@ -42,22 +42,6 @@ def test_rho_is_scipys_and_lies_in_its_interval(values: list[int]) -> None:
     assert 0 <= found.p <= 1
 
 
-def test_the_closed_form_is_the_bootstrap_by_draws() -> None:
-    """Blocks of pairs drawn again and again, ranked again each time: another way to the same standard error."""
-    x, y = series(1, 0.7, 2, 400).numpy()
-    y = 0.5 * x + y
-    length, n = 20, len(x)
-    rng, found = np.random.default_rng(0), []
-    for _ in range(600):
-        starts = rng.integers(0, n - length + 1, n // length)
-        places = (starts[:, None] + np.arange(length)).ravel()
-        found.append(stats.spearmanr(x[places], y[places]).statistic)
-    by_draws = np.std(found, ddof=1) / math.sqrt(1 - length / n)
-    assert trends._error(trends._influence(x, y), length) == pytest.approx(
-        by_draws, rel=0.15
-    )
-
-
 def test_independent_values_have_fishers_interval_at_least() -> None:
     found = association(series(0, 0.0, 300, 30), series(1, 0.0, 300, 30))
     half = (found.high.atanh() - found.low.atanh()) / 2

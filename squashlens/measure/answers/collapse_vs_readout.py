@@ -220,9 +220,7 @@ def collapse_vs_readout(
     }
     probes: dict[str, Variable] = {}
     if data.probed:
-        probes, facts = probe_layers(
-            run, data, representations, v, "own", n_random_models
-        )
+        probes, facts = probe_layers(run, data, representations, v, n_random_models)
         run = run.knowing(**facts)
         coords |= {"layer": list(range(run.n_blocks + 1))}
 

@@ -13,7 +13,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Direction, Mode, Template, positive
+from squashlens._typing import Bridge, Mode, Template, positive
 from squashlens.errors import InputError
 from squashlens.measure.answers._scores import (
     N_TRAIN,
@@ -51,7 +51,6 @@ def probe(
     template: Template = "none",
     prefill: bool = True,
     n_examples: int = 0,
-    direction: Direction = "own",
     n_train: int = N_TRAIN,
     n_random_models: int = N_RANDOM_MODELS,
 ) -> xr.Dataset:
@@ -75,8 +74,6 @@ def probe(
         seeds: number of random samples at each length, or a list of random seeds; 128 samples by default.
         mode: form of the questions, one of those of `evaluate`.
         prefill: as in `evaluate`; yes by default, so that the answer comes next.
-        direction: direction of the probe: ``"own"`` (the default), a separate fit for each length, or ``"shared"``,
-            one direction for all lengths with an offset for each.
         n_train: number of distinct prompts of a length to which each probe is fitted; 64 by default. A length needs
             16 more distinct prompts for testing.
         n_random_models: number of models with random weights that are probed as well; 4 by default, 0 for none.
@@ -123,7 +120,6 @@ def probe(
         seeds,
         form,
         n_seeds=N_SEEDS,
-        direction=direction,
         n_train=n_train,
         n_random_models=n_random_models,
     )
@@ -132,7 +128,7 @@ def probe(
     _require_probed(data)
     last = at_last_tokens(run, prompts, run.sites())
     own = streams(run, last)
-    found, facts = probe_layers(run, data, own, prompts, direction, n_random_models)
+    found, facts = probe_layers(run, data, own, prompts, n_random_models)
     over = {
         "layer": range(run.n_blocks + 1),
         "length": list(data.lengths),
@@ -161,12 +157,11 @@ def probe_layers(
     data: Answers,
     representations: Float[Tensor, "layer branch d"],
     prompts: list[Ids],
-    direction: Direction,
     n_random_models: int,
 ) -> tuple[dict[str, Variable], dict[str, Any]]:
     """The scores of each layer and of its baselines, where the last layer is y, and facts for the provenance."""
     features = representations.double().numpy()
-    scores = score_probes(features, data, direction, range(data.splits), "probes")
+    scores = score_probes(features, data, range(data.splits), "probes")
     length = of_length(data)
     r2_random = np.full_like(scores.r2, np.nan)  # (split, layer, length)
     proofs = []
@@ -178,7 +173,7 @@ def probe_layers(
         features = streams(other, last).double().numpy()
         numbers = range(seed, data.splits, n_random_models)
         label = f"probes of random weights {seed}"
-        random_scores = score_probes(features, data, direction, numbers, label)
+        random_scores = score_probes(features, data, numbers, label)
         r2_random[seed::n_random_models] = random_scores.r2
     baselines = np.fmax(0, np.fmax(length[:, None], scores.control))
     ends = {

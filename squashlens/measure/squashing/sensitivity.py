@@ -45,7 +45,7 @@ def sensitivity(
     method: Method = "auto",
     n_probes: int = PROBES,
     vjp_batch_size: int | None = None,
-    seed: int | None = None,
+    seed: int = 0,
 ) -> xr.Dataset:
     """Sensitivity of y_n to each token: the path bound of Theorem 5.1, its null, and the true Jacobian norms.
 

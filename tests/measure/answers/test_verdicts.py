@@ -119,7 +119,7 @@ def judged_at(n: int, own: float, other: float, seed: int, splits: int = 60) -> 
         return noise[None]
 
     def r2(share: float, number: int, numbers: range) -> Any:
-        return score_probes(shown(share, number), data, "own", numbers, "")
+        return score_probes(shown(share, number), data, numbers, "")
 
     model = r2(own, 0, range(splits))
     random_models = np.full((splits, 1, 1), np.nan)

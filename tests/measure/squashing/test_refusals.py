@@ -17,7 +17,7 @@ REFUSED: list[tuple[Any, dict[str, Any], type[Exception]]] = [
     (sl.path_bound, {"beta1": 0.0}, InputError),
     (sl.path_bound, {"beta1": 1e-300}, RangeError),
     (sl.path_bound, {"beta1": 1e-40, "spans": {"all": [1, 2]}}, RangeError),
-    (sl.certified_bound, {"n_composed": 0}, InputError),
+    (sl.certified_bound, {"vjp_batch_size": 0}, InputError),
     (sl.jacobian_norms, {"n_probes": 0}, InputError),
     (sl.jacobian_norms, {"vjp_batch_size": 0}, InputError),
     (sl.jacobian_norms, {"query": -6}, InputError),

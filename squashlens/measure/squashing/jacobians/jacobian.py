@@ -43,7 +43,7 @@ def jacobian_norms(
     method: Method = "auto",
     n_probes: int = sketch.PROBES,
     vjp_batch_size: int | None = None,
-    seed: int | None = None,
+    seed: int = 0,
 ) -> xr.DataArray:
     """The norm ‖∂y_n/∂v⁽⁰⁾_i‖ of the Jacobian with respect to each token i, exact or estimated.
 
@@ -70,9 +70,8 @@ def jacobian_norms(
             the provenance says which it was (`call`).
         n_probes: number of random directions of a sketch; 64 by default. With d or more, the exact norm is no slower.
         vjp_batch_size: number of cotangents per batch; chosen to fit in about a gigabyte by default.
-        seed: random seed of the directions of a sketch; 0 by default. For certified bounds it is by default drawn from
-            the system's entropy, and the provenance has it (`call`): a failure probability holds for directions that
-            nobody knew when the model was made.
+        seed: random seed of the directions of a sketch; 0 by default. A failure probability is over the draw of these
+            directions, for a model that was not built to avoid them.
 
     Returns:
         DataArray (position), or (prompt, position) for several prompts: float64, from products in the model's dtype;

@@ -29,8 +29,14 @@ from squashlens.run.derivatives.replay import Replay, record, replayable
 from squashlens.run.derivatives.spans import open_spans, vjps
 from squashlens.run.run import Run
 from squashlens.run.streamed import implementation
-from squashlens.theory.norms import gram_of, largest, missing_sizes, squared_frobenius
-from squashlens.theory.probes import PROBES, normals
+from squashlens.theory.norms import (
+    PROBES,
+    gram_of,
+    largest,
+    missing_sizes,
+    normals,
+    squared_frobenius,
+)
 
 # Numbers of the rows whose norms are computed together.
 CELLS = {"cpu": 1 << 22, "cuda": 1 << 27}
@@ -298,7 +304,7 @@ class Products:
 
         These upper bounds on Frobenius norms hold together, except with probability `chance`.
         """
-        probes = normals(seed)(PROBES, self.run.width)
+        probes = normals(seed, PROBES, self.run.width)
         with Jittered(self.run.device, seed):
             jittered = Products(self.pullback.again(), self.query).rows(probes)
         return missing_sizes(jittered - self.rows(probes), chance)

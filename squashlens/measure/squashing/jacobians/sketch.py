@@ -16,7 +16,7 @@ that each norm an equal share.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -35,7 +35,6 @@ from squashlens.run.derivatives import visibility
 from squashlens.run.derivatives.exact import CERTIFIES, certifying
 from squashlens.run.run import Run
 from squashlens.theory import norms
-from squashlens.theory.probes import normals, seed_of
 
 # Directions of a sketch: on Gemma 3 270M a tenth of the time of the exact norm.
 PROBES = 64
@@ -54,7 +53,7 @@ class Estimation:
     method: Method = "auto"
     n_probes: int = PROBES
     vjp_batch_size: int | None = None
-    seed: int | None = None
+    seed: int = 0
 
     @property
     def kind(self) -> str:
@@ -63,7 +62,7 @@ class Estimation:
 
 
 def resolved(given: Estimation, run: Run, allowed: Collection[str]) -> Estimation:
-    """The same with the method that ``"auto"`` stands for, and a seed.
+    """The same with the method that ``"auto"`` stands for.
 
     The method depends on the model and its device, and not on the prompt. Raises for one that is not `allowed`.
     """
@@ -80,8 +79,7 @@ def resolved(given: Estimation, run: Run, allowed: Collection[str]) -> Estimatio
         operations = 2 * run.width * _weights_in_blocks(run)
         is_exact = run.width <= given.n_probes or operations <= EXACT[device]
         method = "exact" if is_exact else "sketch"
-    seed = seed_of(given.seed, certifies=method == "sketch_upper")
-    return replace(given, method=method, seed=seed)
+    return replace(given, method=method)
 
 
 def _weights_in_blocks(run: Run) -> int:
@@ -90,11 +88,6 @@ def _weights_in_blocks(run: Run) -> int:
     for block in list(run.model.blocks)[: run.n_blocks]:
         total += sum(weights.numel() for weights in block.parameters())
     return total
-
-
-def seed_in(method: Estimation) -> int:
-    """The seed of a resolved method."""
-    return cast(int, method.seed)
 
 
 @dataclass(frozen=True)
@@ -189,7 +182,7 @@ def ends_of(products: Products, norm: Norm, method: Estimation, chance: float) -
     if method.method == "exact":
         exact = products.exact(norm)
         return Ends(exact, exact, exact)
-    directions = normals(seed_in(method))(products.run.width, method.n_probes).T
+    directions = norms.normals(method.seed, products.run.width, method.n_probes).T
     if norm == "spectral":
         measure = Measure(directions)
         return measure.ends(products.measured(directions, measure), chance)
@@ -236,7 +229,6 @@ def certified_norms(
     groups: Spans | None = None,
 ) -> tuple[dict[Target, Ends], dict[str, Any]]:
     """Certified bounds on ‖J_i‖ for each target, or on the norm of each span, and what the provenance says of them."""
-    seed = seed_in(method)
     count = run.ids.numel()
     if groups is not None:
         groups = groups.and_all(run.positions)
@@ -257,13 +249,13 @@ def certified_norms(
             products = Products(pullback, query, groups)
             ends = ends_of(products, norm, method, chance / count)
             tightness = max(tightness, ends.tightness)
-            lost = products.rounded_away(chance, seed)
+            lost = products.rounded_away(chance, method.seed)
             bounds[to], lost_here = allowed(products, ends, seen, lost)
             rounding = max(rounding, lost_here)
     facts = {
         "kind": "upper bound",
         "n_probes": method.n_probes,
-        "seed": seed,
+        "seed": method.seed,
         "certifies": CERTIFIES,
         "rounding": rounding,
         "failure_probability": FAILURE,

@@ -56,7 +56,7 @@ def influence(
     method: Method = "none",
     n_probes: int = sketch.PROBES,
     norm: Norm = "spectral",
-    seed: int | None = None,
+    seed: int = 0,
 ) -> xr.Dataset:
     """How much every token influences every later one, from every layer, with the layers' representations beside it.
 
@@ -74,7 +74,7 @@ def influence(
             Jacobian, for d or `n_probes` products at each query, which take about half an hour there, and half a minute
             at a single query.
         n_probes, norm: as in `jacobian_norms`.
-        seed: random seed of sketches; by default as in `jacobian_norms`.
+        seed: random seed of sketches; 0 by default.
 
     Returns:
         Dataset. Over (query, layer, position): `path_bound`, `null`, and `jacobian` unless ``method="none"``; with a
@@ -138,7 +138,7 @@ def influence_by_distance(
     n_probes: int = sketch.PROBES,
     norm: Norm = "spectral",
     n_random_models: int = 1,
-    seed: int | None = None,
+    seed: int = 0,
 ) -> xr.Dataset:
     """How influence falls with distance: means of what `influence` measures, and a power law that is fitted to them.
 
@@ -158,7 +158,7 @@ def influence_by_distance(
             minutes there; fewer `queries` and `layers` and ``n_random_models=0`` take less.
         n_random_models: number of models with random weights, drawn with the seeds 0, 1, …, that are measured as well;
             1 by default. They have none of the hooks of the model.
-        seed: random seed of sketches and resamples; by default as in `jacobian_norms`.
+        seed: random seed of sketches and resamples; 0 by default.
 
     Returns:
         Dataset. Over (quantity, layer, distance): `influence`, the mean over queries, and `pairs`, their number.
@@ -202,7 +202,7 @@ def influence_by_distance(
     over = ("quantity", "layer", "distance")
     influences = torch.stack([values.means() for values in sums.values()])
     pairs = torch.stack([values.pairs.sum(dim=0) for values in sums.values()])
-    generator = torch.Generator().manual_seed(sketch.seed_in(asked.way))
+    generator = torch.Generator().manual_seed(asked.way.seed)
     laws = [values.laws(generator) for values in sums.values()]
     return run.dataset(
         "influence by distance",
