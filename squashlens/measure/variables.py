@@ -19,3 +19,15 @@ def variables_over(
         long_name, units = (text, "1") if isinstance(text, str) else text
         variables[name] = (dims, value, long_name + added, units)
     return variables
+
+
+def with_y(variables: Mapping[str, Variable]) -> dict[str, Variable]:
+    """Variables whose last layer is y, each as two: one over the layers, and one for y, with `_y` after its name."""
+    found: dict[str, Variable] = {}
+    for name, (dims, values, text, units) in variables.items():
+        axis = dims.index("layer")
+        before = (slice(None),) * axis
+        without_layer = dims[:axis] + dims[axis + 1 :]
+        found[name] = (dims, values[(*before, slice(-1))], text, units)
+        found[f"{name}_y"] = (without_layer, values[(*before, -1)], f"{text}, y", units)
+    return found

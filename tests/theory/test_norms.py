@@ -1,6 +1,7 @@
 """Matrix norms against numpy's SVD and closed forms."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from squashlens.theory.norms import (
     gram_of,
     largest,
     length_factor,
+    missing_sizes,
     moment_sizes,
+    normals,
     sketch_factors,
     spectral_norms,
     spike_sizes,

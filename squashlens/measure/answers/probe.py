@@ -24,9 +24,8 @@ from squashlens.measure.answers._scores import (
     score_probes,
 )
 from squashlens.measure.answers.evaluate import prepare_questions
-from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.registration import measurement
-from squashlens.measure.variables import variables_over
+from squashlens.measure.variables import variables_over, with_y
 from squashlens.records.labels import Variable
 from squashlens.run.activations import LastTokens, at_last_tokens, untrained
 from squashlens.run.run import Run
@@ -183,16 +182,15 @@ def probe_layers(
         "selectivity": interval(scores.r2 - scores.control),
         "gain": gains(scores.r2, baselines, r2_random, n_random_models),
     }
-    found: dict[str, Variable] = {}
-    for name, of_layers in ends.items():
-        found |= _over_layers(name, of_layers, TEXTS[name][0])
     mean_right, _, _ = interval(scores.right)
     mean_overall, _, _ = interval(scores.overall)
-    found |= with_y("probe_right", torch.tensor(mean_right), *TEXTS["probe_right"])
-    found |= with_y(
-        "r2_overall", torch.tensor(mean_overall), *TEXTS["r2_overall"], ("layer",)
-    )
-    found |= with_ends("r2_length", ("length",), interval(length), *TEXTS["r2_length"])
+    over = ("layer", "length")
+    layers = variables_over(over, {"probe_right": mean_right}, TEXTS)
+    layers |= variables_over(("layer",), {"r2_overall": mean_overall}, TEXTS)
+    for name, of_layers in ends.items():
+        layers |= with_ends(name, over, of_layers, TEXTS[name])
+    found = with_y(layers)
+    found |= with_ends("r2_length", ("length",), interval(length), TEXTS["r2_length"])
     found |= variables_over(("length",), {"prompts": data.prompts}, TEXTS)
     by_sample = {"truth": data.truth, "prediction": scores.prediction}
     found |= variables_over(("length", "seed"), by_sample, TEXTS)
@@ -205,30 +203,19 @@ def probe_layers(
     return found, {"probe": facts}
 
 
-TEXTS = {
-    "r2": ("R² of the right answer on test prompts", "1"),
-    "r2_random_model": ("R² in models with random weights", "1"),
-    "r2_control": ("R² of the control task", "1"),
-    "selectivity": ("R² minus that of the control task", "1"),
-    "gain": ("R² minus that of the best baseline", "1"),
-    "probe_right": ("share of predictions that round to the right answer", "1"),
-    "r2_overall": ("R² over all lengths on test prompts", "1"),
-    "r2_length": ("R² from the number of tokens alone", "1"),
+TEXTS: dict[str, Any] = {
+    "r2": "R² of the right answer on test prompts",
+    "r2_random_model": "R² in models with random weights",
+    "r2_control": "R² of the control task",
+    "selectivity": "R² minus that of the control task",
+    "gain": "R² minus that of the best baseline",
+    "probe_right": "share of predictions that round to the right answer",
+    "r2_overall": "R² over all lengths on test prompts",
+    "r2_length": "R² from the number of tokens alone",
     "prompts": ("number of distinct prompts", "prompts"),
     "truth": ("right answer", "items"),
     "prediction": ("prediction of the probe of y for test prompts", "items"),
 }
-
-
-def _over_layers(
-    name: str, ends: tuple[np.ndarray, np.ndarray, np.ndarray], text: str
-) -> dict[str, Variable]:
-    """The variables of a mean over splits and the ends of its interval, over layers and for y."""
-    found: dict[str, Variable] = {}
-    variables = with_ends(name, ("layer", "length"), ends, text)
-    for full_name, (dims, values, label, units) in variables.items():
-        found |= with_y(full_name, torch.tensor(values), label, units, dims)
-    return found
 
 
 def _require_probed(data: Answers) -> None:

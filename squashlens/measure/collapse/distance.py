@@ -29,9 +29,9 @@ from squashlens._typing import (
 )
 from squashlens.errors import InputError
 from squashlens.measure.collapse import metric as metrics
-from squashlens.measure.collapse.metric import Dtype, Metric, layer_by_layer, with_y
+from squashlens.measure.collapse.metric import Dtype, Metric, layer_by_layer
 from squashlens.measure.registration import measurement
-from squashlens.measure.variables import variables_over
+from squashlens.measure.variables import variables_over, with_y
 from squashlens.model.anatomy import known_windows
 from squashlens.records.labels import MODEL_UNITS, Variable
 from squashlens.run.captures.pairs import (
@@ -148,38 +148,52 @@ def collapse(
         round_to=metric.form,
     )
     pairs = pairs.on(run.device)
-    v = pairs.v.values
     gaps = metric.between(pairs).cpu()
-    text = metric.distance("distance of v and v*")
-    found = with_y("distance", gaps, text, metric.units)
-    text = metric.stated("root mean square of the coordinates of v")
-    found |= with_y("rms", metric.size(v), text, MODEL_UNITS)
+    found = _distances(metric, pairs, gaps)
     found |= _trend(metric, pairs.lengths, gaps)
     found |= _precision(metric, run.dtype, pairs)
     if metrics.next_token_is_known(run):
         found |= _next_token(run, metric, pairs)
     if by_head:
         found |= _by_head(metric, int(run.model.cfg.n_heads), by_head, pairs)
-    if pairs.contrast is not None:
-        contrast = metric.gap(v, pairs.contrast.values)
-        text = metric.distance("distance of v and v with another last token")
-        found |= with_y("contrast", contrast, text, metric.units)
-    if pairs.unrelated:
-        draws = [metric.gap(v, other.values) for other in pairs.unrelated]
-        dims = ("draw", "layer", "length")
-        text = metric.distance("distance of v and a sequence with other content")
-        found |= with_y("unrelated", torch.stack(draws), text, metric.units, dims)
     coords = metrics.coords(pairs)
     windows = {window for window in known_windows(run.model) if window is not None}
     edges = [edge(pairs.sequence, length, windows) for length in pairs.lengths]
     coords["window_edge"] = ("length", np.array(edges, dtype=np.int64))
     if pairs.replay is not None:
         coords["replayed"] = [pairs.lengths[place] for place in pairs.replay.places]
-        noise = metric.noise(pairs.v, pairs.star, pairs.replay)
-        text = metric.derived(metrics.NOISE)
-        dims = ("layer", "replayed")
-        found |= with_y("noise_floor", noise, text, metric.units, dims)
     return run.dataset("representational collapse", coords, found)
+
+
+def _distances(
+    metric: Metric, pairs: PairCapture, gaps: Float[Tensor, "layer length"]
+) -> dict[str, Variable]:
+    """D and the size of v, and the distances of what was captured beside them: baselines, and the noise floor."""
+    v = pairs.v.values
+    of_contrast = "distance of v and v with another last token"
+    of_unrelated = "distance of v and a sequence with other content"
+    texts = {
+        "distance": (metric.distance("distance of v and v*"), metric.units),
+        "contrast": (metric.distance(of_contrast), metric.units),
+        "unrelated": (metric.distance(of_unrelated), metric.units),
+        "noise_floor": (metric.derived(metrics.NOISE), metric.units),
+        "rms": (
+            metric.stated("root mean square of the coordinates of v"),
+            MODEL_UNITS,
+        ),
+    }
+    by_length = {"distance": gaps, "rms": metric.size(v)}
+    if pairs.contrast is not None:
+        by_length["contrast"] = metric.gap(v, pairs.contrast.values)
+    found = variables_over(("layer", "length"), by_length, texts)
+    if pairs.unrelated:
+        draws = [metric.gap(v, other.values) for other in pairs.unrelated]
+        unrelated = {"unrelated": torch.stack(draws)}
+        found |= variables_over(("draw", "layer", "length"), unrelated, texts)
+    if pairs.replay is not None:
+        noise = {"noise_floor": metric.noise(pairs.v, pairs.star, pairs.replay)}
+        found |= variables_over(("layer", "replayed"), noise, texts)
+    return with_y(found)
 
 
 def _trend(
@@ -189,13 +203,10 @@ def _trend(
     order = torch.arange(len(lengths), dtype=torch.float64)
     text = metric.derived("Spearman correlation of D with the length")
     correlation = association(gaps, order).variables("length_trend", text, "layer")
-    found: dict[str, Variable] = {}
-    for name, (dims, values, long_name, units) in correlation.items():
-        found |= with_y(name, values, long_name, units, dims)
     slopes = [log_slope(lengths, row.tolist())[0] for row in gaps]
     text = metric.derived("slope of log D over log length")
-    values = torch.tensor(slopes, dtype=torch.float64)
-    return found | with_y("length_slope", values, text, "1", ("layer",))
+    slope = {"length_slope": (("layer",), torch.tensor(slopes), text, "1")}
+    return with_y(correlation | slope)
 
 
 def _precision(
@@ -206,16 +217,22 @@ def _precision(
     v = metric.rounded(pairs.v.values)
     star = metric.rounded(pairs.star.values)
 
-    widest = layer_by_layer(partial(distances.ulps, dtype=dtype), v, star)
-    typical = layer_by_layer(distances.relative_median, v, star)
-    same = layer_by_layer(partial(distances.identical, dtype=dtype), v, star)
-    ulp = f"ulp ({dtype_name(dtype)})"
-    text = metric.stated("|Δ| at the coordinate that attains L∞")
-    found = with_y("ulps", widest, text, ulp)
-    text = metric.stated("median over coordinates of |Δ| ÷ the larger of |v| and |v*|")
-    found |= with_y("relative_median", typical, text, "1")
-    text = metric.stated("share of coordinates that are bit-identical")
-    return found | with_y("bit_identical", same, text, "1")
+    compared = {
+        "ulps": partial(distances.ulps, dtype=dtype),
+        "relative_median": distances.relative_median,
+        "bit_identical": partial(distances.identical, dtype=dtype),
+    }
+    values = {
+        name: layer_by_layer(compare, v, star) for name, compare in compared.items()
+    }
+    largest = metric.stated("|Δ| at the coordinate that attains L∞")
+    median = "median over coordinates of |Δ| ÷ the larger of |v| and |v*|"
+    texts = {
+        "ulps": (largest, f"ulp ({dtype_name(dtype)})"),
+        "relative_median": metric.stated(median),
+        "bit_identical": metric.stated("share of coordinates that are bit-identical"),
+    }
+    return with_y(variables_over(("layer", "length"), values, texts))
 
 
 def _same_argmax(log_p: LogP, log_q: LogP) -> Tensor:

@@ -18,8 +18,9 @@ import xarray as xr
 
 from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.errors import InputError
-from squashlens.measure.collapse.metric import Metric, with_passes, with_y
+from squashlens.measure.collapse.metric import Metric, with_passes
 from squashlens.measure.registration import measurement
+from squashlens.measure.variables import variables_over, with_y
 from squashlens.model.text.context import decoded, display_tokens
 from squashlens.model.text.start import start_of
 from squashlens.model.text.tokens import encode, require_tokenizer, tokenize
@@ -141,11 +142,16 @@ def repeat_tokenization(
         v, longer, v_star = form.values.chunk(3, dim=1)
         naive.append(metric.gap(v, longer))
         distance.append(metric.gap(v, v_star))
+    texts = {
+        "naive": (
+            f"{norm} distance of the texts with n and n + 1 repeats",
+            metric.units,
+        ),
+        "distance": (f"{norm} distance of v and v*", metric.units),
+    }
+    distances = {"naive": torch.stack(naive), "distance": torch.stack(distance)}
     dims = ("form", "layer", "repeats")
-    text = f"{norm} distance of the texts with n and n + 1 repeats"
-    variables |= with_y("naive", torch.stack(naive), text, metric.units, dims)
-    text = f"{norm} distance of v and v*"
-    variables |= with_y("distance", torch.stack(distance), text, metric.units, dims)
+    variables |= with_y(variables_over(dims, distances, texts))
     coords["layer"] = np.arange(len(streams[0].values) - 1)
     run = with_passes(run, *streams, **facts)
     return run.dataset("tokenization and collapse", coords, variables)
