@@ -165,7 +165,7 @@ def sublayer_effect(
     n_prompts = len(asked.prompts)
     by_part = (n_prompts, run.n_blocks, len(every) // run.n_blocks)
     replaced = f"with {WITHOUT[missing]} at the last token"
-    texts_of = {name: (text.format(replaced), "1") for name, text in TEXTS.items()}
+    texts_of = {name: text.format(replaced) for name, text in TEXTS.items()}
     of_prompts = {"log_odds": leads.own, "log_odds_noise": leads.noise}
     of_parts = {
         "log_odds_without": leads.without.reshape(by_part),
@@ -395,10 +395,10 @@ def _of_selected(chosen: selection.Selection, replaced: str) -> dict[str, Variab
     with_random = f"{label}, with equally large random changes"
     with_shuffled = f"{label}, with shuffled answers"
     texts = {
-        "selected_net_random": (f"{with_random}: mean", "1"),
-        "selected_net_random_limit": (f"{with_random}: 95 % limit", "1"),
-        "selected_net_shuffled": (f"{with_shuffled}: mean", "1"),
-        "selected_net_shuffled_limit": (f"{with_shuffled}: 95 % limit", "1"),
+        "selected_net_random": f"{with_random}: mean",
+        "selected_net_random_limit": f"{with_random}: 95 % limit",
+        "selected_net_shuffled": f"{with_shuffled}: mean",
+        "selected_net_shuffled_limit": f"{with_shuffled}: 95 % limit",
     }
     values = {
         "selected_net_random": chosen.random.mean() if len(chosen.random) else np.nan,
