@@ -37,9 +37,6 @@ METHODS = {
     "path bound as printed": sl.path_bound,
     "its null": lambda model, ids: sl.path_bound(model, ids, attention="uniform"),
     "certified bound": sl.certified_bound,
-    "certified bound, two blocks composed": lambda model, ids: sl.certified_bound(
-        model, ids, n_composed=2
-    ),
     "certified sketch of 16": lambda model, ids: sl.jacobian_norms(
         model, ids, method="sketch_upper", n_probes=16
     ),

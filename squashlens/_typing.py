@@ -97,7 +97,6 @@ SpansOfTokens = TypeAliasType(
     "SpansOfTokens", Pieces | Mapping[str, Sequence[int]] | None
 )
 FrozenParts = TypeAliasType("FrozenParts", Freezable | Collection[Freezable])
-Direction = Literal["shared", "own"]
 Mode = Literal["answer_only", "cot", "cot_few_shot"]
 Modes = TypeAliasType("Modes", Mode | Sequence[Mode])
 Encoding = Literal[

@@ -326,7 +326,7 @@ ROWS: dict[str, Row] = {
     "certified_bound": Row(
         sl.certified_bound,
         {"prompt": "1 ="},
-        (FROZEN, {"n_composed": 2}, {"query": 1}, FROM, TO),
+        (FROZEN, {"query": 1}, FROM, TO),
     ),
     "substitution_effect": Row(
         sl.substitution_effect,
@@ -340,11 +340,15 @@ ROWS: dict[str, Row] = {
         is_on_record=False,
     ),
     "top_tokens": Row(sl.top_tokens, ASKED),
-    "influence": Row(sl.influence, {"prompt": "1 ="}, (FROBENIUS, BOUNDED)),
+    "influence": Row(
+        sl.influence,
+        {"prompt": "1 =", "method": "auto"},
+        (FROBENIUS, SKETCHED, {"method": "none"}),
+    ),
     "influence_by_distance": Row(
         sl.influence_by_distance,
         {"prompt": "1 ="} | UNTRAINED,
-        (FROBENIUS | {"method": "auto"}, BOUNDED),
+        (FROBENIUS | {"method": "auto"}, SKETCHED),
     ),
     "attention_heads": Row(sl.attention_heads, ASKED),
     "needle": Row(sl.needle, FOUND, (SPECTRAL, {"candidates": [9, 10, 11]})),
@@ -364,7 +368,7 @@ ROWS: dict[str, Row] = {
     "answer_by_layer": Row(sl.answer_by_layer, ASKED_TWICE | UNTRAINED),
     "sublayer_effect": Row(
         sl.sublayer_effect,
-        ASKED_TWICE | {"texts": [PROMPT]},
+        ASKED_TWICE,
         ({"missing": "mean"}, {"parts": "heads"}),
     ),
     "compare_models": Row(sl.compare_models, TWO_MODELS, is_on_record=False),
@@ -479,7 +483,6 @@ def on_record(s: Subject) -> dict[str, dict[str, Options]]:
         "path_bound of a capture": {"captured": {}},
         "certified_bound": {
             "exact": short,
-            "grouped": short | FROZEN | {"n_composed": 2},
         },
         "substitution_effect": {
             "one": {"n_replacements": 2},
@@ -549,7 +552,7 @@ def with_words(s: Subject) -> dict[str, dict[str, Options]]:
         "answer_by_layer": {"four": ASKED_TWICE | UNTRAINED},
         "sublayer_effect": {
             "zero": ASKED_TWICE,
-            "mean": ASKED_TWICE | {"missing": "mean", "texts": [PROMPT]},
+            "mean": ASKED_TWICE | {"missing": "mean"},
         },
         "repeat_tokenization": {
             "repeat_tokenization": {"n": 4, "prefix": COUNT},
@@ -573,12 +576,7 @@ def with_words(s: Subject) -> dict[str, dict[str, Options]]:
         "accuracy": {
             "accuracy": {"sequence": drawn, "answer": counted, "lengths": [4, 8]}
         },
-        "probe": {
-            "probe": TOLD
-            | FEW
-            | UNTRAINED
-            | {"lengths": [8], "seeds": 48, "direction": "shared"}
-        },
+        "probe": {"probe": TOLD | FEW | UNTRAINED | {"lengths": [8], "seeds": 48}},
         "collapse_vs_readout": {
             "collapse_vs_readout": TOLD | FEW | {"lengths": [4, 8], "seeds": 40}
         },

@@ -24,13 +24,13 @@ SUBJECT = """model prompt sequence task lengths positions groups spans intervent
 queries answer kinds from_blocks blocks prompts answers choices clusters texts find
 reference other group""".split()  # noqa: SIM905
 # How numbers are estimated or computed: another value gives another estimate of the same quantity.
-ESTIMATE = """seed seeds n_probes n_replacements n_samples n_placements n_train n_random_models rtol n_random_vectors
-n_composed method noise_lengths vjp_batch_size batch_size resume device source max_new_tokens n_baseline n_examples
+ESTIMATE = """seed seeds n_probes n_replacements n_samples n_placements n_train n_random_models n_random_vectors
+method noise_lengths vjp_batch_size batch_size resume device source max_new_tokens n_baseline n_examples
 passes n_random""".split()  # noqa: SIM905
 # How much of a result is kept: its labels say it.
 EXTENT = ["k", "keep", "n_keep", "baselines"]
 # Where and on what a quantity is measured: results are joined, and figures tell it.
-PLACE = """query from_layer to_layer substitute repeat prefix candidates mode template prefill temperature direction
+PLACE = """query from_layer to_layer substitute repeat prefix candidates mode template prefill temperature
 parts""".split()  # noqa: SIM905
 KNOWN = {*SUBJECT, *ESTIMATE, *EXTENT, *PLACE}
 

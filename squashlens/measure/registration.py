@@ -18,7 +18,6 @@ from squashlens.model.proof import public
 from squashlens.model.text import tokens
 from squashlens.model.verify import require_sound
 from squashlens.records.joining import joined
-from squashlens.records.provenance import provenance
 from squashlens.run.captured import Capture
 from squashlens.run.captures.pairs import refuse_keywords_of_capture
 
@@ -89,11 +88,6 @@ def _of_prompts(
         except SquashlensError as error:
             error.cause = f"Prompt {number}: {error.cause}"
             raise
-        # All prompts have the seed that the first one drew, and its method.
-        call = provenance(results[0])["call"]
-        for name in ("seed", "method"):
-            if name in others and name in call:
-                others[name] = call[name]
     return _side_by_side(results, lengths)
 
 

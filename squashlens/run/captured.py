@@ -106,7 +106,6 @@ class Capture(CaptureBase):
             or to less in a block with a learned sink.
         y: the last residual stream after the final norm, (prompt, position, d); None without residuals.
         prompts: the prompts as they were given, texts or token ids.
-        norms: what was measured of the capture by vector–Jacobian products, so that another function can use it again.
         fingerprint, ambient_hooks, dtype: the state of the model during the pass.
     """
 
@@ -115,9 +114,6 @@ class Capture(CaptureBase):
     patterns: Mapping[int, Float[Tensor, "prompt head query key"]] = field(repr=False)
     y: Float[Tensor, "prompt position d"] | None = field(repr=False)
     prompts: list[str] | list[list[int]] = field(repr=False)
-    norms: dict[tuple[Any, ...], Tensor] = field(
-        default_factory=dict, repr=False, init=False
-    )
 
     def __repr__(self) -> str:
         many, positions = self.ids.shape

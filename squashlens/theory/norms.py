@@ -8,7 +8,14 @@ from scipy import special  # `scipy.stats` takes a second to import
 from torch import Tensor
 
 FOLDS = 4  # parts of a sketch, of which each judges what the others find
+PROBES = 8  # random directions that show what rounding does to a derivative
 ROUNDED = 1e-6  # what is added to gaps of eigenvalues, relative to the largest; far above their rounding in float64
+
+
+def normals(seed: int, *shape: int) -> Tensor:
+    """Independent standard normal numbers in float64, drawn on the CPU: directions for products of a Jacobian."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def spectral_norms(

@@ -64,7 +64,7 @@ MORE: dict[str, Callable[[measurements.Subject, Path], Any]] = {
     "influence": lambda s, f: sl.influence(
         s.model,
         [s.short],
-        method="sketch_upper",
+        method="sketch",
         n_probes=4,
         seed=0,
         layers=[0],

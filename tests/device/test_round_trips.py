@@ -48,12 +48,12 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "sketch": lambda m: sl.jacobian_norms(
         m, IDS, norm="frobenius", method="sketch", n_probes=4
     ),
-    "profile without norms": lambda m: sl.influence(m, IDS, method="none"),
+    "profile without norms": lambda m: sl.influence(m, IDS),
     "profile with spectral norms": lambda m: sl.influence(
-        m, IDS, queries=[5, -1], norm="spectral"
+        m, IDS, queries=[5, -1], method="auto", norm="spectral"
     ),
     "profile with Frobenius norms": lambda m: sl.influence(
-        m, IDS, queries=[-1], norm="frobenius"
+        m, IDS, queries=[-1], method="auto", norm="frobenius"
     ),
     "collapse with one pass": lambda m: sl.collapse(m, sequence(m, [7] * 6)),
     "collapse with two passes": lambda m: sl.collapse(

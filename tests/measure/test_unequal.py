@@ -19,10 +19,10 @@ CALLS: list[tuple[Any, dict[str, Any]]] = [
     (sl.jacobian_norms, {"norm": "frobenius", "to_layer": ["y", 3]}),
     (
         sl.jacobian_norms,
-        {"norm": "frobenius", "method": "sketch", "rtol": 0.5, "seed": 0, "query": 1},
+        {"norm": "frobenius", "method": "sketch", "n_probes": 8, "query": 1},
     ),
     (sl.path_bound, {}),
-    (sl.certified_bound, {"seed": 0, "from_layer": 5}),
+    (sl.certified_bound, {"from_layer": 5}),
     (sl.substitution_effect, {"n_replacements": 2}),
 ]
 

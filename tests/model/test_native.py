@@ -97,10 +97,6 @@ def test_norms_and_certificates_against_the_plain_jacobian(model: Any) -> None:
         )
         bound = sl.certified_bound(model, IDS, from_layer=source).values
         assert (bound >= truth * (1 - 1e-9)).all(), (bound / truth).min()
-        whole = sl.certified_bound(model, IDS, n_composed=3 - source, from_layer=source)
-        np.testing.assert_allclose(
-            whole.values, truth, rtol=1e-6, atol=1e-9 * truth.max()
-        )
 
 
 def test_a_compiled_program_has_the_norms_of_its_closed_form() -> None:

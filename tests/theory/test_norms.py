@@ -1,6 +1,7 @@
 """Matrix norms against numpy's SVD and closed forms."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from squashlens.theory.norms import (
     gram_of,
     largest,
     length_factor,
+    missing_sizes,
     moment_sizes,
+    normals,
     sketch_factors,
     spectral_norms,
     spike_sizes,
@@ -196,3 +199,22 @@ def test_a_sketch_fails_no_more_often_than_said(spectrum: str) -> None:
     if spectrum == "one":  # and not idly
         assert above > 0.01
         assert below > 0.01
+
+
+def test_missing_parts_are_covered_as_often_as_stated() -> None:
+    """Differences of rank one, whose norm is missed most often: five at once, 600 draws, failure probability 0.2."""
+    generator = torch.Generator().manual_seed(1)
+    vectors = torch.randn(5, 12, generator=generator, dtype=torch.float64)
+    found = [
+        missing_sizes((normals(seed, 4, 12) @ vectors.T)[..., None], 0.2)
+        for seed in range(600)
+    ]
+    failed = (
+        (torch.stack(found) < vectors.norm(dim=-1)).any(dim=-1).double().mean().item()
+    )
+    assert 0 < failed <= 0.2 + 3 * math.sqrt(0.16 / 600)
+    alone, five = (
+        missing_sizes(torch.ones(4, 1, 1), 0.2 / 5),
+        missing_sizes(torch.ones(4, 5, 1), 0.2),
+    )
+    assert torch.equal(alone.expand(5), five)

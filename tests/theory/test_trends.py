@@ -11,7 +11,7 @@ from scipy import linalg, signal, stats
 
 from squashlens.theory.statistics import trends
 from squashlens.theory.statistics.laws import log_slope
-from squashlens.theory.statistics.trends import association, difference, holm
+from squashlens.theory.statistics.trends import association, holm
 
 
 def series(seed: int, lag_one: float, *shape: int) -> torch.Tensor:
@@ -40,22 +40,6 @@ def test_rho_is_scipys_and_lies_in_its_interval(values: list[int]) -> None:
     )
     assert -1 <= found.low <= found.rho <= found.high <= 1
     assert 0 <= found.p <= 1
-
-
-def test_the_closed_form_is_the_bootstrap_by_draws() -> None:
-    """Blocks of pairs drawn again and again, ranked again each time: another way to the same standard error."""
-    x, y = series(1, 0.7, 2, 400).numpy()
-    y = 0.5 * x + y
-    length, n = 20, len(x)
-    rng, found = np.random.default_rng(0), []
-    for _ in range(600):
-        starts = rng.integers(0, n - length + 1, n // length)
-        places = (starts[:, None] + np.arange(length)).ravel()
-        found.append(stats.spearmanr(x[places], y[places]).statistic)
-    by_draws = np.std(found, ddof=1) / math.sqrt(1 - length / n)
-    assert trends._error(trends._influence(x, y), length) == pytest.approx(
-        by_draws, rel=0.15
-    )
 
 
 def test_independent_values_have_fishers_interval_at_least() -> None:
@@ -138,32 +122,7 @@ def test_what_has_no_interval() -> None:
     assert association(torch.arange(2.0), torch.arange(2.0)).rho.isnan()
     for row in (torch.ones(9), torch.tensor([1.0, torch.nan, 2, 3, 4, 5, 6, 7, 8])):
         assert all(value.isnan() for value in association(row, torch.arange(9.0)))
-        assert all(
-            math.isnan(value) for value in difference(row, row, torch.arange(9.0))
-        )
-    assert all(math.isnan(value) for value in difference(n, n, n))
     assert association(torch.zeros(2, 0), torch.zeros(0)).rho.shape == (2,)
-
-
-def test_a_difference_leaves_out_what_both_have_in_common() -> None:
-    truth, noise, other = series(5, 0.3, 3, 60)
-    near, far = truth + 0.1 * noise, truth + 2 * other
-    gap, low, high = difference(near, far, truth)
-    assert gap == pytest.approx(
-        (association(near, truth).rho - association(far, truth).rho).item()
-    )
-    assert 0 < low < gap < high
-    assert difference(near, near, truth) == (0, 0, 0)
-
-
-@pytest.mark.slow
-def test_a_difference_of_nothing_is_rarely_found() -> None:
-    truth, a, b = (series(seed, 0.5, 300, 60) for seed in (1, 2, 3))
-    found = [
-        difference(truth + x, truth + y, truth)
-        for x, y, truth in zip(a, b, truth, strict=True)
-    ]
-    assert np.mean([low > 0 or high < 0 for _, low, high in found]) < 0.1
 
 
 def test_holm() -> None:

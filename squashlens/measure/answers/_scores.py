@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from scipy import special  # `scipy.stats` takes a second to import
 
-from squashlens._typing import Direction
 from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.sequences import Ids
@@ -200,7 +199,7 @@ class Scores:
 
 
 def score_probes(
-    layers: np.ndarray, data: Answers, direction: Direction, numbers: range, label: str
+    layers: np.ndarray, data: Answers, numbers: range, label: str
 ) -> Scores:
     """The scores of probes on features of shape (layer, length · seed, d), for the splits with these numbers."""
     from threadpoolctl import threadpool_limits
@@ -224,9 +223,13 @@ def score_probes(
             of_last_layer = np.full(data.truth.shape, np.nan)
             for layer, features in enumerate(rows):
                 sums = []
-                for split, predicted in zip(
-                    splits, _predictions(features, splits, direction), strict=True
-                ):
+                for split in splits:
+                    prompts = features[split.at, split.samples]
+                    predicted = ridge(
+                        prompts[split.train],
+                        split.targets[split.train],
+                        prompts[split.test],
+                    )
                     here = place, layer, split.at
                     sums.append(split.scores(predicted))
                     r2[here], control[here] = sums[-1].r2
@@ -298,33 +301,6 @@ def gains(
     _, low, _ = interval(r2 - np.fmax(others, r2_random + reach))
     _, _, high = interval(r2 - np.fmax(others, r2_random - reach))
     return mean, low, high
-
-
-def _predictions(
-    features: np.ndarray, splits: list[Split], direction: Direction
-) -> list[np.ndarray]:
-    """Predictions (prompt, target) for the test prompts of each split, from features (length, seed, d) of one layer."""
-    of_prompts = [features[split.at, split.samples] for split in splits]
-    if direction == "own" or not splits:
-        return [
-            ridge(prompts[split.train], split.targets[split.train], prompts[split.test])
-            for prompts, split in zip(of_prompts, splits, strict=True)
-        ]
-    # One direction is shared by all lengths, with an offset for each.
-    seen, targets, unseen, offsets = [], [], [], []
-    for prompts, split in zip(of_prompts, splits, strict=True):
-        middle = prompts[split.train].mean(axis=0)
-        offset = split.targets[split.train].mean(axis=0)
-        seen.append(prompts[split.train] - middle)
-        targets.append(split.targets[split.train] - offset)
-        unseen.append(prompts[split.test] - middle)
-        offsets.append(offset)
-    together = ridge(*map(np.concatenate, (seen, targets, unseen)))
-    ends = np.cumsum([len(part) for part in unseen])[:-1]
-    return [
-        offset + predicted
-        for offset, predicted in zip(offsets, np.split(together, ends), strict=True)
-    ]
 
 
 def _ratio(

@@ -19,7 +19,6 @@ import xarray as xr
 from squashlens._typing import Bridge, Mode, Template
 from squashlens.errors import InputError
 from squashlens.measure.answers._scores import N_TRAIN, Answers
-from squashlens.measure.answers._variables import variables_over
 from squashlens.measure.answers.evaluate import (
     answer_questions,
     answers_file,
@@ -35,6 +34,7 @@ from squashlens.measure.answers.probe import (
 )
 from squashlens.measure.collapse.metric import Dtype, Metric, find_dtype
 from squashlens.measure.registration import measurement
+from squashlens.measure.variables import Texts, variables_over
 from squashlens.records.labels import Variable
 from squashlens.records.sentences import plural
 from squashlens.run.activations import at_last_tokens
@@ -193,7 +193,7 @@ def collapse_vs_readout(
         **TEXTS,
         "distance": (metric.distance("distance of v and v* at layer L"), metric.units),
         "distance_y": (metric.distance("distance of v and v*, y"), metric.units),
-        "bit_identical": (rounding.stated("share of pairs with bit-identical y"), "1"),
+        "bit_identical": rounding.stated("share of pairs with bit-identical y"),
     }
     of_pairs = {
         "distance": gaps[0],
@@ -220,9 +220,7 @@ def collapse_vs_readout(
     }
     probes: dict[str, Variable] = {}
     if data.probed:
-        probes, facts = probe_layers(
-            run, data, representations, v, "own", n_random_models
-        )
+        probes, facts = probe_layers(run, data, representations, v, n_random_models)
         run = run.knowing(**facts)
         coords |= {"layer": list(range(run.n_blocks + 1))}
 
@@ -239,12 +237,12 @@ def collapse_vs_readout(
     return run.dataset(f"collapse and read-out of {task.name}", coords, found)
 
 
-TEXTS = {
+TEXTS: Texts = {
     "inserted": ("number of tokens that v* has more", "tokens"),
-    "right": ("whether the parsed value is the right answer", "1"),
-    "same_argmax": ("share of pairs with the same next token", "1"),
-    "same_answer": ("share of pairs with the same answer", "1"),
-    "same_truth": ("share of pairs with the same right answer", "1"),
+    "right": "whether the parsed value is the right answer",
+    "same_argmax": "share of pairs with the same next token",
+    "same_answer": "share of pairs with the same answer",
+    "same_truth": "share of pairs with the same right answer",
     "verdict": ("verdict on the answers", "text"),
     "reason": ("what decides the verdict, or would decide it", "text"),
 }

@@ -20,7 +20,7 @@ from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import dims_by_name, require
 from squashlens.errors import InputError
-from squashlens.measure.answers._variables import variables_over
+from squashlens.measure.variables import Texts, variables_over
 from squashlens.records.joining import without_padding
 from squashlens.records.labels import Variable, dataset_of
 from squashlens.records.provenance import joined_along, provenance
@@ -42,28 +42,28 @@ class Answer:
     answer_tokens: int = 0
 
 
+LENIENT = "share of right answers (lenient); unread answers are wrong"
+STRICT = "share of right answers in the requested form"
 UNREAD = tuple(why for why in WHY if why != "read")
 CELL = ("mode", "length")
 OVER = (*CELL, "seed")
-TEXTS = {
+TEXTS: Texts = {
     "prompt": ("prompt", "text"),
     "answer": ("answer of the model", "text"),
     "value": ("value parsed from the answer; empty if none", "text"),
     "truth": ("right answer", "text"),
     "reading": ("'read', or the reason why no value was parsed", "text"),
-    "ended": ("whether the answer ended, by itself or at a new question", "1"),
-    "as_asked": ("whether a value was parsed and given in the requested form", "1"),
-    "right": ("whether the parsed value is the right answer", "1"),
+    "ended": "whether the answer ended, by itself or at a new question",
+    "as_asked": "whether a value was parsed and given in the requested form",
+    "right": "whether the parsed value is the right answer",
     "error": ("|parsed value − right answer|", "items"),
     "prompt_tokens": ("tokens of the prompt", "tokens"),
     "answer_tokens": ("tokens of the answer", "tokens"),
-    "accuracy": ("share of right answers (lenient); unread answers are wrong", "1"),
-    "accuracy_strict": ("share of right answers in the requested form", "1"),
     "mean_error": ("mean error of the parsed answers", "items"),
     "median_error": ("median error of the parsed answers", "items"),
     "error_q1": ("first quartile of the error of the parsed answers", "items"),
     "error_q3": ("third quartile of the error of the parsed answers", "items"),
-    "unread": ("share of answers without a parsed value, by reason", "1"),
+    "unread": "share of answers without a parsed value, by reason",
     "prompts": ("number of distinct prompts", "prompts"),
 }
 
@@ -166,13 +166,12 @@ def _summaries(values: Mapping[str, np.ndarray]) -> dict[str, Variable]:
     }
     unread = [(values["reading"] == why).mean(axis=-1) for why in UNREAD]
     strict = right & values["as_asked"]
+    of_reasons = {"unread": np.stack(unread, axis=-1)}
     return {
-        **with_ends("accuracy", CELL, _share(right), TEXTS["accuracy"][0]),
-        **with_ends(
-            "accuracy_strict", CELL, _share(strict), TEXTS["accuracy_strict"][0]
-        ),
+        **with_ends("accuracy", CELL, _share(right), LENIENT),
+        **with_ends("accuracy_strict", CELL, _share(strict), STRICT),
         **variables_over(CELL, cells, TEXTS),
-        "unread": ((*CELL, "why"), np.stack(unread, axis=-1), *TEXTS["unread"]),
+        **variables_over((*CELL, "why"), of_reasons, TEXTS),
     }
 
 
@@ -275,21 +274,12 @@ def judge_ability(answered: Sequence[tuple[bool, str]]) -> Ability:
     return Ability(able, reason, share, low, high, chance, len(right))
 
 
-ABILITY_TEXTS = {
+ABILITY_TEXTS: Texts = {
     "able_reason": ("what decides whether the model can do the task", "text"),
-    "baseline": ("share of right answers to short questions", "1"),
-    "baseline_low": (
-        "share of right answers to short questions, lower end of its 95 % interval",
-        "1",
-    ),
-    "baseline_high": (
-        "share of right answers to short questions, upper end of its 95 % interval",
-        "1",
-    ),
-    "chance": (
-        "largest share of the short questions that a constant answer gets right",
-        "1",
-    ),
+    "baseline": "share of right answers to short questions",
+    "baseline_low": "share of right answers to short questions, lower end of its 95 % interval",
+    "baseline_high": "share of right answers to short questions, upper end of its 95 % interval",
+    "chance": "largest share of the short questions that a constant answer gets right",
     "baseline_questions": ("number of different short questions", "questions"),
 }
 
@@ -303,19 +293,10 @@ def ability_variables(
     return variables_over(over, values, ABILITY_TEXTS)
 
 
-FREQUENCY_TEXTS = {
-    "said": (
-        "share of all questions of a mode that were answered with the value",
-        "1",
-    ),
-    "truth": (
-        "share of all questions of a mode whose right answer is the value",
-        "1",
-    ),
-    "unread": (
-        "share of all questions of a mode whose answer has no parsed value",
-        "1",
-    ),
+FREQUENCY_TEXTS: Texts = {
+    "said": "share of all questions of a mode that were answered with the value",
+    "truth": "share of all questions of a mode whose right answer is the value",
+    "unread": "share of all questions of a mode whose answer has no parsed value",
 }
 
 

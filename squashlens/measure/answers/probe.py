@@ -13,7 +13,7 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, Direction, Mode, Template, positive
+from squashlens._typing import Bridge, Mode, Template, positive
 from squashlens.errors import InputError
 from squashlens.measure.answers._scores import (
     N_TRAIN,
@@ -23,10 +23,9 @@ from squashlens.measure.answers._scores import (
     of_length,
     score_probes,
 )
-from squashlens.measure.answers._variables import variables_over
 from squashlens.measure.answers.evaluate import prepare_questions
-from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.registration import measurement
+from squashlens.measure.variables import variables_over, with_y
 from squashlens.records.labels import Variable
 from squashlens.run.activations import LastTokens, at_last_tokens, untrained
 from squashlens.run.run import Run
@@ -51,7 +50,6 @@ def probe(
     template: Template = "none",
     prefill: bool = True,
     n_examples: int = 0,
-    direction: Direction = "own",
     n_train: int = N_TRAIN,
     n_random_models: int = N_RANDOM_MODELS,
 ) -> xr.Dataset:
@@ -75,8 +73,6 @@ def probe(
         seeds: number of random samples at each length, or a list of random seeds; 128 samples by default.
         mode: form of the questions, one of those of `evaluate`.
         prefill: as in `evaluate`; yes by default, so that the answer comes next.
-        direction: direction of the probe: ``"own"`` (the default), a separate fit for each length, or ``"shared"``,
-            one direction for all lengths with an offset for each.
         n_train: number of distinct prompts of a length to which each probe is fitted; 64 by default. A length needs
             16 more distinct prompts for testing.
         n_random_models: number of models with random weights that are probed as well; 4 by default, 0 for none.
@@ -123,7 +119,6 @@ def probe(
         seeds,
         form,
         n_seeds=N_SEEDS,
-        direction=direction,
         n_train=n_train,
         n_random_models=n_random_models,
     )
@@ -132,7 +127,7 @@ def probe(
     _require_probed(data)
     last = at_last_tokens(run, prompts, run.sites())
     own = streams(run, last)
-    found, facts = probe_layers(run, data, own, prompts, direction, n_random_models)
+    found, facts = probe_layers(run, data, own, prompts, n_random_models)
     over = {
         "layer": range(run.n_blocks + 1),
         "length": list(data.lengths),
@@ -161,12 +156,11 @@ def probe_layers(
     data: Answers,
     representations: Float[Tensor, "layer branch d"],
     prompts: list[Ids],
-    direction: Direction,
     n_random_models: int,
 ) -> tuple[dict[str, Variable], dict[str, Any]]:
     """The scores of each layer and of its baselines, where the last layer is y, and facts for the provenance."""
     features = representations.double().numpy()
-    scores = score_probes(features, data, direction, range(data.splits), "probes")
+    scores = score_probes(features, data, range(data.splits), "probes")
     length = of_length(data)
     r2_random = np.full_like(scores.r2, np.nan)  # (split, layer, length)
     proofs = []
@@ -178,7 +172,7 @@ def probe_layers(
         features = streams(other, last).double().numpy()
         numbers = range(seed, data.splits, n_random_models)
         label = f"probes of random weights {seed}"
-        random_scores = score_probes(features, data, direction, numbers, label)
+        random_scores = score_probes(features, data, numbers, label)
         r2_random[seed::n_random_models] = random_scores.r2
     baselines = np.fmax(0, np.fmax(length[:, None], scores.control))
     ends = {
@@ -188,16 +182,15 @@ def probe_layers(
         "selectivity": interval(scores.r2 - scores.control),
         "gain": gains(scores.r2, baselines, r2_random, n_random_models),
     }
-    found: dict[str, Variable] = {}
-    for name, of_layers in ends.items():
-        found |= _over_layers(name, of_layers, TEXTS[name][0])
     mean_right, _, _ = interval(scores.right)
     mean_overall, _, _ = interval(scores.overall)
-    found |= with_y("probe_right", torch.tensor(mean_right), *TEXTS["probe_right"])
-    found |= with_y(
-        "r2_overall", torch.tensor(mean_overall), *TEXTS["r2_overall"], ("layer",)
-    )
-    found |= with_ends("r2_length", ("length",), interval(length), *TEXTS["r2_length"])
+    over = ("layer", "length")
+    layers = variables_over(over, {"probe_right": mean_right}, TEXTS)
+    layers |= variables_over(("layer",), {"r2_overall": mean_overall}, TEXTS)
+    for name, of_layers in ends.items():
+        layers |= with_ends(name, over, of_layers, TEXTS[name])
+    found = with_y(layers)
+    found |= with_ends("r2_length", ("length",), interval(length), TEXTS["r2_length"])
     found |= variables_over(("length",), {"prompts": data.prompts}, TEXTS)
     by_sample = {"truth": data.truth, "prediction": scores.prediction}
     found |= variables_over(("length", "seed"), by_sample, TEXTS)
@@ -210,30 +203,19 @@ def probe_layers(
     return found, {"probe": facts}
 
 
-TEXTS = {
-    "r2": ("R² of the right answer on test prompts", "1"),
-    "r2_random_model": ("R² in models with random weights", "1"),
-    "r2_control": ("R² of the control task", "1"),
-    "selectivity": ("R² minus that of the control task", "1"),
-    "gain": ("R² minus that of the best baseline", "1"),
-    "probe_right": ("share of predictions that round to the right answer", "1"),
-    "r2_overall": ("R² over all lengths on test prompts", "1"),
-    "r2_length": ("R² from the number of tokens alone", "1"),
+TEXTS: dict[str, Any] = {
+    "r2": "R² of the right answer on test prompts",
+    "r2_random_model": "R² in models with random weights",
+    "r2_control": "R² of the control task",
+    "selectivity": "R² minus that of the control task",
+    "gain": "R² minus that of the best baseline",
+    "probe_right": "share of predictions that round to the right answer",
+    "r2_overall": "R² over all lengths on test prompts",
+    "r2_length": "R² from the number of tokens alone",
     "prompts": ("number of distinct prompts", "prompts"),
     "truth": ("right answer", "items"),
     "prediction": ("prediction of the probe of y for test prompts", "items"),
 }
-
-
-def _over_layers(
-    name: str, ends: tuple[np.ndarray, np.ndarray, np.ndarray], text: str
-) -> dict[str, Variable]:
-    """The variables of a mean over splits and the ends of its interval, over layers and for y."""
-    found: dict[str, Variable] = {}
-    variables = with_ends(name, ("layer", "length"), ends, text)
-    for full_name, (dims, values, label, units) in variables.items():
-        found |= with_y(full_name, torch.tensor(values), label, units, dims)
-    return found
 
 
 def _require_probed(data: Answers) -> None:

@@ -26,7 +26,6 @@ from squashlens._typing import (
 )
 from squashlens.bars import bar
 from squashlens.errors import InputError
-from squashlens.measure.answers._variables import variables_over
 from squashlens.measure.answers.choices import mean_of, noise_of_leads, of_choices
 from squashlens.measure.answers.sublayers import (
     Edits,
@@ -36,12 +35,12 @@ from squashlens.measure.answers.sublayers import (
     written_directly,
 )
 from squashlens.measure.registration import measurement
+from squashlens.measure.variables import variables_over
 from squashlens.model.agreement import agree
 from squashlens.model.hooking.hook import Hook
-from squashlens.model.text.tokens import tokenize
 from squashlens.records.labels import Variable
 from squashlens.remarks import remark
-from squashlens.run.activations import at_last_tokens, edited_copies, log_p, streams_at
+from squashlens.run.activations import at_last_tokens, edited_copies
 from squashlens.run.forward import forward, logits_among, require_understood
 from squashlens.run.generate import empty_cache
 from squashlens.run.run import Run
@@ -67,7 +66,6 @@ def sublayer_effect(
     parts: Parts = "sublayers",
     clusters: Clusters = None,
     n_random_vectors: int = 4,
-    texts: Sequence[str] = (),
     seed: int = 0,
 ) -> xr.Dataset:
     """What each attention and MLP writes into the answer at the last token, and what changes without its output there.
@@ -100,8 +98,6 @@ def sublayer_effect(
         parts: ``"sublayers"``, the default, or ``"heads"``, each head of attention as well.
         n_random_vectors: number of random vectors in the place of each output; 4 by default. With fewer than two there
             is no limit, and nothing is above it.
-        texts: other texts, whose loss is measured with the output replaced at all their tokens, by 0 or by its mean
-            over all tokens of these texts; none by default.
         seed: random seed of the two halves, the random vectors and the shuffles; 0 by default.
 
     Returns:
@@ -115,7 +111,7 @@ def sublayer_effect(
         `broken`, the share of right ones that become wrong; `net`, repaired minus broken answers ÷ all prompts of the
         half; `net_random`, its mean over random vectors; `change`, the mean change of the difference; each with the
         ends `…_low` and `…_high` of a 95 % interval over clusters. Over (half): `wrong` and `right`, numbers of
-        prompts. With `texts`, over (block, sublayer): `loss_change`, in nats per token, with an interval over texts.
+        prompts.
 
         The coordinates `selected_block` and `selected_sublayer` name the one with the largest `net` in the half that
         selects, and `above_null` is ``"yes"``, ``"no"`` or ``"not measured"``. Beside them: `selected_net`, its net
@@ -144,7 +140,6 @@ def sublayer_effect(
         missing=missing,
         parts=parts,
         n_random_vectors=n_random_vectors,
-        texts=list(texts),
         seed=seed,
     )
     n_clusters = int(asked.clusters.max()) + 1
@@ -170,7 +165,7 @@ def sublayer_effect(
     n_prompts = len(asked.prompts)
     by_part = (n_prompts, run.n_blocks, len(every) // run.n_blocks)
     replaced = f"with {WITHOUT[missing]} at the last token"
-    texts_of = {name: (text.format(replaced), "1") for name, text in TEXTS.items()}
+    texts_of = {name: text.format(replaced) for name, text in TEXTS.items()}
     of_prompts = {"log_odds": leads.own, "log_odds_noise": leads.noise}
     of_parts = {
         "log_odds_without": leads.without.reshape(by_part),
@@ -185,9 +180,6 @@ def sublayer_effect(
     selecting = selection.halves(asked.clusters, seed)
     in_half = np.stack([selecting, ~selecting])
     variables |= _by_half(leads, in_half, asked.clusters, by_part[1:], replaced)
-    if texts:
-        token_ids = [tokenize(run.model, text) for text in texts]
-        variables |= _losses(run, token_ids, every, missing)
     _remark_doubtful(run, leads, selecting)
 
     chosen = selection.select(
@@ -403,10 +395,10 @@ def _of_selected(chosen: selection.Selection, replaced: str) -> dict[str, Variab
     with_random = f"{label}, with equally large random changes"
     with_shuffled = f"{label}, with shuffled answers"
     texts = {
-        "selected_net_random": (f"{with_random}: mean", "1"),
-        "selected_net_random_limit": (f"{with_random}: 95 % limit", "1"),
-        "selected_net_shuffled": (f"{with_shuffled}: mean", "1"),
-        "selected_net_shuffled_limit": (f"{with_shuffled}: 95 % limit", "1"),
+        "selected_net_random": f"{with_random}: mean",
+        "selected_net_random_limit": f"{with_random}: 95 % limit",
+        "selected_net_shuffled": f"{with_shuffled}: mean",
+        "selected_net_shuffled_limit": f"{with_shuffled}: 95 % limit",
     }
     values = {
         "selected_net_random": chosen.random.mean() if len(chosen.random) else np.nan,
@@ -458,30 +450,3 @@ def _replaced(
         return made
 
     return edited_copies(run, ids, len(edits) + 1, hooks, cache)
-
-
-def _losses(
-    run: Run, texts: Sequence[Tensor], parts: Sequence[Part], missing: Missing
-) -> dict[str, Variable]:
-    """How the loss on texts changes when a part's output is replaced at every token."""
-    vectors = [torch.zeros(())] * len(parts)
-    if missing == "mean":
-        sites = {part.site for part in parts}
-        seen = [streams_at(run, ids, sites) for ids in texts]
-        vectors = [
-            torch.cat([part.of(values)[0] for values in seen]).mean(dim=0)
-            for part in parts
-        ]
-    edits = list(zip(parts, vectors, strict=True))
-    changes = []
-    for ids in bar(texts, desc="texts"):
-        losses = [
-            -log_p(run, y[:, :-1], ids[0, 1:]).mean(dim=-1)
-            for y in _replaced(run, ids[0], edits, slice(None))
-        ]
-        own_loss, *losses_without = torch.cat(losses)
-        changes.append(torch.stack(losses_without) - own_loss)
-    values = torch.stack(changes, dim=-1).reshape(run.n_blocks, -1, len(texts)).numpy()
-    replaced = "output 0" if missing == "zero" else "the mean output"
-    text = f"change of the loss on texts with {replaced} at every token"
-    return mean_of("loss_change", OVER, values, text, "nats", share=False)

@@ -13,7 +13,6 @@ import xarray as xr
 
 from squashlens._typing import Bridge, TextsOrPairs, dtype_name, positive
 from squashlens.bars import bar
-from squashlens.measure.answers._variables import variables_over
 from squashlens.measure.answers.forced_answers import (
     QUICK,
     ForcedAnswers,
@@ -31,6 +30,7 @@ from squashlens.measure.answers.placebos import (
 from squashlens.measure.answers.verdict_evidence import PREFERRED, Evidence, decide
 from squashlens.measure.answers.verdict_questions import Questions, prepare_pairs
 from squashlens.measure.registration import measurement
+from squashlens.measure.variables import Texts, variables_over, with_y
 from squashlens.model.text.context import text_after
 from squashlens.records.labels import Variable
 from squashlens.run.activations import untrained
@@ -140,12 +140,8 @@ def verdict(
     variables = _variables(asked, forced, evidence)
     margins = np.stack([known.margins for known in evidence])
     recovered = np.stack([known.recovered for known in evidence])
-    variables |= _by_layer(
-        "margin", margins, "L2 distance of the two prompts ÷ the sum of their noises"
-    )
-    variables |= _by_layer(
-        "recovered", recovered, "share of runs that are nearer to their own prompt"
-    )
+    of_layers = {"margin": margins, "recovered": recovered}
+    variables |= with_y(variables_over(("pair", "layer"), of_layers, TEXTS))
     if n_random_models:
         coords["random_model"] = np.arange(n_random_models)
         for place, name in enumerate(("log_odds", "log_odds_after")):
@@ -310,25 +306,19 @@ def _variables(
 
 AFTER = "after the first prompt"
 AFTER_SECOND = "after the second prompt"
-TEXTS = {
+TEXTS: Texts = {
+    "margin": "L2 distance of the two prompts ÷ the sum of their noises",
+    "recovered": "share of runs that are nearer to their own prompt",
     "log_odds": (f"log-odds of the two answers {AFTER}", "nats"),
     "log_odds_after": (f"log-odds of the two answers {AFTER_SECOND}", "nats"),
     "log_odds_noise": ("how far rounding moves the log-odds", "nats"),
     "behind": ("largest log ratio of the likeliest token to a right answer's", "nats"),
     "placebo": ("largest log-odds by which placebos are preferred", "nats"),
-    "probability": (f"probability of the first answer {AFTER}", "1"),
-    "probability_after": (f"probability of the second answer {AFTER_SECOND}", "1"),
-    "rank": (f"worst rank of a token of the first answer {AFTER}", "1"),
+    "probability": f"probability of the first answer {AFTER}",
+    "probability_after": f"probability of the second answer {AFTER_SECOND}",
+    "rank": f"worst rank of a token of the first answer {AFTER}",
 }
 
 
 def _array(values: Iterable[float]) -> np.ndarray:
     return np.array(list(values), dtype=float)
-
-
-def _by_layer(name: str, values: np.ndarray, text: str) -> dict[str, Variable]:
-    """Two variables from values whose last axis is layers and then y."""
-    return {
-        name: (("pair", "layer"), values[:, :-1], text, "1"),
-        f"{name}_y": (("pair",), values[:, -1], f"{text}, y", "1"),
-    }

@@ -4,8 +4,7 @@ v* is the sequence with its last token repeated. The distance is measured at eac
 baseline distances and a noise floor.
 
 A distance may be large in a coordinate that no logit reads, and small in one that decides the answer. The next token is
-therefore compared too, in units of its own. Its noise is what two runs of one prompt differ by: by the triangle
-inequality, the noise of v plus that of v* bounds how far rounding moves the difference of v and v*.
+therefore compared too, in units of its own.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -30,8 +29,9 @@ from squashlens._typing import (
 )
 from squashlens.errors import InputError
 from squashlens.measure.collapse import metric as metrics
-from squashlens.measure.collapse.metric import Dtype, Metric, layer_by_layer, with_y
+from squashlens.measure.collapse.metric import Dtype, Metric, layer_by_layer
 from squashlens.measure.registration import measurement
+from squashlens.measure.variables import variables_over, with_y
 from squashlens.model.anatomy import known_windows
 from squashlens.records.labels import MODEL_UNITS, Variable
 from squashlens.run.captures.pairs import (
@@ -98,18 +98,16 @@ def collapse(
 
     Returns:
         Dataset. Over (layer, length): `distance`, in the model's units, or dimensionless if relative; `ulps`, |Δ| in
-        units in the last place at the coordinate that attains L∞; `ulps_median`, the median over coordinates;
-        `relative_median`, the median over coordinates of |Δ_c| ÷ max(|v_c|, |v*_c|), which no single coordinate rules;
-        `bit_identical`, the share of coordinates that are equal; `rms`, the root mean square of v's coordinates, by
-        which a relative distance is divided. Over (layer): `length_slope`, the least-squares slope of log D over log
-        length, NaN with a D of 0 or fewer than two lengths; `length_trend`, Spearman's ρ of D with
-        the length; `length_trend_low` and `length_trend_high`, the ends of its 95 % interval, which allows for
-        dependence between neighbouring lengths; `length_trend_p`, the p-value of no trend, not corrected for the
-        number of layers. Each of these also has a variable with `_y`, for y.
+        units in the last place at the coordinate that attains L∞; `relative_median`, the median over coordinates of
+        |Δ_c| ÷ max(|v_c|, |v*_c|), which no single coordinate rules; `bit_identical`, the share of coordinates that are
+        equal; `rms`, the root mean square of v's coordinates, by which a relative distance is divided. Over (layer):
+        `length_slope`, the least-squares slope of log D over log length, NaN with a D of 0 or fewer than two lengths;
+        `length_trend`, Spearman's ρ of D with the length; `length_trend_low` and `length_trend_high`, the ends of its
+        95 % interval, which allows for dependence between neighbouring lengths; `length_trend_p`, the p-value of no
+        trend, not corrected for the number of layers. Each of these also has a variable with `_y`, for y.
 
         Over (length), for the next token: `total_variation` (0 to 2), `kl` from v to v* (nats), `log_odds`, the largest
-        change of the log odds of two tokens (nats), and `same_argmax`. If lengths were replayed:
-        `total_variation_noise` and `log_odds_noise` over (replayed), how far rounding can move these two. With
+        change of the log odds of two tokens (nats), and `same_argmax`. With
         `by_head`: `head_distance`, and `head_mean`, `head_min` and `head_max` over heads. If captured: `contrast`, over
         (layer, length); `unrelated`, over (draw, layer, length); and `noise_floor`, over (layer, replayed), with the
         lengths that were replayed. It is ‖v − ṽ‖ + ‖v* − ṽ*‖, where ṽ and ṽ* come from a second run, and each term is
@@ -150,38 +148,52 @@ def collapse(
         round_to=metric.form,
     )
     pairs = pairs.on(run.device)
-    v = pairs.v.values
     gaps = metric.between(pairs).cpu()
-    text = metric.distance("distance of v and v*")
-    found = with_y("distance", gaps, text, metric.units)
-    text = metric.stated("root mean square of the coordinates of v")
-    found |= with_y("rms", metric.size(v), text, MODEL_UNITS)
+    found = _distances(metric, pairs, gaps)
     found |= _trend(metric, pairs.lengths, gaps)
     found |= _precision(metric, run.dtype, pairs)
     if metrics.next_token_is_known(run):
         found |= _next_token(run, metric, pairs)
     if by_head:
         found |= _by_head(metric, int(run.model.cfg.n_heads), by_head, pairs)
-    if pairs.contrast is not None:
-        contrast = metric.gap(v, pairs.contrast.values)
-        text = metric.distance("distance of v and v with another last token")
-        found |= with_y("contrast", contrast, text, metric.units)
-    if pairs.unrelated:
-        draws = [metric.gap(v, other.values) for other in pairs.unrelated]
-        dims = ("draw", "layer", "length")
-        text = metric.distance("distance of v and a sequence with other content")
-        found |= with_y("unrelated", torch.stack(draws), text, metric.units, dims)
     coords = metrics.coords(pairs)
     windows = {window for window in known_windows(run.model) if window is not None}
     edges = [edge(pairs.sequence, length, windows) for length in pairs.lengths]
     coords["window_edge"] = ("length", np.array(edges, dtype=np.int64))
     if pairs.replay is not None:
         coords["replayed"] = [pairs.lengths[place] for place in pairs.replay.places]
-        noise = metric.noise(pairs.v, pairs.star, pairs.replay)
-        text = metric.derived(metrics.NOISE)
-        dims = ("layer", "replayed")
-        found |= with_y("noise_floor", noise, text, metric.units, dims)
     return run.dataset("representational collapse", coords, found)
+
+
+def _distances(
+    metric: Metric, pairs: PairCapture, gaps: Float[Tensor, "layer length"]
+) -> dict[str, Variable]:
+    """D and the size of v, and the distances of what was captured beside them: baselines, and the noise floor."""
+    v = pairs.v.values
+    of_contrast = "distance of v and v with another last token"
+    of_unrelated = "distance of v and a sequence with other content"
+    texts = {
+        "distance": (metric.distance("distance of v and v*"), metric.units),
+        "contrast": (metric.distance(of_contrast), metric.units),
+        "unrelated": (metric.distance(of_unrelated), metric.units),
+        "noise_floor": (metric.derived(metrics.NOISE), metric.units),
+        "rms": (
+            metric.stated("root mean square of the coordinates of v"),
+            MODEL_UNITS,
+        ),
+    }
+    by_length = {"distance": gaps, "rms": metric.size(v)}
+    if pairs.contrast is not None:
+        by_length["contrast"] = metric.gap(v, pairs.contrast.values)
+    found = variables_over(("layer", "length"), by_length, texts)
+    if pairs.unrelated:
+        draws = [metric.gap(v, other.values) for other in pairs.unrelated]
+        unrelated = {"unrelated": torch.stack(draws)}
+        found |= variables_over(("draw", "layer", "length"), unrelated, texts)
+    if pairs.replay is not None:
+        noise = {"noise_floor": metric.noise(pairs.v, pairs.star, pairs.replay)}
+        found |= variables_over(("layer", "replayed"), noise, texts)
+    return with_y(found)
 
 
 def _trend(
@@ -191,13 +203,10 @@ def _trend(
     order = torch.arange(len(lengths), dtype=torch.float64)
     text = metric.derived("Spearman correlation of D with the length")
     correlation = association(gaps, order).variables("length_trend", text, "layer")
-    found: dict[str, Variable] = {}
-    for name, (dims, values, long_name, units) in correlation.items():
-        found |= with_y(name, values, long_name, units, dims)
     slopes = [log_slope(lengths, row.tolist())[0] for row in gaps]
     text = metric.derived("slope of log D over log length")
-    values = torch.tensor(slopes, dtype=torch.float64)
-    return found | with_y("length_slope", values, text, "1", ("layer",))
+    slope = {"length_slope": (("layer",), torch.tensor(slopes), text, "1")}
+    return with_y(correlation | slope)
 
 
 def _precision(
@@ -208,21 +217,22 @@ def _precision(
     v = metric.rounded(pairs.v.values)
     star = metric.rounded(pairs.star.values)
 
-    def in_ulps(v: Tensor, star: Tensor) -> Float[Tensor, "2 branch"]:
-        return torch.stack(distances.ulps(v, star, dtype))
-
-    widest, median = layer_by_layer(in_ulps, v, star).unbind(dim=1)
-    typical = layer_by_layer(distances.relative_median, v, star)
-    same = layer_by_layer(partial(distances.identical, dtype=dtype), v, star)
-    ulp = f"ulp ({dtype_name(dtype)})"
-    text = metric.stated("|Δ| at the coordinate that attains L∞")
-    found = with_y("ulps", widest, text, ulp)
-    text = metric.stated("median of |Δ| over coordinates")
-    found |= with_y("ulps_median", median, text, ulp)
-    text = metric.stated("median over coordinates of |Δ| ÷ the larger of |v| and |v*|")
-    found |= with_y("relative_median", typical, text, "1")
-    text = metric.stated("share of coordinates that are bit-identical")
-    return found | with_y("bit_identical", same, text, "1")
+    compared = {
+        "ulps": partial(distances.ulps, dtype=dtype),
+        "relative_median": distances.relative_median,
+        "bit_identical": partial(distances.identical, dtype=dtype),
+    }
+    values = {
+        name: layer_by_layer(compare, v, star) for name, compare in compared.items()
+    }
+    largest = metric.stated("|Δ| at the coordinate that attains L∞")
+    median = "median over coordinates of |Δ| ÷ the larger of |v| and |v*|"
+    texts = {
+        "ulps": (largest, f"ulp ({dtype_name(dtype)})"),
+        "relative_median": metric.stated(median),
+        "bit_identical": metric.stated("share of coordinates that are bit-identical"),
+    }
+    return with_y(variables_over(("layer", "length"), values, texts))
 
 
 def _same_argmax(log_p: LogP, log_q: LogP) -> Tensor:
@@ -257,33 +267,18 @@ COMPARISONS = {
         _same_argmax, "whether the most likely next token is the same", "1"
     ),
 }
-# What rounding moves is stated of these.
-MOVED = {"total_variation": "total variation", "log_odds": "log odds"}
 
 
 def _next_token(run: Run, metric: Metric, pairs: PairCapture) -> dict[str, Variable]:
-    """Comparisons of the next token after v and v*, and how far rounding can move them."""
+    """Comparisons of the next token after v and v*."""
     y = metric.rounded(pairs.v.values[-1])
     star = metric.rounded(pairs.star.values[-1])
     compared = _compare(run, y, star)
-    variables: dict[str, Variable] = {}
-    for name, (_, text, units) in COMPARISONS.items():
-        text = metric.stated(text)
-        variables[name] = (("length",), compared[name], text, units)
-    if pairs.replay is None:
-        return variables
-    dtype = metric.round_to or run.dtype
-    places = list(pairs.replay.places)
-    y_again = metric.rounded(pairs.replay.v[-1])
-    star_again = metric.rounded(pairs.replay.star[-1])
-    noise_of_v = _noise(run, y[places], y_again, dtype)
-    noise_of_star = _noise(run, star[places], star_again, dtype)
-    for name, what in MOVED.items():
-        noise = noise_of_v[name] + noise_of_star[name]
-        text = metric.stated(f"how far rounding can move the {what} of v and v*")
-        units = COMPARISONS[name].units
-        variables[f"{name}_noise"] = (("replayed",), noise, text, units)
-    return variables
+    texts = {
+        name: (metric.stated(text), units)
+        for name, (_, text, units) in COMPARISONS.items()
+    }
+    return variables_over(("length",), compared, texts)
 
 
 def _compare(run: Run, y: Y, other: Y) -> dict[str, Float[Tensor, " branch"]]:
@@ -307,18 +302,6 @@ def _compare(run: Run, y: Y, other: Y) -> dict[str, Float[Tensor, " branch"]]:
             }
             parts.append(compared)
     return {name: torch.cat([part[name] for part in parts]) for name in COMPARISONS}
-
-
-def _noise(run: Run, y: Y, again: Y, dtype: torch.dtype) -> dict[str, Tensor]:
-    """How far rounding moves the next token: by a second run, and at least by one unit in the last place of y.
-
-    Two runs can round to the same numbers by chance. The units have alternating signs.
-    """
-    signs = 1 - 2 * (torch.arange(y.shape[-1], device=y.device) % 2)
-    one_unit_off = y.double() + signs * distances.ulp(y, dtype)
-    second_run = _compare(run, y, again)
-    one_unit = _compare(run, y, one_unit_off)
-    return {name: torch.maximum(second_run[name], one_unit[name]) for name in MOVED}
 
 
 def _by_head(

@@ -14,7 +14,7 @@ from typing_extensions import TypeAliasType
 from squashlens._typing import Distance, DtypeName, Scale, dtype_name, full_name
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.rounding import stored
-from squashlens.records.labels import MODEL_UNITS, Variable
+from squashlens.records.labels import MODEL_UNITS
 from squashlens.remarks import remark
 from squashlens.run.captures import pairs as captures
 from squashlens.run.captures.pairs import Growing, PairCapture, Replay, Streams
@@ -147,23 +147,6 @@ class Metric:
     def _moved(self, v: Tensor, again: Tensor, roundings: int) -> Tensor:
         """How far rounding can move v, by a second run of it."""
         return noise(self.rounded(v), self.rounded(again), self.norm, roundings)
-
-
-def with_y(
-    name: str,
-    values: Tensor,
-    text: str,
-    units: str,
-    dims: tuple[str, ...] = ("layer", "length"),
-) -> dict[str, Variable]:
-    """Two variables from values whose last layer is y: one over the layers, and one for y."""
-    axis = dims.index("layer")
-    layers = values.shape[axis] - 1
-    dims_of_y = dims[:axis] + dims[axis + 1 :]
-    return {
-        name: (dims, values.narrow(axis, 0, layers), text, units),
-        f"{name}_y": (dims_of_y, values.select(axis, layers), f"{text}, y", units),
-    }
 
 
 def take_pairs(

@@ -15,8 +15,8 @@ from torch import Tensor
 from squashlens._typing import Bridge, positive
 from squashlens.errors import InputError
 from squashlens.measure.collapse import metric as metrics
-from squashlens.measure.collapse.metric import with_y
 from squashlens.measure.registration import measurement
+from squashlens.measure.variables import variables_over, with_y
 from squashlens.model.memory import require_room
 from squashlens.records.labels import MODEL_UNITS, Variable
 from squashlens.run.activations import untrained
@@ -29,6 +29,23 @@ from squashlens.theory import separation as theory
 from squashlens.theory.distances import total_variation
 
 RECOVERED = "share of runs in which the nearest representation of the first run is that of the same length"
+TEXTS = {
+    "noise": ("how far rounding moves the representation, L2", MODEL_UNITS),
+    "step": "L2 distance to the next length ÷ noise",
+    "recovered": RECOVERED,
+    "nearest": (
+        "length whose representation in the first run is nearest to the second",
+        "tokens",
+    ),
+    "recovery": f"{RECOVERED}, mean of all lengths",
+    "margin": "smallest distance of two lengths ÷ the sum of their noise",
+    "recovery_random": "recovery in a model with random weights",
+    "chance": "recovery by chance, 1 ÷ number of lengths",
+    "next_noise": "how far rounding moves the next token's distribution, L1",
+    "next_step": "L1 distance of the next token to that of the next length ÷ noise",
+    "next_recovered": f"{RECOVERED}, by the next token",
+    "next_recovery": f"{RECOVERED}, by the next token, mean of all lengths",
+}
 
 
 @measurement(
@@ -106,17 +123,15 @@ def separation(
     ]
     streams = grouped_streams(run, *rows_of(prompts))
     variables = _of_streams(streams, growing.lengths)
-    text = "recovery by chance, 1 ÷ number of lengths"
-    variables["chance"] = ((), 1 / len(prompts), text, "1")
+    variables |= variables_over((), {"chance": 1 / len(prompts)}, TEXTS)
     if metrics.next_token_is_known(run):
         variables |= _of_next_token(run, streams[:, -1])
     coords = metrics.coords(growing)
     if n_random_models:
         coords["random_model"] = np.arange(n_random_models)
         random = [_random_recovery(growing, prompts, k) for k in range(n_random_models)]
-        text = "recovery in a model with random weights"
-        dims = ("random_model", "layer")
-        variables |= with_y("recovery_random", torch.stack(random), text, "1", dims)
+        of_random = {"recovery_random": torch.stack(random)}
+        variables |= with_y(variables_over(("random_model", "layer"), of_random, TEXTS))
     run = run.knowing(groupings=groupings(run))
     return run.dataset("separation", coords, variables)
 
@@ -134,25 +149,21 @@ def _of_streams(
 ) -> dict[str, Variable]:
     """The variables over layers, and for y."""
     by_layer = streams.transpose(0, 1)
-    noise = metrics.layer_by_layer(theory.noise_of_runs, by_layer)
-    step = metrics.layer_by_layer(theory.steps, by_layer)
-    margin = metrics.layer_by_layer(theory.margin, by_layer)
     recoveries = [theory.recovered(theory.to_first_run(runs)) for runs in by_layer]
     recovered = torch.stack([share for share, _ in recoveries])
     places = torch.stack([nearest for _, nearest in recoveries])
-    nearest = torch.tensor(lengths)[places]
-    recovery = recovered.mean(dim=-1)
-    layer = ("layer",)
-    text = "how far rounding moves the representation, L2"
-    found = with_y("noise", noise, text, MODEL_UNITS)
-    found |= with_y("step", step, "L2 distance to the next length ÷ noise", "1")
-    found |= with_y("recovered", recovered, RECOVERED, "1")
-    text = "length whose representation in the first run is nearest to the second"
-    found |= with_y("nearest", nearest, text, "tokens")
-    text = f"{RECOVERED}, mean of all lengths"
-    found |= with_y("recovery", recovery, text, "1", layer)
-    text = "smallest distance of two lengths ÷ the sum of their noise"
-    return found | with_y("margin", margin, text, "1", layer)
+    of_lengths = {
+        "noise": metrics.layer_by_layer(theory.noise_of_runs, by_layer),
+        "step": metrics.layer_by_layer(theory.steps, by_layer),
+        "recovered": recovered,
+        "nearest": torch.tensor(lengths)[places],
+    }
+    of_layers = {
+        "recovery": recovered.mean(dim=-1),
+        "margin": metrics.layer_by_layer(theory.margin, by_layer),
+    }
+    variables = variables_over(("layer", "length"), of_lengths, TEXTS)
+    return with_y(variables | variables_over(("layer",), of_layers, TEXTS))
 
 
 def _random_recovery(
@@ -193,16 +204,10 @@ def _of_next_token(run: Run, y: Float[Tensor, "run prompt d"]) -> dict[str, Vari
     moved = total_variation(first[1:], first[:-1])
     step = theory.ratio(moved, noise[:-1])
     step = torch.cat([step, step.new_full((1,), torch.nan)])
-    length = ("length",)
-    of_noise = "how far rounding moves the next token's distribution, L1"
-    of_step = "L1 distance of the next token to that of the next length ÷ noise"
-    of_recovered = f"{RECOVERED}, by the next token"
-    of_recovery = f"{of_recovered}, mean of all lengths"
+    of_lengths = {"next_noise": noise, "next_step": step, "next_recovered": recovered}
     return {
-        "next_noise": (length, noise, of_noise, "1"),
-        "next_step": (length, step, of_step, "1"),
-        "next_recovered": (length, recovered, of_recovered, "1"),
-        "next_recovery": ((), recovered.mean(), of_recovery, "1"),
+        **variables_over(("length",), of_lengths, TEXTS),
+        **variables_over((), {"next_recovery": recovered.mean()}, TEXTS),
     }
 
 

@@ -36,8 +36,9 @@ from squashlens.hooks.activations import mean_activations
 from squashlens.hooks.interventions import STREAMS, Place
 from squashlens.hooks.patches import Insertion, drawn_from
 from squashlens.measure.collapse import metric as metrics
-from squashlens.measure.collapse.metric import REPLAYED, Metric, with_y
+from squashlens.measure.collapse.metric import REPLAYED, Metric
 from squashlens.measure.registration import measurement
+from squashlens.measure.variables import Texts, variables_over, with_y
 from squashlens.model.agreement import agree
 from squashlens.model.applied import probe_ids, require_effective
 from squashlens.model.hooking.hook import Hook
@@ -256,22 +257,39 @@ def _of_edits(
     none = distances["none"]
     separators = distances["separators"]
     edited = torch.stack([distances[name] for name in edits])
-    dims = ("edit", "layer", "length")
-    text = metric.distance("distance of v and v*")
-    found = with_y("distance", edited, text, metric.units, dims)
-    retained = _retained(edited, none, separators, floor)
-    found |= with_y("retained", retained, _text_of_retained(metric), "1", dims)
-    text = metric.derived(metrics.NOISE)
-    found |= with_y("noise_floor", floor, text, metric.units, ("layer",))
+    texts = _texts(metric)
+    of_edits = {
+        "distance": edited,
+        "retained": _retained(edited, none, separators, floor),
+    }
+    found = variables_over(("edit", "layer", "length"), of_edits, texts)
+    found |= variables_over(("layer",), {"noise_floor": floor}, texts)
     if "delete_keep_positions" in distances:
         gap = distances["delete_keep_positions"]
-        factor = _where_clear(torch.minimum(gap, none), floor, gap / none)
-        text = metric.derived("D with gaps in the positions ÷ D without separators")
-        found |= with_y("gap_factor", factor, text, "1")
-        factor = _where_clear(torch.minimum(separators, gap), floor, separators / gap)
-        text = metric.derived("D with separators ÷ D with gaps in their place")
-        found |= with_y("attention_factor", factor, text, "1")
-    return found
+        least = torch.minimum(separators, gap)
+        factors = {
+            "gap_factor": _where_clear(torch.minimum(gap, none), floor, gap / none),
+            "attention_factor": _where_clear(least, floor, separators / gap),
+        }
+        found |= variables_over(("layer", "length"), factors, texts)
+    return with_y(found)
+
+
+def _texts(metric: Metric) -> Texts:
+    """The long name of each variable, and its units."""
+    of_hook = metric.distance("distance of v and v* with a hook from a block on")
+    retained = metric.derived("share of the separators' effect that remains")
+    gaps = "D with gaps in the positions ÷ D without separators"
+    attention = "D with separators ÷ D with gaps in their place"
+    return {
+        "distance": (metric.distance("distance of v and v*"), metric.units),
+        "distance_from": (of_hook, metric.units),
+        "retained": retained,
+        "retained_from": retained,
+        "noise_floor": (metric.derived(metrics.NOISE), metric.units),
+        "gap_factor": metric.derived(gaps),
+        "attention_factor": metric.derived(attention),
+    }
 
 
 def _of_hooks(
@@ -286,16 +304,14 @@ def _of_hooks(
     for kind in kinds:
         by_kind.append(torch.stack([distances[kind, block] for block in blocks]))
     hooked = torch.stack(by_kind)
+    without = distances["none"]
+    separators = distances["separators"]
+    of_hooks = {
+        "distance_from": hooked,
+        "retained_from": _retained(hooked, without, separators, floor),
+    }
     dims = ("hook", "from_block", "layer", "length")
-    text = metric.distance("distance of v and v* with a hook from a block on")
-    found = with_y("distance_from", hooked, text, metric.units, dims)
-    retained = _retained(hooked, distances["none"], distances["separators"], floor)
-    text = _text_of_retained(metric)
-    return found | with_y("retained_from", retained, text, "1", dims)
-
-
-def _text_of_retained(metric: Metric) -> str:
-    return metric.derived("share of the separators' effect that remains")
+    return with_y(variables_over(dims, of_hooks, _texts(metric)))
 
 
 def _retained(ablated: Gaps, none: Gaps, separators: Gaps, floor: Tensor) -> Gaps:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, short_repr
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
-from squashlens.measure.collapse.metric import layer_by_layer, with_y
+from squashlens.measure.collapse.metric import layer_by_layer
+from squashlens.measure.variables import with_y
 from squashlens.model.anatomy import windows
 from squashlens.model.proof import public
 from squashlens.prompts import Token, one_token
@@ -91,7 +92,8 @@ def shares_and_counts(
     ]
     by_case = torch.stack(gaps).unflatten(0, (len(MASKS), len(POSITIONS)))
     text = "distance of tokens of one kind in prompts with equal shares and different counts"
-    variables = with_y("distance", by_case, text, "1", ("mask", "positions", "layer"))
+    dims = ("mask", "positions", "layer")
+    variables = with_y({"distance": (dims, by_case, text, "1")})
     coords = {
         "mask": list(MASKS),
         "positions": list(POSITIONS),

@@ -18,8 +18,9 @@ import xarray as xr
 
 from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.errors import InputError
-from squashlens.measure.collapse.metric import Metric, with_passes, with_y
+from squashlens.measure.collapse.metric import Metric, with_passes
 from squashlens.measure.registration import measurement
+from squashlens.measure.variables import variables_over, with_y
 from squashlens.model.text.context import decoded, display_tokens
 from squashlens.model.text.start import start_of
 from squashlens.model.text.tokens import encode, require_tokenizer, tokenize
@@ -81,7 +82,7 @@ def repeat_tokenization(
 
     Returns:
         Dataset. Over (form, repeats), with 1 … n repeats: `text`; `tokens`, the number of its tokens; `pieces`, the
-        tokens as text, with spaces as ␣; `distinct`, the number of distinct tokens; `uniform`, whether each repeat is
+        tokens as text, with spaces as ␣; `uniform`, whether each repeat is
         the same single token (separators may be others); `grows`, whether the ids of the text with one more repeat
         start with all ids of this text, so that no token is merged anew; `pair`, whether they are the ids of this
         text with the *last token* repeated, that is v and v* of Theorem 4.2. Over (form, repeats, place): `piece` and
@@ -141,11 +142,16 @@ def repeat_tokenization(
         v, longer, v_star = form.values.chunk(3, dim=1)
         naive.append(metric.gap(v, longer))
         distance.append(metric.gap(v, v_star))
+    texts = {
+        "naive": (
+            f"{norm} distance of the texts with n and n + 1 repeats",
+            metric.units,
+        ),
+        "distance": (f"{norm} distance of v and v*", metric.units),
+    }
+    distances = {"naive": torch.stack(naive), "distance": torch.stack(distance)}
     dims = ("form", "layer", "repeats")
-    text = f"{norm} distance of the texts with n and n + 1 repeats"
-    variables |= with_y("naive", torch.stack(naive), text, metric.units, dims)
-    text = f"{norm} distance of v and v*"
-    variables |= with_y("distance", torch.stack(distance), text, metric.units, dims)
+    variables |= with_y(variables_over(dims, distances, texts))
     coords["layer"] = np.arange(len(streams[0].values) - 1)
     run = with_passes(run, *streams, **facts)
     return run.dataset("tokenization and collapse", coords, variables)
@@ -246,7 +252,6 @@ TABLE: dict[str, tuple[type, str, str]] = {
     "text": (object, "the text", "text"),
     "tokens": (int, "number of tokens of the text", "1"),
     "pieces": (object, "the tokens of the text as text", "text"),
-    "distinct": (int, "number of distinct tokens", "1"),
     "uniform": (bool, "whether every repeat is the same single token", "1"),
     "grows": (
         bool,
@@ -289,7 +294,6 @@ def _properties(
         "text": text.written,
         "tokens": len(text.content),
         "pieces": BETWEEN.join(pieces_of(reader, text)),
-        "distinct": len(set(text.content)),
         "uniform": _is_uniform(reader, text, repeat),
         "grows": longer.ids[: len(text.ids)] == text.ids,
         "pair": longer.ids == text.ids + text.ids[-1:],

@@ -28,7 +28,6 @@ from squashlens.measure.squashing.walks import of_attention, one_hot, top_down
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.run import Run
 from squashlens.theory.path_sums import Pattern, sweep
-from squashlens.theory.probes import seed_of
 
 # Constants of the printed formula, which are 1 unless given, with their letters in the paper.
 LETTERS = {"beta1": "β₁", "beta2": "β₂", "beta3": "β₃", "sigma_psi": "σ_ψ"}
@@ -138,14 +137,13 @@ def certified_bound(
     model: Bridge,
     prompt: PromptOrCapture,
     *,
-    n_composed: int = 1,
     freeze: FrozenParts = (),
     query: int = -1,
     from_layer: int = 0,
     to_layer: Targets = "y",
     spans: SpansOfTokens = None,
     vjp_batch_size: int | None = None,
-    seed: int | None = None,
+    seed: int = 0,
 ) -> xr.DataArray:
     """A certified upper bound on ‖∂y_n/∂v⁽⁰⁾_i‖₂ for each token i, as a sum over attention paths.
 
@@ -159,13 +157,10 @@ def certified_bound(
 
     Args:
         model, prompt, query, from_layer, to_layer: as in `path_bound`.
-        n_composed: number of consecutive blocks whose Jacobians are multiplied before the norm is taken, counted from
-            the top; 1 by default. All L blocks give the norm of the Jacobian itself.
         freeze: parts of the model held constant, as in `jacobian_norms`.
         spans: as in `path_bound`; it is a certified bound on the norm of the span's blocks side by side.
         vjp_batch_size: number of cotangents per batch; chosen to fit into memory by default.
-        seed: random seed of the probes. By default it is drawn from the system's entropy, since no model can be built
-            to avoid such probes; the provenance has it (`call`).
+        seed: random seed of the probes, 0 by default, as in `jacobian_norms`.
 
     Returns:
         DataArray as of `path_bound`. The attribute `rounding` is the relative allowance for rounding that the values
@@ -186,14 +181,12 @@ def certified_bound(
     >>> bool((certified >= sl.jacobian_norms(model, "110 =")).all())
     True
     """
-    positive(n_composed, "n_composed", "a number of blocks")
     if vjp_batch_size is not None:
         positive(vjp_batch_size, "vjp_batch_size", "a batch size")
     parts = frozen_parts(freeze)
     how: dict[str, Any] = {
-        "n_composed": n_composed,
         "vjp_batch_size": vjp_batch_size,
-        "seed": seed_of(seed),
+        "seed": seed,
     }
     run = Run.of(
         model,
@@ -210,8 +203,7 @@ def certified_bound(
     run, groups = Spans.of(run, spans)
     n = run.query(query)
     rows, certificate = certified_rows(run, tops, from_layer, n, parts, **how)
-    composed = f", {n_composed} blocks composed" if n_composed != 1 else ""
-    long_name = f"certified path bound{composed}{and_frozen(parts)}"
+    long_name = f"certified path bound{and_frozen(parts)}"
     stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
     bounds: dict[Target, xr.DataArray] = {}
     for to, row in rows.items():

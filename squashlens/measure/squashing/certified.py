@@ -31,14 +31,19 @@ from squashlens.run.derivatives.exact import (
 )
 from squashlens.run.derivatives.spans import Span, open_spans, vjps
 from squashlens.run.run import Run
-from squashlens.theory.norms import missing_sizes, spectral_norms, with_rounding
-from squashlens.theory.probes import PROBES, normals
+from squashlens.theory.norms import (
+    PROBES,
+    missing_sizes,
+    normals,
+    spectral_norms,
+    with_rounding,
+)
 
 FAILURE = 5e-7  # probability that the probes miss what rounding did
 
 
 class Stretch(NamedTuple):
-    """Consecutive blocks: the layer at which they start, the one at which they end, and that one's number."""
+    """A block, or the final norm alone: the layers at which it starts and ends, and the number of the latter."""
 
     bottom: int
     to: Target
@@ -56,7 +61,6 @@ def certified_rows(
     query: int,
     freeze: Sequence[str],
     *,
-    n_composed: int,
     vjp_batch_size: int | None,
     seed: int,
 ) -> tuple[dict[Target, Float[Tensor, "prompt position"]], dict[str, Any]]:
@@ -65,13 +69,13 @@ def certified_rows(
     Every edge is computed once, and all bounds hold together, except with the certificate's failure probability.
     """
     chains: dict[Target, list[Stretch]] = {
-        to: _stretches(from_layer, top, to, n_composed) for to, top in targets.items()
+        to: _stretches(from_layer, top, to) for to, top in targets.items()
     }
     steps = max(len(chain) for chain in chains.values())
     reason = why_not_block_by_block(run.model)
     if steps > 1 and reason:
-        whole = run.n_blocks
-        raise UnsoundModelError(reason, f"Use n_composed={whole}, or `jacobian_norms`.")
+        remedy = "Use `jacobian_norms(method='sketch_upper')`, which is certified too."
+        raise UnsoundModelError(reason, remedy)
     # The row needs all edges, except in the last stretch, where it needs only those into the query.
     queries: dict[Stretch, range] = {}
     for *_, last in chains.values():
@@ -101,13 +105,11 @@ def certified_rows(
     return {to: torch.stack(parts) for to, parts in rows.items()}, certificate
 
 
-def _stretches(from_layer: int, top: int, to: Target, size: int) -> list[Stretch]:
-    """The stretches of `size` blocks, counted from the top, in order from the bottom."""
-    layers = sorted({from_layer, *range(top, from_layer, -size)})
-    stretches: list[Stretch] = []
-    for bottom, end in zip(layers, layers[1:] or layers, strict=False):
-        stretches.append(Stretch(bottom, to if end == layers[-1] else end, end))
-    return stretches
+def _stretches(from_layer: int, top: int, to: Target) -> list[Stretch]:
+    """The blocks from the bottom up, of which the last ends at the target; without any, the final norm alone."""
+    bottoms = list(range(from_layer, top)) or [top]
+    lower = [Stretch(layer, layer + 1, layer + 1) for layer in bottoms[:-1]]
+    return [*lower, Stretch(bottoms[-1], to, top)]
 
 
 def _bottom(wanted: tuple[Stretch, range]) -> int:
@@ -213,7 +215,7 @@ class _Edges:
         difference is at least ``‖Δ_i‖₂ ≥ ‖Δ_ji‖₂/r_j``. Raises if it leaves no digit.
         """
         largest = largest.clamp(min=torch.finfo(largest.dtype).tiny)
-        directions = normals(self.seed)(PROBES, len(queries), self.run.width)
+        directions = normals(self.seed, PROBES, len(queries), self.run.width)
         scaled = directions.to(largest) / largest[:, None]
         difference = self._pulled(jittered, to, queries, scaled)
         difference = difference - self._pulled(plain, to, queries, scaled)

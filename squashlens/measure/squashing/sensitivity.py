@@ -23,7 +23,7 @@ from squashlens.records.provenance import with_provenance
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.run import Run
 from squashlens.theory.spread import are_sinks
-from squashlens.theory.statistics.trends import association, difference, with_ends
+from squashlens.theory.statistics.trends import association
 
 ESTIMATES = ("path_bound", "null", "bound_over_null", "jacobian_frozen", "jacobian")
 FREEZE: dict[str, FrozenParts] = {"jacobian_frozen": "attention", "jacobian": ()}
@@ -44,9 +44,8 @@ def sensitivity(
     spans: SpansOfTokens = None,
     method: Method = "auto",
     n_probes: int = PROBES,
-    rtol: float | None = None,
     vjp_batch_size: int | None = None,
-    seed: int | None = None,
+    seed: int = 0,
 ) -> xr.Dataset:
     """Sensitivity of y_n to each token: the path bound of Theorem 5.1, its null, and the true Jacobian norms.
 
@@ -55,7 +54,7 @@ def sensitivity(
 
     Args:
         model, prompt, query: as in `path_bound`.
-        norm, n_probes, rtol, vjp_batch_size, seed: as in `jacobian_norms`.
+        norm, n_probes, vjp_batch_size, seed: as in `jacobian_norms`.
         method: ``"auto"`` (the default), ``"exact"`` or ``"sketch"``, as in `jacobian_norms`.
         spans: as in `jacobian_norms` and `path_bound`; the correlations are then over spans, without any that has the
             query token or BOS.
@@ -68,8 +67,8 @@ def sensitivity(
         coordinate: `rank_agreement`, Spearman's ρ with the Jacobian, and `position_trend`, Spearman's ρ with the
         position. Each has `…_low` and `…_high`, the ends of a 95 % interval, and `…_p`, the p-value of no association,
         Holm-corrected for the estimates tested; both allow for dependence between neighbouring tokens
-        (`squashlens.theory.statistics.trends`). Scalars: `agreement_over_null`, ρ of the path bound minus ρ of the
-        null, with `_low` and `_high`; `compared_tokens`, the number of tokens in the correlations. Correlations leave
+        (`squashlens.theory.statistics.trends`). The scalar
+        `compared_tokens` is the number of tokens in the correlations. Correlations leave
         out the query token, a leading BOS and attention sinks (`sink` is 1, as in `attention_sinks`), whose values are
         of another kind. ρ is NaN for a constant quantity or with fewer than three tokens; intervals need four tokens.
         Several prompts have a leading dimension `prompt`, and are padded as in `path_bound`.
@@ -89,7 +88,6 @@ def sensitivity(
     way = Estimation(
         method=method,
         n_probes=n_probes,
-        rtol=rtol,
         vjp_batch_size=vjp_batch_size,
         seed=seed,
     )
@@ -166,24 +164,21 @@ class _Tokens:
 
 
 def _ranks(inner: xr.Dataset, norm: Norm) -> dict[str, Variable]:
-    """Rank correlations of the estimates with the Jacobian and the position, and the bound's gain over its null."""
+    """Rank correlations of the estimates with the Jacobian and the position."""
     values = [inner[name].values for name in ESTIMATES]
     table = torch.tensor(np.stack(values), dtype=torch.float64)
-    by_name = dict(zip(ESTIMATES, table, strict=True))
-    truth = by_name["jacobian"]
+    truth = table[ESTIMATES.index("jacobian")]
     n_tokens = len(truth)
     agreement = association(table, truth)
     # The Jacobian agrees with itself, so that is not tested.
     itself = torch.tensor([name == "jacobian" for name in ESTIMATES])
     agreement = agreement._replace(p=agreement.p.masked_fill(itself, torch.nan))
     trend = association(table, torch.arange(n_tokens, dtype=torch.float64))
-    gain = difference(by_name["path_bound"], by_name["null"], truth)
-    of_jacobian = f"the {norm} norm of the Jacobian"
     among = "the estimates that are tested"
     return {
         **agreement.corrected().variables(
             "rank_agreement",
-            f"Spearman correlation with {of_jacobian}",
+            f"Spearman correlation with the {norm} norm of the Jacobian",
             "estimate",
             among=among,
         ),
@@ -192,12 +187,6 @@ def _ranks(inner: xr.Dataset, norm: Norm) -> dict[str, Variable]:
             "Spearman correlation of the estimate with the position",
             "estimate",
             among=among,
-        ),
-        **with_ends(
-            "agreement_over_null",
-            (),
-            gain,
-            f"rank agreement of the path bound with {of_jacobian} minus that of its null",
         ),
         "compared_tokens": ((), n_tokens, "tokens in the correlations", "1"),
     }

@@ -24,9 +24,6 @@ from squashlens.run.passes import read
 from squashlens.run.run import Run
 from squashlens.sequences import Branch
 from squashlens.theory.distances import distance, divergence
-from squashlens.theory.statistics.ranks import noise_ceiling
-
-CEILING = "rank correlation that the expected effects would have with these means"
 
 
 # candidates are the tokens of all prompts, and draws go on from one to the next
@@ -71,10 +68,7 @@ def substitution_effect(
         Dataset over (position), or (prompt, position) for several prompts: `effect` and `effect_std`, mean and
         standard deviation of the distance over replacements, in the model's units; with ``to_layer="y"`` also `kl`,
         the mean of KL(p(x) ‖ p(x′)) of the next token, in nats. Positions up to the query that are not replaced are
-        NaN; positions after the query are zero, by causality. Without a position,
-        `noise_ceiling`: the Spearman ρ that the expected effects before the query would have with these means over a
-        few replacements (`squashlens.theory.statistics.ranks.noise_ceiling`), so that no estimate can be expected to
-        have a larger one; with ``to_layer="y"`` also `noise_ceiling_kl`, that of `kl`. Prompts of unequal lengths are
+        NaN; positions after the query are zero, by causality. Prompts of unequal lengths are
         padded as in `path_bound`; with `spans`, results are labelled as in `jacobian_norms`.
 
     Raises:
@@ -120,12 +114,7 @@ def substitution_effect(
         places = list(chain.from_iterable(together.values()))
         choices = require_choices(run, candidates, places)
     effects = empty_effects(run, groups, together, n, ("effect", "effect_std", "kl"))
-    ceilings = {
-        "noise_ceiling": torch.zeros(len(run.ids), dtype=torch.float64),
-        "noise_ceiling_kl": torch.zeros(len(run.ids), dtype=torch.float64),
-    }
     drawn = draw_variants(run, together, choices, n_replacements, n, seed)
-    before_query = [place for place, inside in together.items() if max(inside) < n]
     for row, variants in enumerate(drawn):
         moved = _moved_by(run, run.ids[row, : n + 1].cpu(), variants, to_layer)
         for place in together:
@@ -133,10 +122,6 @@ def substitution_effect(
             effects["effect"][row, place] = distances.mean()
             effects["effect_std"][row, place] = distances.std(correction=0)
             effects["kl"][row, place] = divergences.mean()
-        distances = [moved[place].distances for place in before_query]
-        divergences = [moved[place].divergences for place in before_query]
-        ceilings["noise_ceiling"][row] = noise_ceiling(distances, seed)
-        ceilings["noise_ceiling_kl"][row] = noise_ceiling(divergences, seed)
     what = "the token is" if groups is None else "all tokens of the span are"
     texts = {
         "effect": (
@@ -147,12 +132,11 @@ def substitution_effect(
             "standard deviation of that distance over replacements",
             MODEL_UNITS,
         ),
-        "noise_ceiling": (CEILING, "1"),
     }
     if to_layer == "y":
         kl = f"mean KL divergence of the next token when {what} replaced"
-        texts |= {"kl": (kl, "nats"), "noise_ceiling_kl": (CEILING, "1")}
-    return label_effects("substitution effect", run, effects | ceilings, texts)
+        texts["kl"] = (kl, "nats")
+    return label_effects("substitution effect", run, effects, texts)
 
 
 class Moves(NamedTuple):

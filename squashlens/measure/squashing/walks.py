@@ -20,6 +20,7 @@ from squashlens._typing import (
 )
 from squashlens.errors import InputError
 from squashlens.measure.registration import measurement
+from squashlens.measure.variables import variables_over
 from squashlens.model.anatomy import learned_sink, windows
 from squashlens.model.memory import require_room, to_cpu
 from squashlens.model.premises import require_attention_alone, require_paths
@@ -39,6 +40,17 @@ from squashlens.theory.spread import are_sinks, beyond_uniform, received
 
 SELF = 1e-6  # rows of float32 attention sum to 1 within this
 ROUNDING = 1e-10  # a rest below this may be rounding error
+TEXTS = {
+    "position_at": ("position of the path in each layer", "position"),
+    "weight": "product of attention and residual weights",
+    "share": "share of all paths' weight",
+    "over_null": "weight over that of the same walk under uniform attention",
+    "first_share": "share of paths from the first token",
+    "rest": "share of paths from later tokens",
+    "predicted_rate": "(1 + largest self-attention) / 2",
+    "observed_rate": "factor on the rest with each repetition",
+    "absorbing": "later tokens that attend only to themselves",
+}
 
 
 def one_hot(run: Run, query: int) -> Float[Tensor, "prompt position"]:
@@ -246,37 +258,15 @@ def strongest_paths(
     _, coords = run.coords()
     coords["path"] = np.arange(len(paths.weights))
     coords["layer"] = np.arange(from_layer, top + 1)
-    by_path = ("path",)
-    return run.dataset(
-        "strongest attention paths into the query",
-        coords,
-        {
-            "position_at": (
-                ("path", "layer"),
-                paths.positions,
-                f"position of the path in each layer{said}",
-                "position",
-            ),
-            "weight": (
-                by_path,
-                paths.weights,
-                f"product of attention and residual weights{said}",
-                "1",
-            ),
-            "share": (
-                by_path,
-                paths.weights / all_paths.sum(),
-                f"share of all paths' weight{said}",
-                "1",
-            ),
-            "over_null": (
-                by_path,
-                paths.weights / paths.null,
-                f"weight over that of the same walk under uniform attention{said}",
-                "1",
-            ),
-        },
-    )
+    of_paths = {
+        "weight": paths.weights,
+        "share": paths.weights / all_paths.sum(),
+        "over_null": paths.weights / paths.null,
+    }
+    of_layers = {"position_at": paths.positions}
+    variables = variables_over(("path", "layer"), of_layers, TEXTS, said)
+    variables |= variables_over(("path",), of_paths, TEXTS, said)
+    return run.dataset("strongest attention paths into the query", coords, variables)
 
 
 def written_out_down(
@@ -369,41 +359,20 @@ def depth_limit(
     full = [written_out(run, pattern) for pattern in patterns]
     row = one_hot(run, query)
     limits = [_Limit.of(pattern, row, run.query(query), depth) for pattern in full]
-    first_shares = torch.stack([limit.first_share for limit in limits])
     rests = torch.stack([limit.rest for limit in limits])
-    by_block = ("block",)
-    by_depth = ("block", "depth")
-    return run.dataset(
-        "depth limit of repeated attention",
-        {"block": list(blocks), "depth": np.arange(depth + 1)},
-        {
-            "first_share": (
-                by_depth,
-                first_shares,
-                "share of paths from the first token",
-                "1",
-            ),
-            "rest": (by_depth, rests, "share of paths from later tokens", "1"),
-            "predicted_rate": (
-                by_block,
-                [limit.predicted_rate for limit in limits],
-                "(1 + largest self-attention) / 2",
-                "1",
-            ),
-            "observed_rate": (
-                by_block,
-                [_rate(rest) for rest in rests],
-                f"factor on the rest with each of {depth} repetitions",
-                "1",
-            ),
-            "absorbing": (
-                by_block,
-                [limit.absorbing for limit in limits],
-                "later tokens that attend only to themselves",
-                "1",
-            ),
-        },
-    )
+    of_depths = {
+        "first_share": torch.stack([limit.first_share for limit in limits]),
+        "rest": rests,
+    }
+    of_blocks = {
+        "predicted_rate": [limit.predicted_rate for limit in limits],
+        "observed_rate": [_rate(rest) for rest in rests],
+        "absorbing": [limit.absorbing for limit in limits],
+    }
+    variables = variables_over(("block", "depth"), of_depths, TEXTS)
+    variables |= variables_over(("block",), of_blocks, TEXTS)
+    coords = {"block": list(blocks), "depth": np.arange(depth + 1)}
+    return run.dataset("depth limit of repeated attention", coords, variables)
 
 
 class _Limit(NamedTuple):

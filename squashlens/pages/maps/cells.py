@@ -19,7 +19,6 @@ from squashlens.measure.squashing.jacobians.sketch import (
     Estimation,
     ends_of,
     resolved,
-    seed_in,
 )
 from squashlens.measure.squashing.knockout import knockout_effect
 from squashlens.measure.squashing.profiles.profile import influence
@@ -66,7 +65,6 @@ def measure(
     """
     run = Run.open(model, "squash_map")
     way = resolved(way, run, ("exact", "sketch", "none"))
-    seed = seed_in(way)
     run = run.given(
         prompt,
         query=query,
@@ -76,7 +74,7 @@ def measure(
         knockout=knockout,
         target=target,
         spans=spans,
-        seed=seed,
+        seed=way.seed,
     )
     run.require_one(tokens=2)
     _, groups = Spans.of(run, spans)
@@ -85,7 +83,7 @@ def measure(
     queries = [opened]
     if not alone:
         queries = spread(range(run.positions), opened, n_layers, ROOM)
-    whole = influence(model, prompt, queries=queries, method="none", seed=seed)
+    whole = influence(model, prompt, queries=queries, method="none", seed=way.seed)
     whole["bound_over_null"] = ratio(whole)
     parts = [_predictions(run, queries)]
     if run.positions <= LONGEST:
@@ -98,7 +96,7 @@ def measure(
     if way.method == "sketch":
         facts["sketch"] = {
             "n_probes": way.n_probes,
-            "seed": seed,
+            "seed": way.seed,
             "failure_probability": MISSED,
         }
     if knockout or target:

@@ -21,7 +21,7 @@ DEFAULTS = {
     "knockout": None,
     "target": None,
     "spans": None,
-    "seed": None,
+    "seed": 0,
 }
 
 

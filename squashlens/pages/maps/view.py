@@ -219,7 +219,7 @@ def squash_map(
     knockout: Knockout | None = None,
     target: str | tuple[str, str] | None = None,
     spans: SpansOfTokens = None,
-    seed: int | None = None,
+    seed: int = 0,
 ) -> SquashMap:
     """An interactive map of a prompt: how much each token influences every later one, from every layer.
 
@@ -245,7 +245,7 @@ def squash_map(
         target: answers whose log-odds are followed, as in `knockout_effect`; by default the two likeliest next tokens.
         spans: spans that the ribbon can show as units, as in `jacobian_norms`; their colour is the largest number of
             their tokens.
-        seed: random seed of a sketch; by default as in `jacobian_norms`.
+        seed: random seed of a sketch; 0 by default.
 
     Returns:
         The map. Notebooks show it; ``save("map.html")`` writes it as one file that needs no network; ``result`` is the

@@ -1,7 +1,5 @@
 """How well ranks of noisy means can agree, and intervals of a mean and of a share, also of values in clusters."""
 
-import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +9,7 @@ from scipy import special
 from torch import Tensor
 from torch.nn import functional
 
-from squashlens.theory.statistics.trends import LEVEL, association
+from squashlens.theory.statistics.trends import LEVEL
 
 Z = 1.959964  # normal quantile of a 95 % interval
 
@@ -75,30 +73,6 @@ def _student(many: Int[Tensor, "*many"]) -> Float[Tensor, "*many"]:
     return torch.from_numpy(
         np.asarray(special.stdtrit(many.numpy() - 1, (1 + LEVEL) / 2))
     )
-
-
-def noise_ceiling(
-    draws: Sequence[Float[Tensor, " draw"]], seed: int, splits: int = 64
-) -> float:
-    """The mean Spearman ρ that exact expectations would have with means over a few draws of each outcome.
-
-    The draws of each outcome are split at random into halves, whose means have the rank correlation r, on average over
-    `splits`. By the formula of Spearman and Brown the means over all draws have the reliability ``2r/(1 + r)``, the
-    squared correlation with what they estimate. NaN for fewer than three outcomes with two draws, and for r < 0.
-
-    Source: Spearman 1910; Brown 1910.
-    """
-    generator = torch.Generator().manual_seed(seed % 2**63)
-    outcomes = [values.double() for values in draws if len(values) > 1]
-    first_half = torch.empty(splits, len(outcomes), dtype=torch.float64)
-    second_half = torch.empty_like(first_half)
-    for outcome, values in enumerate(outcomes):
-        for split in range(splits):
-            shuffled = values[torch.randperm(len(values), generator=generator)]
-            first_half[split, outcome] = shuffled[::2].mean()
-            second_half[split, outcome] = shuffled[1::2].mean()
-    r = float(association(first_half, second_half).rho.nanmean())
-    return math.sqrt(2 * r / (1 + r)) if r >= 0 else math.nan
 
 
 def wilson(share: np.ndarray | float, of: int) -> tuple[np.ndarray, np.ndarray]:

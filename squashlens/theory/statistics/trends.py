@@ -2,7 +2,7 @@
 
 An interval that assumes independence is too narrow: for two unrelated series of 100 values with a lag-one correlation
 of 0.8, it finds an association in a third of the cases. Here a series counts as the number of independent values that
-say as much. The difference of two correlations has the variance of a moving-block bootstrap (Künsch 1989).
+say as much.
 """
 
 import math
@@ -93,31 +93,6 @@ def association(
     return Association(*torch.from_numpy(parts).reshape(4, *a.shape[:-1]))
 
 
-def difference(
-    a: Float[Tensor, " place"],
-    b: Float[Tensor, " place"],
-    reference: Float[Tensor, " place"],
-) -> tuple[float, float, float]:
-    """The difference of ρ(a, reference) and ρ(b, reference), and the ends of its 95 % interval.
-
-    Up to terms of order 1/n, ρ is a mean over places of influence values ψ_i (the Hájek projection of ρ), which include
-    the effect of place i on the ranks of the others. Those of both are subtracted, so that common parts cancel. The
-    moving-block bootstrap of a mean has a closed-form variance: the mean square of the block means of ψ times ℓ/n, for
-    blocks of the length ℓ of `association`, divided by 1 − ℓ/n to undo the effect of centring. NaN if either ρ is NaN.
-    """
-    (x,), (truth,) = _rows(a, reference)
-    (z,), _ = _rows(b, reference)
-    gap = _spearman(x, truth)[0] - _spearman(z, truth)[0]
-    n = len(truth)
-    if n < FEWEST or math.isnan(gap):
-        return math.nan, math.nan, math.nan
-    dependence = max(_dependence(x, truth), _dependence(z, truth))
-    length = _block(dependence, n)
-    error = _error(_influence(x, truth) - _influence(z, truth), length)
-    half = _quantile(n, length) * error
-    return gap, gap - half, gap + half
-
-
 def holm(p: Sequence[float]) -> list[float]:
     """P-values corrected for the number of tests in `p` by Holm's method (1979); NaN does not count as a test."""
     values = np.asarray(p, dtype=float)
@@ -174,23 +149,6 @@ def _centred_ranks(row: Series) -> Series:
     return _ranks(row) - (len(row) + 1) / 2
 
 
-def _influence(x: Series, y: Series) -> Series:
-    """The influence value of each place on ρ: its product of ranks, and its effect on the ranks of the others."""
-    u = _centred_ranks(x) / len(x)
-    v = _centred_ranks(y) / len(y)
-    values = (u * v + _above(u, v) + _above(v, u)) / (u.std() * v.std())
-    return values - values.mean()
-
-
-def _above(u: Series, v: Series) -> Series:
-    """For each place, the mean over all places of v if u is larger there than here, and of v/2 if u is equal."""
-    order = np.argsort(u, kind="stable")
-    sums = np.append(np.cumsum(v[order][::-1])[::-1], 0.0) / len(u)
-    from_equal = sums[np.searchsorted(u[order], u, "left")]
-    from_larger = sums[np.searchsorted(u[order], u, "right")]
-    return (from_equal + from_larger) / 2
-
-
 def _dependence(x: Series, y: Series) -> float:
     """The product of the lag-one correlations of one series and of the other without it, from 0 to `PERSISTENT`."""
     u = _centred_ranks(x)
@@ -220,14 +178,6 @@ def _block(r: float, n: int) -> int:
     """The block length ``2 ⌈(√6 r/(1 − r²))^⅔ n^⅓⌉``: how many neighbours are kept together."""
     length = 2 * math.ceil((math.sqrt(6) * r / (1 - r * r)) ** (2 / 3) * n ** (1 / 3))
     return max(1, min(length, n // BLOCKS))
-
-
-def _error(influence: Series, length: int) -> float:
-    """The standard error of a mean, from block means."""
-    n = len(influence)
-    sums = np.append(0.0, np.cumsum(influence))
-    means = (sums[length:] - sums[:-length]) / length
-    return math.sqrt(float(np.square(means).mean()) * length / (n - length))
 
 
 def _freedom(n: int, length: int) -> float:

@@ -1,6 +1,5 @@
 """Whether a model can do a task at all: by hand, on the model that was trained on it, and on its untrained twin."""
 
-import re
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ CALL = {"call": {"function": "evaluate"}}
 
 COUNT = sl.tasks.find("taught_count_bernoulli")
 JUDGED = "not shown to do the task at short lengths: longer ones cannot be judged"
-LATER = "longer lengths cannot be judged"
 
 
 @pytest.mark.parametrize(
@@ -60,8 +58,6 @@ def test_verdicts_by_hand(right: int, truths: str, able: str) -> None:
     )
     np.testing.assert_allclose([found.baseline_low, found.baseline_high], exact)
     assert found.chance == max(map(truths.count, truths)) / n
-    assert found.able_reason.startswith(f"{right} of {n} short questions")
-    assert (LATER in found.able_reason) == (able != "yes")
 
 
 @pytest.mark.parametrize("n", [1, 5, 16])
@@ -101,11 +97,6 @@ def test_a_table_of_answers_has_the_baseline_of_its_own_short_lengths() -> None:
             given["baseline"].item(),
             given["baseline_questions"].item(),
         ) == ("no", 0, 7)
-        assert (
-            score_answers(task, told, CALL, short={})["able_reason"]
-            .item()
-            .startswith("No short questions were asked")
-        )
     long = {q: Answer(q.truth, True) for q in task.asked([20, 30])}
     assert score_answers(task, long, CALL)["able"].item() == "undecided"
 
@@ -180,7 +171,6 @@ def test_the_trained_model_can_and_its_untrained_twin_cannot(
         can["baseline_questions"].item(),
     ) == ("yes", 1, 16)
     assert (cannot["able"].item(), cannot["baseline"].item()) == ("no", 0)
-    assert LATER in cannot["able_reason"].item()
     for draw in (accuracy_by_length, error_by_length):
         for found, mode in ((can, "lines+markers"), (cannot, "markers")):
             figure = draw(found)
@@ -232,7 +222,6 @@ def test_accuracy_on_sequences_has_a_baseline(tiny: Any, untrained: Any) -> None
     none = sl.accuracy(tiny, drawn, counted, lengths=[20], n_baseline=0)
     assert (none["able"].item(), none["baseline_questions"].item()) == ("undecided", 0)
     assert np.isnan(none["baseline_low"])
-    assert re.search(f"No short questions.*{LATER}", none["able_reason"].item())
 
 
 def test_reasons_of_verdicts_say_that_length_is_not_shown_to_matter(
@@ -243,11 +232,5 @@ def test_reasons_of_verdicts_say_that_length_is_not_shown_to_matter(
         sl.collapse_vs_readout(model, COUNT, **how) for model in (tiny, untrained)
     )
     assert (can["able"].item(), cannot["able"].item()) == ("yes", "no")
-    assert LATER not in can["reason"].item()
-    assert (
-        cannot["reason"]
-        .item()
-        .endswith(f"Length is not shown to matter: {cannot['able_reason'].item()}")
-    )
     subtitle = collapse_vs_readout(cannot).layout.title.subtitle.text
     assert "cannot be judged" in subtitle.replace("<br>", " ")

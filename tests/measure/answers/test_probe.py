@@ -47,45 +47,35 @@ def answers(
     )
 
 
-def planted(data: Answers, noise: float, turning: bool = False) -> np.ndarray:
-    """Truth along a direction (the opposite at every second length if `turning`), noise everywhere."""
+def planted(data: Answers, noise: float) -> np.ndarray:
+    """Truth along a direction, noise everywhere."""
     rng = np.random.default_rng(3)
-    directions = np.repeat(rng.standard_normal((1, D)), len(data.lengths), axis=0)
-    if turning:
-        directions[1::2] *= -1
-    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    signal = data.truth[..., None] * directions[:, None]
+    direction = rng.standard_normal(D)
+    signal = data.truth[..., None] * direction / np.linalg.norm(direction)
     return (signal + noise * rng.standard_normal(signal.shape)).reshape(-1, D)
 
 
-def scores(data: Answers, features: np.ndarray, direction: Any = "own") -> Scores:
-    return score_probes(features[None], data, direction, range(data.splits), "probes")
+def scores(data: Answers, features: np.ndarray) -> Scores:
+    return score_probes(features[None], data, range(data.splits), "probes")
 
 
-def r2(data: Answers, features: np.ndarray, direction: Any = "own") -> np.ndarray:
-    return interval(scores(data, features, direction).r2)[0][0]
+def r2(data: Answers, features: np.ndarray) -> np.ndarray:
+    return interval(scores(data, features).r2)[0][0]
 
 
-@pytest.mark.parametrize("direction", ["own", "shared"])
 @pytest.mark.parametrize("noise", [0.01, 1.0])
-def test_a_planted_count_is_found_as_well_as_it_can_be(
-    direction: str, noise: float
-) -> None:
+def test_a_planted_count_is_found_as_well_as_it_can_be(noise: float) -> None:
     """Of t + noise along one direction no line explains more than var(t) ÷ (var(t) + noise²)."""
     data = answers()
     possible = data.truth.var(axis=1) / (data.truth.var(axis=1) + noise**2)
-    np.testing.assert_allclose(
-        r2(data, planted(data, noise), direction), possible, atol=0.12
-    )
+    np.testing.assert_allclose(r2(data, planted(data, noise)), possible, atol=0.12)
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("direction", ["own", "shared"])
-def test_nothing_is_found_in_noise(direction: str) -> None:
+def test_nothing_is_found_in_noise() -> None:
     data = answers()
     for many in (D, 4 * SEEDS):
         features = np.random.default_rng(many).standard_normal((data.truth.size, many))
-        assert (r2(data, features, direction) < 0.05).all(), many
+        assert (r2(data, features) < 0.05).all(), many
 
 
 def test_representations_that_are_not_finite_are_refused() -> None:
@@ -122,23 +112,15 @@ def test_a_truth_that_is_the_same_in_every_draw_is_not_found(
     assert not recwarn.list
 
 
-def test_a_direction_that_turns_with_the_length_is_found_by_fits_of_their_own() -> None:
-    data = answers()
-    features = planted(data, 0.3, turning=True)
-    assert (r2(data, features) > 0.9).all()
-    assert (r2(data, features, "shared") < 0.6).any()
-
-
-@pytest.mark.parametrize("direction", ["own", "shared"])
-def test_no_prediction_knows_its_own_answer(direction: Any) -> None:
+def test_no_prediction_knows_its_own_answer() -> None:
     """What is right for one prompt is changed: predictions of that prompt stay, wherever it was drawn; others move."""
     data = answers(seeds=210, prompts=105, splits=4)
     features = planted(data, 1.0)
-    before = scores(data, features, direction).prediction
+    before = scores(data, features).prediction
     one = data.prompt == data.prompt[1, 4]
     assert one.sum() == 2
     data.truth[one] += 50
-    after = scores(data, features, direction).prediction
+    after = scores(data, features).prediction
     np.testing.assert_array_equal(after[one], before[one])
     assert not np.array_equal(after, before, equal_nan=True)
 

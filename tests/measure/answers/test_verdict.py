@@ -119,74 +119,42 @@ def truth(**changed: Any) -> Evidence:
 
 
 NEAR = np.array([0.0, 0.7, 0.9])
+HALF = np.array([0.0, 0.5, 0.5])
+TWO_OF_38 = np.array([9.0] * 2 + [0.0] * 36)
 EQUAL = {"margins": np.array([0.0, 2.0, 0.0]), "recovered": np.array([0.0, 1.0, 0.0])}
 SAME_ODDS = {"odds": np.full(3, 4.0), "odds_after": np.full(3, 4.001)}
 UNSURE = {"odds": np.array([4, 4, 0.1]), "odds_after": np.full(3, -5.0)}
 
 
 @pytest.mark.parametrize(
-    ("known", "expected", "reason"),
+    ("known", "expected"),
     [
-        (truth(writes=(True, True), **EQUAL), ANSWERED, "writes “a lot” and “a lot”"),
-        (truth(writes=(True, None)), UNDECIDED, "depends on rounding in float32"),
-        (truth(writes=(None, False)), PREFERRED, "each prompt prefers its own. Greedy"),
-        (truth(**EQUAL, **SAME_ODDS), LOST, "told apart up to layer 1, and not"),
-        (
-            truth(margins=NEAR, recovered=np.array([0.0, 0.5, 0.5]), **SAME_ODDS),
-            LOST,
-            "At no layer",
-        ),
-        (
-            truth(margins=NEAR, recovered=np.ones(3), **SAME_ODDS),
-            UNDECIDED,
-            "Not all runs tell",
-        ),
-        (truth(**SAME_ODDS), REACHES, "prefers “3” after both prompts."),
-        (
-            truth(odds=np.full(3, -4.0), odds_after=np.full(3, 5.0)),
-            REACHES,
-            "the wrong way round?",
-        ),
-        (
-            truth(**EQUAL),
-            PREFERRED,
-            "the odds of equal streams cannot differ: the distance is of few coordinates",
-        ),
-        (truth(**UNSURE), UNDECIDED, "In not all runs"),
-        (truth(noise=4.0), UNDECIDED, "In not all runs"),
-        (truth(behind=7.0), UNDECIDED, "1,100 times as likely"),
-        (
-            truth(placebos={("a", "b"): 3.2}),
-            PREFERRED,
-            "by more than placebos (3.2 nats)",
-        ),
-        (truth(placebos={("a", "b"): 3.5}), UNDECIDED, "“a” and “b”, which change too"),
-        (truth(only_mentioned=True), UNDECIDED, "0 of 0 other words"),
-        (
-            truth(only_mentioned=True, all_placebos=np.zeros(18)),
-            UNDECIDED,
-            "0 of 18 other words",
-        ),
-        (
-            truth(only_mentioned=True, all_placebos=np.zeros(19)),
-            PREFERRED,
-            "prefers its own",
-        ),
-        (
-            truth(only_mentioned=True, all_placebos=np.array([9.0] * 2 + [0.0] * 36)),
-            UNDECIDED,
-            "2 of 38",
-        ),
-        (truth(random=np.array([[5.0, 4.0]])), PREFERRED, "random weights"),
-        (truth(random=np.array([[5.0, 3.0]])), UNDECIDED, "log-odds by 2 nats, too"),
-        (truth(random=np.array([[1.0, -1.0]])), UNDECIDED, "random weights"),
-        (truth(random=np.array([[-2.0, 2.0]])), UNDECIDED, "random weights"),
+        (truth(writes=(True, True), **EQUAL), ANSWERED),
+        (truth(writes=(True, None)), UNDECIDED),
+        (truth(writes=(None, False)), PREFERRED),
+        (truth(**EQUAL, **SAME_ODDS), LOST),
+        (truth(margins=NEAR, recovered=HALF, **SAME_ODDS), LOST),
+        (truth(margins=NEAR, recovered=np.ones(3), **SAME_ODDS), UNDECIDED),
+        (truth(**SAME_ODDS), REACHES),
+        (truth(odds=np.full(3, -4.0), odds_after=np.full(3, 5.0)), REACHES),
+        (truth(**EQUAL), PREFERRED),  # of few coordinates; their odds cannot differ
+        (truth(**UNSURE), UNDECIDED),
+        (truth(noise=4.0), UNDECIDED),
+        (truth(behind=7.0), UNDECIDED),
+        (truth(placebos={("a", "b"): 3.2}), PREFERRED),
+        (truth(placebos={("a", "b"): 3.5}), UNDECIDED),
+        (truth(only_mentioned=True), UNDECIDED),
+        (truth(only_mentioned=True, all_placebos=np.zeros(18)), UNDECIDED),
+        (truth(only_mentioned=True, all_placebos=np.zeros(19)), PREFERRED),
+        (truth(only_mentioned=True, all_placebos=TWO_OF_38), UNDECIDED),
+        (truth(random=np.array([[5.0, 4.0]])), PREFERRED),
+        (truth(random=np.array([[5.0, 3.0]])), UNDECIDED),
+        (truth(random=np.array([[1.0, -1.0]])), UNDECIDED),
+        (truth(random=np.array([[-2.0, 2.0]])), UNDECIDED),
     ],
 )
-def test_the_order_of_the_tests(known: Evidence, expected: str, reason: str) -> None:
-    said, why = decide(known)
-    assert said == expected
-    assert reason in why or known.margins[-1] == 0
+def test_the_order_of_the_tests(known: Evidence, expected: str) -> None:
+    assert decide(known)[0] == expected
 
 
 def begun(plain: Any, ids: list[int], short: list[int], long: list[int]) -> float:
@@ -354,7 +322,6 @@ def test_what_goes_on_after_the_answer_is_another_one_whatever_rounding_does(
     )
     assert found["written"].item().strip() == "12"
     assert found["verdict"].item() != ANSWERED
-    assert "depends on rounding" not in found["reason"].item()
 
 
 def test_an_answer_that_begins_the_other_one_can_be_answered(tiny: Any) -> None:

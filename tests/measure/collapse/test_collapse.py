@@ -279,19 +279,6 @@ def test_the_next_token(tiny: Any, plain_tiny: Any) -> None:
     assert ds["kl"].attrs["units"] == "nats"
 
 
-def test_the_next_token_against_its_noise(tiny: Any) -> None:
-    sequence = PANELS["c"](tiny, 40)
-    ds = sl.collapse(tiny, sequence, lengths=[1, 8, 39], noise_lengths=3)
-    noise = ds["total_variation_noise"]
-    assert (noise > 0).all()
-    assert 100 * noise.max() < ds["total_variation"].sel(length=8)
-    assert (ds["total_variation_noise"] <= 2 * np.tanh(ds["log_odds_noise"] / 4)).all()
-    same = sl.hooks.Hook("same", "ln_final.hook_out", lambda y: 0 * y + 1)
-    with sl.applied(tiny, same):
-        ds = sl.collapse(tiny, sequence, lengths=[8, 39], noise_lengths=2)
-    assert (ds["total_variation"] == 0).all()
-
-
 def test_precision(tiny: Any, plain_tiny: Any) -> None:
     sequence = PANELS["c"](tiny, 40)
     exact = sl.collapse(tiny, sequence, lengths=[40])

@@ -125,7 +125,6 @@ def test_against_plain_lists(
         content = now[shared:]
         assert here["text"].item() == texts[k]
         assert here["tokens"].item() == len(content)
-        assert here["distinct"].item() == len({*content})
         assert here["token_id"].values.tolist() == content + [-1] * (
             ds.sizes["place"] - len(content)
         )

@@ -26,8 +26,7 @@ from tests.references import exact_norms, float64_throughout, float64_twin
 
 IDS = torch.tensor([2, 7, 11, 30, 7, 59])
 EVERY = CONFIGS | MORE | OTHERS
-SKETCH = 0  # in place of a number of composed blocks: a certified sketch
-KINDS = (1, 2, 3, SKETCH)
+KINDS = ("paths", "sketch")
 
 
 def rounded_to(plain: Any, dtype: torch.dtype) -> Any:
@@ -38,21 +37,21 @@ def rounded_to(plain: Any, dtype: torch.dtype) -> Any:
     return plain
 
 
-def certified(model: Any, composed: int, ids: torch.Tensor = IDS, **shared: Any) -> Any:
-    if composed == SKETCH:
+def certified(model: Any, kind: str, ids: torch.Tensor = IDS, **shared: Any) -> Any:
+    if kind == "sketch":
         return sl.jacobian_norms(
             model, ids, method="sketch_upper", n_probes=16, **shared
         )
-    return sl.certified_bound(model, ids, n_composed=composed, **shared)
+    return sl.certified_bound(model, ids, **shared)
 
 
 def ratios(
-    model: Any, truth: np.ndarray, composed: int, ids: torch.Tensor = IDS, **shared: Any
+    model: Any, truth: np.ndarray, kind: str, ids: torch.Tensor = IDS, **shared: Any
 ) -> np.ndarray:
     """Bound over truth, for every token; infinite where the truth is below the range of numbers."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.nan_to_num(
-            certified(model, composed, ids, **shared).values / truth, nan=np.inf
+            certified(model, kind, ids, **shared).values / truth, nan=np.inf
         )
 
 
@@ -124,19 +123,16 @@ def test_certificates_hold_everywhere(
 def check(
     family: str, scale: float, freeze: Any, seed: int, dtype: torch.dtype, folder: Path
 ) -> None:
-    """Every number of composed blocks, for a prompt and a layer that the seed draws."""
+    """Both kinds of certificate, for a prompt and a layer that the seed draws."""
     generator, source = torch.Generator().manual_seed(seed), seed % 3
     ids = torch.cat(
         [IDS[:1], torch.randint(3, 60, (6 - seed % 5,), generator=generator)]
     )
     plain, model = loaded(EVERY[family], folder, lambda p: draw(p, seed, scale), dtype)
     truth = exact_norms(rounded_to(plain, dtype), ids, freeze, source=source)
-    for composed in KINDS:
-        ratio = ratios(model, truth, composed, ids, freeze=freeze, from_layer=source)
-        assert (ratio >= 1).all(), (composed, ratio)
-        if composed == 3:  # the Jacobian itself, and what rounding may do to it
-            finite = np.isfinite(ratio)
-            assert ((ratio[finite] - 1) * truth[finite]).max() < 1e-6 * truth.max()
+    for kind in KINDS:
+        ratio = ratios(model, truth, kind, ids, freeze=freeze, from_layer=source)
+        assert (ratio >= 1).all(), (kind, ratio)
 
 
 def cancelling(plain: Any, size: float) -> None:
@@ -154,12 +150,10 @@ def test_biases_that_cancel_leave_certificates_right(tmp_path: Path) -> None:
     truth = exact_norms(plain, IDS)
     narrow = sl.jacobian_norms(model, IDS).values
     assert np.abs(narrow / truth - 1).max() > 0.01
-    for composed in KINDS:
-        found = ratios(model, truth, composed)
-        assert (found >= 1).all(), (composed, found)
-        if composed == 3:
-            assert found.max() < 1 + 1e-3
-    rounding = certified(model, 2).attrs["rounding"]
+    for kind in KINDS:
+        found = ratios(model, truth, kind)
+        assert (found >= 1).all(), (kind, found)
+    rounding = certified(model, "paths").attrs["rounding"]
     assert 1e-8 < rounding < 1e-4  # ‖q‖ ‖k‖ is in it, as large as it is
 
 
@@ -167,9 +161,9 @@ def test_logits_without_a_digit_are_refused(tmp_path: Path) -> None:
     _, model = loaded(
         CONFIGS["gpt2"], tmp_path, lambda p: cancelling(p, 1e9), torch.float64
     )
-    for composed in (1, 2, SKETCH):
+    for kind in KINDS:
         with pytest.raises(UnsoundModelError):
-            certified(model, composed)
+            certified(model, kind)
 
 
 def saturated(plain: Any, size: float) -> None:
@@ -197,11 +191,11 @@ def test_zero_is_certified_where_no_path_leads_alone(
     )
     truth = exact_norms(plain, IDS)
     assert truth.min() < 1e-30
-    for composed in KINDS:
-        found = certified(model, composed).values
-        assert (found[:unreached] == 0).all(), (composed, found)
-        assert (found[unreached:] > 0).all(), (composed, found)
-        assert (found >= truth).all(), (composed, found / truth)
+    for kind in KINDS:
+        found = certified(model, kind).values
+        assert (found[:unreached] == 0).all(), (kind, found)
+        assert (found[unreached:] > 0).all(), (kind, found)
+        assert (found >= truth).all(), (kind, found / truth)
 
 
 def mixing(size: float, to: int, source: int) -> Any:
@@ -232,32 +226,27 @@ def test_hooks_that_mix_tokens_are_in_the_certificate(
     model, mix = bridge_of("llama"), mixing(size, to, source)
     truth = norms_under(mix, plain_of("llama"))
     with sl.applied(model, mix):
-        for composed in (1, 2, SKETCH):
-            assert (ratios(model, truth, composed) >= 1).all(), composed
+        for kind in KINDS:
+            assert (ratios(model, truth, kind) >= 1).all(), kind
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1e-9, 0.3])
-def test_tokens_from_behind_are_refused(
-    size: float, bridge_of: Any, plain_of: Any
-) -> None:
+def test_tokens_from_behind_are_refused(size: float, bridge_of: Any) -> None:
     model, mix = bridge_of("llama"), mixing(size, 2, 4)
-    truth = norms_under(mix, plain_of("llama"))
     with sl.applied(model, mix):
         with pytest.raises(UnsoundModelError):
-            certified(model, 1)
-        for composed in (2, 3):  # a stretch to the last token has all of them before it
-            assert (ratios(model, truth, composed) >= 1).all()
+            certified(model, "paths")
         for query in (2, 3):
             with pytest.raises(UnsoundModelError):
-                certified(model, SKETCH, query=query)
+                certified(model, "sketch", query=query)
 
 
 def test_a_bound_says_how_likely_it_fails_and_what_it_allows_for(
     bridge_of: Any,
 ) -> None:
-    for composed, chance in ((1, 5e-7), (2, 5e-7), (SKETCH, 1e-6)):
-        stated = certified(bridge_of("llama"), composed, IDS[:2]).attrs
+    for kind, chance in (("paths", 5e-7), ("sketch", 1e-6)):
+        stated = certified(bridge_of("llama"), kind, IDS[:2]).attrs
         assert stated["failure_probability"] == chance
         assert 0 < stated["rounding"] < 1e-9
 
@@ -270,18 +259,14 @@ def test_half_precision_is_certified_as_its_stored_weights(
         rounded_to(copy.deepcopy(plain_of("llama")), torch.bfloat16), IDS
     )
     run: Any = sl.capture(model, IDS)
-    sl.jacobian_norms(
-        model, run, method="sketch", n_probes=16, seed=0
-    )  # along the same directions, in bfloat16
-    for composed in (SKETCH, 3):
+    for kind in KINDS:
         with pytest.warns(
             UserWarning, match="in bfloat16 the model computes something else"
         ):
-            bound = certified(model, composed, run, seed=0)
+            bound = certified(model, kind, run, seed=0)
         assert (bound.values >= truth).all()
         assert (bound.coords.get("low", 0.0) <= truth).all()
         assert sl.results.provenance(bound)["dtype"] == "bfloat16"
-    np.testing.assert_allclose(bound.values, truth, rtol=1e-9)
 
 
 def heads_that_cancel(plain: Any, size: float, output: bool = False) -> None:
@@ -325,9 +310,9 @@ def test_values_that_cancel_between_heads_leave_certificates_right(
 ) -> None:
     whole, model = where_heads_cancel(tmp_path, size, blocks=blocks)
     truth = exact_norms(whole, IDS)
-    for composed in (1, 2):
-        found = ratios(model, truth, composed)
-        assert (found >= 1).all(), (composed, found.min())
+    for kind in KINDS:
+        found = ratios(model, truth, kind)
+        assert (found >= 1).all(), (kind, found.min())
 
 
 @pytest.mark.few(1)
@@ -339,37 +324,30 @@ def test_heads_that_cancel_are_in_the_interval_or_refused(
     """At 10⁹ to 10¹⁵ times the other weights."""
     whole, model = where_heads_cancel(tmp_path, size, output)
     truth, all_together = exact_norms(whole, IDS), exact_norms(whole, IDS, order="fro")
-    profiled: dict[str, Any] = {"queries": [-1], "layers": [0]}
     refused = 0
-    for options in (
+    tried: list[dict[str, Any]] = [
         {"n_probes": 16},
         {"n_probes": 24},
         {"norm": "frobenius"},
-        profiled,
-    ):
-        measure = sl.influence if options is profiled else sl.jacobian_norms
+    ]
+    for options in tried:
         try:
-            found = measure(model, IDS, method="sketch_upper", **options)
+            found = sl.jacobian_norms(model, IDS, method="sketch_upper", **options)
         except UnsoundModelError:
             refused += 1
             continue
-        low, high = (
-            (found["jacobian_low"], found["jacobian"])
-            if options is profiled
-            else (found["low"], found)
-        )
         norms = all_together if "norm" in options else truth
-        assert (low.values <= norms).all()
-        assert (norms <= high.values).all()
+        assert (found["low"].values <= norms).all()
+        assert (norms <= found.values).all()
         assert sl.results.provenance(found)["sketch"]["rounding"] > 1e-6
-    assert refused in {2.0**30: (0,), 2.0**40: (1, 2, 3, 4), 2.0**50: (4,)}[size]
+    assert refused in {2.0**30: (0,), 2.0**40: (1, 2, 3), 2.0**50: (3,)}[size]
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("composed", KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", ["bfloat16", "float16"])
 def test_certificates_hold_of_a_model_with_hooks_that_round(
-    form: Any, composed: int, bridge_of: Any
+    form: Any, kind: str, bridge_of: Any
 ) -> None:
     hook, model, wide = (
         sl.hooks.rounding(form, blocks=(1,)),
@@ -378,7 +356,7 @@ def test_certificates_hold_of_a_model_with_hooks_that_round(
     )
     with sl.applied(model, hook), sl.applied(wide, hook):
         found, truth = (
-            certified(model, composed).values,
+            certified(model, kind).values,
             sl.jacobian_norms(wide, IDS).values,
         )
     assert (found >= truth * (1 - 1e-6)).all()
@@ -402,5 +380,5 @@ def test_a_hook_that_computes_in_half_precision_has_no_certificate(
 def test_a_token_that_nobody_attends_to_has_zero(bridge_of: Any) -> None:
     model = bridge_of("llama")
     with sl.applied(model, sl.hooks.mask_tokens([1])):
-        for composed in KINDS:
-            assert certified(model, composed).values.tolist().count(0.0) == 1, composed
+        for kind in KINDS:
+            assert certified(model, kind).values.tolist().count(0.0) == 1, kind

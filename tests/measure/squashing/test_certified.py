@@ -98,19 +98,6 @@ def test_one_token_and_one_block_are_equality(freeze: Any, tmp_path: Path) -> No
     equal_to_the_norm(model, IDS, freeze=freeze)
 
 
-def test_composed_blocks_are_counted_from_the_top(
-    bridge_of: Callable[..., Any],
-) -> None:
-    """Two of three blocks: the lowest by itself, the upper two and the final norm together."""
-    model = bridge_of("gemma2", torch.float64)
-    bound = sl.certified_bound(model, IDS, n_composed=2)
-    upper = sl.jacobian_norms(model, IDS, from_layer=1).values
-    lower = [
-        sl.certified_bound(model, IDS, query=j, to_layer=1).values for j in range(7)
-    ]
-    np.testing.assert_allclose(bound, upper @ np.stack(lower), rtol=1e-5)
-
-
 @pytest.mark.slow
 def test_targets_sources_queries_and_prompts(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama", torch.float64)

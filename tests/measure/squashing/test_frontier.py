@@ -51,7 +51,6 @@ def rungs(model: Any, ids: Any, content: Any) -> tuple[dict[str, Any], Any]:
     norm = sl.jacobian_norms(model, ids, method="exact")
     bounds = {
         "exact": sl.certified_bound(model, ids),
-        "two": sl.certified_bound(model, ids, n_composed=2),
         "sketch": sl.jacobian_norms(
             model, ids, method="sketch_upper", n_probes=16, seed=0
         ),
@@ -63,19 +62,13 @@ def rungs(model: Any, ids: Any, content: Any) -> tuple[dict[str, Any], Any]:
 
 
 @pytest.mark.parametrize(
-    ("blocks", "exact", "two"),
-    [
-        (4, (30, 300), (4, 40)),
-        (6, (200, 3_000), (15, 200)),
-        (8, (1_000, 50_000), (50, 1_500)),
-    ],
+    ("blocks", "exact"), [(4, (30, 300)), (6, (200, 3_000)), (8, (1_000, 50_000))]
 )
-def test_random_gemmas(blocks: int, exact: Any, two: Any, tmp_path: Path) -> None:
+def test_random_gemmas(blocks: int, exact: Any, tmp_path: Path) -> None:
     ids = torch.randint(5, 60, (2, 16), generator=torch.Generator().manual_seed(0))
     bounds, norm = rungs(random_gemma(blocks, tmp_path), ids, range(1, 15))
     tight = {name: float((bound / norm).median()) for name, bound in bounds.items()}
     assert exact[0] <= tight["exact"] <= exact[1]
-    assert two[0] <= tight["two"] <= two[1] < tight["exact"]
     assert 2 <= tight["sketch"] <= 12
 
 
@@ -93,7 +86,6 @@ def test_the_bundled_model(tiny: Any) -> None:
     bounds, norm = rungs(tiny, sl.prompts.stacked([sequence])[0], content)
     tight = {name: float((bound / norm).median()) for name, bound in bounds.items()}
     assert 200 <= tight["exact"] <= 3_000
-    assert 10 <= tight["two"] <= 150
     assert 3 <= tight["sketch"] <= 7
     ranks = {name: spearmanr(bound, norm).statistic for name, bound in bounds.items()}
     assert ranks["sketch"] > 0.9

@@ -1,5 +1,6 @@
 """Jacobian norms against jacrev and central differences on the plain model, and against closed forms."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,7 +10,8 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.theory.norms import sketch_factors
+from squashlens.measure.squashing.jacobians.sketch import EVENTS, Measure
+from squashlens.theory.norms import gram_of, normals, sketch_factors
 from tests.cases import CONFIGS, FAMILIES, MORE, few, random_model
 from tests.references import (
     block_jacobian,
@@ -154,32 +156,6 @@ def test_sketches_stand_where_they_say(bridge_of: Callable[..., Any]) -> None:
     assert upper.attrs["failure_probability"] == 1e-6
 
 
-@pytest.mark.slow
-def test_a_sketch_stops_when_its_interval_is_narrow_enough(
-    bridge_of: Callable[..., Any], tiny: Any
-) -> None:
-    prompt, asked = (
-        "How many ones are in 1101 =",
-        {"norm": "frobenius", "method": "sketch"},
-    )
-    exact = sl.jacobian_norms(tiny, prompt, norm="frobenius")
-    inside, taken = [], {}
-    for rtol in (0.4, 0.2):
-        for seed in range(20):
-            found = sl.jacobian_norms(tiny, prompt, rtol=rtol, seed=seed, **asked)
-            about = sl.results.provenance(found)["sketch"]
-            half = (found["high"] - found["low"]) / (2 * found)
-            assert about["reached"] <= rtol
-            assert float(half.max()) == pytest.approx(about["reached"])
-            taken.setdefault(rtol, []).append(about["probes"])
-            inside.append(((found["low"] <= exact) & (exact <= found["high"])).values)
-    assert 0.9 < np.mean(inside) < 0.99  # 95 % of intervals hold what they are about
-    assert np.mean(taken[0.2]) > 2 * np.mean(taken[0.4])
-    with pytest.warns(UserWarning, match="rtol"):
-        few = sl.jacobian_norms(bridge_of("gemma"), IDS, rtol=0.001, **asked)
-    assert (few["low"] < few).all()
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gemma", "gpt2", "llama", "qwen3"])
 def test_an_interval_has_the_norm_of_the_float64_twin_in_it(
@@ -197,3 +173,25 @@ def test_an_interval_has_the_norm_of_the_float64_twin_in_it(
     np.testing.assert_allclose(
         lows[2], 1, rtol=1e-9
     )  # as many directions as coordinates: all of J is seen
+
+
+def test_intervals_hold_together_as_often_as_stated() -> None:
+    """Three norms of matrices of rank one, whose bounds fail most often: 600 draws, failure probability 0.2."""
+    generator, k, d = torch.Generator().manual_seed(2), 8, 24
+    columns = torch.randn(3, d, 1, generator=generator, dtype=torch.float64)
+    norms = columns.norm(dim=(1, 2))
+    low, high = [], []
+    for seed in range(600):
+        directions = normals(seed, d, k).T
+        measure = Measure(directions)
+        ends = measure.ends(
+            measure(gram_of(directions @ columns))[None], 0.2 / 3 / EVENTS
+        )
+        low.append((ends.low[0] > norms).any().item())
+        high.append((ends.high[0] < norms).any().item())
+    either = np.mean(np.array(low) | np.array(high))
+    assert 0.03 < np.mean(high) <= 0.2 / 3 + 3 * math.sqrt(0.06 / 600)
+    assert np.mean(low) <= 0.2 / 3 + 3 * math.sqrt(0.06 / 600)
+    assert either <= 2 * 0.2 / 3 + 3 * math.sqrt(
+        0.12 / 600
+    )  # a third is left for the comparison with moved results

@@ -19,7 +19,7 @@ def test_every_query_is_as_in_a_call_for_it(
     family: str, bridge_of: Callable[..., Any]
 ) -> None:
     model = bridge_of(family)
-    found = sl.influence(model, IDS, layers=[0, 2, 3])
+    found = sl.influence(model, IDS, layers=[0, 2, 3], method="auto")
     assert found["path_bound"].dims == ("query", "layer", "position")
     for query, layer in product((0, 4, 6), (0, 2)):
         one = found.sel(query=query, layer=layer)
@@ -42,21 +42,13 @@ def test_every_query_is_as_in_a_call_for_it(
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("norm", ["spectral", "frobenius"])
-def test_a_sketch_is_above_at_every_query_layer_and_position(
+def test_an_interval_holds_at_every_query_layer_and_position(
     norm: Any, bridge_of: Callable[..., Any]
 ) -> None:
     model = bridge_of("gemma", torch.float64)
     asked: dict[str, Any] = {"queries": [3, 6], "layers": [0, 2, 3]}
-    exact = sl.influence(model, IDS, norm=norm, **asked)["jacobian"]
+    exact = sl.influence(model, IDS, norm=norm, method="exact", **asked)["jacobian"]
     probes: dict[str, Any] = {"n_probes": 8, "seed": 1, "norm": norm}
-    found = sl.influence(model, IDS, method="sketch_upper", **asked, **probes)
-    there = exact.values > 0
-    assert (found["jacobian"].values[there] >= exact.values[there] * (1 - 1e-5)).all()
-    assert (found["jacobian"].values[~there] == 0).all()
-    assert float((found["jacobian"].values[there] / exact.values[there]).max()) < 100
-    assert (found["jacobian_low"] <= exact * (1 + 1e-5)).all()
-    assert float(found["jacobian_low"].sum()) > 0
-    assert sl.results.provenance(found)["sketch"]["failure_probability"] == 1e-6
     sketched = sl.influence(model, IDS, method="sketch", **asked, **probes)
     for values in (exact, sketched["jacobian"]):
         assert (
@@ -77,7 +69,7 @@ def test_a_sketch_is_above_at_every_query_layer_and_position(
 @pytest.mark.slow
 def test_distances_are_means_of_what_positions_keep(tiny: Any) -> None:
     prompt = "How many ones are in 1101 ="
-    whole = sl.influence(tiny, prompt, method="none")["path_bound"].sel(layer=2)
+    whole = sl.influence(tiny, prompt)["path_bound"].sel(layer=2)
     found = sl.influence_by_distance(tiny, prompt)
     assert list(found["quantity"].values) == ["path_bound", "null", "path_bound_random"]
     means = found.sel(quantity="path_bound", layer=2)
@@ -95,11 +87,11 @@ def test_distances_are_means_of_what_positions_keep(tiny: Any) -> None:
 def test_heads_and_representations_are_those_of_a_capture(tiny: Any) -> None:
     prompt = "How many ones are in 1101 ="
     found, heads = (
-        sl.influence(tiny, prompt, method="none"),
+        sl.influence(tiny, prompt),
         sl.attention_heads(tiny, prompt),
     )
     run = sl.capture(tiny, prompt)
-    again = sl.influence(tiny, run, method="none")
+    again = sl.influence(tiny, run)
     np.testing.assert_allclose(again["path_bound"], found["path_bound"], rtol=1e-5)
     seen = run.to_xarray()
     pattern, streams = (

@@ -8,7 +8,6 @@ import squashlens as sl
 from squashlens.errors import InputError, RangeError
 from tests.references import raw
 
-FROBENIUS_SKETCH = {"method": "sketch", "norm": "frobenius"}
 ASKED = [f"What is the last digit in this sequence ? {n} =" for n in ("0111", "1101 1")]
 REFUSED: list[tuple[Any, dict[str, Any], type[Exception]]] = [
     (sl.path_bound, {"query": 9}, InputError),
@@ -18,13 +17,10 @@ REFUSED: list[tuple[Any, dict[str, Any], type[Exception]]] = [
     (sl.path_bound, {"beta1": 0.0}, InputError),
     (sl.path_bound, {"beta1": 1e-300}, RangeError),
     (sl.path_bound, {"beta1": 1e-40, "spans": {"all": [1, 2]}}, RangeError),
-    (sl.certified_bound, {"n_composed": 0}, InputError),
+    (sl.certified_bound, {"vjp_batch_size": 0}, InputError),
     (sl.jacobian_norms, {"n_probes": 0}, InputError),
     (sl.jacobian_norms, {"vjp_batch_size": 0}, InputError),
     (sl.jacobian_norms, {"query": -6}, InputError),
-    (sl.jacobian_norms, {"rtol": 0.1}, InputError),
-    (sl.jacobian_norms, {"rtol": 2.0, **FROBENIUS_SKETCH}, InputError),
-    (sl.jacobian_norms, {"rtol": 0.1, "method": "sketch"}, InputError),
     (sl.jacobian_norms, {"spans": {}}, InputError),
     (sl.jacobian_norms, {"spans": {"a": [1, -4]}}, InputError),
     (sl.jacobian_norms, {"spans": {"a": [9]}}, InputError),

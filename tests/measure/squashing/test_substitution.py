@@ -4,13 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
-from scipy.stats import chisquare, spearmanr
+from scipy.stats import chisquare
 
 import squashlens as sl
 from squashlens.measure.squashing.substitution import _draw_expected
-from squashlens.theory.statistics.ranks import noise_ceiling
 from tests.references import plain_outputs, run_of
 
 IDS = [2, 7, 11, 30, 7, 9]
@@ -61,29 +59,3 @@ def test_effects_of_expected_tokens(bridge_of: Callable[..., Any]) -> None:
         model, IDS, candidates="predicted", n_replacements=4, spans={"a": [1, 2]}
     )
     assert few["effect"].shape == (1,)
-
-
-@pytest.mark.parametrize("spread", [0.5, 2.0])
-def test_the_noise_ceiling_is_the_correlation_of_expectations_with_means(
-    spread: float,
-) -> None:
-    rng = np.random.default_rng(0)
-    ceilings, truths = [], []
-    for seed in range(24):
-        expected = rng.normal(size=30)
-        draws = expected[:, None] + spread * rng.normal(size=(30, 8))
-        ceilings.append(noise_ceiling([*torch.from_numpy(draws)], seed, splits=16))
-        truths.append(spearmanr(expected, draws.mean(axis=1)).statistic)
-    assert np.mean(ceilings) == pytest.approx(np.mean(truths), abs=0.02)
-    assert np.mean(truths) < 0.99
-
-
-def test_there_is_no_ceiling_without_replacements(
-    bridge_of: Callable[..., Any],
-) -> None:
-    one = sl.substitution_effect(bridge_of("gemma"), IDS, n_replacements=1)
-    assert np.isnan(float(one["noise_ceiling"]))
-    both = sl.substitution_effect(
-        bridge_of("gemma"), [IDS, [2, *IDS[:0:-1]]], n_replacements=4
-    )
-    assert both["noise_ceiling"].dims == ("prompt",)

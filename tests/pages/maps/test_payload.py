@@ -79,7 +79,12 @@ def test_a_long_prompt_is_thinned_to_six_megabytes_and_says_so(
 
 def test_a_profile_becomes_a_map_with_what_it_has(tiny: Any) -> None:
     profile = sl.influence(
-        tiny, "110 =", queries=[1, 4], layers=[0, 3], norm="frobenius"
+        tiny,
+        "110 =",
+        queries=[1, 4],
+        layers=[0, 3],
+        method="auto",
+        norm="frobenius",
     )
     data = payload(sl.squash_map(profile).result)
     assert (data["queries"], data["layers"], data["opened"], data["traces"]) == (

@@ -17,6 +17,7 @@ from squashlens.errors import UnsoundModelError
 from squashlens.hooks.freeze import freezing, frozen_parts
 from squashlens.measure.registration import measurement
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
+from squashlens.measure.variables import variables_over
 from squashlens.model.memory import require_room
 from squashlens.records.labels import Variable
 from squashlens.run.activations import require_places, streams_at
@@ -28,6 +29,17 @@ RANKS = 5  # tokens that a direction raises or lowers most
 # Copies of the blocks: rows, the result, and what a singular value decomposition needs.
 COPIES = 4
 Logits = Float[Tensor, "place direction outcome"]
+TEXTS = {
+    "jacobian": "blocks of the Jacobian",
+    "singular_value": "singular values of the blocks",
+    "share": "share of the squared Frobenius norm",
+    "left": "left singular vectors",
+    "right": "right singular vectors",
+    "raised_token": ("tokens whose logits are raised most", "text"),
+    "lowered_token": ("tokens whose logits are lowered most", "text"),
+    "raised": ("change of the logits that are raised most", "nats"),
+    "lowered": ("change of the logits that are lowered most", "nats"),
+}
 
 
 @measurement("jacobian", cheaper="Fewer positions= takes less.")
@@ -171,38 +183,15 @@ def _described(
     total = blocks.square().sum(dim=(1, 2))[:, None]
     shares = values.square() / total  # NaN for a block of zeros
     by_direction = ("position", "direction")
-    return {
-        "jacobian": (
-            ("position", "out", "in"),
-            blocks,
-            f"blocks of the Jacobian{frozen}",
-            "1",
-        ),
-        "singular_value": (
-            by_direction,
-            values,
-            f"singular values of the blocks{frozen}",
-            "1",
-        ),
-        "share": (
-            by_direction,
-            shares,
-            f"share of the squared Frobenius norm{frozen}",
-            "1",
-        ),
-        "left": (
-            ("position", "direction", "out"),
-            left,
-            f"left singular vectors{frozen}",
-            "1",
-        ),
-        "right": (
-            ("position", "direction", "in"),
-            right,
-            f"right singular vectors{frozen}",
-            "1",
-        ),
-    }
+    described: dict[str, Variable] = {}
+    for dims, values_over_dims in (
+        (("position", "out", "in"), {"jacobian": blocks}),
+        (by_direction, {"singular_value": values, "share": shares}),
+        ((*by_direction, "out"), {"left": left}),
+        ((*by_direction, "in"), {"right": right}),
+    ):
+        described |= variables_over(dims, values_over_dims, TEXTS, frozen)
+    return described
 
 
 def _why_not_unembedded(run: Run, to_layer: Target) -> str | None:
@@ -233,18 +222,5 @@ def _most_changed(run: Run, changes: Logits, name: str) -> dict[str, Variable]:
     count = min(RANKS, changes.shape[-1])
     values, ids = changes.topk(count, largest=name == "raised")
     texts = np.array(run.tokens_of(ids.flatten(0, 1)), dtype=object)
-    dims = ("position", "direction", "rank")
-    return {
-        f"{name}_token": (
-            dims,
-            texts.reshape(ids.shape),
-            f"tokens whose logits are {name} most",
-            "text",
-        ),
-        name: (
-            dims,
-            values.numpy(),
-            f"change of the logits that are {name} most",
-            "nats",
-        ),
-    }
+    changed = {f"{name}_token": texts.reshape(ids.shape), name: values}
+    return variables_over(("position", "direction", "rank"), changed, TEXTS)

@@ -11,7 +11,6 @@ import xarray as xr
 
 from squashlens._typing import Bridge, FrozenParts, Method, Norm, SpansOfTokens, Targets
 from squashlens.checks.arguments import and_frozen
-from squashlens.errors import InputError
 from squashlens.hooks.freeze import freezing, frozen_parts
 from squashlens.measure.registration import measurement
 from squashlens.measure.squashing.jacobians import sketch
@@ -43,9 +42,8 @@ def jacobian_norms(
     spans: SpansOfTokens = None,
     method: Method = "auto",
     n_probes: int = sketch.PROBES,
-    rtol: float | None = None,
     vjp_batch_size: int | None = None,
-    seed: int | None = None,
+    seed: int = 0,
 ) -> xr.DataArray:
     """The norm ‖∂y_n/∂v⁽⁰⁾_i‖ of the Jacobian with respect to each token i, exact or estimated.
 
@@ -71,13 +69,9 @@ def jacobian_norms(
             most 2·10¹⁰ operations a token (2·10¹² on a GPU), and a sketch otherwise. It depends on the model only, and
             the provenance says which it was (`call`).
         n_probes: number of random directions of a sketch; 64 by default. With d or more, the exact norm is no slower.
-        rtol: relative half-width of the 95 % interval at which a sketched Frobenius norm stops taking more probes (at
-            most d), between 0 and 1; by default exactly `n_probes` are taken. The interval is then that of each norm
-            alone.
         vjp_batch_size: number of cotangents per batch; chosen to fit in about a gigabyte by default.
-        seed: random seed of the directions of a sketch; 0 by default. For certified bounds it is by default drawn from
-            the system's entropy, and the provenance has it (`call`): a failure probability holds for directions that
-            nobody knew when the model was made.
+        seed: random seed of the directions of a sketch; 0 by default. A failure probability is over the draw of these
+            directions, for a model that was not built to avoid them.
 
     Returns:
         DataArray (position), or (prompt, position) for several prompts: float64, from products in the model's dtype;
@@ -93,7 +87,7 @@ def jacobian_norms(
             more than a tenth.
         InputError: options that the method does not have, a query, layer or span that does not exist, or spans of
             several prompts.
-        CapacityError: the rows for a spectral norm do not fit into memory or a temporary file.
+        CapacityError: the rows for a spectral norm do not fit into half of the free memory.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
@@ -103,16 +97,9 @@ def jacobian_norms(
     >>> bool((spectral <= frobenius).all())
     True
     """
-    can_reach = method == "sketch" and norm == "frobenius"
-    if rtol is not None and not (can_reach and 0 < rtol < 1):
-        raise InputError(
-            f"rtol={rtol!r} cannot be used here.",
-            "Give a number between 0 and 1, with method='sketch' and norm='frobenius'.",
-        )
     way = sketch.Estimation(
         method=method,
         n_probes=n_probes,
-        rtol=rtol,
         vjp_batch_size=vjp_batch_size,
         seed=seed,
     )

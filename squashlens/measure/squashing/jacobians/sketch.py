@@ -7,7 +7,7 @@ The rows of G are standard normal cotangents, and the products are the rows of `
   of J_i in the row space of G, which holds always, and the length that a quarter of G sees of the direction that the
   others find, which may fail, as the upper end may.
 
-All intervals of a result hold together, except with probability `MISSED`; with ``rtol=`` it is that of each of them.
+All intervals of a result hold together, except with probability `MISSED`.
 Bounds are certified if everything runs in float64 and rounding is allowed for. A third thing may fail then: the
 comparison with `Jittered` results, which shows what rounding did. Each of the three has a third of `FAILURE`, and of
 that each norm an equal share.
@@ -16,8 +16,7 @@ that each norm an equal share.
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -29,21 +28,16 @@ from squashlens.measure.squashing.jacobians.products import (
     ByToken,
     Products,
     Pullback,
-    Way,
 )
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.model.hooking.hook import Hook, Recipe
-from squashlens.remarks import remark
 from squashlens.run.derivatives import visibility
 from squashlens.run.derivatives.exact import CERTIFIES, certifying
 from squashlens.run.run import Run
 from squashlens.theory import norms
-from squashlens.theory.probes import normals, seed_of
-from squashlens.theory.statistics.ranks import mean_interval
 
 # Directions of a sketch: on Gemma 3 270M a tenth of the time of the exact norm.
 PROBES = 64
-FIRST = 16  # rows of a growing sketch at its first stage
 MISSED = 0.05  # probability that any norm of a result is outside its interval
 FAILURE = 1e-6  # probability that any certified upper bound is too low or any lower bound too high
 EVENTS = 3  # what may fail of each norm: its upper end, its lower end, and what rounding is found to do to it
@@ -58,9 +52,8 @@ class Estimation:
 
     method: Method = "auto"
     n_probes: int = PROBES
-    rtol: float | None = None
     vjp_batch_size: int | None = None
-    seed: int | None = None
+    seed: int = 0
 
     @property
     def kind(self) -> str:
@@ -69,7 +62,7 @@ class Estimation:
 
 
 def resolved(given: Estimation, run: Run, allowed: Collection[str]) -> Estimation:
-    """The same with the method that ``"auto"`` stands for, and a seed.
+    """The same with the method that ``"auto"`` stands for.
 
     The method depends on the model and its device, and not on the prompt. Raises for one that is not `allowed`.
     """
@@ -86,8 +79,7 @@ def resolved(given: Estimation, run: Run, allowed: Collection[str]) -> Estimatio
         operations = 2 * run.width * _weights_in_blocks(run)
         is_exact = run.width <= given.n_probes or operations <= EXACT[device]
         method = "exact" if is_exact else "sketch"
-    seed = seed_of(given.seed, certifies=method == "sketch_upper")
-    return replace(given, method=method, seed=seed)
+    return replace(given, method=method)
 
 
 def _weights_in_blocks(run: Run) -> int:
@@ -96,11 +88,6 @@ def _weights_in_blocks(run: Run) -> int:
     for block in list(run.model.blocks)[: run.n_blocks]:
         total += sum(weights.numel() for weights in block.parameters())
     return total
-
-
-def seed_in(method: Estimation) -> int:
-    """The seed of a resolved method."""
-    return cast(int, method.seed)
 
 
 @dataclass(frozen=True)
@@ -190,30 +177,18 @@ class Measure:
         return Ends(high, torch.minimum(low, high), likely)
 
 
-def ends_of(
-    products: Products,
-    norm: Norm,
-    method: Estimation,
-    chance: float,
-    kept: Way | None = None,
-) -> Ends:
+def ends_of(products: Products, norm: Norm, method: Estimation, chance: float) -> Ends:
     """Bounds and estimates from a sketch, each end of which fails with probability `chance`; or the exact norms."""
-    d = products.run.width
     if method.method == "exact":
-        way = (kept or products.storage(d)) if norm == "spectral" else None
-        exact = products.once((norm, "exact"), partial(products.exact, way))
+        exact = products.exact(norm)
         return Ends(exact, exact, exact)
-    directions = normals(seed_in(method))(d, method.n_probes).T
-    about = (norm, method)
-    if norm == "frobenius":
-        size = products.once(about, partial(products.frobenius, directions))
-        low, high = norms.sketch_factors(len(directions), chance)
-        likely = size / math.sqrt(len(directions))
-        return Ends(high * likely, low * likely, likely)
-    measure = Measure(directions)
-    way = kept or products.storage(len(directions))
-    compute = partial(products.measured, directions, way, measure)
-    return measure.ends(products.once(about, compute), chance)
+    directions = norms.normals(method.seed, products.run.width, method.n_probes).T
+    if norm == "spectral":
+        measure = Measure(directions)
+        return measure.ends(products.measured(directions, measure), chance)
+    low, high = norms.sketch_factors(len(directions), chance)
+    likely = products.frobenius(directions) / math.sqrt(len(directions))
+    return Ends(high * likely, low * likely, likely)
 
 
 @dataclass(frozen=True)
@@ -229,14 +204,10 @@ def estimated(
     products: Products, norm: Norm, method: Estimation, targets: int
 ) -> Estimate:
     """The exact or estimated norms for one of some targets, whose intervals all hold together."""
-    if method.rtol is not None:
-        return _until(products, method.rtol, seed_in(method))
-    if method.method == "exact":
-        way = products.storage(products.run.width) if norm == "spectral" else None
-        exact = ends_of(products, norm, method, 0.0, way).estimate
-        return Estimate(exact, facts={} if way is None else {"rows": way})
     chance = MISSED / 2 / (targets * products.count)
     ends = ends_of(products, norm, method, chance)
+    if method.method == "exact":
+        return Estimate(ends.estimate)
     facts = {
         "kind": "estimate",
         "n_probes": method.n_probes,
@@ -245,41 +216,6 @@ def estimated(
     }
     intervals = {"low": ends.low, "high": ends.high}
     return Estimate(ends.estimate, intervals, {"sketch": facts})
-
-
-def _until(products: Products, rtol: float, seed: int) -> Estimate:
-    """A Frobenius norm sketched until the relative half-width of its interval is at most `rtol`."""
-    d = products.run.width
-    generator = torch.Generator().manual_seed(seed)
-    squares: list[Tensor] = []
-    taken = 0
-    reached = math.inf
-    mean = low = high = torch.empty(0)
-    while reached > rtol and taken < d:
-        more = min(d - taken, max(FIRST, taken // 2))
-        directions = torch.randn(more, d, generator=generator, dtype=torch.float64)
-        for rows in products.along(directions):
-            of_tokens = rows.double().square().sum(dim=-1)
-            squares.append(products.over_spans(of_tokens))
-        taken += more
-        mean, low, high = mean_interval(torch.cat(squares).movedim(0, -1))
-        low = low.clamp(min=0).sqrt()
-        high = high.sqrt()
-        half_widths = (high - low) / (2 * mean.sqrt())
-        reached = float(half_widths.nan_to_num(0).max())
-    if reached > rtol:
-        remark(
-            f"rtol={rtol:g} was not reached after {taken} probes, as many as the exact norm takes; the interval is "
-            f"±{reached:.1%}."
-        )
-    facts = {
-        "kind": "estimate",
-        "probes": taken,
-        "seed": seed,
-        "rtol": rtol,
-        "reached": reached,
-    }
-    return Estimate(mean.sqrt(), {"low": low, "high": high}, {"sketch": facts})
 
 
 def certified_norms(
@@ -293,7 +229,6 @@ def certified_norms(
     groups: Spans | None = None,
 ) -> tuple[dict[Target, Ends], dict[str, Any]]:
     """Certified bounds on ‖J_i‖ for each target, or on the norm of each span, and what the provenance says of them."""
-    seed = seed_in(method)
     count = run.ids.numel()
     if groups is not None:
         groups = groups.and_all(run.positions)
@@ -314,13 +249,13 @@ def certified_norms(
             products = Products(pullback, query, groups)
             ends = ends_of(products, norm, method, chance / count)
             tightness = max(tightness, ends.tightness)
-            lost = products.rounded_away(chance, seed)
+            lost = products.rounded_away(chance, method.seed)
             bounds[to], lost_here = allowed(products, ends, seen, lost)
             rounding = max(rounding, lost_here)
     facts = {
         "kind": "upper bound",
         "n_probes": method.n_probes,
-        "seed": seed,
+        "seed": method.seed,
         "certifies": CERTIFIES,
         "rounding": rounding,
         "failure_probability": FAILURE,

@@ -14,12 +14,7 @@ from squashlens._typing import AttentionKind, Bridge, Method, Norm, distinct, po
 from squashlens.bars import bar, write
 from squashlens.measure.registration import measurement
 from squashlens.measure.squashing.jacobians import sketch
-from squashlens.measure.squashing.jacobians.products import (
-    Products,
-    Pullback,
-    Way,
-    storage_for,
-)
+from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.measure.squashing.profiles.states import representations
 from squashlens.measure.squashing.walks import top_down
 from squashlens.model.anatomy import check_layer
@@ -30,15 +25,13 @@ from squashlens.remarks import remark
 from squashlens.run.activations import untrained
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.captures.capture import REPORT_ABOVE
-from squashlens.run.derivatives.exact import CERTIFIES, certifying
-from squashlens.run.derivatives.visibility import visibilities
 from squashlens.run.run import Run
 from squashlens.theory.path_sums import compositions
 from squashlens.theory.statistics.laws import ByDistance, FittedLaw
 from squashlens.theory.statistics.trends import with_ends
 
 Queries = Literal["all"] | Sequence[int]
-METHODS = ("exact", "sketch", "sketch_upper", "none")
+METHODS = ("exact", "sketch", "none")
 CHUNK = 1 << 24  # numbers in the rows of some queries that are composed together
 NAMES = {
     "path_bound": "path bound",
@@ -46,23 +39,24 @@ NAMES = {
     "jacobian": "norm of the Jacobian",
 }
 PATHS: dict[str, AttentionKind] = {"path_bound": "model", "null": "uniform"}
-BOTH = ("low", "high")
-# What is kept beside norms.
-ENDS = {"none": (), "exact": (), "sketch": BOTH, "sketch_upper": ("low",)}
+ENDS = ("low", "high")
 PARTS = {"floor": "floor γ", "amplitude": "amplitude β", "exponent": "exponent p"}
 
 
-@measurement("influence", cheaper="Fewer queries= or method='none' takes less.")
+@measurement(
+    "influence",
+    cheaper="Fewer queries= or layers=, or the default method='none', takes less.",
+)
 def influence(
     model: Bridge,
     prompt: PromptOrCapture,
     *,
     queries: Queries = "all",
     layers: Sequence[int] | None = None,
-    method: Method = "auto",
+    method: Method = "none",
     n_probes: int = sketch.PROBES,
     norm: Norm = "spectral",
-    seed: int | None = None,
+    seed: int = 0,
 ) -> xr.Dataset:
     """How much every token influences every later one, from every layer, with the layers' representations beside it.
 
@@ -75,16 +69,17 @@ def influence(
         prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
         queries: query positions n; negative values count from the end. All by default.
         layers: layers ℓ whose residual streams are the start of influence, and are described; 0 to L, all by default.
-        method: way to compute norms of the Jacobian, as in `jacobian_norms`: ``"auto"`` (the default), ``"exact"``,
-            ``"sketch"``, or ``"sketch_upper"``, whose bounds hold together; ``"none"``, no norms, which takes one
-            forward pass for path bound and null.
+        method: ``"none"`` (the default), path bound and null alone, which takes one forward pass: seconds on Gemma 3
+            270M with 60 tokens. ``"auto"``, ``"exact"`` and ``"sketch"``, as in `jacobian_norms`, add norms of the
+            Jacobian, for d or `n_probes` products at each query, which take about half an hour there, and half a minute
+            at a single query.
         n_probes, norm: as in `jacobian_norms`.
-        seed: random seed of sketches; by default as in `jacobian_norms`.
+        seed: random seed of sketches; 0 by default.
 
     Returns:
         Dataset. Over (query, layer, position): `path_bound`, `null`, and `jacobian` unless ``method="none"``; with a
-        sketch also `jacobian_low` and `jacobian_high`, intervals that hold together with 95 % probability; with
-        certified upper bounds `jacobian_low`, certified lower bounds. Zero for positions after the query.
+        sketch also `jacobian_low` and `jacobian_high`, intervals that hold together with 95 % probability. Zero for
+        positions after the query.
 
         Over (layer): `representation_entropy`, of the shares σ²/Σσ² of the streams' singular values, in nat;
         `effective_rank`, exp of the entropy of σ/Σσ; `first_token_norm` and `stream_norm`; `collapse_distance`, the L∞
@@ -101,7 +96,7 @@ def influence(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> found = sl.influence(model, "110 =", method="none")
+    >>> found = sl.influence(model, "110 =")
     >>> one = sl.path_bound(model, "110 =")
     >>> bool((abs(found["path_bound"].sel(layer=0, query=4) / one - 1) < 1e-5).all())
     True
@@ -109,13 +104,13 @@ def influence(
     way = sketch.Estimation(method=method, n_probes=n_probes, seed=seed)
     run = Run.open(model, "influence")
     asked = _asked(run, prompt, queries, layers, way, norm)
-    series = 3 + len(ENDS[asked.way.method]) + (asked.way.method != "none")
-    asked.require_fits(8 * series * len(asked.queries) * len(asked.layers) * asked.n)
+    n_series = {"none": 2, "exact": 3, "sketch": 5}[asked.way.method]
+    asked.require_fits(8 * n_series * len(asked.queries) * len(asked.layers) * asked.n)
     values = _ByPosition(asked)
     facts = asked.measure(values)
     text = f"{asked.kind_of_norm} of the Jacobian"
     texts = NAMES | {"jacobian": text}
-    for end in BOTH:
+    for end in ENDS:
         texts[f"jacobian_{end}"] = f"{end} end of the interval of the {text}"
     by_query = ("query", "layer", "position")
     variables: dict[str, Variable] = {
@@ -143,7 +138,7 @@ def influence_by_distance(
     n_probes: int = sketch.PROBES,
     norm: Norm = "spectral",
     n_random_models: int = 1,
-    seed: int | None = None,
+    seed: int = 0,
 ) -> xr.Dataset:
     """How influence falls with distance: means of what `influence` measures, and a power law that is fitted to them.
 
@@ -160,11 +155,10 @@ def influence_by_distance(
         method: ``"none"`` (the default), path bound and null alone, which takes one forward pass of the model and of
             each random model: seconds on Gemma 3 270M with 60 tokens. Every other method of `influence` adds norms of
             the Jacobian, of the random models too, for `n_probes` or d products at each query, which take about 40
-            minutes there; fewer `queries` and `layers` and ``n_random_models=0`` take less. The bounds of
-            ``"sketch_upper"`` hold together with those of the random models.
+            minutes there; fewer `queries` and `layers` and ``n_random_models=0`` take less.
         n_random_models: number of models with random weights, drawn with the seeds 0, 1, …, that are measured as well;
             1 by default. They have none of the hooks of the model.
-        seed: random seed of sketches and resamples; by default as in `jacobian_norms`.
+        seed: random seed of sketches and resamples; 0 by default.
 
     Returns:
         Dataset. Over (quantity, layer, distance): `influence`, the mean over queries, and `pairs`, their number.
@@ -208,7 +202,7 @@ def influence_by_distance(
     over = ("quantity", "layer", "distance")
     influences = torch.stack([values.means() for values in sums.values()])
     pairs = torch.stack([values.pairs.sum(dim=0) for values in sums.values()])
-    generator = torch.Generator().manual_seed(sketch.seed_in(asked.way))
+    generator = torch.Generator().manual_seed(asked.way.seed)
     laws = [values.laws(generator) for values in sums.values()]
     return run.dataset(
         "influence by distance",
@@ -227,8 +221,6 @@ def influence_by_distance(
 
 class _ByPosition:
     """Values of every query, layer and position, by name."""
-
-    keeps_ends = True
 
     def __init__(self, asked: "_Asked") -> None:
         self.shape = (len(asked.queries), len(asked.layers), asked.n)
@@ -250,8 +242,6 @@ class _ByPosition:
 class _ByDistanceOnly:
     """Sums of such values at each distance, by name."""
 
-    keeps_ends = False
-
     def __init__(self, asked: "_Asked") -> None:
         self.asked = asked
         self.sums: dict[str, ByDistance] = {}
@@ -265,6 +255,8 @@ class _ByDistanceOnly:
     ) -> None:
         """Add the values of some queries at a layer to the sums."""
         queries = self.asked.queries
+        if name.endswith(ENDS):  # intervals have no mean
+            return
         if name not in self.sums:
             first = int(self.asked.run.facts["bos_count"])
             n_layers = len(self.asked.layers)
@@ -301,23 +293,18 @@ def _asked(
     if layers is not None:
         chosen = distinct(layers, "layers")
     chosen = sorted(check_layer(layer, run.model, "layers") for layer in chosen)
-    models = 1 + random.get("n_random_models", 0)
-    return _Asked(run, torch.tensor(places), chosen, way, norm, models)
+    return _Asked(run, torch.tensor(places), chosen, way, norm)
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is measured: the queries and layers of a prompt, and how norms of the Jacobian are computed.
-
-    All certified bounds of so many `models` hold together.
-    """
+    """What is measured: the queries and layers of a prompt, and how norms of the Jacobian are computed."""
 
     run: Run
     queries: Int[Tensor, " query"]
     layers: list[int]
     way: sketch.Estimation
     norm: Norm
-    models: int = 1
 
     @property
     def n(self) -> int:
@@ -357,8 +344,6 @@ class _Asked:
                 self._bounds(name, attention, into)
         if self.way.method == "none":
             return {}
-        if self.way.method == "sketch_upper":
-            return self._upper_bounds(into)
         return self._norms(into)
 
     def _bounds(
@@ -381,77 +366,27 @@ class _Asked:
 
     def _norms(self, into: _ByPosition | _ByDistanceOnly) -> dict[str, Any]:
         """Norms of the Jacobian of every query at every layer, exact or with intervals that hold together."""
-        storage = self._storage()
         pullback = Pullback(self.run, self.layers)
-        chance = sketch.MISSED / 2 / self._count
+        count = len(self.queries) * len(self.layers) * self.n
+        chance = sketch.MISSED / 2 / count
         for row in bar(range(len(self.queries)), desc="jacobian", unit="query"):
             products = Products(pullback, int(self.queries[row]))
-            ends = sketch.ends_of(products, self.norm, self.way, chance, storage)
-            self._take(into, row, ends, ends.estimate)
+            ends = sketch.ends_of(products, self.norm, self.way, chance)
+            series = {"jacobian": ends.estimate}
+            if self.way.method == "sketch":
+                series |= {"jacobian_low": ends.low, "jacobian_high": ends.high}
+            for name, by_layer in series.items():
+                for layer, values in enumerate(by_layer):
+                    into.add(name, layer, slice(row, row + 1), values[None])
         if self.way.method == "exact":
             return {}
-        return self._facts(kind="estimate", failure_probability=sketch.MISSED)
-
-    def _upper_bounds(self, into: _ByPosition | _ByDistanceOnly) -> dict[str, Any]:
-        """Certified bounds on norms of the Jacobian of every query at every layer, which hold together."""
-        storage = self._storage()
-        chance = sketch.FAILURE / sketch.EVENTS / self.models
-        rounding = 0.0
-        with certifying(self.run):
-            pullback = Pullback(self.run, self.layers)
-            of_all_queries = Products(pullback, None)
-            missing = of_all_queries.rounded_away(chance, sketch.seed_in(self.way))
-            blocks = range(pullback.bottom, pullback.top)
-            seen = visibilities(self.run, self.run.ids, (), blocks)
-            for row in bar(range(len(self.queries)), desc="jacobian", unit="query"):
-                products = Products(pullback, int(self.queries[row]))
-                ends = sketch.ends_of(
-                    products, self.norm, self.way, chance / self._count, storage
-                )
-                ends, lost = sketch.allowed(products, ends, [seen], missing)
-                rounding = max(rounding, lost)
-                self._take(into, row, ends, ends.high)
-        return self._facts(
-            kind="upper bound",
-            certifies=CERTIFIES,
-            rounding=rounding,
-            failure_probability=sketch.FAILURE,
-        )
-
-    def _take(
-        self,
-        into: _ByPosition | _ByDistanceOnly,
-        row: int,
-        ends: sketch.Ends,
-        norms: Float[Tensor, "layer position"],
-    ) -> None:
-        """Keep the norms of a query at every layer, and the ends of their intervals."""
-        series = {"jacobian": norms}
-        if into.keeps_ends:
-            for end in ENDS[self.way.method]:
-                series[f"jacobian_{end}"] = getattr(ends, end)
-        for name, by_layer in series.items():
-            for layer, values in enumerate(by_layer):
-                into.add(name, layer, slice(row, row + 1), values[None])
-
-    @property
-    def _count(self) -> int:
-        """The number of norms."""
-        return len(self.queries) * len(self.layers) * self.n
-
-    def _storage(self) -> Way | None:
-        """Where the rows of a block are kept for a spectral norm."""
-        if self.norm == "frobenius":
-            return None
-        is_exact = self.way.method == "exact"
-        rows = self.run.width if is_exact else self.way.n_probes
-        reach = int(self.queries[-1]) + 1
-        return storage_for(self.run, len(self.layers), reach, rows)
-
-    def _facts(self, **facts: Any) -> dict[str, Any]:
-        """What the provenance says of a sketch."""
-        seed = sketch.seed_in(self.way)
-        return {"sketch": facts | {"n_probes": self.way.n_probes, "seed": seed}}
+        facts = {
+            "kind": "estimate",
+            "failure_probability": sketch.MISSED,
+            "n_probes": self.way.n_probes,
+            "seed": self.way.seed,
+        }
+        return {"sketch": facts}
 
 
 def _of_untrained(asked: _Asked, seed: int) -> dict[str, ByDistance]:

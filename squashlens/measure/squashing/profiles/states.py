@@ -13,6 +13,7 @@ from torch import Tensor
 from squashlens._typing import Bridge
 from squashlens.measure.registration import measurement
 from squashlens.measure.squashing.walks import has_sink
+from squashlens.measure.variables import variables_over
 from squashlens.model import anatomy
 from squashlens.model.memory import to_cpu
 from squashlens.records.labels import MODEL_UNITS, Variable
@@ -22,8 +23,23 @@ from squashlens.run.captured import PromptOrCapture
 from squashlens.run.forward import forward
 from squashlens.run.run import Run
 from squashlens.run.streamed import why_not_streamed
-from squashlens.theory.distances import distance, noise
+from squashlens.theory.distances import distance, noise, rms
 from squashlens.theory.spread import heads_of, spectrum
+
+TEXTS = {
+    "sink_rate": "mean attention of later tokens to the first token",
+    "attention_entropy": ("mean entropy of the attention of later tokens", "nat"),
+    "uniform_entropy": ("mean entropy of uniform attention of later tokens", "nat"),
+    "sink_value_norm": ("norm of the first token's value vector", MODEL_UNITS),
+    "value_norm": ("mean norm of the other tokens' value vectors", MODEL_UNITS),
+    "representation_entropy": ("entropy of the representations", "nat"),
+    "effective_rank": "effective rank of the representations",
+    "first_token_norm": ("norm of the first token's residual stream", MODEL_UNITS),
+    "stream_norm": ("mean norm of the others' residual streams", MODEL_UNITS),
+    "collapse_distance": ("L∞ distance of v and v*", MODEL_UNITS),
+    "collapse_noise": ("noise floor of the distance of v and v*", MODEL_UNITS),
+    "last_token_rms": ("rms of the last token's residual stream", MODEL_UNITS),
+}
 
 
 @measurement("attention_heads")
@@ -61,39 +77,14 @@ def attention_heads(model: Bridge, prompt: PromptOrCapture) -> xr.Dataset:
         _uniform_entropy(run.positions, reach[block], has_sink(run, block))
         for block in range(run.n_blocks)
     ]
-    by_head = ("block", "head")
-    variables: dict[str, Variable] = {
-        "sink_rate": (
-            by_head,
-            sink_rate,
-            "mean attention of later tokens to the first token",
-            "1",
-        ),
-        "attention_entropy": (
-            by_head,
-            entropies,
-            "mean entropy of the attention of later tokens",
-            "nat",
-        ),
-        "uniform_entropy": (
-            ("block",),
-            uniform,
-            "mean entropy of uniform attention of later tokens",
-            "nat",
-        ),
-        "sink_value_norm": (
-            by_head,
-            of_first,
-            "norm of the first token's value vector",
-            MODEL_UNITS,
-        ),
-        "value_norm": (
-            by_head,
-            of_others,
-            "mean norm of the other tokens' value vectors",
-            MODEL_UNITS,
-        ),
+    of_heads = {
+        "sink_rate": sink_rate,
+        "attention_entropy": entropies,
+        "sink_value_norm": of_first,
+        "value_norm": of_others,
     }
+    variables = variables_over(("block", "head"), of_heads, TEXTS)
+    variables |= variables_over(("block",), {"uniform_entropy": uniform}, TEXTS)
     n_blocks, n_heads = sink_rate.shape
     coords = {"block": np.arange(n_blocks), "head": np.arange(n_heads)}
     return run.dataset("attention of the heads of a prompt", coords, variables)
@@ -110,34 +101,14 @@ def representations(run: Run, layers: list[int]) -> dict[str, Variable]:
     streams = [stream[0] for stream in streams_of(run, layers)]
     spectra = _stack(spectrum(stream) for stream in streams)
     sizes = _stack(stream.double().norm(dim=-1) for stream in streams)
-    by_layer = ("layer",)
-    return {
-        "representation_entropy": (
-            by_layer,
-            spectra[:, 0],
-            "entropy of the representations",
-            "nat",
-        ),
-        "effective_rank": (
-            by_layer,
-            spectra[:, 1],
-            "effective rank of the representations",
-            "1",
-        ),
-        "first_token_norm": (
-            by_layer,
-            sizes[:, 0],
-            "norm of the first token's residual stream",
-            MODEL_UNITS,
-        ),
-        "stream_norm": (
-            by_layer,
-            sizes[:, 1:].mean(dim=1),
-            "mean norm of the others' residual streams",
-            MODEL_UNITS,
-        ),
+    values = {
+        "representation_entropy": spectra[:, 0],
+        "effective_rank": spectra[:, 1],
+        "first_token_norm": sizes[:, 0],
+        "stream_norm": sizes[:, 1:].mean(dim=1),
         **_distances(run, layers, _stack(stream[-1] for stream in streams)),
     }
+    return variables_over(("layer",), values, TEXTS)
 
 
 def _stack(parts: Iterable[Tensor]) -> Tensor:
@@ -190,7 +161,7 @@ class _Seen:
 
 def _distances(
     run: Run, layers: list[int], v: Float[Tensor, "layer d"]
-) -> dict[str, Variable]:
+) -> dict[str, Float[Tensor, " layer"]]:
     """‖v_n − v*_{n+1}‖∞ at each layer, where v* has the last token twice, and what to compare it with.
 
     The noise floor is ‖v − ṽ‖ + ‖v* − ṽ*‖, as that of `collapse`. Token n of both prompts sees the same tokens, so
@@ -210,22 +181,10 @@ def _distances(
         far = distance(v, star, "linf")
         floor = noise(v, v_again, "linf", roundings)
         floor = floor + noise(star, star_again, "linf", roundings)
-    sizes = v.double().square().mean(dim=-1).sqrt()
-    by_layer = ("layer",)
     return {
-        "collapse_distance": (by_layer, far, "L∞ distance of v and v*", MODEL_UNITS),
-        "collapse_noise": (
-            by_layer,
-            floor,
-            "noise floor of the distance of v and v*",
-            MODEL_UNITS,
-        ),
-        "last_token_rms": (
-            by_layer,
-            sizes,
-            "root mean square of the last token's residual stream",
-            MODEL_UNITS,
-        ),
+        "collapse_distance": far,
+        "collapse_noise": floor,
+        "last_token_rms": rms(v),
     }
 
 
