@@ -274,40 +274,30 @@ def _open(log: str | Path) -> EvalLog:
 
 def _whole(log: EvalLog) -> list[EvalSample]:
     """The samples in the order of their questions; an error unless each is of this module and was answered once."""
-    if log.status != "success":
-        why = log.error.message if log.error else "it was not finished"
-        raise InputError(
-            f"This run has the status {log.status!r}: {why}.",
-            "Run it again, or continue it with `inspect eval-retry`.",
-        )
     samples = list(log.samples or [])  # may be read from the file at each access
-    if not samples:
+    fault = _fault(log, samples)
+    if fault:
         raise InputError(
-            "There are no samples in this log.",
-            "Give a log that was saved with its samples.",
+            f"This log does not have one answer to each question: {fault}.",
+            "Run the task again, with more seeds= in place of epochs, and give its whole log.",
         )
+    return sorted(samples, key=lambda sample: sample.metadata["place"])
+
+
+def _fault(log: EvalLog, samples: list[EvalSample]) -> str:
+    """What is wrong with a log; empty if nothing is."""
+    if log.status != "success":
+        return log.error.message if log.error else f"its status is {log.status!r}"
+    if not samples:
+        return "it was saved without its samples"
     for sample in samples:
         if not set(ABOUT) <= sample.metadata.keys():
-            raise InputError(
-                "This log is not of a task of squashlens.",
-                "Make the task with squashlens.hosted.inspect_task.",
-            )
+            return "its task was not made by squashlens.hosted"
         if sample.epoch > 1:
-            raise InputError(
-                "Every question was asked in several epochs.",
-                "Use one epoch, with more seeds= instead.",
-            )
-        failed = ""
-        if sample.error:
-            failed = sample.error.message
-        elif sample.limit:
-            failed = f"{sample.limit.type} limit"
-        if failed:
-            raise InputError(
-                f"Sample {sample.id!r} was not answered: {failed}.",
-                "Run the task again.",
-            )
-    return sorted(samples, key=lambda sample: sample.metadata["place"])
+            return "it has several epochs"
+        if sample.error or sample.limit:
+            return f"sample {sample.id!r} was not answered"
+    return ""
 
 
 def _question(task: Task, sample: EvalSample) -> Question:

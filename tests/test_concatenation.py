@@ -150,13 +150,11 @@ def test_a_selected_part_can_be_joined_again() -> None:
 REFUSED = {
     "nothing": ({}, "model"),
     "one result": (measured().to_dataset(), "model"),
-    "labels of two kinds": ({"a": measured(), 1: measured()}, "model"),
     "functions": ({"a": measured(), "b": measured(function="g")}, "model"),
     "units": ({"a": measured(), "b": measured(units="model units")}, "model"),
     "definitions": ({"a": measured(), "b": measured(long_name="l2")}, "model"),
     "dimensions": ({"a": measured(), "b": measured()[0]}, "model"),
     "a dimension twice": ({"a": measured(), "b": measured()}, "position"),
-    "labels twice": ({"a": measured(), "b": measured()[[0, 0]]}, "model"),
     "names": ({"a": measured(), "b": measured().rename("g")}, "model"),
 }
 

@@ -5,9 +5,6 @@ Nothing here reaches a network: answers are scripted, or come from the bundled m
 """
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -340,19 +337,3 @@ def test_a_local_folder_answers_inspect_as_it_answers_behave(
     facts = sl.results.provenance(found)
     assert facts["model"] == "hf/local"
     assert facts["stop_reasons"] == {"unknown": 6}
-
-
-def test_without_inspect_the_remedy_is_said(tmp_path: Path) -> None:
-    (tmp_path / "inspect_ai.py").write_text(
-        "raise ModuleNotFoundError('No module named inspect_ai')"
-    )
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", "import squashlens.hosted"],
-        env=env,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    assert "ModelAccessError: Hosted models need inspect-ai" in done.stderr
-    assert 'pip install "squashlens[eval]"' in done.stderr

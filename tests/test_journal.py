@@ -150,14 +150,3 @@ def test_killed_writers_lose_nothing(kills: int, tmp_path: Path) -> None:
         assert list(found) == [str(n) for n in range(len(found))]
         n_kept = len(found)
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_file_that_was_deleted_is_written_again(tmp_path: Path) -> None:
-    path = tmp_path / "search"
-    journal = Journal(path, FACTS)
-    journal.keep({"a": 1})
-    path.unlink()
-    journal.keep({"b": 2})
-    assert Journal(path, FACTS).found == {"a": 1, "b": 2}
-    Journal(path, FACTS).keep({"b": 3})
-    assert Journal(path, FACTS).found["b"] == 2  # the first is believed

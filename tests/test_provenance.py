@@ -32,13 +32,6 @@ def test_the_prompt_is_recorded_as_it_was_given(tiny: Any) -> None:
     assert "prompt" not in provenance(measurements.result("collapse"))["call"]
 
 
-def test_the_repr_shows_model_and_call(tiny: Any) -> None:
-    bound = sl.path_bound(tiny, "110 =")
-    assert list(bound.attrs) == ["long_name", "units"]
-    with xr.set_options(display_width=140):
-        assert '\'{"model":"tiny-gemma","call":{"function":"path_bound"' in repr(bound)
-
-
 def test_xarray_keeps_it_in_parts_arithmetic_and_files(
     tiny: Any, tmp_path: Path
 ) -> None:

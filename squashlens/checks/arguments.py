@@ -71,8 +71,7 @@ def checked(
         name = function.__qualname__.removesuffix(".__init__")
         _require_known(name, signature, kwargs)
         # An argument is missing, or there are too many.
-        by_name = _given_by_name(signature, len(args))
-        raise TypeError(f"{name}() {error}{by_name}") from None
+        raise TypeError(f"{name}() {error}") from None
     for name, value in bound.arguments.items():
         parameter = signature.parameters[name]
         hint = parameter.annotation
@@ -101,17 +100,6 @@ def _require_known(
         how = "by position, one after another, without a keyword"
         raise InputError(cause, f"Give {near[0]} {how}.")
     raise InputError(cause, f"Did you mean {'= or '.join(near)}=?")
-
-
-def _given_by_name(signature: inspect.Signature, n_given: int) -> str:
-    """How the first positional argument too many is given; empty if there is none."""
-    parameters = signature.parameters.values()
-    by_position = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    by_name = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    if takes_any or not by_name or n_given <= len(by_position):
-        return ""
-    return f": only {', '.join(by_position)} can be given by position. Give the others by name, such as {by_name[0]}=…."
 
 
 @functools.cache

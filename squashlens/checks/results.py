@@ -4,14 +4,13 @@ The result of another measurement raises an error that names the right measureme
 that the function needs, because it was selected or averaged away.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import xarray as xr
 
 from squashlens._typing import listed, short_repr
-from squashlens.errors import InputError, SquashlensError
+from squashlens.errors import InputError
 
 # Dimensions of results with one value for each token, which a figure shows one at a time.
 EACH = ("prompt", "to_layer")
@@ -28,30 +27,6 @@ def dims_by_name(needed: Iterable[str]) -> dict[str, str]:
         names, _, dims = text.partition(":")
         dims_of |= dict.fromkeys(names.split(), dims)
     return dims_of
-
-
-@contextmanager
-def told_in_words(what: str) -> Iterator[None]:
-    """Errors of other libraries at values that were derived from results as an error in words, such as "drawn"."""
-    try:
-        yield
-    except (ValueError, TypeError, KeyError, IndexError, NotImplementedError) as error:
-        if isinstance(error, SquashlensError):
-            raise
-        cause = f"These values cannot be {what}: {error}."
-        remedy = "Give results of a measurement, or a selection of them."
-        raise InputError(cause, remedy) from error
-
-
-def require_real(result: xr.Dataset | xr.DataArray) -> None:
-    """Raise an error for complex numbers, of which other libraries take the real part."""
-    named = result if isinstance(result, xr.Dataset) else {result.name: result}
-    for name, values in named.items():
-        if values.dtype.kind == "c":
-            cause = f"{str(name)!r} has complex numbers."
-            raise InputError(
-                cause, "Give real ones, such as abs(values) or values.real."
-            )
 
 
 def require(

@@ -10,7 +10,13 @@ import xarray as xr
 
 from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import draws
-from squashlens.figures.drawing.shapes import curve, line, text_axis, with_interval
+from squashlens.figures.drawing.shapes import (
+    SHARES,
+    curve,
+    line,
+    text_axis,
+    with_interval,
+)
 from squashlens.figures.drawing.style import finish, grid
 from squashlens.figures.drawing.text import escape, label, shortened
 from squashlens.figures.drawing.themes import BROWN, COLOURS, pale, series
@@ -20,11 +26,11 @@ from squashlens.tasks.reading import WHY
 from squashlens.theory.statistics.ranks import wilson
 
 Found = xr.Dataset | Mapping[str, xr.Dataset]
-# Name and look of each mode.
+# The name of each mode.
 MODES = {
-    "answer_only": ("answer only", series(0)),
-    "cot": ("chain of thought", series(1)),
-    "cot_few_shot": ("chain of thought, examples", series(2)),
+    "answer_only": "answer only",
+    "cot": "chain of thought",
+    "cot_few_shot": "chain of thought, examples",
 }
 UNREAD = "unread: mode length why"
 LENGTH = "length (items)"
@@ -52,10 +58,7 @@ def accuracy_by_length(found: Found) -> go.Figure:
     figure = go.Figure()
     notes = [_only_mode(several.values()), "bars: 95 % intervals"]
     for number, (name, answers) in enumerate(named.items()):
-        look = series(number)
-        if len(several) == 1:
-            look = _mode_look(answers["mode"].item())[1]
-        look = look | {"hover": "%{x} items: %{y:.3g}<br>%{customdata}"}
+        look = series(number) | {"hover": "%{x} items: %{y:.3g}<br>%{customdata}"}
         shares = with_interval(answers, "accuracy")
         read = _how_read(answers)
         if answers.sizes.get("seed", 1) == 1:
@@ -67,7 +70,7 @@ def accuracy_by_length(found: Found) -> go.Figure:
         rates = line(shares, name, customdata=read, **look)
         figure.add_trace(_without_trend(rates, answers))
     figure.update_xaxes(title=LENGTH)
-    figure.update_yaxes(title="share answered correctly", range=[-0.04, 1.04])
+    figure.update_yaxes(title="share answered correctly", range=SHARES)
     notes = [*dict.fromkeys(notes), cannot_be_judged(named)]
     return finish(figure, "How often the answer is right", several.values(), *notes)
 
@@ -110,8 +113,8 @@ def error_by_length(found: xr.Dataset) -> go.Figure:
         )
     figure = go.Figure()
     named = _by_name({"": found})
-    for name, answers in named.items():
-        look = _mode_look(answers["mode"].item())[1]
+    for number, (name, answers) in enumerate(named.items()):
+        look = series(number)
         errors = answers["error"].stack(answer=("length", "seed")).dropna("answer")
         faint = look | {"colour": pale(look["colour"]), "size": 5, "opacity": 0.6}
         faint |= {"mode": "markers", "hover": "%{x} items: error %{y:.4g}"}
@@ -235,7 +238,7 @@ def _by_name(several: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
         for mode in modes_of([found]):
             parts = [text] if text else []
             if several_modes:
-                parts.append(_mode_look(mode)[0])
+                parts.append(MODES.get(mode, mode))
             named[", ".join(parts)] = found.sel(mode=mode)
     return named
 
@@ -246,15 +249,11 @@ def modes_of(several: Iterable[xr.Dataset]) -> list[str]:
     return list(dict.fromkeys(every.tolist()))
 
 
-def _mode_look(mode: str) -> tuple[str, dict[str, Any]]:
-    """Name and look of a mode."""
-    return MODES.get(mode, (mode, series(5)))
-
-
 def _only_mode(several: Iterable[xr.Dataset]) -> str:
     """The name of the mode for the line below the title, if it is the only one and not the usual one."""
     modes = modes_of(several)
-    return "" if modes == ["answer_only"] or len(modes) > 1 else _mode_look(modes[0])[0]
+    is_usual = modes == ["answer_only"]
+    return "" if is_usual or len(modes) > 1 else MODES.get(modes[0], modes[0])
 
 
 def _how_read(answers: xr.Dataset) -> list[str]:

@@ -14,6 +14,7 @@ from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of
 from squashlens.figures.drawing.shapes import (
     MARKS,
+    add_lines,
     band,
     layer_map,
     line,
@@ -223,13 +224,11 @@ def collapse_mechanism(
     ]
     figure, places = grid(titles, 2)
     blocks = spaced(mechanism["self_weight_mean"].isel(length=-1).values)
+    names = [f"block {block}" for block in mechanism["block"].values[blocks]]
     for name, place in zip(STEPS, places, strict=False):
-        for order, block in enumerate(blocks):
-            values = mechanism[name].isel(block=block)
-            look = series(order) | {"size": 5, "width": 2.0, "log": True}
-            figure.add_trace(
-                line(values, f"block {values['block'].item()}", **look), **place
-            )
+        drawn = mechanism[name].transpose("block", "length")[blocks]
+        by_block = dict(zip(names, drawn, strict=True))
+        add_lines(figure, by_block, place, size=5, width=2.0, log=True)
     for order, name in enumerate(("observed", "bound"), start=DRAWN):
         curve = line(mechanism[name], name, log=True, **series(order))
         figure.add_trace(curve, **places[2])

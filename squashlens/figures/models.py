@@ -6,11 +6,14 @@ import xarray as xr
 
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.shapes import (
+    SHARES,
+    add_lines,
+    add_marks,
     curve,
     guide,
     line,
+    name_rows,
     steps,
-    text_axis,
     with_interval,
 )
 from squashlens.figures.drawing.style import finish
@@ -25,7 +28,7 @@ OUTCOMES = {
     "wrong in both": ("square", "#7F7F7F"),
     "within noise": ("triangle-up", "#E69F00"),
 }
-NAMED = 12  # lost answers that are written beside their marks
+NAMED = 12  # lost answers that are listed
 ANSWER = 12  # characters of an answer
 
 
@@ -34,7 +37,7 @@ def lost_answers(found: xr.Dataset) -> go.Figure:
     """Draw the lead of each right answer in the other model against that in the reference.
 
     Below the horizontal line through 0 an answer is wrong in the other model, and left of the vertical one it is wrong
-    in the reference. On the diagonal nothing has changed. Lost answers are named, if there are few.
+    in the reference. On the diagonal nothing has changed. Lost answers are listed below the title, if there are few.
     """
     figure = go.Figure()
     before = found["lead"].sel(model="reference").values
@@ -43,21 +46,17 @@ def lost_answers(found: xr.Dataset) -> go.Figure:
     figure.add_trace(curve(ends, ends, "", colour=BROWN, dash="dot", mode="lines"))
     guide(figure, 0)
     figure.add_vline(0, line_width=1, line_dash="dot", line_color=BROWN)
-    answers = [escape(shortened(str(a), ANSWER)) for a in found["answer"].values]
-    for outcome, (symbol, colour) in OUTCOMES.items():
-        has_it = found["outcome"].values == outcome
-        if not has_it.any():
-            continue
-        marks = {"symbol": symbol, "colour": colour, "mode": "markers", "size": 7}
-        trace = curve(before[has_it], after[has_it], outcome, hover=outcome, **marks)
-        if outcome == "lost" and has_it.sum() <= NAMED:
-            names = np.array(answers, dtype=object)[has_it]
-            trace.update(mode="markers+text", text=names, textposition="bottom center")
-        figure.add_trace(trace)
+    answers = np.array([shortened(str(a), ANSWER) for a in found["answer"].values])
+    names = np.array(list(map(escape, answers)))
+    outcomes = found["outcome"].values
+    add_marks(figure, before, after, outcomes, OUTCOMES, names, size=7)
     figure.update_xaxes(title="lead in the reference (nats)")
     figure.update_yaxes(title="lead in the other model (nats)")
-    title = "Leads of right answers in two models"
-    return finish(figure, title, found, "dotted lines: 0, and equal leads")
+    lost = answers[outcomes == "lost"].tolist()
+    notes = ["dotted lines: 0, and equal leads"]
+    if 0 < len(lost) <= NAMED:
+        notes.append(f"lost: {', '.join(lost)}")
+    return finish(figure, "Leads of right answers in two models", found, *notes)
 
 
 @draws(
@@ -67,16 +66,10 @@ def lost_answers(found: xr.Dataset) -> go.Figure:
 )
 def lost_shares(found: xr.Dataset) -> go.Figure:
     """Draw the share of prompts whose right answer leads in each model, by group."""
-    figure = go.Figure()
-    groups = [shortened(str(group), ANSWER) for group in found["group"].values]
-    for order, model in enumerate(found["model"].values):
-        shares = with_interval(found, "right").sel(model=model)
-        shares = shares.assign_coords(group=np.arange(len(groups)))
-        figure.add_trace(line(shares, str(model), **series(order), mode="markers"))
-    figure.update_xaxes(text_axis(dict(enumerate(map(escape, groups))), "group"))
-    figure.update_yaxes(title="share of prompts", range=[-0.04, 1.04])
+    shares = with_interval(found, "right").transpose("model", "group")
+    by_model = dict(zip(map(str, found["model"].values), shares, strict=True))
     title = "Share of right answers in both models"
-    return finish(figure, title, found, "bars: 95 % intervals")
+    return _shares(by_model, "share of prompts", title, found)
 
 
 @draws(
@@ -89,11 +82,10 @@ def damages(found: xr.Dataset) -> go.Figure:
     figure = go.Figure()
     # The embedding is before block 0, and norm and head after the last.
     places = np.arange(found.sizes["part"]) - 1
-    for order, streams in enumerate(found["streams"].values):
-        lost = with_interval(found, "mean_damage").sel(streams=streams)
-        lost = lost.assign_coords(part=places)
-        name = f"lost, with streams of the {streams}"
-        figure.add_trace(line(lost, name, **series(order)))
+    lost = with_interval(found, "mean_damage").assign_coords(part=places)
+    streams = found["streams"].values
+    names = [f"lost, with streams of the {of_model}" for of_model in streams]
+    add_lines(figure, dict(zip(names, lost, strict=True)))
     gain = with_interval(found, "mean_gain")
     look = {"colour": COLOURS["null"], "symbol": "diamond"}
     figure.add_trace(line(gain, "given back by this block alone", **look))
@@ -112,19 +104,36 @@ def damages(found: xr.Dataset) -> go.Figure:
 )
 def kept_blocks(found: xr.Dataset) -> go.Figure:
     """Draw the share of right answers, on prompts that did not select, with each set of kept blocks."""
-    figure = go.Figure()
-    shares = with_interval(found, "right")
-    names = []
-    for kept, units in zip(
-        found["kept"].values, found["units_kept"].values, strict=True
-    ):
-        is_whole = kept in ("none", "all blocks")
-        names.append(str(kept) if is_whole else f"{kept}: {units}")
-    shares = shares.assign_coords(kept=np.arange(len(names)))
-    look = {"colour": COLOURS["path_bound"], "mode": "markers", "size": 8}
-    figure.add_trace(line(shares, "", **look))
-    figure.update_xaxes(text_axis(dict(enumerate(map(escape, names))), "kept"))
-    figure.update_yaxes(title="share of right answers", range=[-0.04, 1.04])
-    notes = [f"above chance: {found['above_null'].item()}", "bars: 95 % intervals"]
+    # The coordinate `kept` says which set it is, and `units_kept` which blocks are in it.
+    has_no_units = found["kept"].isin(["none", "all blocks"])
+    with_units = found["kept"].str.cat(found["units_kept"], sep=": ")
+    names = found["kept"].where(has_no_units, with_units)
+    shares = with_interval(found, "right").assign_coords(kept=names.values)
+    note = f"above chance: {found['above_null'].item()}"
     title = "Share of right answers by what is kept"
-    return finish(figure, title, found, *notes)
+    return _shares({"": shares}, "share of right answers", title, found, note)
+
+
+def _shares(
+    by_name: dict[str, xr.DataArray],
+    axis: str,
+    title: str,
+    found: xr.Dataset,
+    *notes: str,
+) -> go.Figure:
+    """A row for each label of shares, with a mark and an interval for each name."""
+    figure = go.Figure()
+    labels: list[str] = []
+    for order, (name, shares) in enumerate(by_name.items()):
+        (dim,) = shares.dims
+        labels = list(map(str, shares[dim].values))
+        rows = shares.assign_coords({dim: np.arange(len(labels))})
+        look = series(order) | {"mode": "markers", "hover": "%{x:.4g}"}
+        marks = line(rows, name, **look)
+        bars = marks.error_y.to_plotly_json()
+        marks.update(x=marks.y, y=marks.x, error_x=bars, error_y={"visible": False})
+        figure.add_trace(marks)
+    figure.update_xaxes(title=axis, range=SHARES)
+    name_rows(figure, map(escape, labels))
+    height = 26 * (len(labels) + 1)
+    return finish(figure, title, found, "bars: 95 % intervals", *notes, height=height)

@@ -5,8 +5,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.colors import sample_colorscale
 
-from squashlens.errors import InputError
-from squashlens.figures.drawing.decorator import draws, of_one_prompt, tokens_of
+from squashlens.figures.drawing.decorator import draws, tokens_of
 from squashlens.figures.drawing.shapes import (
     curve,
     line,
@@ -18,20 +17,21 @@ from squashlens.figures.drawing.shapes import (
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import number_token
 from squashlens.figures.drawing.themes import series
-from squashlens.records.sentences import percent
+from squashlens.records.joining import without_padding
+from squashlens.records.sentences import percent, plural
 
 FLOOR = 1e-6  # all shares below this have the same colour
 LOWEST = 1e-10  # of the path weights that are drawn
 DRAWN = 4  # of many blocks
 
 
-@draws("squashlens.paths.composition", "values: layer position", "token: position")
+@draws("squashlens.paths.composition", "composition: layer position", "token: position")
 def composition(shares: xr.DataArray) -> go.Figure:
     """Draw the share of paths that start at each position and layer, as a map with a logarithmic colour scale."""
     return _starts(shares, "layer", shares.isel(layer=0))
 
 
-@draws("squashlens.paths.hops", "values: hop position", "token: position")
+@draws("squashlens.paths.hops", "hops: hop position", "token: position")
 def hops(shares: xr.DataArray) -> go.Figure:
     """Draw the share of paths by number of hops and by start position, as a map with a logarithmic colour scale."""
     return _starts(shares, "hops through attention", shares.sum("hop"))
@@ -39,12 +39,7 @@ def hops(shares: xr.DataArray) -> go.Figure:
 
 def _starts(shares: xr.DataArray, row: str, starts: xr.DataArray) -> go.Figure:
     """A map of where the paths start; `starts` has the share of all paths that start at each token."""
-    if "query" in shares.coords:  # values of a profile have the same dimensions
-        raise InputError(
-            "shares is the result of another measurement: it has values for queries.",
-            "Give the unchanged result of squashlens.paths.composition, or draw it with squashlens.figures.of.",
-        )
-    shares = of_one_prompt(shares)
+    shares = without_padding(shares)
     tokens = tokens_of(shares)
     # The first token has nearly all paths of a deep model. The scale then ends at the power of ten above the others, if
     # this frees at least a third of its decades for them. The query has all paths at its own layer.
@@ -75,7 +70,7 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
     Where other paths are in the result, those that start at the first token are left out: it is an attention sink of
     most models, and they hide what else is read. ``strongest_paths(…, avoid=[0])`` gives such paths.
     """
-    paths = of_one_prompt(paths).dropna("path", subset=["share"])
+    paths = without_padding(paths).dropna("path", subset=["share"])
     tokens = tokens_of(paths)
     first = f"start at “{tokens[min(tokens)]}”"
     sunk = paths["position_at"].isel(layer=0).values == min(tokens)
@@ -101,7 +96,7 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
     figure.update_xaxes(token_axis(tokens))
     figure.update_yaxes(steps(paths["layer"], "layer ℓ"))
     weight = percent(float(drawn["share"].sum()))
-    notes = [f"{len(strength)} paths with {weight} of the weight of all"]
+    notes = [f"{plural(len(strength), 'path')} with {weight} of the weight of all"]
     if sunk.all():
         notes.append(f"all {first}: avoid=[0] measures others")
     elif sunk.any():

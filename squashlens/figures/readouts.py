@@ -12,6 +12,9 @@ from squashlens.figures.answers import LENGTH, cannot_be_judged
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of
 from squashlens.figures.drawing.shapes import (
+    SHARES,
+    add_lines,
+    add_marks,
     curve,
     guide,
     layer_map,
@@ -46,7 +49,7 @@ PANELS = {
         "bit_identical": ("all bits", "#8a92a0"),
     },
 }
-HEIGHT, ROW = 110.0, 22.0  # pixels of a panel, and of a row of verdicts
+HEIGHT, ROW = 110.0, 32.0  # pixels of a panel, and of a row of verdicts
 VERDICTS = {  # symbol and colour
     "answered": ("circle", "#009E73"),
     "preferred, not answered": ("square", "#56B4E9"),
@@ -185,12 +188,11 @@ def answer_curve(answers: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
                 lines[str(scored)] = shares.sel(scored=scored)
     lines.pop("", None)
     figure = go.Figure()
-    for order, (label, shares) in enumerate(lines.items()):
-        figure.add_trace(line(shares, label, **series(order)))
+    add_lines(figure, lines)
     guide(figure, *{found["chance"].item() for found in several.values()})
     layers = np.concatenate([shares["layer"] for shares in lines.values()])
     figure.update_xaxes(steps(layers, "layer ℓ"))
-    figure.update_yaxes(title="share of prompts", range=[-0.04, 1.04])
+    figure.update_yaxes(title="share of prompts", range=SHARES)
     title = "From which layer on does the right answer lead?"
     notes = ["dotted line: chance", "bars: 95 % intervals"]
     return finish(figure, title, several.values(), *notes)
@@ -259,7 +261,7 @@ def separation_curve(
         figure.add_traces(_by_layer(found, "recovery", label or "model", **look))
     guide(figure, *{found["chance"].item() for found in lines.values()})
     figure.update_xaxes(_layers_and_y(*lines.values()))
-    figure.update_yaxes(title="lengths recovered", range=[-0.04, 1.04])
+    figure.update_yaxes(title="lengths recovered", range=SHARES)
     title = "Lengths that can be told apart"
     return finish(figure, title, lines.values(), "dotted line: chance")
 
@@ -307,12 +309,7 @@ def verdict_odds(found: xr.Dataset) -> go.Figure:
     verdicts = found["verdict"].values.astype(str)
     height = ABOVE * np.abs([first, second]).max()
     above = np.full(len(x), height if height > 0 else 1.0)
-    for verdict, (symbol, colour) in VERDICTS.items():
-        has_it = verdicts == verdict
-        marks = {"symbol": symbol, "size": 10, "mode": "markers", "hover": verdict}
-        if has_it.any():
-            marked = curve(x[has_it], above[has_it], verdict, colour=colour, **marks)
-            figure.add_trace(marked)
+    add_marks(figure, x, above, verdicts, VERDICTS, np.array(texts), size=10)
     axes = {"length": "lengths of the two prompts", "answer": "right answers"}
     figure.update_xaxes(tickvals=x, ticktext=texts, title=axes[kind])
     figure.update_yaxes(title="log-odds of first and second answer (nats)")

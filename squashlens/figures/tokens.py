@@ -8,8 +8,9 @@ import xarray as xr
 
 from squashlens.checks.results import chosen, moved_probability
 from squashlens.errors import InputError
-from squashlens.figures.drawing.decorator import draws, of_one_prompt, tokens_of
+from squashlens.figures.drawing.decorator import draws, tokens_of
 from squashlens.figures.drawing.shapes import (
+    add_lines,
     ends_of,
     guide,
     interval_note,
@@ -27,7 +28,8 @@ from squashlens.figures.drawing.shapes import (
 )
 from squashlens.figures.drawing.style import finish, grid
 from squashlens.figures.drawing.text import escape, label, number_token
-from squashlens.figures.drawing.themes import COLOURS, GUIDE, series
+from squashlens.figures.drawing.themes import COLOURS, GUIDE
+from squashlens.records.joining import without_padding
 from squashlens.records.sentences import number, percent
 
 BLUE = COLOURS["path_bound"]
@@ -59,7 +61,7 @@ def by_token(values: xr.DataArray) -> go.Figure:
             ``sl.substitution_effect(…)["effect"]``; or several of one kind by label. `of` draws a panel for each of
             several prompts.
     """
-    values = with_its_intervals(of_one_prompt(moved_probability(values)))
+    values = with_its_intervals(without_padding(moved_probability(values)))
     if "query" in values.coords and values["query"].ndim == 0:
         # A study may count queries from the end.
         query = int(values["query"])
@@ -88,7 +90,7 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
         sensitivity: a result of `squashlens.sensitivity` for one prompt. `of` draws a panel for each of several
             prompts; ``result.isel(prompt=0)`` selects one.
     """
-    sensitivity = of_one_prompt(sensitivity)
+    sensitivity = without_padding(sensitivity)
     figure, places = grid([*PANELS], heights=[150, 150, 110], shared_xaxes=True)
     for names, place in zip(PANELS.values(), places, strict=True):
         for name, text in names.items():
@@ -135,7 +137,7 @@ def bound_against_jacobian(sensitivity: xr.Dataset) -> go.Figure:
     Args:
         sensitivity: a result of `squashlens.sensitivity` for one prompt.
     """
-    sensitivity = of_one_prompt(sensitivity)
+    sensitivity = without_padding(sensitivity)
     last = sensitivity.sizes["position"] - 1
     first = last - int(sensitivity["compared_tokens"])
     compared = sensitivity.isel(position=slice(first, last))
@@ -177,7 +179,7 @@ def substitution(found: xr.Dataset) -> go.Figure:
 
     Bars are the standard deviation over the replacements of a token. Tokens that were not changed have no mark.
     """
-    found = of_one_prompt(found)
+    found = without_padding(found)
     shown = {name: moved_probability(found[name]) for name in EFFECTS if name in found}
     notes = []
     verb = "knocking out"
@@ -213,9 +215,8 @@ def jacobian(found: xr.Dataset) -> go.Figure:
         figure = token_figure(values, tokens, "direction", "singular value")
         return finish(figure, title, found)
     figure = go.Figure()
-    for order, (place, token) in enumerate(tokens.items()):
-        curve = line(values.sel(position=place), f"{place}: {token}", **series(order))
-        figure.add_trace(curve)
+    names = [f"{place}: {token}" for place, token in tokens.items()]
+    add_lines(figure, dict(zip(names, values.transpose(), strict=True)))
     figure.update_xaxes(steps(found["direction"], "direction, by size"))
     figure.update_yaxes(title="singular value", rangemode="tozero")
     return finish(figure, title, found)
@@ -243,7 +244,7 @@ def token_map(values: xr.DataArray) -> go.Figure:
             f"values has the dimensions ({', '.join(map(str, values.dims))}), and a map has rows of layers or queries.",
             f"Select one label, as in `values.isel({rows[-1]}=0)` or `values.isel({rows[0]}=0)`.",
         )
-    values = of_one_prompt(values).transpose(*rows, "position")
+    values = without_padding(values).transpose(*rows, "position")
     title, _ = titles_of(values)
     short = str(values.name or "value").replace("_", " ")
     if "norm" in title:

@@ -18,16 +18,15 @@ from squashlens.figures.answers import cannot_be_judged
 from squashlens.figures.drawing.decorator import with_mode
 from squashlens.figures.drawing.panels import compose
 from squashlens.figures.drawing.shapes import (
+    add_lines,
     interval_note,
     is_wide,
     layer_map,
-    line,
     titles_of,
     with_its_intervals,
 )
 from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, shortened
-from squashlens.figures.drawing.themes import series
 
 Result = xr.Dataset | xr.DataArray
 MOST = 12  # panels of a page
@@ -238,21 +237,20 @@ def plain(values: xr.DataArray) -> go.Figure | None:
     for dim in values.dims:
         if values[dim].dtype.kind in "OUT":
             texts = values[dim].to_series().astype(str).str.replace("_", " ")
-            labels = [escape(shortened(text, LONG)) for text in texts]
+            labels = [shortened(text, LONG) for text in texts]
             values = values.assign_coords({dim: labels})
     if values.ndim == 2 and min(values.shape) > LINES:
-        return _map(values)
+        return _map(_with_markup(values, *values.dims))
     if values.ndim == 2 and len(values) > LINES:
         values = values.transpose()
-    figure = go.Figure()
-    if values.ndim == 1:
-        figure.add_trace(line(values, **series(0) | {"width": 2.0, "size": 6}))
-    else:
+    values = _with_markup(values, values.dims[-1])
+    by_name = {"": values}
+    if values.ndim == 2:
         kind = str(values.dims[0])
-        for number, label in enumerate(values[kind].values):
-            drawn = line(values[number], **series(number))
-            drawn.name = f"{kind.replace('_', ' ')} {label}"
-            figure.add_trace(drawn)
+        names = [f"{kind.replace('_', ' ')} {label}" for label in values[kind].values]
+        by_name = dict(zip(names, values, strict=True))
+    figure = go.Figure()
+    add_lines(figure, by_name)
     unable = cannot_be_judged({"": values.to_dataset(name="values")})
     if unable:
         figure.update_traces(mode="markers")
@@ -260,6 +258,15 @@ def plain(values: xr.DataArray) -> go.Figure | None:
     figure.update_xaxes(title=escape(str(values.dims[-1]).replace("_", " ")))
     figure.update_yaxes(title=axis)
     return finish(figure, title, values, interval_note(values), unable)
+
+
+def _with_markup(values: xr.DataArray, *dims: Any) -> xr.DataArray:
+    """Values whose labels along some dimensions are text that plotly shows unchanged."""
+    for dim in dims:
+        if values[dim].dtype.kind in "OUT":
+            labels = list(map(escape, values[dim].values))
+            values = values.assign_coords({dim: labels})
+    return values
 
 
 def _map(values: xr.DataArray) -> go.Figure:

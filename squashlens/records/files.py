@@ -68,7 +68,7 @@ def open(path: str | Path) -> Result:
 
     Raises:
         InputError: if the file was changed or damaged since it was saved, or is not of `save`. ``xr.open_dataset``
-            reads netCDF files of other programs, and those of earlier versions of squashlens.
+            reads netCDF files of other programs.
     """
     path = Path(path)
     # A pipe would wait for its writer.
@@ -115,16 +115,10 @@ def result_of(content: bytes, path: Path) -> Result:
             "Delete it and measure again.",
         )
     dataset = _parsed(body)
-    form = dataset.attrs.pop(FORMAT, None)
-    if form == DATASET:
+    if dataset.attrs.pop(FORMAT) == DATASET:
         return dataset
-    if form == ARRAY:
-        (array,) = dataset.data_vars.values()
-        return array.rename(None) if array.name == NAMELESS else array
-    raise InputError(
-        f"{str(path)!r} was written by an earlier version of squashlens.",
-        "Read it with xr.open_dataset, or measure again.",
-    )
+    (array,) = dataset.data_vars.values()
+    return array.rename(None) if array.name == NAMELESS else array
 
 
 def _parsed(content: bytes) -> xr.Dataset:

@@ -9,7 +9,6 @@ import xarray as xr
 
 from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
-from squashlens.checks.results import told_in_words
 from squashlens.errors import InputError
 from squashlens.records.provenance import R, Result, names_of
 
@@ -47,8 +46,7 @@ def concat(
 
     Raises:
         InputError: no results, results of different measurements, of different variables or with different units or
-            definitions (such as another norm), labels of which some are text and some numbers, or a `dim` that the
-            results already have.
+            definitions (such as another norm), or a `dim` that the results already have.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
@@ -66,11 +64,6 @@ def concat(
         )
     if not result:
         raise InputError("result= is empty.", "Give at least one result, by its label.")
-    if len({isinstance(label, str) for label in result}) > 1:
-        raise InputError(
-            "Some labels of result= are text and some are numbers.",
-            "Give labels of one kind.",
-        )
     parts: Any = {label: _without_label(part, dim) for label, part in result.items()}
     first = next(iter(parts))
     if dim in parts[first].dims or dim in _meanings(parts[first]):
@@ -80,8 +73,7 @@ def concat(
         )
     for label, part in parts.items():
         _require_alike(parts[first], part, first, label)
-    with told_in_words("joined"):
-        return joined(parts, dim)
+    return joined(parts, dim)
 
 
 def joined(results: Mapping[Any, R], dim: str) -> R:
@@ -188,19 +180,14 @@ def _require_alike(first: Result, second: Result, label: Any, other: Any) -> Non
     """Raise an error unless two results have the same variables, with the same meanings."""
     here = _meanings(first)
     there = _meanings(second)
-    names = list({**here, **there})
-    differing = [name for name in names if here.get(name) != there.get(name)]
-    if not differing:
-        return
-    name = differing[0]
-    kept = ""
-    if len(differing) < len(names):
-        kept = f", or give `result.drop_vars({differing!r}, errors='ignore')` of each"
-    raise InputError(
-        f"{name!r} is not the same quantity in {short_repr(label)} and {short_repr(other)}: "
-        f"{here.get(name, 'missing')}; and {there.get(name, 'missing')}.",
-        f"Measure both with the same options{kept}. `squashlens.results.table` takes results of any kind.",
-    )
+    for name in {**here, **there}:
+        if here.get(name) != there.get(name):
+            raise InputError(
+                f"{name!r} is not the same quantity in {short_repr(label)} and {short_repr(other)}: "
+                f"{here.get(name, 'missing')}; and {there.get(name, 'missing')}.",
+                "Measure both with the same options, or drop this variable. "
+                "`squashlens.results.table` takes results of any kind.",
+            )
 
 
 def _joined_attributes(

@@ -7,7 +7,6 @@ import pandas as pd
 import xarray as xr
 
 from squashlens.checks.arguments import validated
-from squashlens.checks.results import require_real, told_in_words
 from squashlens.errors import InputError
 from squashlens.records.provenance import (
     Facts,
@@ -104,12 +103,10 @@ def as_dataset(result: Result) -> xr.Dataset:
 def _frames(result: Result) -> list[pd.DataFrame]:
     """The rows of each variable of numbers."""
     require_done(result)
-    require_real(result)
     frames = []
-    with told_in_words("tabulated"):
-        for name, values in as_dataset(result).data_vars.items():
-            if values.dtype.kind in "biuf":
-                frames.append(_rows(values, str(name)))
+    for name, values in as_dataset(result).data_vars.items():
+        if values.dtype.kind in "biuf":
+            frames.append(_rows(values, str(name)))
     if not frames:
         cause = "This result has no numbers: its variables are texts."
         raise InputError(cause, "Use result.to_dataframe().")

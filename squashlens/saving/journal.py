@@ -34,9 +34,9 @@ class Journal:
         new = json.loads(json.dumps(dict(findings)))
         if self.path is not None:
             with refusing(self.path), self.path.open("ab") as file:
-                lines = list(new.items())
-                if file.tell() == 0:  # the file is new, or was deleted
-                    lines = [{"facts": self.facts}, *self.found.items(), *lines]
+                lines: list[Any] = list(new.items())
+                if file.tell() == 0:  # the file is new
+                    lines.insert(0, {"facts": self.facts})
                 # A line break comes first, since the line before may only have been begun.
                 texts = [f"\n{json.dumps(line)}" for line in lines]
                 file.write("".join(texts).encode())

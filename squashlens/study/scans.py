@@ -9,7 +9,6 @@ such as `token`, are lists too. A row that has no prompt, or whose prompt cannot
 and nothing in the other columns.
 """
 
-import csv
 import io
 import json
 from collections.abc import Callable
@@ -29,12 +28,6 @@ from squashlens.study.store import extra
 
 ENDINGS = (".jsonl", ".json", ".csv", ".txt", ".parquet")
 LOOKED_AT = 100  # rows, of which one must have a prompt
-LONGEST = 2**31 - 1  # characters of a prompt in a table; Python's own limit is 131,072
-UTF_16 = (b"\xff\xfe", b"\xfe\xff")  # the first bytes of such a file
-CHAT = (
-    "Write the ids that tokenizer.apply_chat_template(messages, "
-    "add_generation_prompt=True, return_dict=False) gives."
-)
 
 Prompt = str | list[int] | InputError
 
@@ -75,43 +68,31 @@ def _rows(file: Path) -> list[Any]:
         cause = f"{file.name!r} has no known ending."
         raise InputError(cause, f"Use one of {', '.join(ENDINGS)}.")
     try:
-        content = file.read_bytes()
-    except OSError as error:
-        cause = f"{str(file)!r} cannot be read: {error.strerror}."
-        raise InputError(cause, "Check the name.") from error
-    if file.suffix == ".parquet":
-        from pyarrow import parquet
+        if file.suffix == ".parquet":
+            from pyarrow import parquet
 
-        return parquet.read_table(io.BytesIO(content)).to_pylist()
-    text = _text(file, content)
-    if file.suffix == ".csv":
-        csv.field_size_limit(LONGEST)
-        return list(csv.DictReader(io.StringIO(text, newline="")))
+            return parquet.read_table(file).to_pylist()
+        if file.suffix == ".csv":
+            table = pd.read_csv(file, dtype=str, keep_default_na=False)
+            return table.to_dict("records")
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        cause = f"{str(file)!r} cannot be read: {error}."
+        raise InputError(
+            cause, "Give the name of a file, with text in UTF-8."
+        ) from error
     if file.suffix != ".txt" and text.startswith("["):
         array = _json(text)
         return array if isinstance(array, list) else [array]
-    lines = [line.removesuffix("\n") for line in io.StringIO(text, newline=None)]
-    if file.suffix == ".txt":
-        return lines
-    return [_json(line) for line in lines]
-
-
-def _text(file: Path, content: bytes) -> str:
-    try:
-        return content.decode("utf-16" if content[:2] in UTF_16 else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{file.name!r} is not text in UTF-8, but perhaps in latin-1: {error.reason} at byte {error.start}.",
-            f"Write it again, in Python: text = open({file.name!r}, encoding='latin-1').read(); "
-            f"open({'utf8-' + file.name!r}, 'w', encoding='utf-8').write(text).",
-        ) from error
+    lines = text.removesuffix("\n").split("\n")
+    return lines if file.suffix == ".txt" else list(map(_json, lines))
 
 
 def _json(text: str) -> Any:
     """What JSON says, or why it says nothing."""
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         return InputError(f"{short_repr(text)} is not JSON: {error}.", "Correct it.")
 
 
@@ -126,12 +107,8 @@ def _prompt(row: Any, column: str) -> Prompt:
     prompt = row[column] if isinstance(row, dict) else row
     if isinstance(prompt, str) and prompt:
         return prompt
-    if isinstance(prompt, list):
-        kinds = set(map(type, prompt))
-        if kinds == {int}:
-            return prompt
-        if kinds == {dict}:
-            return InputError(f"{column!r} of the row has chat messages.", CHAT)
+    if isinstance(prompt, list) and set(map(type, prompt)) == {int}:
+        return prompt
     cause = f"The row has {short_repr(prompt)} as its prompt."
     return InputError(cause, "Give text or a list of token ids.")
 

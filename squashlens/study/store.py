@@ -43,15 +43,7 @@ class Store:
     """The files in one folder, of this machine or of a network file system."""
 
     def __init__(self, folder: str | Path) -> None:
-        if "://" in str(folder):
-            cause = f"store={str(folder)!r} is a URL."
-            raise InputError(cause, "Give a folder that all workers see.")
         self.root = Path(folder).expanduser().absolute()
-        if (self.root / "cells").exists() or (self.root / "claims").exists():
-            raise InputError(
-                f"{str(self.root)!r} was written by an earlier version of squashlens, and nothing in it was changed.",
-                "Give another folder as store=; the old one can be read with the version that wrote it.",
-            )
 
     def prepare(self) -> None:
         """Make the folders, check that they can be written, and remove what killed processes left half written."""

@@ -50,8 +50,7 @@ class Study:
         store: a folder, which all workers must see.
 
     Raises:
-        InputError: a grid that names an unknown measurement, or arguments that it cannot take; a folder that an earlier
-            version wrote.
+        InputError: a grid that names an unknown measurement, or arguments that it cannot take.
 
     >>> import squashlens as sl, tempfile
     >>> grid = {"measurement": "path_bound", "arguments": {"model": "tiny-gemma"}}

@@ -36,6 +36,7 @@ FACTS = {
     "call": {"function": "made", "norm": "linf", "prompt": "$5 to <b>$9"},
 }
 NO_FIGURE = ("accuracy", "shares_and_counts", "splits")
+NAMES_OF_SHARES = {"layer": "composition", "hop": "hops", "block": "attention_sinks"}
 LENGTHS = (1, 2, 3, 5, 8, 16, 32, 64, 100, 150, 200, 250)
 
 
@@ -208,9 +209,10 @@ def with_low(count: int) -> xr.DataArray:
 def shares(count: int, **rows: range) -> xr.DataArray:
     """A share of each token in each row of one dimension."""
     (dim,) = rows
+    name = NAMES_OF_SHARES[dim]
     return with_tokens(
-        made(rows | {"position": range(count)}, f"share: {dim} position", share="share")
-    )["share"]
+        made(rows | {"position": range(count)}, f"{name}: {dim} position", share=name)
+    )[name]
 
 
 def composition(count: int) -> xr.DataArray:

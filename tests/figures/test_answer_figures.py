@@ -123,17 +123,6 @@ def joined() -> xr.Dataset:
     return with_provenance(found, facts)
 
 
-@pytest.fixture(scope="module")
-def probed() -> xr.Dataset:
-    r2 = np.array([[-2e8, np.nan, 0.2], [0.5, np.nan, -0.1]])
-    found = xr.Dataset(
-        {"r2": (("layer", "length"), r2), "r2_y": (("length",), [0.9, np.nan, 0.8])},
-        coords={"layer": [0, 1], "length": [8, 16, 64]},
-    )
-    facts = {"model": "tiny-gemma", "call": {"function": "probe"}}
-    return with_provenance(found, facts | {"task": {"name": "counting"}})
-
-
 def traces(figure: go.Figure, yaxis: str, mode: str = "lines+markers") -> list[Any]:
     return [
         trace for trace in figure.data if trace.yaxis == yaxis and trace.mode == mode
@@ -230,22 +219,3 @@ def test_collapse_vs_readout_draws_distances_and_verdicts(joined: xr.Dataset) ->
     assert sl.figures.collapse_vs_readout(other).layout.yaxis5.ticktext == (
         "&lt;b&gt;?&lt;/b&gt;",
     )
-
-
-def test_what_the_probe_cannot_say_is_white_or_left_out(probed: xr.Dataset) -> None:
-    figure = sl.figures.probe(probed)
-    (cells,) = figure.data
-    assert (list(cells.x), list(cells.y), cells.colorbar.ticktext[0]) == (
-        ["8", "16", "64"],
-        ["0", "1", "y"],
-        "≤ 0",
-    )
-    told = {"tiny-gemma", "counting", "blank: no R²"}
-    assert told <= {*Page.of(figure).notes}
-    twins = probed.assign(
-        r2_random_model=probed["r2"] / 2, r2_random_model_y=("length", [1, 0, 0.99])
-    )
-    both = sl.figures.probe(twins)
-    assert [cells.showscale for cells in both.data] == [False, True]
-    none = twins.assign(r2_random_model_y=("length", [np.nan] * 3))
-    assert len(sl.figures.probe(none).data) == 1, "no twin was asked for"

@@ -1,9 +1,6 @@
 """Theme, size, panels and files of figures: everything is laid out anew, nothing is lost, nothing else is changed."""
 
-import html
-import itertools
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -66,17 +63,6 @@ def test_a_theme_changes_colours_and_no_text(figure: go.Figure) -> None:
     assert as_json(dark)["data"] == as_json(named)["data"]
 
 
-def test_more_tokens_are_labelled_on_a_wider_page(figure: Any) -> None:
-    many = sl.figures.by_token(specimens.bound(500))
-    assert len(many.layout.xaxis.labelalias) == 500
-    narrow, wide = (
-        sl.figures.styled(many, width=inches).layout.xaxis.nticks
-        for inches in (3.25, 13.0)
-    )
-    assert 5 < narrow < 0.4 * wide < 100
-    assert figure.layout.xaxis2.dtick == 1
-
-
 def test_a_title_is_text_and_can_be_removed(figure: go.Figure) -> None:
     assert (
         sl.figures.styled(figure, title="<script>").layout.title.text
@@ -93,18 +79,6 @@ def test_panels_share_scales_the_legend_and_the_colours() -> None:
     alone: Any = sl.figures.attribution(next(iter(results.values())))
     shown = [[t.name for t in page.data if t.showlegend] for page in (found, alone)]
     assert shown[0] == shown[1] != []  # each name once
-    assert [block[0].head for block in Page.of(found).blocks] == [*results]
-    assert [found.layout[f"yaxis{n}"].matches for n in (4, 7, 5, 8, 6, 9)] == [
-        "y",
-        "y",
-        "y2",
-        "y2",
-        "y3",
-        "y3",
-    ]
-    assert (
-        found.layout.yaxis.autorange is True
-    )  # else plotly gives it its default range if others have a range
     # Tokens differ, so the tokens' axes are not shared, and each has its own labels.
     assert [len(found.layout[f"xaxis{n}"].labelalias) for n in (3, 6, 9)] == [4, 6, 5]
     one, other = specimens.collapse(), specimens.collapse()
@@ -186,75 +160,12 @@ def test_what_a_user_added_stays(figure: go.Figure) -> None:
     assert sl.figures.styled(mine, title="Another").layout.title.text == "Another"
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 12])
-def test_any_number_of_any_figures(
-    figure: go.Figure, shares: go.Figure, bars: go.Figure, count: int
-) -> None:
-    kinds = itertools.cycle(
-        [figure, shares, bars, plotly.io.from_json(shares.to_json())]
-    )
-    parts = {
-        f"part {at}": figure for at, figure in zip(range(count), kinds, strict=False)
-    }
-    found = sl.figures.panels(parts, columns=min(count, 3))
-    page = Page.of(found)
-    assert [block[0].head for block in page.blocks] == (list(parts))
-    assert len(found.data) == sum(len(figure.data) for figure in parts.values())
-    places = [
-        (*found.layout[panel.x].domain, *found.layout[panel.y].domain)
-        for panel in page.panels
-    ]
-    for one, other in itertools.combinations(places, 2):
-        apart = (
-            one[1] <= other[0]
-            or other[1] <= one[0]
-            or one[3] <= other[2]
-            or other[3] <= one[2]
-        )
-        assert apart, (one, other)
-
-
-def test_labels_are_text_in_lines_that_fit(bars: go.Figure) -> None:
-    page = sl.figures.panels(dict.fromkeys(HOSTILE, bars), columns=2)
-    found = sl.figures.styled(page, theme="paper", width=7)
-    heads = [note.text for note in found.layout.annotations if "<b>" in note.text]
-    plain = [html.unescape(re.sub("</?b>", "", text)) for text in heads]
-    joined = ["".join(text.split("<br>")).replace(" ", "") for text in plain]
-    wanted = [label.replace(" ", "") for label in filter(None, HOSTILE)]
-    assert joined == wanted
-    assert max(len(line) for text in plain for line in text.split("<br>")) < 70
-
-
 def test_four_results_in_a_column_stand_in_two_rows() -> None:
     four = sl.figures.collapse_curve(dict.fromkeys("abcd", specimens.collapse()))
     column = sl.figures.styled(four, theme="paper", width="column")
     assert column.layout.height <= 7.5 * 96
     panels = Page.of(column).panels
     assert len({column.layout[panel.x].domain for panel in panels}) == 2
-
-
-def test_maps_of_nothing() -> None:
-    nothing = (specimens.composition(5) * np.nan).assign_attrs(long_name="no shares")
-    parts = dict.fromkeys("ab", sl.figures.composition(nothing))
-    assert [(t.zmin, t.zmax) for t in sl.figures.panels(parts).data] == [(-6, 0)] * 2
-
-
-def test_names_that_are_already_shown_are_no_legend() -> None:
-    """A band is listed by its line, and one name alone is not listed."""
-    curve = sl.figures.of(specimens.collapse())
-    listed = [trace for trace in curve.data if trace.showlegend]
-    assert all(trace.line.width > 0 for trace in listed)
-    assert len({trace.name for trace in listed}) == len(listed) > 1
-    assert sl.figures.of(specimens.top_tokens()).layout.showlegend is False
-
-
-def test_parts_take_the_first_theme(figure: go.Figure, bars: go.Figure) -> None:
-    dark = sl.figures.styled(figure, theme="dark")
-    expected, found = (
-        as_json(sl.figures.panels({"a": bars, "b": part})) for part in (figure, dark)
-    )
-    assert found == expected
 
 
 def test_annotations_move_with_their_panel() -> None:

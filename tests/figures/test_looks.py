@@ -1,15 +1,12 @@
-"""Figures as they are seen: nothing is cut or covered at any width, and curves differ without their colours."""
+"""Figures as they are seen: nothing is cut or covered at any width."""
 
 import itertools
 from typing import Any
 
-import numpy as np
 import plotly.graph_objects as go
 import pytest
-from plotly.colors import hex_to_rgb, unlabel_rgb
 
 import squashlens as sl
-from squashlens.figures.drawing.themes import COLOURS, LINES
 from tests.figures import looks, specimens
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -91,70 +88,3 @@ def test_a_fault_is_seen(page: Any) -> None:
         "a panel has 14 x",
     ):
         assert any(fault in one for one in found), fault
-
-
-# CIE76: two colours that are nearer can be confused; 2.3 is just noticeable side by side.
-APART = 15.0
-# What people see who lack one kind of cones, as linear RGB from linear RGB: Machado, Oliveira and Fernandes (2009), "A
-# Physiologically-based Model for Simulation of Color Vision Deficiency", table 1, severity 1.0.
-SIGHTS = {
-    "usual": np.eye(3),
-    "protanopia": np.array(
-        [
-            [0.152286, 1.052583, -0.204868],
-            [0.114503, 0.786281, 0.099216],
-            [-0.003882, -0.048116, 1.051998],
-        ]
-    ),
-    "deuteranopia": np.array(
-        [
-            [0.367322, 0.860646, -0.227968],
-            [0.280085, 0.672501, 0.047413],
-            [-0.011820, 0.042940, 0.968881],
-        ]
-    ),
-    "tritanopia": np.array(
-        [
-            [1.255528, -0.076749, -0.178779],
-            [-0.078411, 0.930809, 0.147602],
-            [0.004733, 0.691367, 0.303900],
-        ]
-    ),
-}
-# sRGB, D65
-TO_XYZ = np.array(
-    [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
-)  # sRGB, D65
-
-
-@pytest.mark.parametrize("sight", SIGHTS)
-def test_colours_differ_for_every_sight(sight: str) -> None:
-    """Neighbours in the palette, and the curves of `attribution`."""
-    together = [
-        COLOURS[name] for name in ("path_bound", "null", "jacobian_frozen", "jacobian")
-    ]
-    pairs = {*itertools.pairwise(LINES), *itertools.combinations(together, 2)}
-    for one, other in pairs:
-        assert np.linalg.norm(seen(one, sight) - seen(other, sight)) > APART, (
-            one,
-            other,
-        )
-
-
-def seen(colour: str, sight: str) -> np.ndarray:
-    """CIE L*a*b* of a colour as it is seen."""
-    values = np.array(
-        hex_to_rgb(colour)
-        if colour.startswith("#")
-        else unlabel_rgb(colour.replace("rgba", "rgb"))[:3]
-    )
-    values = values / 255
-    linear = np.where(
-        values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4
-    )
-    white = TO_XYZ.sum(1)
-    ratio = TO_XYZ @ np.clip(SIGHTS[sight] @ linear, 0, 1) / white
-    x, y, z = np.where(
-        ratio > (6 / 29) ** 3, np.cbrt(ratio), ratio / (3 * (6 / 29) ** 2) + 4 / 29
-    )
-    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])

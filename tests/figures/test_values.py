@@ -278,6 +278,25 @@ def verdict() -> Pairs:
     yield sl.figures.verdict_margins(found).data[3].y[:-1], found["margin"].sel(pair=3)
 
 
+def models() -> Pairs:
+    """A row for each group or set of blocks, with its interval along x."""
+    found = specimens.two_models()
+    for row, model in zip(
+        sl.figures.lost_shares(found).data, found["model"], strict=True
+    ):
+        shares = found.sel(model=model)
+        yield row.x, shares["right"]
+        yield row.y, range(5)
+        yield ends(row.error_x, row.x), (shares["right_high"], shares["right_low"])
+    lost = np.flatnonzero(found["outcome"] == "lost")
+    marks = named(sl.figures.lost_answers(found), mode="markers")["lost"]
+    yield marks.x, found["lead"].sel(model="reference")[lost]
+    yield marks.y, found["lead"].sel(model="other")[lost]
+    kept = MEASUREMENTS["blocks_to_keep"]()
+    (row,) = sl.figures.kept_blocks(kept).data
+    yield row.x, kept["right"]
+
+
 def retained_by_kind() -> Pairs:
     found = specimens.ablation()
     for layer, block in ((LAST, 0), (3, 4)):

@@ -152,15 +152,6 @@ def test_a_file_that_was_edited_and_not_imported_again_changes_nothing(
     del sys.modules["own_measure"]
 
 
-def test_a_measurement_that_cannot_be_imported_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "own_broken.py").write_text("def area(x: int) return x\n")
-    with pytest.raises(InputError):
-        key("own_broken:area")
-
-
 def test_what_has_no_content_of_its_own_is_refused(tiny: Any) -> None:
     for held in (iter([1]), tiny.original_model):
         with pytest.raises(InputError):

@@ -65,12 +65,3 @@ def test_a_measurement_in_the_current_folder(tmp_path: Path) -> None:
         "2",
         "2",
     ]
-
-
-def test_what_is_wrong_is_said(
-    described: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as code:
-        main(["study", "run", described, "--workers", "0"])
-    assert code.value.code == 2
-    assert "workers" in capsys.readouterr().err

@@ -208,5 +208,5 @@ def test_a_file_that_cannot_be_read_is_refused(
     file = tmp_path / "study.yaml"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(InputError, match=r"study\.yaml"):
+    with pytest.raises(InputError):
         sl.Study(file, store=tmp_path)

@@ -103,15 +103,6 @@ def test_a_folder_that_cannot_be_used_is_refused_before_the_work(
     (tmp_path / "file").touch()
     with pytest.raises(OutputError):
         study_of("square", tmp_path / "file", {"x": [1]}).run()
-    with pytest.raises(InputError):
-        study_of("square", "s3://bucket/study", {"x": [1]})
-    # One of an earlier version.
-    old = tmp_path / "cells" / "ab" / "ab12.cell"
-    old.parent.mkdir(parents=True)
-    old.touch()
-    with pytest.raises(InputError):
-        study_of("square", tmp_path, {"x": [1]})
-    assert sorted(tmp_path.rglob("*.*")) == [old]
 
 
 def test_what_a_killed_process_left_half_written_is_removed_later(

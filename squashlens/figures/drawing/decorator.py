@@ -1,4 +1,4 @@
-"""What a figure is given: one result, or several by label, which are drawn side by side; and one prompt of a result."""
+"""What a figure is given: one result, or several by label, which are drawn side by side."""
 
 import functools
 import inspect
@@ -6,18 +6,16 @@ from collections.abc import Callable, Mapping
 from types import UnionType
 from typing import Any, Concatenate, ParamSpec, TypeVar, Union, cast, get_origin
 
-import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens.checks.arguments import validated
-from squashlens.checks.results import dims_by_name, require, require_real
+from squashlens.checks.results import dims_by_name, require
 from squashlens.errors import InputError
 from squashlens.figures.drawing.panels import compose
 from squashlens.records.provenance import require_done
 
 R = TypeVar("R")
-X = TypeVar("X", xr.Dataset, xr.DataArray)
 P = ParamSpec("P")
 Drawn = Callable[Concatenate[R, P], go.Figure]
 
@@ -55,7 +53,6 @@ def draws(
                 several[label] = in_order(with_mode(one, dims_of))
                 argument = f"{first.name}[{label!r}]" if label else first.name
                 require_done(one)
-                require_real(one)
                 require(several[label], argument, maker, dims_of)
             if takes_several:
                 return draw_one(several, *args, **kwargs)
@@ -99,22 +96,6 @@ def in_order(found: Any) -> Any:
     return found.sortby(
         [dim for dim, index in found.indexes.items() if index.dtype.kind in "iuf"]
     )
-
-
-def of_one_prompt(result: X) -> X:
-    """The result for the tokens of one prompt, without padding."""
-    positions = np.asarray(result["position"].values)
-    whole = positions.dtype.kind in "iuf" and np.array_equal(
-        positions, np.round(positions)
-    )
-    if not whole:
-        raise InputError(
-            "The coordinate 'position' of this result does not have whole numbers.",
-            "Keep the positions that the measurement gave.",
-        )
-    if "n_tokens" not in result.coords:
-        return result
-    return result.isel(position=positions < int(result["n_tokens"].item()))
 
 
 def tokens_of(result: xr.Dataset | xr.DataArray) -> dict[int, str]:

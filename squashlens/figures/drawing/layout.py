@@ -7,19 +7,13 @@ text between panels; both are set here, for the width and the theme that a page 
 import html
 import math
 from collections.abc import Iterable
+from itertools import chain, zip_longest
 from typing import Any, cast
 
-import numpy as np
 import plotly.graph_objects as go
 
 from squashlens.errors import InputError
-from squashlens.figures.drawing.page import (
-    Page,
-    Panel,
-    axis_name,
-    numbers_of,
-    traces_of,
-)
+from squashlens.figures.drawing.page import Page, Panel, axis_name, traces_of
 from squashlens.figures.drawing.text import EM, lines_of, wrap
 from squashlens.figures.drawing.themes import ASSUMED, INCH, SMALL, template
 
@@ -27,13 +21,14 @@ ORDINARY = 13.0  # pixels: the font size for which heights of panels are given
 LINE = 1.3  # height of a line of text, in font sizes, as are these:
 TITLE, NOTES = 1.2, 0.9  # sizes of the title, and of the line below it
 WIDE = 14.0  # the least width of a panel beside another
-BESIDE = 5.0  # what numbers and title of a y axis take, and what a colour bar takes
+BESIDE = 5.0  # what numbers and title of a y axis take
+BAR = 6.5  # what a colour bar takes
 PAD = 0.6
 LOWEST = 24.0  # pixels of the lowest panel of a page of a given height
 LOW = 120.0  # pixels of the lowest panel of a slide, which is higher than usual if it must be
 MODE_BAR = 120.0  # pixels at the right of a title, where plotly shows its buttons in a notebook
 TALL = 1.1  # height of a narrow panel, in units of its width
-NAMES = 0.3  # of the width of a page, for the names of rows
+NAMES = 0.36  # of the width of a page, for the names of rows
 ENTRY = 19.0  # pixels of a line of the legend, at least
 STEEP = -60  # degrees of labels that do not fit side by side
 OURS = "panel"  # the name of the annotations that are written anew
@@ -86,9 +81,7 @@ class Sheet:
         self.layout = cast(Any, figure.layout).to_plotly_json()
         self.size = self.look.size
         self.small = SMALL * self.size  # of tick labels and the legend
-        self.width = ASSUMED
-        if self.look.width:
-            self.width = self.look.width * INCH
+        self.width = self.look.width * INCH if self.look.width else ASSUMED
         self.axes: dict[str, Any] = {}
         self.wide = 0.0  # pixels of a panel
         for panel in self.page.panels:
@@ -101,9 +94,9 @@ class Sheet:
             fit = int((self.width - named) / (WIDE * self.size))
             columns = max(1, min(columns, fit))
         blocks = self.page.blocks
-        self.rows = [
-            blocks[start : start + columns] for start in range(0, len(blocks), columns)
-        ]
+        starts = range(0, len(blocks), columns)
+        self.rows = [blocks[start : start + columns] for start in starts]
+        self.labelled = {*self._labelled()}
         maps = [trace for trace in traces_of(figure) if trace.type == "heatmap"]
         self.barred = [trace for trace in maps if trace.showscale is not False]
 
@@ -119,70 +112,62 @@ class Sheet:
         matches = self._axis(axis).get("matches")
         return self._scale(axis_name(matches)) if matches else axis
 
-    def _share_scale(self, axis: str, others: Iterable[str]) -> bool:
-        return self._scale(axis) in map(self._scale, others)
+    def _labelled(self) -> Iterable[str]:
+        """The axes with labels: of those with one scale the first in a row, and the lowest in a block."""
+        for row in self.rows:
+            left: set[str] = set()
+            for block in row:
+                yield from (
+                    panel.y for panel in block if self._scale(panel.y) not in left
+                )
+                left |= {self._scale(panel.y) for panel in block}
+                below: set[str] = set()
+                for panel in reversed(block):
+                    if self._scale(panel.x) not in below:
+                        yield panel.x
+                    below.add(self._scale(panel.x))
 
     def set_columns(self) -> None:
         """Divide the width, with room for labels and colour bars between panels."""
-        columns: list[list[Panel]] = [[] for _ in self.rows[0]]
-        for row in self.rows:
-            for column, block in zip(columns, row, strict=False):
-                column += block
+        by_column = zip_longest(*self.rows, fillvalue=[])
+        columns = [list(chain(*blocks)) for blocks in by_column]
         before = [max(map(self._space_before, panels)) for panels in columns]
         after = [max(map(self._space_after, panels)) for panels in columns]
         whole = self.width - before[0] - after[-1]
         between = sum(before[1:]) + sum(after[:-1])
         self.wide = max(whole - between, LOWEST) / len(columns)
-        start = 0.0
         for number, panels in enumerate(columns):
-            if number:
-                start += after[number - 1] + before[number]
+            gaps = sum(before[1 : number + 1]) + sum(after[:number])
+            start = number * self.wide + gaps
             domain = [start / whole, min(1.0, (start + self.wide) / whole)]
             for panel in panels:
                 self.axes[panel.x] = {"domain": domain} | self._x_axis(panel)
-            start += self.wide
 
     def _names_wide(self, panel: Panel) -> float:
         return min(EM * self.small * _longest(panel.names), NAMES * self.width)
 
     def _space_before(self, panel: Panel) -> float:
-        if self._has_labels_left(panel):
+        if panel.y not in self.labelled:
             return PAD * self.size
         return max(BESIDE * self.size, self._names_wide(panel) + 2 * self.size)
 
     def _space_after(self, panel: Panel) -> float:
         x, _ = panel.axes
         barred = x in [trace.xaxis or "x" for trace in self.barred]
-        return self.size * (BESIDE + 1.5 if barred else PAD)
+        return self.size * (BAR if barred else PAD)
 
-    def _has_labels_left(self, panel: Panel) -> bool:
-        """Whether a panel further left has the labels of its y axis."""
-        row = next(row for row in self.rows if any(panel in block for block in row))
-        left = []
-        for block in row:
-            if panel in block:
-                return self._share_scale(panel.y, left)
-            left += [other.y for other in block]
-        return False
-
-    def _has_labels_below(self, panel: Panel) -> bool:
-        """Whether a panel below it in its block has the labels of its x axis."""
-        block = next(block for block in self.page.blocks if panel in block)
-        below = block[block.index(panel) + 1 :]
-        return self._share_scale(panel.x, [other.x for other in below])
+    def _titled(self, axis: str, title: str, pixels: float) -> dict[str, Any]:
+        """Title and tick labels of an axis, which only one of several with its scale has."""
+        is_labelled = axis in self.labelled
+        text = wrap(title, pixels, self.size) if is_labelled else ""
+        return {"title": {"text": text}, "showticklabels": is_labelled}
 
     def _x_axis(self, panel: Panel) -> dict[str, Any]:
         """Ticks and title of an x axis, as far as they depend on its length."""
-        axis: dict[str, Any] = {"title": {"text": ""}, "showticklabels": False}
-        if not self._has_labels_below(panel):
-            title = wrap(panel.across, self.wide, self.size)
-            axis = {"title": {"text": title}, "showticklabels": True}
+        axis = self._titled(panel.x, panel.across, self.wide)
         places = list(map(int, self._axis(panel.x).get("labelalias") or ()))
         if not places:
-            # Digits between powers of ten are small.
-            log = self._axis(panel.x).get("type") == "log"
-            number = (2.5 if log else 5.0) * self.small
-            return axis | self._ticks(panel.x, self.wide / number)
+            return axis | self._ticks(panel.x, self.wide / (5 * self.small))
         fit = max(1, int(self.wide / (LINE * self.small)))
         if max(places) - min(places) < fit:
             return axis | {"tick0": 0, "dtick": 1, "nticks": 0}
@@ -190,11 +175,8 @@ class Sheet:
         return axis | {"dtick": None, "nticks": fit}
 
     def _y_axis(self, panel: Panel, tall: float) -> dict[str, Any]:
-        """Labels and title of a y axis, which the first of panels side by side with one scale has."""
-        axis: dict[str, Any] = {"title": {"text": ""}, "showticklabels": False}
-        if not self._has_labels_left(panel):
-            title = wrap(panel.up, tall, self.size)
-            axis = {"title": {"text": title}, "showticklabels": True}
+        """Labels and title of a y axis."""
+        axis = self._titled(panel.y, panel.up, tall)
         if not panel.names:
             return axis | self._ticks(panel.y, tall / (2 * LINE * self.small))
         most = max(1, int(tall / len(panel.names) / (LINE * self.small)))
@@ -203,29 +185,11 @@ class Sheet:
         return axis | {"ticktext": names}
 
     def _ticks(self, name: str, fit: float) -> dict[str, Any]:
-        """The ticks of an axis of numbers, of which so many have room; plotly crowds those of a logarithmic one."""
+        """The ticks of an axis of numbers, of which so many have room; of a logarithmic one plotly shows more."""
         axis = self._axis(name)
-        fit = max(3.0, fit)
-        decades = self._decades(name) if axis.get("type") == "log" else 0.0
-        if decades >= 1:
-            few = 3 * decades < fit
-            return {"dtick": "D2" if few else math.ceil(decades / fit)}
-        return {} if axis.get("dtick") else {"nticks": int(fit)}
-
-    def _decades(self, name: str) -> float:
-        """How many powers of ten a logarithmic axis spans, by its range or by the values along it."""
-        ends = self._axis(name).get("range")
-        if ends:
-            return abs(ends[1] - ends[0])
-        side = name[0]
-        values = [np.zeros(0)]
-        for trace in traces_of(self.figure):
-            axis = axis_name(trace[f"{side}axis"] or side)
-            if trace[side] is not None and self._share_scale(axis, [name]):
-                values.append(numbers_of(trace[side]))
-        numbers = np.concatenate(values)
-        logs = np.log10(numbers[numbers > 0])
-        return float(np.ptp(logs)) if len(logs) else 0.0
+        if axis.get("dtick"):
+            return {}
+        return {"nticks": 3 if axis.get("type") == "log" else max(3, int(fit))}
 
     def _above(self, panel: Panel) -> float:
         """The pixels of the texts above a panel."""
@@ -238,7 +202,7 @@ class Sheet:
 
     def _below(self, panel: Panel) -> float:
         """The pixels of the tick labels and title under a panel, about; under the last one, plotly finds them."""
-        if self._has_labels_below(panel):
+        if panel.x not in self.labelled:
             return PAD * self.size
         labels = (self._axis(panel.x).get("labelalias") or {}).values()
         steep = EM * self.small * _longest(labels) * math.sin(math.radians(-STEEP))

@@ -13,11 +13,13 @@ import xarray as xr
 
 from squashlens.figures.drawing.layout import STEEP
 from squashlens.figures.drawing.text import escape, number_token
-from squashlens.figures.drawing.themes import GUIDE, pale, tint
+from squashlens.figures.drawing.themes import GUIDE, LINES, pale, series, tint
 
 MARKS = "dots: lengths, ring: median, bar: middle half"  # what `spread` draws
 MANY = 70  # marks of a line of usual size
+LEAST = 3.0  # size of a mark that is seen
 TICKS = 8  # of an axis of whole numbers, or of powers of ten, at most
+SHARES = (-0.04, 1.04)  # range of an axis of shares, so that no mark is cut
 
 
 def curve(
@@ -42,7 +44,7 @@ def curve(
     if log:
         values = np.where(values > 0, values, np.nan)
     if len(values) > MANY:  # so that marks do not touch
-        size = max(size * MANY / len(values), width)
+        size = max(size * MANY / len(values), width, LEAST)
     title = escape(name)
     return go.Scatter(
         x=x,
@@ -71,6 +73,39 @@ def line(values: xr.DataArray, name: str = "", **style: Any) -> go.Scatter:
             "thickness": 1.4,
         }
     return drawn
+
+
+def add_lines(
+    figure: go.Figure,
+    by_name: Mapping[str, xr.DataArray],
+    place: Mapping[str, Any] | None = None,
+    **style: Any,
+) -> None:
+    """Add a curve for each array; neighbours differ in colour, symbol and width."""
+    for order, (name, values) in enumerate(by_name.items()):
+        look = series(order) if len(by_name) > 1 else {"colour": LINES[0]}
+        drawn = line(values, name, **look | style)
+        figure.add_trace(drawn, **(place or {}))
+
+
+def add_marks(
+    figure: go.Figure,
+    x: np.ndarray,
+    y: np.ndarray,
+    kinds: np.ndarray,
+    looks: Mapping[str, tuple[str, str]],
+    texts: np.ndarray,
+    size: float,
+) -> None:
+    """Add marks whose symbol and colour say their kind; `looks` has both for each kind. Hovering shows `texts`."""
+    for kind, (symbol, colour) in looks.items():
+        has_it = kinds == kind
+        if has_it.any():
+            look: Any = {"symbol": symbol, "colour": colour, "size": size}
+            look |= {"mode": "markers", "hover": "%{customdata}"}
+            hovers = texts[has_it]
+            marks = curve(x[has_it], y[has_it], kind, customdata=hovers, **look)
+            figure.add_trace(marks)
 
 
 def with_interval(found: xr.Dataset, name: str, *ends: str) -> xr.DataArray:
