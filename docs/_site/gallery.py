@@ -211,13 +211,12 @@ def card(folder: str, name: str, about: Script, found: dict[str, Any]) -> str:
 def index(scripts: Scripts, found: dict[tuple[str, str], dict[str, Any]]) -> str:
     """The gallery's page."""
     parts = [
-        "# Gallery\n\nWhat was found, and every script of the project, run each time this site is built. A card leads "
-        "to the page that discusses a script; at its end are the command, the figures, the printed numbers and the "
-        "script.\n\n*The scripts run on the bundled toy model "
-        "[`tiny-gemma`](../start.md#2-the-bundled-models), so that they take seconds. A few measure `tiny-prose` or "
-        "random inputs. Each page says what its numbers are of. What was measured of a real model is on "
-        "[a page of its own](../gemma.md#what-it-shows).*",
+        "# Gallery\n\nWhat was found, and every script of the project.",
         (HERE / "findings.md").read_text(encoding="utf-8"),
+        "## The scripts\n\nThey run each time this site is built, on the bundled toy model "
+        "[`tiny-gemma`](../start.md#2-the-bundled-models), so that they take seconds; a few measure `tiny-prose` or "
+        "random inputs. A card leads to the page that discusses a script; at its end are the command, the figures, the "
+        "printed numbers and the script.",
         "## A live map\n\n[The squash map](../squash_map.md) of a prompt: click a token.\n\n"
         '```{raw} html\n<iframe class="sl-live-map" title="A squash map" src="../_static/map.html"></iframe>\n```',
     ]

@@ -2,9 +2,9 @@
 
 It times the measurements on random weights with the shapes of Gemma models, first those with aims, then runs every test
 marked `cuda`, then times the other shapes. Every shape has its own process and its own number of seconds: one that dies
-or takes too long is named with the work it was at, and the next one begins. After each, `results.json` and the table of
-aims in docs/cuda.md are written, and the table is printed; `said.jsonl` has each work at once, should the run be cut
-off. `--rehearse` does the same on the CPU with small shapes, and writes no page.
+or takes too long is named with the work it was at, and the next one begins. After each, `results.json` is written, and
+the table of aims is printed; `said.jsonl` has each work at once, should the run be cut off. `--rehearse` does the same
+on the CPU with small shapes.
 """
 
 import argparse
@@ -17,14 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.gemma import halves
 from tests.cuda.works import MARK, MODELS, SAID
 from tests.programs import ROOT, printed
 
 SECONDS = 520.0  # of at most nine minutes
 TESTING = 200.0  # of them: 18 graphs are compiled, each in five seconds on one core
 
-PAGE, HEAD = ROOT / "docs/cuda.md", "| what | before | now | aim | |"
+HEAD = "| what | before | now | aim | |"
 # A model, a work and its tokens; what it is divided by, or "s"; what it was before attention was fused; what is aimed
 # at, at most. "plain" is the forward pass of transformers in the same run: fused, and eager with soft caps.
 AIMS: list[tuple[str, str, int, str, str, float]] = [
@@ -92,13 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         part(min(TESTING, share) if part.func is test else share)
         held["seconds"] = time.monotonic() - began
         file.write_text(json.dumps(held, indent=1), encoding="utf-8")
-        table = table_of(held)
-        print(*table, sep="\n", flush=True)
-        if not options.rehearse:
-            before, after = halves(PAGE.read_text(encoding="utf-8"), HEAD)
-            PAGE.write_text(
-                "\n".join([*before, *table, *after]) + "\n", encoding="utf-8"
-            )
+        print(*table_of(held), sep="\n", flush=True)
     print(f"{file}: {len(held['failures'])} failures, {held['seconds']:.0f} s")
     return int(bool(held["failures"]))
 
