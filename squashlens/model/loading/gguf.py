@@ -3,14 +3,15 @@
 The package gguf reads the file, and transformers dequantizes the weights and builds the tokenizer. transformers leaves
 out what it does not know, without an error: a scale of the rotary frequencies, a tensor, a number of the configuration.
 So every entry about the architecture is read here, or the file is refused, and the numbers in the file are counted
-against the parameters.
+against the parameters. Where the tokenizer of transformers gives other tokens than llama.cpp, it is mended here.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from squashlens._typing import listed
@@ -31,7 +32,11 @@ SAYS = {
     "rope.dimension_count": "head_dim",
     "vocab_size": "vocab_size",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
-    "attention.sliding_window": "sliding_window",
+}
+WINDOW = "attention.sliding_window"
+# What Gemma's files say besides.
+GEMMA_SAYS = {
+    WINDOW: "sliding_window",
     "attention.sliding_window_pattern": "_sliding_window_pattern",
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
@@ -42,6 +47,8 @@ THETA = "rope.freq_base"
 WINDOW_THETA = "rope.freq_base_swa"  # of Gemma 3's blocks with windows
 SCALING = "rope.scaling.type"
 FACTOR = "rope.scaling.factor"
+ORIGINAL = "rope.scaling.original_context_length"
+LLAMA3_FACTORS = "rope_freqs.weight"  # what Llama 3 divides rotary frequencies by
 NEEDED = (
     "embedding_length",
     "block_count",
@@ -64,27 +71,64 @@ class Family:
 
     Attributes:
         model_type: what transformers calls the architecture.
-        tokenizer: entries of the tokenizer, and the only values with which its tokens were compared.
+        tokenizers: the only kinds whose tokens were compared with llama.cpp's, as `Header.tokenizer` names them.
         needed: entries that a file must have besides `NEEDED`.
+        says: entries that it may have besides `SAYS`, as attributes of a configuration.
         rotary: entries about rotary frequencies that it may have.
+        scalings: the scales of rotary frequencies that it may have; "llama3" is a tensor and no entry.
     """
 
     model_type: str
-    tokenizer: Mapping[str, str]
-    needed: tuple[str, ...] = ("attention.key_length", "attention.sliding_window")
-    rotary: tuple[str, ...] = (THETA, SCALING, FACTOR)
+    tokenizers: tuple[str, ...]
+    needed: tuple[str, ...] = ()
+    says: Mapping[str, str] = field(default_factory=dict)
+    rotary: tuple[str, ...] = (THETA, SCALING, FACTOR, ORIGINAL)
+    scalings: tuple[str, ...] = ("linear", "yarn")
 
 
-_SENTENCEPIECE = {"tokenizer.ggml.model": "llama"}
-_SMOLLM = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm"}
-# Each is compared with the model that a file was written from in the tests.
+SENTENCEPIECE = "llama"
+GEMMA_NEEDED = ("attention.key_length", WINDOW)
+# Each is compared with llama.cpp in the tests.
 FAMILIES = {
-    "gemma2": Family("gemma2", _SENTENCEPIECE),
-    "gemma3": Family(
-        "gemma3_text", _SENTENCEPIECE, rotary=(THETA, SCALING, FACTOR, WINDOW_THETA)
+    "gemma2": Family(
+        "gemma2", (SENTENCEPIECE,), GEMMA_NEEDED, GEMMA_SAYS, scalings=("linear",)
     ),
-    "llama": Family("llama", _SMOLLM, needed=()),
+    "gemma3": Family(
+        "gemma3_text",
+        (SENTENCEPIECE,),
+        GEMMA_NEEDED,
+        GEMMA_SAYS,
+        (THETA, SCALING, FACTOR, WINDOW_THETA),
+        ("linear",),
+    ),
+    "llama": Family(
+        "llama",
+        (SENTENCEPIECE, "smollm", "llama-bpe", "tekken"),
+        scalings=("linear", "yarn", "llama3"),
+    ),
+    "qwen2": Family("qwen2", ("qwen2",)),
+    "qwen3": Family("qwen3", ("qwen2",)),
+    "phi3": Family(
+        "phi3",
+        (SENTENCEPIECE, "dbrx"),
+        (WINDOW,),
+        {WINDOW: "sliding_window"},
+        (THETA, ORIGINAL),
+        (),
+    ),
 }
+# Byte-level tokenizers that begin with a BOS unless the file says no, and take a piece of text that is a token whole.
+WHOLE_PIECES = ("llama-bpe", "tekken")
+# Entries of the tokenizer that are read or change no tokens, besides the ids of special tokens.
+TOKENIZER_ENTRIES = tuple(
+    f"tokenizer.ggml.{name}"
+    for name in (
+        *("model", "pre", "tokens", "token_type", "scores", "merges"),
+        *("add_bos_token", "add_eos_token", "add_space_prefix"),
+    )
+)
+KEEP_SPACE = ("<unk>", "<s>", "<|endoftext|>")  # of Phi-3's special tokens
+CONTROL, USER_DEFINED = 3, 4  # types of tokens that stay whole in a text
 
 
 @dataclass(frozen=True)
@@ -100,8 +144,15 @@ class Header:
 
     @property
     def numbers(self) -> int:
-        """The number of entries of all tensors."""
-        return sum(int(tensor.n_elements) for tensor in self.tensors)
+        """The number of entries of all weights: rotary frequencies are none."""
+        weights = [tensor for tensor in self.tensors if tensor.name != LLAMA3_FACTORS]
+        return sum(int(tensor.n_elements) for tensor in weights)
+
+    @property
+    def tokenizer(self) -> str | None:
+        """The kind of the tokenizer: how a byte-level one cuts text into pieces, or the model of another."""
+        model = self.values.get("tokenizer.ggml.model")
+        return self.values.get("tokenizer.ggml.pre") if model == "gpt2" else model
 
     def about(self) -> dict[str, Any]:
         """The entries about the architecture, without its name."""
@@ -150,7 +201,6 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
     header = read_header(file)
     _require_whole(header, file)
     _require_known(header, file)
-    has_tokenizer = "tokenizer.ggml.model" in header.values
     remedy = "Use a smaller model, or a machine with more memory."
     cpu = torch.device("cpu")
     require_room(2.2 * 4 * header.numbers, cpu, f"Dequantizing {file.name}", remedy)
@@ -175,10 +225,10 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
         model.is_quantized = False
         model.save_pretrained(folder)
         del model
-        if has_tokenizer:
+        if "tokenizer.ggml.model" in header.values:
             tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-            if header.values.get("tokenizer.ggml.pre") == "smollm":
-                _split_digits(tokenizer)
+            _mend(tokenizer, header)
+            _require_special(tokenizer, file)
             tokenizer.save_pretrained(folder)
     except (ModelAccessError, CapacityError, torch.OutOfMemoryError):
         raise
@@ -209,23 +259,72 @@ def _require_known(header: Header, file: Path) -> None:
         )
     if "tokenizer.ggml.model" not in header.values:
         return
-    for key, known in FAMILIES[header.architecture].tokenizer.items():
-        if header.values.get(key) != known:
+    known = FAMILIES[header.architecture].tokenizers
+    if header.tokenizer not in known:
+        raise ModelAccessError(
+            f"{file} has the tokenizer tokenizer.ggml.model = {header.values['tokenizer.ggml.model']!r}, "
+            f"tokenizer.ggml.pre = {header.values.get('tokenizer.ggml.pre')!r}. For {header.architecture}, only "
+            f"{listed(known)} are known to give the tokens of llama.cpp.",
+            FOLDER,
+        )
+    for key, value in header.values.items():
+        is_known = key in TOKENIZER_ENTRIES or key.endswith("_token_id")
+        if key.startswith("tokenizer.ggml.") and value and not is_known:
             raise ModelAccessError(
-                f"{file} says {key} = {header.values.get(key)!r}, and only {known!r} is known to give the tokens of "
-                "llama.cpp.",
+                f"{file} says {key} = {value!r}, which is not known to give the tokens of llama.cpp.",
                 FOLDER,
             )
 
 
-def _split_digits(tokenizer: Any) -> None:
-    """Make each digit a piece of text of its own, before pieces become tokens; transformers leaves this out."""
-    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+def _mend(tokenizer: Any, header: Header) -> None:
+    """Change the tokenizer that transformers builds where its tokens are not those of llama.cpp."""
+    from tokenizers import AddedToken, normalizers, pre_tokenizers
 
-    pieces = Sequence(
-        [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
-    )
-    tokenizer.backend_tokenizer.pre_tokenizer = pieces
+    backend = tokenizer.backend_tokenizer
+    if header.tokenizer == "smollm":  # each digit is a piece of text of its own
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        pieces = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.pre_tokenizer = pre_tokenizers.Sequence([digits, pieces])
+    if header.tokenizer in WHOLE_PIECES:
+        backend.model.ignore_merges = True
+        if "tokenizer.ggml.add_bos_token" not in header.values:
+            tokenizer.add_bos_token = True
+    is_gemma = header.architecture.startswith("gemma")
+    if header.tokenizer == SENTENCEPIECE and not is_gemma:
+        # One space more comes before a text, also before one that begins with a space.
+        is_prefixed = header.values.get("tokenizer.ggml.add_space_prefix", True)
+        before = [normalizers.Prepend("▁")] if is_prefixed else []
+        signs = normalizers.Replace(" ", "▁")
+        backend.normalizer = normalizers.Sequence([*before, signs])
+        backend.pre_tokenizer = None
+    if header.tokenizer == SENTENCEPIECE and header.architecture == "phi3":
+        # White space after a token such as <|user|> is no part of the text.
+        added = tokenizer.added_tokens_decoder.values()
+        others = [t for t in added if t.content not in KEEP_SPACE]
+        backend.add_tokens(
+            [
+                AddedToken(t.content, rstrip=True, normalized=False, special=t.special)
+                for t in others
+            ]
+        )
+
+
+def _require_special(tokenizer: Any, file: Path) -> None:
+    """Raise an error unless the tokens that stay whole in a text have the file's ids; transformers leaves some out."""
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import get_gguf_tokenizer
+
+    _, stored, _ = get_gguf_tokenizer(str(file))
+    kinds = np.array(stored.get("token_type", ()))
+    lost = [
+        stored["tokens"][i]
+        for i in np.flatnonzero(np.isin(kinds, (CONTROL, USER_DEFINED)))
+        if tokenizer.convert_tokens_to_ids(stored["tokens"][i]) != i
+    ]
+    if lost:
+        raise ModelAccessError(
+            f"transformers does not keep {listed(lost)} of {file} as tokens of their own.",
+            FOLDER,
+        )
 
 
 def origin_of(header: Header, sha256: str) -> dict[str, Any]:
@@ -277,12 +376,27 @@ def _describe(config: Any, header: Header, file: Path) -> None:
     for tensor in header.tensors:
         if tensor.name == "token_embd.weight":
             config.vocab_size = int(tensor.shape[-1])
+    # The usual one of Phi-3 is no token of a smaller vocabulary.
+    config.pad_token_id = header.values.get("tokenizer.ggml.padding_token_id")
     heads = said["embedding_length"] // said["attention.head_count"]
     config.head_dim = said.get("attention.key_length", heads)
-    for key, value in said.items():
+    _carry_over(config, header, file)
+    if config.head_dim != getattr(config, "query_pre_attn_scalar", config.head_dim):
+        raise ModelAccessError(
+            f"{file} has heads of {config.head_dim} instead of 256, and does not say how attention logits are scaled.",
+            FOLDER,
+        )
+    _set_rotary(config, header, file)
+
+
+def _carry_over(config: Any, header: Header, file: Path) -> None:
+    """Set what the entries say as attributes of the configuration; raise an error for one that has no place there."""
+    family = FAMILIES[header.architecture]
+    says = {**SAYS, **family.says}
+    for key, value in header.about().items():
         if key in family.rotary:
             continue
-        name = SAYS.get(key, "")
+        name = says.get(key, "")
         has_a_place = hasattr(config, name)
         if name in FIXED:
             has_a_place = value == getattr(config, name, None)
@@ -292,28 +406,58 @@ def _describe(config: Any, header: Header, file: Path) -> None:
                 f"{type(config).__name__}.",
                 FOLDER,
             )
-        setattr(config, name, value)
-    if config.head_dim != getattr(config, "query_pre_attn_scalar", config.head_dim):
-        raise ModelAccessError(
-            f"{file} has heads of {config.head_dim} instead of 256, and does not say how attention logits are scaled.",
-            FOLDER,
-        )
-    _set_rotary(config, said, file)
+        has_no_window = key == WINDOW and value == 0  # in a file of Phi 4
+        setattr(config, name, None if has_no_window else value)
 
 
-def _set_rotary(config: Any, said: Mapping[str, Any], file: Path) -> None:
+def _set_rotary(config: Any, header: Header, file: Path) -> None:
     """Set base and scale of the rotary frequencies; those of Gemma 3's blocks with windows are never scaled."""
+    said, known = header.about(), FAMILIES[header.architecture].scalings
     rope = config.rope_parameters.get("full_attention", config.rope_parameters)
     rope["rope_theta"] = said.get(THETA, rope["rope_theta"])
     if WINDOW_THETA in said:
         config.rope_parameters["sliding_attention"]["rope_theta"] = said[WINDOW_THETA]
-    kind = said.get(SCALING, "none")
-    factor = said.get(FACTOR)
-    if kind == "linear" and isinstance(factor, float) and factor > 0:
-        rope |= {"rope_type": "linear", "factor": factor}
-    elif kind != "none" or factor not in (None, 1.0):
+    factors = [tensor for tensor in header.tensors if tensor.name == LLAMA3_FACTORS]
+    kind = "llama3" if factors else said.get(SCALING, "none")
+    factor = said.get(FACTOR, 1.0)
+    if kind == "none" and factor == 1:
+        return
+    is_clear = FACTOR in said and factor >= 1
+    if factors:
+        is_clear = SCALING not in said and FACTOR not in said
+    if kind not in known or not is_clear:
         raise ModelAccessError(
-            f"{file} scales rotary frequencies in a way that is not supported ({kind}, factor {factor}).",
+            f"{file} scales rotary frequencies in a way that is not supported ({SCALING} = {kind!r}, "
+            f"{FACTOR} = {factor}).",
+            FOLDER,
+        )
+    if kind == "llama3":
+        _set_llama3(config, factors[0].data, file)
+        return
+    rope |= {"rope_type": kind, "factor": factor}
+    if kind == "yarn":
+        original = said.get(ORIGINAL, said["context_length"])
+        rope["original_max_position_embeddings"] = original
+
+
+def _set_llama3(config: Any, factors: np.ndarray, file: Path) -> None:
+    """Set the scale of Llama 3's rotary frequencies; the file has only the numbers by which they are divided."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope = config.rope_parameters
+    exponents = np.arange(0, config.head_dim, 2) / config.head_dim
+    divided = rope["rope_theta"] ** -exponents / factors
+    rope |= {
+        "rope_type": "llama3",
+        "factor": float(factors.max()),
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    expected, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
+    if not np.allclose(divided, expected.numpy(), rtol=1e-5, atol=0):
+        raise ModelAccessError(
+            f"{file} divides rotary frequencies by {LLAMA3_FACTORS}, which are not the numbers of Llama 3.",
             FOLDER,
         )
 

