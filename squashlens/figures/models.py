@@ -1,5 +1,7 @@
 """What another model loses: leads of right answers in both models, damages by block, and what keeping blocks gives."""
 
+from typing import Any
+
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
@@ -129,7 +131,7 @@ def _shares(
         labels = list(map(str, shares[dim].values))
         rows = shares.assign_coords({dim: np.arange(len(labels))})
         look = series(order) | {"mode": "markers", "hover": "%{x:.4g}"}
-        marks = line(rows, name, **look)
+        marks: Any = line(rows, name, **look)
         bars = marks.error_y.to_plotly_json()
         marks.update(x=marks.y, y=marks.x, error_x=bars, error_y={"visible": False})
         figure.add_trace(marks)
