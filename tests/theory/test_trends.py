@@ -135,36 +135,6 @@ def test_holm() -> None:
     np.testing.assert_allclose(found.corrected().p, holm(found.p.tolist()))
 
 
-@pytest.mark.parametrize("kinds", [1000, 4])
-def test_influence_is_what_a_heavier_place_does_to_the_covariance_of_ranks(
-    kinds: int,
-) -> None:
-    """The derivative of Σw_i U_i V_i/Σw in the weight of each place, by differences; U and V are weighted mid-ranks."""
-    x, y = np.random.default_rng(0).integers(0, kinds, (2, 12)).astype(float)
-
-    def covariance(weights: np.ndarray) -> float:
-        shares = weights / weights.sum()
-        below = [
-            [(row[None] < row[:, None]) + 0.5 * (row[None] == row[:, None])]
-            for row in (x, y)
-        ]
-        u, v = (np.squeeze(each, 0) @ shares - 0.5 for each in below)
-        return float(shares @ (u * v))
-
-    def slope(place: int, step: float = 1e-6) -> float:
-        change = step * np.eye(12)[place]
-        return (
-            12
-            * (covariance(np.ones(12) + change) - covariance(np.ones(12) - change))
-            / (2 * step)
-        )
-
-    spread = math.prod((stats.rankdata(row) / 12).std() for row in (x, y))
-    np.testing.assert_allclose(
-        trends._influence(x, y) * spread, [slope(k) for k in range(12)], atol=1e-7
-    )
-
-
 def test_dependence_is_that_of_one_series_and_of_what_the_other_leaves() -> None:
     """By scipy's regressions. Lag-one correlations are estimated too low by (1 + 3r)/n, of residuals by (2 + 4r)/n."""
 
