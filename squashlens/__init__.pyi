@@ -40,6 +40,7 @@ from .measure.squashing.walks import attention_sinks
 from .model.applied import applied
 from .model.loading.load import load
 from .model.loading.rounded import rounded
+from .pages.lengths_page import lengths
 from .pages.maps.view import squash_map
 from .pages.paper.write import paper
 from .pages.report_page import report
@@ -73,6 +74,7 @@ __all__ = [
     "jacobian",
     "jacobian_norms",
     "knockout_effect",
+    "lengths",
     "load",
     "needle",
     "paper",

@@ -178,10 +178,10 @@ def open_by_libraries() -> Work:
     )
 
 
-def report(n: int) -> Work:
+def report() -> Work:
     page = str((FOLDER / "report.html").resolve())
     return started(
-        f"import squashlens as sl; sl.report('tiny-gemma', n={n}, out={page!r})"
+        f"import squashlens as sl; sl.report('tiny-gemma', out={page!r})"
     )
 
 
