@@ -239,12 +239,12 @@ def answer_way(found: xr.Dataset, prompt: int = 0) -> go.Figure:
         shortened(of_prompt[name].item().strip(), ANSWER)
         for name in ("answer", "rival")
     )
-    place = "next" if of_prompt["answered"].item() else "which wins"
-    of_rival = line(of_prompt["rival_probability"], f"“{rival}”, {place}", **RIVAL)
+    outcome = "next" if of_prompt["answered"].item() else "which wins"
+    of_rival = line(of_prompt["rival_probability"], f"“{rival}”, {outcome}", **RIVAL)
     names = {"right answer": f"“{answer}”, the answer"}
     for order, scored in enumerate(found["scored"].values.astype(str).tolist()):
         look = RIGHT if order == 0 else CONTROLS[min(order, len(CONTROLS)) - 1]
-        values = of_prompt["probability"].sel(scored=scored)
+        values = of_prompt["probability"].isel(scored=order)
         if values.notnull().any():
             name = names.get(scored, scored.removesuffix(" 0"))
             figure.add_trace(line(values, name, **look), **places[0])
@@ -302,7 +302,7 @@ def answers_by_group(found: xr.Dataset) -> go.Figure:
         shares = with_interval(at_last, name).assign_coords(of_number)
         for order, scored in enumerate(found["scored"].values.astype(str).tolist()):
             look = RIGHT if order == 0 else CONTROLS[min(order, len(CONTROLS)) - 1]
-            figure.add_trace(line(shares.sel(scored=scored), scored, **look), **place)
+            figure.add_trace(line(shares.isel(scored=order), scored, **look), **place)
     for order, name in enumerate(names):
         way = found["mean_probability"].isel(scored=0, group=order)
         figure.add_trace(line(way, name, **series(order)), **places[3])

@@ -172,7 +172,7 @@ def helps(name: str, found: xr.Dataset) -> Changed:
     of_rival = percent(found["rival_probability"].values[0, -1])
     return Changed(
         False,
-        f"{name} it still says {evidence.rival} ({of_rival}; {evidence.right} {at_end}).",
+        f"{name} it says {evidence.rival} ({of_rival}; {evidence.right} {at_end}).",
     )
 
 

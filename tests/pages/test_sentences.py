@@ -204,7 +204,7 @@ HELPS: list[tuple[Callable[[], screen.Changed], bool, str]] = [
     (
         lambda: screen.helps("With a hook", way_of(FALLS, WINS)),
         False,
-        "With a hook it still says “white” (15 %; “yellow” 5 %).",
+        "With a hook it says “white” (15 %; “yellow” 5 %).",
     ),
 ]
 
