@@ -153,15 +153,15 @@ def test_the_sentence_is_true_of_a_model_and_silent_on_another(tiny: Any) -> Non
     digits = [*"0123456789"]
     untrained = with_random_weights(tiny, 0)
     untrained.tokenizer = tiny.tokenizer
-    for k, prompt in enumerate(prompts):
-        other = digits[(k + 3) % 10]
-        for model, answer, is_there in (
-            (tiny, digits[k], True),
-            (tiny, other, False),
-            (untrained, other, False),
-        ):
-            found = sl.answer_by_layer(model, [prompt], [answer], choices=digits)
-            evidence = screen.Evidence(TOP, found)
+    others = [*digits[3:], *digits[:3]]
+    for model, answers, is_there in (
+        (tiny, digits, True),
+        (tiny, others, False),
+        (untrained, others, False),
+    ):
+        found = sl.answer_by_layer(model, prompts, answers, choices=digits)
+        for k in range(len(prompts)):
+            evidence = screen.Evidence(TOP, found.isel(prompt=[k]))
             assert evidence.is_wrong != is_there
             assert evidence.is_there[-1] == is_there
             assert ("is there at no layer" in screen.way(evidence)) != is_there

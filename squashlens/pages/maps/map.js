@@ -9,7 +9,7 @@
  *
  * @typedef {{name: string, label: string, about: string, unit: string, by_layer: boolean, norm: string | null,
  *   starts: number[], measured: string}} Quantity
- * @typedef {{positions: number[], heads: number[], weight: number | null, share: number | null, over_null: number | null}} Path
+ * @typedef {{positions: number[], heads: number[], weight: number | null, over_null: number | null}} Path
  * @typedef {{query: number, paths: Path[], sink: number, share: number, position: number, head: number,
  *   attention: number}} Trace
  * @typedef {{tokens: string[], opened: number, model: string, code: string, facts: [string, string][],
