@@ -97,16 +97,17 @@ class Evidence:
 def said(evidence: Evidence) -> str:
     """What the model says, and whether it is right."""
     at_end = percent(evidence.probability()[-1])
+    says = f"The model says {evidence.right} ({at_end})"
+    if evidence.is_wrong:
+        of_rival = percent(evidence.way["rival_probability"].values[0, -1])
+        says = f"The model says {evidence.rival} ({of_rival})"
     if not evidence.is_known:
-        return f"The model says {evidence.right} ({at_end}). No right answer was given."
+        return f"{says}. No right answer was given."
     if evidence.goes_on:
-        return (
-            f"The model says {evidence.right} and goes on: this may be another answer."
-        )
+        return f"{says} and goes on: this may be another answer."
     if not evidence.is_wrong:
-        return f"The model says {evidence.right} ({at_end}), which is right."
-    of_rival = percent(evidence.way["rival_probability"].values[0, -1])
-    return f"The model says {evidence.rival} ({of_rival}). Right is {evidence.right} ({at_end})."
+        return f"{says}, which is right."
+    return f"{says}. Right is {evidence.right} ({at_end})."
 
 
 def way(evidence: Evidence) -> str:

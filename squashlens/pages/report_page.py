@@ -15,6 +15,8 @@ from squashlens._typing import Bridge, Norm
 from squashlens.bars import bar
 from squashlens.errors import InputError, SquashlensError
 from squashlens.measure.registration import measurement
+from squashlens.model.text.context import text_after, tokenize_after
+from squashlens.model.text.tokens import tokenize
 from squashlens.pages.maps.payload import load_of
 from squashlens.pages.page import Section, page_of, template
 from squashlens.pages.prompt_sentences import (
@@ -108,6 +110,7 @@ def report(
 
     Raises:
         InputError: if `out` cannot be written, or `answer`, `instead` or `choices` are given without what they need.
+        UnsoundModelError: the logits do not follow from the last layer by the final norm.
 
     >>> import squashlens as sl
     >>> ask = "How many ones are in the following sequence? {} ="
@@ -127,11 +130,12 @@ def report(
     asked = given or (COUNT if _source(bridge) == "tiny-gemma" else VALUE)
     with bar(total=4 + bool(asked.instead), desc="report") as done:
         top = top_tokens(bridge, asked.prompt, k=LIKELIEST)
-        likeliest = top["token"].values.astype(str).tolist()
+        likeliest = _texts_of(bridge, asked.prompt, top["token_id"].values.tolist())
         right = asked.answer or likeliest[0]
         others = asked.others or _unlike(right, likeliest)[:1]
-        choices_of_way = [right, *others]
-        found = answer_by_layer(bridge, [asked.prompt], [right], choices=choices_of_way)
+        found = answer_by_layer(
+            bridge, [asked.prompt], [right], choices=[right, *others]
+        )
         if not asked.others:  # then the other choice is no control
             found = found.drop_sel(scored="other prompts' answers")
         goes_on = False
@@ -155,7 +159,7 @@ def report(
         done.update(judged is not None)
         evidence = Evidence(top, found, asked.answer is not None, goes_on)
         changes = []
-        if evidence.is_wrong:
+        if evidence.is_known and evidence.is_wrong:
             changes = _hooks_tried(bridge, asked.prompt, right, others)
             done.update()
             without = _sublayers_left_out(bridge, asked.prompt, right, rival)
@@ -184,6 +188,17 @@ def _asked(
             '--instead "another prompt" 91.',
         )
     return None if prompt is None else Asked(prompt, answer, instead, choices)
+
+
+def _texts_of(model: Bridge, prompt: str, tokens: Sequence[int]) -> list[str]:
+    """The texts of next tokens, of those that a text can be given for."""
+    ids = tokenize(model, prompt)[0].tolist()
+    texts = {token: text_after(model.tokenizer, ids, [token]) for token in tokens}
+    return [
+        text
+        for token, text in texts.items()
+        if _or_none(tokenize_after, model, ids, text) == (token,)
+    ]
 
 
 def _unlike(right: str, texts: Sequence[str]) -> list[str]:

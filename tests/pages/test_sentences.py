@@ -134,7 +134,7 @@ def test_the_way_of_an_answer(way: xr.Dataset, sentence: str) -> None:
         (
             way_of(RISES, WINS),
             {"goes_on": True},
-            "says “yellow” and goes on: this may be another answer.",
+            "says “yellow” (90 %) and goes on: this may be another answer.",
             "unknown",
         ),
     ],
