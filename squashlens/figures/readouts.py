@@ -246,8 +246,8 @@ def answer_way(found: xr.Dataset, prompt: int = 0) -> go.Figure:
         look = RIGHT if order == 0 else CONTROLS[min(order, len(CONTROLS)) - 1]
         values = of_prompt["probability"].isel(scored=order)
         if values.notnull().any():
-            name = names.get(scored, scored.removesuffix(" 0"))
-            figure.add_trace(line(values, name, **look), **places[0])
+            text = str(names.get(scored, scored.removesuffix(" 0")))
+            figure.add_trace(line(values, text, **look), **places[0])
         if order == 0:
             figure.add_trace(of_rival, **places[0])
     figure.update_yaxes(range=[-0.04, 1.04], **places[0])

@@ -150,10 +150,15 @@ def _writes_most_against(evidence: Evidence, layer: int) -> str:
     beyond = written.where(written < -after["written_by_chance"])
     if not beyond.notnull().any():
         return ""
-    place = beyond.argmin(["block", "sublayer"])
-    block = int(after["block"][place["block"]])
-    part = PARTS[after["sublayer"].values[place["sublayer"].item()]]
+    block, part = _named(beyond, int(beyond.fillna(0.0).values.argmin()))
     return f"{part} of block {block}"
+
+
+def _named(values: xr.DataArray, place: int) -> tuple[int, str]:
+    """The block, and the attention or MLP, of a place among values over (block, sublayer)."""
+    block, sublayer = np.unravel_index(place, values.shape)
+    name = str(values["sublayer"].values[sublayer])
+    return int(values["block"].values[block]), PARTS[name]
 
 
 @dataclass(frozen=True)
@@ -182,8 +187,8 @@ def left_out(effect: xr.Dataset) -> Changed:
     of_prompt = effect.isel(prompt=0)
     lead = of_prompt["log_odds_without"]
     noise = float(of_prompt["log_odds_noise"])
-    place = lead.argmax(["block", "sublayer"])
-    best = float(lead[place])
+    place = int(lead.values.argmax())
+    best = float(lead.values.flat[place])
     n_leading = int((lead > noise).sum())
     random = of_prompt["log_odds_random"]
     n_random = int((random > noise).sum())
@@ -193,8 +198,7 @@ def left_out(effect: xr.Dataset) -> Changed:
         return Changed(
             False, f"Without one of {tried} at the last token none helps; {beside}."
         )
-    part = PARTS[of_prompt["sublayer"].values[place["sublayer"].item()]]
-    block = int(of_prompt["block"][place["block"]])
+    block, part = _named(lead, place)
     return Changed(
         True,
         f"Without {part} of block {block} at the last token the right answer leads by {number(best)} nats. Of {tried}, "

@@ -248,9 +248,9 @@ def _variables(
         "share of prompts that greedy decoding answers",
         clusters=asked.clusters,
     )
-    for name, (_, values, *about) in means.items():
+    for name, (_, values, text, units) in means.items():
         kept = np.asarray(values)[0]
-        variables[name] = (of_group, kept if asked.is_grouped else kept[0], *about)
+        variables[name] = (of_group, kept if asked.is_grouped else kept[0], text, units)
     shape = (n_prompts, -1, 2)
     each = {
         ("prompt",): {

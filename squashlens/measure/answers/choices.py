@@ -88,7 +88,7 @@ def _answer_of(item: dict[str, Any]) -> str:
     answer = item["answer"]
     if isinstance(answer, int) and 0 <= answer < len(item.get("choices", ())):
         return item["choices"][answer]
-    return answer
+    return str(answer)
 
 
 @dataclass(frozen=True)
