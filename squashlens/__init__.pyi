@@ -41,6 +41,7 @@ from .model.applied import applied
 from .model.loading.load import load
 from .model.loading.rounded import rounded
 from .pages.compare_page import compare_report
+from .pages.lengths_page import lengths
 from .pages.maps.view import squash_map
 from .pages.paper.write import paper
 from .pages.report_page import report
@@ -75,6 +76,7 @@ __all__ = [
     "jacobian",
     "jacobian_norms",
     "knockout_effect",
+    "lengths",
     "load",
     "needle",
     "paper",

@@ -27,6 +27,7 @@ A single axis has a leading space, `Float[Tensor, " position"]`, because the lin
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from numbers import Integral
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NewType, TypeVar, get_args
 
 # Which torch requires; typing has it from Python 3.12 on.
@@ -61,6 +62,10 @@ Candidates = TypeAliasType(
 )  # token ids that replace a token
 ChoicesOfPrompts = TypeAliasType(
     "ChoicesOfPrompts", Sequence[str] | Sequence[Sequence[str]] | None
+)
+# Texts of prompts, dictionaries of a prompt with its answer, or a JSONL file of these.
+PromptsOrItems = TypeAliasType(
+    "PromptsOrItems", Sequence[str] | Sequence[Mapping[str, Any]] | str | Path
 )
 # Texts, or pairs of a text and its counterpart.
 TextsOrPairs = TypeAliasType("TextsOrPairs", Sequence[str] | Sequence[tuple[str, str]])

@@ -1,4 +1,4 @@
-"""The command line: `squashlens report`, `compare`, `paper`, `squash_map`, `study` and `families`.
+"""The command line: `squashlens report`, `lengths`, `compare`, `paper`, `squash_map`, `study` and `families`.
 
 Arguments are read before anything heavy is imported, so that help and a wrong option are answered at once. Each command
 is a function here, and tyro reads its parameters and docstring.
@@ -38,6 +38,7 @@ MayBeText = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")]
 TwoTexts = Annotated[
     tuple[str, str], arg(metavar="PROMPT ANSWER", help_behavior_hint="")
 ]
+Texts = Annotated[tuple[str, ...], arg(metavar="TEXTS", help_behavior_hint="")]
 Described = Annotated[
     Positional[Path], arg(metavar="FILE", help="YAML file that describes the study.")
 ]
@@ -80,36 +81,32 @@ def report(
     prompt: MayBeText = None,
     answer: MayBeText = None,
     instead: TwoTexts = ("", ""),
+    choices: Texts = (),
     out: File = Path("report.html"),
     norm: Norm = "spectral",
-    n: Number = 0,
     loading: Loading = Loading(),
 ) -> None:
-    """Write a page: what the model predicts, what became of the right answer, and which tokens it depends on.
+    """Write a page on the way of a prompt's answer: what the model says, from which layer on, and what helps.
 
     Args:
         prompt: prompt to measure; a demonstration by default.
-        answer: right answer to the prompt, for a verdict, which also needs --instead.
-        instead: another prompt, and its own right answer.
+        answer: right answer to the prompt, with the space before it.
+        instead: another prompt, and its own right answer, for a verdict.
+        choices: right answers of other prompts, drawn as a control.
         out: the .html file to write.
         norm: norm of the Jacobians.
-        n: number of ones of the longest sequence in the part on collapse and recovery; 0 for none.
     """
     import squashlens as sl
 
     require_output(out, PAGES)  # before anything heavy is imported
-    model: Any = loading.model
-    # A model that is given by name is also loaded in other dtypes, to compare them.
-    if loading != Loading(loading.model):
-        model = loading.load()
     path = sl.report(
-        model,
+        loading.load(),
         prompt=prompt,
         answer=answer,
         instead=instead if any(instead) else None,
+        choices=choices,
         out=out,
         norm=norm,
-        n=n or None,
     )
     print(f"report: {path.resolve()}")
 
@@ -130,16 +127,13 @@ def compare(
         reference: name of a bundled model or of one on the Hugging Face hub, a local folder, or a GGUF file.
         other: the same for the other model; or what is done to the reference: bfloat16 or float16, or weights rounded
             to Q8_0, Q5_0, Q5_1, Q4_0 or Q4_1.
-        prompts: JSONL file; a line has "prompt" and "answer", and may have "choices" and "group".
+        prompts: JSONL file; a line has "prompt" and "answer", and may have "choices", "group" and "cluster".
         out: the .html file to write.
         n_keep: number of blocks to keep as in the reference; 0 does not look for them.
         device: where the models run, CUDA if available by default.
         dtype: dtype of both models, if the other one has none of its own.
     """
     require_output(out, PAGES)  # before anything heavy is imported
-    from squashlens.pages.compare_page import asked_in
-
-    asked = asked_in(prompts)
     import squashlens as sl
     from squashlens.model.gguf_formats import GgufFormat
 
@@ -152,17 +146,30 @@ def compare(
         changed = sl.load(reference, device=place, dtype=other)
     else:
         changed = sl.load(other, device=place, dtype=dtype)
-    path = sl.compare_report(
-        model,
-        changed,
-        asked.prompts,
-        asked.answers,
-        choices=asked.choices,
-        group=asked.group,
-        n_keep=n_keep,
-        out=out,
-    )
+    path = sl.compare_report(model, changed, prompts, n_keep=n_keep, out=out)
     print(f"comparison: {path.resolve()}")
+
+
+def lengths(
+    *,
+    n: Number = 192,
+    out: File = Path("lengths.html"),
+    loading: Loading = Loading(),
+) -> None:
+    """Write a page on lengths: which numbers of ones to copy can be told apart at the last token, by layer and dtype.
+
+    Args:
+        n: number of ones of the longest sequence.
+        out: the .html file to write.
+    """
+    import squashlens as sl
+
+    require_output(out, PAGES)
+    model: Any = loading.model
+    # A model that is given by name is also loaded in bfloat16.
+    if loading != Loading(loading.model):
+        model = loading.load()
+    print(f"lengths: {sl.lengths(model, n=n, out=out).resolve()}")
 
 
 def paper(
@@ -297,6 +304,7 @@ def failures(file: Described, *, store: Store = "") -> None:
 COMMANDS = {
     "report": report,
     "compare": compare,
+    "lengths": lengths,
     "paper": paper,
     "squash_map": squash_map,
     "study": study,

@@ -20,13 +20,14 @@ ROOT = Path(__file__).parent.parent
 # Commands, each beside the function that it calls.
 SAME = {
     cli.report: sl.report,
+    cli.lengths: sl.lengths,
     cli.paper: sl.paper,
     cli.squash_map: sl.squash_map,
     cli.Loading: sl.load,
     cli.run: sl.Study.run,
 }
 # What stands for None, and names of which the command has a default of its own.
-NO_VALUE = ("", 0, "none", ("", ""))
+NO_VALUE = ("", 0, "none", ("", ""), ())
 OWN_DEFAULTS = ("model", "prompt", "loading", "scheduler")
 
 

@@ -27,6 +27,8 @@ from squashlens.figures.models import damages, kept_blocks, lost_answers, lost_s
 from squashlens.figures.paths import composition, depth_limit, hops, strongest_paths
 from squashlens.figures.readouts import (
     answer_curve,
+    answer_way,
+    answers_by_group,
     collapse_vs_readout,
     probe,
     separation_curve,
@@ -52,6 +54,8 @@ __all__ = [
     "accuracy_by_length",
     "answer_curve",
     "answer_frequencies",
+    "answer_way",
+    "answers_by_group",
     "attention_heads",
     "attention_sinks",
     "attribution",

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens.checks.results import labelled
+from squashlens.errors import InputError
 from squashlens.figures.answers import LENGTH, cannot_be_judged
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of
@@ -59,6 +60,13 @@ VERDICTS = {  # symbol and colour
 }
 # Random weights may recover the same lengths as the model: they are wider.
 RANDOM = {"colour": COLOURS["null"], "width": 5.0, "size": 4}
+# Of the right answer, the one that wins or comes second, and controls.
+RIGHT = {"colour": "#009E73", "width": 3.5, "size": 8}
+RIVAL = {"colour": "#D55E00", "width": 2.5, "size": 7, "symbol": "square"}
+CONTROLS = (
+    {"colour": "#7F7F7F", "width": 1.5, "size": 4, "dash": "dash"},
+    {"colour": "#CC79A7", "width": 1.5, "size": 4, "dash": "dot"},
+)
 ABOVE = 1.25  # times the largest log-odds, where verdicts are marked
 ANSWER = 12  # characters of an answer on an axis
 NET = "net net_low net_high net_random repaired broken: half block sublayer"
@@ -196,6 +204,117 @@ def answer_curve(answers: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
     title = "From which layer on does the right answer lead?"
     notes = ["dotted line: chance", "bars: 95 % intervals"]
     return finish(figure, title, several.values(), *notes)
+
+
+@draws(
+    "squashlens.answer_by_layer",
+    "probability: scored prompt layer",
+    "rival_probability: prompt layer",
+    "answered answer rival: prompt",
+    "written written_by_chance: prompt block sublayer",
+    usual=False,
+)
+def answer_way(found: xr.Dataset, prompt: int = 0) -> go.Figure:
+    """Draw the way of one prompt's answer: its probability in the readout of each layer, beside that of its rival.
+
+    Below it is what each attention and MLP writes for the right answer (above 0) or for its rival (below 0). Bars are
+    pale where an output with random signs would write as much.
+
+    Args:
+        prompt: the number of the prompt; the first by default.
+
+    Raises:
+        InputError: if there is no prompt with this number.
+    """
+    if not 0 <= prompt < found.sizes["prompt"]:
+        raise InputError(
+            f"prompt={prompt} is not one of {plural(found.sizes['prompt'], 'prompt')}.",
+            "Give a number from 0 on.",
+        )
+    of_prompt = found.isel(prompt=prompt)
+    titles = [
+        "probability in the readout of each layer (logit lens)",
+        "written for it (up) or against it (down), logits; pale: as with random signs",
+    ]
+    figure, places = grid(titles, heights=[190.0, 90.0], shared_xaxes=True)
+    answer, rival = (
+        shortened(of_prompt[name].item().strip(), ANSWER)
+        for name in ("answer", "rival")
+    )
+    outcome = "next" if of_prompt["answered"].item() else "which wins"
+    of_rival = line(of_prompt["rival_probability"], f"“{rival}”, {outcome}", **RIVAL)
+    names = {"right answer": f"“{answer}”, the answer"}
+    for order, scored in enumerate(found["scored"].values.astype(str).tolist()):
+        look = RIGHT if order == 0 else CONTROLS[min(order, len(CONTROLS)) - 1]
+        values = of_prompt["probability"].isel(scored=order)
+        if values.notnull().any():
+            text = str(names.get(scored, scored.removesuffix(" 0")))
+            figure.add_trace(line(values, text, **look), **places[0])
+        if order == 0:
+            figure.add_trace(of_rival, **places[0])
+    figure.update_yaxes(range=[-0.04, 1.04], **places[0])
+    for place, (sublayer, name) in enumerate(
+        {"attention": "attention", "mlp": "MLP"}.items()
+    ):
+        part = of_prompt.sel(sublayer=sublayer)
+        is_beyond = np.abs(part["written"]) > part["written_by_chance"]
+        figure.add_bar(
+            x=part["block"].values + 0.3 + 0.4 * place,
+            y=part["written"].values,
+            width=0.36,
+            name=name,
+            marker={
+                "color": COLOURS[sublayer],
+                "opacity": np.where(is_beyond, 1.0, 0.25),
+            },
+            customdata=part["block"].values,
+            hovertemplate=f"{name} of block %{{customdata}}: %{{y:.3g}}<extra></extra>",
+            **places[1],
+        )
+    guide(figure, 0.0, **places[1])
+    figure.update_yaxes(nticks=5, **places[1])
+    figure.update_layout(barmode="overlay")
+    figure.update_xaxes(steps(found["layer"], "layer ℓ, then block ℓ"))
+    return finish(figure, "The way of the answer", found)
+
+
+@draws(
+    "squashlens.answer_by_layer",
+    "mean_answered mean_answered_low mean_answered_high: group",
+    "mean_probability mean_log_odds: scored group layer",
+)
+def answers_by_group(found: xr.Dataset) -> go.Figure:
+    """Draw the share of prompts that are answered in each group, and the right answer's probability and log-odds.
+
+    The controls are the right answers of other prompts, and random weights. The last panel has the way of the answer:
+    its mean probability by layer, a line for each group.
+    """
+    titles = ["share answered", "probability", "log-odds, nats", "probability by layer"]
+    figure, places = grid(titles, 2, [170.0] * 4)
+    names = found["group"].values.astype(str).tolist()
+    # Groups are in the order of the prompts, and a panel has them by number.
+    answered = with_interval(found, "mean_answered")
+    of_number = {"group": np.arange(len(names))}
+    by_number = answered.assign_coords(of_number)
+    figure.add_trace(line(by_number, "right answer", **RIGHT), **places[0])
+    at_last = found.isel(layer=-1)
+    for place, name in zip(
+        places[1:3], ("mean_probability", "mean_log_odds"), strict=True
+    ):
+        shares = with_interval(at_last, name).assign_coords(of_number)
+        for order, scored in enumerate(found["scored"].values.astype(str).tolist()):
+            look = RIGHT if order == 0 else CONTROLS[min(order, len(CONTROLS)) - 1]
+            figure.add_trace(line(shares.isel(scored=order), scored, **look), **place)
+    for order, name in enumerate(names):
+        way = found["mean_probability"].isel(scored=0, group=order)
+        figure.add_trace(line(way, name, **series(order)), **places[3])
+    texts = [escape(shortened(name, ANSWER)) for name in names]
+    for place in places[:3]:
+        figure.update_xaxes(tickvals=np.arange(len(names)), ticktext=texts, **place)
+    figure.update_yaxes(range=[-0.04, 1.04], **places[0])
+    figure.update_xaxes(steps(found["layer"], "layer ℓ"), **places[3])
+    title = "Which prompts are answered, by group"
+    return finish(figure, title, found, "bars: 95 % intervals")
 
 
 @draws("squashlens.sublayer_effect", NET, "wrong right: half", CHANCE)

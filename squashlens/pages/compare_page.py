@@ -1,14 +1,13 @@
 """The page of two models: which answers another model loses, and what keeps them."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
-from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters, short_repr
+from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters, PromptsOrItems
 from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.measure.registration import measurement
@@ -30,8 +29,8 @@ END = 60  # characters of a prompt
 def compare_report(
     reference: Bridge,
     other: Bridge,
-    prompts: Sequence[str],
-    answers: Sequence[str],
+    prompts: PromptsOrItems,
+    answers: Sequence[str] | None = None,
     *,
     choices: ChoicesOfPrompts = None,
     group: Sequence[str] | None = None,
@@ -64,6 +63,7 @@ def compare_report(
     >>> sl.compare_report(model, four_bits, prompts, [*"0123456789"], out=tmp_path / "compare.html").name
     'compare.html'
     """
+    from squashlens.measure.answers.choices import questions_of
     from squashlens.measure.models.blocks_to_keep import blocks_to_keep
     from squashlens.measure.models.compare_models import compare_models
     from squashlens.measure.models.damage_by_block import damage_by_block
@@ -73,22 +73,23 @@ def compare_report(
         raise InputError(
             f"n_keep={n_keep} is negative.", "Give a number of blocks, or 0."
         )
-    asked: Any = (reference, other, prompts, answers)
-    given: Any = {"choices": choices, "clusters": clusters}
+    asked = questions_of(prompts, answers, choices, clusters, group)
+    given: Any = (reference, other, asked.prompts, asked.answers)
+    options: Any = {"choices": asked.choices, "clusters": asked.clusters}
     damages = None
     kept = None
     with bar(total=3, desc="parts") as parts:
-        compared = compare_models(*asked, group=group, **given)
+        compared = compare_models(*given, group=asked.group, **options)
         parts.update()
         not_tried = _reason_not_to_try(compared, n_keep)
         if not not_tried:
             try:
-                damages = damage_by_block(*asked, **given)
+                damages = damage_by_block(*given, **options)
                 parts.update()
-                kept = blocks_to_keep(*asked, n_keep=n_keep, **given)
+                kept = blocks_to_keep(*given, n_keep=n_keep, **options)
             except InputError as error:
                 not_tried = f"What keeps them was not tried: {error.cause}"
-    page = render_comparison(compared, damages, kept, prompts, not_tried)
+    page = render_comparison(compared, damages, kept, asked.prompts, not_tried)
     return write(out, page.encode("utf-8"))
 
 
@@ -276,66 +277,3 @@ def _answer_rows(compared: xr.Dataset, prompts: Sequence[str]) -> list[list[str]
         wrote = str(written.values[1])
         rows.append([end, answer, quoted(wrote) if wrote else "nothing", *leads])
     return rows
-
-
-class Asked(NamedTuple):
-    """Prompts with right answers, as `compare_models` takes them."""
-
-    prompts: list[str]
-    answers: list[str]
-    choices: list[list[str]] | None
-    group: list[str] | None
-
-
-def asked_in(file: Path) -> Asked:
-    """The prompts of a JSONL file: a line has `prompt` and `answer`, and may have `choices` and `group`.
-
-    Raises:
-        InputError: there is no such file; a line is not such an object; some lines have choices or a group, and others
-            not.
-    """
-    try:
-        lines = file.read_text("utf-8").splitlines()
-    except OSError as error:
-        raise InputError(
-            f"{str(file)!r} cannot be read: {error.strerror}.",
-            "Give the name of a JSONL file.",
-        ) from error
-    rows = [_asked_in_line(line, k + 1) for k, line in enumerate(lines) if line.strip()]
-    columns: dict[str, list[Any] | None] = {}
-    for key in ("choices", "group"):
-        values = [row.get(key) for row in rows]
-        n_missing = values.count(None)
-        if 0 < n_missing < len(rows):
-            raise InputError(
-                f"{n_missing} of {len(rows)} lines have no {key!r}.",
-                "Give it in all lines, or in none.",
-            )
-        columns[key] = values if rows and n_missing == 0 else None
-    prompts = [row["prompt"] for row in rows]
-    answers = [row["answer"] for row in rows]
-    group = columns["group"]
-    if group is not None:
-        group = list(map(str, group))
-    return Asked(prompts, answers, columns["choices"], group)
-
-
-def _asked_in_line(line: str, number_of_line: int) -> dict[str, Any]:
-    """One line of a file of prompts."""
-    example = '{"prompt": "The capital of France is", "answer": " Paris"}'
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"Line {number_of_line} is not JSON ({error.msg}): {short_repr(line)}.",
-            f"Write one object a line, such as {example}.",
-        ) from error
-    texts = isinstance(row, dict) and all(
-        isinstance(row.get(key), str) for key in ("prompt", "answer")
-    )
-    if not texts:
-        raise InputError(
-            f"Line {number_of_line} has no texts `prompt` and `answer`: {short_repr(line)}.",
-            f"Write one object a line, such as {example}.",
-        )
-    return row

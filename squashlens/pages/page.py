@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from squashlens.figures.drawing.themes import THEMES, Theme
 from squashlens.pages.markup import latex, markdown
 from squashlens.records.sentences import escape
 
@@ -32,17 +33,8 @@ MARKS = {
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A question with its answer in a sentence, and what it rests on."""
-
-    question: str
-    verdict: str
-    details: Sequence[str]
-
-
-@dataclass(frozen=True)
 class Section:
-    """A part of a page: a figure with a note and sentences, and what the first screen says of it, if anything.
+    """A part of a page: a figure with a note and sentences.
 
     An HTML page shows the `figure`, or the `html` of a map; a `folded` section is opened by a click. Beside a Markdown
     page is the `file` of a figure, `inches` wide, whose numbers are in `tables`.
@@ -54,7 +46,6 @@ class Section:
     figure: "go.Figure | None" = None
     html: str = ""
     folded: bool = False
-    lead: Answer | None = None
     file: str = ""
     tables: Sequence[str] = ()
     inches: float = 0.0
@@ -92,7 +83,19 @@ def page_of(
             section = replace(section, html=html)
         drawn.append(section)
     page = template(name, autoescape=True)
-    return page.render(sections=drawn, facts=texts, **contents)
+    colours = {name: _colours(THEMES[name]) for name in ("notebook", "dark")}
+    return page.render(
+        sections=drawn,
+        facts=texts,
+        light=colours["notebook"],
+        dark=colours["dark"],
+        **contents,
+    )
+
+
+def _colours(theme: Theme) -> list[str]:
+    """What a figure has of text, of the lines of its grid, and behind them."""
+    return [theme.ink, theme.faint, theme.paper]
 
 
 def fact_text(value: Any) -> str:

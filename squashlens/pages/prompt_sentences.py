@@ -1,17 +1,15 @@
-"""What the report says of a prompt: its prediction, its right answer, the tokens that matter, and what helps.
+"""What the report says of a prompt: what the model says, the way of the right answer, and what helps.
 
-A verdict is about a change of the prompt that changes the right answer (`squashlens.verdict`). Without one, the page
-says what the prediction is sensitive to, and what a verdict would need.
+Sentences state strength by size. That an answer is there at a layer is said only above its controls, and that an
+attention or MLP writes for or against it only beyond what random signs give.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
 
-from squashlens.checks.results import moved_probability
-from squashlens.figures.drawing.shapes import ends_of, with_interval
 from squashlens.measure.answers.verdict_evidence import (
     ANSWERED,
     LOST,
@@ -19,15 +17,11 @@ from squashlens.measure.answers.verdict_evidence import (
     REACHES,
     UNDECIDED,
 )
-from squashlens.pages.page import Answer
-from squashlens.records.provenance import facts_of
-from squashlens.records.sentences import listed, number, percent, quoted
-from squashlens.theory.distances import NOISE_FLOORS
+from squashlens.records.sentences import escape, number, percent
 
-MATTERS = 0.01  # share of the probability: below it, no single token is said to matter
-SHOWN = 3  # tokens that are named
-ENOUGH = 15  # tokens from which on ranks are compared
-HALF = ("float16", "bfloat16")
+THERE = 0.1  # least probability of an answer that is said to be there at a layer
+TIMES = 2  # that of its controls, at least as often
+PARTS = {"attention": "attention", "mlp": "the MLP"}
 WORDS = {
     ANSWERED: "Answered: greedy decoding writes each prompt's own right answer.",
     PREFERRED: "Preferred, not answered: of the two answers each prompt prefers its own, and greedy decoding does not "
@@ -36,222 +30,188 @@ WORDS = {
     LOST: "Lost before the last token: nothing tells the two prompts apart there.",
     UNDECIDED: "Undecided.",
 }
-NEEDED = (
-    "A verdict needs the right answer, and another prompt with another right answer: "
-    'answer="…", instead=("another prompt", "its answer"); in a shell, --answer … --instead "another prompt" …'
-)
+
+
+def _quoted(text: str) -> str:
+    """A prompt or an answer as text, without the space before it."""
+    return f"“{escape(text.strip())}”"
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was measured of a prompt.
+    """What was measured of a prompt: the next tokens, and the way of its answer.
 
-    `top` has the next tokens, and `knockout` what the prediction loses without each token, or is None where tokens
-    cannot be knocked out. `judged` is the verdict on the prompt and another one, if there are right answers, and
-    `helped` the verdicts under each remedy that was tried.
+    `is_known` says whether the right answer was given; else the likeliest token stands for it. `goes_on` says that the
+    model writes the right answer and then a letter or digit, which makes it another one.
     """
 
     top: xr.DataArray
-    measured: xr.Dataset
-    knockout: xr.Dataset | None = None
-    judged: xr.Dataset | None = None
-    helped: Mapping[str, xr.Dataset] = field(default_factory=dict)
+    way: xr.Dataset
+    is_known: bool = True
+    goes_on: bool = False
 
     @property
-    def compared(self) -> slice:
-        """The tokens that comparisons are about: without BOS and the last one."""
-        last = self.measured.sizes["position"] - 1
-        return slice(last - int(self.measured["compared_tokens"]), last)
+    def is_wrong(self) -> bool:
+        """Whether the model writes another answer than the right one."""
+        return not self.way["answered"].values.item()
 
     @property
-    def dependence(self) -> np.ndarray:
-        """How much each token matters: the probability that its knockout moves, or its Jacobian norm."""
-        if self.knockout is None:
-            return self.measured["jacobian"].values
-        return moved_probability(self.knockout["total_variation"]).values
+    def state(self) -> str:
+        """One word for whether the model is right."""
+        if not self.is_known or self.goes_on:
+            return "unknown"
+        return "wrong" if self.is_wrong else "right"
 
-    def token(self, place: int) -> str:
-        """A token with its position."""
-        return _token_at(self.measured, place)
+    @property
+    def right(self) -> str:
+        return _quoted(self.way["answer"].values.item())
 
+    @property
+    def rival(self) -> str:
+        return _quoted(self.way["rival"].values.item())
 
-def first_answers(evidence: Evidence) -> list[Answer]:
-    """The answers of the first screen."""
-    answers = [_predicted(evidence), _became(evidence.judged), _depended(evidence)]
-    if evidence.helped:
-        answers.append(_helps(evidence.helped))
-    return answers
+    def probability(self, scored: str = "right answer") -> np.ndarray:
+        """The probability of the right answer, or of a control, at each layer."""
+        return self.way["probability"].sel(scored=scored).values[0]
 
+    @property
+    def controls(self) -> np.ndarray:
+        """The largest probability of a control at each layer."""
+        of_controls = self.way["probability"].isel(scored=slice(1, None)).values[:, 0]
+        return np.nan_to_num(of_controls).max(axis=0, initial=0.0)
 
-def _predicted(evidence: Evidence) -> Answer:
-    tokens = evidence.top["token"].values
-    shares = [percent(share) for share in evidence.top.values.tolist()]
-    verdict = f"{quoted(tokens[0])}, with a probability of {shares[0]}."
-    details = []
-    if len(tokens) > 1:
-        others = zip(tokens[1:], shares[1:], strict=True)
-        texts = ", ".join(f"{quoted(token)} {share}" for token, share in others)
-        details.append(f"Next: {texts}.")
-    if evidence.judged is not None:
-        pair = evidence.judged.isel(pair=0)
-        answer = f"{quoted(pair['answer'].item())} has {_share(pair, 'probability')}"
-        after = _share(pair, "probability_after")
-        details += [
-            f"The right answer {answer}. Greedy decoding writes {quoted(pair['written'].item())}.",
-            f"After the other prompt, its right answer {quoted(pair['answer_after'].item())} has {after}.",
-        ]
-    return Answer("What did the model predict?", verdict, details)
+    @property
+    def leads(self) -> np.ndarray:
+        """Whether the right answer leads its rival and all choices at each layer."""
+        first = self.way["first"].sel(scored="right answer").values[0] == 1
+        return first & (self.probability() > self.way["rival_probability"].values[0])
 
-
-def _share(pair: xr.Dataset, name: str) -> str:
-    return percent(pair[name].item())
+    @property
+    def is_there(self) -> np.ndarray:
+        """Whether it leads at each layer, with a probability that says something."""
+        probability = self.probability()
+        is_above = probability > TIMES * self.controls
+        return self.leads & (probability >= THERE) & is_above
 
 
-def _became(judged: xr.Dataset | None) -> Answer:
-    question = "What became of the right answer?"
-    if judged is None:
-        return Answer(question, "No verdict: no right answer was given.", [NEEDED])
+def said(evidence: Evidence) -> str:
+    """What the model says, and whether it is right."""
+    at_end = percent(evidence.probability()[-1])
+    says = f"The model says {evidence.right} ({at_end})"
+    if evidence.is_wrong:
+        of_rival = percent(evidence.way["rival_probability"].values[0, -1])
+        says = f"The model says {evidence.rival} ({of_rival})"
+    if not evidence.is_known:
+        return f"{says}. No right answer was given."
+    if evidence.goes_on:
+        return f"{says} and goes on: this may be another answer."
+    if not evidence.is_wrong:
+        return f"{says}, which is right."
+    return f"{says}. Right is {evidence.right} ({at_end})."
+
+
+def way(evidence: Evidence) -> str:
+    """The way of the answer in a sentence: from where to where it leads, and what writes against it."""
+    probability = evidence.probability()
+    last = len(probability) - 1
+    right = evidence.right
+    if not evidence.is_wrong:
+        # The last run of layers at which it is there.
+        absent = np.flatnonzero(~evidence.is_there[:-1])
+        start = int(absent[-1]) + 1 if len(absent) else 0
+        where = f"from layer {start} on" if start < last else "at the end alone"
+        of_rival = percent(evidence.way["rival_probability"].values[0, -1])
+        return f"{right} leads {where}; next is {evidence.rival} with {of_rival}."
+    rival = evidence.rival
+    if not evidence.is_there[:-1].any():
+        peak = int(probability.argmax())
+        most = percent(probability[peak])
+        return f"{right} is there at no layer (at most {most}, at layer {peak}), and {rival} leads at the end."
+    peak = int(np.where(evidence.is_there[:-1], probability[:-1], 0.0).argmax())
+    before = np.flatnonzero(~evidence.is_there[:peak])
+    start = int(before[-1]) + 1 if len(before) else 0
+    after = np.flatnonzero(~evidence.is_there[peak:])
+    stop = peak + int(after[0]) - 1
+    where = f"at layer {peak}"
+    if start < stop:
+        where = f"from layer {start} to {stop}"
+    size = percent(probability[peak])
+    most = f"{size} at layer {peak}" if start < stop else size
+    against = _writes_most_against(evidence, peak)
+    if not against:
+        return f"{right} leads {where} ({most}), and {rival} at the end."
+    return f"{right} leads {where} ({most}); {against} writes most against it, and {rival} leads at the end."
+
+
+def _writes_most_against(evidence: Evidence, layer: int) -> str:
+    """The attention or MLP from a layer on that writes most against the right answer; empty if none does."""
+    after = evidence.way.isel(prompt=0).sel(block=slice(layer, None))
+    written = after["written"]
+    beyond = written.where(written < -after["written_by_chance"])
+    if not beyond.notnull().any():
+        return ""
+    block, part = _named(beyond, int(beyond.fillna(0.0).values.argmin()))
+    return f"{part} of block {block}"
+
+
+def _named(values: xr.DataArray, place: int) -> tuple[int, str]:
+    """The block, and the attention or MLP, of a place among values over (block, sublayer)."""
+    block, sublayer = np.unravel_index(place, values.shape)
+    name = str(values["sublayer"].values[sublayer])
+    return int(values["block"].values[block]), PARTS[name]
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A change that was tried on a prompt: whether it helps, in a sentence."""
+
+    helps: bool
+    sentence: str
+
+
+def helps(name: str, found: xr.Dataset) -> Changed:
+    """Whether the model answers under a change, and how likely the right answer is then."""
+    evidence = Evidence(xr.DataArray(), found)
+    at_end = percent(evidence.probability()[-1])
+    if not evidence.is_wrong:
+        return Changed(True, f"{name} the model says {evidence.right} ({at_end}).")
+    of_rival = percent(found["rival_probability"].values[0, -1])
+    return Changed(
+        False,
+        f"{name} it says {evidence.rival} ({of_rival}; {evidence.right} {at_end}).",
+    )
+
+
+def left_out(effect: xr.Dataset) -> Changed:
+    """Without which attention or MLP at the last token the right answer leads, beside random changes as large."""
+    of_prompt = effect.isel(prompt=0)
+    lead = of_prompt["log_odds_without"]
+    noise = float(of_prompt["log_odds_noise"])
+    place = int(lead.values.argmax())
+    best = float(lead.values.flat[place])
+    n_leading = int((lead > noise).sum())
+    random = of_prompt["log_odds_random"]
+    n_random = int((random > noise).sum())
+    beside = f"of {random.size} random changes of the same sizes {n_random} do"
+    tried = f"{lead.size} attentions and MLPs"
+    if not n_leading:
+        return Changed(
+            False, f"Without one of {tried} at the last token none helps; {beside}."
+        )
+    block, part = _named(lead, place)
+    return Changed(
+        True,
+        f"Without {part} of block {block} at the last token the right answer leads by {number(best)} nats. Of {tried}, "
+        f"left out one at a time, {n_leading} do this; {beside}.",
+    )
+
+
+def of_the_pair(judged: xr.Dataset, instead: tuple[str, str] | None) -> Sequence[str]:
+    """The verdict on the two prompts, and the other one as it was given."""
     pair = judged.isel(pair=0)
-    return Answer(question, WORDS[pair["verdict"].item()], [pair["reason"].item()])
-
-
-def _depended(evidence: Evidence) -> Answer:
-    """The tokens whose knockout moves the prediction, or that have the largest Jacobian norms."""
-    question = "Which tokens does the prediction depend on?"
-    inside = evidence.compared
-    values = evidence.dependence[inside]
-    if not len(values):
-        verdict = "There is no token between the first and the last one."
-        return Answer(question, verdict, [])
-    # From the largest on.
-    order = np.argsort(values)[::-1][:SHOWN]
-    largest = values[order].tolist()
-    names = [evidence.token(inside.start + place) for place in order]
-    if evidence.knockout is None:
-        norms = with_interval(evidence.measured, "jacobian")[inside]
-        return Answer(question, *_largest_norms(norms, largest, names))
-    shares = [percent(share) for share in largest]
-    if largest[0] < MATTERS:
-        detail = f"Hiding one from all later tokens moves {shares[0]} of the probability at most ({names[0]})."
-        return Answer(question, "No single token matters.", [detail])
-    most = [
-        name for name, share in zip(names, shares, strict=True) if share == shares[0]
-    ]
-    moves = _each(f"{{}} without {name}" for name in names).format(*shares)
-    details = [f"Probability that moves if no later token can read it: {moves}."]
-    if inside.start:
-        first = percent(evidence.dependence[0])
-        details[0] += f" Left out is {evidence.token(0)}, without which {first} moves."
-    details += _why(evidence, evidence.knockout)
-    return Answer(question, f"Most on {listed(most)}.", details)
-
-
-def _each(texts: Iterable[str]) -> str:
-    return ", ".join(texts)
-
-
-def _largest_norms(
-    norms: xr.DataArray, largest: list[float], names: list[str]
-) -> tuple[str, list[str]]:
-    """Which token has the largest norm, or how many may have it, by their intervals and the three digits shown."""
-    low, high = ends_of(norms)
-    known = np.array([f"{end:.3g}" for end in low], dtype=float).max()
-    open_to = int(
-        (np.array([f"{end:.3g}" for end in high], dtype=float) >= known).sum()
-    )
-    most = names[0]
-    if open_to > 1:
-        most = f"one of {open_to} tokens whose norms may be equal"
-    each = _each(
-        f"{number(norm)} for {name}" for norm, name in zip(largest, names, strict=True)
-    )
-    detail = f"Jacobian norms: {each}. Tokens could not be hidden."
-    return f"Most on {most}, by the Jacobian norm.", [detail]
-
-
-def _why(evidence: Evidence, knockout: xr.Dataset) -> list[str]:
-    """Why the likeliest token and not the next: the token without which its lead changes most, above rounding."""
-    inside = evidence.compared
-    changes = knockout["log_odds_change"].values[inside]
-    place = int(np.argmax(np.abs(changes)))
-    if abs(changes[place]) < NOISE_FLOORS * knockout["log_odds_noise"].item():
-        return []
-    first = quoted(knockout["target"].item())
-    other = quoted(knockout["against"].item())
-    lead = number(knockout["log_odds"])
-    change = f"{number(changes[place])} without {evidence.token(inside.start + place)}"
+    prompt, answer = instead or ("", "")
+    after = percent(pair["probability_after"].item())
     return [
-        f"Why {first} and not {other}: its lead of {lead} nats changes by {change}."
+        f"{WORDS[pair['verdict'].item()]} {pair['reason'].item()}",
+        f"The other prompt is {_quoted(prompt)}, and its right answer {_quoted(answer)} has {after} there.",
     ]
-
-
-def _helps(helped: Mapping[str, xr.Dataset]) -> Answer:
-    """With which of the changes that were tried the model writes both right answers."""
-    helping = []
-    tried = []
-    for name, found in helped.items():
-        pair = found.isel(pair=0)
-        verdict = pair["verdict"].item()
-        if verdict == ANSWERED:
-            helping.append(f"{name[:1].upper()}{name[1:]}")
-        both = f"{_share(pair, 'probability')} and {_share(pair, 'probability_after')}"
-        tried.append(f"{name}: {verdict} ({both})")
-    best = helping[0] if helping else "None of the changes that were tried"
-    each = "; ".join(tried)
-    detail = f"Tried, with the probabilities of the two right answers: {each}."
-    return Answer("What helps?", f"{best}.", [detail])
-
-
-def ranks(measured: xr.Dataset) -> str:
-    """How alike path bound and Jacobian rank the tokens; empty for too few tokens."""
-    tokens = int(measured["compared_tokens"])
-    if tokens < ENOUGH:
-        return ""
-    bound = measured.sel(estimate="path_bound")
-    rho = number(bound["rank_agreement"])
-    low = number(bound["rank_agreement_low"])
-    high = number(bound["rank_agreement_high"])
-    null = number(measured["rank_agreement"].sel(estimate="null"))
-    return (
-        f"Spearman's ρ of path bound and Jacobian norm over {tokens} tokens is {rho}, 95 % interval {low} to {high}; "
-        f"that of the null, which does not use this model's attention, is {null}. BOS and the last token are left out."
-    )
-
-
-def sinks(measured: xr.Dataset) -> str:
-    """The attention sinks and their shares; empty without one."""
-    if "sink" not in measured or not (measured["sink"] == 1).any():
-        return ""
-    places = np.flatnonzero(measured["sink"] == 1).tolist()
-    each = measured[["path_bound", "null", "jacobian"]]
-    total = each.sum()
-    share = 100 * each.isel(position=places).sum() / total.where(total > 0)
-    names = ", ".join(_token_at(measured, place) for place in places)
-    norms = f"{share['jacobian'].item():.3g}"
-    if "jacobian_low" in measured:  # estimated
-        norms = f"about {share['jacobian'].item():.0f}"
-    bound = f"{share['path_bound'].item():.4g} % of the path bound"
-    null = f"{share['null'].item():.3g} % of the null"
-    return f"Attention sinks: {names}, with {bound}, {null} and {norms} % of the Jacobian norms."
-
-
-def certainty_of_norms(measured: xr.Dataset) -> str:
-    """How far the Jacobian norms may be off: exact, estimated with intervals, or in half precision."""
-    dtype = facts_of(measured).get("dtype")
-    if dtype in HALF:
-        return f"The norms were computed in {dtype}, in which small ones are several times too large."
-    if "jacobian_low" not in measured:
-        return "The norms are exact to first order, for this prompt and this model."
-    said = "The norms are estimates from random products of the Jacobian"
-    low = measured["jacobian_low"]
-    factor = (measured["jacobian_high"] / low.where(low > 0)).max().item()
-    if np.isnan(factor):
-        return f"{said}."
-    return (
-        f"{said}; the ends of their intervals are up to a factor of {factor:.2g} apart."
-    )
-
-
-def _token_at(measured: xr.Dataset, place: int) -> str:
-    position = int(measured["position"].values[place])
-    return f"{quoted(measured['token'].values[place])} at position {position}"

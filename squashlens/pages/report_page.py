@@ -1,9 +1,9 @@
-"""The report: one HTML page that opens from disk and needs no network."""
+"""The report: one HTML page on the way of a prompt's answer, which opens from disk and needs no network."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,350 +11,259 @@ import numpy as np
 import xarray as xr
 
 from squashlens import zoo
-from squashlens._typing import Bridge, Norm, dtype_name
-from squashlens.bars import bar, quiet
+from squashlens._typing import Bridge, Norm
+from squashlens.bars import bar
 from squashlens.errors import InputError, SquashlensError
-from squashlens.measure.answers.verdict_evidence import ANSWERED, LOST
 from squashlens.measure.registration import measurement
-from squashlens.model.anatomy import dtype_of
-from squashlens.pages import collapse_sentences, prompt_sentences
+from squashlens.model.text.context import text_after, tokenize_after
+from squashlens.model.text.tokens import tokenize
 from squashlens.pages.maps.payload import load_of
-from squashlens.pages.page import Answer, Section, page_of, template
-from squashlens.pages.prompt_sentences import Evidence, first_answers
+from squashlens.pages.page import Section, page_of, template
+from squashlens.pages.prompt_sentences import (
+    Changed,
+    Evidence,
+    helps,
+    left_out,
+    of_the_pair,
+    said,
+    way,
+)
 from squashlens.records.provenance import models_of, provenance
 from squashlens.records.sentences import percent
 from squashlens.saving.files import PAGES, require_output, write
+from squashlens.theory.distances import NOISE_FLOORS
 
 if TYPE_CHECKING:
     from squashlens.pages.maps.view import SquashMap
 
 T = TypeVar("T")
-COUNT = "How many ones are in the following sequence? {} ="
-AROUND: Any = {
-    "prefix": "How many ones are in the following sequence?",
-    "suffix": "=",
-}
-# Numbers of ones to count; the next number is compared with each.
-COUNTED = np.array([1, 4, 8, 16, 32, 47, 48, 64, 80, 90, 104, 120])
-COPIED = 192  # ones, of which a trained model in bfloat16 confuses many lengths
-# Parts of a page that are measured one after the other, for the time that it will take.
-PARTS = 3
-PARTS_OF_LENGTHS = 3
-LENGTHS_TAKE = 12  # times as long as another part: 125 s and 9 s on Gemma 3 270M
-EVERY = 3  # tokens in a group that ends with a comma
+LIKELIEST = (
+    8  # next tokens, among which is one that the right answer does not begin with
+)
+PROBES = 16  # of the map's sketch: half of a map's, since the page has to be quick
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a page is about: a prompt, and right answers to it and to another prompt, if they are known."""
+    """What a page is about: a prompt and its right answer, another prompt with its own, and further choices."""
 
     prompt: str
     answer: str | None = None
     instead: tuple[str, str] | None = None
+    choices: tuple[str, ...] = ()
+
+    @property
+    def others(self) -> list[str]:
+        """The right answers of other prompts, as far as they are known."""
+        known = [*self.choices, *(self.instead or ())[1:]]
+        return [text for text in dict.fromkeys(known) if text != self.answer]
 
 
-@measurement(
-    cheaper="A shorter prompt takes less; with prompt= or a smaller n=, lengths of ones take less too."
+# What a page is about if its user gave no prompt. Both answers are there at a layer, and do not win.
+COUNT = Asked(
+    "How many ones are in the following sequence? "
+    "100111011101110100010100111111101110000110101010011010011011 =",
+    "35",
+    choices=("33", "34", "36", "37"),
 )
+VALUE = Asked(
+    "David: brown\nTom: orange\nJulia: gold\nLaura: silver\nPaul: black\nMaria: green\nEmma: yellow\n"
+    "Peter: pink\nEmma:",
+    " yellow",
+    choices=(" brown", " orange", " gold", " silver", " black", " green", " pink"),
+)
+
+
+@measurement(cheaper="A shorter prompt takes less.")
 def report(
     model: str | Path | Bridge = "tiny-gemma",
     *,
     prompt: str | None = None,
     answer: str | None = None,
     instead: tuple[str, str] | None = None,
+    choices: Sequence[str] = (),
     out: str | Path = "report.html",
     norm: Norm = "spectral",
-    n: int | None = None,
 ) -> Path:
-    """Measure what becomes of a prompt on the way to its last token, and write the results as an HTML page.
+    """Measure the way of a prompt's answer to its last token, and write it as an HTML page.
 
-    Its first screen says what the model predicts, what became of the right answer, which tokens the prediction depends
-    on, and what helps. Then come the prompt's squash map, figures, code to reproduce them, and the provenance. The page
-    opens from disk without a network.
+    The page opens with what the model says and whether it is right, and with one picture: the probability of the right
+    answer and of the one that wins, layer by layer, and which attention and MLP write for and against it. Above it are
+    the tokens by what the answer loses without them. Then come the squash map of the prompt and, if the answer is
+    wrong, what helps of some changes tried on this prompt. The page opens from disk without a network.
 
-    A verdict is about a change that changes the right answer. So it needs the right answer and another prompt with its
-    own. Without a prompt, the page is a demonstration: on tiny-gemma, a count that it cannot do beside others that it
-    can; on other models a sentence in words, and which lengths of ones to copy can be told apart.
+    Without a prompt, the page is a demonstration: on tiny-gemma a count that goes wrong, on other models a value that
+    is asked for by its name. Without a right answer, the page is about the likeliest token and the next.
 
     Args:
         model: anything that `squashlens.load` takes, or a loaded model.
         prompt: the prompt to measure; a demonstration by default.
-        answer: the right answer to the prompt, as the model would write it.
-        instead: another prompt, and its own right answer, which differs; together with `answer`. See
-            `squashlens.verdict`.
+        answer: the right answer to the prompt, as the model would write it after the prompt, with its space.
+        instead: another prompt, and its own right answer, which differs, for a verdict on the change between the two;
+            only with `answer`. See `squashlens.verdict`.
+        choices: right answers of other prompts, which are drawn beside the right one as a control; only with `answer`.
         out: the file to write, with the ending ``.html`` or ``.htm``.
         norm: norm of the Jacobians.
-        n: number of ones of the longest sequence in the part on recovery and collapse, at least 6. By default only the
-            demonstration of other models has this part, with 192 ones.
 
     Returns:
         The path of the file.
 
     Raises:
-        InputError: if `out` cannot be written, `n` is too small, or `answer` and `instead` are not given together.
+        InputError: if `out` cannot be written, or `answer`, `instead` or `choices` are given without what they need.
+        UnsoundModelError: the logits do not follow from the last layer by the final norm.
 
     >>> import squashlens as sl
     >>> ask = "How many ones are in the following sequence? {} ="
-    >>> path = sl.report("tiny-gemma", prompt=ask.format("1101"), answer="3", instead=(ask.format("11011"), "4"),
+    >>> path = sl.report("tiny-gemma", prompt=ask.format("1101"), answer="3", choices=["4", "5"],
     ...                  out=tmp_path / "page.html")
     >>> path.name
     'page.html'
     """
     from squashlens.measure.answers.accuracy import top_tokens
-    from squashlens.measure.squashing.sensitivity import sensitivity
+    from squashlens.measure.answers.answer_by_layer import answer_by_layer
     from squashlens.model.loading.load import load
-    from squashlens.pages.maps.view import FEWER, squash_map
-    from squashlens.run.captures.capture import capture
+    from squashlens.pages.maps.view import squash_map
 
     out = require_output(out, PAGES)
-    given = _asked(prompt, answer, instead)
-    if n is not None and n < 2 * EVERY:
-        raise InputError(
-            f"n={n} is too small: a curve needs several lengths.",
-            f"Give at least {2 * EVERY}.",
-        )
+    given = _asked(prompt, answer, instead, tuple(choices))
     bridge = load(model) if isinstance(model, str | Path) else model
-    counts = given is None and _source(bridge) == "tiny-gemma"
-    asked = given or _demonstration(counts)
-    if n is None and given is None and not counts:
-        n = COPIED
-    judges = asked.answer is not None
-    lengths = PARTS_OF_LENGTHS * LENGTHS_TAKE if n else 0
-    with bar(total=judges + PARTS + counts + lengths, desc="report") as done:
+    asked = given or (COUNT if _source(bridge) == "tiny-gemma" else VALUE)
+    with bar(total=4 + bool(asked.instead), desc="report") as done:
+        top = top_tokens(bridge, asked.prompt, k=LIKELIEST)
+        likeliest = _texts_of(bridge, asked.prompt, top["token_id"].values.tolist())
+        right = asked.answer or likeliest[0]
+        others = asked.others or _unlike(right, likeliest)[:1]
+        found = answer_by_layer(
+            bridge, [asked.prompt], [right], choices=[right, *others]
+        )
+        if not asked.others:  # then the other choice is no control
+            found = found.drop_sel(scored="other prompts' answers")
+        goes_on = False
+        if asked.answer and found["answered"].item():
+            after = top_tokens(bridge, asked.prompt + asked.answer, k=1)
+            goes_on = str(after["token"].item())[:1].isalnum()
+        done.update()
+        rival = found["rival"].values.item()
+        view = _or_none(
+            squash_map,
+            bridge,
+            asked.prompt,
+            norm=norm,
+            n_probes=PROBES,
+            target=(right, rival),
+        )
+        if view is None:  # a model whose tokens cannot be knocked out
+            view = squash_map(bridge, asked.prompt, norm=norm, n_probes=PROBES)
+        done.update()
         judged = _judge(bridge, asked)
-        done.update(judges)
-        run = capture(bridge, asked.prompt, keep="residuals")
-        knockout = None
-        # A model whose tokens cannot be knocked out has a map without.
-        view = _or_none(squash_map, bridge, run, norm=norm, knockout="attention")
-        if view is None:
-            view = squash_map(bridge, run, norm=norm)
-        else:
-            knockout = view.result.isel(query=-1)
-        done.update()
-        # With the probes of the map, so that its vector–Jacobian products are used again.
-        measured = sensitivity(bridge, run, norm=norm, n_probes=FEWER)
-        done.update()
-        helped = _remedies(bridge, asked, judged)
-        top = top_tokens(bridge, asked.prompt)
-        evidence = Evidence(top, measured, knockout, judged, helped)
-        done.update()
-        sections = []
-        if counts:
-            sections.append(_counting(bridge))
+        done.update(judged is not None)
+        evidence = Evidence(top, found, asked.answer is not None, goes_on)
+        changes = []
+        if evidence.is_known and evidence.is_wrong:
+            changes = _hooks_tried(bridge, asked.prompt, right, others)
             done.update()
-        if n:
-            source = model if isinstance(model, str | Path) else None
-            sections += _growing(bridge, source, n, lambda: done.update(LENGTHS_TAKE))
-    page = render(evidence, sections, view, asked, source=_source(bridge), n=n)
+            without = _sublayers_left_out(bridge, asked.prompt, right, rival)
+            if without is not None:
+                changes.append(left_out(without))
+        done.update()
+    page = render(evidence, view, asked, judged, changes, source=_source(bridge))
     return write(out, page.encode("utf-8"))
 
 
 def _asked(
-    prompt: str | None, answer: str | None, instead: tuple[str, str] | None
+    prompt: str | None,
+    answer: str | None,
+    instead: tuple[str, str] | None,
+    choices: tuple[str, ...],
 ) -> Asked | None:
-    if prompt is None and (answer is not None or instead is not None):
+    if prompt is None and (answer is not None or instead is not None or choices):
         raise InputError(
-            "answer= and instead= are about a prompt, and prompt= is missing.",
+            "answer=, instead= and choices= are about a prompt, and prompt= is missing.",
             "Give the prompt too.",
         )
-    if (answer is None) != (instead is None):
+    if answer is None and (instead is not None or choices):
         raise InputError(
-            "answer= and instead= belong together: a verdict compares two right answers.",
-            'Give both, as in answer="90", instead=("another prompt", "91"), or neither; in a shell, '
-            '--answer 90 --instead "another prompt" 91.',
+            "instead= and choices= are compared with the right answer, and answer= is missing.",
+            'Give it too, as in answer="90", instead=("another prompt", "91"); in a shell, --answer 90 '
+            '--instead "another prompt" 91.',
         )
-    return None if prompt is None else Asked(prompt, answer, instead)
+    return None if prompt is None else Asked(prompt, answer, instead, choices)
 
 
-def _demonstration(counts: bool) -> Asked:
-    """What a page is about if its user gave no prompt."""
-    if counts:
-        return Asked(COUNT.format("1" * 90), "90", (COUNT.format("1" * 91), "91"))
-    fact = "The capital of France is Paris. The capital of {} is"
-    return Asked(fact.format("Germany"), " Berlin", (fact.format("Italy"), " Rome"))
+def _texts_of(model: Bridge, prompt: str, tokens: Sequence[int]) -> list[str]:
+    """The texts of next tokens, of those that a text can be given for."""
+    ids = tokenize(model, prompt)[0].tolist()
+    texts = {token: text_after(model.tokenizer, ids, [token]) for token in tokens}
+    return [
+        text
+        for token, text in texts.items()
+        if _or_none(tokenize_after, model, ids, text) == (token,)
+    ]
 
 
-def _judge(model: Bridge, asked: Asked, n_random_models: int = 1) -> xr.Dataset | None:
-    """The verdict on the prompt and the other one; None without right answers."""
+def _unlike(right: str, texts: Sequence[str]) -> list[str]:
+    """The texts of which none begins the right answer or begins with it."""
+    return [
+        text for text in texts if not (right.startswith(text) or text.startswith(right))
+    ]
+
+
+def _judge(model: Bridge, asked: Asked) -> xr.Dataset | None:
+    """The verdict on the prompt and the other one; None without another one."""
     from squashlens.measure.answers.verdict import verdict
 
     if asked.answer is None or asked.instead is None:
         return None
     prompt, answer = asked.instead
-    both = [asked.prompt, prompt], [asked.answer, answer]
-    return verdict(model, *both, n_random_models=n_random_models)
+    return verdict(model, [asked.prompt, prompt], [asked.answer, answer])
 
 
-def _remedies(
-    model: Bridge, asked: Asked, judged: xr.Dataset | None
-) -> dict[str, xr.Dataset]:
-    """The verdicts under changes that may help, where both prompts do not get their own answers; by name."""
+def _hooks_tried(
+    model: Bridge, prompt: str, right: str, others: Sequence[str]
+) -> list[Changed]:
+    """What becomes of the right answer under hooks that may help."""
     from squashlens import hooks
+    from squashlens.measure.answers.answer_by_layer import answer_by_layer
     from squashlens.model.applied import applied
 
-    if judged is None or judged["verdict"].values[0] in (ANSWERED, LOST):
-        return {}
-    remedies = {
-        "sharper attention (temperature 0.8)": hooks.attention_temperature(0.8),
-        "adaptive temperature": hooks.adaptive_temperature(),
+    tried = {
+        "With sharper attention (temperature 0.8)": hooks.attention_temperature(0.8),
+        "With adaptive temperature": hooks.adaptive_temperature(),
     }
-    tried = {}
-    for name, hook in remedies.items():
+    changes = []
+    for name, hook in tried.items():
         with applied(model, hook):
-            found = _or_none(_judge, model, asked, n_random_models=0)
+            found = _or_none(
+                answer_by_layer,
+                model,
+                [prompt],
+                [right],
+                choices=[right, *others],
+                n_random_models=0,
+            )
         if found is not None:
-            tried[name] = found
-    commas = _or_none(_commas, model, asked)
-    return tried | commas if commas else tried
+            changes.append(helps(name, found))
+    return changes
 
 
-def _commas(model: Bridge, asked: Asked) -> dict[str, xr.Dataset]:
-    """For two numbers of equal tokens to count, n and another one: the verdict on n and n + 3 with commas.
+def _sublayers_left_out(
+    model: Bridge, prompt: str, right: str, rival: str
+) -> xr.Dataset | None:
+    """The lead of the right answer without each attention and MLP, at the token where its rival leaves it."""
+    from squashlens.measure.answers.sublayer_effect import sublayer_effect
 
-    A comma after every third token tells n from n + 1 by the place in their group alone. Nothing is tried if n and
-    n + 3 get their own answers without commas.
-    """
-    from squashlens import prompts
-
-    other_prompt, other_answer = asked.instead or ("", "")
-    ids = prompts.tokenize(model, asked.prompt)[0].tolist()
-    first = _runs(ids)
-    second = _runs(prompts.tokenize(model, other_prompt)[0].tolist())
-    if len(first) != len(second):
-        return {}
-    differing = [at for at in range(len(first)) if first[at] != second[at]]
-    if len(differing) != 1:
-        return {}
-    token, n = first[differing[0]]
-    other_token, other_n = second[differing[0]]
-    answers = [str(asked.answer).strip(), other_answer.strip()]
-    if token != other_token or answers != [str(n), str(other_n)]:
-        return {}
-    start = sum(size for _, size in first[: differing[0]])
-    form: dict[str, Any] = {"prefix": ids[:start], "suffix": ids[start + n :]}
-    content = [token] * (n + EVERY)
-    lengths = [n, n + EVERY]
-    without = _count(model, prompts.build(model, content, **form), lengths)
-    said = without["verdict"].values[0]
-    if said == ANSWERED:
-        return {}
-    name = f"a comma after every third token, for {n} and {n + EVERY} (without commas: {said})"
-    commas = prompts.build(model, content, separator=",", **form)
-    return {name: _count(model, commas, lengths)}
+    common = _common(right, rival)
+    if not common.strip():  # a space belongs to the token after it
+        common = ""
+    texts = [text.removeprefix(common) for text in (right, rival)]
+    return _or_none(sublayer_effect, model, [prompt + common], texts[:1], choices=texts)
 
 
-def _runs(ids: list[int]) -> list[tuple[int, int]]:
-    """Each token with the number of times that it is repeated."""
-    return [(token, len(list(same))) for token, same in groupby(ids)]
-
-
-def _count(model: Bridge, sequence: Any, lengths: list[int]) -> xr.Dataset:
-    """The verdict on numbers of tokens, which the model is asked for."""
-    from squashlens.measure.answers.verdict import verdict
-
-    def number_of(items: tuple[str, ...]) -> str:
-        return str(len(items))
-
-    return verdict(model, sequence, number_of, lengths=lengths, n_random_models=0)
-
-
-def _lengths_counted() -> list[int]:
-    return np.union1d(COUNTED, COUNTED + 1).tolist()
-
-
-def _counting(model: Bridge) -> Section:
-    """Which counts of ones the model can do, and from which on n and n + 1 get one answer."""
-    from squashlens import figures, prompts
-
-    ones = prompts.repeated(model, "1", int(COUNTED[-1]) + 1, **AROUND)
-    found = _count(model, ones, _lengths_counted())
-    found = found.isel(pair=np.isin(found["length"], COUNTED))
-    is_answered = found["verdict"].values == ANSWERED
-    answered = COUNTED[is_answered]
-    last = int(answered[-1])
-    failed = int(COUNTED[np.searchsorted(COUNTED, last) + 1])  # it cannot do all
-    pairs = ", ".join(map(str, answered))
-    tried = (
-        f"Of the pairs tried, n and n + 1 ones get their own answers for n = {pairs}."
-    )
-    verdict = f"Up to {last + 1}, of the numbers tried: {failed + 1} ones do not get their own answer."
-    why = found.isel(pair=int(np.searchsorted(COUNTED, failed)))["reason"].item()
-    return Section(
-        "Counts that it can do, and counts that it cannot",
-        says=[f"{verdict} {why}"],
-        note="The right answer is the number of ones. Above each pair of lengths is the verdict on it.",
-        figure=figures.verdict_odds(found),
-        lead=Answer("How many ones can it count?", verdict, [tried]),
-    )
-
-
-def _growing(
-    model: Bridge, source: str | Path | None, n: int, tick: Callable[[], object]
-) -> list[Section]:
-    """Ones to copy, with and without commas: which lengths can be told apart, by dtype, and their collapse."""
-    from squashlens import figures, prompts
-    from squashlens.measure.collapse.distance import collapse
-    from squashlens.measure.collapse.separation import separation
-    from squashlens.model.loading.load import load
-    from squashlens.run.captures.capture import capture
-
-    panels = prompts.figure5(model, n)
-    models = {dtype_name(dtype_of(model)): model}
-    if source is not None:
-        with quiet():
-            half = _or_none(load, source, dtype="bfloat16")
-        if half is not None:
-            models = {"bfloat16": half} | models
-    coarse = next(iter(models))
-    apart = {}
-    for dtype, bridge in models.items():
-        random = 1 if dtype == coarse else 0
-        apart[dtype] = separation(bridge, panels["c"], n_random_models=random)
-    tick()
-    shares = []
-    for letter in "cd":
-        thirds: Any = {"lengths": range(EVERY, n + 1, EVERY), "n_random_models": 0}
-        found = separation(models[coarse], panels[letter], **thirds)
-        shares.append(percent(found["recovery_y"].item()))
-    tick()
-    verdicts = []
-    details = []
-    for dtype, found in apart.items():
-        verdicts.append(f"in {dtype} {percent(found['recovery_y'].item())}")
-        details.append(f"In {dtype}, {collapse_sentences.recovers(found)}")
-    details.append(
-        f"In {coarse}, of every third length, where commas have the same place, {shares[1]} with commas and "
-        f"{shares[0]} without."
-    )
-    verdict = f"{'; '.join(verdicts).capitalize()}."
-    told = Section(
-        "Which lengths can be told apart",
-        says=details,
-        note="Ones to copy. Every length is run whole with fused attention, and in pieces of two sizes with written "
-        "patterns, which round otherwise. A length is recovered if the nearest representation of another run is its "
-        "own.",
-        figure=figures.separation_curve(apart),
-        lead=Answer(
-            f"How many of 1 to {n} ones can it tell apart?",
-            verdict,
-            [details[0], details[-1]],
-        ),
-    )
-    about = "v is a sequence, and v* the same with its last digit repeated. D is the L∞ distance of their last states."
-    commas = "After a whole group of three digits, v* breaks the rhythm of the commas."
-    notes = {
-        "c": ("ones to copy (figure 5 c)", about),
-        "d": ("ones to copy, with commas (figure 5 d)", f"{about} {commas}"),
-    }
-    sections = [told]
-    for letter, (title, note) in notes.items():
-        found = collapse(model, capture(model, panels[letter], baselines=["contrast"]))
-        said = [collapse_sentences.collapses(found)]
-        figure = figures.collapse_curve(found)
-        sections.append(Section(f"Collapse: {title}", said, note, figure))
-    tick()
-    return sections
+def _common(text: str, other: str) -> str:
+    """What two texts begin with."""
+    pairs = zip(text, other, strict=False)
+    same = takewhile(lambda pair: pair[0] == pair[1], pairs)
+    return "".join(character for character, _ in same)
 
 
 def _or_none(measure: Callable[..., T], *given: Any, **options: Any) -> T | None:
@@ -366,74 +275,74 @@ def _or_none(measure: Callable[..., T], *given: Any, **options: Any) -> T | None
 
 def render(
     evidence: Evidence,
-    sections: list[Section],
     view: "SquashMap",
     asked: Asked,
+    judged: xr.Dataset | None = None,
+    changes: Sequence[Changed] = (),
     *,
     source: str,
-    n: int | None = None,
 ) -> str:
-    """The page for given results, as HTML text; nothing is measured here. `source` is what the model is loaded from.
+    """The page for given results, as HTML text; nothing is measured here. `source` is what the model is loaded from."""
+    from squashlens import figures
 
-    The map and figures of the prompt are opened by a click, the map at once if there are no other sections.
-    """
-    facts = provenance(evidence.measured)
-    leads = [section.lead for section in sections if section.lead]
-    shown = Section("Every token and layer", html=view.section(), folded=bool(sections))
-    meaning = "Jacobian norm"
-    if evidence.knockout is not None:
-        meaning = "share of the probability that moves without the token"
+    facts = provenance(evidence.way)
+    sentence = way(evidence)
+    sections = [Section("Squash map", html=view.section(sentence))]
+    if changes:
+        sections.append(
+            Section(
+                "What helps, of changes tried on this prompt",
+                [change.sentence for change in changes],
+                "One prompt says nothing of others: what helps here was selected among what was tried.",
+            )
+        )
+    if judged is not None:
+        sections.append(
+            Section(
+                "Beside the other prompt",
+                of_the_pair(judged, asked.instead),
+                figure=figures.verdict_margins(judged),
+                note="Distance of the two prompts at their last tokens, divided by what rounding does to both.",
+                folded=True,
+            )
+        )
+    shares = zip(evidence.top["token"].values, evidence.top.values, strict=True)
+    likeliest = [f"{token!r}: {percent(share)}" for token, share in shares]
+    sections.append(Section("The likeliest next tokens", likeliest, folded=True))
+    picture = Section("", figure=figures.answer_way(evidence.way))
     return page_of(
         "template.html.jinja",
-        [*sections, shown, *_of_the_prompt(evidence)],
+        [picture, *sections],
         facts,
-        answers=[*leads, *first_answers(evidence)],
-        tokens=_strip(evidence),
-        strip=meaning,
-        model=models_of(evidence.measured)[0],
-        code=_code(
-            facts,
-            source,
-            asked,
-            n,
-            knockout=evidence.knockout is not None,
-            helped=bool(evidence.helped),
-        ),
+        title="The way of an answer",
+        said=said(evidence),
+        state=evidence.state,
+        sentence=sentence,
+        ribbon=_ribbon(view, evidence),
+        model=models_of(evidence.way)[0],
+        code=_code(facts, source, asked, evidence, judged is not None, bool(changes)),
     )
 
 
-def _strip(evidence: Evidence) -> list[tuple[str, int, str]]:
-    """Each token with the strength of its colour in per cent, of all probability or of the largest norm, and a text."""
-    values = evidence.dependence
-    most = 1.0
-    if evidence.knockout is None:
-        most = values[evidence.compared].max(initial=1e-30)
-    strengths = np.clip(100 * values / most, 0, 100).round().astype(int).tolist()
-    texts = [f"{value:.3g}" for value in values]
-    tokens = evidence.measured["token"].values.astype(str).tolist()
-    return list(zip(tokens, strengths, texts, strict=True))
-
-
-def _of_the_prompt(evidence: Evidence) -> list[Section]:
-    """The folded sections on the prompt: the two prompts by layer, and the influence of its tokens."""
-    from squashlens import figures
-
-    sections = []
-    if evidence.judged is not None:
-        note = "Distance of the two prompts at their last tokens, divided by what rounding does to both."
-        figure = figures.verdict_margins(evidence.judged)
-        title = "The two prompts by layer"
-        sections.append(Section(title, note=note, figure=figure, folded=True))
-    measured = evidence.measured
-    said = [
-        prompt_sentences.sinks(measured),
-        prompt_sentences.ranks(measured),
-        prompt_sentences.certainty_of_norms(measured),
-    ]
-    title = "Path bound, null and Jacobian by token"
-    figure = figures.attribution(measured)
-    sections.append(Section(title, said, figure=figure, folded=True))
-    return sections
+def _ribbon(view: "SquashMap", evidence: Evidence) -> dict[str, Any]:
+    """The tokens with a colour from −100, for the right answer, to 100, against it; and the ends of the scale."""
+    row = view.result.isel(query=-1)
+    tokens = row["token"].values.astype(str).tolist()
+    if "log_odds_change" not in row:
+        return {"tokens": [(token, 0, "") for token in tokens], "most": ""}
+    changes = row["log_odds_change"].values
+    is_noise = np.abs(changes) <= NOISE_FLOORS * float(row["log_odds_noise"])
+    compared = np.where(is_noise, 0.0, changes)
+    compared[: int(provenance(row).get("bos_count", 0))] = 0.0
+    most = np.abs(compared).max(initial=0.0)
+    strengths = (100 * compared / (most or 1.0)).round().astype(int).tolist()
+    texts = [f"without it {change:+.2g} nats" for change in changes]
+    return {
+        "tokens": list(zip(tokens, strengths, texts, strict=True)),
+        "most": f"{most:.2g}" if most else "",
+        "right": evidence.right,
+        "rival": evidence.rival,
+    }
 
 
 def _source(model: Bridge) -> str:
@@ -449,24 +358,20 @@ def _code(
     facts: dict[str, Any],
     source: str,
     asked: Asked,
-    n: int | None,
-    *,
-    knockout: bool = True,
-    helped: bool = False,
+    evidence: Evidence,
+    judged: bool,
+    tried: bool,
 ) -> str:
     """The lines that measure again what is on the page."""
-    counts = asked == _demonstration(counts=True)
     lines = template("code.py.jinja").render(
         asked=asked,
         prompt=repr(asked.prompt),
-        dtype=facts["dtype"],
-        call=facts["call"],
         loaded=load_of(facts, source),
-        coarse=load_of(facts | {"dtype": "bfloat16"}, source),
-        n=n,
-        form=AROUND,
-        counted=_lengths_counted() if counts else [],
-        knockout=knockout,
-        helped=helped,
+        right=repr(evidence.way["answer"].values.item()),
+        rival=repr(evidence.way["rival"].values.item()),
+        choices=repr(facts["call"]["choices"]),
+        probes=PROBES,
+        judged=judged,
+        tried=tried,
     )
     return lines.strip()

@@ -1,7 +1,7 @@
 """Copying and counting tasks: the question, the right answer, and how a model's answer is read. No model is involved.
 
 `find(name)` returns a task and `names()` lists them: the paper's tasks, and the tasks that the bundled model was
-trained on. `Task` makes your own task; `reading` has the functions that read answers.
+trained on. `Task` makes your own task; `reading` has the functions that read answers. `haystack` hides facts in a text.
 """
 
 import difflib
@@ -10,11 +10,21 @@ from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.tasks import reading
+from squashlens.tasks.haystacks import haystack
 from squashlens.tasks.paper import PAPER, TAUGHT
 from squashlens.tasks.reading import Reading
 from squashlens.tasks.task import DRAWN_SEEDS, Question, Task
 
-__all__ = ["DRAWN_SEEDS", "Question", "Reading", "Task", "find", "names", "reading"]
+__all__ = [
+    "DRAWN_SEEDS",
+    "Question",
+    "Reading",
+    "Task",
+    "find",
+    "haystack",
+    "names",
+    "reading",
+]
 
 _TASKS = {task.name: task for task in (*PAPER, *TAUGHT)}
 

@@ -144,7 +144,7 @@ COMPARISONS = [
     ),
     Comparison(
         "report, bundled model",
-        Side("report", {"n": 96}, 1),
+        Side("report", {}, 1),
         Side("open_bundled", {}, 1),
         "import and load",
         "≤ 15 s",

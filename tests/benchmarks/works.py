@@ -178,11 +178,9 @@ def open_by_libraries() -> Work:
     )
 
 
-def report(n: int) -> Work:
+def report() -> Work:
     page = str((FOLDER / "report.html").resolve())
-    return started(
-        f"import squashlens as sl; sl.report('tiny-gemma', n={n}, out={page!r})"
-    )
+    return started(f"import squashlens as sl; sl.report('tiny-gemma', out={page!r})")
 
 
 def resident(key: str) -> float:

@@ -96,6 +96,7 @@ def full() -> dict[str, go.Figure]:
         {name: collapse() for name in labels(4)}, trained=16
     )
     found["retained_by_kind"] = sl.figures.retained_by_kind(ablation())
+    found["answer_way"] = sl.figures.answer_way(answer_way())
     found["plain map"] = sl.figures.of(
         ablation()["retained_from"].isel(hook=0, length=-1)
     )
@@ -111,6 +112,28 @@ def labels(count: int) -> list[str]:
 
 def tokens(count: int) -> list[str]:
     return [WORDS[at % len(WORDS)] for at in range(count)]
+
+
+def answer_way() -> xr.Dataset:
+    """The way of an answer with long names."""
+    found = made(
+        {
+            "scored": ["right answer", "other prompts' answers", "random weights 0"],
+            "prompt": [0],
+            "layer": range(27),
+            "block": range(26),
+            "sublayer": ["attention", "mlp"],
+        },
+        "probability: scored prompt layer",
+        "rival_probability: prompt layer",
+        "answered: prompt",
+        "written written_by_chance: prompt block sublayer",
+        share="probability rival answered",
+    )
+    return found.assign_coords(
+        answer=("prompt", ["$5 to $9 incomprehensibilities"]),
+        rival=("prompt", ["<b>fox</b>"]),
+    )
 
 
 def made(

@@ -266,6 +266,31 @@ def answers() -> Pairs:
     yield figure.data[1].y, flat["mean_first"].sel(scored="right answer")
 
 
+def way() -> Pairs:
+    found = specimens.answer_way()
+    figure = sl.figures.answer_way(found)
+    right, rival, *controls, attention, mlp = figure.data
+    probability = found["probability"].isel(prompt=0)
+    yield right.y, probability.sel(scored="right answer")
+    yield rival.y, found["rival_probability"][0]
+    yield [control.y for control in controls], probability[1:]
+    for bars, sublayer in ((attention, "attention"), (mlp, "mlp")):
+        part = found.isel(prompt=0).sel(sublayer=sublayer)
+        yield bars.y, part["written"]
+        beyond = part["written"] > part["written_by_chance"]
+        yield np.array(bars.marker.opacity) == 1, beyond
+
+
+def groups() -> Pairs:
+    found = specimens.made_up(sl.figures.answers_by_group)
+    figure = sl.figures.answers_by_group(found)
+    yield figure.data[0].y, found["mean_answered"]
+    last = found["mean_probability"].isel(layer=-1)
+    yield figure.data[1].y, last[0]
+    ways = figure.data[-found.sizes["group"] :]
+    yield [way.y for way in ways], found["mean_probability"][0]
+
+
 def verdict() -> Pairs:
     found = MEASUREMENTS["verdict"]()
     lines = named(sl.figures.verdict_odds(found))

@@ -68,7 +68,7 @@ def test_gemma_3_with_images_is_measured_like_any_other(
     repeated = sl.prompts.repeated(model, "1", 8)
     assert (sl.collapse(model, repeated)["distance"].sel(layer=1) > 0).all()
     page = tmp_path / "report.html"
-    sl.report(model, prompt=prompt, out=page, n=8)
+    sl.report(model, prompt=prompt, out=page)
     assert "language model of Gemma3ForConditionalGeneration" in page.read_text()
 
 

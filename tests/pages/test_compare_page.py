@@ -122,8 +122,10 @@ ROW = json.dumps({"prompt": "a", "answer": "b"})
         f'{ROW}\n{{"prompt": "a", "answer": "b", "group": "c"}}',
     ],
 )
-def test_a_file_of_another_form_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_of_another_form_is_refused(
+    tiny: Any, tmp_path: Path, text: str
+) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text(text, "utf-8")
     with pytest.raises(InputError):
-        compare_page.asked_in(file)
+        sl.compare_report(tiny, tiny, file, out=tmp_path / "page.html")

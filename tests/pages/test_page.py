@@ -1,28 +1,31 @@
 """The page as a reader meets it: self-contained, escaped, without errors or requests, on desk and phone."""
 
+import html
 import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.figures.drawing.themes import THEMES
 from squashlens.pages import report_page
-from squashlens.pages.page import SCREENS, Section
+from squashlens.pages.page import SCREENS, Section, page_of
 from squashlens.pages.prompt_sentences import Evidence
-from squashlens.pages.report_page import Asked, render
+from squashlens.pages.report_page import COUNT, Asked, render
 from squashlens.records.provenance import with_provenance
 from squashlens.records.sentences import escape
 from tests.pages.maps.conftest import Watched
 from tests.references import process_state
 
 PROMPT = sl.zoo.EXAMPLE_PROMPT
+# A count that goes wrong, so that the page says what helps.
 ASKED: dict[str, Any] = {
-    "prompt": PROMPT,
-    "answer": "9",
-    "instead": (PROMPT.replace("110", "111", 1), "10"),
+    "prompt": COUNT.prompt,
+    "answer": COUNT.answer,
+    "instead": (COUNT.prompt.replace("1001", "1011", 1), "36"),
+    "choices": COUNT.choices,
 }
 
 
@@ -30,7 +33,7 @@ ASKED: dict[str, Any] = {
 def written(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report, which leaves the process as it was."""
     out, before = tmp_path_factory.mktemp("page") / "report.html", process_state()
-    sl.report(tiny, **ASKED, out=out, n=6)
+    sl.report(tiny, **ASKED, out=out)
     assert process_state() == before
     return out
 
@@ -52,69 +55,67 @@ def desk(browser: Any, written: Path) -> Any:
     return opened(browser, written, 1280)
 
 
-def test_without_an_answer_there_is_no_verdict(tiny: Any) -> None:
-    text = page_of(tiny, "110 =")
-    assert "No verdict: no right answer was given." in text
-    assert "lost" not in re.sub(
+def text_of(page: str) -> str:
+    """What a reader sees of a page, without its terms."""
+    return re.sub(
         r"<(script|style).*?</\1>|<details id=.terms.*?</details>",
         "",
-        text,
+        page,
         flags=re.DOTALL,
     )
+
+
+def test_without_an_answer_nothing_is_right_or_wrong(tiny: Any, tmp_path: Path) -> None:
+    path = sl.report(tiny, prompt="110 =", out=tmp_path / "page.html")
+    text = path.read_text(encoding="utf-8")
+    assert "No right answer was given." in text
+    shown = text_of(text)
+    assert "which is right" not in shown
+    assert "Right is" not in shown
     assert text.count("Plotly.newPlot(") == len(SCREENS)
 
 
-def test_the_demonstration_shows_a_loss(tmp_path: Path) -> None:
-    text = sl.report(out=tmp_path / "page.html").read_text(encoding="utf-8")
+def test_the_demonstration_shows_a_count_that_goes_wrong(written: Path) -> None:
+    """As whole passes say: 35 leads in the readout of layer 5, and 34 is written."""
+    shown = text_of(written.read_text(encoding="utf-8"))
+    assert COUNT.prompt.count("1") == int(str(COUNT.answer))
     for words in (
-        "“4”, with a probability of over 99.9 %",
-        "The change reaches the last token and is not used",
-        "No single token matters.",
-        "for n = 1, 4, 8, 16, 32, 47.",
-        "Up to 48, of the numbers tried: 49 ones do not get their own answer.",
-        "for 90 and 93 (without commas: reaches the last token, not used)",
+        "The model says “34” (58 %). Right is “35” (18 %).",
+        "“35” leads at layer 5 (24 %), and “34” at the end.",
+        "With sharper attention (temperature 0.8)",
+        "at the last token",
+        "and its right answer “36” has",
     ):
-        assert words in text
+        assert words in shown
 
 
-def test_commas_are_tried_where_both_prompts_count_equal_tokens(tiny: Any) -> None:
-    ask = report_page.COUNT.format
-    (name, found), *others = report_page._commas(
-        tiny, Asked(ask("1" * 50), "50", (ask("1" * 51), "51"))
-    ).items()
-    texts = [ask(",".join(["111"] * n + ["11"])) for n in (16, 17)]
-    by_text = sl.verdict(tiny, texts, ["50", "53"], n_random_models=0)
-    assert not others
-    assert "for 50 and 53 (without commas: reaches the last token, not used)" in name
-    np.testing.assert_allclose(
-        found["log_odds_after"], by_text["log_odds_after"], atol=1e-4
-    )
-    for answer, items in (
-        ("50", "1" * 50),
-        ("50", "1" * 50 + "01"),
-        ("50", "0" * 51),
-        ("7", "1" * 51),
-    ):
-        assert (
-            report_page._commas(tiny, Asked(ask("1" * 50), answer, (ask(items), "51")))
-            == {}
-        )
+def test_an_answer_that_goes_on_is_not_called_right(tiny: Any, tmp_path: Path) -> None:
+    """3 of the 34 that the model writes."""
+    path = sl.report(tiny, prompt=COUNT.prompt, answer="3", out=tmp_path / "page.html")
+    assert "goes on: this may be another answer" in path.read_text(encoding="utf-8")
 
 
 def test_the_code_loads_the_same_model(tiny: Any, bridge_of: Any) -> None:
     assert report_page._source(tiny) == "tiny-gemma"
     assert Path(report_page._source(bridge_of("llama"))).is_dir()
-    facts = {
-        "dtype": "float32",
-        "revision": None,
-        "proof": "verified",
-        "call": {"norm": "spectral", "n_probes": 32},
-    }
-    other = facts | {"dtype": "bfloat16", "revision": "abc", "proof": "unverified"}
-    code = report_page._code(other, "org/m", Asked("1"), 8)
-    assert "sl.load('org/m', dtype='bfloat16', revision='abc', verify=False)" in code
-    assert "norm='spectral', n_probes=32" in code
-    assert "sl.load('./gpt2')" in report_page._code(facts, "./gpt2", Asked("1"), 8)
+
+
+def test_the_code_of_the_page_runs(tiny: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sl, "load", lambda *_, **__: tiny)
+    page = sl.report(tiny, prompt="110 =", answer="2", choices=["3"], out="page.html")
+    code = re.search(r"<pre[^>]*>(.*?)</pre>", page.read_text("utf-8"), re.DOTALL)
+    assert code
+    exec(html.unescape(code[1]), {})  # noqa: S102
+    assert (tmp_path / "map.html").stat().st_size > 10_000
+
+
+def test_the_page_on_lengths(tiny: Any, tmp_path: Path) -> None:
+    text = sl.lengths(tiny, n=6, out=tmp_path / "lengths.html").read_text("utf-8")
+    shown = text_of(text)
+    assert "Which of 1 to 6 ones can be told apart?" in shown
+    assert "Lines of random weights are wider." in shown
+    assert text.count("Plotly.newPlot(") == 3 * len(SCREENS)
 
 
 def test_nothing_is_fetched(written: Path) -> None:
@@ -124,32 +125,33 @@ def test_nothing_is_fetched(written: Path) -> None:
 
 
 @pytest.mark.browser
-def test_the_answers_are_on_the_first_screen(desk: Watched) -> None:
-    desk.page.set_viewport_size({"width": 1200, "height": 900})
-    ends = desk.page.eval_on_selector_all(
-        ".answers section", "all => all.map(e => e.getBoundingClientRect().bottom)"
-    )
+@pytest.mark.parametrize(("width", "height"), [(1200, 900), (390, 880)])
+def test_the_picture_is_on_the_first_screen(
+    desk: Watched, width: int, height: int
+) -> None:
+    desk.page.set_viewport_size({"width": width, "height": height})
+    desk.page.wait_for_timeout(500)
+    shown = "phone" if width < 680 else "desk"
+    end = desk.page.locator(f".{shown} .js-plotly-plot").first.bounding_box()
+    said = desk.page.locator(".sentence").text_content()
+    headline = desk.page.locator(".sl-says").text_content()
     desk.page.set_viewport_size({"width": 1280, "height": 900})
-    assert len(ends) == 4
-    assert max(ends) <= 900
-    first, why = (
-        desk.page.locator(place).text_content() for place in (".answers", ".sl-why")
-    )
-    assert first.count(why.partition(":")[0]) == 1  # the map has the report's knockouts
+    assert end["y"] + end["height"] <= height
+    assert said == headline
 
 
-def page_of(
+def page(
     tiny: Any,
     prompt: str,
-    parts: Any = (),
     change: Any = lambda one: one,
     source: str = "m",
     shown: str = "",
 ) -> str:
     """The page for results of a prompt of which `change` was made."""
-    measured, view = change(sl.sensitivity(tiny, prompt)), sl.squash_map(tiny, prompt)
-    evidence = Evidence(change(sl.top_tokens(tiny, prompt)), measured)
-    return render(evidence, parts, view, Asked(shown or prompt), source=source)
+    found = sl.answer_by_layer(tiny, [prompt], ["2"], choices=["2", "3"])
+    evidence = Evidence(change(sl.top_tokens(tiny, prompt)), change(found))
+    asked = Asked(shown or prompt, "2")
+    return render(evidence, sl.squash_map(tiny, prompt), asked, source=source)
 
 
 @pytest.mark.slow
@@ -163,18 +165,28 @@ def test_the_page_can_be_read_by_everyone(desk: Watched) -> None:
     assert not [one["id"] for one in violations]
 
 
-@pytest.mark.slow
 def test_token_text_is_escaped(tiny: Any) -> None:
     evil = "<img src=x onerror=alert(1)>"
 
     def change(result: Any) -> Any:
-        result["token"][0 if "rank" in result.dims else 1] = evil
-        return result
+        if "rank" in result.dims:
+            return result.assign_coords(token=("rank", [evil] * len(result)))
+        return result.assign_coords(answer=("prompt", [evil]))
 
-    part = Section(
-        evil, sl.figures.of(sl.path_bound(tiny, "110 =")), (f"{evil} is 2 tokens.",)
+    text = page(tiny, "110 =", change, evil, evil)
+    section = Section(evil, [f"{evil} is 2 tokens."])
+    text += page_of(
+        "template.html.jinja",
+        [section],
+        {},
+        title=evil,
+        said=evil,
+        sentence=evil,
+        state="right",
+        ribbon={"tokens": [(evil, 5, evil)], "most": ""},
+        model=evil,
+        code=evil,
     )
-    text = page_of(tiny, "110 =", [part], change, evil, f"'{evil}'")
     assert evil not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert "&lt;img src=x" in text
 
@@ -190,7 +202,7 @@ def test_control_characters_are_shown_as_escapes(tiny: Any) -> None:
             result, sl.results.provenance(result) | {"model": f"m{NASTY}"}
         )
 
-    text = page_of(tiny, "110 =", (), change, f"m{NASTY}", NASTY)
+    text = page(tiny, "110 =", change, f"m{NASTY}", NASTY)
     shown = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     for part in re.findall(r"<pre[^>]*>.*?</pre>|<td>.*?</td>", shown, flags=re.DOTALL):
         plain = part.replace("\n", "") if "import squashlens" in part else part
@@ -199,13 +211,13 @@ def test_control_characters_are_shown_as_escapes(tiny: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1600, 1280, 390])
 def test_in_a_browser(browser: Any, desk: Watched, written: Path, width: int) -> None:
     one = desk if width == 1280 else opened(browser, written, width)
     assert one.said == []
     assert one.asked == [written.as_uri()]
     assert one.page.evaluate("document.documentElement.scrollWidth") <= width
-    assert one.page.locator(".js-plotly-plot").count() == 10
+    assert one.page.locator(".js-plotly-plot").count() == 2 * len(SCREENS)
     if one is not desk:
         one.page.close()
 
@@ -231,36 +243,38 @@ def test_figures_fit_on_paper(desk: Watched) -> None:
 
 
 @pytest.mark.browser
+def test_figures_follow_a_dark_theme(desk: Watched) -> None:
+    paper = "() => document.querySelector('.js-plotly-plot').layout.paper_bgcolor"
+    desk.page.emulate_media(color_scheme="dark")
+    desk.page.wait_for_function(f"({paper})() === '{THEMES['dark'].paper}'")
+    desk.page.emulate_media(color_scheme="light")
+    desk.page.wait_for_function(f"({paper})() === '{THEMES['notebook'].paper}'")
+
+
+@pytest.mark.browser
 def test_hover_shows_the_datasets_value(desk: Watched, tiny: Any) -> None:
-    ds, page = sl.sensitivity(tiny, PROMPT), desk.page
-    page.evaluate(
-        "document.querySelectorAll('details').forEach(one => { one.open = true })"
+    others = dict.fromkeys([*COUNT.choices, "36"])
+    found = sl.answer_by_layer(
+        tiny, [COUNT.prompt], ["35"], choices=["35", *others], n_random_models=0
     )
-    drawn = page.locator(".js-plotly-plot").last
-    names = drawn.evaluate("one => one.data.map(t => t.name)")
-    trace, place = names.index("Jacobian"), 11
-    point = (
-        drawn.locator(".scatterlayer .trace").nth(trace).locator(".point").nth(place)
-    )
-    point.scroll_into_view_if_needed()
+    desk.page.set_viewport_size({"width": 1280, "height": 900})
+    drawn = desk.page.locator(".desk .js-plotly-plot").first
+    point = drawn.locator(".scatterlayer .trace").first.locator(".point").nth(5)
     box = point.bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    page.wait_for_selector(".hoverlayer .hovertext")
-    shown = page.locator(".hoverlayer .hovertext").first.text_content()
-    value = float(ds["jacobian"].values[place])
-    assert f"{place}: {ds['token'].values[place]}" in shown
-    page.mouse.move(0, 0)
-    name = f"Jacobian{place}: {ds['token'].values[place]}"
-    assert shown.startswith(name)
-    assert float(shown.removeprefix(name)) == pytest.approx(value, rel=1e-5)
+    desk.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    desk.page.wait_for_selector(".hoverlayer .hovertext")
+    shown = desk.page.locator(".hoverlayer .hovertext").first.text_content()
+    desk.page.mouse.move(0, 0)
+    value = float(found["probability"].isel(scored=0, prompt=0, layer=5))
+    assert float(shown.rpartition(" ")[2]) == pytest.approx(value, rel=1e-3)
 
 
 @pytest.mark.parametrize(
     "asked",
     [
-        {"answer": "9"},
+        {"choices": ["9"]},
         {"answer": "9", "instead": ["10"]},
-        {"n": 3},
+        {"instead": ["10", "1"]},
         {"answer": "9", "instead": ["10", "1"], "prompt": None},
         {"out": "report.pdf"},
     ],

@@ -8,46 +8,53 @@ import pytest
 import xarray as xr
 from scipy import signal
 
+import squashlens as sl
+from squashlens.model.loading.random_weights import with_random_weights
 from squashlens.pages import collapse_sentences as collapse
 from squashlens.pages import prompt_sentences as screen
 from squashlens.records.provenance import with_provenance
 from squashlens.records.sentences import number
 
-TOKENS = [f"t{i}" for i in range(20)]
+TOP = xr.DataArray([0.7, 0.2], dims="rank", coords={"token": ("rank", ["4", " 5"])})
+LIMIT = 1.0
 
 
-def measured(compared: int = 18, **values: Any) -> xr.Dataset:
-    """What `sensitivity` gives for 20 tokens, of which some are compared."""
-    names = ("path_bound", "null", "jacobian", "jacobian_frozen")
-    base: dict[str, Any] = dict.fromkeys(names, np.ones(20)) | values
-    ds = xr.Dataset(
-        {name: ("position", np.asarray(v, dtype=float)) for name, v in base.items()},
-        coords={"position": range(20), "token": ("position", TOKENS)},
+def way_of(
+    right: list[float],
+    rival: list[float],
+    controls: float | list[float] = 0.01,
+    written: dict[tuple[int, str], float] | None = None,
+) -> xr.Dataset:
+    """What `answer_by_layer` gives of a prompt, from the probabilities of the right answer, its rival and a control."""
+    n = len(right)
+    scored = ["right answer", "random weights 0"]
+    outputs = xr.DataArray(
+        np.zeros((1, n - 1, 2)),
+        coords={
+            "prompt": [0],
+            "block": range(n - 1),
+            "sublayer": ["attention", "mlp"],
+        },
     )
-    ranks = (
-        ("rank_agreement", [0.8, 0.2]),
-        ("rank_agreement_low", [0.45, -0.1]),
-        ("rank_agreement_high", [0.92, 0.5]),
+    for (block, sublayer), value in (written or {}).items():
+        outputs.loc[0, block, sublayer] = value
+    both = np.stack([right, np.broadcast_to(controls, n)])[:, None]
+    return xr.Dataset(
+        {
+            "probability": (("scored", "prompt", "layer"), both),
+            "first": (("scored", "prompt", "layer"), np.ones((2, 1, n))),
+            "rival_probability": (("prompt", "layer"), [rival]),
+            "answered": ("prompt", [float(right[-1] > rival[-1])]),
+            "written": outputs,
+            "written_by_chance": xr.full_like(outputs, LIMIT),
+        },
+        coords={
+            "scored": scored,
+            "layer": range(n),
+            "answer": ("prompt", [" yellow"]),
+            "rival": ("prompt", [" white"]),
+        },
     )
-    for name, both in ranks:
-        ds[name] = ("estimate", both)
-    return ds.assign_coords(estimate=["path_bound", "null"]).assign(
-        compared_tokens=compared
-    )
-
-
-def moved(*shares: float) -> xr.Dataset:
-    """What `knockout_effect` gives if hiding the first tokens moves these shares of the probability."""
-    values = np.zeros(20)
-    values[1 : 1 + len(shares)] = 2 * np.array(shares)  # stored as L1
-    text = {"long_name": "total variation of the next token without the token"}
-    lead = {
-        "log_odds_change": ("position", -9 * values),
-        "log_odds": 2.5,
-        "log_odds_noise": 1e-6,
-    }
-    labels = {"target": " Rome", "against": " Berlin"}
-    return xr.Dataset({"total_variation": ("position", values, text), **lead}, labels)
 
 
 def judged(verdict: str, reason: str = "Why.", **numbers: float) -> xr.Dataset:
@@ -64,91 +71,160 @@ def judged(verdict: str, reason: str = "Why.", **numbers: float) -> xr.Dataset:
     return ds.assign_coords({name: ("pair", [text]) for name, text in labels.items()})
 
 
-def answers(**given: Any) -> dict[str, str]:
-    top = xr.DataArray([0.7, 0.2], dims="rank", coords={"token": ("rank", ["4", " 5"])})
-    evidence = screen.Evidence(top, measured(), **{"knockout": moved(0.3, 0.1)} | given)
-    return {
-        one.question: " ".join([one.verdict, *one.details])
-        for one in screen.first_answers(evidence)
-    }
-
-
-BECAME, DEPENDS, HELPS = (
-    "What became of the right answer?",
-    "Which tokens does the prediction depend on?",
-    "What helps?",
-)
-PREDICTED = "What did the model predict?"
-SCREEN: list[tuple[dict[str, Any], str, str]] = [
-    ({}, PREDICTED, "“4”, with a probability of 70 %. Next: “␣5” 20 %."),
+RISES = [0.0, 0.05, 0.3, 0.6, 0.9]
+FALLS = [0.0, 0.4, 0.6, 0.3, 0.05]
+WINS = [0.0, 0.0, 0.1, 0.2, 0.15]
+AGAINST = {(3, "mlp"): -2.5, (2, "attention"): -1.5, (0, "mlp"): -9.0}
+WAYS: list[tuple[xr.Dataset, str]] = [
     (
-        {"judged": judged("answered")},
-        PREDICTED,
-        "“90” has under 0.1 %. Greedy decoding writes “4”. After the other "
-        "prompt, its right answer “91” has 2 %.",
-    ),
-    ({}, BECAME, "No verdict: no right answer was given."),
-    (
-        {"judged": judged("answered")},
-        BECAME,
-        "Answered: greedy decoding writes each prompt's own right answer. Why.",
+        way_of(RISES, [0.05] * 5),
+        "“yellow” leads from layer 2 on; next is “white” with 5 %.",
     ),
     (
-        {"judged": judged("reaches the last token, not used")},
-        BECAME,
-        "The change reaches the last token and is not ",
+        way_of([0.0, 0.3, 0.2, 0.2, 0.9], [0.0, 0.1, 0.3, 0.3, 0.1]),
+        "“yellow” leads at the end alone; next is “white” with 10 %.",
+    ),
+    # Of what writes against it, that after the layer where it is likeliest.
+    (
+        way_of(FALLS, WINS, written=AGAINST),
+        "“yellow” leads from layer 1 to 3 (60 % at layer 2); the MLP of block 3 writes most against it, and “white” "
+        "leads at the end.",
     ),
     (
-        {"judged": judged("lost")},
-        BECAME,
-        "Lost before the last token: nothing tells the two prompts apart there. Why.",
+        way_of(FALLS, WINS, written={(3, "mlp"): -0.9 * LIMIT}),
+        "“yellow” leads from layer 1 to 3 (60 % at layer 2), and “white” at the end.",
     ),
     (
-        {},
-        DEPENDS,
-        "Most on “t1” at position 1. Probability that moves if no later token can read it: 30 % without",
+        way_of([0.0, 0.0, 0.6, 0.1, 0.05], WINS),
+        "“yellow” leads at layer 2 (60 %), and “white” at the end.",
+    ),
+    # A layer does not count where it leads with little, or with no more than its controls.
+    (
+        way_of([0.0, 0.0, 0.09, 0.01, 0.0], [0.0, 0.0, 0.01, 0.2, 0.4]),
+        "“yellow” is there at no layer (at most 9 %, at layer 2), and “white” leads at the end.",
     ),
     (
-        {},
-        DEPENDS,
-        "Why “␣Rome” and not “␣Berlin”: its lead of 2.5 nats changes by −5.4 without “t1” at position 1.",
-    ),
-    (
-        {"knockout": moved(0.0003)},
-        DEPENDS,
-        "No single token matters. Hiding one from all later tokens moves under "
-        "0.1 % of the probability at most (“t1” at position 1).",
-    ),
-    (
-        {"knockout": None},
-        DEPENDS,
-        "Most on one of 18 tokens whose norms may be equal, by the Jacobian norm.",
-    ),
-    (
-        {"knockout": moved(0.3, 0.3001, 0.1)},
-        DEPENDS,
-        "Most on “t2” at position 2 and “t1” at position 1.",
-    ),
-    (
-        {"helped": {"sharper": judged("answered", probability=0.9)}},
-        HELPS,
-        "Sharper. Tried, with the probabilities of the two right answers: sharper: answered (90 % and 2 %).",
-    ),
-    (
-        {"helped": {"sharper": judged("lost")}},
-        HELPS,
-        "None of the changes that were tried.",
+        way_of([0.9, 0.0, 0.0, 0.0, 0.05], WINS, [0.5, 0.0, 0.0, 0.0, 0.0]),
+        "“yellow” is there at no layer (at most 90 %, at layer 0), and “white” leads at the end.",
     ),
 ]
 
 
-@pytest.mark.parametrize(("given", "question", "expected"), SCREEN)
-def test_the_first_screen(given: dict[str, Any], question: str, expected: str) -> None:
-    assert expected in answers(**given)[question]
+@pytest.mark.parametrize(("way", "sentence"), WAYS)
+def test_the_way_of_an_answer(way: xr.Dataset, sentence: str) -> None:
+    assert screen.way(screen.Evidence(TOP, way)) == sentence
 
 
-def test_help_is_a_question_only_of_what_was_tried() -> None:
-    assert [*answers()] == [PREDICTED, BECAME, DEPENDS]
+@pytest.mark.parametrize(
+    ("way", "given", "sentence", "state"),
+    [
+        (way_of(RISES, WINS), {}, "says “yellow” (90 %), which is right.", "right"),
+        (
+            way_of(FALLS, WINS),
+            {},
+            "says “white” (15 %). Right is “yellow” (5 %).",
+            "wrong",
+        ),
+        (
+            way_of(RISES, WINS),
+            {"is_known": False},
+            "(90 %). No right answer was given.",
+            "unknown",
+        ),
+        (
+            way_of(RISES, WINS),
+            {"goes_on": True},
+            "says “yellow” (90 %) and goes on: this may be another answer.",
+            "unknown",
+        ),
+    ],
+)
+def test_what_the_model_says(
+    way: xr.Dataset, given: dict[str, Any], sentence: str, state: str
+) -> None:
+    evidence = screen.Evidence(TOP, way, **given)
+    assert screen.said(evidence).endswith(sentence)
+    assert evidence.state == state
+
+
+def test_the_sentence_is_true_of_a_model_and_silent_on_another(tiny: Any) -> None:
+    """The bundled model knows the last digit; another digit, and random weights, are there at no layer."""
+    prompts = [f"What is the last digit in this sequence? 01{k} =" for k in range(10)]
+    digits = [*"0123456789"]
+    untrained = with_random_weights(tiny, 0)
+    untrained.tokenizer = tiny.tokenizer
+    others = [*digits[3:], *digits[:3]]
+    for model, answers, is_there in (
+        (tiny, digits, True),
+        (tiny, others, False),
+        (untrained, others, False),
+    ):
+        found = sl.answer_by_layer(model, prompts, answers, choices=digits)
+        for k in range(len(prompts)):
+            evidence = screen.Evidence(TOP, found.isel(prompt=[k]))
+            assert evidence.is_wrong != is_there
+            assert evidence.is_there[-1] == is_there
+            assert ("is there at no layer" in screen.way(evidence)) != is_there
+
+
+def left_out(best: float, leading: int) -> xr.Dataset:
+    """What `sublayer_effect` gives of a prompt: leads without a sublayer, and with 8 random changes."""
+    leads = np.full((1, 2, 2), -1.0)
+    leads[0, 1, 1] = best
+    random = np.full((2, 1, 2, 2), -1.0)
+    random.ravel()[:leading] = 0.5
+    over = ("prompt", "block", "sublayer")
+    return xr.Dataset(
+        {
+            "log_odds_without": (over, leads),
+            "log_odds_random": (("random_vector", *over), random),
+            "log_odds_noise": ("prompt", [0.01]),
+        },
+        coords={"block": range(2), "sublayer": ["attention", "mlp"]},
+    )
+
+
+HELPS: list[tuple[Callable[[], screen.Changed], bool, str]] = [
+    (
+        lambda: screen.left_out(left_out(2.0, 3)),
+        True,
+        "Without the MLP of block 1 at the last token the right answer leads by 2 nats. Of 4 attentions and MLPs, left "
+        "out one at a time, 1 do this; of 8 random changes of the same sizes 3 do.",
+    ),
+    (
+        lambda: screen.left_out(left_out(0.005, 0)),
+        False,
+        "Without one of 4 attentions and MLPs at the last token none helps; of 8 random changes",
+    ),
+    (
+        lambda: screen.helps("With a hook", way_of(RISES, WINS)),
+        True,
+        "With a hook the model says “yellow” (90 %).",
+    ),
+    (
+        lambda: screen.helps("With a hook", way_of(FALLS, WINS)),
+        False,
+        "With a hook it says “white” (15 %; “yellow” 5 %).",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changed", "does", "sentence"), HELPS)
+def test_what_helps(
+    changed: Callable[[], screen.Changed], does: bool, sentence: str
+) -> None:
+    found = changed()
+    assert found.helps == does
+    assert found.sentence.startswith(sentence)
+
+
+def test_the_other_prompt_of_a_pair_is_shown() -> None:
+    verdict, other = screen.of_the_pair(judged("lost"), ("Other prompt =", " 91"))
+    assert verdict.startswith("Lost before the last token")
+    assert (
+        other
+        == "The other prompt is “Other prompt =”, and its right answer “91” has 2 % there."
+    )
 
 
 def pairs(distance: Any, contrast: Any = None) -> xr.Dataset:
@@ -219,18 +295,6 @@ SAID: list[tuple[Callable[[], str], str]] = [
         "By chance 1 % would ",
     ),
     (
-        lambda: screen.ranks(measured()),
-        "over 18 tokens is 0.8, 95 % interval 0.45 to 0.92; that of the null",
-    ),
-    (
-        lambda: screen.sinks(
-            measured(path_bound=[81] + [1] * 19).assign(
-                sink=("position", [1] + [0] * 19)
-            )
-        ),
-        "Attention sinks: “t0” at position 0, with 81 % of the path bound, 5 % of the null and 5 %",
-    ),
-    (
         lambda: collapse.collapses(WITH_COMMAS),
         "D at layer 2 is 1.5 at n = 3 and 6 at n = 12, with a log-log slope of "
         "1 [1, 1]; 1 at n = 1 and 0.1 at n = 10, with a log-log slope of −1 [−1, −1]; 1 at n = 2 and 1 at n = 11, "
@@ -264,8 +328,3 @@ def test_no_trend_is_said_of_a_curve() -> None:
             in said
         )
         assert not {"falls", "grows", "rises", "trend"} & {*said.split()}
-
-
-def test_ranks_are_not_said_of_few_tokens_nor_sinks_where_there_are_none() -> None:
-    assert screen.ranks(measured(14)) == ""
-    assert screen.sinks(measured().assign(sink=("position", [0] * 20))) == ""

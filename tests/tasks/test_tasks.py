@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
-from itertools import pairwise
+from itertools import pairwise, product
 from random import Random
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.tasks import Task, reading
+from squashlens.tasks import Task, haystack, reading
 from squashlens.tasks.task import is_echo
 from tests.references import raw
 from training.gemma import curriculum
@@ -462,3 +462,43 @@ def test_few_numbers_are_echoes_by_chance(
     numbers = [str(n) for n in range(10 ** (digits - 1), 10**digits)]
     for sequence, expected in (("1101", of_two), ("1111", of_ones)):
         assert sum(is_echo(number, (sequence,)) for number in numbers) == expected
+
+
+FACTS = [
+    (f"The code of {name} is {k}.", f"The code of {name} is", f" {k}")
+    for k, name in enumerate(("Ann", "Bob", "Cleo"), start=4)
+]
+FILLER = "The sun shone on the harbour. It was warm! Did anybody speak? Nobody did."
+
+
+def test_a_haystack_hides_each_fact_at_each_depth() -> None:
+    depths, lengths = [0, 0.5, 1], [12, 40]
+    items = haystack(FACTS, FILLER, depths=depths, lengths=lengths)
+    assert len(items) == len(FACTS) * len(depths) * len(lengths)
+    expected = product(lengths, enumerate(FACTS), depths)
+    for item, (length, (number, fact), depth) in zip(items, expected, strict=True):
+        text, question = item["prompt"].rsplit("\n\n", 1)
+        before, after = (part.split() for part in text.split(fact[0]))
+        assert (question, item["answer"], item["cluster"]) == (*fact[1:], number)
+        assert item["choices"] == [" 4", " 5", " 6"]
+        assert item["group"] == f"{length} words, depth {depth:g}"
+        # Whole sentences: the longest has six words.
+        assert length <= len(before) + len(after) < length + 6
+        assert abs(len(before) - depth * length) <= 6
+        assert {*before, *after} <= {*FILLER.split()}
+    shorter = haystack(FACTS, FILLER, depths=[0.5], lengths=[12])
+    assert shorter[0]["group"] == "depth 0.5"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"facts": FACTS[:1]},
+        {"filler": ""},
+        {"filler": "The sun shone 4 hours. It was warm."},
+        {"depths": [1.5]},
+    ],
+)
+def test_what_makes_no_haystack_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        haystack(**{"facts": FACTS, "filler": FILLER} | given)

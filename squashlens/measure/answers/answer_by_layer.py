@@ -1,7 +1,9 @@
 """From which layer on the right answer leads, as the model's own final norm and output embedding read it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,24 +11,40 @@ import xarray as xr
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters, positive
+from squashlens._typing import (
+    Bridge,
+    ChoicesOfPrompts,
+    Clusters,
+    PromptsOrItems,
+    positive,
+)
 from squashlens.errors import UnsoundModelError
+from squashlens.measure.answers._variables import variables_over
 from squashlens.measure.answers.choices import (
     Choices,
     mean_of,
     of_choices,
     others_shares,
+    questions_of,
+)
+from squashlens.measure.answers.sublayers import (
+    chance_limit,
+    parts_of,
+    sites_of,
+    written_directly,
 )
 from squashlens.measure.registration import measurement
 from squashlens.model.agreement import agree
 from squashlens.model.applied import probe_ids
 from squashlens.model.hooking.standing import without_ambient
+from squashlens.model.text.context import text_after
 from squashlens.records.labels import Variable
 from squashlens.run.activations import at_last_tokens, untrained
 from squashlens.run.forward import next_logits
 from squashlens.run.run import Run
 from squashlens.sequences import Ids
 
+MOST_RANDOM = 32  # prompts that are read out with random weights: chance needs no more
 TEXTS = {
     "rank": ("share of the other choices that the readout finds less likely", "1"),
     "first": ("whether the readout finds no choice likelier", "1"),
@@ -34,20 +52,37 @@ TEXTS = {
         "log-odds of the answer and the likeliest other choice in the readout",
         "nats",
     ),
+    "probability": ("probability of the answer in the readout", "1"),
+}
+OF_PROMPTS = {
+    "answered": ("whether greedy decoding writes the right answer", "1"),
+    "rival_probability": (
+        "probability of the answer that wins, or comes second, in the readout",
+        "1",
+    ),
+    "written": (
+        "what an output adds directly to the lead of the right answer over its rival",
+        "1",
+    ),
+    "written_by_chance": (
+        "95 % limit of what an output adds if its coordinates have random signs",
+        "1",
+    ),
 }
 
 
-@measurement("answer_curve")
+@measurement("answer_curve", "answers_by_group", "answer_way")
 def answer_by_layer(
     model: Bridge,
-    prompts: Sequence[str],
-    answers: Sequence[str],
+    prompts: PromptsOrItems,
+    answers: Sequence[str] | None = None,
     *,
     choices: ChoicesOfPrompts = None,
+    group: Sequence[str] | None = None,
     clusters: Clusters = None,
     n_random_models: int = 1,
 ) -> xr.Dataset:
-    """How the right answer stands among the choices if the model is read out at each layer, with controls.
+    """Whether prompts are answered, and how the right answer stands if the model is read out at each layer.
 
     The readout of layer ℓ is ``z_ℓ = W_U · norm(v_ℓ)`` of the last token, with the model's final norm, and its scale or
     soft cap; z_L are the logits. An answer is as likely as all of its tokens together, each read at ℓ after those
@@ -57,27 +92,45 @@ def answer_by_layer(
     then. So every number is also given for the right answers of the *other* prompts, which is chance (½ for `rank`,
     `chance` for `first`) unless the prompts have answers in common, and for random weights.
 
+    The *rival* is the answer that wins, or comes second if the right one wins: the right answer up to the token at
+    which the model would first write another one, and that one. An attention or MLP *writes* for the right answer if
+    what it adds to the stream of the last token there, read by the final norm with constant scale, adds to the lead of
+    the right token over the rival's. By chance it writes something too: of a vector x whose coordinates have random
+    signs, ``Σ_i ± x_i w_i`` is about normal with the variance ``Σ_i x_i² w_i²``. All outputs of a prompt are together
+    within `written_by_chance` with 95 %.
+
     Args:
         model: the model to measure, a `TransformerBridge` from `load` or your own.
-        prompts: texts of at least two prompts.
-        answers: the right answer to each prompt, as the model would write it after the prompt, with its space.
+        prompts: texts of prompts, at least two unless there are `choices`; or dictionaries with `prompt`, `answer` and
+            perhaps `choices`, `group` and `cluster`, where an answer may also be the number of its choice; or a JSONL
+            file of these, a line each. `squashlens.tasks.haystack` makes such prompts.
+        answers: the right answer to each prompt, as the model would write it after the prompt, with its space. One that
+            others continue, as 9 in 90, needs an end, as ``"9<eos>"``. Not beside dictionaries or a file.
         choices: texts among which an answer is ranked: a list for all prompts, by default all answers; or a list for
             each prompt, whose places then take the part of the answers in the control. None may begin another.
+        group: one label for each prompt, such as a depth, length or template. Means are then over each group.
         clusters: one label for each prompt, the same for prompts that are not independent, such as those that share
             examples, a country or a template; by default each different prompt is a cluster of its own. Intervals are
             over clusters; use 20 or more.
-        n_random_models: number of models with random weights that are read out as well, without hooks; 1 by default.
+        n_random_models: number of models with random weights that are read out as well, without hooks, on at most 32
+            prompts; 1 by default.
 
     Returns:
         Dataset over (scored, prompt, layer), with `scored` one of ``"right answer"``, ``"other prompts' answers"`` (a
-        mean over them) and ``"random weights 0"``, …: `rank`, the share of the other choices that are less likely, from
-        0 to 1; `first`, 1 if none is likelier; and `log_odds` against the likeliest other choice, in nats. Over
-        (scored, layer) their means over prompts, `mean_rank`, `mean_first` and `mean_log_odds`, each with the ends
-        `…_low` and `…_high` of a 95 % interval over clusters. Layer L is the model's answer. `chance` is 1 ÷ number
-        of choices.
+        mean over them; of a single prompt over its other choices) and ``"random weights 0"``, …: `rank`, the share of
+        the other choices that are less likely, from 0 to 1; `first`, 1 if none is likelier; `log_odds` against the
+        likeliest other choice, in nats; and `probability`. Over (scored, layer), or (scored, group, layer), their means
+        over prompts, `mean_rank`, `mean_first`, `mean_log_odds` and `mean_probability`, each with the ends `…_low` and
+        `…_high` of a 95 % interval over clusters. Layer L is the model's answer. `chance` is 1 ÷ number of choices.
+
+        Over (prompt): `answered`, 1 if greedy decoding writes the right answer, with `mean_answered`. Over (prompt,
+        layer): `rival_probability`; over (prompt, block, sublayer) `written`, in logits, NaN if outputs do not add up
+        to the stream, and `written_by_chance`. The coordinates `answer`, `rival`, `cluster` and `group_of` name what
+        each prompt has.
 
     Raises:
-        InputError: not one answer for each prompt, an answer that is no choice, or a choice that begins another one.
+        InputError: not one answer for each prompt, an answer that is no choice, or a choice that begins another one; a
+            file that is no JSONL of prompts.
         UnsoundModelError: the logits do not follow from the last layer by the final norm.
 
     Source: nostalgebraist 2020, the logit lens; the readout is TransformerLens's `logit_readout`.
@@ -90,16 +143,16 @@ def answer_by_layer(
     [1.0, 0.0, 0.1]
     """
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
+    asked_for = questions_of(prompts, answers, choices, clusters, group)
     run, asked = of_choices(
         Run.open(model, "answer_by_layer"),
-        prompts,
-        answers,
-        choices,
-        clusters,
+        *asked_for,
         n_random_models=n_random_models,
     )
+    run = run.knowing(group=asked.groups)
     rows = np.arange(len(asked.prompts))
-    standing = _standing(_scores(run, asked))
+    readouts = _read_out(run, asked)
+    standing = _standing(readouts.scores)
     shares = others_shares(asked.right, asked.many)
     scored = {
         "right answer": {
@@ -110,33 +163,115 @@ def answer_by_layer(
             for name, values in standing.items()
         },
     }
+    some = np.unique(np.linspace(0, len(rows) - 1, MOST_RANDOM).astype(int))
     for seed in range(n_random_models):
         with untrained(run, seed) as other:
-            standing = _standing(_scores(other, asked))
+            drawn = _standing(_scores(other, asked.of(some)))
         scored[f"random weights {seed}"] = {
-            name: values[rows, asked.right] for name, values in standing.items()
+            name: _spread(values[np.arange(len(some)), asked.right[some]], some, rows)
+            for name, values in drawn.items()
         }
-    variables: dict[str, Variable] = {
-        "chance": ((), 1 / asked.many, "share of first places by chance", "1")
+    return run.dataset(
+        "answer by layer",
+        {"scored": [*scored], **_labels(run, asked, readouts)},
+        _variables(asked, scored, readouts),
+    )
+
+
+@dataclass(frozen=True)
+class Readouts:
+    """What is read of the model itself: of every choice and rival at each layer, and what sublayers write.
+
+    Attributes:
+        scores: log p of each choice.
+        rival: the text of each prompt's rival, and `rival_log_p` its log p.
+        answered: whether greedy decoding writes the right answer.
+        written: what each sublayer adds to the lead of the right answer, and `limit` what all add by chance at most.
+    """
+
+    scores: Float[np.ndarray, "prompt outcome layer"]
+    rival: list[str]
+    rival_log_p: Float[np.ndarray, "prompt layer"]
+    answered: np.ndarray
+    written: Float[np.ndarray, "prompt part"]
+    limit: Float[np.ndarray, "prompt part"]
+
+
+def _labels(run: Run, asked: Choices, readouts: Readouts) -> dict[str, Any]:
+    """The coordinates beside `scored`."""
+    labels: dict[str, Any] = {
+        "prompt": np.arange(len(asked.prompts)),
+        "layer": np.arange(run.n_blocks + 1),
+        "block": np.arange(run.n_blocks),
+        "sublayer": ["attention", "mlp"],
+        "answer": ("prompt", asked.answers),
+        "rival": ("prompt", readouts.rival),
+        "cluster": ("prompt", asked.clusters),
     }
+    if asked.is_grouped:
+        labels["group"] = asked.group_names
+        labels["group_of"] = ("prompt", asked.groups)
+    return labels
+
+
+def _variables(
+    asked: Choices,
+    scored: dict[str, dict[str, np.ndarray]],
+    readouts: Readouts,
+) -> dict[str, Variable]:
+    """The numbers of each prompt, and their means over prompts, or over those of each group."""
+    n_prompts = len(asked.prompts)
+    chance = 1 / asked.many, "share of first places by chance", "1"
+    variables: dict[str, Variable] = {"chance": ((), *chance)}
+    of_group = ("group",) if asked.is_grouped else ()
     for name, (text, units) in TEXTS.items():
         values = np.stack([of_scored[name] for of_scored in scored.values()])
         variables[name] = (("scored", "prompt", "layer"), values, text, units)
+        by_group = asked.in_groups(values.swapaxes(1, 2)[:, None])
+        if not asked.is_grouped:
+            by_group = by_group[:, 0]
         variables |= mean_of(
             f"mean_{name}",
-            ("scored", "layer"),
-            values.swapaxes(1, 2),
+            ("scored", *of_group, "layer"),
+            by_group,
             f"mean over prompts: {text}",
             units,
             clusters=asked.clusters,
         )
-    layers = np.arange(run.n_blocks + 1)
-    labels = {
-        "answer": ("prompt", asked.answers),
-        "cluster": ("prompt", asked.clusters),
+    answered = asked.in_groups(readouts.answered.astype(float)[None, None, None])[
+        :, :, 0
+    ]
+    means = mean_of(
+        "mean_answered",
+        ("all", "group"),
+        answered,
+        "share of prompts that greedy decoding answers",
+        clusters=asked.clusters,
+    )
+    for name, (_, values, text, units) in means.items():
+        kept = np.asarray(values)[0]
+        variables[name] = (of_group, kept if asked.is_grouped else kept[0], text, units)
+    shape = (n_prompts, -1, 2)
+    each = {
+        ("prompt",): {
+            "answered": readouts.answered.astype(float),
+        },
+        ("prompt", "layer"): {"rival_probability": np.exp(readouts.rival_log_p)},
+        ("prompt", "block", "sublayer"): {
+            "written": readouts.written.reshape(shape),
+            "written_by_chance": readouts.limit.reshape(shape),
+        },
     }
-    over = {"scored": [*scored], "prompt": rows, "layer": layers, **labels}
-    return run.dataset("answer by layer", over, variables)
+    for dims, values in each.items():
+        variables |= variables_over(dims, values, OF_PROMPTS)
+    return variables
+
+
+def _spread(values: np.ndarray, some: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Values of some prompts among all; NaN for the others."""
+    spread = np.full((len(rows), values.shape[1]), np.nan)
+    spread[some] = values
+    return spread
 
 
 def _standing(
@@ -153,32 +288,131 @@ def _standing(
         "rank": below / (many - 1),
         "first": (scores >= best_other).astype(float),
         "log_odds": scores - best_other,
+        "probability": np.exp(scores),
     }
 
 
-def _scores(run: Run, asked: Choices) -> Float[np.ndarray, "prompt outcome layer"]:
-    """The log-probability of each prompt's choices, token by token, in the readout of each layer."""
-    # Every token is read after the prompt and the tokens of the choice before it.
+def _rows_of(asked: Choices) -> dict[Ids, int]:
+    """The texts after which a token of some choice is read: a prompt, and the tokens of the choice before it."""
     row_of: dict[Ids, int] = {}
     for prompt, choices in zip(asked.prompts, asked.tokens, strict=True):
         for choice in choices:
             for k in range(len(choice)):
                 row_of.setdefault((*prompt, *choice[:k]), len(row_of))
+    return row_of
+
+
+def _scores(run: Run, asked: Choices) -> Float[np.ndarray, "prompt outcome layer"]:
+    """The log-probability of each prompt's choices, token by token, in the readout of each layer."""
+    row_of = _rows_of(asked)
     sites = run.sites()[:-1]
     last = at_last_tokens(run, list(row_of), sites)
     streams = torch.stack([last.values[site] for site in sites])
-    all_choices = chain.from_iterable(asked.tokens)
-    vocabulary = sorted(set(chain.from_iterable(all_choices)))
-    log_p = readout(run, streams, vocabulary).double().numpy()  # (layer, row, token)
-    scores = np.zeros((len(asked.prompts), asked.many, len(sites)))
+    return _of_choices(asked, row_of, _Reader.of(run, streams, asked, ()))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """log p of the tokens of a vocabulary, (layer, row, token), and the place of each token among them."""
+
+    log_p: Float[np.ndarray, "layer row outcome"]
+    place: dict[int, int]
+
+    @classmethod
+    def of(
+        cls, run: Run, streams: Tensor, asked: Choices, more: Sequence[int]
+    ) -> "_Reader":
+        """What is read of streams (layer, row, d) of the tokens of all choices, and of further ones."""
+        tokens = set(chain.from_iterable(chain.from_iterable(asked.tokens)))
+        vocabulary = sorted(tokens | {*more})
+        log_p = readout(run, streams, vocabulary).double().numpy()
+        return cls(log_p, {token: place for place, token in enumerate(vocabulary)})
+
+    def at(self, row: int, token: int) -> Float[np.ndarray, " layer"]:
+        """log p of a token after a row, at every layer."""
+        return self.log_p[:, row, self.place[token]]
+
+
+def _of_choices(
+    asked: Choices, row_of: dict[Ids, int], reader: _Reader
+) -> Float[np.ndarray, "prompt outcome layer"]:
+    scores = np.zeros((len(asked.prompts), asked.many, len(reader.log_p)))
     for number, (prompt, choices) in enumerate(
         zip(asked.prompts, asked.tokens, strict=True)
     ):
         for place, choice in enumerate(choices):
             for k, token in enumerate(choice):
                 row = row_of[*prompt, *choice[:k]]
-                scores[number, place] += log_p[:, row, vocabulary.index(token)]
+                scores[number, place] += reader.at(row, token)
     return scores
+
+
+@dataclass(frozen=True)
+class _Rival:
+    """Where a prompt's rival leaves the right answer: after `common` tokens, in a row, by a token of its own."""
+
+    common: Ids
+    row: int
+    token: int
+    right_token: int
+    is_ahead: bool
+
+
+def _rivals(asked: Choices, row_of: dict[Ids, int], log_p: Tensor) -> list[_Rival]:
+    """The rival of each prompt, from log p of all tokens at the last layer, (row, outcome)."""
+    best_two = log_p.topk(2)
+    rivals = []
+    for prompt, answer in zip(asked.prompts, asked.right_tokens, strict=True):
+        found = []
+        leads = []
+        for k, right in enumerate(answer):
+            row = row_of[*prompt, *answer[:k]]
+            first, second = best_two.indices[row].tolist()
+            other = second if first == right else first
+            lead = float(log_p[row, right] - log_p[row, other])
+            found.append(_Rival(answer[:k], row, other, right, first != right))
+            leads.append(lead)
+        ahead = [rival for rival in found if rival.is_ahead]
+        rivals.append(ahead[0] if ahead else found[int(np.argmin(leads))])
+    return rivals
+
+
+def _read_out(run: Run, asked: Choices) -> Readouts:
+    """All that is read of the model itself, from one pass for each prompt and each token of a choice but the last."""
+    row_of = _rows_of(asked)
+    sites = run.sites()[:-1]
+    parts = parts_of(run, "sublayers")
+    also = sites_of(run, parts)
+    values = at_last_tokens(
+        run, list(row_of), list(dict.fromkeys([*sites, *also]))
+    ).values
+    streams = torch.stack([values[site] for site in sites])
+    rivals = _rivals(asked, row_of, readout(run, streams[-1]))
+    reader = _Reader.of(run, streams, asked, [rival.token for rival in rivals])
+    rival_log_p = []
+    for prompt, rival in zip(asked.prompts, rivals, strict=True):
+        log_p = reader.at(rival.row, rival.token).copy()
+        for k, token in enumerate(rival.common):
+            log_p += reader.at(row_of[*prompt, *rival.common[:k]], token)
+        rival_log_p.append(log_p)
+    at_rivals = [rival.row for rival in rivals]
+    there = {site: values[site][at_rivals] for site in also}
+    pairs = torch.tensor([[rival.right_token, rival.token] for rival in rivals])
+    return Readouts(
+        scores=_of_choices(asked, row_of, reader),
+        rival=[
+            _text(run, prompt, (*rival.common, rival.token))
+            for prompt, rival in zip(asked.prompts, rivals, strict=True)
+        ],
+        rival_log_p=np.stack(rival_log_p),
+        answered=np.array([not rival.is_ahead for rival in rivals]),
+        written=written_directly(run, there, parts, pairs),
+        limit=chance_limit(run, there, parts, pairs),
+    )
+
+
+def _text(run: Run, prompt: Ids, tokens: Ids) -> str:
+    return text_after(run.model.tokenizer, prompt, tokens)
 
 
 def readout(

@@ -1,8 +1,11 @@
 """Right answers among the choices of each prompt, as tokens, for measurements of where an answer is read."""
 
+import json
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +23,78 @@ from squashlens.theory.distances import ulp
 from squashlens.theory.statistics import selection
 from squashlens.theory.statistics.ranks import mean_interval, share_interval
 from squashlens.theory.statistics.trends import Labelled, with_ends
+
+ALL = "all"  # the group of prompts that were given none
+
+
+class Asked(NamedTuple):
+    """Prompts with right answers, and perhaps choices, clusters and groups, as the lists that measurements take."""
+
+    prompts: list[str]
+    answers: list[str]
+    choices: Any
+    clusters: Any
+    group: list[str] | None
+
+
+def questions_of(
+    prompts: Any, answers: Any, choices: Any, clusters: Any, group: Any
+) -> Asked:
+    """Prompts as they were given, or those of dictionaries or of a JSONL file."""
+    if isinstance(prompts, str | Path):
+        items = _lines_of(Path(prompts))
+    elif all(isinstance(each, str) for each in prompts):
+        labels = None if group is None else [str(label) for label in group]
+        return Asked(list(prompts), list(answers or ()), choices, clusters, labels)
+    else:
+        items = list(prompts)
+    for number, item in enumerate(items):
+        if not isinstance(item, dict) or not {"prompt", "answer"} <= {*item}:
+            raise InputError(
+                f"Item {number} of prompts= is no dictionary with 'prompt' and 'answer'.",
+                "Give one for each prompt; 'choices', 'group' and 'cluster' may be beside them.",
+            )
+    if answers is not None:
+        raise InputError(
+            "answers= is given beside prompts that have their own.",
+            "Leave it out, or give prompts= as texts.",
+        )
+    given = {"choices": choices, "cluster": clusters, "group": group}
+    for key, value in given.items():
+        n_with = sum(key in item for item in items)
+        if value is None and n_with == len(items):
+            given[key] = [item[key] for item in items]
+        elif value is None and n_with:
+            raise InputError(
+                f"{n_with} of {len(items)} items of prompts= have {key!r}.",
+                "Give it to all, or to none.",
+            )
+    return Asked(
+        [item["prompt"] for item in items],
+        [_answer_of(item) for item in items],
+        given["choices"],
+        given["cluster"],
+        given["group"] and [str(label) for label in given["group"]],
+    )
+
+
+def _lines_of(path: Path) -> list[Any]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines if line.strip()]
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"prompts= names a file that cannot be read as JSONL: {path} ({error}).",
+            "Write one JSON object in each line, with 'prompt' and 'answer'; give a single prompt as a list.",
+        ) from error
+
+
+def _answer_of(item: dict[str, Any]) -> str:
+    """The right answer of a dictionary: its text, or that of the choice with its number."""
+    answer = item["answer"]
+    if isinstance(answer, int) and 0 <= answer < len(item.get("choices", ())):
+        return item["choices"][answer]
+    return str(answer)
 
 
 @dataclass(frozen=True)
@@ -40,6 +115,40 @@ class Choices:
     def many(self) -> int:
         """The number of choices, which all prompts have."""
         return len(self.tokens[0])
+
+    @property
+    def right_tokens(self) -> list[Ids]:
+        """The tokens of each prompt's right answer."""
+        return [
+            choices[place]
+            for choices, place in zip(self.tokens, self.right.tolist(), strict=True)
+        ]
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether prompts were given groups."""
+        return {*self.groups} != {ALL}
+
+    @cached_property
+    def group_names(self) -> list[str]:
+        """Each group once, in the order of the prompts."""
+        return list(dict.fromkeys(self.groups))
+
+    def in_groups(
+        self, values: Float[np.ndarray, "some one rest prompt"]
+    ) -> Float[np.ndarray, "some group rest prompt"]:
+        """The values once for each group, with NaN for prompts of others."""
+        groups = np.array(self.groups)
+        members = np.stack([groups == name for name in self.group_names])
+        return np.where(members[:, None], values, np.nan)
+
+    def of(self, places: Int[np.ndarray, " some"]) -> "Choices":
+        """Some of the prompts."""
+        return replace(
+            self,
+            prompts=tuple(self.prompts[place] for place in places),
+            tokens=tuple(self.tokens[place] for place in places),
+        )
 
     def first_tokens(self) -> Int[Tensor, "prompt outcome"]:
         """The first token of each choice; raises unless those of a prompt differ."""
@@ -72,16 +181,12 @@ def of_choices(
     asked = list(zip(texts, right, map(tuple, of_prompts), strict=True))
     cluster_of = _labels_of(asked, texts if clusters is None else clusters, "clusters")
     group_of = _labels_of(
-        asked, ["all"] * len(texts) if group is None else group, "group"
+        asked, [ALL] * len(texts) if group is None else group, "group"
     )
     different = list(cluster_of)
     if len(different) < len(texts):
         remark(
             f"Equal prompts are measured, and count, once: of {len(texts)}, {len(different)} differ."
-        )
-    if len(different) < 2:
-        raise InputError(
-            "All prompts are equal.", "Give different ones: others are the control."
         )
     ids = [tuple(tokenize(run.model, text)[0].tolist()) for text, _, _ in different]
     tokens = [
@@ -153,17 +258,22 @@ def _choices_of_prompts(right: Sequence[str], choices: Any) -> list[list[str]]:
 
 
 def require_an_answer_each(prompts: Sequence[Any], answers: Sequence[str]) -> None:
-    """Raise unless there are at least two prompts, and one answer for each."""
-    if len(prompts) < 2 or len(answers) != len(prompts):
+    """Raise unless there are prompts, and one answer for each."""
+    if not prompts or len(answers) != len(prompts):
         raise InputError(
             f"The numbers of prompts and right answers are {len(prompts)} and {len(answers)}.",
-            "Give at least two prompts, and one answer for each.",
+            "Give one answer for each prompt.",
         )
 
 
 def others_shares(right: Int[np.ndarray, " prompt"], many: int) -> np.ndarray:
-    """For each prompt and choice, the share of the other prompts whose right answer has this place."""
+    """For each prompt and choice, the share of the other prompts whose right answer has this place.
+
+    Of a single prompt all other choices have the same share.
+    """
     is_right = right[:, None] == np.arange(many)
+    if len(right) == 1:
+        return ~is_right / (many - 1)
     return (is_right.sum(axis=0) - is_right) / (len(right) - 1)
 
 

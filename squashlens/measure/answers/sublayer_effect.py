@@ -50,6 +50,7 @@ from squashlens.theory.statistics import selection
 from squashlens.theory.statistics.trends import with_ends
 
 HALVES = ("select", "confirm")
+FEWEST = 4  # clusters, of which two halves can be made
 WITHOUT = {"zero": "output 0", "mean": "the mean output of the other prompts"}
 CACHED = "the last token continues a cache"
 OVER = ("block", "sublayer")
@@ -92,7 +93,8 @@ def sublayer_effect(
 
     Args:
         model, prompts, answers, choices, clusters: as in `answer_by_layer`, but the first tokens of a prompt's choices
-            must differ, since only the last token of the prompt is changed. Use 48 prompts or more.
+            must differ, since only the last token of the prompt is changed. Use 48 prompts or more: with fewer than
+            four clusters there are no halves, and only the numbers of each prompt.
         missing: what takes the place of the output: ``"zero"``, the default, or ``"mean"``, its mean over the last
             tokens of the other prompts.
         parts: ``"sublayers"``, the default, or ``"heads"``, each head of attention as well.
@@ -119,8 +121,8 @@ def sublayer_effect(
         of what the procedure reaches by chance, with the limits `…_limit`.
 
     Raises:
-        InputError: the cases of `answer_by_layer`; choices with equal first tokens; fewer than four
-            clusters.
+        InputError: the cases of `answer_by_layer`; choices with equal first tokens; the mean
+            over others of one prompt.
         UnsoundModelError: the logits do not follow from y, or hooks at the outputs have no effect.
 
     >>> import squashlens as sl
@@ -142,11 +144,10 @@ def sublayer_effect(
         n_random_vectors=n_random_vectors,
         seed=seed,
     )
-    n_clusters = int(asked.clusters.max()) + 1
-    if n_clusters < 4:
+    if missing == "mean" and len(asked.prompts) == 1:
         raise InputError(
-            f"{n_clusters} different prompts or clusters are too few for two halves.",
-            "Give at least 4, better 48 or more.",
+            "missing='mean' is the mean over other prompts, and there is one prompt.",
+            "Give several prompts, or missing='zero'.",
         )
     require_understood(run)
     every = parts_of(run, parts)
@@ -177,11 +178,19 @@ def sublayer_effect(
         each = np.reshape(leads.random, (n_random_vectors, *by_part))
         over_draws = ("random_vector", "prompt", *OVER)
         variables |= variables_over(over_draws, {"log_odds_random": each}, texts_of)
+    coords: dict[str, Any] = {
+        "prompt": np.arange(n_prompts),
+        "block": np.arange(run.n_blocks),
+        "sublayer": [part.name for part in every[: by_part[2]]],
+        "answer": ("prompt", asked.answers),
+        "cluster": ("prompt", asked.clusters),
+    }
     selecting = selection.halves(asked.clusters, seed)
+    _remark_doubtful(run, leads, selecting)
+    if int(asked.clusters.max()) + 1 < FEWEST:
+        return run.dataset("sublayer effect", coords, variables)
     in_half = np.stack([selecting, ~selecting])
     variables |= _by_half(leads, in_half, asked.clusters, by_part[1:], replaced)
-    _remark_doubtful(run, leads, selecting)
-
     chosen = selection.select(
         logits.own_and_without,
         logits.random,
@@ -192,14 +201,9 @@ def sublayer_effect(
     )
     variables |= _of_selected(chosen, replaced)
     block, number = divmod(chosen.part, by_part[2])
-    coords: dict[str, Any] = {
-        "prompt": np.arange(n_prompts),
-        "block": np.arange(run.n_blocks),
-        "sublayer": [part.name for part in every[: by_part[2]]],
+    coords |= {
         "half": [*HALVES],
         "of_half": ("prompt", np.where(selecting, *HALVES)),
-        "answer": ("prompt", asked.answers),
-        "cluster": ("prompt", asked.clusters),
         "selected_block": block,
         "selected_sublayer": every[number].name,
         "above_null": chosen.above_null,
@@ -276,7 +280,7 @@ def _remark_doubtful(
     run: Run, leads: Leads, selecting: Bool[np.ndarray, " prompt"]
 ) -> None:
     """Say if no answer can be repaired, and how many answers are decided by rounding."""
-    if (leads.own[selecting] > 0).all():
+    if selecting.any() and (leads.own[selecting] > 0).all():
         remark(
             "No answer of the half that selects is wrong, so that no sublayer can repair any."
         )

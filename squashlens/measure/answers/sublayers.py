@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy import special
 from torch import Tensor
 
 from squashlens._typing import Parts
@@ -78,6 +79,9 @@ def sites_of(run: Run, parts: Sequence[Part]) -> list[str]:
     return list(dict.fromkeys([*own, *mixed, *ends, SCALE]))
 
 
+CHANCE = 0.05  # of a prompt with an output beyond the limit, if all signs are random
+
+
 def written_directly(
     run: Run,
     values: Mapping[str, Tensor],
@@ -86,7 +90,6 @@ def written_directly(
 ) -> Float[np.ndarray, "prompt variant"]:
     """What each part adds directly to the lead of the first token of each pair; NaN if outputs do not add up."""
     bottom, last, y = (values[run.site(layer)] for layer in (0, run.n_blocks, "y"))
-    towards = run.model.W_U[:, pairs.T.to(run.model.W_U.device)].double().cpu()
     by_head = {
         part.block: _by_head(run, part.block, values)
         for part in parts
@@ -101,12 +104,39 @@ def written_directly(
         else:
             added.append(by_head[part.block][part.head])
     normed = partial(_normed, run, scale=values[SCALE].double())
-    right_minus_wrong = towards[:, 0] - towards[:, 1]
-    written = torch.einsum("vpd,dp->pv", normed(torch.stack(added)), right_minus_wrong)
+    written = torch.einsum(
+        "vpd,pd->pv", normed(torch.stack(added)), _right_minus_wrong(run, pairs)
+    )
     total = torch.stack(sublayers).sum(dim=0)
     whole = normed(last.double()) + _detached(run.model.ln_final, "bias", 0.0)
     known = agree(total, last, run.dtype) and agree(whole, y, run.dtype)
     return np.where(known, written.numpy(), np.nan)
+
+
+def chance_limit(
+    run: Run,
+    values: Mapping[str, Tensor],
+    parts: Sequence[Part],
+    pairs: Int[Tensor, "prompt outcome"],
+) -> Float[np.ndarray, "prompt variant"]:
+    """What each sublayer writes into a prompt's lead at most if its coordinates had random signs.
+
+    ``Σ_i ± x_i w_i`` is about normal with the variance ``Σ_i x_i² w_i²``. All sublayers of a prompt are together within
+    these limits with 95 %.
+    """
+    added = torch.stack([part.of(values).double() for part in parts])
+    normed = _normed(run, added, scale=values[SCALE].double())
+    each = (normed * _right_minus_wrong(run, pairs)).square().sum(dim=-1).sqrt()
+    quantile = special.ndtri(1 - CHANCE / 2 / len(parts))
+    return (quantile * each).T.numpy()
+
+
+def _right_minus_wrong(
+    run: Run, pairs: Int[Tensor, "prompt outcome"]
+) -> Float[Tensor, "prompt d"]:
+    """The direction that leads from the second token of each pair to the first one in the output embedding."""
+    towards = run.model.W_U[:, pairs.T.to(run.model.W_U.device)].double().cpu()
+    return (towards[:, 0] - towards[:, 1]).T
 
 
 def _detached(module: Any, name: str, absent: float) -> Tensor:

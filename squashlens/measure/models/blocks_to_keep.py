@@ -12,7 +12,13 @@ import xarray as xr
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters, positive
+from squashlens._typing import (
+    Bridge,
+    ChoicesOfPrompts,
+    Clusters,
+    PromptsOrItems,
+    positive,
+)
 from squashlens.errors import InputError
 from squashlens.measure.answers.choices import mean_of
 from squashlens.measure.models.questions import (
@@ -42,8 +48,8 @@ Unit = tuple[int, Exchanged]
 def blocks_to_keep(
     reference: Bridge,
     other: Bridge,
-    prompts: Sequence[str],
-    answers: Sequence[str],
+    prompts: PromptsOrItems,
+    answers: Sequence[str] | None = None,
     *,
     n_keep: int = 2,
     units: Units = "blocks",

@@ -10,7 +10,7 @@ import xarray as xr
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters
+from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters, PromptsOrItems
 from squashlens.bars import bar
 from squashlens.measure.answers.choices import mean_of, noise_of_leads
 from squashlens.measure.answers.forced_answers import answer_in, write_freely
@@ -65,8 +65,8 @@ class Answers:
 def compare_models(
     reference: Bridge,
     other: Bridge,
-    prompts: Sequence[str],
-    answers: Sequence[str],
+    prompts: PromptsOrItems,
+    answers: Sequence[str] | None = None,
     *,
     choices: ChoicesOfPrompts = None,
     group: Sequence[str] | None = None,
@@ -87,8 +87,10 @@ def compare_models(
     Args:
         reference: the model whose answers count, a `TransformerBridge` from `load` or your own.
         other: the model to compare, of the same tokenizer.
-        prompts: texts of at least two prompts.
-        answers: the right answer to each prompt, as the model would write it after the prompt, with its space.
+        prompts: texts of at least two prompts; or dictionaries with `prompt`, `answer` and perhaps `choices`, `group` and
+            `cluster`; or a JSONL file of these, a line each.
+        answers: the right answer to each prompt, as the model would write it after the prompt, with its space. Not
+            beside dictionaries or a file.
         choices: texts among which an answer leads: a list for all prompts, by default all answers; or a list for each
             prompt. No other choice of a prompt may begin with the same token as its right answer.
         group: a label for each prompt, such as its task or length; shares are given for each. By default all are one.

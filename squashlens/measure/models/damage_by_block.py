@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters
+from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters, PromptsOrItems
 from squashlens.measure.answers.choices import mean_of
 from squashlens.measure.models.questions import (
     TwoModels,
@@ -26,8 +26,8 @@ StreamsOf = Literal["reference", "other", "both"]
 def damage_by_block(
     reference: Bridge,
     other: Bridge,
-    prompts: Sequence[str],
-    answers: Sequence[str],
+    prompts: PromptsOrItems,
+    answers: Sequence[str] | None = None,
     *,
     choices: ChoicesOfPrompts = None,
     clusters: Clusters = None,

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, short_repr
+from squashlens._typing import Bridge, PromptsOrItems, short_repr
 from squashlens.bars import bar
 from squashlens.errors import InputError
-from squashlens.measure.answers.choices import Choices, of_choices
+from squashlens.measure.answers.choices import Choices, of_choices, questions_of
 from squashlens.model.anatomy import n_outcomes
 from squashlens.model.proof import opened, require_bridge
 from squashlens.model.text.tokens import tokenize
@@ -73,8 +73,8 @@ def two_models(
     function: str,
     reference: Bridge,
     other: Bridge,
-    prompts: Sequence[str],
-    answers: Sequence[str],
+    prompts: PromptsOrItems,
+    answers: Sequence[str] | None,
     choices: Any,
     group: Sequence[str] | None,
     clusters: Any,
@@ -82,13 +82,14 @@ def two_models(
 ) -> Iterator[TwoModels]:
     """Both models opened, and the prompts, answers and choices checked for both."""
     run = Run.open(reference, function)
-    given = (prompts, answers, choices, clusters, group)
+    given = questions_of(prompts, answers, choices, clusters, group)
     run, asked = of_choices(run, *given, **arguments)
     require_understood(run)
     require_bridge(other)
     with opened(other):
         second = Run.open(other, function)
-        _require_one_tokenizer(run, second, prompts, _texts_of(answers, choices))
+        texts = _texts_of(given.answers, given.choices)
+        _require_one_tokenizer(run, second, given.prompts, texts)
         second = second.with_prompts(torch.tensor(max(asked.prompts, key=len)))
         require_understood(second)
         facts: Facts = {name: second.facts[name] for name in STATED}

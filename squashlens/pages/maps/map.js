@@ -9,7 +9,7 @@
  *
  * @typedef {{name: string, label: string, about: string, unit: string, by_layer: boolean, norm: string | null,
  *   starts: number[], measured: string}} Quantity
- * @typedef {{positions: number[], heads: number[], weight: number | null, share: number | null, over_null: number | null}} Path
+ * @typedef {{positions: number[], heads: number[], weight: number | null, over_null: number | null}} Path
  * @typedef {{query: number, paths: Path[], sink: number, share: number, position: number, head: number,
  *   attention: number}} Trace
  * @typedef {{tokens: string[], opened: number, model: string, code: string, facts: [string, string][],
@@ -20,7 +20,7 @@
  *     last_token_rms?: (number | null)[]},
  *   predicted: ([string, number] | null)[] | null, readout: ([string[][], number[][]] | null)[] | null,
  *   answers: ([string, string, number, number] | null)[] | null, again: string,
- *   spans: Spans | null, blob: string, seconds?: number | null}} Payload
+ *   spans: Spans | null, blob: string, seconds?: number | null, headline?: string}} Payload
  * @typedef {{of: number[], names: string[]}} Spans the span of each token, or -1, and its name
  * @typedef {{start: number, end: number}} Unit a group of tokens: positions from start to before end
  * @typedef {{measure: (query: number) => void}} Live
@@ -46,7 +46,7 @@ const TERMS = {
   "path bound": "A sum over all attention paths from the token to the query (Theorem 5.1 with constants 1)",
   Jacobian: "How much a small change of a token's stream can change y",
   readout: "The residual stream of a layer, read by the model's final norm and output embedding (the logit lens)",
-  share: "This path's part of the weight of all paths to the query, without those that are left out",
+  "weight ÷ null": "The product of the path's attention weights, divided by that under uniform attention: 1 is by causality alone",
 };
 const SVG = "http://www.w3.org/2000/svg";
 // Twelve colours of cividis (Nuñez, Anderton and Renslow 2018), and a scale from blue over white to orange.
@@ -785,7 +785,10 @@ class View {
     const parts = next
       ? ["After ", quoted(this.tokens[this.query]), " the model predicts ", quoted(next), ` (${percent(chance)}). `]
       : [];
-    this.says.replaceChildren(...parts, ...(this.signed ? [] : this.conclusion()));
+    const { headline, opened } = this.data.payload;
+    // What the page around the map says of its prompt comes first.
+    const first = headline && this.query === opened ? [headline] : parts;
+    this.says.replaceChildren(...first, ...(this.signed || first !== parts ? [] : this.conclusion()));
     const answers = this.data.of(this.data.payload.answers, this.query);
     this.why.hidden = !answers;
     if (answers) this.why.replaceChildren(...this.because(answers));
@@ -941,7 +944,7 @@ class View {
         const by = at && layers[at - 1] === block ? [" by ", this.headNamed(block, path.heads[block], one)] : [];
         return [`${at ? " → " : ""}layer ${layers[at]}`, ...by, ": ", quoted(cut(this.tokens[one], 40)), ` (${one})`];
       });
-      const numbers = [percent(path.share), shown(path.weight), shown(path.over_null)];
+      const numbers = [shown(path.over_null), shown(path.weight)];
       const toggle = () => {
         this.path = this.path === k ? -1 : k;
         this.showPaths();
@@ -953,7 +956,7 @@ class View {
       only.title = "Draw this path alone";
       return [only, make("span", {}, ...walk), ...numbers];
     });
-    const heads = ["Path", "Tokens, where the path changes them", term("Share"), "Weight", "Weight ÷ null"];
+    const heads = ["Path", "Tokens, where the path changes them", term("Weight ÷ null"), "Weight"];
     const sink = trace.sink
       ? `, and all paths from ${visible(this.tokens[0])}, which have ${(100 * trace.sink).toPrecision(4)} % of the weight`
       : "";

@@ -40,7 +40,7 @@ SHOWN = {
     ),
     "null": ("Null", "Path bound under uniform attention"),
 }
-PATH = ("weight", "share", "over_null")
+PATH = ("weight", "over_null")
 WAY = ("share", "position", "head")
 TRACED = {
     *("path_position", "path_head", "path_weight", "path_share", "path_over_null"),

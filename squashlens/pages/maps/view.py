@@ -150,9 +150,9 @@ class SquashMap:
             f"<main>{section(*maps, level=1)}</main>\n</body>\n</html>\n"
         )
 
-    def section(self) -> str:
-        """The map as a part of another page, in light colours."""
-        return section(self._data(), theme="light")
+    def section(self, headline: str) -> str:
+        """The map as a part of another page, with what this page says of the prompt above it."""
+        return section(self._data() | {"headline": headline})
 
     def live(self) -> Any:
         """The map as a notebook widget, in which a click measures a query that was not measured.

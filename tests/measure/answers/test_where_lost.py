@@ -1,6 +1,7 @@
 """Where an answer is read, and what a sublayer does for it, against plain transformers with PyTorch hooks."""
 
 import copy
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from scipy.stats import norm
 from transformers import AutoModelForCausalLM, OlmoConfig
 
 import squashlens as sl
@@ -132,6 +134,146 @@ def test_every_layer_is_read_as_in_plain_transformers(
                 atol=2e-3,
             )
     assert 0 < float(found["first"].mean()) < 1
+
+
+def plain_rival(plain: Any, ids: list[int], answer: list[int]) -> tuple[int, int, bool]:
+    """After how many tokens of an answer a plain model would first write another one, which, and whether it does."""
+    leads = []
+    for k, token in enumerate(answer):
+        logits = plain(torch.tensor([[*ids, *answer[:k]]])).logits[0, -1].detach()
+        without = logits.clone()
+        without[token] = -torch.inf
+        leads.append((float(logits[token] - without.max()), k, int(without.argmax())))
+    behind = [each for each in leads if each[0] < 0]
+    _, k, rival = behind[0] if behind else min(leads)
+    return k, rival, bool(behind)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("family", ["gemma3", "gpt2", "llama", "neox"])
+def test_rivals_and_what_is_written_are_those_of_plain_transformers(
+    family: str, speaking: Callable[[str], tuple[Any, Any]]
+) -> None:
+    """What is written by chance is the deviation of sums with random signs, times the quantile for all parts."""
+    model, plain = speaking(family)
+    tokens = {c: [sl.prompts.one_token(model, digit) for digit in c] for c in CHOICES}
+    parts = [part for part in parts_of(plain) if part[1] is None]
+    quantile = norm.ppf(1 - 0.05 / 2 / len(parts))
+    found = sl.answer_by_layer(
+        model, PROMPTS, ANSWERS, choices=CHOICES, n_random_models=0
+    )
+    for number, (prompt, answer) in enumerate(zip(PROMPTS, ANSWERS, strict=True)):
+        ids, right = ids_of(model, prompt), tokens[answer]
+        k, rival, is_behind = plain_rival(plain, ids, right)
+        here = found.isel(prompt=number)
+        np.testing.assert_allclose(
+            here["probability"].sel(scored="right answer"),
+            np.exp(read_at_layers(plain, ids, right)),
+            rtol=5e-3,
+        )
+        np.testing.assert_allclose(
+            here["rival_probability"],
+            np.exp(read_at_layers(plain, ids, [*right[:k], rival])),
+            rtol=5e-3,
+        )
+        assert here["answered"].item() == (not is_behind)
+        row = [*ids, *right[:k]]
+        seen = dict(zip(dict(parts), passing(plain, row, *dict(parts)), strict=True))
+        still = frozen_model(plain, torch.tensor([row]), ["norms"])
+        start = last_streams(plain, row)[-2].clone().requires_grad_()
+        logits = still.get_output_embeddings()(
+            final_norm(still)(start.expand(1, len(row), -1))
+        )[0, -1]
+        (slope,) = torch.autograd.grad(logits[right[k]] - logits[rival], start)
+        terms = torch.stack(
+            [
+                slope * added(plain, 6 * (place // 2), part, seen[part[0]])
+                for place, part in enumerate(parts)
+            ]
+        ).detach()
+        written, limits = here["written"].values.ravel(), here["written_by_chance"]
+        size = float(terms.sum(dim=-1).abs().max())
+        np.testing.assert_allclose(written, terms.sum(dim=-1), atol=2e-3 * size)
+        if family in ("gemma3", "llama"):  # other norms subtract a mean first
+            expected = quantile * terms.square().sum(dim=-1).sqrt()
+            np.testing.assert_allclose(limits.values.ravel(), expected, rtol=5e-3)
+
+
+def test_groups_are_means_over_their_prompts(tiny: Any) -> None:
+    digits, groups = [*"0123454321"], [*"aababbabab"]
+    asked: Any = {"choices": [*"0123456789"], "n_random_models": 0}
+    found = sl.answer_by_layer(tiny, DIGITS, digits, group=groups, **asked)
+    whole = sl.answer_by_layer(tiny, DIGITS, digits, **asked)
+    assert found["group"].values.tolist() == ["a", "b"]
+    assert found["group_of"].values.tolist() == groups
+    for group in "ab":
+        members = [k for k, label in enumerate(groups) if label == group]
+        each = whole.isel(prompt=members)
+        here = found.sel(group=group)
+        for name in ("rank", "first", "log_odds", "probability"):
+            expected = each[name].mean("prompt")
+            np.testing.assert_allclose(here[f"mean_{name}"], expected, atol=1e-12)
+        values = torch.tensor(each["answered"].values)
+        for name, end in zip(
+            ("", "_low", "_high"), share_interval(values), strict=True
+        ):
+            assert here[f"mean_answered{name}"].item() == pytest.approx(float(end))
+        odds = torch.tensor(each["log_odds"].values[0, :, -1])
+        ends = mean_interval(odds)
+        last = here.isel(scored=0, layer=-1)
+        for name, end in zip(("_low", "_high"), ends[1:], strict=True):
+            assert last[f"mean_log_odds{name}"].item() == pytest.approx(float(end))
+
+
+def test_lists_dictionaries_and_a_file_are_one(tiny: Any, tmp_path: Path) -> None:
+    choices = [*"0123456789"]
+    texts = sl.answer_by_layer(
+        tiny,
+        DIGITS,
+        choices,
+        choices=[choices] * 10,
+        group=[*"aaaaabbbbb"],
+        n_random_models=0,
+    )
+    items = [
+        {"prompt": text, "answer": k, "choices": choices, "group": "ab"[k // 5]}
+        for k, text in enumerate(DIGITS)
+    ]
+    file = tmp_path / "items.jsonl"
+    file.write_text("\n".join(map(json.dumps, items)) + "\n", encoding="utf-8")
+    for given in (items, file, str(file)):
+        found = sl.answer_by_layer(tiny, given, n_random_models=0)
+        xr.testing.assert_equal(without_provenance(found), without_provenance(texts))
+
+
+def test_one_prompt_is_measured_as_among_others(tiny: Any) -> None:
+    """Its control are its other choices; without halves a sublayer has the same numbers."""
+    choices = [*"0123456789"]
+    asked: Any = {"choices": choices, "n_random_models": 0}
+    alone = sl.answer_by_layer(tiny, DIGITS[3:4], ["3"], **asked)
+    among = sl.answer_by_layer(tiny, DIGITS, choices, **asked)
+    for name in ("probability", "log_odds", "rival_probability", "written"):
+        one, several = (
+            found[name].isel(prompt=k, scored=0, missing_dims="ignore")
+            for found, k in ((alone, 0), (among, 3))
+        )
+        np.testing.assert_allclose(one, several, rtol=1e-3, atol=1e-4)
+    of_others = [
+        sl.answer_by_layer(tiny, DIGITS[3:4], [digit], **asked)["probability"][0]
+        for digit in choices
+        if digit != "3"
+    ]
+    np.testing.assert_allclose(
+        alone["probability"].sel(scored="other prompts' answers"),
+        np.mean(of_others, axis=0),
+        atol=1e-5,
+    )
+    asked = {"choices": choices, "n_random_vectors": 0}
+    effect = sl.sublayer_effect(tiny, DIGITS[3:4], ["3"], **asked)
+    halves = sl.sublayer_effect(tiny, DIGITS, choices, **asked)
+    assert "half" not in effect.dims
+    for name in ("log_odds", "log_odds_without", "written"):
+        np.testing.assert_allclose(effect[name][0], halves[name][3], atol=1e-3)
 
 
 def test_the_controls_are_null(tiny: Any) -> None:
@@ -444,6 +586,25 @@ def test_what_cannot_be_ranked_is_refused(function: str, name: str, tiny: Any) -
         getattr(sl, function)(
             tiny, PROMPTS, **{"answers": ["7", "1", "3", "7", "1"]} | given
         )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model: sl.answer_by_layer(model, PROMPTS[:1], ["7"]),
+        lambda model: sl.answer_by_layer(model, [{"prompt": "110 ="}]),
+        lambda model: sl.answer_by_layer(model, "nowhere.jsonl"),
+        lambda model: sl.answer_by_layer(
+            model, [{"prompt": "110 =", "answer": "2", "choices": ["2", "3"]}], ["2"]
+        ),
+        lambda model: sl.sublayer_effect(
+            model, ["110 ="], ["2"], choices=["2", "3"], missing="mean"
+        ),
+    ],
+)
+def test_what_is_no_list_of_questions_is_refused(call: Any, tiny: Any) -> None:
+    with pytest.raises(InputError):
+        call(tiny)
 
 
 def test_first_tokens_must_differ(tiny: Any) -> None:

@@ -179,10 +179,9 @@ def percent(share: float) -> str:
 def test_a_path_can_be_drawn_alone(watched: Any, written: tuple[Path, Any]) -> None:
     path, found = written
     page = watched().open(path)
-    shares = found["path_share"].sel(traced=found.sizes["position"] - 1).values
-    assert page.locator(".sl-paths td:nth-child(3)").all_inner_texts() == [
-        percent(share) for share in shares
-    ]
+    ratios = found["path_over_null"].sel(traced=found.sizes["position"] - 1).values
+    shown = page.locator(".sl-paths td:nth-child(3)").all_inner_texts()
+    assert [*map(float, shown)] == pytest.approx(ratios.tolist(), rel=1e-3)
     texts = page.locator(".sl-paths td:nth-child(2)").all_inner_texts()
     assert len({*texts}) == len(texts)
     assert all(text.startswith("layer 0: ") for text in texts)

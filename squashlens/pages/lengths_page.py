@@ -1,0 +1,138 @@
+"""The page on lengths: which numbers of ones to copy a model can tell apart, in each dtype, and their collapse."""
+
+from pathlib import Path
+from typing import Any
+
+from squashlens._typing import Bridge, dtype_name
+from squashlens.bars import bar, quiet
+from squashlens.errors import InputError, SquashlensError
+from squashlens.measure.registration import measurement
+from squashlens.model.anatomy import dtype_of
+from squashlens.pages import collapse_sentences
+from squashlens.pages.maps.payload import load_of
+from squashlens.pages.page import Section, page_of
+from squashlens.records.provenance import models_of, provenance
+from squashlens.records.sentences import percent
+from squashlens.saving.files import PAGES, require_output, write
+
+EVERY = 3  # tokens in a group that ends with a comma
+
+
+@measurement(cheaper="A smaller n= takes less.")
+def lengths(
+    model: str | Path | Bridge = "tiny-gemma",
+    *,
+    n: int = 192,
+    out: str | Path = "lengths.html",
+) -> Path:
+    """Measure which lengths of ones to copy can be told apart at the last token, and write it as an HTML page.
+
+    A model that is given by name is measured in bfloat16 too. The page has the share of lengths that another run
+    recovers, by layer, beside random weights, with and without a comma after every third one; and the distance of
+    figure 5 (c) and (d).
+
+    Args:
+        model: anything that `squashlens.load` takes, or a loaded model.
+        n: number of ones of the longest sequence, at least 6; 192 by default.
+        out: the file to write, with the ending ``.html`` or ``.htm``.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        InputError: if `out` cannot be written, or `n` is too small.
+
+    >>> import squashlens as sl
+    >>> sl.lengths(sl.load("tiny-gemma"), n=6, out=tmp_path / "lengths.html").name
+    'lengths.html'
+    """
+    from squashlens import figures, prompts
+    from squashlens.measure.collapse.distance import collapse
+    from squashlens.measure.collapse.separation import separation
+    from squashlens.model.loading.load import load
+    from squashlens.run.captures.capture import capture
+
+    out = require_output(out, PAGES)
+    if n < 2 * EVERY:
+        raise InputError(
+            f"n={n} is too small: a curve needs several lengths.",
+            f"Give at least {2 * EVERY}.",
+        )
+    bridge = load(model) if isinstance(model, str | Path) else model
+    models = {dtype_name(dtype_of(bridge)): bridge}
+    if isinstance(model, str | Path):
+        try:
+            with quiet():
+                models = {"bfloat16": load(model, dtype="bfloat16")} | models
+        except SquashlensError:
+            pass  # a model that cannot be loaded so has one dtype here
+    panels = prompts.figure5(bridge, n)
+    with bar(total=len(models) + 4, desc="lengths") as done:
+        apart = {}
+        said = []
+        for dtype, each in models.items():
+            apart[dtype] = separation(each, panels["c"], n_random_models=1)
+            said.append(f"In {dtype}, {collapse_sentences.recovers(apart[dtype])}")
+            done.update()
+        coarse = next(iter(models))
+        shares = []
+        for letter in "cd":
+            thirds: Any = {"lengths": range(EVERY, n + 1, EVERY), "n_random_models": 0}
+            found = separation(models[coarse], panels[letter], **thirds)
+            shares.append(percent(found["recovery_y"].item()))
+            done.update()
+        said.append(
+            f"In {coarse}, of every third length, where commas have the same place, {shares[1]} with commas and "
+            f"{shares[0]} without."
+        )
+        sections = [
+            Section(
+                "By layer, in each dtype",
+                said,
+                "Every length is run whole with fused attention, and in pieces of two sizes with written patterns, "
+                "which round otherwise. A length is recovered if the nearest representation of another run is its own.",
+                figures.separation_curve(apart),
+            )
+        ]
+        about = "v is a sequence, and v* the same with its last digit repeated. D is the L∞ distance of their "
+        "last states."
+        commas = (
+            "After a whole group of three digits, v* breaks the rhythm of the commas."
+        )
+        notes = {
+            "c": ("without commas", about),
+            "d": ("with commas", f"{about} {commas}"),
+        }
+        for letter, (title, note) in notes.items():
+            pairs = capture(bridge, panels[letter], baselines=["contrast"])
+            found = collapse(bridge, pairs)
+            sections.append(
+                Section(
+                    f"Collapse, {title}",
+                    [collapse_sentences.collapses(found)],
+                    note,
+                    figures.collapse_curve(found),
+                )
+            )
+            done.update()
+    facts = provenance(apart[dtype_name(dtype_of(bridge))])
+    shares = [
+        f"in {dtype} {percent(found['recovery_y'].item())}"
+        for dtype, found in apart.items()
+    ]
+    loaded = load_of(
+        facts, str(model) if isinstance(model, str | Path) else facts["model"]
+    )
+    text = page_of(
+        "template.html.jinja",
+        sections,
+        facts,
+        title=f"Which of 1 to {n} ones can be told apart?",
+        said=f"{'; '.join(shares).capitalize()} of the lengths can be told apart.",
+        sentence="The prompt asks to copy ones. Lines of random weights are wider.",
+        state="unknown",
+        ribbon=None,
+        model=models_of(apart[coarse])[0],
+        code=f"import squashlens as sl\n\nsl.lengths({loaded}, n={n})",
+    )
+    return write(out, text.encode("utf-8"))
