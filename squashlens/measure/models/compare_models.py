@@ -87,8 +87,8 @@ def compare_models(
     Args:
         reference: the model whose answers count, a `TransformerBridge` from `load` or your own.
         other: the model to compare, of the same tokenizer.
-        prompts: texts of at least two prompts; or dictionaries with `prompt`, `answer` and perhaps `choices`, `group` and
-            `cluster`; or a JSONL file of these, a line each.
+        prompts: texts of at least two prompts; or dictionaries with `prompt`, `answer` and perhaps `choices`, `group`
+            and `cluster`; or a JSONL file of these, a line each.
         answers: the right answer to each prompt, as the model would write it after the prompt, with its space. Not
             beside dictionaries or a file.
         choices: texts among which an answer leads: a list for all prompts, by default all answers; or a list for each
