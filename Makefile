@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal -q -rs
 TYPED := theory or llama
 PURE := tests/theory tests/tasks tests/test_stored.py tests/test_journal.py \
-  tests/test_errors.py tests/zoo/test_tokenizer.py tests/test_smoke.py
+  tests/test_errors.py tests/example_models/test_tokenizer.py tests/test_smoke.py
 
 .PHONY: report gemma smollm notebooks paper names test quick lint unit processors versions test-all js site docs lab cluster bench cuda rehearse \
   train train-prose card-prose clean
@@ -154,7 +154,7 @@ train-prose: runs/prose/training.npy
 	$(BIN)/python -m training.prose.evaluate --folder runs/tiny-prose
 
 card-prose: runs/prose/training.npy
-	$(BIN)/python -m training.prose.evaluate --folder squashlens/zoo/tiny-prose
+	$(BIN)/python -m training.prose.evaluate --folder squashlens/example_models/tiny-prose
 
 clean:
 	rm -rf .venv report.html gemma.html paper docs/_build docs/gallery .pytest_cache .ruff_cache .hypothesis

@@ -134,7 +134,7 @@ for make, n, many, texts in cases:
     effect = {"parts": args.parts, "texts": texts}
     for kind, measure, options in (
         ("layers", sl.answer_by_layer, {}),
-        (args.parts, sl.sublayer_effect, effect),
+        (args.parts, sl.sublayer_effects, effect),
     ):
         file = out / f"{kind}_of_{name.replace(' ', '_')}.nc"
         if not file.exists():

@@ -43,8 +43,8 @@ SEQUENCES = {
 }
 STUDY = {
     "collapse": ({"scale": "relative"}, {"sequence": SEQUENCES}),
-    "attention_heads": ({"prompt": sl.zoo.EXAMPLE_PROMPT}, {}),
-    "sensitivity": ({}, {"prompt": TEXTS}),
+    "head_statistics": ({"prompt": sl.example_models.EXAMPLE_PROMPT}, {}),
+    "bound_vs_jacobian": ({}, {"prompt": TEXTS}),
 }
 WEIGHTS = {"untrained": {"trained": None, "random": 0}}
 models = (
@@ -77,11 +77,11 @@ if __name__ == "__main__":  # each worker imports this script
             ]
             for one in SEQUENCES
         }
-        numbers["attention to the first token"] = found["attention_heads"][
+        numbers["attention to the first token"] = found["head_statistics"][
             "sink_rate"
         ].max("head")
-        if "sensitivity" in found:  # tiny-gemma does not know the words
-            agreement = found["sensitivity"]["rank_agreement"].drop_sel(
+        if "bound_vs_jacobian" in found:  # tiny-gemma does not know the words
+            agreement = found["bound_vs_jacobian"]["rank_agreement"].drop_sel(
                 estimate="jacobian"
             )
             numbers |= {

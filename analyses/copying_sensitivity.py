@@ -51,7 +51,7 @@ for n in args.lengths:
             sequence = sl.prompts.build(model, digits, prefix=prompt, suffix="=")
             cases.append((f"{asked}, {kind}", n, sequence, sequence.position(zero)))
 
-found = sl.needle(
+found = sl.needle_sensitivity(
     model,
     [sequence.plain(n).ids(sequence.trunk) for _, n, sequence, _ in cases],
     [position for *_, position in cases],
@@ -60,7 +60,9 @@ found = sl.needle(
 )
 sl.results.save(found, args.out / "copying.nc")
 sl.figures.save(
-    sl.figures.needle(found, title="Sensitivity to the asked digit", xlabel="digits"),
+    sl.figures.needle_sensitivity(
+        found, title="Sensitivity to the asked digit", xlabel="digits"
+    ),
     args.out / "copying.html",
 )
 means = [name for name in found.data_vars if str(name).endswith("_mean")]

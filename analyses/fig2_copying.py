@@ -72,11 +72,13 @@ args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model, device=args.device, dtype=args.dtype)
 found = {}
-for name in args.tasks or (TAUGHT if sl.zoo.trained_length(args.model) else PAPER):
+for name in args.tasks or (
+    TAUGHT if sl.example_models.trained_length(args.model) else PAPER
+):
     kept = args.out / f"{name}.jsonl" if args.resume else None
     # One answer for each length: the only random choice is the digit that alternating sequences begin with.
     task = sl.tasks.find(name)
-    found[name] = sl.evaluate(
+    found[name] = sl.evaluate_task(
         model, task, lengths=args.lengths, seeds=1, template=args.template, resume=kept
     )
     sl.results.save(found[name], args.out / f"{name}.nc")

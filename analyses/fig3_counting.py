@@ -75,12 +75,14 @@ args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model, device=args.device, dtype=args.dtype)
 found = {}
-for name in args.tasks or (TAUGHT if sl.zoo.trained_length(args.model) else PAPER):
+for name in args.tasks or (
+    TAUGHT if sl.example_models.trained_length(args.model) else PAPER
+):
     task = sl.tasks.find(name)
     modes = args.mode or (
         ("answer_only", "cot", "cot_few_shot") if task.examples else "answer_only"
     )
-    found[name] = sl.evaluate(
+    found[name] = sl.evaluate_task(
         model,
         task,
         lengths=args.lengths,

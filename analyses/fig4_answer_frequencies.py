@@ -68,9 +68,11 @@ args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model, device=args.device, dtype=args.dtype)
 shares = {}
-for name in args.tasks or (TAUGHT if sl.zoo.trained_length(args.model) else PAPER):
+for name in args.tasks or (
+    TAUGHT if sl.example_models.trained_length(args.model) else PAPER
+):
     task = sl.tasks.find(name)
-    answers = sl.evaluate(
+    answers = sl.evaluate_task(
         model,
         task,
         lengths=range(1, args.longest + 1),

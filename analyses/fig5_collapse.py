@@ -64,7 +64,7 @@ panels = {
 for letter, panel in panels.items():
     sl.results.save(panel, args.out / f"fig5{letter}.nc")
 
-trained = sl.zoo.trained_length(args.model)
+trained = sl.example_models.trained_length(args.model)
 about = {
     "a": "ones to count",
     "b": "random digits to count",
@@ -83,7 +83,7 @@ for letter, ds in panels.items():
     last = ds.isel(layer=-1)
     shown = last.sel(length=[n for n in (1, 11, 51, 101, 501) if n <= args.n])
     table = (
-        shown[["distance", "contrast", "ulps", "total_variation"]]
+        shown[["distance", "contrast", "ulps", "probability_l1"]]
         .reset_coords(drop=True)
         .to_dataframe()
     )

@@ -176,7 +176,7 @@ def changed(name: str, model: Any, change: str) -> tuple[Any, list[Any]]:
     if kind == "cache":
         other = sl.load(name)
         return other, [sl.hooks.quantize_keys_values(form)]  # pyright: ignore[reportArgumentType]
-    return sl.rounded(model, kind), []  # pyright: ignore[reportArgumentType]
+    return sl.quantize_weights(model, kind), []  # pyright: ignore[reportArgumentType]
 
 
 def answers(folder: Path, task: str, change: str, two: "Two", asked: Questions) -> Any:

@@ -19,7 +19,7 @@ parser.add_argument(
     default="tiny-gemma",
     help="bundled name, folder or Hugging Face name (%(default)s)",
 )
-parser.add_argument("--prompt", default=sl.zoo.EXAMPLE_PROMPT)
+parser.add_argument("--prompt", default=sl.example_models.EXAMPLE_PROMPT)
 parser.add_argument("--depth", type=int, default=128, help="repetitions (%(default)s)")
 parser.add_argument(
     "--out",
@@ -31,11 +31,11 @@ args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)
-limit = sl.paths.depth_limit(model, args.prompt, depth=args.depth)
+limit = sl.attention_paths.depth_limit(model, args.prompt, depth=args.depth)
 sl.results.save(limit, args.out / "depth_limit.nc")
 sl.figures.save(sl.figures.depth_limit(limit), args.out / "depth_limit.html")
 
-shares = sl.paths.composition(model, args.prompt).sel(layer=0)
+shares = sl.attention_paths.composition(model, args.prompt).sel(layer=0)
 print(
     limit[["predicted_rate", "observed_rate", "absorbing"]]
     .to_dataframe()

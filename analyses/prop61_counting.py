@@ -38,7 +38,7 @@ parser.add_argument(
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
-found = sl.statements.shares_and_counts(
+found = sl.theorems.shares_and_counts(
     sl.load(args.model), args.content, times=args.times
 )
 sl.results.save(found, args.out / "shares_and_counts.nc")

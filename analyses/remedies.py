@@ -74,7 +74,7 @@ remedies = {
 }
 rows = []
 for family, (sequence, answer) in families.items():
-    right = sl.compare(
+    right = sl.compare_interventions(
         model,
         sequence,
         remedies,
@@ -84,7 +84,7 @@ for family, (sequence, answer) in families.items():
     )
     drawn = [sequence.unrelated(Random(seed)) for seed in range(args.n_samples)]
     found: dict[str | int | float, Any] = {
-        seed: sl.compare(model, one, remedies, lengths=[args.n])
+        seed: sl.compare_interventions(model, one, remedies, lengths=[args.n])
         for seed, one in enumerate(drawn)
     }
     sl.results.save(

@@ -60,7 +60,10 @@ if args.prose:
 models = {dtype: sl.load(args.model, dtype=dtype) for dtype in args.runs}
 found: dict[str, Any] = {
     name: sl.results.concat(
-        {dtype: sl.separation(one, sequence) for dtype, one in models.items()},
+        {
+            dtype: sl.distinguishable_lengths(one, sequence)
+            for dtype, one in models.items()
+        },
         dim="run",
     )
     for name, sequence in sequences.items()

@@ -82,7 +82,7 @@ changes = {
         args.window, sink=1
     ),
 }
-found = sl.compare(
+found = sl.compare_interventions(
     model,
     ones,
     changes,

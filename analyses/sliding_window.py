@@ -66,7 +66,7 @@ windows = {
     (w, s): f"window of {w}, {s} sinks" for s in args.sinks for w in args.windows
 }
 hooks = {name: sl.hooks.sliding_window(w, sink=s) for (w, s), name in windows.items()}
-found = sl.compare(
+found = sl.compare_interventions(
     model,
     ones,
     hooks,

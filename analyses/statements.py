@@ -24,9 +24,9 @@ parser.add_argument(
 args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
-exhibits = sl.statements.gallery(args.seed)
+exhibits = sl.theorems.gallery(args.seed)
 (args.out / "theory.md").write_text(
-    sl.statements.statements_page(exhibits), encoding="utf-8"
+    sl.theorems.statements_page(exhibits), encoding="utf-8"
 )
 for exhibit in exhibits:
     print(f"{exhibit.kept[-1]}  ({exhibit.axis} = {exhibit.at[-1]:,})")

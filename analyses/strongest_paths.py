@@ -19,7 +19,7 @@ parser.add_argument(
     default="tiny-gemma",
     help="bundled name, folder or Hugging Face name (%(default)s)",
 )
-parser.add_argument("--prompt", default=sl.zoo.EXAMPLE_PROMPT)
+parser.add_argument("--prompt", default=sl.example_models.EXAMPLE_PROMPT)
 parser.add_argument("--k", type=int, default=25, help="how many paths (%(default)s)")
 parser.add_argument(
     "--out",
@@ -32,8 +32,10 @@ args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)
 for attention in ("model", "uniform"):
-    best = sl.paths.strongest_paths(model, args.prompt, k=args.k, attention=attention)
-    shares = sl.paths.hops(model, args.prompt, attention=attention)
+    best = sl.attention_paths.strongest_paths(
+        model, args.prompt, k=args.k, attention=attention
+    )
+    shares = sl.attention_paths.hops(model, args.prompt, attention=attention)
     sl.results.save(best, args.out / f"strongest_{attention}.nc")
     sl.results.save(shares, args.out / f"hops_{attention}.nc")
     sl.figures.save(

@@ -32,7 +32,7 @@ args = parser.parse_args()
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)
-measured = sl.sensitivity(model, args.prompt)
+measured = sl.bound_vs_jacobian(model, args.prompt)
 
 sl.results.save(measured, args.out / "bound_vs_jacobian.nc")
 sl.figures.save(sl.figures.attribution(measured), args.out / "bound_vs_jacobian.html")

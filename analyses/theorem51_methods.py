@@ -46,7 +46,9 @@ METHODS = {
     "Jacobian, all frozen": lambda model, ids: sl.jacobian_norms(
         model, ids, method="exact", freeze=("attention", "norms", "gates")
     ),
-    "replacement": lambda model, ids: sl.substitution_effect(model, ids)["effect"],
+    "replacement": lambda model, ids: sl.substitution_effect(model, ids)[
+        "output_change"
+    ],
 }
 model = sl.load(args.model)
 sequences = [

@@ -58,7 +58,7 @@ whole = sl.influence_by_distance(
     method="auto",
     norm="frobenius",
 )
-heads = sl.attention_heads(model, " ".join(OWN))
+heads = sl.head_statistics(model, " ".join(OWN))
 sl.results.save(whole, args.out / "influence_by_distance.nc")
 both = sl.figures.panels(
     {"(a)": whole, "(b)": heads},

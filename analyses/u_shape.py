@@ -50,7 +50,7 @@ grounds = [
 cases = [
     (ground.replaced(place, needle), place) for place in places for ground in grounds
 ]
-found = sl.needle(
+found = sl.needle_sensitivity(
     model,
     sl.prompts.stacked([sequence for sequence, _ in cases]).tolist(),
     [sequence.position(place) for sequence, place in cases],
@@ -61,7 +61,7 @@ found = sl.needle(
 sl.results.save(found, args.out / "u_shape.nc")
 title = f"A {args.needle} among {args.n - 1} other digits, by its place ({args.prompts} prompts at each)"
 sl.figures.save(
-    sl.figures.needle(found, title=title, xlabel="place of the needle"),
+    sl.figures.needle_sensitivity(found, title=title, xlabel="place of the needle"),
     args.out / "u_shape.html",
 )
 

@@ -33,9 +33,9 @@ for name, prompt in prompts.items():
     )
     for to in ("bfloat16", 3, 1, 0):
         keys, values, patterns = (
-            sl.hooks.rounding(to, "keys"),
-            sl.hooks.rounding(to, "values"),
-            sl.hooks.rounding(to, "patterns"),
+            sl.hooks.round_activations(to, "keys"),
+            sl.hooks.round_activations(to, "values"),
+            sl.hooks.round_activations(to, "patterns"),
         )
         row = [
             answer(prompt, *hooks)

@@ -1,7 +1,7 @@
 """Round the residual stream to fewer and fewer bits, in one block or in all, and see how the answer changes.
 
-Copy this and edit it. `sl.hooks.rounding` takes a format (`"bfloat16"`, `"float16"`) or a number of bits after the
-leading one, and rounds the stream, keys, values or patterns. Derivatives ignore the rounding.
+Copy this and edit it. `sl.hooks.round_activations` takes a format (`"bfloat16"`, `"float16"`) or a number of bits after
+the leading one, and rounds the stream, keys, values or patterns. Derivatives ignore the rounding.
 
     python hooks/round_residual.py
 """
@@ -18,7 +18,9 @@ print(f"{'bits':>4}" + "".join(f"   block {b}" for b in range(L)) + "       all"
 for bits in (10, 7, 4, 2, 0):
     row = []
     for blocks in (*[(b,) for b in range(L)], None):
-        with sl.applied(model, sl.hooks.rounding(bits, "residual", blocks=blocks)):
+        with sl.applied(
+            model, sl.hooks.round_activations(bits, "residual", blocks=blocks)
+        ):
             answer = sl.top_tokens(model, tokens, k=1)
         row.append(f"{answer['token'].item()} {answer.item():.4f}")
     print(f"{bits:>4}" + "".join(f"  {cell:>8}" for cell in row))

@@ -8,30 +8,31 @@ order to read them:
    `capture` runs the model once and keeps its activations; measurements accept the capture instead of the prompt or
    sequence.
 2. **Over-squashing**: how much each token of a prompt influences the last one. `path_bound` is the sum over
-   attention paths of Theorem 5.1, `jacobian_norms` the true sensitivity, and `sensitivity` compares the two. `jacobian`
-   gives the Jacobian's blocks and their leading directions.
-   `influence` measures all queries and layers of a prompt, and `influence_by_distance` how influence falls with
-   distance. `substitution_effect` replaces tokens and `knockout_effect` takes them away, `needle` measures one token
-   of many prompts, and `top_tokens` shows the prediction. `attention_sinks` finds tokens that get attention whatever
-   they say, and `attention_heads` describes heads. `paths` has functions for the attention paths that the bound sums
-   over. `squash_map` shows all of this as one interactive page.
+   attention paths of Theorem 5.1, `jacobian_norms` the true sensitivity, and `bound_vs_jacobian` compares the two.
+   `jacobian` gives the Jacobian's blocks and their leading directions. `token_influence` measures all queries and
+   layers of a prompt, and `influence_by_distance` how influence falls with distance. `substitution_effect` replaces
+   tokens and `knockout_effect` takes them away, `needle_sensitivity` measures one token of many prompts, and
+   `top_tokens` shows the prediction. `attention_sinks` finds tokens that get attention whatever they say, and
+   `head_statistics` describes heads. `attention_paths` has functions for the attention paths that the bound sums over.
+   `squash_map` shows all of this as one interactive page.
 3. **Collapse**: the distance between a sequence and the same sequence with its last token repeated. `prompts` builds
    sequences that grow token by token; `collapse` measures the distance of Theorem 4.2 and `collapse_mechanism` the
-   steps of its proof. `separation` measures which lengths stay apart above rounding; `separator_ablation` shows what
-   separators do, and `repeat_tokenization` whether repeated text is a repeated token.
-4. **Answers.** `tasks` has copying and counting tasks. `evaluate` measures what a model answers, and `accuracy` gives
-   the share of right answers along a growing sequence. `probe` tests whether the right answer is represented, and
-   `collapse_vs_readout` whether collapse causes wrong answers.
+   steps of its proof. `distinguishable_lengths` measures which lengths stay apart above rounding; `separator_ablation`
+   shows what separators do, and `repeat_tokenization` whether repeated text is a repeated token.
+4. **Answers.** `tasks` has copying and counting tasks. `evaluate_task` measures what a model answers, and
+   `accuracy_by_length` gives the share of right answers along a growing sequence. `probe` tests whether the right
+   answer is represented, and `collapse_vs_readout` whether collapse causes wrong answers.
 5. **Interventions.** `hooks` has interventions, and `applied(model, ...)` applies them for the duration of any
-   measurement. `compare` compares several interventions, such as sliding windows of several sizes.
+   measurement. `compare_interventions` compares several interventions, such as sliding windows of several sizes.
 6. **Results.** `results` saves, opens, joins and tabulates results, and says how one was made. `figures` draws them,
    `report` writes a page, and `paper` the paper's figures for a LaTeX document. `Study` runs many measurements, on one
    machine or a cluster.
-7. **Theory.** `statements` evaluates the paper's statements on your own inputs, and `synthetic` measures random
+7. **Theory.** `theorems` evaluates the paper's statements on your own inputs, and `synthetic` measures random
    attention stacks, without a model.
 
-`errors` defines the exceptions, whose messages name a cause and a remedy; `zoo` has the bundled models. Names are
-imported at first use: importing squashlens imports neither torch nor TransformerLens, and changes no global setting.
+`errors` defines the exceptions, whose messages name a cause and a remedy; `example_models` has the bundled models.
+Names are imported at first use: importing squashlens imports neither torch nor TransformerLens, and changes no global
+setting.
 """
 
 import difflib
@@ -63,7 +64,7 @@ ELSEWHERE = {
     "run_with_cache": "capture",
     "run_with_hooks": "applied",
     "from_pretrained": "load",
-    "generate": "evaluate",
+    "generate": "evaluate_task",
 }
 
 
@@ -71,7 +72,15 @@ def _meant(name: str) -> str:
     """The public names that are nearest to an unknown one, also those of the package's parts."""
     if name in ELSEWHERE:
         return f". squashlens has sl.{ELSEWHERE[name]}"
-    parts = ("hooks", "prompts", "results", "figures", "tasks", "paths", "synthetic")
+    parts = (
+        "hooks",
+        "prompts",
+        "results",
+        "figures",
+        "tasks",
+        "attention_paths",
+        "synthetic",
+    )
     public = [(one, f"sl.{one}") for one in __all__]
     public += [
         (inner, f"sl.{part}.{inner}") for part in parts for inner in dir(_load(part))

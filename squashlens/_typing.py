@@ -89,7 +89,7 @@ Edit = Literal[
 ]
 Ablation = Literal[
     "mask",
-    "zero_pattern",
+    "zero_attention",
     "zero_values",
     "zero_residual",
     "mean_residual",

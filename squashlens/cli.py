@@ -1,4 +1,5 @@
-"""The command line: `squashlens report`, `lengths`, `compare`, `paper`, `squash_map`, `study` and `families`.
+"""The command line: `squashlens report`, `lengths`, `compare_interventions`, `paper`, `squash_map`, `study` and
+`families`.
 
 Arguments are read before anything heavy is imported, so that help and a wrong option are answered at once. Each command
 is a function here, and tyro reads its parameters and docstring.
@@ -20,9 +21,9 @@ from tyro.conf import Positional, arg
 
 from squashlens._typing import DtypeName, Mode, Norm, Template
 from squashlens.errors import InputError, SquashlensError
+from squashlens.example_models import EXAMPLE_PROMPT
 from squashlens.records.sentences import escape
 from squashlens.saving.files import PAGES, require_output
-from squashlens.zoo import EXAMPLE_PROMPT
 
 __all__ = ["main"]
 
@@ -141,7 +142,7 @@ def compare(
     model = sl.load(reference, device=place, dtype=dtype)
     changed: Any
     if other in get_args(GgufFormat):
-        changed = sl.rounded(model, cast(GgufFormat, other))
+        changed = sl.quantize_weights(model, cast(GgufFormat, other))
     elif other in ("bfloat16", "float16"):
         changed = sl.load(reference, device=place, dtype=other)
     else:
@@ -303,7 +304,7 @@ def failures(file: Described, *, store: Store = "") -> None:
 
 COMMANDS = {
     "report": report,
-    "compare": compare,
+    "compare_interventions": compare,
     "lengths": lengths,
     "paper": paper,
     "squash_map": squash_map,

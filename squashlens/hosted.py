@@ -1,4 +1,4 @@
-"""Evaluate hosted models through Inspect AI, with results in the form of `squashlens.evaluate`.
+"""Evaluate hosted models through Inspect AI, with results in the form of `squashlens.evaluate_task`.
 
 From a shell, `ask` runs any of `squashlens.tasks.names()`::
 
@@ -9,10 +9,10 @@ In a notebook::
     (log,) = inspect_ai.eval(hosted.inspect_task(my_task, [10, 20]), model="...")
     answers = hosted.from_log(log, task=my_task)  # or the log's file; task= is needed for your own tasks
 
-Seeds replace Inspect's epochs. By default there are 16 if a task draws its items, as in `evaluate`, and 1 if it does
-not. If it does not, more seeds sample more answers, at the provider's temperature or `--temperature`.
-An answer counts as cut off if the provider says so, because of its length or a content filter. An answer without a
-stop reason (`hf` gives none) counts as complete; the provenance counts the reasons.
+Seeds replace Inspect's epochs. By default there are 16 if a task draws its items, as in `evaluate_task`, and 1 if it
+does not. If it does not, more seeds sample more answers, at the provider's temperature or `--temperature`. An answer
+counts as cut off if the provider says so, because of its length or a content filter. An answer without a stop reason
+(`hf` gives none) counts as complete; the provenance counts the reasons.
 """
 
 from collections import Counter
@@ -93,7 +93,7 @@ def inspect_task(
 
 @validated
 def from_log(log: str | Path | EvalLog, *, task: Task | None = None) -> xr.Dataset:
-    """Read the answers in a log of Inspect again, as a Dataset in the form of `squashlens.evaluate`.
+    """Read the answers in a log of Inspect again, as a Dataset in the form of `squashlens.evaluate_task`.
 
     Numbers of tokens are those that the provider counts, with reasoning tokens if it counts them, and 0 if it counts
     none. The provenance has the model, the settings, the name of the answering model, the date, and the stop reasons.
@@ -103,7 +103,7 @@ def from_log(log: str | Path | EvalLog, *, task: Task | None = None) -> xr.Datas
         task: the task that was run, if it is not one of `squashlens.tasks.names()`.
 
     Returns:
-        The Dataset that `squashlens.evaluate` describes.
+        The Dataset that `squashlens.evaluate_task` describes.
 
     Raises:
         InputError: if the log is not of a task of this module, is not finished, or has failed samples or several

@@ -2,7 +2,7 @@
 
 `save` and `open` store results without a change, and `provenance` says how one was made. `concat` joins results along a
 new dimension, `table` makes a table of one or several, and `answer_frequencies` counts the
-answers of `evaluate`.
+answers of `evaluate_task`.
 """
 
 from importlib import import_module

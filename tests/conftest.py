@@ -170,7 +170,7 @@ def plain_tiny() -> Any:
 
     import squashlens as sl
 
-    folder = sl.zoo.folder("tiny-gemma")
+    folder = sl.example_models.folder("tiny-gemma")
     return AutoModelForCausalLM.from_pretrained(
         folder, attn_implementation="eager"
     ).eval()
@@ -275,7 +275,7 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> Any:
     import squashlens as sl
 
     folder = tmp_path_factory.mktemp("chat") / "model"
-    shutil.copytree(sl.zoo.folder("tiny-gemma"), folder)
+    shutil.copytree(sl.example_models.folder("tiny-gemma"), folder)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings["chat_template"] = (
         "{{ bos_token }}question: {{ messages[0]['content'] | trim }} {% if add_generation_prompt %}answer :{% endif %}"

@@ -232,7 +232,7 @@ TRIED: dict[str, Callable[[Any], object]] = {
         model, sl.prompts.repeated(model, 5, 4)
     ),
     "substitution_effect": lambda model: sl.substitution_effect(model, IDS),
-    "influence": lambda model: sl.influence(model, IDS, method="auto"),
+    "token_influence": lambda model: sl.token_influence(model, IDS, method="auto"),
     "mask_tokens": _mask,
     "freeze_norms": lambda model: sl.jacobian_norms(model, IDS, freeze="norms"),
 }

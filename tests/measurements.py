@@ -29,14 +29,14 @@ MODELS = (*WITH_WORDS, *FAMILIES)
 # What takes minutes with real weights, is of the bundled model's own tasks, or has no model.
 TOYS_ALONE = (
     "certified_bound",
-    "influence",
+    "token_influence",
     "influence_by_distance",
-    "needle",
+    "needle_sensitivity",
     "answers",
     "represented",
     "synthetic",
     "shares_and_counts",
-    "sensitivity",
+    "bound_vs_jacobian",
 )
 # Of the Jacobian norms, those that take a few products.
 SKETCHES = ("sketch", "sketch_upper")
@@ -155,7 +155,7 @@ def one_prompt() -> list[list[int]]:
 
 @cache
 def four_bits() -> Any:
-    return sl.rounded(model(), "Q4_0")
+    return sl.quantize_weights(model(), "Q4_0")
 
 
 MADE = (pairs, sequence, sequences, one_prompt, four_bits)
@@ -221,7 +221,7 @@ def softmax_total_variation(_: Any, **options: Any) -> Any:
 
 
 def answer_frequencies(model: Any, **options: Any) -> Any:
-    return sl.results.answer_frequencies(sl.evaluate(model, **options))
+    return sl.results.answer_frequencies(sl.evaluate_task(model, **options))
 
 
 def path_bound_of_capture(model: Any, prompt: Any) -> Any:
@@ -285,17 +285,24 @@ FOUND = {
 }
 
 ROWS: dict[str, Row] = {
-    "sensitivity": Row(sl.sensitivity, ASKED, (FROBENIUS, QUERY, SKETCHED)),
-    "composition": Row(sl.paths.composition, ASKED, (UNIFORM, QUERY), "paths"),
-    "hops": Row(sl.paths.hops, ASKED, (UNIFORM, TOPOLOGICAL, QUERY, FROM, TO), "paths"),
+    "bound_vs_jacobian": Row(sl.bound_vs_jacobian, ASKED, (FROBENIUS, QUERY, SKETCHED)),
+    "composition": Row(
+        sl.attention_paths.composition, ASKED, (UNIFORM, QUERY), "paths"
+    ),
+    "hops": Row(
+        sl.attention_paths.hops, ASKED, (UNIFORM, TOPOLOGICAL, QUERY, FROM, TO), "paths"
+    ),
     "strongest_paths": Row(
-        sl.paths.strongest_paths,
+        sl.attention_paths.strongest_paths,
         ASKED | {"k": 2},
         (UNIFORM, {"avoid": [0]}, QUERY, FROM, TO),
         "paths",
     ),
     "depth_limit": Row(
-        sl.paths.depth_limit, ASKED | {"depth": 8}, ({"depth": 6}, QUERY), "paths"
+        sl.attention_paths.depth_limit,
+        ASKED | {"depth": 8},
+        ({"depth": 6}, QUERY),
+        "paths",
     ),
     "jacobian_norms": Row(
         sl.jacobian_norms,
@@ -340,8 +347,8 @@ ROWS: dict[str, Row] = {
         is_on_record=False,
     ),
     "top_tokens": Row(sl.top_tokens, ASKED),
-    "influence": Row(
-        sl.influence,
+    "token_influence": Row(
+        sl.token_influence,
         {"prompt": "1 =", "method": "auto"},
         (FROBENIUS, SKETCHED, {"method": "none"}),
     ),
@@ -350,8 +357,10 @@ ROWS: dict[str, Row] = {
         {"prompt": "1 ="} | UNTRAINED,
         (FROBENIUS | {"method": "auto"}, SKETCHED),
     ),
-    "attention_heads": Row(sl.attention_heads, ASKED),
-    "needle": Row(sl.needle, FOUND, (SPECTRAL, {"candidates": [9, 10, 11]})),
+    "head_statistics": Row(sl.head_statistics, ASKED),
+    "needle_sensitivity": Row(
+        sl.needle_sensitivity, FOUND, (SPECTRAL, {"candidates": [9, 10, 11]})
+    ),
     "collapse": Row(
         sl.collapse,
         IN_PAIRS | {"by_head": "value"},
@@ -359,15 +368,15 @@ ROWS: dict[str, Row] = {
     ),
     "collapse relative": Row(sl.collapse, IN_PAIRS | RELATIVE, is_on_record=False),
     "collapse_mechanism": Row(sl.collapse_mechanism, IN_PAIRS, (L2,)),
-    "separation": Row(
-        sl.separation,
+    "distinguishable_lengths": Row(
+        sl.distinguishable_lengths,
         IN_SEQUENCE | UNTRAINED | {"lengths": [2, 3]},
         kept=step_of_first_lengths,
     ),
-    "verdict": Row(sl.verdict, TWO_PROMPTS | UNTRAINED, kept=log_odds),
+    "diagnose": Row(sl.diagnose, TWO_PROMPTS | UNTRAINED, kept=log_odds),
     "answer_by_layer": Row(sl.answer_by_layer, ASKED_TWICE | UNTRAINED),
-    "sublayer_effect": Row(
-        sl.sublayer_effect,
+    "sublayer_effects": Row(
+        sl.sublayer_effects,
         ASKED_TWICE,
         ({"missing": "mean"}, {"parts": "heads"}),
     ),
@@ -393,15 +402,15 @@ ROWS: dict[str, Row] = {
         (L2, ABSOLUTE, {"repeat": "0"}, {"prefix": "How"}),
     ),
     "splits": Row(splits, {"n": 3}, group="repeat_tokenization"),
-    "compare": Row(
-        sl.compare,
+    "compare_interventions": Row(
+        sl.compare_interventions,
         IN_SEQUENCE | MASKED | {"answer": counted, "n_samples": 1, "lengths": [3]},
         (L2, ABSOLUTE),
     ),
-    "compare with answers": Row(sl.compare, group="answers"),
-    "evaluate": Row(sl.evaluate, EVALUATED, group="answers"),
-    "accuracy": Row(
-        sl.accuracy,
+    "compare with answers": Row(sl.compare_interventions, group="answers"),
+    "evaluate_task": Row(sl.evaluate_task, EVALUATED, group="answers"),
+    "accuracy_by_length": Row(
+        sl.accuracy_by_length,
         {"sequence": sequences, "answer": counted, "lengths": [2]},
         group="answers",
     ),
@@ -409,7 +418,7 @@ ROWS: dict[str, Row] = {
     "collapse_vs_readout": Row(
         sl.collapse_vs_readout, {"task": TASK} | READ_OUT, (ROUNDED,), "represented"
     ),
-    "shares_and_counts": Row(sl.statements.shares_and_counts, {}),
+    "shares_and_counts": Row(sl.theorems.shares_and_counts, {}),
     "convergence": Row(
         convergence,
         LONGER_STACK | {"stack": sl.synthetic.Stack(width=8)},
@@ -453,7 +462,7 @@ def on_record(s: Subject) -> dict[str, dict[str, Options]]:
         "groups": [("a", 1), ("a", 1), ("b", 2)],
     }
     return {
-        "sensitivity": {"one": {}},
+        "bound_vs_jacobian": {"one": {}},
         "composition": {
             "composition": pair,
             "composition uniform": UNIFORM | {"query": -3},
@@ -490,13 +499,13 @@ def on_record(s: Subject) -> dict[str, dict[str, Options]]:
             | {"candidates": s.among, "positions": [1, 2], "to_layer": 2, "seed": 1},
         },
         "top_tokens": {"one": {"k": 5}},
-        "influence": profile,
+        "token_influence": profile,
         "influence_by_distance": {
             "bounds": profile["bounds"] | UNTRAINED,
             "norms": profile["norms"] | UNTRAINED,
         },
-        "attention_heads": {"bounds": {}, "norms": short},
-        "needle": {
+        "head_statistics": {"bounds": {}, "norms": short},
+        "needle_sensitivity": {
             "one": needles | {"candidates": s.among, "n_replacements": 2, "seed": 0}
         },
         "collapse": {
@@ -518,7 +527,7 @@ def on_record(s: Subject) -> dict[str, dict[str, Options]]:
             "linf": {},
             "l1": L1 | {"sequence": s.commas, "lengths": LENGTHS, "noise_lengths": 2},
         },
-        "separation": {"steps": UNTRAINED | {"lengths": LENGTHS}},
+        "distinguishable_lengths": {"steps": UNTRAINED | {"lengths": LENGTHS}},
         "separator_ablation": {
             "all": {
                 "sequence": s.commas,
@@ -528,8 +537,8 @@ def on_record(s: Subject) -> dict[str, dict[str, Options]]:
                 "noise_lengths": 2,
             }
         },
-        "compare": {
-            "compare": {"interventions": changes, "lengths": LENGTHS},
+        "compare_interventions": {
+            "compare_interventions": {"interventions": changes, "lengths": LENGTHS},
             "windows": {"interventions": windows, "lengths": LENGTHS},
         },
         "shares_and_counts": {"two": {"content": s.among[:2]}},
@@ -548,9 +557,11 @@ def with_words(s: Subject) -> dict[str, dict[str, Options]]:
     frequencies = TOLD | {"lengths": [4, 9], "seeds": 3}
     sevens = {"n": 3, "prefix": "", "repeat": "7"}
     return {
-        "verdict": {"odds": UNTRAINED | {"prompts": asked, "answers": ["2", "3", "4"]}},
+        "diagnose": {
+            "odds": UNTRAINED | {"prompts": asked, "answers": ["2", "3", "4"]}
+        },
         "answer_by_layer": {"four": ASKED_TWICE | UNTRAINED},
-        "sublayer_effect": {
+        "sublayer_effects": {
             "zero": ASKED_TWICE,
             "mean": ASKED_TWICE | {"missing": "mean"},
         },
@@ -560,7 +571,7 @@ def with_words(s: Subject) -> dict[str, dict[str, Options]]:
         },
         "splits": {"splits": {"n": 4, "prefix": COUNT}},
         "compare with answers": {
-            "compare": {
+            "compare_interventions": {
                 "sequence": s.with_suffix,
                 "interventions": {"masked": sl.hooks.mask_tokens([9])},
                 "answer": counted,
@@ -568,13 +579,17 @@ def with_words(s: Subject) -> dict[str, dict[str, Options]]:
                 "lengths": [4, 6],
             }
         },
-        "evaluate": {
-            "evaluate": frequencies,
+        "evaluate_task": {
+            "evaluate_task": frequencies,
             "drawn": TOLD
             | {"lengths": [5], "seeds": 2, "temperature": 0.7, "prefill": True},
         },
-        "accuracy": {
-            "accuracy": {"sequence": drawn, "answer": counted, "lengths": [4, 8]}
+        "accuracy_by_length": {
+            "accuracy_by_length": {
+                "sequence": drawn,
+                "answer": counted,
+                "lengths": [4, 8],
+            }
         },
         "probe": {"probe": TOLD | FEW | UNTRAINED | {"lengths": [8], "seeds": 48}},
         "collapse_vs_readout": {
@@ -625,7 +640,7 @@ def hooks_with(pair: Any) -> dict[str, Any]:
         "attention_temperature": sl.hooks.attention_temperature(0.5),
         "scale_attention": sl.hooks.scale_attention(3.0, [1, 3]),
         "uniform_attention": sl.hooks.uniform_attention((0,)),
-        "zero_pattern": sl.hooks.zero_pattern([1]),
+        "zero_attention": sl.hooks.zero_attention([1]),
         "zero_values": sl.hooks.zero_values([2], (0, 2)),
         "zero_heads": sl.hooks.zero_heads([1], positions=[3, 4]),
         "zero_residual": sl.hooks.zero_residual([2], (1,)),
@@ -640,7 +655,7 @@ def hooks_with(pair: Any) -> dict[str, Any]:
         "zero_mlp": sl.hooks.zero_mlp((1,), positions=[3, 4]),
         "mean_mlp": sl.hooks.mean_mlp(pair, (1,)),
         "patch_mlp": sl.hooks.patch_mlp(other, (2,), **moved),
-        "rounding bits": sl.hooks.rounding(3),
+        "rounding bits": sl.hooks.round_activations(3),
         "a function": ("blocks.1.hook_resid_pre", halved),
     }
 
@@ -722,7 +737,7 @@ def others() -> dict[str, Callable[[Subject], Any]]:
     known = {row.function for row in ROWS.values() if row.is_on_record}
     text = Path(__file__).read_text(encoding="utf-8")
     found: dict[str, Callable[[Subject], Any]] = {}
-    for module in (sl, sl.paths):
+    for module in (sl, sl.attention_paths):
         for name in module.__all__:
             function = getattr(module, name)
             if function not in known and is_measurement(function):
@@ -773,7 +788,7 @@ def argument(s: Subject, parameter: inspect.Parameter) -> Any:
     if parameter.name in named:
         return named[parameter.name]
     if parameter.name == "other":
-        return sl.rounded(s.model, "Q4_0")
+        return sl.quantize_weights(s.model, "Q4_0")
     for value in (*get_args(parameter.annotation), 0.5, 2, [1, 2], "1"):
         with suppress(sl.errors.InputError):
             return converted(value, parameter.annotation, parameter.name)

@@ -39,7 +39,7 @@ def missing(listing: str) -> dict[str, str]:
     """The module of each function that should be in a list."""
     folders, mark = LISTS[listing]
     public = sl if listing.endswith(".pyi") else getattr(sl, Path(listing).parent.name)
-    listed = {*public.__all__, *(sl.paths.__all__ if public is sl else ())}
+    listed = {*public.__all__, *(sl.attention_paths.__all__ if public is sl else ())}
     every = {
         name: at
         for folder in folders

@@ -71,7 +71,7 @@ MADE_BY_US = {
     "tasks.Question",
     "tasks.Reading",
 } | {
-    f"statements.{name}" for name in ("Exhibit", "Statement", "Step")
+    f"theorems.{name}" for name in ("Exhibit", "Statement", "Step")
 }  # results, that nobody makes by hand
 
 

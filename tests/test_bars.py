@@ -25,13 +25,13 @@ def test_a_measurement_made_of_others_has_one_bar(
             made.append(self.disable)
 
     monkeypatch.setattr(bars, "Bar", Noted)
-    sl.sensitivity(tiny, prompts)
+    sl.bound_vs_jacobian(tiny, prompts)
     assert made.count(False) == 1
     assert made.count(True) > 1
     with sl.quiet():
-        sl.sensitivity(tiny, prompts)
+        sl.bound_vs_jacobian(tiny, prompts)
     monkeypatch.setenv("SQUASHLENS_PROGRESS", "0")
-    sl.sensitivity(tiny, prompts)
+    sl.bound_vs_jacobian(tiny, prompts)
     assert made.count(False) == 1
 
 
@@ -79,7 +79,7 @@ def test_warnings_point_at_the_callers_line() -> None:
     calls = (
         lambda: sl.jacobian_norms(model, "0 =", norm="frobenius"),
         lambda: sl.certified_bound(model, "0 =", from_layer=5),
-        lambda: sl.sensitivity(model, ["0 =", "1 1 ="], norm="frobenius"),
+        lambda: sl.bound_vs_jacobian(model, ["0 =", "1 1 ="], norm="frobenius"),
     )
     for call in calls:
         with pytest.warns(UserWarning, match=r"half precision|certificate") as caught:

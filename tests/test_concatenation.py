@@ -118,7 +118,7 @@ def test_joined_of_joined_and_one_part() -> None:
 
 
 def test_answers_to_other_numbers_of_questions_are_counted_alone() -> None:
-    evaluate = measurements.ROWS["evaluate"].called
+    evaluate = measurements.ROWS["evaluate_task"].called
     few = evaluate(lengths=[6], seeds=2)
     many = evaluate(lengths=[6, 7], seeds=3)
     frequencies: Any = sl.results.answer_frequencies

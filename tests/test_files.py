@@ -76,7 +76,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 def evaluate(model: Any, path: Path) -> Any:
-    return sl.evaluate(model, "count_ones", lengths=[4], seeds=1, resume=path)
+    return sl.evaluate_task(model, "count_ones", lengths=[4], seeds=1, resume=path)
 
 
 def collapse_vs_readout(model: Any, path: Path) -> Any:

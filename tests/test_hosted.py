@@ -1,4 +1,4 @@
-"""Hosted models: Inspect's scores and ours agree, logs come back as `evaluate` returns, and what is not whole is
+"""Hosted models: Inspect's scores and ours agree, logs come back as `evaluate_task` returns, and what is not whole is
 refused.
 
 Nothing here reaches a network: answers are scripted, or come from the bundled model's folder.
@@ -315,7 +315,7 @@ def test_a_local_folder_answers_inspect_as_it_answers_behave(
     task = sl.tasks.find("taught_count_bernoulli")
     model = get_model(
         "hf/local",
-        model_path=str(sl.zoo.folder("tiny-gemma")),
+        model_path=str(sl.example_models.folder("tiny-gemma")),
         device="cpu",
         do_sample=False,
         memoize=False,
@@ -328,7 +328,7 @@ def test_a_local_folder_answers_inspect_as_it_answers_behave(
     assert log.status == "success", log.error
     found = hosted.from_log(log)
     how: dict[str, Any] = {"max_new_tokens": 16, "n_baseline": 0}
-    ours = sl.evaluate(tiny, task, lengths=[3, 8, 400], seeds=2, **how)
+    ours = sl.evaluate_task(tiny, task, lengths=[3, 8, 400], seeds=2, **how)
     same(
         found, ours, but={"prompt_tokens", "answer_tokens", *Ability._fields}
     )  # a log's baseline is its own

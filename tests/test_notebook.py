@@ -51,7 +51,7 @@ def state(model: Any) -> tuple[Any, ...]:
 def own() -> Any:
     """A bridge that squashlens has not loaded, after a user's first lines."""
     model = TransformerBridge.boot_transformers(
-        str(sl.zoo.folder("tiny-gemma")), device="cpu"
+        str(sl.example_models.folder("tiny-gemma")), device="cpu"
     )
     model.eval()
     return model
@@ -60,17 +60,17 @@ def own() -> Any:
 def test_a_proof_leaves_nothing_on_a_bridge() -> None:
     """The bridge's first pass, whoever runs it, has the libraries hang hooks of theirs; squashlens adds none."""
     model = TransformerBridge.boot_transformers(
-        str(sl.zoo.folder("tiny-gemma")), device="cpu"
+        str(sl.example_models.folder("tiny-gemma")), device="cpu"
     ).eval()
     model(torch.tensor([[2, 5, 6]]))
     before = state(model)
-    result = sl.sensitivity(model, PROMPT)
+    result = sl.bound_vs_jacobian(model, PROMPT)
     assert sl.results.provenance(result)["proof"] == "verified as it stands"
     assert state(model) == before
 
 
 # One for each way through the engine; the others, which are made of these, are slow tests.
-DEFAULT = ("capture", "path_bound", "sensitivity", "substitution_effect")
+DEFAULT = ("capture", "path_bound", "bound_vs_jacobian", "substitution_effect")
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def choices(function: Any) -> list[dict[str, Any]]:
 def function_of(name: str) -> Any:
     if name in ROWS:
         return ROWS[name].function
-    return getattr(sl, name, None) or getattr(sl.paths, name, None)
+    return getattr(sl, name, None) or getattr(sl.attention_paths, name, None)
 
 
 def all_options() -> list[tuple[str, dict[str, Any]]]:
@@ -139,8 +139,8 @@ def test_an_option_that_changes_the_numbers_is_told(
 
 def test_the_remedy_of_a_refusal_leaves_out_everything_that_differs() -> None:
     parts = {
-        "a": result("sensitivity"),
-        "b": ROWS["sensitivity"].called(norm="frobenius"),
+        "a": result("bound_vs_jacobian"),
+        "b": ROWS["bound_vs_jacobian"].called(norm="frobenius"),
     }
     with pytest.raises(InputError) as refusal:
         sl.results.concat(parts, dim="norm")
@@ -153,7 +153,9 @@ def test_the_remedy_of_a_refusal_leaves_out_everything_that_differs() -> None:
 
 
 PUBLIC = {
-    name: getattr(module, name) for module in (sl, sl.paths) for name in module.__all__
+    name: getattr(module, name)
+    for module in (sl, sl.attention_paths)
+    for name in module.__all__
 }
 FUNCTIONS = {name: one for name, one in PUBLIC.items() if inspect.isfunction(one)}
 

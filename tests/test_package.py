@@ -86,8 +86,8 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
     }
     wanted = (
         "pages/template.html.jinja",
-        "zoo/tiny-gemma/model.safetensors",
-        "zoo/tiny-gemma/README.md",
+        "example_models/tiny-gemma/model.safetensors",
+        "example_models/tiny-gemma/README.md",
     )
     assert {f"squashlens/{n}" for n in wanted} <= set(names)
     site = tmp_path / "site"
@@ -119,7 +119,7 @@ def test_the_readmes_python_runs(
     gemma: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = python_of("README.md")
-    assert "sl.sensitivity" in code
+    assert "sl.bound_vs_jacobian" in code
     (tmp_path / "readme.py").write_text(code, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sl, "load", {"gemma-3-270m": gemma}.__getitem__)
@@ -210,7 +210,7 @@ def test_import_is_light_and_complete_and_help_shows_the_models_class() -> None:
             "for function in (sl.path_bound, sl.capture, sl.applied, sl.report, sl.prompts.repeated):\n"
             "    print(inspect.signature(function).parameters['model'])\n"
             "print(inspect.signature(sl.load).return_annotation)\n"
-            "sl.sensitivity, sl.collapse, sl.collapse_mechanism, sl.squash_map\n"
+            "sl.bound_vs_jacobian, sl.collapse, sl.collapse_mechanism, sl.squash_map\n"
             "assert 'scipy.stats' not in sys.modules  # takes a second to import\n"
             "assert 'transformer_lens' not in sys.modules\n"
             "assert all(getattr(sl, name) is not None for name in sl.__all__)\n"

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import squashlens as sl
-from squashlens import zoo
+from squashlens import example_models
 from squashlens.errors import InputError
 from squashlens.prompts import GrowingSequence, Pair, answers_after
 from tests.references import raw
@@ -90,8 +90,10 @@ def test_a_sequence_belongs_to_a_vocabulary(tiny: Any) -> None:
     uses: list[Any] = [
         lambda: sl.collapse(prose, other),
         lambda: sl.capture(prose, other.every(2, own.separators[0])),
-        lambda: sl.accuracy(prose, [own, other], len, n_baseline=0),
-        lambda: sl.compare(prose, own, {"another sequence": lambda _: other}),
+        lambda: sl.accuracy_by_length(prose, [own, other], len, n_baseline=0),
+        lambda: sl.compare_interventions(
+            prose, own, {"another sequence": lambda _: other}
+        ),
         lambda: sl.separator_ablation(
             prose, own, kinds=["mean_residual"], source=[other] * 2
         ),
@@ -112,7 +114,7 @@ def test_a_vocabulary_is_that_of_the_tokens_used(
 ) -> None:
     """A model with the same words for these ids, ids that nobody named, and a model without words are accepted."""
     ones = sl.prompts.repeated(tiny, "1", 4)
-    sister = shutil.copytree(zoo.folder("tiny-gemma"), tmp_path / "sister")
+    sister = shutil.copytree(example_models.folder("tiny-gemma"), tmp_path / "sister")
     words = sister / "tokenizer.json"
     words.write_text(words.read_text().replace('"tree"', '"bush"'))
     expected = sl.collapse(tiny, ones)["distance"]

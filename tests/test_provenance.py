@@ -63,13 +63,13 @@ def test_xarray_keeps_each_parts_and_drops_it_from_what_is_of_several(
     for dropped in (both.mean("kind"), bound / uniform):
         with pytest.raises(InputError):
             provenance(dropped)
-    sensitivity = sl.sensitivity(tiny, "110 =").drop_vars("path_bound")
+    sensitivity = sl.bound_vs_jacobian(tiny, "110 =").drop_vars("path_bound")
     merged = xr.merge([bound, sensitivity], compat="no_conflicts")
     calls = provenance(merged)["call"]
-    assert [call["function"] for call in calls] == ["path_bound", "sensitivity"]
+    assert [call["function"] for call in calls] == ["path_bound", "bound_vs_jacobian"]
 
 
-@pytest.mark.parametrize("name", ["sensitivity", "compare"])
+@pytest.mark.parametrize("name", ["bound_vs_jacobian", "compare_interventions"])
 def test_measurements_that_use_others_state_their_own_call(name: str) -> None:
     result = measurements.result(name)
     assert [n for n in result.coords if "provenance" in n] == [f"provenance_{name}"]

@@ -29,7 +29,7 @@ def several_prompts() -> Any:
 
 
 def unequal_prompts() -> Any:
-    return sl.sensitivity(measurements.model(), ["110 =", "How many in 11?"])
+    return sl.bound_vs_jacobian(measurements.model(), ["110 =", "How many in 11?"])
 
 
 def capture() -> Any:
@@ -87,7 +87,7 @@ def test_every_result_says_what_made_it(name: str) -> None:
     variables = result.data_vars if isinstance(result, xr.Dataset) else {}
     for variable in variables.values():
         assert set(variable.attrs) <= {"long_name", "units"}
-        if facts["call"]["function"] != "compare":
+        if facts["call"]["function"] != "compare_interventions":
             assert sl.results.provenance(variable) == facts
     has_ids = name in WITHOUT_IDS or "token_id" in {**result.coords, **variables}
     for stated in (facts, facts.get("sequence"), facts["call"]):

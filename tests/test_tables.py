@@ -100,7 +100,7 @@ def test_models_and_prompts_of_a_joined_result() -> None:
 
 
 def test_what_has_no_prompt_has_its_sequence_or_task() -> None:
-    names = ("collapse", "evaluate", "convergence")
+    names = ("collapse", "evaluate_task", "convergence")
     table = table_of({name: measurements.result(name) for name in names})
     subjects = ["Bernoulli(0.7), seed 0", "taught_count_bernoulli", ""]
     assert table["prompt"].unique().tolist() == subjects
@@ -136,6 +136,6 @@ def test_whole_numbers_stay_whole_and_flags_are_1_and_0() -> None:
 
 
 def test_what_has_no_table_is_refused() -> None:
-    for given in ({}, measurements.result("evaluate")[["answer"]]):
+    for given in ({}, measurements.result("evaluate_task")[["answer"]]):
         with pytest.raises(InputError):
             table_of(given)

@@ -34,11 +34,11 @@ def test_the_rehearsal_runs(tmp_path: Path) -> None:
         "bound",
         "obvious",
         "call",
-        "sensitivity",
+        "bound_vs_jacobian",
         "collapse",
         "sketch",
         "exact",
-        "influence",
+        "token_influence",
     }
     assert timed.keys() == kinds
     assert all(

@@ -19,7 +19,7 @@ def expanded(text: str) -> str:
 
 
 def in_folder(folder: str) -> list[str]:
-    """The public measurements in a folder of the package, without those that a module such as `paths` has."""
+    """The public measurements in a folder of the package, without those that a module such as `attention_paths` has."""
     home = f"squashlens.{folder.replace('/', '.')}."
     public = {name: getattr(sl, name) for name in sl.__all__}
     return [

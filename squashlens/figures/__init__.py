@@ -10,7 +10,7 @@ from squashlens.figures.answers import (
     answer_frequencies,
     error_by_length,
 )
-from squashlens.figures.by_distance import influence_by_distance, needle
+from squashlens.figures.by_distance import influence_by_distance, needle_sensitivity
 from squashlens.figures.collapse import (
     changes,
     collapse_curve,
@@ -37,14 +37,14 @@ from squashlens.figures.readouts import (
     verdict_odds,
 )
 from squashlens.figures.tokens import (
-    attention_heads,
     attention_sinks,
     attribution,
     bound_against_jacobian,
     by_token,
-    influence,
+    head_statistics,
     jacobian,
     substitution,
+    token_influence,
     token_map,
     top_tokens,
 )
@@ -56,7 +56,6 @@ __all__ = [
     "answer_frequencies",
     "answer_way",
     "answers_by_group",
-    "attention_heads",
     "attention_sinks",
     "attribution",
     "bound_against_jacobian",
@@ -70,14 +69,14 @@ __all__ = [
     "damages",
     "depth_limit",
     "error_by_length",
+    "head_statistics",
     "hops",
-    "influence",
     "influence_by_distance",
     "jacobian",
     "kept_blocks",
     "lost_answers",
     "lost_shares",
-    "needle",
+    "needle_sensitivity",
     "of",
     "panels",
     "probe",
@@ -91,6 +90,7 @@ __all__ = [
     "substitution",
     "synthetic_convergence",
     "synthetic_total_variation",
+    "token_influence",
     "token_map",
     "top_tokens",
     "verdict_margins",

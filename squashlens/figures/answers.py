@@ -34,7 +34,7 @@ MODES = {
 }
 UNREAD = "unread: mode length why"
 LENGTH = "length (items)"
-EVALUATE = "squashlens.evaluate"
+EVALUATE = "squashlens.evaluate_task"
 GROUP = 8  # single answers at neighbouring lengths that are drawn as one rate
 # Readers whose answers are texts, even if they look like numbers.
 TEXTS = ("digits", "words")

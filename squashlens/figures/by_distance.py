@@ -27,7 +27,7 @@ PANELS = {
     "jacobian": "Jacobian norm",
     "path_bound": "path bound",
     "bound_over_null": "path bound ÷ that of uniform attention",
-    "effect": "change of y when it is replaced, ‖Δy‖₂",
+    "output_change": "change of y when it is replaced, ‖Δy‖₂",
 }
 
 
@@ -93,8 +93,8 @@ def _influence(
     return traces
 
 
-@draws("squashlens.needle", "prompts: group at")
-def needle(
+@draws("squashlens.needle_sensitivity", "prompts: group number")
+def needle_sensitivity(
     found: xr.Dataset,
     *,
     title: str = "Sensitivity to one token of each prompt",
@@ -107,13 +107,13 @@ def needle(
 
     Args:
         title: title of the figure.
-        xlabel: title of the x axis, for the ``at`` coordinate of the result.
+        xlabel: title of the x axis, for the ``number`` coordinate of the result.
     """
     measures = [name for name in PANELS if f"{name}_mean" in found]
     if not measures:
         raise InputError(
             "found has no measure to draw.",
-            "Give the unchanged result of squashlens.needle.",
+            "Give the unchanged result of squashlens.needle_sensitivity.",
         )
     titles = [PANELS[name] for name in measures]
     figure, places = grid(titles, min(2, len(measures)))
@@ -129,7 +129,7 @@ def needle(
         figure.update_yaxes(log_axis(*ends), **place)
     figure.update_xaxes(title=escape(xlabel))
     notes = ["bars: 95 % intervals"]
-    single = (found["prompts"] <= 1).all("at").values
+    single = (found["prompts"] <= 1).all("number").values
     if single.any():
         names = ", ".join(groups[single])
         notes.append(f"one prompt at each place, so no bars: {names}")

@@ -61,7 +61,7 @@ ABLATIONS = {
     "extra_digits": "replaced by a digit",
     "random_places": "at random places",
     "mask": "masked",
-    "zero_pattern": "attention weights to them zeroed",
+    "zero_attention": "attention weights to them zeroed",
     "zero_values": "values zeroed",
     "zero_residual": "residual streams zeroed",
     "mean_residual": "mean residual streams",
@@ -337,7 +337,7 @@ def repeat_tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go
 
 
 @draws(
-    "squashlens.compare",
+    "squashlens.compare_interventions",
     "change: change",
     "distance: change layer ...",
     "bound: change content",

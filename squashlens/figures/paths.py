@@ -25,13 +25,17 @@ LOWEST = 1e-10  # of the path weights that are drawn
 DRAWN = 4  # of many blocks
 
 
-@draws("squashlens.paths.composition", "composition: layer position", "token: position")
+@draws(
+    "squashlens.attention_paths.composition",
+    "composition: layer position",
+    "token: position",
+)
 def composition(shares: xr.DataArray) -> go.Figure:
     """Draw the share of paths that start at each position and layer, as a map with a logarithmic colour scale."""
     return _starts(shares, "layer", shares.isel(layer=0))
 
 
-@draws("squashlens.paths.hops", "hops: hop position", "token: position")
+@draws("squashlens.attention_paths.hops", "hops: hop position", "token: position")
 def hops(shares: xr.DataArray) -> go.Figure:
     """Draw the share of paths by number of hops and by start position, as a map with a logarithmic colour scale."""
     return _starts(shares, "hops through attention", shares.sum("hop"))
@@ -59,7 +63,7 @@ def _starts(shares: xr.DataArray, row: str, starts: xr.DataArray) -> go.Figure:
 
 
 @draws(
-    "squashlens.paths.strongest_paths",
+    "squashlens.attention_paths.strongest_paths",
     "token: position",
     "position_at: path layer",
     "share: path",
@@ -105,7 +109,7 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
 
 
 @draws(
-    "squashlens.paths.depth_limit",
+    "squashlens.attention_paths.depth_limit",
     "rest: block depth",
     "predicted_rate observed_rate: block",
 )

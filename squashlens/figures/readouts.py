@@ -178,7 +178,7 @@ def _with_y_as_layer(found: xr.Dataset, name: str) -> xr.DataArray:
 
 @draws(
     "squashlens.answer_by_layer",
-    "mean_first mean_first_low mean_first_high: scored layer",
+    "mean_likeliest mean_likeliest_low mean_likeliest_high: scored layer",
     "chance: ...",
 )
 def answer_curve(answers: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
@@ -189,7 +189,7 @@ def answer_curve(answers: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
     several: Any = answers  # by label
     lines = {}
     for label, found in several.items():
-        shares = with_interval(found, "mean_first")
+        shares = with_interval(found, "mean_likeliest")
         lines[label] = shares.isel(scored=0)
         if label == "":
             for scored in found["scored"].values:
@@ -281,7 +281,7 @@ def answer_way(found: xr.Dataset, prompt: int = 0) -> go.Figure:
 @draws(
     "squashlens.answer_by_layer",
     "mean_answered mean_answered_low mean_answered_high: group",
-    "mean_probability mean_log_odds: scored group layer",
+    "mean_probability mean_lead: scored group layer",
 )
 def answers_by_group(found: xr.Dataset) -> go.Figure:
     """Draw the share of prompts that are answered in each group, and the right answer's probability and log-odds.
@@ -298,9 +298,7 @@ def answers_by_group(found: xr.Dataset) -> go.Figure:
     by_number = answered.assign_coords(of_number)
     figure.add_trace(line(by_number, "right answer", **RIGHT), **places[0])
     at_last = found.isel(layer=-1)
-    for place, name in zip(
-        places[1:3], ("mean_probability", "mean_log_odds"), strict=True
-    ):
+    for place, name in zip(places[1:3], ("mean_probability", "mean_lead"), strict=True):
         shares = with_interval(at_last, name).assign_coords(of_number)
         for order, scored in enumerate(found["scored"].values.astype(str).tolist()):
             look = RIGHT if order == 0 else CONTROLS[min(order, len(CONTROLS)) - 1]
@@ -317,7 +315,7 @@ def answers_by_group(found: xr.Dataset) -> go.Figure:
     return finish(figure, title, found, "bars: 95 % intervals")
 
 
-@draws("squashlens.sublayer_effect", NET, "wrong right: half", CHANCE)
+@draws("squashlens.sublayer_effects", NET, "wrong right: half", CHANCE)
 def sublayer_repairs(found: xr.Dataset) -> go.Figure:
     """Draw the share of prompts that is repaired, less what is broken, without a sublayer, beside random vectors.
 
@@ -354,7 +352,11 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
     return finish(figure, title, found, *notes)
 
 
-@draws("squashlens.separation", "recovery: ... layer", "recovery_y chance: ...")
+@draws(
+    "squashlens.distinguishable_lengths",
+    "recovery: ... layer",
+    "recovery_y chance: ...",
+)
 def separation_curve(
     separation: xr.Dataset | Mapping[str, xr.Dataset],
 ) -> go.Figure:
@@ -402,7 +404,7 @@ def _by_layer(
     return [line(row, text, **style) for row in rows]
 
 
-@draws("squashlens.verdict", "log_odds log_odds_after log_odds_noise: pair")
+@draws("squashlens.diagnose", "log_odds log_odds_after log_odds_noise: pair")
 def verdict_odds(found: xr.Dataset) -> go.Figure:
     """Draw the log-odds of each two answers after both prompts, and the verdict on each pair.
 
@@ -438,7 +440,7 @@ def verdict_odds(found: xr.Dataset) -> go.Figure:
 
 
 @draws(
-    "squashlens.verdict", "margin: pair layer", "margin_y verdict: pair", usual=False
+    "squashlens.diagnose", "margin: pair layer", "margin_y verdict: pair", usual=False
 )
 def verdict_margins(found: xr.Dataset) -> go.Figure:
     """Draw how far the two prompts of each pair are apart at the last token, in units of their rounding, by layer."""

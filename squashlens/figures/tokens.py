@@ -40,7 +40,7 @@ PANELS = {
     "Jacobian norm": {"jacobian_frozen": "attention frozen", "jacobian": "Jacobian"},
     "Path bound ÷ that of uniform attention": {"bound_over_null": ""},
 }
-EFFECTS = ("effect", "kl", "total_variation", "log_odds_change")
+EFFECTS = ("output_change", "kl", "probability_l1", "target_score_change")
 FEW = 6  # tokens whose singular values are drawn as curves
 
 
@@ -58,8 +58,8 @@ def by_token(values: xr.DataArray) -> go.Figure:
 
     Args:
         values: a DataArray over the tokens of one prompt, such as ``sl.path_bound(…)`` or
-            ``sl.substitution_effect(…)["effect"]``; or several of one kind by label. `of` draws a panel for each of
-            several prompts.
+            ``sl.substitution_effect(…)["output_change"]``; or several of one kind by label. `of` draws a panel for each
+            of several prompts.
     """
     values = with_its_intervals(without_padding(moved_probability(values)))
     if "query" in values.coords and values["query"].ndim == 0:
@@ -77,7 +77,7 @@ def by_token(values: xr.DataArray) -> go.Figure:
 
 
 @draws(
-    "squashlens.sensitivity",
+    "squashlens.bound_vs_jacobian",
     "token path_bound null jacobian_frozen jacobian bound_over_null: position",
 )
 def attribution(sensitivity: xr.Dataset) -> go.Figure:
@@ -87,7 +87,7 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     that are no attention sinks; a note has the sinks with their share. Sketched norms have their intervals as bars.
 
     Args:
-        sensitivity: a result of `squashlens.sensitivity` for one prompt. `of` draws a panel for each of several
+        sensitivity: a result of `squashlens.bound_vs_jacobian` for one prompt. `of` draws a panel for each of several
             prompts; ``result.isel(prompt=0)`` selects one.
     """
     sensitivity = without_padding(sensitivity)
@@ -121,7 +121,7 @@ def _set_sinks_apart(figure: go.Figure, found: xr.Dataset) -> str:
 
 
 @draws(
-    "squashlens.sensitivity",
+    "squashlens.bound_vs_jacobian",
     "token path_bound null jacobian: position",
     "rank_agreement: estimate",
     "compared_tokens:",
@@ -135,7 +135,7 @@ def bound_against_jacobian(sensitivity: xr.Dataset) -> go.Figure:
     token are left out, as in ρ.
 
     Args:
-        sensitivity: a result of `squashlens.sensitivity` for one prompt.
+        sensitivity: a result of `squashlens.bound_vs_jacobian` for one prompt.
     """
     sensitivity = without_padding(sensitivity)
     last = sensitivity.sizes["position"] - 1
@@ -170,7 +170,7 @@ def _rank(found: xr.Dataset, estimate: str) -> str:
 
 @draws(
     "squashlens.substitution_effect or squashlens.knockout_effect",
-    "effect: position",
+    "output_change: position",
     "token: position",
 )
 def substitution(found: xr.Dataset) -> go.Figure:
@@ -183,13 +183,15 @@ def substitution(found: xr.Dataset) -> go.Figure:
     shown = {name: moved_probability(found[name]) for name in EFFECTS if name in found}
     notes = []
     verb = "knocking out"
-    if "effect_std" in found:
+    if "output_change_std" in found:
         verb = "replacing"
-        low = (found["effect"] - found["effect_std"]).clip(min=0)
-        high = found["effect"] + found["effect_std"]
-        shown["effect"] = found["effect"].assign_coords(low=low, high=high)
+        low = (found["output_change"] - found["output_change_std"]).clip(min=0)
+        high = found["output_change"] + found["output_change_std"]
+        shown["output_change"] = found["output_change"].assign_coords(
+            low=low, high=high
+        )
         notes.append("bars: standard deviation over replacements, cut at 0")
-    if "log_odds_change" in shown:
+    if "target_score_change" in shown:
         target = f"“{found['target'].item()}”"
         against = found["against"].item()
         notes.append(f"lead: {target} over “{against}”" if against else f"of {target}")
@@ -222,7 +224,12 @@ def jacobian(found: xr.Dataset) -> go.Figure:
     return finish(figure, title, found)
 
 
-@draws("squashlens.influence", "values: ... position", "query: ...", "token: position")
+@draws(
+    "squashlens.token_influence",
+    "values: ... position",
+    "query: ...",
+    "token: position",
+)
 def token_map(values: xr.DataArray) -> go.Figure:
     """Draw values by token and layer, or by token and query, as a map: one variable of a profile.
 
@@ -230,7 +237,7 @@ def token_map(values: xr.DataArray) -> go.Figure:
     after the query, are blank then. For one query and one layer, the values are drawn as by `by_token`.
 
     Args:
-        values: one variable of `squashlens.influence` for one query or one layer, such as
+        values: one variable of `squashlens.token_influence` for one query or one layer, such as
             ``result["path_bound"].sel(query=12)``; or several by label.
 
     Raises:
@@ -256,13 +263,13 @@ def token_map(values: xr.DataArray) -> go.Figure:
 
 
 @draws(
-    "squashlens.influence",
+    "squashlens.token_influence",
     "query: query",
     "effective_rank: layer",
     "token: position",
     "jacobian path_bound: ? query layer position",
 )
-def influence(found: xr.Dataset, *, query: int | None = None) -> go.Figure:
+def token_influence(found: xr.Dataset, *, query: int | None = None) -> go.Figure:
     """Draw the influence of each token on one query from each layer: Jacobian norms if there are any, or path bounds.
 
     Args:
@@ -296,8 +303,8 @@ def attention_sinks(sinks: xr.DataArray) -> go.Figure:
     return finish(figure, title, sinks, *notes)
 
 
-@draws("squashlens.attention_heads", "sink_rate: block head")
-def attention_heads(found: xr.Dataset) -> go.Figure:
+@draws("squashlens.head_statistics", "sink_rate: block head")
+def head_statistics(found: xr.Dataset) -> go.Figure:
     """Draw the attention of each head to the first token, as a map of block × head."""
     figure = go.Figure(layer_map(found["sink_rate"], "mean attention", zmin=0, zmax=1))
     figure.update_xaxes(steps(found["head"], "head"))

@@ -70,7 +70,7 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> figure = sl.figures.of(sl.paths.composition(model, "110 ="))
+    >>> figure = sl.figures.of(sl.attention_paths.composition(model, "110 ="))
     >>> figure.layout.title.text
     'Where the paths to the query start, by layer'
     """
@@ -191,7 +191,7 @@ def panels(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> results = {prompt: sl.sensitivity(model, prompt) for prompt in ("110 =", "111 =")}
+    >>> results = {prompt: sl.bound_vs_jacobian(model, prompt) for prompt in ("110 =", "111 =")}
     >>> figure = sl.figures.styled(sl.figures.panels(results), theme="paper")
     """
     if not len(parts):

@@ -1,29 +1,30 @@
 """Interventions on a model's activations, as values to pass to `squashlens.applied(model, *hooks)`.
 
 - Hold constant: `freeze_attention`, `freeze_norms`, `freeze_gates`.
-- Attention: `mask_tokens`, `mask_attention`, `sliding_window`, `scale_attention`, `uniform_attention`, `zero_pattern`.
+- Attention: `mask_tokens`, `mask_attention`, `sliding_window`, `scale_attention`, `uniform_attention`,
+  `zero_attention`.
 - Temperature of attention: `attention_temperature`, `adaptive_temperature`, `log_scaling`.
 - Remove or replace: `zero_values`, `zero_heads`, `zero_mlp`, `zero_residual`; `mean_heads`, `mean_mlp`,
   `mean_residual`; `patch_heads`, `patch_mlp`, `patch_residual`, `resample_residual`.
-- Precision: `rounding`.
-- The model's own windows: `lifted_windows`, a context manager.
+- Precision: `round_activations`.
+- The model's own windows: `lift_windows`, a context manager.
 - Find the positions of given tokens: `find_positions`.
 
-Only `applied` and `lifted_windows` touch a model. `squashlens.hooks.Hook` makes your own hook.
+Only `applied` and `lift_windows` touch a model. `squashlens.hooks.Hook` makes your own hook.
 """
 
 from squashlens.hooks.freeze import freeze_attention, freeze_gates, freeze_norms
 from squashlens.hooks.interventions import (
     find_positions,
-    lifted_windows,
+    lift_windows,
     mask_attention,
     mask_tokens,
     scale_attention,
     sliding_window,
     uniform_attention,
+    zero_attention,
     zero_heads,
     zero_mlp,
-    zero_pattern,
     zero_residual,
     zero_values,
 )
@@ -36,7 +37,7 @@ from squashlens.hooks.patches import (
     patch_residual,
     resample_residual,
 )
-from squashlens.hooks.rounding import quantize_keys_values, rounding
+from squashlens.hooks.round_activations import quantize_keys_values, round_activations
 from squashlens.hooks.temperatures import (
     adaptive_temperature,
     attention_temperature,
@@ -52,7 +53,7 @@ __all__ = [
     "freeze_attention",
     "freeze_gates",
     "freeze_norms",
-    "lifted_windows",
+    "lift_windows",
     "log_scaling",
     "mask_attention",
     "mask_tokens",
@@ -64,13 +65,13 @@ __all__ = [
     "patch_residual",
     "quantize_keys_values",
     "resample_residual",
-    "rounding",
+    "round_activations",
     "scale_attention",
     "sliding_window",
     "uniform_attention",
+    "zero_attention",
     "zero_heads",
     "zero_mlp",
-    "zero_pattern",
     "zero_residual",
     "zero_values",
 ]

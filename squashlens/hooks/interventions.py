@@ -157,7 +157,7 @@ def scale_attention(
 
     ``α'_ji = c_ji α_ji / Σ_k c_jk α_jk``, with c_ji = factor where i is in `positions` and i < j, and 1 elsewhere:
     ln(factor) is added to the logits. A factor of 1 changes no bit, a factor of 0 equals `mask_tokens`, and the factors
-    of several such hooks multiply. `zero_pattern` removes weights without renormalization.
+    of several such hooks multiply. `zero_attention` removes weights without renormalization.
 
     Args:
         factor: at least 0.
@@ -181,7 +181,7 @@ def scale_attention(
 
 
 @validated
-def zero_pattern(
+def zero_attention(
     positions: Iterable[int],
     blocks: Blocks = None,
     *,
@@ -194,12 +194,12 @@ def zero_pattern(
         positions: key positions, counted from 0.
         blocks, heads: blocks and query heads to act in; all by default.
     """
-    zeroed = positions_of(positions, "zero_pattern")
+    zeroed = positions_of(positions, "zero_attention")
 
     def hidden(query: Tensor, key: Tensor) -> Tensor:
         return among(key, zeroed)
 
-    name = f"zero_pattern{listed(zeroed)}"
+    name = f"zero_attention{listed(zeroed)}"
     return _hiding(name, PATTERN, hidden, blocks, heads, zeroed)
 
 
@@ -493,7 +493,7 @@ def find_positions(
 
 @validated
 @contextmanager
-def lifted_windows(model: Bridge) -> Iterator[Bridge]:
+def lift_windows(model: Bridge) -> Iterator[Bridge]:
     """Let every block of a model attend to the whole prompt within a `with` block, and restore its windows after it.
 
     Positions are encoded as before, also at distances that the block has not seen in training. The model is another one
@@ -506,17 +506,17 @@ def lifted_windows(model: Bridge) -> Iterator[Bridge]:
         InputError: the model has no sliding windows.
 
     >>> import squashlens as sl
-    >>> with sl.hooks.lifted_windows(sl.load("tiny-gemma")):
+    >>> with sl.hooks.lift_windows(sl.load("tiny-gemma")):
     ...     pass
     Traceback (most recent call last):
-    squashlens.errors.InputError: This model has no sliding windows. Leave lifted_windows out.
+    squashlens.errors.InputError: This model has no sliding windows. Leave lift_windows out.
     """
     require_bridge(model)
     config = text_config(model)
     window = getattr(config, "sliding_window", None)
     if window is None or not any(windows(model)):
         raise InputError(
-            "This model has no sliding windows.", "Leave lifted_windows out."
+            "This model has no sliding windows.", "Leave lift_windows out."
         )
     holders = [config]
     for module in model.original_model.modules():

@@ -38,7 +38,7 @@ class Wide(TorchFunctionMode):
             raise UnsoundModelError(
                 f"This model, or a hook on it, computes in {dtype_name(found.dtype)} "
                 f"({resolve_name(func)}) even when given float64 tensors, so its derivative cannot be certified.",
-                "If a hook rounds, write it with `squashlens.hooks.rounding`; otherwise use `jacobian_norms`.",
+                "If a hook rounds, write it with `squashlens.hooks.round_activations`; otherwise use `jacobian_norms`.",
             )
         return found
 

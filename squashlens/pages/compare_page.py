@@ -59,7 +59,7 @@ def compare_report(
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
     >>> prompts = [f"What is the last digit in this sequence? 01{digit} =" for digit in "0123456789"]
-    >>> four_bits = sl.rounded(model, "Q4_0")
+    >>> four_bits = sl.quantize_weights(model, "Q4_0")
     >>> sl.compare_report(model, four_bits, prompts, [*"0123456789"], out=tmp_path / "compare.html").name
     'compare.html'
     """

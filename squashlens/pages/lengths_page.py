@@ -48,7 +48,9 @@ def lengths(
     """
     from squashlens import figures, prompts
     from squashlens.measure.collapse.distance import collapse
-    from squashlens.measure.collapse.separation import separation
+    from squashlens.measure.collapse.distinguishable_lengths import (
+        distinguishable_lengths,
+    )
     from squashlens.model.loading.load import load
     from squashlens.run.captures.capture import capture
 
@@ -71,14 +73,14 @@ def lengths(
         apart = {}
         said = []
         for dtype, each in models.items():
-            apart[dtype] = separation(each, panels["c"], n_random_models=1)
+            apart[dtype] = distinguishable_lengths(each, panels["c"], n_random_models=1)
             said.append(f"In {dtype}, {collapse_sentences.recovers(apart[dtype])}")
             done.update()
         coarse = next(iter(models))
         shares = []
         for letter in "cd":
             thirds: Any = {"lengths": range(EVERY, n + 1, EVERY), "n_random_models": 0}
-            found = separation(models[coarse], panels[letter], **thirds)
+            found = distinguishable_lengths(models[coarse], panels[letter], **thirds)
             shares.append(percent(found["recovery_y"].item()))
             done.update()
         said.append(

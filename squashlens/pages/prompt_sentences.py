@@ -83,7 +83,7 @@ class Evidence:
     @property
     def leads(self) -> np.ndarray:
         """Whether the right answer leads its rival and all choices at each layer."""
-        first = self.way["first"].sel(scored="right answer").values[0] == 1
+        first = self.way["likeliest"].sel(scored="right answer").values[0] == 1
         return first & (self.probability() > self.way["rival_probability"].values[0])
 
     @property
@@ -185,12 +185,12 @@ def helps(name: str, found: xr.Dataset) -> Changed:
 def left_out(effect: xr.Dataset) -> Changed:
     """Without which attention or MLP at the last token the right answer leads, beside random changes as large."""
     of_prompt = effect.isel(prompt=0)
-    lead = of_prompt["log_odds_without"]
-    noise = float(of_prompt["log_odds_noise"])
+    lead = of_prompt["lead_without"]
+    noise = float(of_prompt["lead_noise"])
     place = int(lead.values.argmax())
     best = float(lead.values.flat[place])
     n_leading = int((lead > noise).sum())
-    random = of_prompt["log_odds_random"]
+    random = of_prompt["lead_random"]
     n_random = int((random > noise).sum())
     beside = f"of {random.size} random changes of the same sizes {n_random} do"
     tried = f"{lead.size} attentions and MLPs"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import xarray as xr
 
-from squashlens import zoo
+from squashlens import example_models
 from squashlens._typing import Bridge, Norm
 from squashlens.bars import bar
 from squashlens.errors import InputError, SquashlensError
@@ -100,7 +100,7 @@ def report(
         prompt: the prompt to measure; a demonstration by default.
         answer: the right answer to the prompt, as the model would write it after the prompt, with its space.
         instead: another prompt, and its own right answer, which differs, for a verdict on the change between the two;
-            only with `answer`. See `squashlens.verdict`.
+            only with `answer`. See `squashlens.diagnose`.
         choices: right answers of other prompts, which are drawn beside the right one as a control; only with `answer`.
         out: the file to write, with the ending ``.html`` or ``.htm``.
         norm: norm of the Jacobians.
@@ -119,7 +119,7 @@ def report(
     >>> path.name
     'page.html'
     """
-    from squashlens.measure.answers.accuracy import top_tokens
+    from squashlens.measure.answers.accuracy_by_length import top_tokens
     from squashlens.measure.answers.answer_by_layer import answer_by_layer
     from squashlens.model.loading.load import load
     from squashlens.pages.maps.view import squash_map
@@ -210,12 +210,12 @@ def _unlike(right: str, texts: Sequence[str]) -> list[str]:
 
 def _judge(model: Bridge, asked: Asked) -> xr.Dataset | None:
     """The verdict on the prompt and the other one; None without another one."""
-    from squashlens.measure.answers.verdict import verdict
+    from squashlens.measure.answers.diagnose import diagnose
 
     if asked.answer is None or asked.instead is None:
         return None
     prompt, answer = asked.instead
-    return verdict(model, [asked.prompt, prompt], [asked.answer, answer])
+    return diagnose(model, [asked.prompt, prompt], [asked.answer, answer])
 
 
 def _hooks_tried(
@@ -250,13 +250,15 @@ def _sublayers_left_out(
     model: Bridge, prompt: str, right: str, rival: str
 ) -> xr.Dataset | None:
     """The lead of the right answer without each attention and MLP, at the token where its rival leaves it."""
-    from squashlens.measure.answers.sublayer_effect import sublayer_effect
+    from squashlens.measure.answers.sublayer_effects import sublayer_effects
 
     common = _common(right, rival)
     if not common.strip():  # a space belongs to the token after it
         common = ""
     texts = [text.removeprefix(common) for text in (right, rival)]
-    return _or_none(sublayer_effect, model, [prompt + common], texts[:1], choices=texts)
+    return _or_none(
+        sublayer_effects, model, [prompt + common], texts[:1], choices=texts
+    )
 
 
 def _common(text: str, other: str) -> str:
@@ -328,10 +330,10 @@ def _ribbon(view: "SquashMap", evidence: Evidence) -> dict[str, Any]:
     """The tokens with a colour from −100, for the right answer, to 100, against it; and the ends of the scale."""
     row = view.result.isel(query=-1)
     tokens = row["token"].values.astype(str).tolist()
-    if "log_odds_change" not in row:
+    if "target_score_change" not in row:
         return {"tokens": [(token, 0, "") for token in tokens], "most": ""}
-    changes = row["log_odds_change"].values
-    is_noise = np.abs(changes) <= NOISE_FLOORS * float(row["log_odds_noise"])
+    changes = row["target_score_change"].values
+    is_noise = np.abs(changes) <= NOISE_FLOORS * float(row["target_score_noise"])
     compared = np.where(is_noise, 0.0, changes)
     compared[: int(provenance(row).get("bos_count", 0))] = 0.0
     most = np.abs(compared).max(initial=0.0)
@@ -348,8 +350,8 @@ def _ribbon(view: "SquashMap", evidence: Evidence) -> dict[str, Any]:
 def _source(model: Bridge) -> str:
     """What the model is loaded from: a name, or the folder of a local model, which results name without its path."""
     given = str(model.cfg.model_name)
-    for name in zoo.bundled():
-        if given == str(zoo.folder(name)):
+    for name in example_models.bundled():
+        if given == str(example_models.folder(name)):
             return name
     return given
 

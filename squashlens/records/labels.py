@@ -10,7 +10,7 @@ from squashlens.records.provenance import Facts, stated, without_provenance
 
 Variable = tuple[tuple[str, ...], Any, str, str]
 MODEL_UNITS = "model units"  # those of activations, which differ between models
-AS_IT_IS = "as it is"  # the name of the model without a change in what `compare` gives
+AS_IT_IS = "as it is"  # the name of the model without a change in what `compare_interventions` gives
 
 
 def position_coords(

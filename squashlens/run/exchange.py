@@ -34,7 +34,8 @@ def require_exchangeable(reference: Run, other: Run) -> None:
     if shapes[0] != shapes[1]:
         raise InputError(
             f"The two models have other architectures: {shapes[0]} and {shapes[1]} (class, blocks, width).",
-            "Give a model and a changed copy of it, such as one of `rounded`; `compare_models` compares any two.",
+            "Give a model and a changed copy of it, such as one of `quantize_weights`; `compare_models` "
+            "compares any two.",
         )
 
 

@@ -1,8 +1,8 @@
 """The measurements that a study can run, and their arguments: as a description gives them, and as a call takes them.
 
-A measurement is a public function of squashlens, by its name such as ``"path_bound"`` or ``"paths.hops"`` or itself, or
-a function of your own, itself or as ``"module:function"``, which must return an xarray object. Hooks, sequences and
-synthetic stacks are described as calls by name: ``{"sliding_window": {"window": 4}}``.
+A measurement is a public function of squashlens, by its name such as ``"path_bound"`` or ``"attention_paths.hops"`` or
+itself, or a function of your own, itself or as ``"module:function"``, which must return an xarray object. Hooks,
+sequences and synthetic stacks are described as calls by name: ``{"sliding_window": {"window": 4}}``.
 """
 
 import difflib
@@ -24,7 +24,11 @@ from squashlens.tasks import find
 
 Measurement = str | Callable[..., Any]
 
-WHERE = ("", "paths.", "synthetic.")  # modules with measurements; squashlens itself
+WHERE = (
+    "",
+    "attention_paths.",
+    "synthetic.",
+)  # modules with measurements; squashlens itself
 CALLS = ("sequence", "stack", "interventions")  # arguments that may be calls by name
 NAMED = {"dtype": dtype_to_run_in, "Dtype": dtype_to_run_in, "Task": find}  # by kind
 

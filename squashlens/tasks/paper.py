@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from random import Random
 
+from squashlens.example_models.curriculum import END, PATTERNS, TASKS, spell
 from squashlens.tasks import reading
 from squashlens.tasks.reading import counted, digit
 from squashlens.tasks.task import PLACE, Items, Task
-from squashlens.zoo.curriculum import END, PATTERNS, TASKS, spell
 
 # Figure 5.
 COUNT = "How many ones are in the following sequences?"
@@ -246,7 +246,8 @@ READERS = {"copy": reading.digits, "first": reading.digit, "last": reading.digit
 
 
 def taught(name: str, pattern: str, *, commas: bool = False) -> Task:
-    """The task that asks one of the bundled model's questions about one of its patterns (`squashlens.zoo.curriculum`).
+    """The task that asks one of the bundled model's questions about one of its patterns
+    (`squashlens.example_models.curriculum`).
 
     Each question uses its first wording. With `commas`, a comma follows every third digit.
     """

@@ -59,7 +59,7 @@ def seeds_of(seeds: int | Iterable[int] | None, default: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Prompting:
-    """The form in which questions are put to a model: keywords of `evaluate`, which describes them."""
+    """The form in which questions are put to a model: keywords of `evaluate_task`, which describes them."""
 
     mode: Modes = "answer_only"
     template: Template = "none"

@@ -71,8 +71,10 @@ def calls(model: Any, plain: Any) -> dict[str, Work]:
         ),
         FORWARD: lambda: passed(plain, ids),
         "`top_tokens`": lambda: sl.top_tokens(model, PROMPT),
-        "`influence` without norms": lambda: sl.influence(model, PROMPT, method="none"),
-        "`sensitivity`": lambda: sl.sensitivity(model, PROMPT),
+        "`token_influence` without norms": lambda: sl.token_influence(
+            model, PROMPT, method="none"
+        ),
+        "`bound_vs_jacobian`": lambda: sl.bound_vs_jacobian(model, PROMPT),
         "`jacobian_norms`, a sketch": lambda: sl.jacobian_norms(model, PROMPT),
         '`jacobian_norms(method="exact")`': lambda: sl.jacobian_norms(
             model, PROMPT, method="exact"
@@ -122,8 +124,8 @@ def compared(model: Any, plain: Any) -> dict[str, tuple[Work, Work | None, float
             partial(passed, plain, trunk),
             6,
         ),
-        "`sensitivity` ÷ 64 plain products": (
-            partial(sl.sensitivity, model, ids),
+        "`bound_vs_jacobian` ÷ 64 plain products": (
+            partial(sl.bound_vs_jacobian, model, ids),
             partial(pulled, plain, ids),
             1.3,
         ),

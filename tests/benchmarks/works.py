@@ -171,7 +171,7 @@ def open_bundled() -> Work:
 
 def open_by_libraries() -> Work:
     """What `load` cannot do without: the libraries, and the plain model."""
-    source = str(Path(sl.__file__).parent / "zoo" / "tiny-gemma")
+    source = str(Path(sl.__file__).parent / "example_models" / "tiny-gemma")
     return started(
         "import torch, transformers, transformer_lens\n"
         f"transformers.AutoModelForCausalLM.from_pretrained({source!r}, attn_implementation='eager')"

@@ -36,8 +36,8 @@ AIMS: list[tuple[str, str, int, str, str, float]] = [
     ("gemma-2b", "bound", 8192, "obvious", "2.4", 0.45),
     ("gemma-2b", "call", 8, "s", "0.093 s", 0.006),
     ("gemma-2b", "sketch", 2048, "plain", "82", 45.0),
-    ("gemma-2b", "sensitivity", 256, "s", "5.0 s", 0.8),
-    ("gemma-2b", "influence", 1024, "s", "4.8 s, with fits", 1.0),
+    ("gemma-2b", "bound_vs_jacobian", 256, "s", "5.0 s", 0.8),
+    ("gemma-2b", "token_influence", 1024, "s", "4.8 s, with fits", 1.0),
     ("gemma-2b", "collapse", 1024, "s", "1.9 s", 0.5),
 ]
 

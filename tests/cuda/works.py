@@ -144,11 +144,11 @@ def works(model: str, small: bool) -> list[Work]:
             "bound",
             "obvious",
             "call",
-            "sensitivity",
+            "bound_vs_jacobian",
             "collapse",
             "sketch",
             "exact",
-            "influence",
+            "token_influence",
         )
         return [Work(kind, 96) for kind in kinds]
     if model == "gemma-2-2b":
@@ -168,10 +168,15 @@ def works(model: str, small: bool) -> list[Work]:
                 ("obvious", 2048),
                 ("obvious", 8192),
                 ("call", 8),
-                ("sensitivity", 256),
+                ("bound_vs_jacobian", 256),
             )
         ]
-    more = (("collapse", 1024), ("sketch", 2048), ("influence", 1024), ("exact", one))
+    more = (
+        ("collapse", 1024),
+        ("sketch", 2048),
+        ("token_influence", 1024),
+        ("exact", one),
+    )
     return [*found, *(Work(kind, n, times) for kind, n in more)]
 
 
@@ -248,7 +253,9 @@ class Subject:
             "call": lambda: sl.path_bound(
                 self.model, ids, attention="uniform"
             ),  # which runs nothing
-            "sensitivity": lambda: sl.sensitivity(self.model, ids, **products),
+            "bound_vs_jacobian": lambda: sl.bound_vs_jacobian(
+                self.model, ids, **products
+            ),
             "sketch": lambda: sl.jacobian_norms(
                 self.model,
                 ids,
@@ -259,7 +266,9 @@ class Subject:
             ),
             "exact": lambda: sl.jacobian_norms(self.model, ids, **products),
             "collapse": lambda: constant_collapse(self.model, work.n),
-            "influence": lambda: sl.influence(self.model, ids, method="none"),
+            "token_influence": lambda: sl.token_influence(
+                self.model, ids, method="none"
+            ),
         }
         return calls[work.kind]
 

@@ -61,7 +61,7 @@ MORE: dict[str, Callable[[measurements.Subject, Path], Any]] = {
         s.model, [s.short], candidates="predicted", n_replacements=2, seed=0
     ),
     "squash_map": lambda s, f: sl.squash_map(s.model, [s.short]).result,
-    "influence": lambda s, f: sl.influence(
+    "token_influence": lambda s, f: sl.token_influence(
         s.model,
         [s.short],
         method="sketch",

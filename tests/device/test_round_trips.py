@@ -43,16 +43,16 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "path_bound of an early query": lambda m: sl.path_bound(
         m, IDS, query=3, to_layer=[1, "y"]
     ),
-    "hops": lambda m: sl.paths.hops(m, IDS),
+    "hops": lambda m: sl.attention_paths.hops(m, IDS),
     "spectral norms": lambda m: sl.jacobian_norms(m, IDS, vjp_batch_size=4),
     "sketch": lambda m: sl.jacobian_norms(
         m, IDS, norm="frobenius", method="sketch", n_probes=4
     ),
-    "profile without norms": lambda m: sl.influence(m, IDS),
-    "profile with spectral norms": lambda m: sl.influence(
+    "profile without norms": lambda m: sl.token_influence(m, IDS),
+    "profile with spectral norms": lambda m: sl.token_influence(
         m, IDS, queries=[5, -1], method="auto", norm="spectral"
     ),
-    "profile with Frobenius norms": lambda m: sl.influence(
+    "profile with Frobenius norms": lambda m: sl.token_influence(
         m, IDS, queries=[-1], method="auto", norm="frobenius"
     ),
     "collapse with one pass": lambda m: sl.collapse(m, sequence(m, [7] * 6)),
@@ -132,9 +132,11 @@ def test_derivatives_that_are_not_finite(model_of: Any) -> None:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("name", ["jacobian_norms", "influence"])
+@pytest.mark.parametrize("name", ["jacobian_norms", "token_influence"])
 def test_later_tokens_on_a_device(name: str, model_of: Any) -> None:
-    options = {"queries": [2], "layers": [0]} if name == "influence" else {"query": 2}
+    options = (
+        {"queries": [2], "layers": [0]} if name == "token_influence" else {"query": 2}
+    )
     leak = ("blocks.1.hook_resid_pre", lambda tensor: tensor + tensor[:, -1:])
     with (
         sl.applied(model_of(DEFAULT, 2), leak) as model,

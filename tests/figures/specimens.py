@@ -35,7 +35,7 @@ FACTS = {
     "dtype": "bfloat16",
     "call": {"function": "made", "norm": "linf", "prompt": "$5 to <b>$9"},
 }
-NO_FIGURE = ("accuracy", "shares_and_counts", "splits")
+NO_FIGURE = ("accuracy_by_length", "shares_and_counts", "splits")
 NAMES_OF_SHARES = {"layer": "composition", "hop": "hops", "block": "attention_sinks"}
 LENGTHS = (1, 2, 3, 5, 8, 16, 32, 64, 100, 150, 200, 250)
 
@@ -47,7 +47,7 @@ def small() -> dict[str, go.Figure]:
         for name in measurements.results()
         if name not in NO_FIGURE
     }
-    results["substitution_effect"] = results["substitution_effect"]["effect"]
+    results["substitution_effect"] = results["substitution_effect"]["output_change"]
     found = {name: sl.figures.of(one) for name, one in results.items()}
     found["collapse_heatmap"] = sl.figures.collapse_heatmap(
         results["collapse relative"]
@@ -55,12 +55,12 @@ def small() -> dict[str, go.Figure]:
     found["retained_by_kind"] = sl.figures.retained_by_kind(
         results["separator_ablation"]
     )
-    found["error_by_length"] = sl.figures.error_by_length(results["evaluate"])
+    found["error_by_length"] = sl.figures.error_by_length(results["evaluate_task"])
     found["bound_against_jacobian"] = sl.figures.bound_against_jacobian(
-        results["sensitivity"]
+        results["bound_vs_jacobian"]
     )
     found["one query"] = sl.figures.of(
-        results["influence"]["path_bound"].isel(query=-1)
+        results["token_influence"]["path_bound"].isel(query=-1)
     )
     return found
 
@@ -69,14 +69,14 @@ def full() -> dict[str, go.Figure]:
     """Figures with as much in them as a study of a large model gives."""
     results: dict[str, Any] = {
         **{name: make() for name, make in MEASUREMENTS.items()},
-        "attribution 250": sensitivity(250),
+        "attribution 250": bound_vs_jacobian(250),
         "by_token 250": bound(250),
         "profile map": map_of(20),
         "profile map 250": map_of(250),
         "with low": with_low(20),
         "composition 250": composition(250),
         "jacobian 250": jacobian(250),
-        "accuracy": {name: evaluate(at) for at, name in enumerate(labels(6))},
+        "accuracy": {name: evaluate_task(at) for at, name in enumerate(labels(6))},
         "answer_frequencies": {
             name: frequencies(at) for at, name in enumerate(labels(2))
         },
@@ -84,14 +84,16 @@ def full() -> dict[str, go.Figure]:
             f"depth {d}, MLP": measurements.result("convergence")
             for d in (1, 2, 4, 8, 16)
         },
-        "two prompts": {"first": sensitivity(20), LONG: sensitivity(60)},
+        "two prompts": {"first": bound_vs_jacobian(20), LONG: bound_vs_jacobian(60)},
         "four maps": {name: composition(12) for name in labels(4)},
     }
     found = {name: sl.figures.of(one) for name, one in results.items()}
-    several = {name: evaluate(at) for at, name in enumerate(labels(3))}
+    several = {name: evaluate_task(at) for at, name in enumerate(labels(3))}
     found["error_by_length"] = sl.figures.error_by_length(several)
     found["collapse_heatmap"] = sl.figures.collapse_heatmap(relative(collapse()))
-    found["bound_against_jacobian"] = sl.figures.bound_against_jacobian(sensitivity(20))
+    found["bound_against_jacobian"] = sl.figures.bound_against_jacobian(
+        bound_vs_jacobian(20)
+    )
     found["collapse_panels"] = sl.figures.collapse_curve(
         {name: collapse() for name in labels(4)}, trained=16
     )
@@ -101,7 +103,7 @@ def full() -> dict[str, go.Figure]:
         ablation()["retained_from"].isel(hook=0, length=-1)
     )
     found["mixture"] = sl.figures.panels(
-        {"map": composition(20), "bars": top_tokens(), "curves": sensitivity(20)}
+        {"map": composition(20), "bars": top_tokens(), "curves": bound_vs_jacobian(20)}
     )
     return found
 
@@ -181,7 +183,7 @@ def with_tokens(found: Any, dim: str = "position") -> Any:
     )
 
 
-def sensitivity(count: int) -> xr.Dataset:
+def bound_vs_jacobian(count: int) -> xr.Dataset:
     names = "path_bound null jacobian_frozen jacobian bound_over_null"
     found = with_tokens(made({"position": range(count)}, f"{names}: position"))
     ranks = {
@@ -262,16 +264,16 @@ def depth_limit() -> xr.Dataset:
     return found.assign(rest=rest)
 
 
-def needle() -> xr.Dataset:
-    names = ("jacobian", "path_bound", "bound_over_null", "effect", "kl")
+def needle_sensitivity() -> xr.Dataset:
+    names = ("jacobian", "path_bound", "bound_over_null", "output_change", "kl")
     variables = " ".join(
         f"{name}_{side}" for name in names for side in ("mean", "low", "high")
     )
     coords = {
         "group": [f"{text} {at}" for at, text in enumerate(("short", LONG) * 4)],
-        "at": LENGTHS,
+        "number": LENGTHS,
     }
-    return made(coords, f"{variables} prompts: group at")
+    return made(coords, f"{variables} prompts: group number")
 
 
 def collapse() -> xr.Dataset:
@@ -310,7 +312,7 @@ def ablation() -> xr.Dataset:
     ]
     hooks = [
         "mask",
-        "zero_pattern",
+        "zero_attention",
         "zero_values",
         "zero_residual",
         "mean_residual",
@@ -386,7 +388,7 @@ def total_variation() -> xr.Dataset:
     return found.assign(numbers)
 
 
-def compare() -> xr.Dataset:
+def compare_interventions() -> xr.Dataset:
     changes = [
         "as it is",
         *(
@@ -408,7 +410,7 @@ def compare() -> xr.Dataset:
     return made(coords, *names, share="accuracy")
 
 
-def evaluate(seed: int) -> xr.Dataset:
+def evaluate_task(seed: int) -> xr.Dataset:
     """Answers with errors of both directions, some of them not read, in three modes."""
     rng = np.random.default_rng(seed)
     modes, lengths = ["answer_only", "cot", "cot_few_shot"], LENGTHS[:8]
@@ -515,7 +517,7 @@ PARTS = {
 }
 # One made-up result of each measurement, by the name of the real one in `tests.odd`.
 MEASUREMENTS: dict[str, Callable[[], Any]] = {
-    "sensitivity": lambda: sensitivity(20),
+    "bound_vs_jacobian": lambda: bound_vs_jacobian(20),
     "path_bound": lambda: bound(20),
     "certified_bound": lambda: bound(20),
     "composition": lambda: composition(20),
@@ -525,19 +527,19 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
     "jacobian": lambda: jacobian(20),
     "attention_sinks": sinks,
     "influence_by_distance": influence_by_distance,
-    "influence": lambda: with_tokens(
+    "token_influence": lambda: with_tokens(
         made(
             {"query": [5, 19], "layer": range(27), "position": range(20)},
             "path_bound: query layer position",
             "effective_rank: layer",
         )
     ),
-    "attention_heads": lambda: made(
+    "head_statistics": lambda: made(
         {"block": range(26), "head": range(16)},
         "sink_rate: block head",
         share="sink_rate",
     ),
-    "needle": needle,
+    "needle_sensitivity": needle_sensitivity,
     "collapse": collapse,
     "collapse_mechanism": lambda: made(
         PARTS,
@@ -545,24 +547,24 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
         "share: part block length",
         "observed bound: length",
     ),
-    "separation": lambda: made(
+    "distinguishable_lengths": lambda: made(
         {"layer": range(27), "random_model": [0, 1], "length": range(1, 9)},
         "recovery: layer",
         "recovery_y chance:",
         "recovery_random: random_model layer",
         "recovery_random_y: random_model",
     ),
-    "verdict": judged,
+    "diagnose": judged,
     "answer_by_layer": lambda: made(
         {
             "scored": ["right answer", "other prompts' answers", "random weights 0"],
             "layer": range(27),
         },
-        f"{ends('mean_first')}: scored layer",
+        f"{ends('mean_likeliest')}: scored layer",
         "chance:",
         share="mean",
     ),
-    "sublayer_effect": lambda: made(
+    "sublayer_effects": lambda: made(
         {
             "half": ["select", "confirm"],
             "block": range(26),
@@ -591,8 +593,8 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
     ).assign_coords(units_kept=("kept", labels(5)), above_null="yes"),
     "separator_ablation": ablation,
     "repeat_tokenization": repeat_tokenization,
-    "compare": compare,
-    "evaluate": lambda: evaluate(0),
+    "compare_interventions": compare_interventions,
+    "evaluate_task": lambda: evaluate_task(0),
     "answer_frequencies": lambda: frequencies(0),
     "collapse_vs_readout": readout,
     "probe": lambda: made(

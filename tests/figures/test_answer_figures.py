@@ -16,7 +16,7 @@ from squashlens.records.provenance import with_provenance
 
 MODES = ("answer_only", "cot", "cot_few_shot")
 LENGTHS = [5, 10, 40]
-WHO = {"model": "<i>hosted</i>", "call": {"function": "evaluate"}}
+WHO = {"model": "<i>hosted</i>", "call": {"function": "evaluate_task"}}
 
 
 def values(points: Any) -> np.ndarray:
@@ -68,7 +68,7 @@ def asked() -> xr.Dataset:
 
 @pytest.fixture(scope="module")
 def mute(tiny: Any) -> xr.Dataset:
-    return sl.evaluate(
+    return sl.evaluate_task(
         tiny,
         sl.tasks.find("sum"),
         lengths=[4, 8],
@@ -166,7 +166,7 @@ def test_answers_that_were_not_read_are_seen(
 def test_texts_have_frequencies_and_no_errors(tiny: Any) -> None:
     """Long runs of one digit look like numbers, and are none."""
     task = sl.tasks.find("taught_copy_repeated")
-    copied = sl.evaluate(tiny, task, lengths=[4, 16])
+    copied = sl.evaluate_task(tiny, task, lengths=[4, 16])
     with pytest.raises(
         InputError, match="not numbers and have no error. Draw accuracy_by_length"
     ):

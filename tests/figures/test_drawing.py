@@ -24,7 +24,7 @@ def as_json(figure: go.Figure) -> Any:
 
 @pytest.fixture(scope="module")
 def figure() -> go.Figure:
-    return sl.figures.attribution(specimens.sensitivity(20))
+    return sl.figures.attribution(specimens.bound_vs_jacobian(20))
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,9 @@ def test_a_title_is_text_and_can_be_removed(figure: go.Figure) -> None:
 
 
 def test_panels_share_scales_the_legend_and_the_colours() -> None:
-    results = {f"{count} tokens": specimens.sensitivity(count) for count in (4, 6, 5)}
+    results = {
+        f"{count} tokens": specimens.bound_vs_jacobian(count) for count in (4, 6, 5)
+    }
     found: Any = sl.figures.panels(results, columns=3)
     alone: Any = sl.figures.attribution(next(iter(results.values())))
     shown = [[t.name for t in page.data if t.showlegend] for page in (found, alone)]

@@ -44,17 +44,19 @@ def test_intervals_that_belong_to_other_values_are_not_drawn() -> None:
 
 
 def test_one_prompt_at_a_place_has_no_interval_and_a_note_says_so() -> None:
-    found = specimens.needle().assign(prompts=(("group", "at"), np.full((8, 12), 5)))
+    found = specimens.needle_sensitivity().assign(
+        prompts=(("group", "number"), np.full((8, 12), 5))
+    )
     found["prompts"][2] = 1
     note = f"one prompt at each place, so no bars: {found['group'].values[2]}"
-    assert note in noted(sl.figures.needle(found))
+    assert note in noted(sl.figures.needle_sensitivity(found))
     found["prompts"][2] = 5
-    assert "no bars" not in noted(sl.figures.needle(found))
+    assert "no bars" not in noted(sl.figures.needle_sensitivity(found))
 
 
 def test_zeros_and_rows_without_values_are_left_out() -> None:
     """A logarithm has no zero; a row of which nothing is left stays, and is empty."""
-    compared = specimens.compare()
+    compared = specimens.compare_interventions()
     compared["distance"][1, -1, 0] = compared["distance"][2, -1] = 0
     figure: Any = sl.figures.changes(compared)
     np.testing.assert_array_equal(
@@ -106,7 +108,7 @@ def test_a_draw_of_the_same_content_is_left_out() -> None:
 @pytest.mark.parametrize("sinks", [[0], [2], [0, 3], []])
 def test_sinks_are_beyond_the_scale_and_named(sinks: list[int]) -> None:
     """Tokens that are sinks by the stated rule, wherever they are; without one, the largest token is a point."""
-    found, places = specimens.sensitivity(8), sinks or [0]
+    found, places = specimens.bound_vs_jacobian(8), sinks or [0]
     found["path_bound"][places] = 20 * float(found["path_bound"].sum())
     apart = np.isin(range(8), sinks)
     found["sink"] = "position", apart.astype(float)
@@ -138,7 +140,7 @@ def test_shares_of_paths_beside_a_sink_have_their_own_scale(
 
 
 def test_one_query_or_layer_of_a_profile_is_a_map(tiny: Any) -> None:
-    every = sl.influence(tiny, "1101 =", queries=[1, 3, 4], method="none")
+    every = sl.token_influence(tiny, "1101 =", queries=[1, 3, 4], method="none")
     found = every["path_bound"]
     by_layer: Any = sl.figures.of(found.sel(query=4))
     assert by_layer.layout.title.text == "Path bound, by layer"

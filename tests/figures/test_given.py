@@ -29,7 +29,7 @@ TABLES = {"answer_frequencies": sl.results.answer_frequencies}
 def results() -> dict[str, Any]:
     found = {name: measurements.result(name) for name in measurements.results()}
     return found | {
-        "profile of one query": found["influence"]["path_bound"].isel(query=-1)
+        "profile of one query": found["token_influence"]["path_bound"].isel(query=-1)
     }
 
 
@@ -49,7 +49,7 @@ def block_titles(figure: Any) -> list[str]:
 def test_one_variable_is_drawn_as_itself_and_several_or_their_means_in_panels(
     results: dict[str, Any],
 ) -> None:
-    found = results["sensitivity"]
+    found = results["bound_vs_jacobian"]
     one: Any = sl.figures.of(found[["jacobian"]])
     assert one.data == sl.figures.by_token(found["jacobian"]).data
     several: Any = sl.figures.of({"a": found[["jacobian"]], "b": found["jacobian"]})
@@ -76,10 +76,12 @@ def test_arrays_that_xarray_joined_have_a_panel_each(results: dict[str, Any]) ->
 
 
 def test_merged_results_have_the_figure_of_one(results: dict[str, Any]) -> None:
-    merged = xr.merge([results["sensitivity"], results["collapse"]], compat="override")
+    merged = xr.merge(
+        [results["bound_vs_jacobian"], results["collapse"]], compat="override"
+    )
     figure: Any = sl.figures.of(merged)
     np.testing.assert_array_equal(
-        figure.data[0].y, results["sensitivity"]["path_bound"]
+        figure.data[0].y, results["bound_vs_jacobian"]["path_bound"]
     )
     with xr.set_options(keep_attrs=False):
         doubled = results["collapse"][["distance"]] * 2
@@ -153,9 +155,9 @@ def test_few_results_are_drawn_by_one_figure_and_others_refused(
 def test_what_was_selected_is_said(results: dict[str, Any], tiny: Any) -> None:
     headless = sl.figures.collapse_curve(results["collapse"].isel(block=[0]))
     assert not [trace for trace in headless.data if "heads" in trace.name]
-    one_head = results["attention_heads"]["sink_rate"].isel(head=1)
+    one_head = results["head_statistics"]["sink_rate"].isel(head=1)
     assert "head 1" in Page.of(sl.figures.of(one_head)).notes
-    one_seed = sl.figures.of(results["evaluate"].isel(mode=0, seed=0))
+    one_seed = sl.figures.of(results["evaluate_task"].isel(mode=0, seed=0))
     assert "seed 0" in Page.of(one_seed).notes
     bound = sl.path_bound(tiny, ["110 =", "010 ="], to_layer=[3, "y"])
     layers = [
@@ -175,7 +177,9 @@ REFUSED: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a number": lambda r: F.of(r["path_bound"].mean()),
     "numbers": lambda r: F.of(r["collapse"].mean()),
     "a mean": lambda r: F.by_token(r["path_bound"].mean("position")),
-    "a mean of several": lambda r: F.attribution(r["sensitivity"].mean("position")),
+    "a mean of several": lambda r: F.attribution(
+        r["bound_vs_jacobian"].mean("position")
+    ),
     "a mean over layers": lambda r: F.collapse_curve(r["collapse"].mean("layer")),
     "text": lambda r: F.of(xr.DataArray(["a"])),
     "nothing": lambda r: F.of(xr.DataArray([])),
@@ -184,8 +188,10 @@ REFUSED: dict[str, Callable[[dict[str, Any]], Any]] = {
     "columns": lambda r: F.panels([r["path_bound"]], columns=3),
     "panels of panels": lambda r: F.panels([F.panels([r["path_bound"]])]),
     "another's figure": lambda r: F.styled(go.Figure(go.Scatter(y=[1, 2]))),
-    "too low": lambda r: F.styled(F.of(r["sensitivity"]), width="column", height=1.2),
-    "too wide": lambda r: F.styled(F.of(r["sensitivity"]), width=1000),
+    "too low": lambda r: F.styled(
+        F.of(r["bound_vs_jacobian"]), width="column", height=1.2
+    ),
+    "too wide": lambda r: F.styled(F.of(r["bound_vs_jacobian"]), width=1000),
     "an ending": lambda r: F.save(F.of(r["path_bound"]), "figure.doc"),
     "dots": lambda r: F.save(F.of(r["path_bound"]), "figure.png", dpi=1),
 }

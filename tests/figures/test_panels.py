@@ -45,7 +45,7 @@ def test_a_mixed_page_says_what_each_panel_shows(
 ) -> None:
     parts: dict[str, Any] = {
         "a": bounds["hooked"],
-        "b": sl.paths.composition(tiny, PROMPT, query=-2),
+        "b": sl.attention_paths.composition(tiny, PROMPT, query=-2),
     }
     bound = "Path bound of Theorem 5.1 · mask_tokens(1) · to layer 3"
     shares = "Where the paths to the query start, by layer"
@@ -98,10 +98,10 @@ def test_one_quantity_has_one_scale(bounds: dict[str, Any]) -> None:
 
 
 def test_hooks_of_some_results_are_said() -> None:
-    plain: Any = measurements.result("evaluate")
+    plain: Any = measurements.result("evaluate_task")
     with sl.applied(measurements.model(), sl.hooks.mask_tokens([1])):
         task = sl.tasks.find("taught_count_bernoulli")
-        hooked = sl.evaluate(
+        hooked = sl.evaluate_task(
             measurements.model(), task, lengths=[2, 3], seeds=1, max_new_tokens=2
         )
     some = sl.figures.accuracy_by_length({"plain": plain, "hooked": hooked})
@@ -112,7 +112,14 @@ def test_hooks_of_some_results_are_said() -> None:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
-    "name", ["sensitivity", "path_bound", "collapse", "compare", "composition"]
+    "name",
+    [
+        "bound_vs_jacobian",
+        "path_bound",
+        "collapse",
+        "compare_interventions",
+        "composition",
+    ],
 )
 def test_joined_results_have_a_panel_for_each_part(name: str) -> None:
     result: Any = measurements.result(name)

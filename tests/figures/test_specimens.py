@@ -53,7 +53,9 @@ def test_each_result_has_the_figure_that_its_measurement_names() -> None:
     for name in {*measurements.results()} - {*specimens.NO_FIGURE}:
         result = measurements.result(name)
         measures = getattr(
-            getattr(sl, name, getattr(sl.paths, name, None)), "__measures__", None
+            getattr(sl, name, getattr(sl.attention_paths, name, None)),
+            "__measures__",
+            None,
         )
         if measures is not None:
             fitting = [
@@ -64,8 +66,8 @@ def test_each_result_has_the_figure_that_its_measurement_names() -> None:
 
 # What the small calls leave out, since it takes seconds.
 WITH_BASELINES: dict[str, Any] = {
-    "separation": {"n_random_models": 1},
-    "verdict": {"n_random_models": 1},
+    "distinguishable_lengths": {"n_random_models": 1},
+    "diagnose": {"n_random_models": 1},
     "collapse_vs_readout": {"task": measurements.LAST},
 }
 

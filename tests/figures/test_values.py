@@ -33,7 +33,7 @@ def ends(bars: Any, at: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def attribution() -> Pairs:
-    found = specimens.sensitivity(20)
+    found = specimens.bound_vs_jacobian(20)
     lines = named(sl.figures.attribution(found))
     for name, variable in (
         ("path bound", "path_bound"),
@@ -63,7 +63,7 @@ def by_token() -> Pairs:
 
 def bound_against_jacobian() -> Pairs:
     """Without BOS and the last token, and without tokens that a logarithm cannot show."""
-    found = specimens.sensitivity(20)
+    found = specimens.bound_vs_jacobian(20)
     found["path_bound"][4] = 0
     figure = sl.figures.bound_against_jacobian(found)
     lines = named(figure, mode="markers")
@@ -165,22 +165,22 @@ def influence_by_distance() -> Pairs:
     assert "fitted law" not in names
 
 
-def attention_heads() -> Pairs:
-    found = specimens.MEASUREMENTS["attention_heads"]()
-    yield sl.figures.attention_heads(found).data[0].z, found["sink_rate"]
+def head_statistics() -> Pairs:
+    found = specimens.MEASUREMENTS["head_statistics"]()
+    yield sl.figures.head_statistics(found).data[0].z, found["sink_rate"]
 
 
-def influence() -> Pairs:
-    found = specimens.MEASUREMENTS["influence"]()
+def token_influence() -> Pairs:
+    found = specimens.MEASUREMENTS["token_influence"]()
     yield (
-        sl.figures.influence(found, query=5).data[0].z,
+        sl.figures.token_influence(found, query=5).data[0].z,
         np.log10(found["path_bound"].sel(query=5)),
     )
 
 
-def needle() -> Pairs:
-    found = specimens.needle()
-    lines = [t for t in sl.figures.needle(found).data]
+def needle_sensitivity() -> Pairs:
+    found = specimens.needle_sensitivity()
+    lines = [t for t in sl.figures.needle_sensitivity(found).data]
     for line, group in zip(lines, found["group"].values, strict=False):
         here = found.sel(group=group)
         yield line.y, here["jacobian_mean"]
@@ -249,7 +249,7 @@ def collapse_mechanism() -> Pairs:
 
 
 def separation() -> Pairs:
-    found = MEASUREMENTS["separation"]()
+    found = MEASUREMENTS["distinguishable_lengths"]()
     *random, own = sl.figures.separation_curve({"ones": found}).data
     yield (
         [line.y for line in random],
@@ -263,7 +263,7 @@ def answers() -> Pairs:
     flat = deep.isel(layer=slice(3))
     figure = sl.figures.answer_curve({"deep": deep, "flat": flat})
     yield figure.data[1].x, flat["layer"]
-    yield figure.data[1].y, flat["mean_first"].sel(scored="right answer")
+    yield figure.data[1].y, flat["mean_likeliest"].sel(scored="right answer")
 
 
 def way() -> Pairs:
@@ -292,7 +292,7 @@ def groups() -> Pairs:
 
 
 def verdict() -> Pairs:
-    found = MEASUREMENTS["verdict"]()
+    found = MEASUREMENTS["diagnose"]()
     lines = named(sl.figures.verdict_odds(found))
     yield lines["after the first prompt"].y, found["log_odds"]
     yield lines["after the second"].y, found["log_odds_after"]
@@ -338,7 +338,7 @@ def retained_by_kind() -> Pairs:
 
 
 def changes() -> Pairs:
-    found = specimens.compare()
+    found = specimens.compare_interventions()
     columns = (
         found["distance"].isel(layer=-1),
         found["accuracy"],
@@ -354,7 +354,7 @@ def changes() -> Pairs:
 
 
 def accuracy() -> Pairs:
-    found = specimens.evaluate(0)
+    found = specimens.evaluate_task(0)
     lines = named(sl.figures.accuracy_by_length(found))
     for name, mode in (
         ("answer only", "answer_only"),
@@ -369,7 +369,7 @@ def accuracy() -> Pairs:
 
 
 def errors() -> Pairs:
-    found = specimens.evaluate(0)
+    found = specimens.evaluate_task(0)
     figure = sl.figures.error_by_length(found)
     dots, line = figure.data[:2]
     here = found.sel(mode="answer_only")

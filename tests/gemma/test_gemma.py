@@ -173,7 +173,7 @@ def test_collapse(gemma: Any, plain: Any) -> None:
             ) < 1e-5 * float(size), layer
         p, q = (one.logits[0, -1].double().softmax(-1) for one in (v, star))
         np.testing.assert_allclose(
-            found["total_variation"].sel(length=n),
+            found["probability_l1"].sel(length=n),
             (p - q).abs().sum(),
             rtol=1e-3,
             atol=1e-6,
@@ -185,7 +185,7 @@ def test_collapse(gemma: Any, plain: Any) -> None:
 def test_bos_leaves_the_window(gemma: Any) -> None:
     ones = sl.prompts.repeated(gemma, "1", 512)
     found = sl.collapse(gemma, sl.capture(gemma, ones, lengths=[509, 511]))
-    with sl.hooks.lifted_windows(gemma):
+    with sl.hooks.lift_windows(gemma):
         lifted = sl.collapse(gemma, sl.capture(gemma, ones, lengths=[509, 511]))
     assert found["window_edge"].values.tolist() == [-1, 0]
     assert lifted["window_edge"].values.tolist() == [-1, -1]
@@ -271,9 +271,9 @@ def test_its_only_sink_is_bos(gemma: Any) -> None:
 
 
 def test_paths_beside_the_sink(gemma: Any) -> None:
-    every = sl.paths.strongest_paths(gemma, PROMPT, k=5)
+    every = sl.attention_paths.strongest_paths(gemma, PROMPT, k=5)
     assert (every["position_at"].values[:, 0] == 0).all()
-    others = sl.paths.strongest_paths(gemma, PROMPT, k=5, avoid=[0])
+    others = sl.attention_paths.strongest_paths(gemma, PROMPT, k=5, avoid=[0])
     assert (others["position_at"].values != 0).all()
     brute = _brute_force(gemma, k=3)
     np.testing.assert_allclose(others["weight"].values[:3], brute, rtol=1e-5)

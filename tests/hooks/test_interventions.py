@@ -116,7 +116,7 @@ def test_what_hides_nothing_changes_no_bit(
         change.sliding_window(1, sink=N),
         change.mask_attention((3,), (3, 4)),
         change.attention_temperature(1.0),
-        change.zero_pattern((N - 1,)),
+        change.zero_attention((N - 1,)),
     ):
         assert torch.equal(logits(model, hook), plain)
     with (
@@ -161,7 +161,7 @@ def test_zeroed_weights_streams_and_groups(
 ) -> None:
     model = bridge_of(family)
     before = patterns(model)[0]
-    after = patterns(model, change.zero_pattern((2, 7), blocks=(0,), heads=(0,)))[0]
+    after = patterns(model, change.zero_attention((2, 7), blocks=(0,), heads=(0,)))[0]
     hidden = torch.isin(KEY, torch.tensor([2, 7])) & (QUERY > KEY)
     assert torch.equal(after[:, 0], before[:, 0].masked_fill(hidden, 0.0))
     assert torch.equal(after[:, 1:], before[:, 1:])

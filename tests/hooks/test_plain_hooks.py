@@ -121,7 +121,7 @@ def test_nan_is_refused(tiny: Any, bridge_of: Callable[..., Any]) -> None:
     blind = ("blocks.1.attn.hook_attn_scores", lambda s, hook: s.fill_(-torch.inf))
     task = sl.tasks.find("taught_count_bernoulli")
     with pytest.raises(SquashlensError), tiny.hooks(fwd_hooks=[blind]):
-        sl.evaluate(tiny, task, lengths=[4], seeds=1)
+        sl.evaluate_task(tiny, task, lengths=[4], seeds=1)
 
 
 def test_a_function_may_write_to_what_it_gets(bridge_of: Callable[..., Any]) -> None:
@@ -156,7 +156,7 @@ def test_captures_and_resumed_files_are_for_the_function(
 
     def evaluate(hook: Callable[..., Any]) -> Any:
         with sl.applied(tiny, (SITE, hook)):
-            return sl.evaluate(tiny, task, lengths=[4], seeds=1, resume=where)
+            return sl.evaluate_task(tiny, task, lengths=[4], seeds=1, resume=where)
 
     hook = halving(0.5)
     with sl.applied(tiny, (SITE, hook)):

@@ -9,7 +9,7 @@ import torch
 import squashlens as sl
 from squashlens import hooks as change
 from squashlens.errors import InputError, RangeError, UnsoundModelError
-from squashlens.hooks.rounding import rounded
+from squashlens.hooks.round_activations import rounded
 from tests.conftest import PROMPT
 from tests.hooks.passes import IDS, logits
 from tests.measurements import model as tiny
@@ -34,7 +34,7 @@ MADE: list[Callable[[], Any]] = [
     lambda: change.sliding_window(3, sink=-1),
     lambda: change.attention_temperature(0.0),
     lambda: change.mask_attention((1,), ()),
-    lambda: change.zero_pattern((-1,)),
+    lambda: change.zero_attention((-1,)),
     lambda: change.mask_tokens((1,), heads=()),
     lambda: raw(change.zero_heads)([-1]),
     lambda: change.scale_attention(-1.0, [2]),
@@ -43,8 +43,8 @@ MADE: list[Callable[[], Any]] = [
     lambda: change.patch_residual([2], OTHER, from_positions=[1, 2]),
     lambda: change.patch_heads([2], OTHER, from_positions=[1]),
     lambda: change.patch_heads([0], sl.capture(tiny(), PROMPT)),
-    lambda: change.rounding(-1),
-    lambda: raw(change.rounding)("int8"),
+    lambda: change.round_activations(-1),
+    lambda: raw(change.round_activations)("int8"),
     lambda: rounded(torch.tensor([1.0, -1e6]), "float16"),
     lambda: change.find_positions(tiny(), PROMPT, ";"),
     lambda: change.find_positions(tiny(), PROMPT, "one"),  # a part of "ones"

@@ -15,7 +15,7 @@ from squashlens.records.joining import without_padding
 PROMPTS = ["110 =", "How many ones are 0 =", "0 ="]
 LENGTHS = [5, 7, 3]
 CALLS: list[tuple[Any, dict[str, Any]]] = [
-    (sl.sensitivity, {"norm": "frobenius"}),
+    (sl.bound_vs_jacobian, {"norm": "frobenius"}),
     (sl.jacobian_norms, {"norm": "frobenius", "to_layer": ["y", 3]}),
     (
         sl.jacobian_norms,
@@ -74,11 +74,11 @@ def test_the_next_tokens_of_several_prompts_are_those_of_each(
 
 
 def test_a_measurement_of_one_prompt_measures_equal_ones_one_by_one(tiny: Any) -> None:
-    found = sl.sensitivity(tiny, ["110 =", "011 ="], norm="frobenius")
+    found = sl.bound_vs_jacobian(tiny, ["110 =", "011 ="], norm="frobenius")
     for number, prompt in enumerate(("110 =", "011 =")):
         np.testing.assert_array_equal(
             found["path_bound"][number],
-            sl.sensitivity(tiny, prompt, norm="frobenius")["path_bound"],
+            sl.bound_vs_jacobian(tiny, prompt, norm="frobenius")["path_bound"],
         )
     assert "unequal_lengths" not in sl.results.provenance(found)
 
@@ -86,13 +86,13 @@ def test_a_measurement_of_one_prompt_measures_equal_ones_one_by_one(tiny: Any) -
 OF_PROMPTS: list[Any] = [
     sl.path_bound,
     sl.jacobian_norms,
-    sl.sensitivity,
+    sl.bound_vs_jacobian,
     sl.substitution_effect,
     sl.top_tokens,
-    sl.paths.composition,
-    sl.paths.hops,
-    sl.paths.strongest_paths,
-    sl.paths.depth_limit,
+    sl.attention_paths.composition,
+    sl.attention_paths.hops,
+    sl.attention_paths.strongest_paths,
+    sl.attention_paths.depth_limit,
 ]
 
 

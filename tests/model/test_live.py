@@ -196,7 +196,7 @@ def test_what_needs_values_works(saved: Callable[[str], Path]) -> None:
     assert (found["observed"] <= found["bound"]).all()
     norms = sl.jacobian_norms(model, LATENT_IDS[0])
     assert (sl.certified_bound(model, LATENT_IDS[0]) >= norms).all()
-    assert sl.attention_heads(model, LATENT_IDS[0])["value_norm"].notnull().all()
+    assert sl.head_statistics(model, LATENT_IDS[0])["value_norm"].notnull().all()
     assert sl.squash_map(model, LATENT_IDS[0])
 
 

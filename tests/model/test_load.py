@@ -44,7 +44,7 @@ REFUSED: list[tuple[Any, dict[str, Any], type[Exception]]] = [
         InputError,
     ),
     (
-        sl.zoo.folder("tiny-gemma"),
+        sl.example_models.folder("tiny-gemma"),
         {"revision": "main"},
         InputError,
     ),
@@ -97,7 +97,9 @@ def test_a_dtype_goes_by_its_name_too() -> None:
         assert {p.dtype for p in model.parameters()} == {dtype}
     for short, full in (("fp16", "float16"), ("fp32", "float32")):
         assert dtype_to_run_in(short) == getattr(torch, full)
-    assert repr(sl.hooks.rounding("bf16")) == repr(sl.hooks.rounding("bfloat16"))
+    assert repr(sl.hooks.round_activations("bf16")) == repr(
+        sl.hooks.round_activations("bfloat16")
+    )
 
 
 def test_model_states_that_are_refused(tmp_path: Path) -> None:
@@ -155,7 +157,9 @@ WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json
 def folder(tmp_path: Path) -> Path:
     ignored = shutil.ignore_patterns("README*", "*.csv")
     return Path(
-        shutil.copytree(sl.zoo.folder("tiny-gemma"), tmp_path / "model", ignore=ignored)
+        shutil.copytree(
+            sl.example_models.folder("tiny-gemma"), tmp_path / "model", ignore=ignored
+        )
     )
 
 

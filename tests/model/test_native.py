@@ -154,7 +154,7 @@ def test_a_compiled_program_has_the_norms_of_its_closed_form() -> None:
     )
     assert sl.results.provenance(answer)["proof"] == "verified against its own module"
     effect = sl.substitution_effect(model, ids)
-    assert int(effect["effect"].values.argmax()) in (3, 4)
+    assert int(effect["output_change"].values.argmax()) in (3, 4)
 
 
 @pytest.mark.few(1)
@@ -209,7 +209,7 @@ def test_attention_to_later_tokens_is_refused() -> None:
         sl.capture,
         sl.jacobian_norms,
         sl.top_tokens,
-        sl.sensitivity,
+        sl.bound_vs_jacobian,
     ):
         with pytest.raises(UnsoundModelError):
             measure(model, torch.tensor([2, 0, 1]))

@@ -200,7 +200,7 @@ def test_bridges_share_weights_and_each_is_what_it_is(family: str, own: Any) -> 
 def test_a_setting_that_is_put_back_brings_back_what_was_verified(own: Any) -> None:
     model = own("mistral")
     assert said(model) == "verified"
-    with sl.hooks.lifted_windows(model):
+    with sl.hooks.lift_windows(model):
         assert said(model) == "verified as it stands"
     assert said(model) == "verified"
 

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 import squashlens as sl
-from squashlens import zoo
+from squashlens import example_models
 from squashlens.errors import InputError
 from squashlens.model.text.start import start_of
 from squashlens.model.text.tokens import each_of
@@ -107,7 +107,7 @@ def test_what_is_no_prompt_is_refused(tiny: Any, given: Any) -> None:
 def padded(side: str) -> BatchEncoding:
     """Two prompts as ids and attention mask, the shorter of them padded on one side."""
     tokenizer = AutoTokenizer.from_pretrained(
-        zoo.folder("tiny-gemma"), padding_side=side
+        example_models.folder("tiny-gemma"), padding_side=side
     )
     return tokenizer(["110 =", "0 ="], padding=True, return_tensors="pt")
 

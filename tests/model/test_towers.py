@@ -26,7 +26,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def folder(name: str) -> Path:
         made = save_random(MULTIMODAL[name], tmp_path_factory.mktemp(name))
         for file in TOKENIZER:
-            shutil.copy(Path(sl.zoo.folder("tiny-gemma")) / file, made)
+            shutil.copy(Path(sl.example_models.folder("tiny-gemma")) / file, made)
         return made
 
     return folder

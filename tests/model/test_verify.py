@@ -114,14 +114,14 @@ def test_a_mixer_beside_attention_rules_out_paths_and_nothing_else(
         with pytest.raises(UnsoundModelError):
             sl.path_bound(model, ids, attention=attention)
     with pytest.raises(UnsoundModelError):
-        sl.influence(model, ids)
+        sl.token_influence(model, ids)
     bound = sl.certified_bound(model, ids)
     norms = sl.jacobian_norms(model, ids)
     assert (bound >= norms).all()
-    assert "path_bound" not in sl.influence(model, ids, method="exact")
+    assert "path_bound" not in sl.token_influence(model, ids, method="exact")
     collapse = sl.collapse(model, sl.prompts.repeated(model, 5, 4))
     assert (collapse["distance"].sel(layer=3) > 0).all()
-    assert "total_variation" in collapse, "logits follow from y, with their multiplier"
+    assert "probability_l1" in collapse, "logits follow from y, with their multiplier"
 
 
 def test_a_head_that_was_untied_is_named_until_the_configuration_says_so() -> None:

@@ -33,7 +33,7 @@ def broken(tiny: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def page(tiny: Any, broken: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("compare") / "compare.html"
+    out = tmp_path_factory.mktemp("compare_interventions") / "compare.html"
     group = ["one", "two", "three"] * 10
     return sl.compare_report(
         tiny, broken, PROMPTS, ANSWERS, group=group, n_keep=1, out=out
@@ -70,7 +70,7 @@ def test_nothing_is_said_to_be_lost_where_nothing_is(tiny: Any, tmp_path: Path) 
 def test_models_of_other_architectures_are_compared_by_their_answers(
     tiny: Any, tmp_path: Path
 ) -> None:
-    bench = sl.load(sl.zoo.folder("tiny-gemma"), dtype="bfloat16")
+    bench = sl.load(sl.example_models.folder("tiny-gemma"), dtype="bfloat16")
     text = shown(
         sl.compare_report(
             tiny, bench, PROMPTS[:10], ANSWERS[:10], out=tmp_path / "half.html"
@@ -106,7 +106,17 @@ def test_the_command_reads_prompts_from_a_file(tmp_path: Path) -> None:
     ]
     file.write_text("\n".join(map(json.dumps, rows)), "utf-8")
     out = tmp_path / "page.html"
-    main(["compare", "tiny-gemma", "Q8_0", "--prompts", str(file), "--out", str(out)])
+    main(
+        [
+            "compare_interventions",
+            "tiny-gemma",
+            "Q8_0",
+            "--prompts",
+            str(file),
+            "--out",
+            str(out),
+        ]
+    )
     assert "rounded to Q8_0" in shown(out)
 
 

@@ -19,7 +19,7 @@ from squashlens.records.sentences import escape
 from tests.pages.maps.conftest import Watched
 from tests.references import process_state
 
-PROMPT = sl.zoo.EXAMPLE_PROMPT
+PROMPT = sl.example_models.EXAMPLE_PROMPT
 # A count that goes wrong, so that the page says what helps.
 ASKED: dict[str, Any] = {
     "prompt": COUNT.prompt,

@@ -42,7 +42,7 @@ def way_of(
     return xr.Dataset(
         {
             "probability": (("scored", "prompt", "layer"), both),
-            "first": (("scored", "prompt", "layer"), np.ones((2, 1, n))),
+            "likeliest": (("scored", "prompt", "layer"), np.ones((2, 1, n))),
             "rival_probability": (("prompt", "layer"), [rival]),
             "answered": ("prompt", [float(right[-1] > rival[-1])]),
             "written": outputs,
@@ -58,7 +58,7 @@ def way_of(
 
 
 def judged(verdict: str, reason: str = "Why.", **numbers: float) -> xr.Dataset:
-    """One pair of a result of `verdict`."""
+    """One pair of a result of `diagnose`."""
     values = {"probability": 0.0004, "probability_after": 0.02} | numbers
     ds = xr.Dataset({name: ("pair", [value]) for name, value in values.items()})
     labels = {
@@ -168,7 +168,7 @@ def test_the_sentence_is_true_of_a_model_and_silent_on_another(tiny: Any) -> Non
 
 
 def left_out(best: float, leading: int) -> xr.Dataset:
-    """What `sublayer_effect` gives of a prompt: leads without a sublayer, and with 8 random changes."""
+    """What `sublayer_effects` gives of a prompt: leads without a sublayer, and with 8 random changes."""
     leads = np.full((1, 2, 2), -1.0)
     leads[0, 1, 1] = best
     random = np.full((2, 1, 2, 2), -1.0)
@@ -176,9 +176,9 @@ def left_out(best: float, leading: int) -> xr.Dataset:
     over = ("prompt", "block", "sublayer")
     return xr.Dataset(
         {
-            "log_odds_without": (over, leads),
+            "lead_without": (over, leads),
             "log_odds_random": (("random_vector", *over), random),
-            "log_odds_noise": ("prompt", [0.01]),
+            "target_score_noise": ("prompt", [0.01]),
         },
         coords={"block": range(2), "sublayer": ["attention", "mlp"]},
     )

@@ -6,13 +6,13 @@ import pytest
 
 import squashlens as sl
 
-EXHIBITS = sl.statements.gallery()
+EXHIBITS = sl.theorems.gallery()
 COMMAND = "run analyses/statements.py --out docs"
 
 
 @pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda e: e.check.__name__)
 def test_an_exhibit_holds_at_every_size_and_not_without_its_premise(
-    exhibit: sl.statements.Exhibit,
+    exhibit: sl.theorems.Exhibit,
 ) -> None:
     assert {one.verdict for one in exhibit.kept} == {
         "consistent" if exhibit.kept[0].steps else "holds"
@@ -26,7 +26,7 @@ def test_an_exhibit_holds_at_every_size_and_not_without_its_premise(
 @pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_whatever_is_drawn(seed: int) -> None:
-    for exhibit in sl.statements.gallery(seed):
+    for exhibit in sl.theorems.gallery(seed):
         assert {one.verdict for one in exhibit.kept} <= {"holds", "consistent"}, (
             exhibit.kept
         )
@@ -35,6 +35,6 @@ def test_whatever_is_drawn(seed: int) -> None:
 
 def test_the_page_in_the_documents_is_up_to_date() -> None:
     page = Path(__file__).parents[2] / "docs" / "theory.md"
-    assert page.read_text(encoding="utf-8") == sl.statements.statements_page(
-        EXHIBITS
-    ), COMMAND
+    assert page.read_text(encoding="utf-8") == sl.theorems.statements_page(EXHIBITS), (
+        COMMAND
+    )

@@ -34,7 +34,7 @@ ALONG_KEYS: dict[str, Callable[[], Any]] = {
     "mask_attention": lambda: sl.hooks.mask_attention([7, 8], [1, 2]),
     "sliding_window": lambda: sl.hooks.sliding_window(3, sink=1, heads=[0]),
     "scale_attention": lambda: sl.hooks.scale_attention(0.5, [1]),
-    "zero_pattern": lambda: sl.hooks.zero_pattern([1]),
+    "zero_attention": lambda: sl.hooks.zero_attention([1]),
 }
 ANYWHERE: dict[str, Callable[[], Any]] = {
     "zero_heads": lambda: sl.hooks.zero_heads([0]),
@@ -44,7 +44,7 @@ ANYWHERE: dict[str, Callable[[], Any]] = {
     "log_scaling": lambda: sl.hooks.log_scaling(2),
     "adaptive_temperature": lambda: sl.hooks.adaptive_temperature(),
     "uniform_attention": lambda: sl.hooks.uniform_attention(),
-    "rounding": lambda: sl.hooks.rounding("bfloat16"),
+    "round_activations": lambda: sl.hooks.round_activations("bfloat16"),
 }
 
 

@@ -204,8 +204,8 @@ def test_measurements_by_fused_attention_equal_those_by_blocks(
     calls: list[Any] = [
         lambda: sl.path_bound(model, several, to_layer=[2, "y"]),
         lambda: sl.path_bound(model, IDS[0], query=7, sigma_psi=1e60, beta1=0.01),
-        lambda: sl.paths.hops(model, IDS[0]),
-        lambda: sl.influence(model, IDS[0], method="none")["path_bound"],
+        lambda: sl.attention_paths.hops(model, IDS[0]),
+        lambda: sl.token_influence(model, IDS[0], method="none")["path_bound"],
         lambda: sl.collapse(model, sl.prompts.repeated(model, 7, 12))["distance_y"],
     ]
     for call in calls:

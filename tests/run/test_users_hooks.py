@@ -133,7 +133,7 @@ def test_functions_that_read_are_called_once_a_pass_and_on_the_prompt_alone(
         for measure, passes in (
             (sl.path_bound, 1),
             (sl.capture, 1),
-            (sl.sensitivity, 3),
+            (sl.bound_vs_jacobian, 3),
         ):
             seen.clear()
             measure(model, IDS)

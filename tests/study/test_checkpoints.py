@@ -18,7 +18,9 @@ FIRST, SECOND = "1" * 40, "2" * 40
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(sl.zoo.folder("tiny-gemma"), tmp_path / "model"))
+    return Path(
+        shutil.copytree(sl.example_models.folder("tiny-gemma"), tmp_path / "model")
+    )
 
 
 def train(folder: Path) -> None:
@@ -56,7 +58,7 @@ def test_weights_that_change_before_the_run_are_refused(
         old.run()
     assert not stored(tmp_path / "store")
     new = bounds(study(folder, tmp_path / "store"))
-    shutil.copytree(sl.zoo.folder("tiny-gemma"), folder, dirs_exist_ok=True)
+    shutil.copytree(sl.example_models.folder("tiny-gemma"), folder, dirs_exist_ok=True)
     again = study(folder, tmp_path / "store")
     assert again.status()["left"].tolist() == [2]
     assert not np.array_equal(bounds(again), new)

@@ -16,7 +16,7 @@ MODEL = {"model": "tiny-gemma"}
 PROMPTED = MODEL | {"prompt": "11 ="}
 BOUND = {"measurement": "path_bound", "arguments": PROMPTED}
 COUNTED = MODEL | {"task": "taught_count_bernoulli", "lengths": [4]}
-EVALUATED = {"measurement": "evaluate", "arguments": COUNTED}
+EVALUATED = {"measurement": "evaluate_task", "arguments": COUNTED}
 WINDOW = [{"sliding_window": {"window": 2}}]
 
 
@@ -116,7 +116,7 @@ def test_a_synthetic_stack_is_described_by_its_fields() -> None:
 def test_a_key_depends_on_the_content_of_the_checkpoint_and_not_on_its_path(
     tmp_path: Path,
 ) -> None:
-    folder = shutil.copytree(sl.zoo.folder("tiny-gemma"), tmp_path / "model")
+    folder = shutil.copytree(sl.example_models.folder("tiny-gemma"), tmp_path / "model")
     usual = key_with(BOUND)
     assert key_with(BOUND, model=str(folder)) == usual
     config = folder / "config.json"

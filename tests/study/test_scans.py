@@ -101,8 +101,8 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(tiny: Any, tmp_path: Path) 
     grid = {"measurement": "substitution_effect", "arguments": MODEL}
     study = sl.Study(grid | {"over": written(tmp_path, prompts)}, store=tmp_path / "s")
     study.run()
-    for prompt, effect in zip(prompts, study.rows()["effect"], strict=True):
-        alone = sl.substitution_effect(tiny, prompt)["effect"]
+    for prompt, effect in zip(prompts, study.rows()["output_change"], strict=True):
+        alone = sl.substitution_effect(tiny, prompt)["output_change"]
         np.testing.assert_allclose(effect, alone, rtol=1e-5)
 
 

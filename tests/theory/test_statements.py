@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from squashlens.errors import InputError
-from squashlens.statements import (
+from squashlens.theorems import (
     Statement,
     corollary_b10,
     lemma_b1,

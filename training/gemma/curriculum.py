@@ -1,4 +1,4 @@
-"""Examples and batches from the questions and patterns of `squashlens.zoo.curriculum`.
+"""Examples and batches from the questions and patterns of `squashlens.example_models.curriculum`.
 
 Everything is a function of a `random.Random`, so a training step is reproducible from its seed and number alone.
 """
@@ -6,7 +6,14 @@ Everything is a function of a `random.Random`, so a training step is reproducibl
 from dataclasses import dataclass
 from random import Random
 
-from squashlens.zoo.curriculum import END, MAX_TRAINED, PATTERNS, TASKS, Task, spell
+from squashlens.example_models.curriculum import (
+    END,
+    MAX_TRAINED,
+    PATTERNS,
+    TASKS,
+    Task,
+    spell,
+)
 
 
 @dataclass(frozen=True)

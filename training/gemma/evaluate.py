@@ -17,7 +17,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from squashlens.zoo.curriculum import MAX_TRAINED, TASKS
+from squashlens.example_models.curriculum import MAX_TRAINED, TASKS
 from training.gemma.curriculum import CYCLES, Example, draw
 from training.gemma.train import BATCH, SEED, pack
 

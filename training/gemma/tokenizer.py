@@ -7,7 +7,7 @@ unknown token: a word outside the vocabulary raises an error.
 import re
 from typing import TYPE_CHECKING
 
-from squashlens.zoo.curriculum import END
+from squashlens.example_models.curriculum import END
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -25,7 +25,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from squashlens.zoo.curriculum import END
+from squashlens.example_models.curriculum import END
 from training.gemma.curriculum import CYCLES, Example, cycle_of, training_batch
 from training.gemma.tokenizer import build_tokenizer, vocabulary
 

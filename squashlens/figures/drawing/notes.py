@@ -118,7 +118,7 @@ def _defaults(function: str) -> dict[str, Any]:
     """The usual values of the options of a measurement."""
     import squashlens
 
-    for place in (squashlens, squashlens.paths, squashlens.synthetic):
+    for place in (squashlens, squashlens.attention_paths, squashlens.synthetic):
         public = getattr(place, function, None)
         if callable(public):  # `hosted` is a module
             parameters = inspect.signature(public).parameters.items()

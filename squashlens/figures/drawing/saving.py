@@ -48,7 +48,7 @@ def save(
             or the disk is full.
 
     >>> import squashlens as sl, tempfile
-    >>> figure = sl.figures.composition(sl.paths.composition(sl.load("tiny-gemma"), "110 ="))
+    >>> figure = sl.figures.composition(sl.attention_paths.composition(sl.load("tiny-gemma"), "110 ="))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     sl.figures.save(figure, f"{folder}/figure.html").stat().st_size > 4_000_000
     True

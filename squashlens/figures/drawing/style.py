@@ -59,7 +59,7 @@ def styled(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> figure = sl.figures.attribution(sl.sensitivity(model, "110 ="))
+    >>> figure = sl.figures.attribution(sl.bound_vs_jacobian(model, "110 ="))
     >>> sl.figures.styled(figure, theme="paper", width="column").layout.width
     312.0
     """

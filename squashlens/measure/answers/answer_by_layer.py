@@ -46,9 +46,12 @@ from squashlens.sequences import Ids
 
 MOST_RANDOM = 32  # prompts that are read out with random weights: chance needs no more
 TEXTS = {
-    "rank": ("share of the other choices that the readout finds less likely", "1"),
-    "first": ("whether the readout finds no choice likelier", "1"),
-    "log_odds": (
+    "share_less_likely": (
+        "share of the other choices that the readout finds less likely",
+        "1",
+    ),
+    "likeliest": ("whether the readout finds no choice likelier", "1"),
+    "lead": (
         "log-odds of the answer and the likeliest other choice in the readout",
         "nats",
     ),
@@ -89,8 +92,8 @@ def answer_by_layer(
     before it (teacher forcing). For answers of one token, log-odds are differences of logits.
 
     A layer from which the right answer leads means nothing alone: a model that answers a constant is right now and
-    then. So every number is also given for the right answers of the *other* prompts, which is chance (½ for `rank`,
-    `chance` for `first`) unless the prompts have answers in common, and for random weights.
+    then. So every number is also given for the right answers of the *other* prompts, which is chance (½ for
+    `share_less_likely`, `chance` for `likeliest`) unless the prompts have answers in common, and for random weights.
 
     The *rival* is the answer that wins, or comes second if the right one wins: the right answer up to the token at
     which the model would first write another one, and that one. An attention or MLP *writes* for the right answer if
@@ -117,11 +120,12 @@ def answer_by_layer(
 
     Returns:
         Dataset over (scored, prompt, layer), with `scored` one of ``"right answer"``, ``"other prompts' answers"`` (a
-        mean over them; of a single prompt over its other choices) and ``"random weights 0"``, …: `rank`, the share of
-        the other choices that are less likely, from 0 to 1; `first`, 1 if none is likelier; `log_odds` against the
-        likeliest other choice, in nats; and `probability`. Over (scored, layer), or (scored, group, layer), their means
-        over prompts, `mean_rank`, `mean_first`, `mean_log_odds` and `mean_probability`, each with the ends `…_low` and
-        `…_high` of a 95 % interval over clusters. Layer L is the model's answer. `chance` is 1 ÷ number of choices.
+        mean over them; of a single prompt over its other choices) and ``"random weights 0"``, …: `share_less_likely`,
+        the share of the other choices that are less likely, from 0 to 1; `likeliest`, 1 if none is likelier; `lead`
+        against the likeliest other choice, in nats; and `probability`. Over (scored, layer), or (scored, group, layer),
+        their means over prompts, `mean_share_less_likely`, `mean_likeliest`, `mean_lead` and `mean_probability`, each
+        with the ends `…_low` and `…_high` of a 95 % interval over clusters. Layer L is the model's answer. `chance` is
+        1 ÷ number of choices.
 
         Over (prompt): `answered`, 1 if greedy decoding writes the right answer, with `mean_answered`. Over (prompt,
         layer): `rival_probability`; over (prompt, block, sublayer) `written`, in logits, NaN if outputs do not add up
@@ -139,7 +143,7 @@ def answer_by_layer(
     >>> model = sl.load("tiny-gemma")
     >>> prompts = [f"What is the last digit in this sequence? 01{digit} =" for digit in "0123456789"]
     >>> found = sl.answer_by_layer(model, prompts, [*"0123456789"])
-    >>> found["mean_first"].sel(layer=6).values.round(1).tolist()
+    >>> found["mean_likeliest"].sel(layer=6).values.round(1).tolist()
     [1.0, 0.0, 0.1]
     """
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
@@ -285,9 +289,9 @@ def _standing(
     below = ((lead > 0) + (lead == 0) / 2).sum(axis=2) - 0.5
     best_other = np.where(itself, -np.inf, scores[:, None]).max(axis=2)
     return {
-        "rank": below / (many - 1),
-        "first": (scores >= best_other).astype(float),
-        "log_odds": scores - best_other,
+        "share_less_likely": below / (many - 1),
+        "likeliest": (scores >= best_other).astype(float),
+        "lead": scores - best_other,
         "probability": np.exp(scores),
     }
 
@@ -429,7 +433,7 @@ def readout(
         raise UnsoundModelError(
             f"The logits of {run.architecture} do not follow from its last residual stream by the "
             "final norm and the output embedding.",
-            "Measure where the answer is with `verdict`, which reads whole passes only.",
+            "Measure where the answer is with `diagnose`, which reads whole passes only.",
         )
     with without_ambient(run.model):
         return _read(run, streams, vocabulary)

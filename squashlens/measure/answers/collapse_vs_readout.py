@@ -19,7 +19,7 @@ import xarray as xr
 from squashlens._typing import Bridge, Mode, Template
 from squashlens.errors import InputError
 from squashlens.measure.answers._scores import N_TRAIN, Answers
-from squashlens.measure.answers.evaluate import (
+from squashlens.measure.answers.evaluate_task import (
     answer_questions,
     answers_file,
     prepare_questions,
@@ -76,7 +76,7 @@ def collapse_vs_readout(
     if the task requests some. v is the prompt, and v* the same with its last item repeated.
 
     Args:
-        model, lengths, template, n_examples, n_baseline, resume: as in `evaluate`.
+        model, lengths, template, n_examples, n_baseline, resume: as in `evaluate_task`.
         task, mode, n_train, n_random_models: as in `probe`.
         seeds: number of random samples at each length, or a list of random seeds. By default 128, or 1 if all samples
             would be the same.
@@ -107,8 +107,8 @@ def collapse_vs_readout(
 
         A verdict is about the representations at its length. Whether wrong answers are an effect of the length is
         another question: the coordinate `able` and the scalars `able_reason`, `baseline`, `chance` and
-        `baseline_questions` say whether the model can do the task at short lengths, as in `evaluate`. Unless it can,
-        `reason` says that longer lengths cannot be judged.
+        `baseline_questions` say whether the model can do the task at short lengths, as in `evaluate_task`. Unless it
+        can, `reason` says that longer lengths cannot be judged.
 
         Shares have Wilson's interval, and the probe that of `probe`. A task without random items has one prompt at each
         length, and its answer has no interval. Verdicts 5 and 6 need at least 2 models with random weights.
@@ -271,7 +271,7 @@ def evidence_at(
 
 
 def _accuracy_variables(scores: xr.Dataset) -> dict[str, Variable]:
-    """The accuracy and the baseline, as `evaluate` has them."""
+    """The accuracy and the baseline, as `evaluate_task` has them."""
     found: dict[str, Variable] = {}
     for name in ("accuracy", "accuracy_low", "accuracy_high", *Ability._fields[1:]):
         score = scores[name]

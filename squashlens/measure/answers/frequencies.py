@@ -76,7 +76,7 @@ def score_answers(
     prefill: bool = False,
     short: Mapping[Question, Answer] | None = None,
 ) -> xr.Dataset:
-    """The Dataset of `evaluate` from one answer for each mode, length and seed, in that order.
+    """The Dataset of `evaluate_task` from one answer for each mode, length and seed, in that order.
 
     `prefill` says that the prompts end with the first words of the answer, which are parsed with it. `short` has the
     answers to the short questions of the baseline; if it is None, these are the short questions of `answers`.
@@ -305,7 +305,7 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
     """How often each value was answered, and how often it was the right answer (figures 4 and 7).
 
     Args:
-        result: result of `evaluate`, or of a log of a hosted model.
+        result: result of `evaluate_task`, or of a log of a hosted model.
 
     Returns:
         Dataset, dimensionless. Over (mode, value): `said` and `truth`, the shares of all questions of a mode that were
@@ -320,14 +320,14 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
     >>> task = sl.tasks.find("taught_count_bernoulli")
-    >>> found = sl.evaluate(model, task, lengths=[5, 10], seeds=4)
+    >>> found = sl.evaluate_task(model, task, lengths=[5, 10], seeds=4)
     >>> shares = sl.results.answer_frequencies(found)
     >>> float(shares["said"].sum() + shares["unread"].sum())
     1.0
     """
     result = without_padding(result)
     needed = dims_by_name(["value truth: mode length seed", "mode: mode"])
-    require(result, "result", "squashlens.evaluate", needed, joined_along(result))
+    require(result, "result", "squashlens.evaluate_task", needed, joined_along(result))
     facts = provenance(result)
     modes = result["mode"].values
     said = result["value"].values.reshape(len(modes), -1)

@@ -23,7 +23,7 @@ from squashlens.measure.answers._scores import (
     of_length,
     score_probes,
 )
-from squashlens.measure.answers.evaluate import prepare_questions
+from squashlens.measure.answers.evaluate_task import prepare_questions
 from squashlens.measure.registration import measurement
 from squashlens.measure.variables import variables_over, with_y
 from squashlens.records.labels import Variable
@@ -68,11 +68,11 @@ def probe(
     - **Length**: the mean answer of the prompts with this number of tokens.
 
     Args:
-        model, lengths, template, n_examples: as in `evaluate`.
+        model, lengths, template, n_examples: as in `evaluate_task`.
         task: name of a task whose right answers are numbers, or a `Task` of your own.
         seeds: number of random samples at each length, or a list of random seeds; 128 samples by default.
-        mode: form of the questions, one of those of `evaluate`.
-        prefill: as in `evaluate`; yes by default, so that the answer comes next.
+        mode: form of the questions, one of those of `evaluate_task`.
+        prefill: as in `evaluate_task`; yes by default, so that the answer comes next.
         n_train: number of distinct prompts of a length to which each probe is fitted; 64 by default. A length needs
             16 more distinct prompts for testing.
         n_random_models: number of models with random weights that are probed as well; 4 by default, 0 for none.

@@ -49,7 +49,7 @@ class Part:
             changed[where] = vector.to(output)
             return changed
 
-        return Hook("sublayer_effect", self.site, edit)
+        return Hook("sublayer_effects", self.site, edit)
 
 
 Edits = Sequence[

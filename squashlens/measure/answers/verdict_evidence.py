@@ -70,7 +70,7 @@ class Evidence:
 
 
 def decide(known: Evidence) -> tuple[str, str]:
-    """The verdict on one pair, and the reason, in the order of the docstring of `verdict`."""
+    """The verdict on one pair, and the reason, in the order of the docstring of `diagnose`."""
     before = float(known.odds[0])
     after = float(known.odds_after[0])
     resolved = abs(before - after) >= NOISE_FLOORS * known.noise

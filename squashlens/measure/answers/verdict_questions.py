@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from squashlens.errors import InputError
-from squashlens.measure.answers.accuracy import right_answer
+from squashlens.measure.answers.accuracy_by_length import right_answer
 from squashlens.model.text.context import tokenize_after
 from squashlens.model.text.tokens import require_tokenizer, tokenize
 from squashlens.run.run import Run

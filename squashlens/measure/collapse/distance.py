@@ -106,15 +106,15 @@ def collapse(
         95 % interval, which allows for dependence between neighbouring lengths; `length_trend_p`, the p-value of no
         trend, not corrected for the number of layers. Each of these also has a variable with `_y`, for y.
 
-        Over (length), for the next token: `total_variation` (0 to 2), `kl` from v to v* (nats), `log_odds`, the largest
-        change of the log odds of two tokens (nats), and `same_argmax`. With
+        Over (length), for the next token: `probability_l1` (0 to 2), `kl` from v to v* (nats),
+        `largest_log_odds_change`, the largest change of the log odds of two tokens (nats), and `same_argmax`. With
         `by_head`: `head_distance`, and `head_mean`, `head_min` and `head_max` over heads. If captured: `contrast`, over
         (layer, length); `unrelated`, over (draw, layer, length); and `noise_floor`, over (layer, replayed), with the
         lengths that were replayed. It is ‖v − ṽ‖ + ‖v* − ṽ*‖, where ṽ and ṽ* come from a second run, and each term is
         at least half a unit in the last place: how far rounding can move D. The coordinate `tokens` is the number of
         tokens in a prompt, and `before_separator` says whether a separator follows its last content token.
         `window_edge` is the position of a token that is in the window of some block for v and not for v*, and not the
-        same as the repeated one; −1 if there is none. D may jump there: compare `squashlens.hooks.lifted_windows`.
+        same as the repeated one; −1 if there is none. D may jump there: compare `squashlens.hooks.lift_windows`.
 
     Raises:
         InputError: something that is not a sequence or its capture, a capture without what `by_head` needs, or
@@ -252,13 +252,13 @@ class Comparison(NamedTuple):
 
 
 COMPARISONS = {
-    "total_variation": Comparison(_variation, "total variation of the next token", "1"),
+    "probability_l1": Comparison(_variation, "total variation of the next token", "1"),
     "kl": Comparison(
         distances.divergence,
         "Kullback–Leibler divergence of the next token, v from v*",
         "nats",
     ),
-    "log_odds": Comparison(
+    "largest_log_odds_change": Comparison(
         distances.log_odds,
         "largest change of the log odds of two next tokens",
         "nats",

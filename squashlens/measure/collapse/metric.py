@@ -13,7 +13,7 @@ from typing_extensions import TypeAliasType
 
 from squashlens._typing import Distance, DtypeName, Scale, dtype_name, full_name
 from squashlens.errors import UnsoundModelError
-from squashlens.hooks.rounding import stored
+from squashlens.hooks.round_activations import stored
 from squashlens.records.labels import MODEL_UNITS
 from squashlens.remarks import remark
 from squashlens.run.captures import pairs as captures

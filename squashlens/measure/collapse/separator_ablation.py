@@ -60,7 +60,7 @@ BLOCKS = 3
 REFERENCES = 8  # reference sequences to draw when the caller gives none
 FACTORIES: dict[str, Callable[..., Hook]] = {
     "mask": hooks.mask_tokens,
-    "zero_pattern": hooks.zero_pattern,
+    "zero_attention": hooks.zero_attention,
     "zero_values": hooks.zero_values,
     "zero_residual": hooks.zero_residual,
 }
@@ -96,7 +96,7 @@ def separator_ablation(
     """The distance D of `collapse` with separators, without them, and under each ablation of them.
 
     Five kinds of ablation edit the prompt: ``"delete"``, ``"delete_keep_positions"``, ``"substitute"``,
-    ``"extra_digits"`` and ``"random_places"``. Six are hooks: ``"mask"``, ``"zero_pattern"``, ``"zero_values"``,
+    ``"extra_digits"`` and ``"random_places"``. Six are hooks: ``"mask"``, ``"zero_attention"``, ``"zero_values"``,
     ``"zero_residual"``, ``"mean_residual"`` and ``"resample_residual"``. All are compared at equal numbers of content
     tokens.
 
@@ -448,7 +448,7 @@ def hook_separators(
 
     # In a pass on the cache, attention to the separators must still be changed; changed values and residual streams
     # are in the cache already.
-    in_attention = kind in ("mask", "zero_pattern")
+    in_attention = kind in ("mask", "zero_attention")
     branch_hooks = everywhere if in_attention else ()
     options = {"hooks": on_trunk, "branch_hooks": branch_hooks}
     return Variant(growing.sequence, options)

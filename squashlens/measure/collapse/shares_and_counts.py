@@ -62,7 +62,7 @@ def shares_and_counts(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> ds = sl.statements.shares_and_counts(model)
+    >>> ds = sl.theorems.shares_and_counts(model)
     >>> bool(ds["distance_y"].sel(mask="none", positions="none") < 1e-4), bool(ds["distance_y"].max() > 0.1)
     (True, True)
     """

@@ -117,7 +117,7 @@ def compare_models(
     >>> model = sl.load("tiny-gemma")
     >>> ask = "How many ones are in the following sequence? {} ="
     >>> prompts = [ask.format(text) for text in ("1", "11", "101", "1111", "0110")]
-    >>> found = sl.compare_models(model, sl.rounded(model, "Q4_0"), prompts, [*"12242"])
+    >>> found = sl.compare_models(model, sl.quantize_weights(model, "Q4_0"), prompts, [*"12242"])
     >>> found["outcome"].values.tolist()
     ['kept', 'kept', 'kept', 'kept', 'kept']
     """

@@ -65,7 +65,7 @@ def damage_by_block(
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
     >>> prompts = [f"What is the last digit in this sequence? 01{digit} =" for digit in "0123"]
-    >>> found = sl.damage_by_block(model, sl.rounded(model, "Q4_0", blocks=(2,)), prompts, [*"0123"])
+    >>> found = sl.damage_by_block(model, sl.quantize_weights(model, "Q4_0", blocks=(2,)), prompts, [*"0123"])
     >>> lost = found["lead"].sel(model="reference") - found["lead"].sel(model="other")
     >>> bool(abs(found["damage"].sum("part") - lost).max() < 1e-4)
     True

@@ -115,7 +115,7 @@ def _require_one_tokenizer(
         if ids.tolist() != theirs.tolist():
             raise InputError(
                 f"The two models have other token ids for the same text: {short_repr(text)}.",
-                "Compare models of one tokenizer. For others, compare the answers that `evaluate` reads.",
+                "Compare models of one tokenizer. For others, compare the answers that `evaluate_task` reads.",
             )
 
 

@@ -299,7 +299,7 @@ def composition(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> sl.paths.composition(model, "Can you copy the following number? 11 =").sum("position").round(6).values
+    >>> sl.attention_paths.composition(model, "Can you copy the following number? 11 =").sum("position").round(6).values
     array([1., 1., 1., 1., 1., 1., 1.])
     """
     run = Run.of(model, prompt, "composition", attention=attention, query=query)

@@ -38,7 +38,7 @@ WITHOUT = {
     "attention": "when no later token attends to the token",
     "embedding": "when the token's embedding is zero",
 }
-BY_TOKEN = ("effect", "kl", "total_variation", "log_odds_change")
+BY_TOKEN = ("output_change", "kl", "probability_l1", "target_score_change")
 
 
 @measurement("substitution", prompts="equal", cheaper="Fewer positions= takes less.")
@@ -70,13 +70,12 @@ def knockout_effect(
             answers of several tokens all count, by teacher forcing. By default the two likeliest next tokens.
 
     Returns:
-        Dataset over (position), or (prompt, position): `effect`, in the model's units; `kl`, KL(p(x) ‖ p(x without i))
-        of the next token, in nats; `total_variation` of the two, from 0 to 2; `log_odds_change`, in nats, negative
-        where the token speaks for the first answer. Without a position: `log_odds` of the prompt itself, and
-        `log_odds_noise`, how far they are from those of a pass of another shape. The coordinates `target` and `against`
-        are the two answers. Positions up to the query that are not
-        knocked out are NaN, those after it 0. Padded as in `path_bound`, and with `spans` labelled as in
-        `jacobian_norms`.
+        Dataset over (position), or (prompt, position): `output_change`, in the model's units; `kl`, KL(p(x) ‖ p(x
+        without i)) of the next token, in nats; `probability_l1` of the two, from 0 to 2; `target_score_change`, in
+        nats, negative where the token speaks for the first answer. Without a position: `target_score` of the prompt
+        itself, and `target_score_noise`, how far they are from those of a pass of another shape. The coordinates
+        `target` and `against` are the two answers. Positions up to the query that are not knocked out are NaN, those
+        after it 0. Padded as in `path_bound`, and with `spans` labelled as in `jacobian_norms`.
 
     Raises:
         InputError: a position after the query; spans of several prompts, or together with positions; a target that is
@@ -112,8 +111,8 @@ def knockout_effect(
     for row, places in enumerate(together.values(), start=1):
         hidden[row, places] = True
     effects = empty_effects(run, groups, together, n, BY_TOKEN)
-    effects["log_odds"] = torch.zeros(len(run.ids), dtype=torch.float64)
-    effects["log_odds_noise"] = torch.zeros(len(run.ids), dtype=torch.float64)
+    effects["target_score"] = torch.zeros(len(run.ids), dtype=torch.float64)
+    effects["target_score_noise"] = torch.zeros(len(run.ids), dtype=torch.float64)
     labels: dict[str, list[str]] = {"target": [], "against": []}
     for row, ids in enumerate(run.ids):
         before = _Before(run, ids[: n + 1], hidden, kind)
@@ -123,12 +122,12 @@ def knockout_effect(
         answers = next_token.answers
         odds = before.lead(answers, next_token.first_logs)
         again = before.lead_without_hooks(answers)
-        effects["effect"][row, knocked_out] = moved.cpu()
+        effects["output_change"][row, knocked_out] = moved.cpu()
         effects["kl"][row, knocked_out] = next_token.kl[1:]
-        effects["total_variation"][row, knocked_out] = next_token.total_variation[1:]
-        effects["log_odds_change"][row, knocked_out] = odds[1:] - odds[0]
-        effects["log_odds"][row] = odds[0]
-        effects["log_odds_noise"][row] = (again - odds[0]).abs().max()
+        effects["probability_l1"][row, knocked_out] = next_token.total_variation[1:]
+        effects["target_score_change"][row, knocked_out] = odds[1:] - odds[0]
+        effects["target_score"][row] = odds[0]
+        effects["target_score_noise"][row] = (again - odds[0]).abs().max()
         labels["target"].append(answers[0].text)
         labels["against"].append(answers[1].text if len(answers) > 1 else "")
     texts = _long_names(kind, is_text=isinstance(target, str))
@@ -159,12 +158,12 @@ def _long_names(kind: Knockout, is_text: bool) -> dict[str, tuple[str, str]]:
     if is_text:
         lead = "log-probability of the answer"
     return {
-        "effect": (f"distance that the output moves {without}", MODEL_UNITS),
+        "output_change": (f"distance that the output moves {without}", MODEL_UNITS),
         "kl": (f"KL divergence of the next token {without}", "nats"),
-        "total_variation": (f"total variation of the next token {without}", "1"),
-        "log_odds_change": (f"change of the {lead} {without}", "nats"),
-        "log_odds": (f"{lead} after the prompt", "nats"),
-        "log_odds_noise": (
+        "probability_l1": (f"total variation of the next token {without}", "1"),
+        "target_score_change": (f"change of the {lead} {without}", "nats"),
+        "target_score": (f"{lead} after the prompt", "nats"),
+        "target_score_noise": (
             f"difference of this {lead} and that of a pass of another shape",
             "nats",
         ),

@@ -65,11 +65,11 @@ def substitution_effect(
         seed: random seed of the replacements; 0 by default.
 
     Returns:
-        Dataset over (position), or (prompt, position) for several prompts: `effect` and `effect_std`, mean and
-        standard deviation of the distance over replacements, in the model's units; with ``to_layer="y"`` also `kl`,
-        the mean of KL(p(x) ‖ p(x′)) of the next token, in nats. Positions up to the query that are not replaced are
-        NaN; positions after the query are zero, by causality. Prompts of unequal lengths are
-        padded as in `path_bound`; with `spans`, results are labelled as in `jacobian_norms`.
+        Dataset over (position), or (prompt, position) for several prompts: `output_change` and `output_change_std`,
+        mean and standard deviation of the distance over replacements, in the model's units; with ``to_layer="y"`` also
+        `kl`, the mean of KL(p(x) ‖ p(x′)) of the next token, in nats. Positions up to the query that are not replaced
+        are NaN; positions after the query are zero, by causality. Prompts of unequal lengths are padded as in
+        `path_bound`; with `spans`, results are labelled as in `jacobian_norms`.
 
     Raises:
         InputError: positions after the query, no candidate that differs from a token that is to be replaced, or spans
@@ -113,22 +113,24 @@ def substitution_effect(
     else:
         places = list(chain.from_iterable(together.values()))
         choices = require_choices(run, candidates, places)
-    effects = empty_effects(run, groups, together, n, ("effect", "effect_std", "kl"))
+    effects = empty_effects(
+        run, groups, together, n, ("output_change", "output_change_std", "kl")
+    )
     drawn = draw_variants(run, together, choices, n_replacements, n, seed)
     for row, variants in enumerate(drawn):
         moved = _moved_by(run, run.ids[row, : n + 1].cpu(), variants, to_layer)
         for place in together:
             distances, divergences = moved[place]
-            effects["effect"][row, place] = distances.mean()
-            effects["effect_std"][row, place] = distances.std(correction=0)
+            effects["output_change"][row, place] = distances.mean()
+            effects["output_change_std"][row, place] = distances.std(correction=0)
             effects["kl"][row, place] = divergences.mean()
     what = "the token is" if groups is None else "all tokens of the span are"
     texts = {
-        "effect": (
+        "output_change": (
             f"mean distance that the output moves when {what} replaced",
             MODEL_UNITS,
         ),
-        "effect_std": (
+        "output_change_std": (
             "standard deviation of that distance over replacements",
             MODEL_UNITS,
         ),

@@ -152,7 +152,7 @@ def hops(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> shares = sl.paths.hops(model, "How many ones are in the following sequence? 110 =")
+    >>> shares = sl.attention_paths.hops(model, "How many ones are in the following sequence? 110 =")
     >>> (64 * shares.sum("position")).round(3).values.tolist()   # binomial: attention rows sum to 1
     [1.0, 6.0, 15.0, 20.0, 15.0, 6.0, 1.0]
     """
@@ -223,7 +223,7 @@ def strongest_paths(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> best = sl.paths.strongest_paths(model, "How many ones are in the following sequence? 110 =", k=3)
+    >>> best = sl.attention_paths.strongest_paths(model, "How many ones are in the following sequence? 110 =", k=3)
     >>> best["position_at"].sel(layer=6).values.tolist()   # all end at the query
     [13, 13, 13]
     """
@@ -342,7 +342,7 @@ def depth_limit(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> ds = sl.paths.depth_limit(model, "How many ones are in the following sequence? 110 =")
+    >>> ds = sl.attention_paths.depth_limit(model, "How many ones are in the following sequence? 110 =")
     >>> bool((ds["first_share"].diff("depth") >= -1e-12).all())   # mass never leaves the first token
     True
     """

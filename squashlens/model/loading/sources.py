@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from squashlens import zoo
+from squashlens import example_models
 from squashlens._typing import short_repr
 from squashlens.bars import shown, write
 from squashlens.errors import InputError, ModelAccessError, one_line
@@ -41,8 +41,10 @@ def source_of(name: str | Path) -> Source:
     text = str(name)
     if not text.strip():
         raise ModelAccessError(f"name={text!r} is empty.", nearest(text))
-    if text in zoo.bundled():
-        return Source(str(zoo.folder(text)), str(zoo.folder(text)))
+    if text in example_models.bundled():
+        return Source(
+            str(example_models.folder(text)), str(example_models.folder(text))
+        )
     path = Path(os.path.expanduser(text))
     # Not `path.is_dir()`, which is an error for a name that no path can have.
     if os.path.isdir(path):
@@ -58,7 +60,9 @@ def source_of(name: str | Path) -> Source:
     is_path = isinstance(name, Path) or path.is_absolute() or text[0] in ".~"
     if is_path or text.count("/") > 1:
         raise ModelAccessError(f"There is no folder {text!r}.", nearest(text))
-    if difflib.get_close_matches(text.lower(), (*zoo.bundled(), *PACKAGED), cutoff=0.8):
+    if difflib.get_close_matches(
+        text.lower(), (*example_models.bundled(), *PACKAGED), cutoff=0.8
+    ):
         raise ModelAccessError(f"There is no model {text!r}.", nearest(text))
     return Source(text, text)
 
@@ -78,7 +82,9 @@ def _require_config(folder: Path) -> None:
 def require_revisions(name: str | Path, source: str, revision: str | None) -> None:
     """An error for a revision of something that has none."""
     if revision is not None and Path(source).is_dir():
-        kind = "bundled model" if str(name) in zoo.bundled() else "local model"
+        kind = (
+            "bundled model" if str(name) in example_models.bundled() else "local model"
+        )
         raise InputError(
             f"revision={short_repr(revision)} is given, and the {kind} {str(name)!r} has no revisions.",
             "Leave it out, or give the name of a model on the Hugging Face hub.",
@@ -87,11 +93,14 @@ def require_revisions(name: str | Path, source: str, revision: str | None) -> No
 
 def nearest(text: str) -> str:
     """The remedy for a name that is not found: similar names, or the kinds of names that there are."""
-    names = (*zoo.bundled(), *PACKAGED)
+    names = (*example_models.bundled(), *PACKAGED)
     near = difflib.get_close_matches(text.lower(), names, n=3, cutoff=0.6)
     if near:
         return f"Did you mean {' or '.join(map(repr, near))}?"
-    return f"Use a bundled model ({', '.join(zoo.bundled())}), a local folder or GGUF file, or a Hugging Face name."
+    return (
+        f"Use a bundled model ({', '.join(example_models.bundled())}), a local folder or GGUF file, "
+        f"or a Hugging Face name."
+    )
 
 
 def _packaged(name: str) -> Source:

@@ -223,7 +223,7 @@ def _of_one_length(rows: list[list[int]]) -> Tensor:
     if len(lengths) > 1:
         raise InputError(
             f"The prompts have {lengths[0]} to {lengths[-1]} tokens; padding would change what is measured.",
-            "Measure prompts of unequal length one by one, as `sensitivity`, `jacobian_norms`, `path_bound` and "
+            "Measure prompts of unequal length one by one, as `bound_vs_jacobian`, `jacobian_norms`, `path_bound` and "
             "`substitution_effect` do.",
         )
     return torch.tensor(rows, device="cpu")  # whatever the default device is

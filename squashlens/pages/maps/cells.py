@@ -21,7 +21,7 @@ from squashlens.measure.squashing.jacobians.sketch import (
     resolved,
 )
 from squashlens.measure.squashing.knockout import knockout_effect
-from squashlens.measure.squashing.profiles.profile import influence
+from squashlens.measure.squashing.profiles.profile import token_influence
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.model.anatomy import outputs_are_tokens
 from squashlens.model.memory import to_cpu
@@ -83,7 +83,9 @@ def measure(
     queries = [opened]
     if not alone:
         queries = spread(range(run.positions), opened, n_layers, ROOM)
-    whole = influence(model, prompt, queries=queries, method="none", seed=way.seed)
+    whole = token_influence(
+        model, prompt, queries=queries, method="none", seed=way.seed
+    )
     whole["bound_over_null"] = ratio(whole)
     parts = [_predictions(run, queries)]
     if run.positions <= LONGEST:

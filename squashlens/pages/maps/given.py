@@ -40,10 +40,10 @@ def of_result(result: xr.Dataset) -> xr.Dataset:
     joined = [str(dim) for dim in result.dims if dim not in DIMS]
     function = provenance(result)["call"].get("function")
     known = {*result.dims, *result.variables}
-    if function not in ("influence", "squash_map") or not known >= NEEDED:
+    if function not in ("token_influence", "squash_map") or not known >= NEEDED:
         raise InputError(
             f"model= is a result of {short_repr(function)} that a map cannot be made of.",
-            "Give a model and a prompt, or the whole result of `influence`.",
+            "Give a model and a prompt, or the whole result of `token_influence`.",
         )
     if joined:
         raise InputError(

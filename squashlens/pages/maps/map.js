@@ -662,7 +662,7 @@ class View {
 
   /** Whether what is shown are changes, above and below 0. */
   get signed() {
-    return this.name === "log_odds_change";
+    return this.name === "target_score_change";
   }
 
   get diverging() {
@@ -677,7 +677,7 @@ class View {
     const each = rows.map((row) =>
       Array.from({ length: this.query + 1 }, (_, at) => this.data.value(name, this.query, row, at)),
     );
-    const signed = name === "log_odds_change";
+    const signed = name === "target_score_change";
     const diverging = signed || name === "bound_over_null";
     const apart = each.map((values) => !diverging && hasNearlyAll(values));
     const shown = each.flatMap((values, k) => (apart[k] ? values.slice(1) : values));
@@ -798,7 +798,7 @@ class View {
   because([target, against, lead, noise]) {
     const changes = Array.from({ length: this.query + 1 }, (_, position) => ({
       position,
-      value: this.data.value("log_odds_change", this.query, 0, position) ?? 0,
+      value: this.data.value("target_score_change", this.query, 0, position) ?? 0,
     })).filter(({ value }) => Math.abs(value) > FLOORS * noise);
     changes.sort((a, b) => a.value - b.value);
     const named = (/** @type {typeof changes} */ some) =>

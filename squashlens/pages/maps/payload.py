@@ -33,7 +33,7 @@ SHOWN = {
         "Path bound",
         "Sum over attention paths, Theorem 5.1 with constants 1; a shape, not a bound",
     ),
-    "log_odds_change": (
+    "target_score_change": (
         "Knockout",
         "Change of the first answer's lead when later tokens cannot read the token; "
         "negative where the token speaks for this answer",
@@ -48,7 +48,7 @@ TRACED = {
 }
 MEASURED = {
     "jacobian": "Jacobian",
-    "log_odds_change": "Knockout",
+    "target_score_change": "Knockout",
     "way_share": "Strongest paths",
 }
 SERIES = {"path_bound": "path bound", "null": "null", "jacobian": "Jacobian"}
@@ -121,7 +121,9 @@ def payload(result: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
         "again": call_of(facts, query="QUERY"),
         "predicted": _by_query(page, "next_token", "next_probability"),
         "readout": _by_query(page, "readout_token", "readout_probability"),
-        "answers": _by_query(page, "target", "against", "log_odds", "log_odds_noise"),
+        "answers": _by_query(
+            page, "target", "against", "target_score", "target_score_noise"
+        ),
     }
     return header | {"blob": blob.text()}
 

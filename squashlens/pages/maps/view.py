@@ -229,11 +229,11 @@ def squash_map(
 
     Path bound and null are measured for all queries in one forward pass; for prompts so long that the page could not
     hold them, for queries that are evenly spaced. Norms of the Jacobian, the readout of each layer and knockouts are
-    measured for `query` alone. For more queries, measure `influence` and give its result.
+    measured for `query` alone. For more queries, measure `token_influence` and give its result.
 
     Args:
-        model: the model to measure, as in `path_bound`; or a result of `influence` or of this function, perhaps opened
-            from a file, and then neither a prompt nor other options than `query`.
+        model: the model to measure, as in `path_bound`; or a result of `token_influence` or of this function, perhaps
+            opened from a file, and then neither a prompt nor other options than `query`.
         prompt: the prompt as text or token ids of shape (position), or a `capture` of it; a single prompt.
         query: position that the map opens at, the last by default (of a result, that of its call); negative values
             count from the end.
@@ -251,8 +251,8 @@ def squash_map(
         The map. Notebooks show it; ``save("map.html")`` writes it as one file that needs no network; ``result`` is the
         Dataset, with `path_bound`, `null`, `bound_over_null`, `jacobian` over (query, layer, position), NaN where not
         measured; `readout_token` and `readout_probability` over (query, layer, rank); what `knockout_effect` has, over
-        (query, position); what `influence` has by layer; and for prompts of up to 1,024 tokens, over (traced), the
-        strongest paths, the most important ways of every cell, and the attention of each head.
+        (query, position); what `token_influence` has by layer; and for prompts of up to 1,024 tokens, over (traced),
+        the strongest paths, the most important ways of every cell, and the attention of each head.
 
     Raises:
         InputError: several prompts, a prompt of one token, a query that does not exist, or a result of another
@@ -265,7 +265,7 @@ def squash_map(
     >>> found = sl.squash_map(model, "110 =")
     >>> found.save(tmp_path / "map.html").name
     'map.html'
-    >>> sl.squash_map(sl.influence(model, "110 =", method="none"))
+    >>> sl.squash_map(sl.token_influence(model, "110 =", method="none"))
     <squash map of 5 tokens: 5 queries, 7 layers>
     """
     if isinstance(model, xr.Dataset):
@@ -277,7 +277,7 @@ def squash_map(
     if prompt is None:
         raise InputError(
             "prompt= is missing.",
-            "Give a prompt, or in place of the model a result of `influence`.",
+            "Give a prompt, or in place of the model a result of `token_influence`.",
         )
     way = Estimation(method=method, n_probes=n_probes, seed=seed)
     chosen: dict[str, Any] = {

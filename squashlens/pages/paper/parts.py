@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from squashlens import prompts, tasks, zoo
+from squashlens import example_models, prompts, tasks
 from squashlens._typing import Bridge, several
 from squashlens.run.run import model_name
 from squashlens.tasks import Task
@@ -121,7 +121,7 @@ def _first(model: Bridge, chosen: Settings) -> list[Part]:
 
 def _task(model: Bridge, name: str) -> Any:
     """The task in words that the model knows; None if there is no such task."""
-    if zoo.trained_length(model_name(model)) is None:
+    if example_models.trained_length(model_name(model)) is None:
         return tasks.find(name)
     return tasks.find(TAUGHT[name]) if name in TAUGHT else None
 
@@ -130,7 +130,7 @@ def _answers(
     model: Bridge, name: str, task: Task, chosen: Settings, temperature: float = 0.0
 ) -> Part:
     """The answers to a task. Without anything random, one answer at each length is all that there is."""
-    from squashlens.measure.answers.evaluate import evaluate
+    from squashlens.measure.answers.evaluate_task import evaluate_task
 
     form = vars(chosen.prompting)
     asked: dict[str, Any] = {
@@ -141,7 +141,7 @@ def _answers(
     }
 
     def measure(journal: Path) -> xr.Dataset:
-        return evaluate(model, task, **asked, resume=journal)
+        return evaluate_task(model, task, **asked, resume=journal)
 
     about = {"task": task.name} | asked | {"mode": several(form["mode"])}
     return Part(f"{name}_sampled" if temperature else name, about, measure)

@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from squashlens import figures, zoo
+from squashlens import example_models, figures
 from squashlens.measure.answers.frequencies import answer_frequencies
 from squashlens.pages.collapse_sentences import collapses
 from squashlens.pages.page import template
@@ -54,7 +54,7 @@ def caption_of(number: int, found: Found) -> str:
     contents: dict[str, Any] = {}
     if number < 8:
         model = str(provenance(results[0])["model"])
-        contents["trained"] = zoo.trained_length(model)
+        contents["trained"] = example_models.trained_length(model)
     if number in (2, 3, 4, 6, 7):
         unread = [result["unread"].sum("why").mean() for result in results]
         asked = [_shorten(provenance(result)["task"]["template"]) for result in results]
@@ -174,5 +174,7 @@ def _counted(found: Found) -> Any:
 
 def _collapse(found: Found) -> go.Figure:
     named: Any = {COLLAPSED[name]: result for name, result in found.items()}
-    trained = zoo.trained_length(str(provenance(found["collapse_a"])["model"]))
+    trained = example_models.trained_length(
+        str(provenance(found["collapse_a"])["model"])
+    )
     return figures.collapse_curve(named, trained=trained)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 import xarray as xr
 
-from squashlens import zoo
+from squashlens import example_models
 from squashlens._typing import Bridge, Modes, Template
 from squashlens.bars import bar
 from squashlens.errors import InputError, OutputError, SquashlensError
@@ -46,7 +46,7 @@ def paper(
     *,
     out: str | Path = "paper",
     figures: Iterable[Number] = NUMBERS,
-    prompt: str = zoo.EXAMPLE_PROMPT,
+    prompt: str = example_models.EXAMPLE_PROMPT,
     n: int = 96,
     lengths: Iterable[int] = LENGTHS,
     seeds: int = 4,
@@ -74,8 +74,8 @@ def paper(
         n: number of content tokens of the longest sequence of figures 1 and 5, at least 3.
         lengths: numbers of items in the questions of figures 2, 3, 4, 6 and 7.
         seeds: number of random samples of the items in figures 3 and 4, and of the answers in figures 6 and 7.
-        mode: forms of the questions in figures 3, 4, 6 and 7, as in `evaluate`; in figure 2 always answers only.
-        template, prefill, n_examples, n_baseline: as in `evaluate`.
+        mode: forms of the questions in figures 3, 4, 6 and 7, as in `evaluate_task`; in figure 2 always answers only.
+        template, prefill, n_examples, n_baseline: as in `evaluate_task`.
 
     Returns:
         By number, the file of each figure that was asked for; for a figure that cannot be measured on this model, the
@@ -145,7 +145,7 @@ def _check(model: Bridge, wanted: Sequence[int], chosen: Settings) -> None:
     seeds = seeds_of(chosen.seeds, 1)
     find("count_ones").asked(chosen.lengths, seeds, chosen.prompting.mode)
     # The default prompt need not suit every model.
-    if 1 in wanted and chosen.prompt != zoo.EXAMPLE_PROMPT:
+    if 1 in wanted and chosen.prompt != example_models.EXAMPLE_PROMPT:
         tokenize(model, chosen.prompt)
 
 

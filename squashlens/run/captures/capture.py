@@ -73,11 +73,12 @@ def capture(
 
     Measurements accept a capture in place of the prompt or sequence: ``sl.path_bound(model, capture)``,
     ``sl.collapse(model, capture, norm="l2")``. They raise an error if the capture was edited, or if the model or its
-    hooks have changed. Measurements that must run the sequence again, such as `compare`, use only its sequence and its
-    lengths. ``capture["blocks.0.hook_resid_pre"]`` is an activation that it keeps, as in an `ActivationCache`.
+    hooks have changed. Measurements that must run the sequence again, such as `compare_interventions`, use only its
+    sequence and its lengths. ``capture["blocks.0.hook_resid_pre"]`` is an activation that it keeps, as in an
+    `ActivationCache`.
 
-    Norms of the Jacobian are kept with the capture: a `sensitivity` after a `squash_map` with as many probes takes half
-    of its products.
+    Norms of the Jacobian are kept with the capture: a `bound_vs_jacobian` after a `squash_map` with as many probes
+    takes half of its products.
 
     Args:
         prompt: a prompt, several prompts of equal length, or a growing sequence.

@@ -4,7 +4,7 @@ Most models compute norms, rotations and the softmax in float32, even if their o
 about the exact derivative of a model, so these roundings must not affect it. They can be large: the logit of queries
 and keys of length 10³ may be wrong by 10⁻¹, however small the logit itself is. In `in_float64` a cast to float32 gives
 float64 instead. Any other function whose result has a lower precision than its input raises an error that names the
-function, for example a cast to half precision. `squashlens.hooks.rounding` rounds on purpose and is allowed.
+function, for example a cast to half precision. `squashlens.hooks.round_activations` rounds on purpose and is allowed.
 """
 
 from collections.abc import Iterator

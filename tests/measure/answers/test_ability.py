@@ -15,7 +15,7 @@ from squashlens.model.loading.random_weights import with_random_weights
 from squashlens.tasks import Task
 from tests.measurements import counted
 
-CALL = {"call": {"function": "evaluate"}}
+CALL = {"call": {"function": "evaluate_task"}}
 
 COUNT = sl.tasks.find("taught_count_bernoulli")
 JUDGED = "not shown to do the task at short lengths: longer ones cannot be judged"
@@ -164,7 +164,7 @@ def test_the_trained_model_can_and_its_untrained_twin_cannot(
 ) -> None:
     """With what tables, figures and sentences make of it."""
     how: dict[str, Any] = {"lengths": [24, 60], "seeds": 2, "max_new_tokens": 3}
-    can, cannot = (sl.evaluate(model, COUNT, **how) for model in (tiny, untrained))
+    can, cannot = (sl.evaluate_task(model, COUNT, **how) for model in (tiny, untrained))
     assert (
         can["able"].item(),
         can["baseline"].item(),
@@ -190,7 +190,7 @@ def test_accuracy_on_sequences_has_a_baseline(tiny: Any, untrained: Any) -> None
     }
     drawn = [sl.prompts.bernoulli(tiny, 20, seed=seed, **form) for seed in range(3)]
     for model, able, share in ((tiny, "yes", 1), (untrained, "no", 0)):
-        found = sl.accuracy(model, drawn, counted, lengths=[20])
+        found = sl.accuracy_by_length(model, drawn, counted, lengths=[20])
         assert (
             found["able"].item(),
             found["baseline"].item(),
@@ -201,7 +201,7 @@ def test_accuracy_on_sequences_has_a_baseline(tiny: Any, untrained: Any) -> None
         ones = sl.prompts.repeated(
             model, "1", 12, **form
         )  # their alphabet is ten digits, and nobody asks about these
-        alone = sl.accuracy(
+        alone = sl.accuracy_by_length(
             model, [ones] * 3, lambda items: str(len(items)), lengths=[4, 12]
         )
         assert (
@@ -219,7 +219,7 @@ def test_accuracy_on_sequences_has_a_baseline(tiny: Any, untrained: Any) -> None
             == (JUDGED in Page.of(figure).notes)
             == (able == "no")
         )
-    none = sl.accuracy(tiny, drawn, counted, lengths=[20], n_baseline=0)
+    none = sl.accuracy_by_length(tiny, drawn, counted, lengths=[20], n_baseline=0)
     assert (none["able"].item(), none["baseline_questions"].item()) == ("undecided", 0)
     assert np.isnan(none["baseline_low"])
 

@@ -25,7 +25,7 @@ from squashlens.theory.statistics.ranks import wilson
 COUNT = sl.tasks.find("count_ones")
 OPENING = "The final answer to your maths question is:"
 FACTS = {
-    "call": {"function": "evaluate"},
+    "call": {"function": "evaluate_task"},
     "model": "scripted",
     "nested": {"deep": [1, "é"]},
 }

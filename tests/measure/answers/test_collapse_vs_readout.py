@@ -56,7 +56,7 @@ def test_distances_are_those_of_collapse_on_suffix_pairs(tiny: Any) -> None:
 def test_accuracy_and_probe_are_those_of_the_same_prompts(
     tiny: Any, joined: Any
 ) -> None:
-    said = sl.evaluate(tiny, BERNOULLI, lengths=LENGTHS, seeds=SEEDS, prefill=True)
+    said = sl.evaluate_task(tiny, BERNOULLI, lengths=LENGTHS, seeds=SEEDS, prefill=True)
     for name in ("accuracy", "accuracy_low", "accuracy_high", "right"):
         np.testing.assert_array_equal(joined[name], said[name].isel(mode=0))
     assert joined["r2_y"].isnull().values.tolist() == [True, False]
@@ -86,7 +86,7 @@ def test_accuracy_and_probe_are_those_of_the_same_prompts(
 
 @pytest.mark.slow
 def test_agreement_is_counted_on_pairs(tiny: Any, joined: Any) -> None:
-    model_says = sl.evaluate(tiny, BERNOULLI, lengths=[8], seeds=SEEDS)[
+    model_says = sl.evaluate_task(tiny, BERNOULLI, lengths=[8], seeds=SEEDS)[
         "answer"
     ].values[0, 0]
     alike, same = [], []

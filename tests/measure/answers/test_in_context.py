@@ -75,7 +75,7 @@ def test_an_answer_ends_where_a_word_begins(
             model, 3, ["0", "2"], seed=0, prefix="copy", suffix="="
         )
         seen: list[tuple[str, ...]] = []
-        found = sl.accuracy(
+        found = sl.accuracy_by_length(
             model,
             [sequence],
             lambda items, seen=seen: seen.append(items) or "1",
@@ -84,7 +84,7 @@ def test_an_answer_ends_where_a_word_begins(
         assert found.item() == share
         assert {*seen[0]} <= {"0", "2"}
     one = sl.prompts.repeated(model, " one", 3, prefix="copy", suffix="=")
-    sl.accuracy(
+    sl.accuracy_by_length(
         model,
         [one],
         lambda items, seen=seen: seen.append(items) or "1",
@@ -126,7 +126,7 @@ def test_answers_to_prompts_of_any_end(kind: str, chained: Models) -> None:
             assert [found[name].item() for name in ("target", "against")] == [*answers]
             ids = tokenizer(prompts[0])["input_ids"]
             lead = [log_p(plain, tokenizer, ids, answer) for answer in answers]
-            assert found["log_odds"].item() == pytest.approx(
+            assert found["target_score"].item() == pytest.approx(
                 lead[0] - lead[1], abs=1e-4
             ), (end, answers)
 
@@ -158,8 +158,13 @@ def test_measurements_take_prompts_of_any_end(
     answers = [" Paris", " one"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert sl.verdict(model, prompts, answers).sizes["pair"] == 1
-        assert sl.answer_by_layer(model, prompts, answers)["rank"].sizes["prompt"] == 2
+        assert sl.diagnose(model, prompts, answers).sizes["pair"] == 1
+        assert (
+            sl.answer_by_layer(model, prompts, answers)["share_less_likely"].sizes[
+                "prompt"
+            ]
+            == 2
+        )
         spans = sl.knockout_effect(model, prompts[0], spans="words")
     assert [name.strip() for name in spans["token"].values] == prompts[0].split()
 
@@ -182,7 +187,7 @@ def test_separators_are_their_text(chained: Models) -> None:
         ],
     )
     assert (
-        sl.separation(
+        sl.distinguishable_lengths(
             model, sl.prompts.repeated(model, " one", 6, separator=",")
         ).sizes["length"]
         == 6

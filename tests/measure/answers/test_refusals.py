@@ -19,7 +19,7 @@ PAIR = [
 
 def evaluated(**options: Any) -> Callable[[Any], Any]:
     task = sl.tasks.find("taught_count_bernoulli")
-    return lambda model: sl.evaluate(model, task, **{"lengths": [3], **options})
+    return lambda model: sl.evaluate_task(model, task, **{"lengths": [3], **options})
 
 
 def probed(task: str, **options: Any) -> Callable[[Any], Any]:
@@ -31,7 +31,7 @@ def probed(task: str, **options: Any) -> Callable[[Any], Any]:
 def scored(
     *lengths: int, answer: Callable[[Any], Any] = counted
 ) -> Callable[[Any], Any]:
-    return lambda model: raw(sl.accuracy)(
+    return lambda model: raw(sl.accuracy_by_length)(
         model, [sl.prompts.repeated(model, "1", n) for n in lengths], answer
     )
 
@@ -58,12 +58,12 @@ REFUSED: list[Callable[[Any], Any]] = [
     probed("taught_count_alternating", seeds=20, lengths=[9, 12]),
     probed("taught_count_bernoulli", n_train=1),
     probed("taught_count_bernoulli", n_random_models=-1),
-    lambda model: sl.verdict(model, PAIR, ["1"]),
-    lambda model: sl.verdict(model, PAIR[:1], ["1"]),
-    lambda model: sl.verdict(model, [tuple(PAIR)], ["1"]),
-    lambda model: sl.verdict(model, PAIR, ["1", "1"]),
-    lambda model: sl.verdict(model, PAIR[:1] * 2, ["1", "2"]),
-    lambda model: sl.verdict(model, PAIR, ["1", " "]),
+    lambda model: sl.diagnose(model, PAIR, ["1"]),
+    lambda model: sl.diagnose(model, PAIR[:1], ["1"]),
+    lambda model: sl.diagnose(model, [tuple(PAIR)], ["1"]),
+    lambda model: sl.diagnose(model, PAIR, ["1", "1"]),
+    lambda model: sl.diagnose(model, PAIR[:1] * 2, ["1", "2"]),
+    lambda model: sl.diagnose(model, PAIR, ["1", " "]),
 ]
 
 
@@ -78,4 +78,6 @@ def test_it_is_refused(call: Callable[[Any], Any], tiny: Any) -> None:
 def test_a_model_without_a_tokenizer_is_refused(bridge_of: Any) -> None:
     model = bridge_of("llama")
     with pytest.raises(InputError):
-        sl.accuracy(model, [sl.prompts.build(model, [7, 8, 9], prefix=[2, 5])], counted)
+        sl.accuracy_by_length(
+            model, [sl.prompts.build(model, [7, 8, 9], prefix=[2, 5])], counted
+        )

@@ -52,7 +52,7 @@ def speaking(
             config.vocab_size = len(sl.load("tiny-gemma").tokenizer)
             folder = save_random(config, tmp_path_factory.mktemp(family))
             for name in ("tokenizer.json", "tokenizer_config.json"):
-                shutil.copy(Path(sl.zoo.folder("tiny-gemma"), name), folder)
+                shutil.copy(Path(sl.example_models.folder("tiny-gemma"), name), folder)
             plain = AutoModelForCausalLM.from_pretrained(
                 folder, attn_implementation="eager"
             ).eval()
@@ -122,7 +122,9 @@ def test_every_layer_is_read_as_in_plain_transformers(
     assert found["scored"].values.tolist() == [*expected]
     for scored, values in expected.items():
         for name, truth in zip(
-            ("rank", "first", "log_odds"), np.stack(values, axis=1), strict=True
+            ("share_less_likely", "likeliest", "lead"),
+            np.stack(values, axis=1),
+            strict=True,
         ):
             given = found[name].sel(scored=scored)
             np.testing.assert_allclose(
@@ -133,7 +135,7 @@ def test_every_layer_is_read_as_in_plain_transformers(
                 np.mean(truth, axis=0),
                 atol=2e-3,
             )
-    assert 0 < float(found["first"].mean()) < 1
+    assert 0 < float(found["likeliest"].mean()) < 1
 
 
 def plain_rival(plain: Any, ids: list[int], answer: list[int]) -> tuple[int, int, bool]:
@@ -210,7 +212,7 @@ def test_groups_are_means_over_their_prompts(tiny: Any) -> None:
         members = [k for k, label in enumerate(groups) if label == group]
         each = whole.isel(prompt=members)
         here = found.sel(group=group)
-        for name in ("rank", "first", "log_odds", "probability"):
+        for name in ("share_less_likely", "likeliest", "lead", "probability"):
             expected = each[name].mean("prompt")
             np.testing.assert_allclose(here[f"mean_{name}"], expected, atol=1e-12)
         values = torch.tensor(each["answered"].values)
@@ -218,11 +220,11 @@ def test_groups_are_means_over_their_prompts(tiny: Any) -> None:
             ("", "_low", "_high"), share_interval(values), strict=True
         ):
             assert here[f"mean_answered{name}"].item() == pytest.approx(float(end))
-        odds = torch.tensor(each["log_odds"].values[0, :, -1])
+        odds = torch.tensor(each["lead"].values[0, :, -1])
         ends = mean_interval(odds)
         last = here.isel(scored=0, layer=-1)
         for name, end in zip(("_low", "_high"), ends[1:], strict=True):
-            assert last[f"mean_log_odds{name}"].item() == pytest.approx(float(end))
+            assert last[f"mean_lead{name}"].item() == pytest.approx(float(end))
 
 
 def test_lists_dictionaries_and_a_file_are_one(tiny: Any, tmp_path: Path) -> None:
@@ -252,7 +254,7 @@ def test_one_prompt_is_measured_as_among_others(tiny: Any) -> None:
     asked: Any = {"choices": choices, "n_random_models": 0}
     alone = sl.answer_by_layer(tiny, DIGITS[3:4], ["3"], **asked)
     among = sl.answer_by_layer(tiny, DIGITS, choices, **asked)
-    for name in ("probability", "log_odds", "rival_probability", "written"):
+    for name in ("probability", "lead", "rival_probability", "written"):
         one, several = (
             found[name].isel(prompt=k, scored=0, missing_dims="ignore")
             for found, k in ((alone, 0), (among, 3))
@@ -269,10 +271,10 @@ def test_one_prompt_is_measured_as_among_others(tiny: Any) -> None:
         atol=1e-5,
     )
     asked = {"choices": choices, "n_random_vectors": 0}
-    effect = sl.sublayer_effect(tiny, DIGITS[3:4], ["3"], **asked)
-    halves = sl.sublayer_effect(tiny, DIGITS, choices, **asked)
+    effect = sl.sublayer_effects(tiny, DIGITS[3:4], ["3"], **asked)
+    halves = sl.sublayer_effects(tiny, DIGITS, choices, **asked)
     assert "half" not in effect.dims
-    for name in ("log_odds", "log_odds_without", "written"):
+    for name in ("lead", "lead_without", "written"):
         np.testing.assert_allclose(effect[name][0], halves[name][3], atol=1e-3)
 
 
@@ -280,16 +282,18 @@ def test_the_controls_are_null(tiny: Any) -> None:
     """A trained model leads at the last layer; other prompts' answers and random weights do not. A constant answer is
     right in one of ten, as are the other prompts' answers."""
     found = sl.answer_by_layer(tiny, DIGITS, [*"0123456789"])
-    at_last = found["mean_first"].isel(layer=-1).values
+    at_last = found["mean_likeliest"].isel(layer=-1).values
     assert at_last[0] == 1 and at_last[1] < 0.1 and at_last[2] <= 0.3  # noqa: PT018
     untrained = with_random_weights(tiny, 0)
     untrained.tokenizer = tiny.tokenizer
     alone = sl.answer_by_layer(untrained, DIGITS, [*"0123456789"], n_random_models=0)
-    np.testing.assert_allclose(found["rank"][2], alone["rank"][0])
+    np.testing.assert_allclose(
+        found["share_less_likely"][2], alone["share_less_likely"][0]
+    )
     blind = sl.hooks.mask_tokens([len(ids_of(tiny, DIGITS[0])) - 2])
     with sl.applied(tiny, blind):
         constant = sl.answer_by_layer(tiny, DIGITS, [*"0123456789"], n_random_models=0)[
-            "mean_first"
+            "mean_likeliest"
         ].isel(layer=-1)
     np.testing.assert_allclose(constant, 0.1)
 
@@ -304,12 +308,13 @@ def test_choices_of_each_prompt_stand_for_places(tiny: Any) -> None:
         tiny, PROMPTS[:3], ["1", "2", "1"], choices=choices, n_random_models=0
     )
     own, other = (
-        found["rank"].sel(scored="other prompts' answers"),
-        found["rank"].sel(scored="right answer"),
+        found["share_less_likely"].sel(scored="other prompts' answers"),
+        found["share_less_likely"].sel(scored="right answer"),
     )
     np.testing.assert_allclose(own[1], other[1] * 0 + 1 - other[1])
     np.testing.assert_allclose(
-        own[0], (other[0] + second["rank"].sel(scored="right answer")[0]) / 2
+        own[0],
+        (other[0] + second["share_less_likely"].sel(scored="right answer")[0]) / 2,
     )
 
 
@@ -407,7 +412,7 @@ def test_a_sublayer_is_left_out_as_by_plain_hooks(
         "parts": "heads",
         "n_random_vectors": 1,
     }
-    found = sl.sublayer_effect(model, PROMPTS, answers, **options)
+    found = sl.sublayer_effects(model, PROMPTS, answers, **options)
     ids, parts = [ids_of(model, text) for text in PROMPTS], parts_of(plain)
     seen = [
         dict(zip(dict(parts), passing(plain, row, *dict(parts)), strict=True))
@@ -424,8 +429,8 @@ def test_a_sublayer_is_left_out_as_by_plain_hooks(
         rest = [token for place, token in enumerate(tokens) if place != right]
         own = plain(torch.tensor([row])).logits[0, -1]
         lead = own[tokens[right]] - own[rest].max()
-        assert float(found["log_odds"][k]) == pytest.approx(lead.item(), abs=1e-3)
-        assert 0 < float(found["log_odds_noise"][k]) < 1e-3
+        assert float(found["lead"][k]) == pytest.approx(lead.item(), abs=1e-3)
+        assert 0 < float(found["lead_noise"][k]) < 1e-3
         still, stream = (
             frozen_model(plain, torch.tensor([row]), ["norms"]),
             last_streams(plain, row)[-2],
@@ -455,16 +460,16 @@ def test_a_sublayer_is_left_out_as_by_plain_hooks(
     shape = found["written"].shape
     assert shape[2] == 6
     for name, truth in {
-        "log_odds_without": without,
+        "lead_without": without,
         "written": written,
-        "log_odds_random": turned,
+        "lead_random": turned,
     }.items():
         given = found[name].values.reshape(shape)
         np.testing.assert_allclose(
             given, truth.reshape(shape), atol=2e-3 * np.abs(truth).max(), err_msg=name
         )
     assert (found["of_half"] == "select").sum() == 2
-    whole = sl.sublayer_effect(
+    whole = sl.sublayer_effects(
         model, PROMPTS, answers, **options | {"parts": "sublayers"}
     )
     np.testing.assert_allclose(
@@ -475,8 +480,8 @@ def test_a_sublayer_is_left_out_as_by_plain_hooks(
 def test_halves_count_what_the_prompts_say(tiny: Any) -> None:
     """Of answers that are partly wrong. In whole passes, under a hook that changes nothing, they are the same."""
     answers = [*"0123454321"]
-    found = sl.sublayer_effect(tiny, DIGITS, answers, choices=[*"0123456789"], seed=5)
-    own, without = found["log_odds"] > 0, found["log_odds_without"] > 0
+    found = sl.sublayer_effects(tiny, DIGITS, answers, choices=[*"0123456789"], seed=5)
+    own, without = found["lead"] > 0, found["lead_without"] > 0
     gains = []
     for half in ("select", "confirm"):
         here = (found["of_half"] == half).values
@@ -490,7 +495,7 @@ def test_halves_count_what_the_prompts_say(tiny: Any) -> None:
         np.testing.assert_allclose(counted["broken"], 1 - without[right].mean("prompt"))
         gains.append(without[here].sum("prompt").values - right.sum())
         np.testing.assert_allclose(counted["net"], gains[-1] / here.sum())
-        by_chance = (found["log_odds_random"] > 0)[:, here].mean(
+        by_chance = (found["lead_random"] > 0)[:, here].mean(
             ("random_vector", "prompt")
         ) - right.sum() / here.sum()
         np.testing.assert_allclose(counted["net_random"], by_chance)
@@ -507,19 +512,17 @@ def test_halves_count_what_the_prompts_say(tiny: Any) -> None:
     for end in ("", "_low", "_high"):
         assert float(named[f"net{end}"]) == float(found[f"selected_net{end}"])
     with sl.applied(tiny, ("blocks.0.hook_resid_pre", lambda stream, hook: stream)):
-        whole = sl.sublayer_effect(
+        whole = sl.sublayer_effects(
             tiny, DIGITS, answers, choices=[*"0123456789"], seed=5
         )
-    np.testing.assert_allclose(
-        whole["log_odds_without"], found["log_odds_without"], atol=1e-3
-    )
+    np.testing.assert_allclose(whole["lead_without"], found["lead_without"], atol=1e-3)
 
 
 def test_equal_prompts_count_once(tiny: Any) -> None:
     digits = [*"0123456789"]
-    once = sl.sublayer_effect(tiny, DIGITS, digits)
+    once = sl.sublayer_effects(tiny, DIGITS, digits)
     with pytest.warns(UserWarning, match="count, once: of 12, 10 differ"):
-        twice = sl.sublayer_effect(tiny, [*DIGITS, *DIGITS[:2]], [*digits, *"01"])
+        twice = sl.sublayer_effects(tiny, [*DIGITS, *DIGITS[:2]], [*digits, *"01"])
     np.testing.assert_array_equal(twice["broken_high"], once["broken_high"])
 
 
@@ -528,17 +531,17 @@ def test_clusters_are_drawn_whole_and_widen_intervals(tiny: Any) -> None:
     asked: Any = {"choices": [*"0123456789"], "seed": 5, "n_random_vectors": 2}
     answers, pairs = [*"0123454321"], [*"aabbccddee"]
     alone, own = (
-        sl.sublayer_effect(tiny, DIGITS, answers, **asked, clusters=given)
+        sl.sublayer_effects(tiny, DIGITS, answers, **asked, clusters=given)
         for given in (None, [*range(10)])
     )
     xr.testing.assert_equal(without_provenance(alone), without_provenance(own))
-    found = sl.sublayer_effect(tiny, DIGITS, answers, **asked, clusters=pairs)
+    found = sl.sublayer_effects(tiny, DIGITS, answers, **asked, clusters=pairs)
     assert found["cluster"].values.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     assert (found["of_half"].values[::2] == found["of_half"].values[1::2]).all()
     here = found["of_half"].values == "confirm"
-    without = found["log_odds_without"].values > 0
+    without = found["lead_without"].values > 0
     gained = torch.tensor(
-        without.astype(float) - (found["log_odds"].values > 0)[:, None, None]
+        without.astype(float) - (found["lead"].values > 0)[:, None, None]
     )[here].movedim(0, -1)
     _, low, high = mean_interval(gained, torch.tensor(found["cluster"].values)[here])
     np.testing.assert_allclose(found["net_low"].sel(half="confirm"), low)
@@ -551,19 +554,21 @@ def test_clusters_are_drawn_whole_and_widen_intervals(tiny: Any) -> None:
         clusters=pairs,
         n_random_models=0,
     )
-    first = torch.tensor(read["first"].sel(scored="right answer").values.T)
+    first = torch.tensor(read["likeliest"].sel(scored="right answer").values.T)
     _, low, _ = share_interval(first, torch.tensor(read["cluster"].values))
-    np.testing.assert_allclose(read["mean_first_low"].sel(scored="right answer"), low)
+    np.testing.assert_allclose(
+        read["mean_likeliest_low"].sel(scored="right answer"), low
+    )
     assert (low < share_interval(first)[1] - 0.01).any()
 
 
 def test_without_random_vectors_nothing_is_above_them(tiny: Any) -> None:
-    found = sl.sublayer_effect(
+    found = sl.sublayer_effects(
         tiny, DIGITS, [*"0123454321"], choices=[*"0123456789"], n_random_vectors=0
     )
     assert found["net_random"].isnull().all()
     assert found["above_null"].item() in ("no", "not measured")
-    assert "log_odds_random" not in found
+    assert "lead_random" not in found
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -579,7 +584,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.parametrize("function", ["answer_by_layer", "sublayer_effect"])
+@pytest.mark.parametrize("function", ["answer_by_layer", "sublayer_effects"])
 def test_what_cannot_be_ranked_is_refused(function: str, name: str, tiny: Any) -> None:
     given, message = REFUSED[name]
     with pytest.raises(InputError, match=message):
@@ -597,7 +602,7 @@ def test_what_cannot_be_ranked_is_refused(function: str, name: str, tiny: Any) -
         lambda model: sl.answer_by_layer(
             model, [{"prompt": "110 =", "answer": "2", "choices": ["2", "3"]}], ["2"]
         ),
-        lambda model: sl.sublayer_effect(
+        lambda model: sl.sublayer_effects(
             model, ["110 ="], ["2"], choices=["2", "3"], missing="mean"
         ),
     ],
@@ -609,4 +614,4 @@ def test_what_is_no_list_of_questions_is_refused(call: Any, tiny: Any) -> None:
 
 def test_first_tokens_must_differ(tiny: Any) -> None:
     with pytest.raises(InputError):
-        sl.sublayer_effect(tiny, PROMPTS, ["12", "13", "12", "13", "12"])
+        sl.sublayer_effects(tiny, PROMPTS, ["12", "13", "12", "13", "12"])

@@ -265,7 +265,7 @@ def test_the_next_token(tiny: Any, plain_tiny: Any) -> None:
             for ids in (sequence.pair(length).v, sequence.pair(length).v_star)
         )
         here = ds.sel(length=length)
-        assert here["total_variation"].item() == pytest.approx(
+        assert here["probability_l1"].item() == pytest.approx(
             (p - q).abs().sum().item(), abs=2e-5
         )
         assert here["kl"].item() == pytest.approx(
@@ -273,7 +273,7 @@ def test_the_next_token(tiny: Any, plain_tiny: Any) -> None:
         )
         assert here["same_argmax"].item() is (p.argmax() == q.argmax()).item()
         gap = (p / q).log()
-        assert here["log_odds"].item() == pytest.approx(
+        assert here["largest_log_odds_change"].item() == pytest.approx(
             (gap.max() - gap.min()).item(), rel=1e-3, abs=1e-4
         )
     assert ds["kl"].attrs["units"] == "nats"

@@ -26,7 +26,7 @@ def under(hook: tuple[str, Any], model: Any) -> Any:
         return sl.collapse_mechanism(model, ones(model, 3))
 
 
-counts = raw(sl.statements.shares_and_counts)
+counts = raw(sl.theorems.shares_and_counts)
 single = splitter("single")
 # Of a model and of its tokenizer alone.
 OF_TEXTS: list[dict[str, Any]] = [
@@ -48,7 +48,7 @@ REFUSED: list[Callable[[Any], Any]] = [
     lambda m: sl.collapse(m, ones(m), lengths=[3, 3]),
     lambda m: sl.collapse(m, ones(m), lengths=[99]),
     lambda m: sl.collapse_mechanism(m, ones(m, suffix="=")),
-    lambda m: sl.separation(m, ones(m), lengths=(3,)),
+    lambda m: sl.distinguishable_lengths(m, ones(m), lengths=(3,)),
     lambda m: ablated(m, from_blocks=[6]),
     lambda m: ablated(m, from_blocks=[1, 1]),
     lambda m: ablated(m, substitute="zebra"),
@@ -71,7 +71,7 @@ SCALED = ("blocks.2.hook_resid_post", lambda t: 1.5 * t)
 # Position ids and masks that these models do not use, or edits that end the mechanism.
 UNSOUND: list[tuple[str, Callable[[Any], Any]]] = [
     *((name, lambda m: ablated_ids(m)) for name in ("bloom", "falcon_alibi", "mpt")),
-    ("bloom", lambda m: sl.statements.shares_and_counts(m, [7, 9])),
+    ("bloom", lambda m: sl.theorems.shares_and_counts(m, [7, 9])),
 ]
 
 
@@ -109,4 +109,4 @@ def test_families_without_a_tokenizer_or_with_a_short_window(bridge_of: Any) -> 
     with pytest.raises(InputError):
         repeat_tokenization(bridge_of("llama"))
     with pytest.raises(InputError):
-        sl.statements.shares_and_counts(bridge_of("mistral"), [7, 9], times=3)
+        sl.theorems.shares_and_counts(bridge_of("mistral"), [7, 9], times=3)

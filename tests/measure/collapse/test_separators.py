@@ -33,7 +33,7 @@ def test_hooks_equal_models_changed_by_hand(
     """Masks: a model that picks out every other key by itself. Values and weights: a model with zeros there."""
     model, plain = bridge_of(family), plain_of(family)
     sequence = separated(model, family, suffix=suffix)
-    kinds = {"mask": "keys", "zero_values": "values", "zero_pattern": "weights"}
+    kinds = {"mask": "keys", "zero_values": "values", "zero_attention": "weights"}
     ds = sl.separator_ablation(
         model, sequence, kinds=list(kinds), lengths=[2, 3, 13], noise_lengths=0
     )

@@ -52,7 +52,7 @@ def test_each_cell_is_what_the_plain_model_gives(
     plain = AutoModelForCausalLM.from_pretrained(
         folder_of(family), attn_implementation="eager", dtype=torch.float64
     ).eval()
-    ds = sl.statements.shares_and_counts(
+    ds = sl.theorems.shares_and_counts(
         model, [7, 9], times=2
     )  # four tokens are within every window
     for mask in ("causal", "none"):
@@ -79,7 +79,7 @@ def test_each_cell_is_what_the_plain_model_gives(
 def test_only_without_both_are_they_one(
     bridge_of: Callable[..., Any], family: str, times: int
 ) -> None:
-    ds = sl.statements.shares_and_counts(
+    ds = sl.theorems.shares_and_counts(
         bridge_of(family, torch.float64), [7, 9], times=times
     )
     assert ds["distance"].sel(mask="none", positions="none").max() < 1e-5
@@ -93,6 +93,6 @@ def test_only_without_both_are_they_one(
 
 def test_behind_one_block_a_causal_mask_alone_parts_them(tiny: Any) -> None:
     """The last tokens have seen all, and are still one there; the first zero of 1100 has seen three tokens."""
-    ds = sl.statements.shares_and_counts(tiny).sel(mask="causal", positions="none")
+    ds = sl.theorems.shares_and_counts(tiny).sel(mask="causal", positions="none")
     assert ds["distance"].sel(layer=0) == 0
     assert ds["distance"].sel(layer=1) > 1e-3

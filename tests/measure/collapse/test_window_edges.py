@@ -77,7 +77,7 @@ def test_lifted_windows_give_the_model_without_windows(
     config.sliding_window = 1000
     with torch.no_grad():
         before, expected = model(IDS), random_model(config)(IDS).logits
-        with sl.hooks.lifted_windows(model):
+        with sl.hooks.lift_windows(model):
             torch.testing.assert_close(model(IDS), expected, rtol=1e-4, atol=1e-4)
             found = sl.collapse(model, ones())
             lifted = sl.results.provenance(found)["fingerprint"]
@@ -136,11 +136,11 @@ def test_windows_of_all_blocks_bound_the_reach_of_each_layer_and_a_later_one_rea
 
 def test_windows_come_back_after_an_error_and_must_exist(bridge_of: Any) -> None:
     model = bridge_of("mistral")
-    with pytest.raises(ValueError, match="stop"), sl.hooks.lifted_windows(model):
+    with pytest.raises(ValueError, match="stop"), sl.hooks.lift_windows(model):
         raise ValueError("stop")
     assert model.original_model.config.sliding_window == WINDOW
     with (
         pytest.raises(InputError),
-        sl.hooks.lifted_windows(bridge_of("gpt2")),
+        sl.hooks.lift_windows(bridge_of("gpt2")),
     ):
         pass

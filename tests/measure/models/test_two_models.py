@@ -54,7 +54,7 @@ def folder(
 ) -> Path:
     """A model with the tokenizer of the bundled one."""
     if request.param == "tiny-gemma":
-        return sl.zoo.folder("tiny-gemma")
+        return sl.example_models.folder("tiny-gemma")
     path = tmp_path_factory.mktemp(request.param)
     random_model(
         CONFIG_MAPPING[request.param](**FAMILIES[request.param])
@@ -67,7 +67,7 @@ def folder(
 def models(folder: Path) -> tuple[Any, Any]:
     """A model, and another whose blocks 1 and 2 are rounded to four bits."""
     reference = sl.load(folder, device="cpu")
-    return reference, sl.rounded(reference, "Q4_0", blocks=(1, 2))
+    return reference, sl.quantize_weights(reference, "Q4_0", blocks=(1, 2))
 
 
 def plain_pair(folder: Path) -> tuple[Any, Any]:
@@ -257,7 +257,7 @@ def test_the_block_that_was_broken_is_kept(tiny: Any, broken: Any) -> None:
 
 
 def test_nothing_is_kept_above_chance_where_nothing_is_lost(tiny: Any) -> None:
-    other = sl.rounded(tiny, "Q8_0")
+    other = sl.quantize_weights(tiny, "Q8_0")
     found = sl.blocks_to_keep(
         tiny, other, PROMPTS[FEW], ANSWERS[FEW], n_keep=1, n_random=2
     )
@@ -305,8 +305,8 @@ def test_what_cannot_be_compared_is_refused(tiny: Any, models: tuple[Any, Any]) 
         lambda: sl.compare_models(
             reference, other, PROMPTS[:1] * 2 + PROMPTS[1:2], [*"001"], group=[*"aba"]
         ),
-        lambda: sl.rounded(reference, "Q4_0", blocks=(99,)),
-        lambda: sl.rounded(reference, "Q4_K"),  # pyright: ignore[reportArgumentType]
+        lambda: sl.quantize_weights(reference, "Q4_0", blocks=(99,)),
+        lambda: sl.quantize_weights(reference, "Q4_K"),  # pyright: ignore[reportArgumentType]
     ]
     for refused in refusals:
         with pytest.raises(InputError):
@@ -321,7 +321,7 @@ def test_what_cannot_be_compared_is_refused(tiny: Any, models: tuple[Any, Any]) 
 def test_models_of_other_sizes_are_compared_by_their_answers(
     tiny: Any, folder: Path
 ) -> None:
-    if folder == sl.zoo.folder("tiny-gemma"):
+    if folder == sl.example_models.folder("tiny-gemma"):
         pytest.skip("the same model")
     found = sl.compare_models(
         tiny, sl.load(folder, device="cpu"), PROMPTS[FEW], ANSWERS[FEW]
@@ -341,7 +341,10 @@ def test_figures_say_what_the_other_model_is(tiny: Any) -> None:
     assert float(found["lead_noise"].sel(model="other").max()) >= 2**-5
     for result, wanted in (
         (found, ("bfloat16", "quantize_keys_values")),
-        (sl.path_bound(sl.rounded(tiny, "Q4_0"), PROMPTS[0]), ("rounded to Q4_0",)),
+        (
+            sl.path_bound(sl.quantize_weights(tiny, "Q4_0"), PROMPTS[0]),
+            ("rounded to Q4_0",),
+        ),
     ):
         figure: Any = sl.figures.of(result)
         title = figure.layout.title.subtitle.text.replace("<br>", " ")

@@ -18,8 +18,8 @@ OTHERS = torch.tensor(
 )
 HOOKS: dict[str, Any] = {
     "temperature of heads": sl.hooks.attention_temperature(1.7, heads=[0, 2]),
-    "round keys": sl.hooks.rounding(6, "keys"),
-    "round patterns": sl.hooks.rounding("bfloat16", "patterns", blocks=(2,)),
+    "round keys": sl.hooks.round_activations(6, "keys"),
+    "round patterns": sl.hooks.round_activations("bfloat16", "patterns", blocks=(2,)),
     **hooks_with(OTHERS.tolist()),
     # Where the last token sees it: behind windows, and before the last block.
     "zero_mlp": sl.hooks.zero_mlp((1,), positions=[8, 9]),

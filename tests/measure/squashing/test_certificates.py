@@ -350,7 +350,7 @@ def test_certificates_hold_of_a_model_with_hooks_that_round(
     form: Any, kind: str, bridge_of: Any
 ) -> None:
     hook, model, wide = (
-        sl.hooks.rounding(form, blocks=(1,)),
+        sl.hooks.round_activations(form, blocks=(1,)),
         bridge_of("llama"),
         bridge_of("llama", torch.float64),
     )

@@ -41,18 +41,18 @@ def test_it_is_the_change_of_a_plain_model(
     plain = plain_of(family)
     own_y, own = without(plain, [], kind)
     expected: dict[str, list[float]] = {
-        "effect": [],
+        "output_change": [],
         "kl": [],
-        "total_variation": [],
-        "log_odds_change": [],
+        "probability_l1": [],
+        "target_score_change": [],
     }
     first, second = own.topk(2).indices
     for place in range(QUERY + 1):
         y, logs = without(plain, [place], kind)
-        expected["effect"].append(float((y - own_y).double().norm()))
+        expected["output_change"].append(float((y - own_y).double().norm()))
         expected["kl"].append(float((own.exp() * (own - logs)).sum()))
-        expected["total_variation"].append(float((own.exp() - logs.exp()).abs().sum()))
-        expected["log_odds_change"].append(
+        expected["probability_l1"].append(float((own.exp() - logs.exp()).abs().sum()))
+        expected["target_score_change"].append(
             float((logs - own)[first] - (logs - own)[second])
         )
     found = sl.knockout_effect(bridge_of(family), IDS, kind=kind, query=QUERY)
@@ -77,7 +77,9 @@ def test_nothing_of_a_token_passes_a_knockout(
     model, place, read = bridge_of(family), 3, []
     for token in (4, 30, 55):
         ids = [*IDS[:place], token, *IDS[place + 1 :]]
-        found = sl.knockout_effect(model, ids, positions=[place])["effect"].values
+        found = sl.knockout_effect(model, ids, positions=[place])[
+            "output_change"
+        ].values
         assert np.isnan(found[:place]).all()
         own, hidden = y_of(model, ids), y_of(model, ids, sl.hooks.mask_tokens([place]))
         assert found[place] == pytest.approx(float((own - hidden).norm()), rel=1e-4)
@@ -124,11 +126,11 @@ def test_answers_of_several_tokens_are_followed(
 
     found = sl.knockout_effect(tiny, prompt, positions=[place], target=target)
     own = lead(plain_tiny)
-    assert float(found["log_odds"]) == pytest.approx(own, abs=1e-3)
-    assert float(found["log_odds_noise"]) < 1e-3
+    assert float(found["target_score"]) == pytest.approx(own, abs=1e-3)
+    assert float(found["target_score_noise"]) < 1e-3
     moved = lead(model_without(plain_tiny, [place], 0, "keys")) - own
     assert abs(moved) > 1
-    assert float(found["log_odds_change"][place]) == pytest.approx(moved, abs=2e-3)
+    assert float(found["target_score_change"][place]) == pytest.approx(moved, abs=2e-3)
 
 
 def test_a_span_is_knocked_out_at_once(
@@ -140,7 +142,7 @@ def test_a_span_is_knocked_out_at_once(
         without(plain, [], "attention"),
         without(plain, [1, 3], "attention"),
     )
-    assert float(found["effect"][0]) == pytest.approx(
+    assert float(found["output_change"][0]) == pytest.approx(
         float((y - own).double().norm()), rel=1e-3
     )
     assert found["span_size"].values.tolist() == [2, 1]
@@ -153,7 +155,7 @@ def test_several_prompts(
     both = sl.knockout_effect(model, [IDS, other])
     for number, ids in enumerate((IDS, other)):
         alone = sl.knockout_effect(model, ids)
-        for name in ("effect", "kl", "total_variation"):
+        for name in ("output_change", "kl", "probability_l1"):
             size = float(alone[name].max())
             np.testing.assert_allclose(
                 both[name][number], alone[name], rtol=1e-3, atol=1e-4 * size

@@ -1,4 +1,5 @@
-"""`influence` against one call for each query, its means by distance, and statistics against what a capture shows."""
+"""`token_influence` against one call for each query, its means by distance, and statistics against what a capture
+shows."""
 
 from collections.abc import Callable
 from itertools import product
@@ -19,7 +20,7 @@ def test_every_query_is_as_in_a_call_for_it(
     family: str, bridge_of: Callable[..., Any]
 ) -> None:
     model = bridge_of(family)
-    found = sl.influence(model, IDS, layers=[0, 2, 3], method="auto")
+    found = sl.token_influence(model, IDS, layers=[0, 2, 3], method="auto")
     assert found["path_bound"].dims == ("query", "layer", "position")
     for query, layer in product((0, 4, 6), (0, 2)):
         one = found.sel(query=query, layer=layer)
@@ -47,9 +48,11 @@ def test_an_interval_holds_at_every_query_layer_and_position(
 ) -> None:
     model = bridge_of("gemma", torch.float64)
     asked: dict[str, Any] = {"queries": [3, 6], "layers": [0, 2, 3]}
-    exact = sl.influence(model, IDS, norm=norm, method="exact", **asked)["jacobian"]
+    exact = sl.token_influence(model, IDS, norm=norm, method="exact", **asked)[
+        "jacobian"
+    ]
     probes: dict[str, Any] = {"n_probes": 8, "seed": 1, "norm": norm}
-    sketched = sl.influence(model, IDS, method="sketch", **asked, **probes)
+    sketched = sl.token_influence(model, IDS, method="sketch", **asked, **probes)
     for values in (exact, sketched["jacobian"]):
         assert (
             (sketched["jacobian_low"] <= values) & (values <= sketched["jacobian_high"])
@@ -69,7 +72,7 @@ def test_an_interval_holds_at_every_query_layer_and_position(
 @pytest.mark.slow
 def test_distances_are_means_of_what_positions_keep(tiny: Any) -> None:
     prompt = "How many ones are in 1101 ="
-    whole = sl.influence(tiny, prompt)["path_bound"].sel(layer=2)
+    whole = sl.token_influence(tiny, prompt)["path_bound"].sel(layer=2)
     found = sl.influence_by_distance(tiny, prompt)
     assert list(found["quantity"].values) == ["path_bound", "null", "path_bound_random"]
     means = found.sel(quantity="path_bound", layer=2)
@@ -87,11 +90,11 @@ def test_distances_are_means_of_what_positions_keep(tiny: Any) -> None:
 def test_heads_and_representations_are_those_of_a_capture(tiny: Any) -> None:
     prompt = "How many ones are in 1101 ="
     found, heads = (
-        sl.influence(tiny, prompt),
-        sl.attention_heads(tiny, prompt),
+        sl.token_influence(tiny, prompt),
+        sl.head_statistics(tiny, prompt),
     )
     run = sl.capture(tiny, prompt)
-    again = sl.influence(tiny, run)
+    again = sl.token_influence(tiny, run)
     np.testing.assert_allclose(again["path_bound"], found["path_bound"], rtol=1e-5)
     seen = run.to_xarray()
     pattern, streams = (

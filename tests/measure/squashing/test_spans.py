@@ -74,7 +74,7 @@ def test_the_norm_of_a_span_is_that_of_its_blocks_side_by_side(
 def test_bounds_of_spans_and_their_sensitivity(tiny: Any) -> None:
     prompt = "How many ones are in 1101 ="
     shared: Any = {"query": 9}
-    words = sl.sensitivity(tiny, prompt, spans="words", **shared)
+    words = sl.bound_vs_jacobian(tiny, prompt, spans="words", **shared)
     assert sl.results.provenance(words)["spans"] == [
         [1],
         [2],
@@ -140,15 +140,21 @@ def test_the_effect_of_a_span_is_that_of_replacing_all_its_tokens(
             moved, others = outcome(other)
             gaps.append((moved - y).norm().item())
             apart.append((logs.exp() * (logs - others)).sum().item())
-        assert found["effect"].values[at] == pytest.approx(np.mean(gaps), rel=1e-4)
-        assert found["effect_std"].values[at] == pytest.approx(np.std(gaps), rel=1e-3)
+        assert found["output_change"].values[at] == pytest.approx(
+            np.mean(gaps), rel=1e-4
+        )
+        assert found["output_change_std"].values[at] == pytest.approx(
+            np.std(gaps), rel=1e-3
+        )
         assert found["kl"].values[at] == pytest.approx(np.mean(apart), rel=1e-3)
     alone = sl.substitution_effect(
         model, IDS, n_replacements=1, positions=[1, 4], **shared
     )
     spans = {"a": [1], "b": [4], "after the query": [6]}
     found = sl.substitution_effect(model, IDS, n_replacements=1, spans=spans, **shared)
-    np.testing.assert_array_equal(found["effect"], alone["effect"][[1, 4, 6]])
+    np.testing.assert_array_equal(
+        found["output_change"], alone["output_change"][[1, 4, 6]]
+    )
 
 
 TEXT = 'One two. "Three!" Four\n\n 5.5 six'

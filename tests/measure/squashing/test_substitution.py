@@ -53,9 +53,11 @@ def test_effects_of_expected_tokens(bridge_of: Callable[..., Any]) -> None:
     options: dict[str, Any] = {"n_replacements": 60}
     natural = sl.substitution_effect(model, IDS, candidates="predicted", **options)
     given = sl.substitution_effect(model, IDS, candidates=every, **options)
-    np.testing.assert_allclose(natural["effect"], given["effect"], rtol=1e-4)
+    np.testing.assert_allclose(
+        natural["output_change"], given["output_change"], rtol=1e-4
+    )
     np.testing.assert_allclose(natural["kl"], given["kl"], rtol=1e-3)
     few = sl.substitution_effect(
         model, IDS, candidates="predicted", n_replacements=4, spans={"a": [1, 2]}
     )
-    assert few["effect"].shape == (1,)
+    assert few["output_change"].shape == (1,)

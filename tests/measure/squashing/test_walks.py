@@ -19,7 +19,7 @@ COUNTED = {"sigma_psi": 0.0}
 def test_strongest_paths_of_a_model(family: str, bridge_of: Any, plain_of: Any) -> None:
     patterns = mean_patterns(plain_of(family), IDS)
     expected = walks([torch.tensor(p) for p in patterns], 3)
-    best = sl.paths.strongest_paths(bridge_of(family), IDS, k=6, query=3)
+    best = sl.attention_paths.strongest_paths(bridge_of(family), IDS, k=6, query=3)
     np.testing.assert_allclose(best["weight"], [w for w, _ in expected[:6]], rtol=1e-5)
     assert best["position_at"].values[0].tolist() == list(expected[0][1])
     seen = [p > 0 for p in patterns]
@@ -39,14 +39,16 @@ def test_strongest_paths_of_a_model(family: str, bridge_of: Any, plain_of: Any) 
     total = path_sum(patterns, 3).sum()
     np.testing.assert_allclose(best["share"], best["weight"] / total, rtol=1e-5)
     elsewhere = [(w, walk) for w, walk in expected if not {0, 2} & {*walk}]
-    others = sl.paths.strongest_paths(
+    others = sl.attention_paths.strongest_paths(
         bridge_of(family), IDS, k=6, query=3, avoid=[0, 2]
     )
     np.testing.assert_allclose(
         others["weight"], [w for w, _ in elsewhere[:6]], rtol=1e-5
     )
     np.testing.assert_allclose(others["share"], others["weight"] / total, rtol=1e-5)
-    everything = sl.paths.strongest_paths(bridge_of(family), IDS, k=10_000, query=3)
+    everything = sl.attention_paths.strongest_paths(
+        bridge_of(family), IDS, k=10_000, query=3
+    )
     assert everything["share"].sum().item() == pytest.approx(1, rel=1e-9)
 
 
@@ -57,7 +59,7 @@ def test_hops_add_up_to_the_bound(
 ) -> None:
     for family in ("gemma", "gemma3", "gpt2"):
         model = bridge_of(family)
-        shares = sl.paths.hops(model, IDS, attention=attention)
+        shares = sl.attention_paths.hops(model, IDS, attention=attention)
         bound = sl.path_bound(model, IDS, attention=attention, **COUNTED)
         np.testing.assert_allclose(
             shares.sum("hop"), bound / bound.sum(), rtol=1e-7
@@ -94,7 +96,7 @@ def test_topological_bound_counts_paths(bridge_of: Any) -> None:
 def test_depth_limit_against_eigenvalues(
     family: str, bridge_of: Any, plain_of: Any
 ) -> None:
-    ds = sl.paths.depth_limit(bridge_of(family), IDS, depth=200)
+    ds = sl.attention_paths.depth_limit(bridge_of(family), IDS, depth=200)
     for block, pattern in enumerate(mean_patterns(plain_of(family), IDS)):
         half = (pattern + np.eye(5)) / 2
         power = np.linalg.matrix_power(half, 7)[-1]
@@ -125,6 +127,6 @@ def test_tokens_that_see_only_themselves_break_the_premise(tiny: Any) -> None:
     with sl.applied(
         tiny, sl.hooks.Hook("selfish", "blocks.{block}.attn.hook_pattern", selfish)
     ):
-        ds = sl.paths.depth_limit(tiny, "1101 =")
+        ds = sl.attention_paths.depth_limit(tiny, "1101 =")
     assert (ds["absorbing"] >= 1).all()
     assert (ds["first_share"].sel(depth=64) < 0.99).any()

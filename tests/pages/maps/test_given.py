@@ -32,7 +32,7 @@ def test_a_joined_result_is_refused_and_a_part_is_shown(found: Any) -> None:
 
 
 def test_the_order_of_dimensions_changes_no_number(tiny: Any, found: Any) -> None:
-    profile = sl.influence(tiny, "110 =", method="none")
+    profile = sl.token_influence(tiny, "110 =", method="none")
     for whole in (found, profile):
         turned = whole.transpose(*reversed([*whole.dims]))
         assert sl.squash_map(turned).page() == sl.squash_map(whole).page()
@@ -52,7 +52,9 @@ def test_the_query_of_a_result(tiny: Any, found: Any) -> None:
     assert sl.squash_map(found)._data()["opened"] == 3  # that of its call
     assert sl.squash_map(found, query=1)._data()["opened"] == 1
     assert sl.squash_map(found, query=-2)._data()["opened"] == 3
-    profile = sl.influence(tiny, "110 =", method="none")  # whose call names no query
+    profile = sl.token_influence(
+        tiny, "110 =", method="none"
+    )  # whose call names no query
     assert sl.squash_map(profile)._data()["opened"] == profile["position"][-1]
     for query in (5, -6):
         with pytest.raises(
@@ -84,7 +86,7 @@ REFUSED: dict[str, Callable[[Any, Any], Any]] = {
     "a norm": lambda m, r: sl.squash_map(m, "110 =", norm="l2"),
     "a method": lambda m, r: sl.squash_map(m, "110 =", method="sketch_upper"),
     "a knockout": lambda m, r: sl.squash_map(m, "110 =", knockout="none"),
-    "another result": lambda m, r: sl.squash_map(sl.sensitivity(m, "110 =")),
+    "another result": lambda m, r: sl.squash_map(sl.bound_vs_jacobian(m, "110 =")),
     "a prompt beside a result": lambda m, r: sl.squash_map(r, "110 ="),
     "a method beside a result": lambda m, r: sl.squash_map(r, method="none"),
     "spans beside a result": lambda m, r: sl.squash_map(r, spans="words"),

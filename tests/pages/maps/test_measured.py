@@ -50,7 +50,7 @@ def test_what_was_not_measured_is_not_a_number(found: Any) -> None:
     assert (
         found["jacobian"].sel(query=slice(0, found.sizes["query"] - 2)).isnull().all()
     )
-    assert found["log_odds_change"].sel(query=3).isnull().all()
+    assert found["target_score_change"].sel(query=3).isnull().all()
     assert {*found["readout_token"].sel(query=3).values.ravel()} == {""}
     assert found["bound_over_null"].sel(query=3, position=4).isnull().all()
 
@@ -169,7 +169,7 @@ def test_paths_are_the_strongest_of_other_tokens(
     )
     found = sl.squash_map(tiny, PROMPT, method="none").result
     for query in (4, 9, found.sizes["position"] - 1):
-        best = sl.paths.strongest_paths(
+        best = sl.attention_paths.strongest_paths(
             tiny, PROMPT, k=6, query=query, avoid=[0] if sink else []
         )
         best = best.isel(path=(best["position_at"] != query).any("layer")).isel(

@@ -11,7 +11,7 @@ import squashlens as sl
 from tests.pages.maps.made import HOSTILE, made
 
 pytestmark = pytest.mark.browser
-PROMPT = sl.zoo.EXAMPLE_PROMPT
+PROMPT = sl.example_models.EXAMPLE_PROMPT
 WIDTHS = (390, 900, 1600)
 
 
@@ -202,9 +202,12 @@ def test_heads_readouts_and_the_reason_of_an_answer(
     here, why = found.sel(query=last), page.locator(".sl-why")
     names, most = (
         [here[name].item() for name in ("target", "against")],
-        int(here["log_odds_change"].argmin()),
+        int(here["target_score_change"].argmin()),
     )
-    lead, change = number(float(here["log_odds"])), float(here["log_odds_change"][most])
+    lead, change = (
+        number(float(here["target_score"])),
+        float(here["target_score_change"][most]),
+    )
     assert change < 0
     reason = f"Why “{names[0]}” and not “{names[1]}”: log-odds {lead:g}; without “{found['token'].values[most]}”"
     assert why.inner_text().startswith(f"{reason} ({most}) −{-change:.2g}")
@@ -225,7 +228,7 @@ def test_heads_readouts_and_the_reason_of_an_answer(
     said = page.locator(".sl-hover").inner_text()
     assert f"Head {head} of block {block} attends from token {reader} " in said
     assert f"({int(attention.argmax())}) {percent(float(attention.max()))}" in said
-    page.get_by_label("Colour").select_option("log_odds_change")
+    page.get_by_label("Colour").select_option("target_score_change")
     layer_of(page).select_option(
         "2"
     )  # a knockout has no layers: the ribbon shows it, and the cells norms
@@ -387,7 +390,7 @@ def test_it_can_be_read_by_everyone(
     assert paper == ("rgb(255, 255, 255)" if theme == "light" else "rgb(20, 24, 31)")
     for summary in page.locator("summary").all():
         summary.click()
-    for name in ("jacobian", "bound_over_null", "log_odds_change"):
+    for name in ("jacobian", "bound_over_null", "target_score_change"):
         page.get_by_label("Colour").select_option(name)
         violations = axe.Axe().run(page).response["violations"]
         assert not violations, json.dumps(violations, indent=1)[:3000]

@@ -34,7 +34,7 @@ def test_the_page_has_the_results_numbers(tiny: Any) -> None:
         "jacobian",
         "bound_over_null",
         "path_bound",
-        "log_odds_change",
+        "target_score_change",
         "null",
     ]
     for trace in data["traces"]["queries"]:
@@ -78,7 +78,7 @@ def test_a_long_prompt_is_thinned_to_six_megabytes_and_says_so(
 
 
 def test_a_profile_becomes_a_map_with_what_it_has(tiny: Any) -> None:
-    profile = sl.influence(
+    profile = sl.token_influence(
         tiny,
         "110 =",
         queries=[1, 4],

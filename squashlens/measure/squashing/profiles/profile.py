@@ -44,10 +44,10 @@ PARTS = {"floor": "floor γ", "amplitude": "amplitude β", "exponent": "exponent
 
 
 @measurement(
-    "influence",
+    "token_influence",
     cheaper="Fewer queries= or layers=, or the default method='none', takes less.",
 )
-def influence(
+def token_influence(
     model: Bridge,
     prompt: PromptOrCapture,
     *,
@@ -96,13 +96,13 @@ def influence(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> found = sl.influence(model, "110 =")
+    >>> found = sl.token_influence(model, "110 =")
     >>> one = sl.path_bound(model, "110 =")
     >>> bool((abs(found["path_bound"].sel(layer=0, query=4) / one - 1) < 1e-5).all())
     True
     """
     way = sketch.Estimation(method=method, n_probes=n_probes, seed=seed)
-    run = Run.open(model, "influence")
+    run = Run.open(model, "token_influence")
     asked = _asked(run, prompt, queries, layers, way, norm)
     n_series = {"none": 2, "exact": 3, "sketch": 5}[asked.way.method]
     asked.require_fits(8 * n_series * len(asked.queries) * len(asked.layers) * asked.n)
@@ -140,7 +140,8 @@ def influence_by_distance(
     n_random_models: int = 1,
     seed: int = 0,
 ) -> xr.Dataset:
-    """How influence falls with distance: means of what `influence` measures, and a power law that is fitted to them.
+    """How influence falls with distance: means of what `token_influence` measures, and a power law that is fitted to
+    them.
 
     Influence by distance r = n − i is the mean over queries, without BOS. The law ``γ + β (r + 1)^(−p)`` is fitted to
     it by least squares, where each distance counts with its number of pairs; intervals are the middle 95 % of 200
@@ -151,11 +152,11 @@ def influence_by_distance(
     not with its square.
 
     Args:
-        model, prompt, queries, layers, n_probes, norm: as in `influence`.
+        model, prompt, queries, layers, n_probes, norm: as in `token_influence`.
         method: ``"none"`` (the default), path bound and null alone, which takes one forward pass of the model and of
-            each random model: seconds on Gemma 3 270M with 60 tokens. Every other method of `influence` adds norms of
-            the Jacobian, of the random models too, for `n_probes` or d products at each query, which take about 40
-            minutes there; fewer `queries` and `layers` and ``n_random_models=0`` take less.
+            each random model: seconds on Gemma 3 270M with 60 tokens. Every other method of `token_influence` adds
+            norms of the Jacobian, of the random models too, for `n_probes` or d products at each query, which take
+            about 40 minutes there; fewer `queries` and `layers` and ``n_random_models=0`` take less.
         n_random_models: number of models with random weights, drawn with the seeds 0, 1, …, that are measured as well;
             1 by default. They have none of the hooks of the model.
         seed: random seed of sketches and resamples; 0 by default.
@@ -169,7 +170,7 @@ def influence_by_distance(
         tried, 0.01 to 16, so that no power law describes the influence.
 
     Raises:
-        InputError, CapacityError, UnsoundModelError: as in `influence`.
+        InputError, CapacityError, UnsoundModelError: as in `token_influence`.
 
     Source: the law is that of influence by distance in arXiv 2606.29139.
 

@@ -42,8 +42,8 @@ TEXTS = {
 }
 
 
-@measurement("attention_heads")
-def attention_heads(model: Bridge, prompt: PromptOrCapture) -> xr.Dataset:
+@measurement("head_statistics")
+def head_statistics(model: Bridge, prompt: PromptOrCapture) -> xr.Dataset:
     """How much each head attends to the first token of a prompt, how evenly it attends, and how large its values are.
 
     Means are over all tokens but the first, which sees only itself.
@@ -62,11 +62,11 @@ def attention_heads(model: Bridge, prompt: PromptOrCapture) -> xr.Dataset:
         UnsoundModelError: the model is not causal.
 
     >>> import squashlens as sl
-    >>> found = sl.attention_heads(sl.load("tiny-gemma"), "110 =")
+    >>> found = sl.head_statistics(sl.load("tiny-gemma"), "110 =")
     >>> bool((found["attention_entropy"].max("head") <= found["uniform_entropy"]).all())
     True
     """
-    run = Run.of(model, prompt, "attention_heads")
+    run = Run.of(model, prompt, "head_statistics")
     run.require_one(tokens=2)
     seen = _Seen(run)
     seen.read()

@@ -5,11 +5,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from squashlens import zoo
+from squashlens import example_models
 from training.prose.tokenizer import VOCABULARY, encode, train_tokenizer
 
 BUNDLED: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(
-    zoo.folder("tiny-prose")
+    example_models.folder("tiny-prose")
 )
 FRESH = train_tokenizer(["the cat and the dog and the house"], vocabulary=270)
 

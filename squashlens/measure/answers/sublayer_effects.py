@@ -57,7 +57,7 @@ OVER = ("block", "sublayer")
 
 
 @measurement("sublayer_repairs")
-def sublayer_effect(
+def sublayer_effects(
     model: Bridge,
     prompts: Sequence[str],
     answers: Sequence[str],
@@ -103,10 +103,10 @@ def sublayer_effect(
         seed: random seed of the two halves, the random vectors and the shuffles; 0 by default.
 
     Returns:
-        Dataset. Over (prompt), with the coordinates `of_half`, `answer` and `cluster`: `log_odds`, the logit of the
-        right choice minus the largest other one, and `log_odds_noise`, how far it is from that of another batch. Over
-        (prompt, block, sublayer), with `sublayer` ``"attention"``, ``"mlp"`` or ``"head 0"``, …: `log_odds_without`;
-        `log_odds_random`, the same with each random vector, over (random_vector) too; `written`, what the output adds
+        Dataset. Over (prompt), with the coordinates `of_half`, `answer` and `cluster`: `lead`, the logit of the
+        right choice minus the largest other one, and `lead_noise`, how far it is from that of another batch. Over
+        (prompt, block, sublayer), with `sublayer` ``"attention"``, ``"mlp"`` or ``"head 0"``, …: `lead_without`;
+        `lead_random`, the same with each random vector, over (random_vector) too; `written`, what the output adds
         to this difference by itself, before a scale or soft cap of the logits (NaN if outputs do not add up to the
         stream). The final norm has its scale held constant, and so does a norm that follows attention where a head
         writes through it. Over (half, block, sublayer): `repaired`, the share of wrong answers that become right;
@@ -128,13 +128,13 @@ def sublayer_effect(
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
     >>> prompts = [f"What is the last digit in this sequence? 01{digit} =" for digit in "0123456789"]
-    >>> found = sl.sublayer_effect(model, prompts, [*"0123456789"])
+    >>> found = sl.sublayer_effects(model, prompts, [*"0123456789"])
     >>> float(found["broken"].sel(half="confirm", sublayer="attention").max())  # four of five
     0.8
     """
     positive(n_random_vectors, "n_random_vectors", "a number of vectors", or_zero=True)
     run, asked = of_choices(
-        Run.open(model, "sublayer_effect"),
+        Run.open(model, "sublayer_effects"),
         prompts,
         answers,
         choices,
@@ -167,9 +167,9 @@ def sublayer_effect(
     by_part = (n_prompts, run.n_blocks, len(every) // run.n_blocks)
     replaced = f"with {WITHOUT[missing]} at the last token"
     texts_of = {name: text.format(replaced) for name, text in TEXTS.items()}
-    of_prompts = {"log_odds": leads.own, "log_odds_noise": leads.noise}
+    of_prompts = {"lead": leads.own, "lead_noise": leads.noise}
     of_parts = {
-        "log_odds_without": leads.without.reshape(by_part),
+        "lead_without": leads.without.reshape(by_part),
         "written": written.reshape(by_part),
     }
     variables = variables_over(("prompt",), of_prompts, texts_of)
@@ -177,7 +177,7 @@ def sublayer_effect(
     if n_random_vectors:
         each = np.reshape(leads.random, (n_random_vectors, *by_part))
         over_draws = ("random_vector", "prompt", *OVER)
-        variables |= variables_over(over_draws, {"log_odds_random": each}, texts_of)
+        variables |= variables_over(over_draws, {"lead_random": each}, texts_of)
     coords: dict[str, Any] = {
         "prompt": np.arange(n_prompts),
         "block": np.arange(run.n_blocks),
@@ -212,10 +212,10 @@ def sublayer_effect(
 
 
 TEXTS = {
-    "log_odds": "logit of the right choice minus the largest other one",
-    "log_odds_noise": "how far rounding moves this difference",
-    "log_odds_without": "the same {}",
-    "log_odds_random": "the same with an equally large random change of the stream as {}",
+    "lead": "logit of the right choice minus the largest other one",
+    "lead_noise": "how far rounding moves this difference",
+    "lead_without": "the same {}",
+    "lead_random": "the same with an equally large random change of the stream as {}",
     "written": "what the output adds to the difference directly",
     "repaired": "share of wrong answers that are right {}",
     "broken": "share of right answers that are wrong {}",

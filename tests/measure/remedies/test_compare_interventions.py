@@ -35,7 +35,7 @@ def several(tiny: Any) -> dict[str, Any]:
     return {
         "window": sl.hooks.sliding_window(6, sink=1),
         "two": [sl.hooks.mask_tokens([0], (1, 2)), sl.hooks.attention_temperature(0.7)],
-        "recipe": [sl.hooks.freeze_norms(), sl.hooks.rounding("bfloat16")],
+        "recipe": [sl.hooks.freeze_norms(), sl.hooks.round_activations("bfloat16")],
         "without BOS": headless,
         "commas, uniform": (commas, sl.hooks.uniform_attention()),
     }
@@ -52,7 +52,8 @@ def compared(tiny: Any, digits: Any, several: Any) -> Any:
         "noise_lengths": 2,
     }
     return together(
-        "interventions side by side", lambda: sl.compare(tiny, digits, several, **how)
+        "interventions side by side",
+        lambda: sl.compare_interventions(tiny, digits, several, **how),
     )
 
 
@@ -82,13 +83,13 @@ def test_every_column_is_the_plain_call(
             passes="auto",
         )
         bound = sl.path_bound(tiny, ids)
-        right = sl.accuracy(tiny, drawn, counted, lengths=[4, 12])
+        right = sl.accuracy_by_length(tiny, drawn, counted, lengths=[4, 12])
     here = compared.sel(change=change)
     names = (
         "distance",
         "distance_y",
         "same_argmax",
-        "total_variation",
+        "probability_l1",
         "noise_floor",
         "noise_floor_y",
     )
@@ -120,7 +121,7 @@ def test_a_first_token_that_nobody_sees(
         )
         for start in ([2], [])
     )
-    ds = sl.compare(
+    ds = sl.compare_interventions(
         model,
         sequence,
         {"masked": sl.hooks.mask_tokens([0]), "dropped": without},
@@ -134,7 +135,7 @@ def test_a_first_token_that_nobody_sees(
         distances_equal(dropped.sel(length=length), plain, pair)
     masked, plainly = (ds.sel(change=name) for name in ("masked", AS_IT_IS))
     far = 1e-3
-    for name in ("distance_y", "total_variation", "bound"):
+    for name in ("distance_y", "probability_l1", "bound"):
         apart = np.abs(masked[name] - dropped[name]).max()
         assert (
             (apart > far)
@@ -155,7 +156,7 @@ def test_the_answers_are_those_of_the_sequence(tiny: Any) -> None:
         (0, "the sequence itself", [1, 1, 0]),
         (3, "3 sequences drawn", [0, 0, 0]),
     ):
-        found = sl.compare(
+        found = sl.compare_interventions(
             tiny, ones, changes, answer=count, lengths=[6, 48, 52], n_samples=n
         )
         assert found["accuracy"].values.tolist() == [right, [0, 0, 0]]
@@ -168,7 +169,7 @@ def test_without_an_answer_nothing_is_asked(bridge_of: Any) -> None:
     """Models without a tokenizer can be compared; and the longest prompt asked for is the one the bound is of."""
     model = bridge_of("mistral")
     sequence = sl.prompts.build(model, CONTENT, prefix=[2, 5])
-    ds = sl.compare(
+    ds = sl.compare_interventions(
         model, sequence, {"cold": sl.hooks.attention_temperature(0.5)}, lengths=[3, 6]
     )
     assert "accuracy" not in ds
@@ -177,10 +178,10 @@ def test_without_an_answer_nothing_is_asked(bridge_of: Any) -> None:
     bound = sl.path_bound(model, torch.tensor([2, 5, *CONTENT[:6]]))
     np.testing.assert_array_equal(ds["bound"].sel(change=AS_IT_IS), bound[2:])
     with pytest.raises(InputError):
-        sl.compare(model, sequence, {}, answer=counted)
-    assert sl.compare(model, sequence, {})["length"].values.tolist() == list(
-        range(1, 9)
-    )
+        sl.compare_interventions(model, sequence, {}, answer=counted)
+    assert sl.compare_interventions(model, sequence, {})[
+        "length"
+    ].values.tolist() == list(range(1, 9))
 
 
 REFUSED: list[dict[str, Any]] = [
@@ -197,7 +198,7 @@ REFUSED: list[dict[str, Any]] = [
 def test_refused_changes(changes: Any, tiny: Any, digits: Any) -> None:
     before = fingerprint(tiny)["hook_counts"]
     with pytest.raises(InputError):
-        raw(sl.compare)(tiny, digits, changes, lengths=[3])
+        raw(sl.compare_interventions)(tiny, digits, changes, lengths=[3])
     assert fingerprint(tiny)["hook_counts"] == before
 
 
@@ -210,7 +211,7 @@ def test_what_an_intervention_writes_to_is_refused(digits: Any) -> None:
             model.blocks[1].mlp.out.weight.data.mul_(1.01)
 
     changes = {"edit": [("blocks.2.hook_resid_post", edit)]}
-    sl.compare(model, digits, changes, lengths=[2])
+    sl.compare_interventions(model, digits, changes, lengths=[2])
     model.blocks[2].hook_resid_post.ctx["writes"] = True
     with pytest.raises(BusyModelError):
-        sl.compare(model, digits, changes, lengths=[2])
+        sl.compare_interventions(model, digits, changes, lengths=[2])

@@ -1,9 +1,9 @@
-"""Remove attention to some tokens, before the softmax (`mask_tokens`) and after it (`zero_pattern`), and compare.
+"""Remove attention to some tokens, before the softmax (`mask_tokens`) and after it (`zero_attention`), and compare.
 
 Copy this and edit it. After a mask, the other weights of a row grow until they sum to 1 again. Zeroed weights are
 missing from the sum, and no other weight grows. In both cases a token keeps its weight on itself.
 
-    python hooks/zero_pattern.py
+    python hooks/zero_attention.py
 """
 
 import squashlens as sl
@@ -34,7 +34,7 @@ for name, positions in {
         answers, sums = [], []
         for hook in (
             sl.hooks.mask_tokens(positions, blocks=(b,)),
-            sl.hooks.zero_pattern(positions, blocks=(b,)),
+            sl.hooks.zero_attention(positions, blocks=(b,)),
         ):
             answer, run = under(hook)
             answers.append(f"{answer:>8}")

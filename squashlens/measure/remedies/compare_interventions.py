@@ -14,7 +14,7 @@ import xarray as xr
 
 from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.bars import bar
-from squashlens.measure.answers.accuracy import Answer, accuracy
+from squashlens.measure.answers.accuracy_by_length import Answer, accuracy_by_length
 from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.registration import measurement
 from squashlens.measure.remedies.named_interventions import (
@@ -43,14 +43,14 @@ KEPT = (
     "distance",
     "distance_y",
     "same_argmax",
-    "total_variation",
+    "probability_l1",
     "noise_floor",
     "noise_floor_y",
 )
 
 
 @measurement("changes", cheaper="Fewer lengths= or interventions takes less.")
-def compare(
+def compare_interventions(
     model: Bridge,
     sequence: SequenceOrCapture,
     interventions: Changes,
@@ -74,7 +74,7 @@ def compare(
         interventions: interventions by name. Each is one or several hooks as `applied` takes them; or another sequence
             with the same number of content tokens (for example without BOS), or a function that makes it of the given
             sequence, as ``lambda sequence: sequence.every(3, comma)``; or both.
-        answer: as in `accuracy`; the sequence itself is asked, one prompt at each length. None by default.
+        answer: as in `accuracy_by_length`; the sequence itself is asked, one prompt at each length. None by default.
         lengths: numbers of content tokens. By default those of the capture, or all from 1.
         scale: as in `collapse`; ``"relative"`` by default.
         n_samples: number of other sequences of the same form that are asked instead, with content drawn uniformly from
@@ -86,11 +86,12 @@ def compare(
     Returns:
         Dataset, whose first `change` is the unchanged model, named ``"as it is"``. Over (change, layer, length):
         `distance`, and over (change, length) `distance_y`, as `collapse` gives them; with `noise_lengths` also
-        `noise_floor`. Over (change, length): `same_argmax` and `total_variation` of the next token; with `answer` also
-        `accuracy`, its ends `accuracy_low` and `accuracy_high`, and `able` and so on, as in `accuracy`. Over (change,
-        content): `bound`, the path bound of each content token on the longest prompt, from its last token, with the
-        paper's constants. Over (block): `native_window`, the window of the model's own attention in tokens, NaN for a
-        block without one; where `hooks.sliding_window` and the block both have a window, the narrower one applies.
+        `noise_floor`. Over (change, length): `same_argmax` and `probability_l1` of the next token; with `answer` also
+        `accuracy`, its ends `accuracy_low` and `accuracy_high`, and `able` and so on, as in `accuracy_by_length`. Over
+        (change, content): `bound`, the path bound of each content token on the longest prompt, from its last token,
+        with the paper's constants. Over (block): `native_window`, the window of the model's own attention in tokens,
+        NaN for a block without one; where `hooks.sliding_window` and the block both have a window, the narrower one
+        applies.
 
     Raises:
         InputError: an intervention named ``"as it is"``, one that is neither hooks nor a sequence, or a sequence with
@@ -100,7 +101,7 @@ def compare(
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
     >>> ones = sl.prompts.repeated(model, "1", 12, prefix="How many ones are in the following sequence?", suffix="=")
-    >>> ds = sl.compare(
+    >>> ds = sl.compare_interventions(
     ...     model, ones, {"window of 4": sl.hooks.sliding_window(4)}, answer=lambda digits: str(digits.count("1")),
     ...     lengths=[6, 12],
     ... )
@@ -110,7 +111,7 @@ def compare(
     positive(n_samples, "n_samples", "a number of sequences", or_zero=True)
     changes = by_name(interventions)
     unchanged = sequence_of(sequence)
-    run = Run.open(model, "compare")
+    run = Run.open(model, "compare_interventions")
     asked = list(prepare_growing(run, sequence, lengths, "auto").lengths)
     wanted = Pairs(lengths=asked, noise_lengths=noise_lengths)
 
@@ -128,7 +129,11 @@ def compare(
                 right = _accuracy(model, form, answer, asked, n_samples, seed)
                 found["accuracy"] = as_variable(right, "accuracy")
         facts = facts_of(found)
-        facts["call"] |= {"function": "compare", "n_samples": n_samples, "seed": seed}
+        facts["call"] |= {
+            "function": "compare_interventions",
+            "n_samples": n_samples,
+            "seed": seed,
+        }
         return with_provenance(found, facts)
 
     named = bar(changes.items(), desc="interventions")
@@ -154,7 +159,7 @@ def _accuracy(
         rngs = [Random(f"asked {seed} {number}") for number in range(n_samples)]
         asked = [form.unrelated(rng) for rng in rngs]
         what = f"{n_samples} sequences drawn from the alphabet"
-    right = accuracy(model, asked, answer, lengths=lengths)
+    right = accuracy_by_length(model, asked, answer, lengths=lengths)
     # D has no such ends.
     right = right.rename(low="accuracy_low", high="accuracy_high")
     right.attrs["long_name"] = f"share of right answers to {what}"

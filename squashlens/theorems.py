@@ -59,7 +59,7 @@ def statements_page(exhibits: Sequence[Exhibit]) -> str:
     """The page on the theory as Markdown: each statement with its claim, both sides, and a violated premise.
 
     Args:
-        exhibits: a result of `squashlens.statements.gallery`.
+        exhibits: a result of `squashlens.theorems.gallery`.
 
     Returns:
         The page as Markdown text.

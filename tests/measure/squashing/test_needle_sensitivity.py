@@ -26,7 +26,7 @@ def test_every_number_is_the_measurements(bridge_of: Callable[..., Any]) -> None
     model = bridge_of("gemma2")
     among: dict[str, Any] = {"candidates": [5, 6, 30], "n_replacements": 9}
     groups = [("a", 1), ("b", 1), ("a", 1), ("b", 2)]
-    found = sl.needle(model, PROMPTS, AT, groups, **among)
+    found = sl.needle_sensitivity(model, PROMPTS, AT, groups, **among)
     for k, (prompt, place) in enumerate(zip(PROMPTS, AT, strict=True)):
         ids, one = torch.tensor(prompt), found.isel(prompt=k)
         bound = sl.path_bound(model, ids).values[place]
@@ -36,7 +36,7 @@ def test_every_number_is_the_measurements(bridge_of: Callable[..., Any]) -> None
             "path_bound": bound,
             "bound_over_null": bound / null,
             "jacobian": sl.jacobian_norms(model, ids, norm="frobenius").values[place],
-            "effect": swap["effect"].values[place],
+            "output_change": swap["output_change"].values[place],
             "kl": swap["kl"].values[place],
         }
         for name, value in wanted.items():
@@ -63,13 +63,13 @@ ASKED = [
 
 
 def test_a_text_is_found_whatever_its_tokens(tiny: Any) -> None:
-    found = sl.needle(tiny, ASKED, find=" 0")
-    by_hand = sl.needle(
+    found = sl.needle_sensitivity(tiny, ASKED, find=" 0")
+    by_hand = sl.needle_sensitivity(
         tiny, ASKED, found["position"].values.tolist(), [(" 0", 10), (" 0", 12)]
     )
     xr.testing.assert_equal(without_provenance(found), without_provenance(by_hand))
     assert found["position"].values.tolist() == [10, 12]
-    two = sl.needle(tiny, ASKED, find="last digit", method="sketch", seed=3)
+    two = sl.needle_sensitivity(tiny, ASKED, find="last digit", method="sketch", seed=3)
     way: dict[str, Any] = {"norm": "frobenius", "method": "sketch", "seed": 3}
     way["n_probes"] = 16
     norms = [

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 import torch
 
-from squashlens import zoo
+from squashlens import example_models
 from training.gemma.evaluate import BANDS, by_length, evaluate, targets
 from training.gemma.tokenizer import vocabulary
 
-FOLDER = zoo.folder("tiny-gemma")
+FOLDER = example_models.folder("tiny-gemma")
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +24,12 @@ def table() -> pd.DataFrame:
 def test_bundled_models_are_of_modest_size() -> None:
     """A wheel has at most 25 MB."""
     most = {"tiny-gemma": 8_000_000, "tiny-prose": 12_000_000}
-    assert zoo.bundled() == (*most,)
+    assert example_models.bundled() == (*most,)
     for name, size in most.items():
-        assert sum(file.stat().st_size for file in zoo.folder(name).iterdir()) <= size
+        assert (
+            sum(file.stat().st_size for file in example_models.folder(name).iterdir())
+            <= size
+        )
 
 
 def test_it_is_gemmas_architecture() -> None:

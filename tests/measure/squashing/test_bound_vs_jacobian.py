@@ -17,7 +17,7 @@ SITE = "blocks.{block}.attn.hook_pattern"
 @pytest.mark.slow
 @pytest.mark.parametrize("query", [-1, 12])
 def test_it_is_the_single_measurements_side_by_side(tiny: Any, query: int) -> None:
-    ds = sl.sensitivity(tiny, PROMPT, query=query)
+    ds = sl.bound_vs_jacobian(tiny, PROMPT, query=query)
     n = len(sl.prompts.tokenize(tiny, PROMPT)[0])
     reach = query % n + 1
     alone = {
@@ -39,9 +39,9 @@ def test_it_is_the_single_measurements_side_by_side(tiny: Any, query: int) -> No
 def test_products_of_a_capture_are_those_of_its_prompt(method: Any, tiny: Any) -> None:
     """Also after other layers were measured; under hooks there are others."""
     run = sl.capture(tiny, SHORT)
-    alone = sl.sensitivity(tiny, SHORT, method=method)
-    sl.influence(tiny, run, queries=[-1], method=method)
-    shared = sl.sensitivity(tiny, run, method=method)
+    alone = sl.bound_vs_jacobian(tiny, SHORT, method=method)
+    sl.token_influence(tiny, run, queries=[-1], method=method)
+    shared = sl.bound_vs_jacobian(tiny, run, method=method)
     np.testing.assert_allclose(shared["jacobian"], alone["jacobian"], rtol=1e-9)
     with sl.applied(tiny, sl.hooks.freeze_attention()):
         frozen = sl.jacobian_norms(tiny, SHORT, method=method)
@@ -50,7 +50,7 @@ def test_products_of_a_capture_are_those_of_its_prompt(method: Any, tiny: Any) -
 
 
 def test_rank_correlations_leave_out_bos_and_query(tiny: Any) -> None:
-    ds = sl.sensitivity(tiny, PROMPT)
+    ds = sl.bound_vs_jacobian(tiny, PROMPT)
     inner = ds.isel(position=slice(1, -1))
     assert int(ds["compared_tokens"]) == inner.sizes["position"]
     for name in ("path_bound", "null", "bound_over_null", "jacobian_frozen"):
@@ -106,10 +106,10 @@ def test_a_sink_is_found_if_it_is_one_in_most_blocks(
 
 
 def test_correlations_leave_a_sink_out(tiny: Any) -> None:
-    plain = sl.sensitivity(tiny, SHORT)
+    plain = sl.bound_vs_jacobian(tiny, SHORT)
     with sl.applied(tiny, attending(2, 0.5)):
-        found = sl.sensitivity(tiny, SHORT)
-        spans = sl.sensitivity(tiny, SHORT, spans={"a": [1, 2], "b": [3, 4]})
+        found = sl.bound_vs_jacobian(tiny, SHORT)
+        spans = sl.bound_vs_jacobian(tiny, SHORT, spans={"a": [1, 2], "b": [3, 4]})
     assert not plain["sink"].any()
     assert np.flatnonzero(found["sink"]).tolist() == [2]
     assert found["compared_tokens"] == plain["compared_tokens"] - 1

@@ -45,7 +45,7 @@ class Asked(NamedTuple):
 
 
 @measurement()
-def accuracy(
+def accuracy_by_length(
     model: Bridge,
     sequence: GrowingSequence | Iterable[GrowingSequence],
     answer: Answer,
@@ -75,7 +75,7 @@ def accuracy(
         DataArray (length), dimensionless: the share of correct answers, with its exact 95 % interval (Clopper–Pearson)
         as the coordinates `low` and `high`, NaN where all prompts are equal: that is one answer. Coordinates without a
         dimension say whether the model can do the task at short lengths: `able`, `able_reason`, `baseline`, `chance`
-        and so on, as in `evaluate`. Unless `able` is ``"yes"``, longer lengths cannot be judged.
+        and so on, as in `evaluate_task`. Unless `able` is ``"yes"``, longer lengths cannot be judged.
 
     Raises:
         InputError: no sequences or sequences of different lengths, an `answer` that does not give text, or a model
@@ -85,7 +85,7 @@ def accuracy(
     >>> model = sl.load("tiny-gemma")
     >>> form = {"prefix": "How many ones are in the following sequence?", "suffix": "="}
     >>> drawn = [sl.prompts.bernoulli(model, 12, seed=seed, **form) for seed in range(5)]
-    >>> found = sl.accuracy(model, drawn, lambda digits: str(digits.count("1")), lengths=[6, 12])
+    >>> found = sl.accuracy_by_length(model, drawn, lambda digits: str(digits.count("1")), lengths=[6, 12])
     >>> found.dims, bool(found.min() > 0.7)
     (('length',), True)
     """
@@ -95,7 +95,7 @@ def accuracy(
             f"The {len(given)} sequences of sequence= do not have equal numbers of content tokens.",
             "Give at least one sequence, all with the same number of content tokens.",
         )
-    run = Run.open(model, "accuracy")
+    run = Run.open(model, "accuracy_by_length")
     growing = prepare_growing(run, given[0], lengths, "separate")
     for other in given[1:]:
         require_same_vocabulary(growing.run.model, other)

@@ -37,10 +37,12 @@ def plain_runs(plain: Any, ids: torch.Tensor) -> np.ndarray:
 def test_it_equals_plain_transformers_in_bfloat16(plain_tiny: Any) -> None:
     model = sl.load("tiny-gemma", dtype="bfloat16", device="cpu")
     sequence = sl.prompts.repeated(model, "1", 40, prefix=COUNT)
-    found = sl.separation(model, sequence, n_random_models=0)
+    found = sl.distinguishable_lengths(model, sequence, n_random_models=0)
     kind = type(plain_tiny)
     plain = kind.from_pretrained(
-        sl.zoo.folder("tiny-gemma"), dtype=torch.bfloat16, attn_implementation="sdpa"
+        sl.example_models.folder("tiny-gemma"),
+        dtype=torch.bfloat16,
+        attn_implementation="sdpa",
     )
     v = plain_runs(plain, torch.tensor([sequence.trunk]))[:, len(sequence.prefix) :]
     noise = np.linalg.norm(v[1:] - v[0], axis=-1).max(axis=0)
@@ -56,7 +58,7 @@ def test_it_equals_plain_transformers_in_bfloat16(plain_tiny: Any) -> None:
 def test_float32_tells_all_lengths_apart_and_one_more_mantissa_bit_does_not_decide(
     tiny: Any,
 ) -> None:
-    found = sl.separation(
+    found = sl.distinguishable_lengths(
         tiny,
         sl.prompts.repeated(tiny, "1", 24, prefix=COUNT, suffix="="),
         lengths=range(4, 25, 4),
@@ -95,7 +97,9 @@ def test_a_prompt_that_cannot_be_cut_is_run_whole(why: str, tmp_path: Path) -> N
     sequence = sl.prompts.build(model, [7, 8] * 12, prefix=[2])
     hooks = [sl.hooks.mask_tokens([2])] if why == "hook" else []
     with sl.applied(model, *hooks):
-        found = sl.separation(model, sequence, lengths=[1, 6, 24], n_random_models=0)
+        found = sl.distinguishable_lengths(
+            model, sequence, lengths=[1, 6, 24], n_random_models=0
+        )
     assert sl.results.provenance(found)["groupings"][0] == "whole"
     assert not any(
         "pieces" in words for words in sl.results.provenance(found)["groupings"]

@@ -42,7 +42,7 @@ from squashlens.theory.separation import distance_by_noise, nearer_to_own
 
 
 @measurement("verdict_odds", "verdict_margins")
-def verdict(
+def diagnose(
     model: Bridge,
     prompts: TextsOrPairs | GrowingSequence,
     answers: TextsOrPairs | Callable[[tuple[str, ...]], str],
@@ -54,7 +54,7 @@ def verdict(
 
     For prompts P and P′ with the right answers a and a′, let ``λ(P) = log p(a | P) − log p(a′ | P)`` be the log-odds of
     the two whole answers, by teacher forcing; an answer that begins the other one, as 9 begins 90, counts unless the
-    other one's next token follows. Every prompt is run in three groupings into passes, as in `separation`:
+    other one's next token follows. Every prompt is run in three groupings into passes, as in `distinguishable_lengths`:
     ν, the noise of a representation, is how far the other runs are from the first, and the noise of λ is the largest
     difference between runs, at least what rounding the logits does. In this order:
 
@@ -88,16 +88,16 @@ def verdict(
 
     Returns:
         Dataset. Over (pair): `log_odds` and `log_odds_after`, λ(P) and λ(P′), in nats; `log_odds_noise`, the larger of
-        their two noises; `probability` and `probability_after`, of the right answer after each prompt; `behind`, the
-        largest log ratio of the likeliest token to a token of a right answer, in nats; `rank`, the worst one of a token
-        of the first answer, each after those before it; `placebo`, the largest min(λ, −λ′) of a placebo, NaN where none
-        was needed; `margin_y`; and the coordinates `verdict` and `reason`, `written` and `written_after`, what greedy
-        decoding writes after each prompt, and `last_told_apart`, the last layer whose margin is above 1 and that every
-        run recovers, −1 if there is none. Over (pair, layer): `margin`, ‖v − v′‖₂ ÷ (ν + ν′); `recovered`, how often a
-        run is nearer to another run of its own prompt than to that of the other prompt, with `recovered_y`. Over
-        (random_model, pair): `log_odds_random` and `log_odds_after_random`, NaN where they were not needed. The
-        coordinates `answer` and `answer_after` have the two right answers; for a sequence `length` and `length_after`
-        its lengths.
+        their two noises; `probability` and `probability_after`, of the right answer after each prompt;
+        `gap_to_likeliest`, the largest log ratio of the likeliest token to a token of a right answer, in nats;
+        `worst_rank`, the worst one of a token of the first answer, each after those before it; `placebo`, the largest
+        min(λ, −λ′) of a placebo, NaN where none was needed; `margin_y`; and the coordinates `verdict` and `reason`,
+        `written` and `written_after`, what greedy decoding writes after each prompt, and `last_told_apart`, the last
+        layer whose margin is above 1 and that every run recovers, −1 if there is none. Over (pair, layer): `margin`, ‖v
+        − v′‖₂ ÷ (ν + ν′); `recovered`, how often a run is nearer to another run of its own prompt than to that of the
+        other prompt, with `recovered_y`. Over (random_model, pair): `log_odds_random` and `log_odds_after_random`, NaN
+        where they were not needed. The coordinates `answer` and `answer_after` have the two right answers; for a
+        sequence `length` and `length_after` its lengths.
 
     Raises:
         InputError: no pair, not one answer for each prompt, or two prompts or answers of a pair that are the same.
@@ -106,12 +106,12 @@ def verdict(
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
     >>> ask = "How many ones are in the following sequence? {} ="
-    >>> said = sl.verdict(model, [ask.format("111"), ask.format("1111")], ["3", "4"])
+    >>> said = sl.diagnose(model, [ask.format("111"), ask.format("1111")], ["3", "4"])
     >>> said["verdict"].values.tolist()
     ['answered']
     """
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
-    asked = prepare_pairs(Run.open(model, "verdict"), prompts, answers, lengths)
+    asked = prepare_pairs(Run.open(model, "diagnose"), prompts, answers, lengths)
     run = asked.run.knowing(groupings=groupings(asked.run))
     require_understood(run)
     written, forced = _answers_of(run, asked)
@@ -294,11 +294,13 @@ def _variables(
         "log_odds": [float(known.odds[0]) for known in evidence],
         "log_odds_after": [float(known.odds_after[0]) for known in evidence],
         "log_odds_noise": [known.noise for known in evidence],
-        "behind": [known.behind for known in evidence],
+        "gap_to_likeliest": [known.behind for known in evidence],
         "placebo": [known.placebo for known in evidence],
         "probability": probabilities(first_prompts),
         "probability_after": probabilities(second_prompts),
-        "rank": [forced[prompt].rank(asked.right[prompt]) for prompt in first_prompts],
+        "worst_rank": [
+            forced[prompt].rank(asked.right[prompt]) for prompt in first_prompts
+        ],
     }
     as_arrays = {name: _array(each) for name, each in values.items()}
     return variables_over(("pair",), as_arrays, TEXTS)
@@ -312,11 +314,14 @@ TEXTS: Texts = {
     "log_odds": (f"log-odds of the two answers {AFTER}", "nats"),
     "log_odds_after": (f"log-odds of the two answers {AFTER_SECOND}", "nats"),
     "log_odds_noise": ("how far rounding moves the log-odds", "nats"),
-    "behind": ("largest log ratio of the likeliest token to a right answer's", "nats"),
+    "gap_to_likeliest": (
+        "largest log ratio of the likeliest token to a right answer's",
+        "nats",
+    ),
     "placebo": ("largest log-odds by which placebos are preferred", "nats"),
     "probability": f"probability of the first answer {AFTER}",
     "probability_after": f"probability of the second answer {AFTER_SECOND}",
-    "rank": f"worst rank of a token of the first answer {AFTER}",
+    "worst_rank": f"worst rank of a token of the first answer {AFTER}",
 }
 
 

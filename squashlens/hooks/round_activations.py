@@ -32,7 +32,7 @@ SITES: dict[Rounded, str] = {
 
 
 @validated
-def rounding(
+def round_activations(
     round_to: Format | int,
     activation: Rounded = "residual",
     blocks: tuple[int, ...] | None = None,
@@ -62,7 +62,7 @@ def rounding(
         label = form
     if not known:
         raise InputError(
-            f"rounding: round_to={short_repr(round_to)} is not a format.",
+            f"round_activations: round_to={short_repr(round_to)} is not a format.",
             f"Use one of {', '.join(choices_of(Stored))}, or 0 to {MOST_BITS} mantissa bits.",
         )
 
@@ -70,7 +70,9 @@ def rounding(
         exact = tensor.detach()
         return tensor + (rounded(exact, form) - exact)
 
-    return Hook(f"rounding({activation} to {label})", SITES[activation], edit, blocks)
+    return Hook(
+        f"round_activations({activation} to {label})", SITES[activation], edit, blocks
+    )
 
 
 @validated

@@ -51,7 +51,7 @@ TEXTS = {
 @measurement(
     "separation_curve", cheaper="Fewer lengths= or n_random_models=0 takes less."
 )
-def separation(
+def distinguishable_lengths(
     model: Bridge,
     sequence: GrowingSequence,
     *,
@@ -103,12 +103,12 @@ def separation(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> ds = sl.separation(model, sl.prompts.repeated(model, "1", 16))
+    >>> ds = sl.distinguishable_lengths(model, sl.prompts.repeated(model, "1", 16))
     >>> float(ds["recovery_y"]), float(ds["chance"])
     (1.0, 0.0625)
     """
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
-    run = Run.open(model, "separation")
+    run = Run.open(model, "distinguishable_lengths")
     growing = prepare_growing(run, sequence, lengths, "auto")
     if len(growing.lengths) < 2:
         raise InputError(

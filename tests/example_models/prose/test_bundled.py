@@ -15,7 +15,7 @@ from training.prose.corpus import SOURCES
 from training.prose.evaluate import MEASURED, card, open_reader
 from training.prose.train import HISTORY, Recipe, config
 
-FOLDER = sl.zoo.folder("tiny-prose")
+FOLDER = sl.example_models.folder("tiny-prose")
 TEXT = "It was late when the last ferry came in, and the harbour was empty."
 
 
@@ -44,7 +44,7 @@ def test_it_is_gemma_2_with_windows_and_soft_caps() -> None:
         "vocab_size",
     ):
         assert stored[name] == expected[name]
-    assert sl.zoo.trained_length("tiny-prose") is None
+    assert sl.example_models.trained_length("tiny-prose") is None
 
 
 def test_the_card_has_the_stored_numbers_sources_and_licences() -> None:

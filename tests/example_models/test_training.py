@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GemmaForCausalLM
 
-from squashlens.zoo.curriculum import TASKS, spell
+from squashlens.example_models.curriculum import TASKS, spell
 from training.gemma import train as training
 from training.gemma.curriculum import draw
 from training.gemma.tokenizer import build_tokenizer

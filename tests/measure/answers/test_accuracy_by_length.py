@@ -38,7 +38,7 @@ def worded(
             random.get_output_embeddings().weight[marks] *= 1.5
         folder = tmp_path_factory.mktemp(family)
         random.save_pretrained(folder)
-        for file in sl.zoo.folder("tiny-gemma").glob("tokenizer*.json"):
+        for file in sl.example_models.folder("tiny-gemma").glob("tokenizer*.json"):
             shutil.copy(file, folder)
         plain = AutoModelForCausalLM.from_pretrained(
             folder, attn_implementation="eager"
@@ -70,7 +70,7 @@ def test_exact_match_of_plain_generation(
         sl.prompts.bernoulli(tiny, 64, seed=seed, **FORM, **commas) for seed in range(4)
     ]
     lengths = [3, 20, 44, 54, 64]
-    found = sl.accuracy(tiny, drawn, counted, lengths=lengths)
+    found = sl.accuracy_by_length(tiny, drawn, counted, lengths=lengths)
     right = np.zeros((4, len(lengths)))
     for row, sequence in enumerate(drawn):
         for column, length in enumerate(lengths):
@@ -111,7 +111,7 @@ def test_what_the_model_says_is_right(family: str, worded: Any) -> None:
     for kind, share in (("over", 1), ("carried on", 0), ("other", 0)):
         asked = texts[kind]
         assert len(asked) >= 2, kind
-        found = sl.accuracy(
+        found = sl.accuracy_by_length(
             model,
             list(asked),
             lambda said, asked=asked: asked[content[said]],
@@ -132,7 +132,9 @@ def test_the_start_of_an_answer_is_no_answer(tiny: Any) -> None:
         ("122", 0),
         ("1 2", 1),
     ):
-        found = sl.accuracy(tiny, twelve, lambda _, text=text: text, lengths=[12])
+        found = sl.accuracy_by_length(
+            tiny, twelve, lambda _, text=text: text, lengths=[12]
+        )
         assert found.item() == right, text
 
 
@@ -147,7 +149,7 @@ def test_answers_see_the_content_at_their_length(tiny: Any) -> None:
     sequence = sl.prompts.build(
         tiny, "10230", separator=",", every=2, ending="9", **FORM
     )
-    sl.accuracy(tiny, [sequence], note, lengths=[1, 3, 5], n_baseline=0)
+    sl.accuracy_by_length(tiny, [sequence], note, lengths=[1, 3, 5], n_baseline=0)
     assert seen == ["9", "109", "10239"]
 
 
@@ -157,6 +159,6 @@ def test_every_prompt_is_checked(worded: Any) -> None:
     full = sl.prompts.repeated(
         model, "1", 60, prefix="How", suffix="="
     )  # 63 tokens of 64, and one more for v*
-    sl.accuracy(model, [full], lambda _: "1", lengths=[60])
+    sl.accuracy_by_length(model, [full], lambda _: "1", lengths=[60])
     with pytest.raises(InputError):
-        sl.accuracy(model, [full], lambda _: "12", lengths=[60])
+        sl.accuracy_by_length(model, [full], lambda _: "12", lengths=[60])

@@ -30,13 +30,19 @@ MEASURES = {
     "jacobian": ("{norm} norm of the Jacobian at the token", "1"),
     "path_bound": ("path bound of Theorem 5.1 at the token, constants 1", "1"),
     "bound_over_null": ("path bound relative to uniform attention at the token", "1"),
-    "effect": ("mean distance that y moves when the token is replaced", MODEL_UNITS),
+    "output_change": (
+        "mean distance that y moves when the token is replaced",
+        MODEL_UNITS,
+    ),
     "kl": ("mean KL divergence of the next token when the token is replaced", "nats"),
 }
 
 
-@measurement("needle", cheaper="Fewer prompts, n_probes= or n_replacements= take less.")
-def needle(
+@measurement(
+    "needle_sensitivity",
+    cheaper="Fewer prompts, n_probes= or n_replacements= take less.",
+)
+def needle_sensitivity(
     model: Bridge,
     prompt: Prompts,
     positions: Sequence[int] | None = None,
@@ -71,10 +77,10 @@ def needle(
 
     Returns:
         Dataset. Over (prompt): `jacobian`, ‖∂y_n/∂v⁽⁰⁾_i‖; `path_bound`, Theorem 5.1 with constants 1;
-        `bound_over_null`, the same divided by its null; `effect` (in the model's units) and `kl` (in nats), as in
-        `substitution_effect`. Over (group, at), for each of these: `<name>_mean`, and `<name>_low` and `<name>_high`,
-        the ends of its 95 % interval over prompts (NaN for one prompt); `prompts`, their number. All are dimensionless
-        unless a unit is stated.
+        `bound_over_null`, the same divided by its null; `output_change` (in the model's units) and `kl` (in nats), as
+        in `substitution_effect`. Over (group, number), for each of these: `<name>_mean`, and `<name>_low` and
+        `<name>_high`, the ends of its 95 % interval over prompts (NaN for one prompt); `prompts`, their number. All are
+        dimensionless unless a unit is stated.
 
     Raises:
         InputError: lists of different lengths, no prompts, or a position that is outside the prompt or a BOS; a prompt
@@ -82,7 +88,7 @@ def needle(
 
     >>> import squashlens as sl
     >>> model, ask = sl.load("tiny-gemma"), "What is the last digit in this sequence?"
-    >>> found = sl.needle(model, [f"{ask} 0111 =", f"{ask} 1110 ="], find="0")
+    >>> found = sl.needle_sensitivity(model, [f"{ask} 0111 =", f"{ask} 1110 ="], find="0")
     >>> first, last = found["kl_mean"].sel(group="0").values
     >>> bool(last > 100 * first)   # it is the last that is asked for
     True
@@ -92,7 +98,7 @@ def needle(
             "Give either positions= or find=.",
             "find='Lisbon' finds the positions of a word in texts.",
         )
-    opened = Run.open(model, "needle")
+    opened = Run.open(model, "needle_sensitivity")
     prompts = rows_of(opened.model, prompt)
     way = Estimation(method=method, n_probes=n_probes, seed=seed)
     way = resolved(way, opened, ("exact", "sketch"))
@@ -120,7 +126,9 @@ def needle(
     needles = [_needle_of(run, places[row], row) for row, run in enumerate(runs)]
     measured: list[dict[str, float]] = []
     tokens: list[str] = []
-    for run, inside in bar(list(zip(runs, needles, strict=True)), desc="needle"):
+    for run, inside in bar(
+        list(zip(runs, needles, strict=True)), desc="needle_sensitivity"
+    ):
         if candidates is None:
             alike = [ids for ids in prompts if len(ids) == run.positions]
             present = sorted({*chain.from_iterable(alike)} - {start_of(run.model).bos})
@@ -136,7 +144,7 @@ def needle(
         "position": ("prompt", [inside[0] for inside in places]),
         "token": ("prompt", np.array(tokens, dtype=object)),
         "group_of": ("prompt", list(names)),
-        "at_of": ("prompt", list(numbers)),
+        "number_of": ("prompt", list(numbers)),
     }
     return runs[0].dataset("sensitivity to one token of each prompt", coords, variables)
 
@@ -154,7 +162,7 @@ def _sensitivity_to(
         "jacobian": norm.item(),
         "path_bound": bound.item(),
         "bound_over_null": bound.item() / null.item(),
-        "effect": moved["effect"].item(),
+        "output_change": moved["output_change"].item(),
         "kl": moved["kl"].item(),
     }
 
@@ -218,7 +226,7 @@ def _with_means(
     # (group, at, prompt)
     has_name = all_names == np.array(names)[:, None, None]
     is_member = has_name & (all_numbers == np.array(numbers)[:, None])
-    by_group = ("group", "at")
+    by_group = ("group", "number")
     variables: dict[str, Variable] = {}
     for name, values in measured.items():
         text, units = MEASURES[name]
@@ -230,4 +238,4 @@ def _with_means(
     counts = is_member.sum(axis=-1)
     text = "number of prompts in the mean"
     variables["prompts"] = (by_group, counts, text, "prompts")
-    return variables, {"group": names, "at": numbers}
+    return variables, {"group": names, "number": numbers}

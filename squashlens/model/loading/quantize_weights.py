@@ -23,7 +23,7 @@ MODULES = {
 
 
 @public
-def rounded(
+def quantize_weights(
     model: Bridge,
     to: GgufFormat,
     *,
@@ -55,7 +55,7 @@ def rounded(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> four_bits = sl.rounded(model, "Q4_0")
+    >>> four_bits = sl.quantize_weights(model, "Q4_0")
     >>> sl.top_tokens(four_bits, "How many ones are in the following sequence? 110 =", k=1)["token"].values.tolist()
     ['2']
     """

@@ -13,8 +13,8 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.answers import evaluate as module
-from squashlens.measure.answers.evaluate import prepare_questions
+from squashlens.measure.answers import evaluate_task as module
+from squashlens.measure.answers.evaluate_task import prepare_questions
 from squashlens.measure.answers.frequencies import Answer, score_answers
 from squashlens.run import generate as generating
 from squashlens.saving.journal import Journal
@@ -24,7 +24,7 @@ from tests.references import run_of
 from training.gemma import curriculum
 
 COUNT = sl.tasks.find("taught_count_bernoulli")
-CARD = pd.read_csv(sl.zoo.folder("tiny-gemma") / "accuracy.csv")
+CARD = pd.read_csv(sl.example_models.folder("tiny-gemma") / "accuracy.csv")
 # A length it can do, one it half can, one it cannot.
 ROWS = [
     ("count", 28),
@@ -95,7 +95,7 @@ def test_the_bundled_models_answers_are_right_as_often_as_its_card_says(
     found = score_answers(
         task,
         module.answer_questions(run, put, ids, Journal(None, {}), max_new_tokens=room),
-        {"call": {"function": "evaluate"}},
+        {"call": {"function": "evaluate_task"}},
     )
     rows = CARD.query("task == @name and length == @length").set_index("pattern")[
         "accuracy"
@@ -106,7 +106,7 @@ def test_the_bundled_models_answers_are_right_as_often_as_its_card_says(
 
 
 def test_a_run_is_what_it_says_it_is(tiny: Any) -> None:
-    ds = sl.evaluate(tiny, COUNT, lengths=[5, 60], seeds=[3, 8])
+    ds = sl.evaluate_task(tiny, COUNT, lengths=[5, 60], seeds=[3, 8])
     question = COUNT.ask(60, seed=8)
     one = ds.sel(length=60, seed=8, mode="answer_only")
     assert (one["prompt"].item(), one["truth"].item()) == (
@@ -143,18 +143,18 @@ def test_interrupted_and_resumed_is_one_run(
 ) -> None:
     how: dict[str, Any] = {"seeds": 4, "temperature": temperature, "n_baseline": 0}
     monkeypatch.setattr(generating, "_batch_size", lambda model, n: 3)
-    whole = sl.evaluate(tiny, COUNT, lengths=[6, 20, 24], **how)
+    whole = sl.evaluate_task(tiny, COUNT, lengths=[6, 20, 24], **how)
     kept, asked = tmp_path / "answers.json", []
     with monkeypatch.context() as patch:
         patch.setattr(module, "generate", stop_after(3, asked))
         with pytest.raises(InterruptedError):
-            sl.evaluate(tiny, COUNT, lengths=[6, 20, 24], resume=kept, **how)
+            sl.evaluate_task(tiny, COUNT, lengths=[6, 20, 24], resume=kept, **how)
     assert asked == [3, 1, 3], "what was said before the interruption"
     with monkeypatch.context() as patch:
         patch.setattr(module, "generate", stop_after(99, asked))
-        resumed = sl.evaluate(tiny, COUNT, lengths=[6, 20, 24], resume=kept, **how)
+        resumed = sl.evaluate_task(tiny, COUNT, lengths=[6, 20, 24], resume=kept, **how)
         assert sum(asked) == 12, "nothing lost, nothing done twice"
-        more = sl.evaluate(
+        more = sl.evaluate_task(
             tiny, COUNT, lengths=[6, 9, 20, 24], resume=kept, **how | {"seeds": 5}
         )
         assert sum(asked) == 20, "only what is new"
@@ -168,12 +168,14 @@ def test_interrupted_and_resumed_is_one_run(
 def test_a_file_of_another_run_is_refused(tiny: Any, tmp_path: Path) -> None:
     kept = tmp_path / "answers.json"
     how: dict[str, Any] = {"lengths": [4], "seeds": 2, "resume": kept}
-    sl.evaluate(tiny, COUNT, **how)
+    sl.evaluate_task(tiny, COUNT, **how)
     before = kept.read_bytes()
     for other, named in (
-        (lambda: sl.evaluate(tiny, COUNT, temperature=0.5, **how), "temperature"),
+        (lambda: sl.evaluate_task(tiny, COUNT, temperature=0.5, **how), "temperature"),
         (
-            lambda: sl.evaluate(tiny, sl.tasks.find("taught_sum_bernoulli"), **how),
+            lambda: sl.evaluate_task(
+                tiny, sl.tasks.find("taught_sum_bernoulli"), **how
+            ),
             "task",
         ),
     ):
@@ -183,7 +185,7 @@ def test_a_file_of_another_run_is_refused(tiny: Any, tmp_path: Path) -> None:
         sl.applied(tiny, sl.hooks.sliding_window(4)),
         pytest.raises(InputError),
     ):
-        sl.evaluate(tiny, COUNT, **how)
+        sl.evaluate_task(tiny, COUNT, **how)
     assert kept.read_bytes() == before
 
 
@@ -207,12 +209,12 @@ def test_what_does_not_change_answers_does_not_end_a_file(
     """Another reader, a view of the same prompts with other thresholds, another room: no answer is lost or taken."""
     asked: list[int] = []
     monkeypatch.setattr(module, "generate", stop_after(99, asked))
-    sl.evaluate(tiny, COUNT, **how)
-    other = sl.evaluate(tiny, replace(COUNT, read=as_before), **how)
+    sl.evaluate_task(tiny, COUNT, **how)
+    other = sl.evaluate_task(tiny, replace(COUNT, read=as_before), **how)
     assert sum(asked) == 4
     assert sl.results.provenance(other)["task"]["read_as"] == "as_before"
-    sl.evaluate(tiny, COUNT, max_new_tokens=3, **how)
-    sl.evaluate(tiny, COUNT, max_new_tokens=3, **how)
+    sl.evaluate_task(tiny, COUNT, max_new_tokens=3, **how)
+    sl.evaluate_task(tiny, COUNT, max_new_tokens=3, **how)
     assert sum(asked) == 8, "answers with less room are others, and both are kept"
     joined: dict[str, Any] = how | {
         "seeds": 12,
@@ -227,41 +229,41 @@ def test_a_task_in_other_words_finds_no_old_answer(
     tiny: Any, how: dict[str, Any]
 ) -> None:
     edited = replace(COUNT, template=sl.tasks.find("taught_last_bernoulli").template)
-    before = sl.evaluate(tiny, COUNT, **how)
-    after = sl.evaluate(tiny, edited, **how)
+    before = sl.evaluate_task(tiny, COUNT, **how)
+    after = sl.evaluate_task(tiny, edited, **how)
     assert after.drop_attrs().identical(
-        sl.evaluate(tiny, edited, **how | {"resume": None}).drop_attrs()
+        sl.evaluate_task(tiny, edited, **how | {"resume": None}).drop_attrs()
     )
     assert (before["answer"] != after["answer"]).any()
 
 
 def test_hooks_are_honoured_and_named(tiny: Any) -> None:
-    free = sl.evaluate(tiny, COUNT, lengths=[20], seeds=6)
+    free = sl.evaluate_task(tiny, COUNT, lengths=[20], seeds=6)
     with sl.applied(tiny, sl.hooks.sliding_window(4)):
-        windowed = sl.evaluate(tiny, COUNT, lengths=[20], seeds=6)
+        windowed = sl.evaluate_task(tiny, COUNT, lengths=[20], seeds=6)
     assert free["accuracy"] == 1 > windowed["accuracy"]
     assert "window" in str(sl.results.provenance(windowed)["ambient_hooks"])
 
 
 def test_one_answer_is_never_counted_as_many(tiny: Any) -> None:
     same = sl.tasks.find("taught_count_repeated")
-    assert sl.evaluate(tiny, same, lengths=[4]).sizes["seed"] == 1
+    assert sl.evaluate_task(tiny, same, lengths=[4]).sizes["seed"] == 1
     for task in (
         same,
         replace(COUNT, draw=same.draw),
     ):  # the second says that it is random
         with pytest.raises(InputError):
-            sl.evaluate(tiny, task, lengths=[4, 9], seeds=5)
-    assert sl.evaluate(tiny, COUNT, lengths=[2], seeds=2)["prompts"] == 1, (
+            sl.evaluate_task(tiny, task, lengths=[4, 9], seeds=5)
+    assert sl.evaluate_task(tiny, COUNT, lengths=[2], seeds=2)["prompts"] == 1, (
         "drawn twice by chance"
     )
     mixed = replace(
         COUNT, draw=lambda n, rng: COUNT.draw(n, rng) if n < 5 else same.draw(n, rng)
     )
-    assert sl.evaluate(tiny, mixed, lengths=[4, 9], seeds=5).sizes["seed"] == 5
-    drawn = sl.evaluate(tiny, same, lengths=[60], seeds=12, temperature=3.0)
+    assert sl.evaluate_task(tiny, mixed, lengths=[4, 9], seeds=5).sizes["seed"] == 5
+    drawn = sl.evaluate_task(tiny, same, lengths=[60], seeds=12, temperature=3.0)
     assert len(set(drawn["answer"].values.flat)) > 2
-    assert sl.evaluate(tiny, COUNT, lengths=[4]).sizes["seed"] == 16
+    assert sl.evaluate_task(tiny, COUNT, lengths=[4]).sizes["seed"] == 16
 
 
 def test_modes_and_the_opening_words_reach_the_model(tiny: Any) -> None:
@@ -271,15 +273,15 @@ def test_modes_and_the_opening_words_reach_the_model(tiny: Any) -> None:
         UserWarning,
         match="No answer to the task 'sum' could be read. After .* the model said",
     ):
-        ds = sl.evaluate(tiny, task, mode=["answer_only", "cot_few_shot"], **how)
+        ds = sl.evaluate_task(tiny, task, mode=["answer_only", "cot_few_shot"], **how)
     with pytest.warns(
         UserWarning,
         match="said '1', which is read as: cut off. Use a larger max_new_tokens=",
     ):
-        sl.evaluate(tiny, COUNT, lengths=[30], seeds=1, max_new_tokens=1)
+        sl.evaluate_task(tiny, COUNT, lengths=[30], seeds=1, max_new_tokens=1)
     for mode in ("answer_only", "cot_few_shot"):
         assert ds["prompt"].sel(mode=mode).item() == task.ask(3, mode=mode).prompt
-    opened = sl.evaluate(tiny, task, prefill=True, **how)
+    opened = sl.evaluate_task(tiny, task, prefill=True, **how)
     words = sl.prompts.tokenize(tiny, f"{task.ask(3).prompt} {task.opening}").shape[1]
     assert opened["prompt_tokens"].item() == words > ds["prompt_tokens"].values[0, 0, 0]
 
@@ -297,7 +299,7 @@ def test_generation_stops_at_a_new_question(monkeypatch: pytest.MonkeyPatch) -> 
         generating, "empty_cache", lambda _: None
     )  # which would ask the model
     monkeypatch.setattr(generating, "whole_pass", lambda *_: next(logits)[None])
-    found = sl.evaluate(model, task, lengths=[4], n_examples=1, n_baseline=0)
+    found = sl.evaluate_task(model, task, lengths=[4], n_examples=1, n_baseline=0)
     assert (found["ended"].item(), found["right"].item(), found["able"].item()) == (
         True,
         True,
@@ -306,7 +308,9 @@ def test_generation_stops_at_a_new_question(monkeypatch: pytest.MonkeyPatch) -> 
     assert found["answer"].item() == f" {task.opening} 4\n\nPlease count the number of"
     assert found["prompt"].item() == task.after_examples(task.ask(4), 1).prompt
     assert score_answers(
-        task, {task.ask(4): Answer(text, False)}, {"call": {"function": "evaluate"}}
+        task,
+        {task.ask(4): Answer(text, False)},
+        {"call": {"function": "evaluate_task"}},
     )["ended"].item()
 
 

@@ -120,7 +120,7 @@ def answers_file(
     "answer_frequencies",
     cheaper="Fewer lengths= or seeds= takes less.",
 )
-def evaluate(
+def evaluate_task(
     model: Bridge,
     task: Task | str,
     *,
@@ -188,7 +188,7 @@ def evaluate(
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
     >>> task = sl.tasks.find("taught_count_bernoulli")
-    >>> found = sl.evaluate(model, task, lengths=[4, 16], seeds=4)
+    >>> found = sl.evaluate_task(model, task, lengths=[4, 16], seeds=4)
     >>> found["accuracy"].values.tolist()
     [[1.0, 1.0]]
     """
@@ -208,7 +208,7 @@ def evaluate(
         n_baseline=n_baseline,
     )
     run, questions = prepare_questions(
-        Run.open(model, "evaluate"),
+        Run.open(model, "evaluate_task"),
         task,
         lengths,
         seeds,

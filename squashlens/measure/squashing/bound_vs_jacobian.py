@@ -35,7 +35,7 @@ ENDS = ("low", "high")
     prompts="one",
     cheaper="A sketch, or one of fewer n_probes=, takes less.",
 )
-def sensitivity(
+def bound_vs_jacobian(
     model: Bridge,
     prompt: PromptOrCapture,
     *,
@@ -80,11 +80,11 @@ def sensitivity(
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
-    >>> ds = sl.sensitivity(model, "How many ones are in the following sequence? 110 =")
+    >>> ds = sl.bound_vs_jacobian(model, "How many ones are in the following sequence? 110 =")
     >>> bool((ds["jacobian"] > 0).all()), round(ds["rank_agreement"].sel(estimate="jacobian").item(), 9)
     (True, 1.0)
     """
-    run = Run.open(model, "sensitivity")
+    run = Run.open(model, "bound_vs_jacobian")
     way = Estimation(
         method=method,
         n_probes=n_probes,
@@ -107,7 +107,7 @@ def sensitivity(
         "null": null,
         "bound_over_null": (bound / null).assign_attrs(over_null),
     }
-    for name, freeze in bar(FREEZE.items(), desc="sensitivity", unit="quantity"):
+    for name, freeze in bar(FREEZE.items(), desc="bound_vs_jacobian", unit="quantity"):
         norms = jacobian_norms(
             run.model,
             run.capture or run.ids,

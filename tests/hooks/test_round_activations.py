@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import squashlens as sl
-from squashlens.hooks.rounding import rounded
+from squashlens.hooks.round_activations import rounded
 from tests.cases import FAMILIES, few
 from tests.hooks.passes import IDS, logits
 
@@ -52,7 +52,7 @@ def test_the_pass_goes_on_with_rounded_numbers(
 
     def moved(to: Any, **where: Any) -> float:
         return (
-            (logits(model, sl.hooks.rounding(to, what, **where)) - plain)
+            (logits(model, sl.hooks.round_activations(to, what, **where)) - plain)
             .abs()
             .max()
             .item()
@@ -68,9 +68,9 @@ def test_derivatives_go_straight_through(bridge_of: Callable[..., Any]) -> None:
     """Zero nearly everywhere if taken as it is; here that of the model at the rounded numbers."""
     model = bridge_of("llama", torch.float64)
     plain = sl.jacobian_norms(model, IDS)
-    with sl.applied(model, sl.hooks.rounding(20)):
+    with sl.applied(model, sl.hooks.round_activations(20)):
         fine = sl.jacobian_norms(model, IDS)
-    with sl.applied(model, sl.hooks.rounding(2)):
+    with sl.applied(model, sl.hooks.round_activations(2)):
         coarse = sl.jacobian_norms(model, IDS)
     np.testing.assert_allclose(fine.values, plain.values, rtol=1e-3)
     assert (coarse.values > 0).all()

@@ -50,7 +50,7 @@ def test_log_odds_of_answers_of_several_tokens_equal_plain_forward_passes(
     tiny: Any, plain_tiny: Any
 ) -> None:
     ones = sl.prompts.repeated(tiny, "1", 52, prefix=COUNT[:-5].strip(), suffix="=")
-    found = sl.verdict(
+    found = sl.diagnose(
         tiny,
         ones,
         lambda items: str(len(items)),
@@ -71,7 +71,7 @@ def test_log_odds_of_answers_of_several_tokens_equal_plain_forward_passes(
     given = np.stack([found["log_odds"], found["log_odds_after"]], axis=1)
     np.testing.assert_allclose(given, expected, atol=1e-4)
     assert found["verdict"].values.tolist() == [ANSWERED, REACHES, REACHES]
-    for rank, n in zip(found["rank"].values, (38, 40, 51), strict=True):
+    for rank, n in zip(found["worst_rank"].values, (38, 40, 51), strict=True):
         order = (
             plain_tiny(torch.tensor([[*ones.pair(n).v, *digits[n]]]))
             .logits[0, -3:-1]
@@ -90,7 +90,7 @@ def test_an_answer_that_begins_the_other_one_counts_without_its_continuation(
     one, zero = (sl.prompts.one_token(tiny, digit) for digit in "10")
     logits = plain_tiny(torch.tensor([[*ids, one]])).logits[0].double().softmax(dim=-1)
     goes_on = float(logits[-1, zero])
-    found = sl.verdict(
+    found = sl.diagnose(
         tiny,
         [COUNT.format("1"), COUNT.format("1" * 10)],
         ["1", "10"],
@@ -194,7 +194,7 @@ def begun(plain: Any, ids: list[int], short: list[int], long: list[int]) -> floa
 def test_the_truth_is_known(
     tiny: Any, prompts: list[str], answers: list[str], expected: str
 ) -> None:
-    found = sl.verdict(tiny, prompts, answers)
+    found = sl.diagnose(tiny, prompts, answers)
     assert {*found["verdict"].values} == {expected}
     assert (found["margin_y"].values > 1).all()
 
@@ -221,9 +221,9 @@ def test_what_no_token_can_see_is_lost(
             != sl.prompts.tokenize(model, prompts[1])
         )[0].nonzero()[0]
     )
-    seen = sl.verdict(model, prompts, ["3", "4"])
+    seen = sl.diagnose(model, prompts, ["3", "4"])
     with sl.applied(model, *([] if window else [sl.hooks.mask_tokens([place])])):
-        hidden = sl.verdict(model, prompts, ["3", "4"])
+        hidden = sl.diagnose(model, prompts, ["3", "4"])
     assert (seen["verdict"].item() == LOST) == bool(window)
     assert (hidden["verdict"].item(), hidden["last_told_apart"].item()) == (LOST, -1)
     assert hidden["margin_y"].item() == 0
@@ -234,7 +234,7 @@ def test_what_is_hidden_from_a_block_on_is_lost_after_it(tiny: Any) -> None:
     """Hidden from block 1 on, a token can still reach the last one in block 0."""
     prompts = [COUNT.format("1101"), COUNT.format("1111")]
     with sl.applied(tiny, sl.hooks.mask_tokens([12], blocks=range(1, 6))):
-        early = sl.verdict(tiny, prompts, ["3", "4"])
+        early = sl.diagnose(tiny, prompts, ["3", "4"])
     assert early["verdict"].item() != LOST
     assert early["last_told_apart"].item() == 6
 
@@ -245,9 +245,9 @@ def test_random_weights_never_prefer_an_answer(tiny: Any, seed: int) -> None:
     untrained = with_random_weights(tiny, seed)
     untrained.tokenizer = tiny.tokenizer
     ones = sl.prompts.repeated(tiny, "1", 12, prefix="How many?", suffix="=")
-    found = sl.verdict(untrained, ones, lambda items: str(7 * len(items) % 10))
+    found = sl.diagnose(untrained, ones, lambda items: str(7 * len(items) % 10))
     assert not {ANSWERED, PREFERRED} & {*found["verdict"].values}
-    found = sl.verdict(untrained, ["7 7 7 7", "3 3 3 3"], ["7", "3"])
+    found = sl.diagnose(untrained, ["7 7 7 7", "3 3 3 3"], ["7", "3"])
     assert found["verdict"].item() in (ANSWERED, UNDECIDED)
 
 
@@ -257,7 +257,7 @@ def test_log_odds_of_placebos_and_random_weights_equal_plain_forward_passes(
     """Without its last MLP the model prefers both answers and writes neither: placebos and random weights are asked."""
     prompts, answers = [COUNT.format("10" * 3), COUNT.format("10" * 7)], ["3", "7"]
     with sl.applied(tiny, sl.hooks.zero_mlp([5])):
-        found = sl.verdict(tiny, prompts, answers)
+        found = sl.diagnose(tiny, prompts, answers)
     assert found["verdict"].item() == PREFERRED
     assert found["written"].item().strip().startswith("30")
     ids = [sl.prompts.tokenize(tiny, prompt)[0].tolist() for prompt in prompts]
@@ -317,7 +317,7 @@ def test_what_goes_on_after_the_answer_is_another_one_whatever_rounding_does(
     tiny: Any,
 ) -> None:
     """Twelve ones are counted right, as 12: the token 1 is the likeliest, and the answer 1 is not written."""
-    found = sl.verdict(
+    found = sl.diagnose(
         tiny, [COUNT.format("1" * 12), COUNT.format("1" * 22)], ["1", "2"]
     )
     assert found["written"].item().strip() == "12"
@@ -325,6 +325,6 @@ def test_what_goes_on_after_the_answer_is_another_one_whatever_rounding_does(
 
 
 def test_an_answer_that_begins_the_other_one_can_be_answered(tiny: Any) -> None:
-    found = sl.verdict(tiny, [COUNT.format("1"), COUNT.format("1" * 10)], ["1", "10"])
+    found = sl.diagnose(tiny, [COUNT.format("1"), COUNT.format("1" * 10)], ["1", "10"])
     assert found["verdict"].item() == ANSWERED
     assert (found["written"].item(), found["written_after"].item()) == ("1", "10")

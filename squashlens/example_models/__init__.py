@@ -40,6 +40,6 @@ def folder(name: str) -> Path:
 @validated
 def trained_length(name: str) -> int | None:
     """The number of digits in the longest training sequence of a bundled model, `None` for any other model."""
-    from squashlens.zoo.curriculum import MAX_TRAINED
+    from squashlens.example_models.curriculum import MAX_TRAINED
 
     return MAX_TRAINED if name == "tiny-gemma" else None
