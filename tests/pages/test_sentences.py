@@ -177,8 +177,8 @@ def left_out(best: float, leading: int) -> xr.Dataset:
     return xr.Dataset(
         {
             "lead_without": (over, leads),
-            "log_odds_random": (("random_vector", *over), random),
-            "target_score_noise": ("prompt", [0.01]),
+            "lead_random": (("random_vector", *over), random),
+            "lead_noise": ("prompt", [0.01]),
         },
         coords={"block": range(2), "sublayer": ["attention", "mlp"]},
     )

@@ -19,7 +19,6 @@ from squashlens._typing import (
     positive,
 )
 from squashlens.errors import UnsoundModelError
-from squashlens.measure.answers._variables import variables_over
 from squashlens.measure.answers.choices import (
     Choices,
     mean_of,
@@ -34,6 +33,7 @@ from squashlens.measure.answers.sublayers import (
     written_directly,
 )
 from squashlens.measure.registration import measurement
+from squashlens.measure.variables import variables_over
 from squashlens.model.agreement import agree
 from squashlens.model.applied import probe_ids
 from squashlens.model.hooking.standing import without_ambient

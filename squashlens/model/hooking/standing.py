@@ -204,6 +204,15 @@ def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
 
 def _unknown(model: Bridge, hook: Hook, site: str) -> InputError:
     """The error for a hook point that the model does not have, or not in this block."""
+    if ".attn." in site:
+        _, number, name = site.split(".", 2)
+        blocks = range(len(model.blocks))
+        with_it = [b for b in blocks if f"blocks.{b}.{name}" in model.hook_dict]
+        if with_it:
+            return InputError(
+                f"{hook.name}: block {number} of this model has no attention.",
+                f"Blocks with attention are {', '.join(map(str, with_it))}.",
+            )
     near = get_close_matches(site, model.hook_dict, n=1)
     guess = f"Did you mean {near[0]!r}? " if near else ""
     return InputError(
