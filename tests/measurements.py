@@ -762,8 +762,11 @@ def returns(function: Any) -> str:
 def usual(s: Subject, function: Callable[..., Any], **options: Any) -> Any:
     """The result of a function for the arguments that it needs, which are found by name and type, and others."""
     parameters = inspect.signature(function, eval_str=True).parameters.values()
+    # Right answers may stand in dictionaries with their prompts, and are given apart here.
     needed = [
-        parameter for parameter in parameters if parameter.default is parameter.empty
+        parameter
+        for parameter in parameters
+        if parameter.default is parameter.empty or parameter.name == "answers"
     ]
     arguments = {parameter.name: argument(s, parameter) for parameter in needed}
     return function(**arguments | options)

@@ -137,21 +137,6 @@ def test_an_option_that_changes_the_numbers_is_told(
     )
 
 
-def test_the_remedy_of_a_refusal_leaves_out_everything_that_differs() -> None:
-    parts = {
-        "a": result("bound_vs_jacobian"),
-        "b": ROWS["bound_vs_jacobian"].called(norm="frobenius"),
-    }
-    with pytest.raises(InputError) as refusal:
-        sl.results.concat(parts, dim="norm")
-    left_out = re.search(r"drop_vars\((\[.*?\])", refusal.value.remedy)
-    assert left_out is not None
-    names = re.findall(r"'(\w+)'", left_out[1])
-    kept = {label: part.drop_vars(names) for label, part in parts.items()}
-    joined = sl.results.concat(kept, dim="norm")
-    assert {"path_bound", "null"} <= set(joined.data_vars)
-
-
 PUBLIC = {
     name: getattr(module, name)
     for module in (sl, sl.attention_paths)
