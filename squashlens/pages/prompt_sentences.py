@@ -126,7 +126,7 @@ def way(evidence: Evidence) -> str:
     if not evidence.is_there[:-1].any():
         peak = int(probability.argmax())
         most = percent(probability[peak])
-        return f"{right} is there at no layer (at most {most}, at layer {peak}), and {rival} leads at the end."
+        return f"{right} stands out at no layer (at most {most}, at layer {peak}), and {rival} leads at the end."
     peak = int(np.where(evidence.is_there[:-1], probability[:-1], 0.0).argmax())
     before = np.flatnonzero(~evidence.is_there[:peak])
     start = int(before[-1]) + 1 if len(before) else 0

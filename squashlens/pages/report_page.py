@@ -81,7 +81,7 @@ def report(
     prompt: str | None = None,
     answer: str | None = None,
     instead: tuple[str, str] | None = None,
-    choices: Sequence[str] = (),
+    choices: Sequence[str] | None = None,
     out: str | Path = "report.html",
     norm: Norm = "spectral",
 ) -> Path:
@@ -125,7 +125,7 @@ def report(
     from squashlens.pages.maps.view import squash_map
 
     out = require_output(out, PAGES)
-    given = _asked(prompt, answer, instead, tuple(choices))
+    given = _asked(prompt, answer, instead, tuple(choices or ()))
     bridge = load(model) if isinstance(model, str | Path) else model
     asked = given or (COUNT if _source(bridge) == "tiny-gemma" else VALUE)
     with bar(total=4 + bool(asked.instead), desc="report") as done:

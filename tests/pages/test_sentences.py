@@ -101,11 +101,11 @@ WAYS: list[tuple[xr.Dataset, str]] = [
     # A layer does not count where it leads with little, or with no more than its controls.
     (
         way_of([0.0, 0.0, 0.09, 0.01, 0.0], [0.0, 0.0, 0.01, 0.2, 0.4]),
-        "“yellow” is there at no layer (at most 9 %, at layer 2), and “white” leads at the end.",
+        "“yellow” stands out at no layer (at most 9 %, at layer 2), and “white” leads at the end.",
     ),
     (
         way_of([0.9, 0.0, 0.0, 0.0, 0.05], WINS, [0.5, 0.0, 0.0, 0.0, 0.0]),
-        "“yellow” is there at no layer (at most 90 %, at layer 0), and “white” leads at the end.",
+        "“yellow” stands out at no layer (at most 90 %, at layer 0), and “white” leads at the end.",
     ),
 ]
 
@@ -164,7 +164,7 @@ def test_the_sentence_is_true_of_a_model_and_silent_on_another(tiny: Any) -> Non
             evidence = screen.Evidence(TOP, found.isel(prompt=[k]))
             assert evidence.is_wrong != is_there
             assert evidence.is_there[-1] == is_there
-            assert ("is there at no layer" in screen.way(evidence)) != is_there
+            assert ("stands out at no layer" in screen.way(evidence)) != is_there
 
 
 def left_out(best: float, leading: int) -> xr.Dataset:
