@@ -38,9 +38,10 @@ from squashlens.measure.registration import measurement
 from squashlens.measure.variables import variables_over
 from squashlens.model.agreement import agree
 from squashlens.model.hooking.hook import Hook
+from squashlens.model.text.tokens import tokenize
 from squashlens.records.labels import Variable
 from squashlens.remarks import remark
-from squashlens.run.activations import at_last_tokens, edited_copies
+from squashlens.run.activations import at_last_tokens, edited_copies, log_p, streams_at
 from squashlens.run.forward import forward, logits_among, require_understood
 from squashlens.run.generate import empty_cache
 from squashlens.run.run import Run
@@ -67,6 +68,7 @@ def sublayer_effects(
     parts: Parts = "sublayers",
     clusters: Clusters = None,
     n_random_vectors: int = 4,
+    texts: Sequence[str] = (),
     seed: int = 0,
 ) -> xr.Dataset:
     """What each attention and MLP writes into the answer at the last token, and what changes without its output there.
@@ -100,6 +102,8 @@ def sublayer_effects(
         parts: ``"sublayers"``, the default, or ``"heads"``, each head of attention as well.
         n_random_vectors: number of random vectors in the place of each output; 4 by default. With fewer than two there
             is no limit, and nothing is above it.
+        texts: other texts, whose loss is measured with the output replaced at all their tokens, by 0 or by its mean
+            over all tokens of these texts; none by default.
         seed: random seed of the two halves, the random vectors and the shuffles; 0 by default.
 
     Returns:
@@ -142,6 +146,7 @@ def sublayer_effects(
         missing=missing,
         parts=parts,
         n_random_vectors=n_random_vectors,
+        texts=list(texts),
         seed=seed,
     )
     if missing == "mean" and len(asked.prompts) == 1:
@@ -178,6 +183,9 @@ def sublayer_effects(
         each = np.reshape(leads.random, (n_random_vectors, *by_part))
         over_draws = ("random_vector", "prompt", *OVER)
         variables |= variables_over(over_draws, {"lead_random": each}, texts_of)
+    if texts:
+        token_ids = [tokenize(run.model, text) for text in texts]
+        variables |= _losses(run, token_ids, every, missing)
     coords: dict[str, Any] = {
         "prompt": np.arange(n_prompts),
         "block": np.arange(run.n_blocks),
@@ -454,3 +462,30 @@ def _replaced(
         return made
 
     return edited_copies(run, ids, len(edits) + 1, hooks, cache)
+
+
+def _losses(
+    run: Run, texts: Sequence[Tensor], parts: Sequence[Part], missing: Missing
+) -> dict[str, Variable]:
+    """How the loss on texts changes when a part's output is replaced at every token."""
+    vectors = [torch.zeros(())] * len(parts)
+    if missing == "mean":
+        sites = {part.site for part in parts}
+        seen = [streams_at(run, ids, sites) for ids in texts]
+        vectors = [
+            torch.cat([part.of(values)[0] for values in seen]).mean(dim=0)
+            for part in parts
+        ]
+    edits = list(zip(parts, vectors, strict=True))
+    changes = []
+    for ids in bar(texts, desc="texts"):
+        losses = [
+            -log_p(run, y[:, :-1], ids[0, 1:]).mean(dim=-1)
+            for y in _replaced(run, ids[0], edits, slice(None))
+        ]
+        own_loss, *losses_without = torch.cat(losses)
+        changes.append(torch.stack(losses_without) - own_loss)
+    values = torch.stack(changes, dim=-1).reshape(run.n_blocks, -1, len(texts)).numpy()
+    replaced = "output 0" if missing == "zero" else "the mean output"
+    text = f"change of the loss on texts with {replaced} at every token"
+    return mean_of("loss_change", OVER, values, text, "nats", share=False)

@@ -412,7 +412,7 @@ def test_a_sublayer_is_left_out_as_by_plain_hooks(
         "parts": "heads",
         "n_random_vectors": 1,
     }
-    found = sl.sublayer_effects(model, PROMPTS, answers, **options)
+    found = sl.sublayer_effects(model, PROMPTS, answers, texts=PROMPTS[:2], **options)
     ids, parts = [ids_of(model, text) for text in PROMPTS], parts_of(plain)
     seen = [
         dict(zip(dict(parts), passing(plain, row, *dict(parts)), strict=True))
@@ -468,6 +468,23 @@ def test_a_sublayer_is_left_out_as_by_plain_hooks(
         np.testing.assert_allclose(
             given, truth.reshape(shape), atol=2e-3 * np.abs(truth).max(), err_msg=name
         )
+    losses = np.zeros((2, len(parts) + 1))
+    for k, row in enumerate(ids[:2]):
+        for number, part in enumerate([None, *parts]):
+            logits = plain(torch.tensor([row])).logits[0].double()
+            if part is not None:
+                mean = torch.cat([outputs(j, part) for j in range(2)]).mean(dim=0)
+                vector = torch.zeros_like(mean) if missing == "zero" else mean
+                logits = plain_logits(plain, row, part, vector, slice(None))
+            losses[k, number] = torch.nn.functional.cross_entropy(
+                logits[:-1], torch.tensor(row[1:])
+            ).detach()
+    change = (losses[:, 1:] - losses[:, :1]).mean(axis=0)
+    np.testing.assert_allclose(
+        found["loss_change"],
+        change.reshape(shape[1:]),
+        atol=2e-3 * np.abs(change).max(),
+    )
     assert (found["of_half"] == "select").sum() == 2
     whole = sl.sublayer_effects(
         model, PROMPTS, answers, **options | {"parts": "sublayers"}
