@@ -134,12 +134,19 @@ def render_comparison(
         )
         figure = figures.damages(damages)
         sections.append(Section("Where the answers are lost", note=note, figure=figure))
+    reference = model_in_words(names[0], facts)
+    other = model_in_words(names[-1], facts["other"])
+    if other == reference:
+        is_same = facts["other"]["fingerprint"] == facts["fingerprint"]
+        other += ", with the same weights" if is_same else ", with other weights"
+    n_lost = int((compared["outcome"] == "lost").sum())
     return page_of(
         "compare.html.jinja",
         sections,
         facts,
-        reference=model_in_words(names[0], facts),
-        other=model_in_words(names[-1], facts["other"]),
+        reference=reference,
+        other=other,
+        n_lost=n_lost,
         headline=lost_in_words(compared),
         details=loss_details(compared),
         keeping=kept_in_words(kept) if kept is not None else not_tried,

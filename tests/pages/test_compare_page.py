@@ -56,6 +56,7 @@ def test_the_page_says_what_was_lost_and_what_keeps_it(
     assert n_lost > 5
     assert f"{n_lost} of {n_lost + n_kept} right answers are lost" in text
     assert "Keep block 2 as in the reference" in text
+    assert "tiny-gemma in float32, with other weights" in text
     assert text.count("What is the last digit") == min(n_lost, compare_page.SHOWN)
 
 
@@ -64,6 +65,7 @@ def test_nothing_is_said_to_be_lost_where_nothing_is(tiny: Any, tmp_path: Path) 
     text = shown(sl.compare_report(tiny, tiny, *few, out=tmp_path / "same.html"))
     assert "No loss of right answers beyond chance" in text
     assert compare_page.NOTHING_LOST in text
+    assert "with the same weights" in text
     assert "are lost" not in text
 
 
