@@ -43,6 +43,9 @@ class Store:
     """The files in one folder, of this machine or of a network file system."""
 
     def __init__(self, folder: str | Path) -> None:
+        if "://" in str(folder):
+            cause = f"store={str(folder)!r} is a URL."
+            raise InputError(cause, "Give a folder that all workers see.")
         self.root = Path(folder).expanduser().absolute()
 
     def prepare(self) -> None:

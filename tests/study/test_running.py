@@ -103,6 +103,8 @@ def test_a_folder_that_cannot_be_used_is_refused_before_the_work(
     (tmp_path / "file").touch()
     with pytest.raises(OutputError):
         study_of("square", tmp_path / "file", {"x": [1]}).run()
+    with pytest.raises(InputError):
+        study_of("square", "s3://bucket/study", {"x": [1]})
 
 
 def test_what_a_killed_process_left_half_written_is_removed_later(
