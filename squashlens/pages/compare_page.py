@@ -144,6 +144,7 @@ def render_comparison(
         "compare.html.jinja",
         sections,
         facts,
+        title="What another model loses",
         reference=reference,
         other=other,
         n_lost=n_lost,

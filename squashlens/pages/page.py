@@ -54,14 +54,22 @@ class Section:
 
 def template(name: str, **syntax: Any) -> Any:
     """A Jinja template of this folder; `syntax` are options of its environment."""
-    from jinja2 import Environment
+    from jinja2 import Environment, FunctionLoader
 
-    text = files("squashlens.pages").joinpath(name).read_text(encoding="utf-8")
     environment = Environment(  # noqa: S701 (escaping is an option)
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, **syntax
+        loader=FunctionLoader(_source_of),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        **syntax,
     )
     environment.filters |= {"latex": latex, "markdown": markdown}
-    return environment.from_string(text)
+    return environment.get_template(name)
+
+
+def _source_of(name: str) -> str:
+    """The text of a template."""
+    return files("squashlens.pages").joinpath(name).read_text(encoding="utf-8")
 
 
 def page_of(
