@@ -1,7 +1,10 @@
 """The page on lengths: which numbers of ones to copy a model can tell apart, in each dtype, and their collapse."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import xarray as xr
 
 from squashlens._typing import Bridge, dtype_name
 from squashlens.bars import bar, quiet
@@ -46,7 +49,7 @@ def lengths(
     >>> sl.lengths(sl.load("tiny-gemma"), n=6, out=tmp_path / "lengths.html").name
     'lengths.html'
     """
-    from squashlens import figures, prompts
+    from squashlens import prompts
     from squashlens.measure.collapse.distance import collapse
     from squashlens.measure.collapse.distinguishable_lengths import (
         distinguishable_lengths,
@@ -71,61 +74,68 @@ def lengths(
     panels = prompts.figure5(bridge, n)
     with bar(total=len(models) + 4, desc="lengths") as done:
         apart = {}
-        said = []
         for dtype, each in models.items():
             apart[dtype] = distinguishable_lengths(each, panels["c"], n_random_models=1)
-            said.append(f"In {dtype}, {collapse_sentences.recovers(apart[dtype])}")
             done.update()
         coarse = next(iter(models))
-        shares = []
+        thirds: Any = {"lengths": range(EVERY, n + 1, EVERY), "n_random_models": 0}
+        in_thirds = []
+        collapses = []
         for letter in "cd":
-            thirds: Any = {"lengths": range(EVERY, n + 1, EVERY), "n_random_models": 0}
             found = distinguishable_lengths(models[coarse], panels[letter], **thirds)
-            shares.append(percent(found["recovery_y"].item()))
+            in_thirds.append(found)
             done.update()
-        said.append(
-            f"In {coarse}, of every third length, where commas have the same place, {shares[1]} with commas and "
-            f"{shares[0]} without."
-        )
-        sections = [
-            Section(
-                "By layer, in each dtype",
-                said,
-                "Every length is run whole with fused attention, and in pieces of two sizes with written patterns, "
-                "which round otherwise. A length is recovered if the nearest representation of another run is its own.",
-                figures.separation_curve(apart),
-            )
-        ]
-        about = "v is a sequence, and v* the same with its last digit repeated. D is the L∞ distance of their "
-        "last states."
-        commas = (
-            "After a whole group of three digits, v* breaks the rhythm of the commas."
-        )
-        notes = {
-            "c": ("without commas", about),
-            "d": ("with commas", f"{about} {commas}"),
-        }
-        for letter, (title, note) in notes.items():
             pairs = capture(bridge, panels[letter], baselines=["contrast"])
-            found = collapse(bridge, pairs)
-            sections.append(
-                Section(
-                    f"Collapse, {title}",
-                    [collapse_sentences.collapses(found)],
-                    note,
-                    figures.collapse_curve(found),
-                )
-            )
+            collapses.append(collapse(bridge, pairs))
             done.update()
-    facts = provenance(apart[dtype_name(dtype_of(bridge))])
-    shares = [
-        f"in {dtype} {percent(found['recovery_y'].item())}"
+    source = str(model) if isinstance(model, str | Path) else None
+    page = _render(apart, in_thirds, collapses, n, source)
+    return write(out, page.encode("utf-8"))
+
+
+def _render(
+    apart: Mapping[str, xr.Dataset],
+    in_thirds: Sequence[xr.Dataset],
+    collapses: Sequence[xr.Dataset],
+    n: int,
+    source: str | None,
+) -> str:
+    """The page for given results, as HTML text: lengths told apart in each dtype, and without and with commas."""
+    from squashlens import figures
+
+    coarse = next(iter(apart))
+    said = [
+        f"In {dtype}, {collapse_sentences.recovers(found)}"
         for dtype, found in apart.items()
     ]
-    loaded = load_of(
-        facts, str(model) if isinstance(model, str | Path) else facts["model"]
+    without, with_commas = map(_recovered, in_thirds)
+    said.append(
+        f"In {coarse}, of every third length, where commas have the same place, {with_commas} with commas and "
+        f"{without} without."
     )
-    text = page_of(
+    about = (
+        "v is a sequence, and v* the same with its last digit repeated. D is the L∞ distance of their last "
+        "states."
+    )
+    commas = "After a whole group of three digits, v* breaks the rhythm of the commas."
+    notes = {"without commas": about, "with commas": f"{about} {commas}"}
+    sections = [
+        Section(
+            "By layer, in each dtype",
+            said,
+            "Every length is run whole with fused attention, and in pieces of two sizes with written patterns, "
+            "which round otherwise. A length is recovered if the nearest representation of another run is its own.",
+            figures.separation_curve(apart),
+        )
+    ]
+    for (title, note), found in zip(notes.items(), collapses, strict=True):
+        sentence = collapse_sentences.collapses(found)
+        figure = figures.collapse_curve(found)
+        sections.append(Section(f"Collapse, {title}", [sentence], note, figure))
+    facts = provenance(list(apart.values())[-1])  # of the model that was given
+    loaded = load_of(facts, source or facts["model"])
+    shares = [f"in {dtype} {_recovered(found)}" for dtype, found in apart.items()]
+    return page_of(
         "template.html.jinja",
         sections,
         facts,
@@ -137,4 +147,8 @@ def lengths(
         model=models_of(apart[coarse])[0],
         code=f"import squashlens as sl\n\nsl.lengths({loaded}, n={n})",
     )
-    return write(out, text.encode("utf-8"))
+
+
+def _recovered(found: xr.Dataset) -> str:
+    """The share of lengths that are recovered from y."""
+    return percent(found["recovery_y"].item())
