@@ -1,5 +1,6 @@
 """Tiny random models of several families, built from seeded configurations, and where they are kept."""
 
+import copy
 import itertools
 import warnings
 from collections.abc import Callable, Iterable
@@ -329,3 +330,14 @@ def sequence_for(model: Any, family: str, content: Any = CONTENT, **form: Any) -
     return sl.prompts.build(
         model, content, prefix=[*([] if family == "qwen2" else [2]), 5, 11], **form
     )
+
+
+def with_broken_attention(model: Any, block: int) -> Any:
+    """A copy of a bridge with noise in the attention of one block alone."""
+    other = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in other.blocks[block].attn.parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        with torch.no_grad():
+            parameter += 8 * parameter.std() * noise
+    return other

@@ -1,18 +1,17 @@
 """The page of two models: its sentences against results whose truth is known, and the page in a browser."""
 
-import copy
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import squashlens as sl
 from squashlens.cli import main
 from squashlens.errors import InputError
 from squashlens.pages import compare_page
+from tests.cases import with_broken_attention
 
 ASK = "What is the last digit in this sequence? {}{} ="
 PROMPTS = [ASK.format(a, b) for a in "012" for b in "0123456789"]
@@ -22,13 +21,7 @@ ANSWERS = [*"0123456789"] * 3
 @pytest.fixture(scope="module")
 def broken(tiny: Any) -> Any:
     """The bundled model with noise in the attention of block 2 alone."""
-    other = copy.deepcopy(tiny)
-    generator = torch.Generator().manual_seed(0)
-    for parameter in other.blocks[2].attn.parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        with torch.no_grad():
-            parameter += 8 * parameter.std() * noise
-    return other
+    return with_broken_attention(tiny, 2)
 
 
 @pytest.fixture(scope="module")
