@@ -21,6 +21,7 @@ from squashlens._typing import (
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.answers.choices import (
     Choices,
+    in_groups,
     mean_of,
     of_choices,
     others_shares,
@@ -213,7 +214,7 @@ def _labels(run: Run, asked: Choices, readouts: Readouts) -> dict[str, Any]:
         "cluster": ("prompt", asked.clusters),
     }
     if asked.is_grouped:
-        labels["group"] = asked.group_names
+        labels["group"] = list(asked.members)
         labels["group_of"] = ("prompt", asked.groups)
     return labels
 
@@ -231,7 +232,8 @@ def _variables(
     for name, (text, units) in TEXTS.items():
         values = np.stack([of_scored[name] for of_scored in scored.values()])
         variables[name] = (("scored", "prompt", "layer"), values, text, units)
-        by_group = asked.in_groups(values.swapaxes(1, 2)[:, None])
+        # (scored, group, layer, prompt)
+        by_group = in_groups(values.swapaxes(1, 2), asked.members).swapaxes(1, 2)
         if not asked.is_grouped:
             by_group = by_group[:, 0]
         variables |= mean_of(
@@ -242,9 +244,7 @@ def _variables(
             units,
             clusters=asked.clusters,
         )
-    answered = asked.in_groups(readouts.answered.astype(float)[None, None, None])[
-        :, :, 0
-    ]
+    answered = in_groups(readouts.answered.astype(float)[None], asked.members)
     means = mean_of(
         "mean_answered",
         ("all", "group"),

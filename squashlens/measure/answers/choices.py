@@ -1,7 +1,7 @@
 """Right answers among the choices of each prompt, as tokens, for measurements of where an answer is read."""
 
 import json
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from squashlens._typing import listed
@@ -130,17 +130,15 @@ class Choices:
         return {*self.groups} != {ALL}
 
     @cached_property
-    def group_names(self) -> list[str]:
-        """Each group once, in the order of the prompts."""
-        return list(dict.fromkeys(self.groups))
-
-    def in_groups(
-        self, values: Float[np.ndarray, "some one rest prompt"]
-    ) -> Float[np.ndarray, "some group rest prompt"]:
-        """The values once for each group, with NaN for prompts of others."""
+    def members(self) -> dict[str, Bool[np.ndarray, " prompt"]]:
+        """Which prompts each group has; "all" has all if none were given."""
         groups = np.array(self.groups)
-        members = np.stack([groups == name for name in self.group_names])
-        return np.where(members[:, None], values, np.nan)
+        return {name: groups == name for name in dict.fromkeys(self.groups)}
+
+    @property
+    def first_tokens(self) -> Int[Tensor, "prompt outcome"]:
+        """The first token of each choice."""
+        return torch.tensor([[tokens[0] for tokens in each] for each in self.tokens])
 
     def of(self, places: Int[np.ndarray, " some"]) -> "Choices":
         """Some of the prompts."""
@@ -150,15 +148,22 @@ class Choices:
             tokens=tuple(self.tokens[place] for place in places),
         )
 
-    def first_tokens(self) -> Int[Tensor, "prompt outcome"]:
-        """The first token of each choice; raises unless those of a prompt differ."""
-        first = torch.tensor([[tokens[0] for tokens in each] for each in self.tokens])
-        if any(len(set(row)) < self.many for row in first.tolist()):
+    def require_distinct_first_tokens(self) -> None:
+        """Raise unless the choices of a prompt begin with different tokens."""
+        if any(len(set(row)) < self.many for row in self.first_tokens.tolist()):
             raise InputError(
                 "Several choices of a prompt begin with the same token, so that the last token does not decide.",
                 "Give choices with different first tokens, or write the text that all share at the end of the prompts.",
             )
-        return first
+
+
+def in_groups(
+    values: Float[np.ndarray, "*some prompt"],
+    members: Mapping[str, Bool[np.ndarray, " prompt"]],
+) -> Float[np.ndarray, "*some group prompt"]:
+    """The values once for each group, with NaN for prompts of others."""
+    chosen = np.stack(list(members.values()))
+    return np.where(chosen, values[..., None, :], np.nan)
 
 
 def of_choices(
@@ -183,6 +188,12 @@ def of_choices(
     group_of = _labels_of(
         asked, [ALL] * len(texts) if group is None else group, "group"
     )
+    names = {str(label) for label in group_of.values()}
+    if ALL in names and len(names) > 1:
+        raise InputError(
+            f"A group is named {ALL!r}, which stands for the prompts of all groups.",
+            "Give it another name.",
+        )
     different = list(cluster_of)
     if len(different) < len(texts):
         remark(

@@ -157,7 +157,8 @@ def sublayer_effects(
     require_understood(run)
     every = parts_of(run, parts)
     values = at_last_tokens(run, asked.prompts, sites_of(run, every)).values
-    first_tokens = asked.first_tokens()
+    asked.require_distinct_first_tokens()
+    first_tokens = asked.first_tokens
     replacements = _replacements(every, values, missing)
     draws = _random_replacements(every, values, replacements, n_random_vectors, seed)
     logits = _logits_of_choices(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters, PromptsOrItems
 from squashlens.bars import bar
-from squashlens.measure.answers.choices import mean_of, noise_of_leads
+from squashlens.measure.answers.choices import ALL, in_groups, mean_of, noise_of_leads
 from squashlens.measure.answers.forced_answers import answer_in, write_freely
 from squashlens.measure.models.questions import (
     TOGETHER,
@@ -235,13 +235,9 @@ def _result(
             "1",
         ),
     }
-    labels = list(dict.fromkeys(two.asked.groups))
-    members = {
-        label: np.array([name == label for name in two.asked.groups])
-        for label in labels
-    }
-    if len(labels) > 1:
-        members = {"all": np.ones(len(outcome), dtype=bool), **members}
+    members = two.asked.members
+    if len(members) > 1:
+        members = {ALL: np.ones(len(outcome), dtype=bool), **members}
     counts = [
         [int((outcome[chosen] == name).sum()) for name in OUTCOMES]
         for chosen in members.values()
@@ -279,14 +275,6 @@ def _by_group(
 ) -> dict[str, Variable]:
     """Shares and means over the prompts of each group, with intervals over clusters."""
     clusters = two.asked.clusters
-
-    def in_groups(
-        values: Float[np.ndarray, "... prompt"],
-    ) -> Float[np.ndarray, "... group prompt"]:
-        """The values once for each group, with NaN for prompts of others."""
-        chosen = np.stack(list(members.values()))
-        return np.where(chosen, values[..., None, :], np.nan)
-
     shares: dict[str, Any] = {
         "right": (right, "share of prompts in which the right answer leads"),
         "writes": (
@@ -296,18 +284,18 @@ def _by_group(
     }
     variables: dict[str, Variable] = {}
     for name, (values, text) in shares.items():
-        each = in_groups(values)
+        each = in_groups(values, members)
         variables |= mean_of(name, ("model", "group"), each, text, clusters=clusters)
-    of_groups = torch.from_numpy(in_groups(right))
+    of_groups = torch.from_numpy(in_groups(right, members))
     ends = paired_change(of_groups[0], of_groups[1], torch.from_numpy(clusters))
     text = "share right in the other model minus the share in the reference"
     variables |= with_ends("change", ("group",), ends, text)
     text = "mean KL of the next token"
-    each = in_groups(kl)
+    each = in_groups(kl, members)
     variables |= mean_of(
         "mean_kl", ("group",), each, text, "nats", clusters=clusters, share=False
     )
-    agree = in_groups(same_top.astype(float))
+    agree = in_groups(same_top.astype(float), members)
     text = "share of prompts with the same likeliest next token"
     return variables | mean_of(
         "mean_same_top", ("group",), agree, text, clusters=clusters

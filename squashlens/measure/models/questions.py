@@ -92,12 +92,13 @@ def two_models(
         _require_one_tokenizer(run, second, given.prompts, texts)
         second = second.with_prompts(torch.tensor(max(asked.prompts, key=len)))
         require_understood(second)
+        _require_right_apart(asked)
         facts: Facts = {name: second.facts[name] for name in STATED}
         yield TwoModels(
             run.knowing(other=facts, group=asked.groups),
             second,
             asked,
-            _first_tokens(asked),
+            asked.first_tokens,
         )
 
 
@@ -127,9 +128,9 @@ def _texts_of(answers: Sequence[str], choices: Any) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def _first_tokens(asked: Choices) -> Int[Tensor, "prompt outcome"]:
-    """The first token of each choice; an error where another choice begins like the right one."""
-    first = torch.tensor([[tokens[0] for tokens in row] for row in asked.tokens])
+def _require_right_apart(asked: Choices) -> None:
+    """Raise an error where another choice begins like the right one."""
+    first = asked.first_tokens
     right = first.gather(1, torch.from_numpy(asked.right)[:, None])
     alike = (first == right).sum(dim=1)
     if bool((alike > 1).any()):
@@ -139,7 +140,6 @@ def _first_tokens(asked: Choices) -> Int[Tensor, "prompt outcome"]:
             "Give choices that differ in their first token, or write the text that they share at the end of the "
             "prompt.",
         )
-    return first
 
 
 def choice_logits(

@@ -11,7 +11,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 import squashlens as sl
 from squashlens.errors import InputError
-from tests.cases import random_model
+from tests.cases import random_model, with_broken_attention
 
 PROMPTS = [
     f"What is the last digit in this sequence? {a}{b} ="
@@ -216,15 +216,9 @@ def test_equal_models_lose_nothing(models: tuple[Any, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def broken() -> Any:
+def broken(tiny: Any) -> Any:
     """The bundled model with noise in the attention of block 2 alone."""
-    other = sl.load("tiny-gemma", device="cpu")
-    generator = torch.Generator().manual_seed(0)
-    for parameter in other.blocks[2].attn.parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        with torch.no_grad():
-            parameter += 8 * parameter.std() * noise
-    return other
+    return with_broken_attention(tiny, 2)
 
 
 def test_the_block_that_was_broken_is_kept(tiny: Any, broken: Any) -> None:
@@ -297,6 +291,7 @@ def test_what_cannot_be_compared_is_refused(tiny: Any, models: tuple[Any, Any]) 
             reference, other, PROMPTS[:4], [*"012x"], choices=[*"012"]
         ),
         lambda: sl.compare_models(reference, other, *few, group=["a"]),
+        lambda: sl.compare_models(reference, other, *few, group=["all", *"aaaaaaaaa"]),
         lambda: sl.compare_models(
             reference, other, *few, choices=["0", "01", "1", "2", "3"]
         ),
