@@ -86,6 +86,8 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
     }
     wanted = (
         "pages/template.html.jinja",
+        "pages/base.html.jinja",
+        "pages/compare.html.jinja",
         "example_models/tiny-gemma/model.safetensors",
         "example_models/tiny-gemma/README.md",
     )
