@@ -1,5 +1,4 @@
-"""The command line: `squashlens report`, `lengths`, `compare_interventions`, `paper`, `squash_map`, `study` and
-`families`.
+"""The command line: `squashlens report`, `lengths`, `compare`, `paper`, `squash_map`, `study` and `families`.
 
 Arguments are read before anything heavy is imported, so that help and a wrong option are answered at once. Each command
 is a function here, and tyro reads its parameters and docstring.
@@ -304,7 +303,7 @@ def failures(file: Described, *, store: Store = "") -> None:
 
 COMMANDS = {
     "report": report,
-    "compare_interventions": compare,
+    "compare": compare,
     "lengths": lengths,
     "paper": paper,
     "squash_map": squash_map,

@@ -173,3 +173,14 @@ def test_a_terminal_without_a_character_gets_an_escape(
     assert stopped("report --help") == 0
     stream.flush()
     assert ("╭" in buffer.getvalue().decode()) == (encoding == "utf-8")
+
+
+def test_commands_in_the_documents_exist() -> None:
+    documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    text = "\n".join(document.read_text("utf-8") for document in documents)
+    fenced = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    code = "\n".join(["\n", *fenced, *re.findall(r"`(squashlens [^`]*)`", text)])
+    code += "\n".join(re.findall(r"^ {4}(squashlens .*)", text, re.MULTILINE))
+    named = set(re.findall(r"^squashlens ([a-z][a-z_-]*)", code, re.MULTILINE))
+    assert {"report", "compare", "lengths", "study"} <= named
+    assert {name.replace("-", "_") for name in named} <= set(COMMANDS)

@@ -26,7 +26,7 @@ def broken(tiny: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def page(tiny: Any, broken: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("compare_interventions") / "compare.html"
+    out = tmp_path_factory.mktemp("compare") / "compare.html"
     group = ["one", "two", "three"] * 10
     return sl.compare_report(
         tiny, broken, PROMPTS, ANSWERS, group=group, n_keep=1, out=out
@@ -103,7 +103,7 @@ def test_the_command_reads_prompts_from_a_file(tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     main(
         [
-            "compare_interventions",
+            "compare",
             "tiny-gemma",
             "Q8_0",
             "--prompts",
