@@ -179,8 +179,9 @@ def test_commands_in_the_documents_exist() -> None:
     documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     text = "\n".join(document.read_text("utf-8") for document in documents)
     fenced = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    code = "\n".join(["\n", *fenced, *re.findall(r"`(squashlens [^`]*)`", text)])
-    code += "\n".join(re.findall(r"^ {4}(squashlens .*)", text, re.MULTILINE))
+    inline = re.findall(r"`(squashlens [^`]*)`", text)
+    indented = re.findall(r"^ {4}(squashlens .*)", text, re.MULTILINE)
+    code = "\n".join([*fenced, *inline, *indented])
     named = set(re.findall(r"^squashlens ([a-z][a-z_-]*)", code, re.MULTILINE))
     assert {"report", "compare", "lengths", "study"} <= named
     assert {name.replace("-", "_") for name in named} <= set(COMMANDS)
