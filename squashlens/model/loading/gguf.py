@@ -128,7 +128,9 @@ TOKENIZER_ENTRIES = tuple(
     )
 )
 KEEP_SPACE = ("<unk>", "<s>", "<|endoftext|>")  # of Phi-3's special tokens
-CONTROL, USER_DEFINED = 3, 4  # types of tokens that stay whole in a text
+# Types of tokens that stay whole in a text.
+CONTROL = 3
+USER_DEFINED = 4
 
 
 @dataclass(frozen=True)
@@ -412,7 +414,8 @@ def _carry_over(config: Any, header: Header, file: Path) -> None:
 
 def _set_rotary(config: Any, header: Header, file: Path) -> None:
     """Set base and scale of the rotary frequencies; those of Gemma 3's blocks with windows are never scaled."""
-    said, known = header.about(), FAMILIES[header.architecture].scalings
+    said = header.about()
+    known = FAMILIES[header.architecture].scalings
     rope = config.rope_parameters.get("full_attention", config.rope_parameters)
     rope["rope_theta"] = said.get(THETA, rope["rope_theta"])
     if WINDOW_THETA in said:
