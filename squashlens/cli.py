@@ -140,9 +140,9 @@ def compare(
     place = device or None
     model = sl.load(reference, device=place, dtype=dtype)
     changed: Any
-    if other in get_args(GgufFormat):
-        changed = sl.quantize_weights(model, cast(GgufFormat, other))
-    elif other in ("bfloat16", "float16"):
+    if other.upper() in get_args(GgufFormat):
+        changed = sl.quantize_weights(model, cast(GgufFormat, other.upper()))
+    elif other in ("bfloat16", "float16", "bf16", "fp16"):
         changed = sl.load(reference, device=place, dtype=other)
     else:
         changed = sl.load(other, device=place, dtype=dtype)

@@ -1,5 +1,6 @@
 """The page of two models: which answers another model loses, and what keeps them."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,8 @@ from squashlens.records.provenance import models_of, provenance
 from squashlens.records.sentences import escape, listed, number, percent, plural, quoted
 from squashlens.saving.files import PAGES, require_output, write
 
-NOTHING_LOST = (
-    "What keeps them was not tried: no loss beyond chance was found in these prompts."
-)
+NOTHING_LOST = "What keeps them was not tried: no loss beyond chance was found in all prompts together."
+KINDS = ("lost", "gained", "within noise")
 SHOWN = 24  # prompts of which the answers are listed
 END = 60  # characters of a prompt
 
@@ -81,25 +81,26 @@ def compare_report(
     with bar(total=3, desc="parts") as parts:
         compared = compare_models(*given, group=asked.group, **options)
         parts.update()
-        not_tried = _reason_not_to_try(compared, n_keep)
+        not_tried = _reason_not_to_try(compared)
         if not not_tried:
             try:
                 damages = damage_by_block(*given, **options)
                 parts.update()
-                kept = blocks_to_keep(*given, n_keep=n_keep, **options)
+                not_tried = "What keeps them was not tried (n_keep = 0)."
+                if n_keep:
+                    kept = blocks_to_keep(*given, n_keep=n_keep, **options)
             except InputError as error:
                 not_tried = f"What keeps them was not tried: {error.cause}"
     page = render_comparison(compared, damages, kept, asked.prompts, not_tried)
     return write(out, page.encode("utf-8"))
 
 
-def _reason_not_to_try(compared: xr.Dataset, n_keep: int) -> str:
+def _reason_not_to_try(compared: xr.Dataset) -> str:
     """Why no blocks are looked for, in words; empty if they are."""
-    if n_keep == 0:
-        return "What keeps them was not tried (n_keep = 0)."
-    if float(_of_all(compared)["change_high"]) >= 0:
-        return NOTHING_LOST
-    return ""
+    high = float(_of_all(compared)["change_high"])
+    if np.isnan(high):
+        return "What keeps them was not tried: one cluster of prompts has no interval."
+    return NOTHING_LOST if high >= 0 else ""
 
 
 def _of_all(compared: xr.Dataset) -> xr.Dataset:
@@ -139,7 +140,12 @@ def render_comparison(
     if other == reference:
         is_same = facts["other"]["fingerprint"] == facts["fingerprint"]
         other += ", with the same weights" if is_same else ", with other weights"
-    n_lost = int((compared["outcome"] == "lost").sum())
+    listed_answers = {}
+    for outcome in ("lost", "gained"):
+        rows = _answer_rows(compared, prompts, outcome)
+        n_all = int((compared["outcome"] == outcome).sum())
+        if rows:
+            listed_answers[f"{outcome.capitalize()} answers"] = (rows, n_all)
     return page_of(
         "compare.html.jinja",
         sections,
@@ -147,12 +153,11 @@ def render_comparison(
         title="What another model loses",
         reference=reference,
         other=other,
-        n_lost=n_lost,
         headline=lost_in_words(compared),
-        details=loss_details(compared),
+        details=loss_details(compared, damages),
         keeping=kept_in_words(kept) if kept is not None else not_tried,
         groups=_group_rows(compared),
-        answers=_answer_rows(compared, prompts),
+        answers=listed_answers,
         n_prompts=compared.sizes["prompt"],
     )
 
@@ -162,42 +167,67 @@ def model_in_words(name: str, facts: Mapping[str, Any]) -> str:
     parts = [f"{name} in {str(facts['dtype']).removeprefix('torch.')}"]
     if facts.get("quantized"):
         parts.append(f"weights quantized to {facts['quantized']}")
-    hooks = [str(hook).partition(": ")[2] for hook in facts.get("ambient_hooks") or []]
-    if hooks:
-        parts.append(f"with {listed(list(dict.fromkeys(hooks)))}")
+    blocks_of: dict[str, set[int]] = {}
+    for hook in facts.get("ambient_hooks") or []:
+        site, _, hook_name = str(hook).partition(": ")
+        blocks = re.findall(r"^blocks\.(\d+)\.", site)
+        blocks_of.setdefault(hook_name, set()).update(map(int, blocks))
+    for hook_name, blocks in blocks_of.items():
+        numbers = ", ".join(map(str, sorted(blocks)))
+        if len(blocks) > 2 and max(blocks) - min(blocks) == len(blocks) - 1:
+            numbers = f"{min(blocks)} to {max(blocks)}"
+        where = f" in {'block' if len(blocks) == 1 else 'blocks'} {numbers}"
+        parts.append(f"with {hook_name}{where if blocks else ''}")
     return escape(", ".join(parts))
 
 
 def lost_in_words(compared: xr.Dataset) -> str:
-    """How many right answers are lost, in one sentence, which says so only if the interval excludes no change."""
+    """How the share of right answers changes, in one sentence: it rises or falls if the interval excludes no change."""
     total = _of_all(compared)
-    before, after = (float(share) for share in total["right"])
-    shares = f"{percent(before)} right before, {percent(after)} after"
-    count = total["count"]
-    n_lost = int(count.sel(outcome_kind="lost"))
-    n_clear = n_lost + int(count.sel(outcome_kind="kept"))
-    if float(total["change_high"]) < 0:
-        return f"{n_lost} of {n_clear} right answers are lost: {shares}."
-    if float(total["change_low"]) > 0:
-        return f"The other model gives more right answers: {shares}."
-    n_prompts = compared.sizes["prompt"]
-    return f"No loss of right answers beyond chance in {plural(n_prompts, 'prompt')}: {shares}."
+    before, after = (percent(float(share)) for share in total["right"])
+    n_prompts = plural(compared.sizes["prompt"], "prompt")
+    low = float(total["change_low"])
+    high = float(total["change_high"])
+    if high < 0:
+        return f"Right answers fall from {before} to {after} of {n_prompts}."
+    if low > 0:
+        return f"Right answers rise from {before} to {after} of {n_prompts}."
+    shares = f"{before} of {n_prompts} right before, {after} after"
+    if np.isnan(high):
+        return f"Whether answers are lost was not measured, in one cluster: {shares}."
+    return f"No change of right answers beyond chance: {shares}."
 
 
-def loss_details(compared: xr.Dataset) -> list[str]:
-    """The change with its interval, what is within noise, and what people know: KL and the likeliest token."""
+def loss_details(compared: xr.Dataset, damages: xr.Dataset | None = None) -> list[str]:
+    """The change with its interval, by outcome and group, what is written, where it is lost, and KL."""
     total = _of_all(compared)
-    low = _points(total["change_low"])
-    high = _points(total["change_high"])
-    details = [
-        f"The share of right answers changes by {_points(total['change'])} percentage points, 95 % interval {low} to "
-        f"{high}, prompt by prompt."
-    ]
-    unsure = int(total["count"].sel(outcome_kind="within noise"))
-    if unsure:
-        verb = "is" if unsure == 1 else "are"
+    details = []
+    if not np.isnan(float(total["change_high"])):
+        low = _points(total["change_low"])
+        high = _points(total["change_high"])
         details.append(
-            f"{plural(unsure, 'answer')} {verb} too close to call: another grouping into passes moves the lead as much."
+            f"The share changes by {_points(total['change'])} percentage points, 95 % interval {low} to {high}, prompt "
+            "by prompt."
+        )
+    counts = {str(kind): int(total["count"].sel(outcome_kind=kind)) for kind in KINDS}
+    unsure = counts["within noise"]
+    details.append(
+        f"{counts['lost']} are lost and {counts['gained']} gained beyond noise; {unsure} are too close to call, since "
+        "another grouping into passes moves the lead as much."
+    )
+    falling = _groups_that(compared.isel(group=slice(1, None)))
+    if falling:
+        details.append(falling)
+    before, after = (percent(float(share)) for share in total["writes"])
+    details.append(
+        f"Greedy decoding writes the right answer after {before} of the prompts before, and {after} after."
+    )
+    if damages is not None:
+        mean = damages["mean_damage"].isel(streams=0)
+        largest = mean.isel(part=int(mean.values.argmax()))
+        details.append(
+            f"Of the lead of right answers, {number(mean.sum())} nats are lost, most of it in "
+            f"{largest['part'].item()}: {number(largest)}."
         )
     same = percent(float(total["mean_same_top"]))
     details.append(
@@ -205,6 +235,15 @@ def loss_details(compared: xr.Dataset) -> list[str]:
         "the prompts."
     )
     return details
+
+
+def _groups_that(groups: xr.Dataset) -> str:
+    """In which groups the share of right answers falls, beyond chance in each by itself; empty if in none."""
+    names = groups["group"].values[groups["change_high"].values < 0]
+    if not len(names):
+        return ""
+    named = listed([quoted(name) for name in names])
+    return f"In {len(names)} of {groups.sizes['group']} groups they fall by themselves: {named}."
 
 
 def _points(share: xr.DataArray) -> str:
@@ -252,15 +291,16 @@ def _group_rows(compared: xr.Dataset) -> list[list[str]]:
     for label in compared["group"].values:
         numbers = compared.sel(group=label)
         count = numbers["count"]
-        interval = (
-            f"[{_points(numbers['change_low'])}, {_points(numbers['change_high'])}]"
-        )
+        change = _points(numbers["change"])
+        if not np.isnan(float(numbers["change_high"])):
+            low = _points(numbers["change_low"])
+            change += f" [{low}, {_points(numbers['change_high'])}]"
         rows.append(
             [
                 escape(str(label)),
                 str(int(count.sum())),
                 *(percent(float(share)) for share in numbers["right"]),
-                f"{_points(numbers['change'])} {interval}",
+                change,
                 str(int(count.sel(outcome_kind="lost"))),
                 str(int(count.sel(outcome_kind="gained"))),
                 number(numbers["mean_kl"]),
@@ -269,13 +309,15 @@ def _group_rows(compared: xr.Dataset) -> list[list[str]]:
     return rows
 
 
-def _answer_rows(compared: xr.Dataset, prompts: Sequence[str]) -> list[list[str]]:
-    """The lost answers with the largest loss of lead first: the end of the prompt, the answer, and what is written."""
+def _answer_rows(
+    compared: xr.Dataset, prompts: Sequence[str], outcome: str
+) -> list[list[str]]:
+    """Answers of an outcome, the largest change of lead first: the end of the prompt, the answer, what is written."""
     lead = compared["lead"].values
-    lost = np.flatnonzero(compared["outcome"].values == "lost")
-    order = np.argsort((lead[1] - lead[0])[lost])
+    places = np.flatnonzero(compared["outcome"].values == outcome)
+    order = np.argsort(-np.abs(lead[1] - lead[0])[places])
     rows = []
-    for place in lost[order][:SHOWN]:
+    for place in places[order][:SHOWN]:
         prompt = int(place)
         text = prompts[prompt]
         end = escape(text if len(text) <= END else "…" + text[-END:])

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xarray as xr
 
 import squashlens as sl
 from squashlens.cli import main
 from squashlens.errors import InputError
 from squashlens.pages import compare_page
+from squashlens.records.sentences import percent
 from tests.cases import with_broken_attention
 
 ASK = "What is the last digit in this sequence? {}{} ="
@@ -47,7 +49,16 @@ def test_the_page_says_what_was_lost_and_what_keeps_it(
     n_kept = int((found["outcome"] == "kept").sum())
     text = shown(page)
     assert n_lost > 5
-    assert f"{n_lost} of {n_lost + n_kept} right answers are lost" in text
+    assert f"{n_lost} are lost and 0 gained" in text
+    n_before = int((found["lead"].sel(model="reference") > 0).sum())
+    n_after = int((found["lead"].sel(model="other") > 0).sum())
+    assert (n_before, n_after) == (30, n_kept)
+    assert (
+        f"Right answers fall from 100 % to {percent(n_kept / 30)} of 30 prompts" in text
+    )
+    assert "most of it in block 2" in text
+    assert "In 3 of 3 groups they fall by themselves" in text
+    assert "Greedy decoding writes the right answer after 100 % of the prompts" in text
     assert "Keep block 2 as in the reference" in text
     assert "tiny-gemma in float32, with other weights" in text
     assert text.count("What is the last digit") == min(n_lost, compare_page.SHOWN)
@@ -56,10 +67,47 @@ def test_the_page_says_what_was_lost_and_what_keeps_it(
 def test_nothing_is_said_to_be_lost_where_nothing_is(tiny: Any, tmp_path: Path) -> None:
     few = (PROMPTS[:10], ANSWERS[:10])
     text = shown(sl.compare_report(tiny, tiny, *few, out=tmp_path / "same.html"))
-    assert "No loss of right answers beyond chance" in text
+    assert "No change of right answers beyond chance" in text
     assert compare_page.NOTHING_LOST in text
     assert "with the same weights" in text
-    assert "are lost" not in text
+    assert "0 are lost and 0 gained" in text
+
+
+def test_gains_are_no_loss_and_are_listed(
+    tiny: Any, broken: Any, tmp_path: Path
+) -> None:
+    out = sl.compare_report(broken, tiny, PROMPTS, ANSWERS, out=tmp_path / "gain.html")
+    text = shown(out)
+    assert "Right answers rise from" in text
+    assert compare_page.NOTHING_LOST in text
+    assert "Gained answers" in text
+    assert "Lost answers" not in text
+
+
+def test_one_cluster_has_no_interval_and_no_verdict(
+    tiny: Any, broken: Any, tmp_path: Path
+) -> None:
+    few = (PROMPTS[:10], ANSWERS[:10])
+    out = tmp_path / "one.html"
+    text = shown(sl.compare_report(tiny, broken, *few, clusters=["a"] * 10, out=out))
+    assert "Whether answers are lost was not measured" in text
+    assert not re.search(r"\bnan\b", text)
+
+
+def test_leads_within_noise_are_no_contradiction(tiny: Any, broken: Any) -> None:
+    found = sl.compare_models(tiny, broken, PROMPTS, ANSWERS)
+    counts = xr.zeros_like(found["count"])
+    counts.loc[{"outcome_kind": "within noise"}] = 30
+    details = compare_page.loss_details(found.assign(count=counts))
+    assert compare_page.lost_in_words(found).startswith("Right answers fall")
+    assert any("0 are lost and 0 gained" in line and "30" in line for line in details)
+
+
+def test_hooks_are_named_with_their_blocks() -> None:
+    hooks = [f"blocks.{block}.attn.hook_v: round" for block in (0, 3)]
+    facts = {"dtype": "float32", "ambient_hooks": hooks}
+    said = compare_page.model_in_words("m", facts)
+    assert said == "m in float32, with round in blocks 0, 3"
 
 
 def test_models_of_other_architectures_are_compared_by_their_answers(
@@ -124,6 +172,7 @@ ROW = json.dumps({"prompt": "a", "answer": "b"})
         "not json",
         "[1]",
         '{"prompt": "a"}',
+        '{"prompt": "a", "answer": "b", "choices": ["b", "c"], "cluster": [1]}',
         f'{ROW}\n{{"prompt": "a", "answer": "b", "group": "c"}}',
     ],
 )

@@ -60,15 +60,11 @@ def questions_of(
             "Leave it out, or give prompts= as texts.",
         )
     given = {"choices": choices, "cluster": clusters, "group": group}
+    unread = {key for item in items for key in item} - {"prompt", "answer", *given}
+    if unread:
+        remark(f"Of prompts=, {listed(sorted(map(str, unread)))} are not read.")
     for key, value in given.items():
-        n_with = sum(key in item for item in items)
-        if value is None and n_with == len(items):
-            given[key] = [item[key] for item in items]
-        elif value is None and n_with:
-            raise InputError(
-                f"{n_with} of {len(items)} items of prompts= have {key!r}.",
-                "Give it to all, or to none.",
-            )
+        given[key] = _beside(items, key, value)
     return Asked(
         [item["prompt"] for item in items],
         [_answer_of(item) for item in items],
@@ -78,15 +74,41 @@ def questions_of(
     )
 
 
-def _lines_of(path: Path) -> list[Any]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines if line.strip()]
-    except (OSError, ValueError) as error:
+def _beside(items: Sequence[dict[str, Any]], key: str, argument: Any) -> Any:
+    """What dictionaries say beside each prompt, or the argument if they say nothing."""
+    n_with = sum(item.get(key) is not None for item in items)
+    if n_with == 0:
+        return argument
+    if argument is not None:
         raise InputError(
-            f"prompts= names a file that cannot be read as JSONL: {path} ({error}).",
-            "Write one JSON object in each line, with 'prompt' and 'answer'; give a single prompt as a list.",
-        ) from error
+            f"{key!r} is given in prompts= and as an argument.", "Give one of them."
+        )
+    if n_with < len(items):
+        raise InputError(
+            f"{n_with} of {len(items)} items of prompts= have {key!r}.",
+            "Give it to all, or to none.",
+        )
+    return [item[key] for item in items]
+
+
+def _lines_of(path: Path) -> list[Any]:
+    """The objects of a JSONL file, which may begin with a byte order mark."""
+    remedy = "Write one JSON object in each line, with 'prompt' and 'answer'; give a single prompt as a list."
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, ValueError) as error:
+        cause = f"prompts= names a file that cannot be read: {path} ({error})."
+        raise InputError(cause, remedy) from error
+    items = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            items.append(json.loads(line))
+        except ValueError as error:
+            cause = f"Line {number} of {path} is no JSON: {error}."
+            raise InputError(cause, remedy) from error
+    return items
 
 
 def _answer_of(item: dict[str, Any]) -> str:
@@ -234,6 +256,11 @@ def _labels_of(
         raise InputError(
             f"The numbers of prompts and {argument} are {len(asked)} and {len(given)}.",
             "Give one label for each prompt.",
+        )
+    if not all(isinstance(label, str | int | float) for label in given):
+        raise InputError(
+            f"{argument}= has a label that is neither a text nor a number.",
+            "Give texts or numbers.",
         )
     label_of = dict(zip(asked, given, strict=True))
     for number, (prompt, label) in enumerate(zip(asked, given, strict=True)):

@@ -92,7 +92,7 @@ def compare_models(
         answers: the right answer to each prompt, as the model would write it after the prompt, with its space. Not
             beside dictionaries or a file.
         choices: texts among which an answer leads: a list for all prompts, by default all answers; or a list for each
-            prompt. No other choice of a prompt may begin with the same token as its right answer.
+            prompt, all equally long. No other choice of a prompt may begin with the same token as its right answer.
         group: a label for each prompt, such as its task or length; shares are given for each. By default all are one.
         clusters: a label for each prompt, the same for prompts that are not independent, such as those that share
             examples or a template; by default each different prompt is a cluster of its own.
