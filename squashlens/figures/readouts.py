@@ -29,7 +29,7 @@ from squashlens.figures.drawing.shapes import (
 from squashlens.figures.drawing.style import finish, grid
 from squashlens.figures.drawing.text import escape, shortened
 from squashlens.figures.drawing.themes import BROWN, COLOURS, series
-from squashlens.records.sentences import plural
+from squashlens.records.sentences import bare, plural
 
 # For each panel, the name and colour of its curves from 0 to 1 over length. Earlier ones are wider, since shares are
 # often equal.
@@ -234,12 +234,11 @@ def answer_way(found: xr.Dataset, prompt: int = 0) -> go.Figure:
     of_prompt = found.isel(prompt=prompt)
     titles = [
         "probability in the readout of each layer (logit lens)",
-        "written for it (up) or against it (down), logits; pale: as with random signs",
+        "written for it (up) or against it (down), logits; pale: as much by chance",
     ]
     figure, places = grid(titles, heights=[190.0, 90.0], shared_xaxes=True)
     answer, rival = (
-        shortened(of_prompt[name].item().strip(), ANSWER)
-        for name in ("answer", "rival")
+        shortened(bare(of_prompt[name].item()), ANSWER) for name in ("answer", "rival")
     )
     outcome = "next" if of_prompt["answered"].item() else "which wins"
     of_rival = line(of_prompt["rival_probability"], f"“{rival}”, {outcome}", **RIVAL)

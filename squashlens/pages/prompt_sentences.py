@@ -17,7 +17,7 @@ from squashlens.measure.answers.verdict_evidence import (
     REACHES,
     UNDECIDED,
 )
-from squashlens.records.sentences import escape, number, percent
+from squashlens.records.sentences import bare, escape, number, percent
 
 THERE = 0.1  # least probability of an answer that is said to be there at a layer
 TIMES = 2  # that of its controls, at least as often
@@ -34,7 +34,7 @@ WORDS = {
 
 def _quoted(text: str) -> str:
     """A prompt or an answer as text, without the space before it."""
-    return f"“{escape(text.strip())}”"
+    return f"“{escape(bare(text))}”"
 
 
 @dataclass(frozen=True)

@@ -133,8 +133,13 @@ def report(
         likeliest = _texts_of(bridge, asked.prompt, top["token_id"].values.tolist())
         right = asked.answer or likeliest[0]
         others = asked.others or _unlike(right, likeliest)[:1]
+        # In random weights a token has about one share of the vocabulary: a line at 0, and a third of the page's time.
         found = answer_by_layer(
-            bridge, [asked.prompt], [right], choices=[right, *others]
+            bridge,
+            [asked.prompt],
+            [right],
+            choices=[right, *others],
+            n_random_models=0,
         )
         if not asked.others:  # then the other choice is no control
             found = found.drop_sel(scored="other prompts' answers")

@@ -78,6 +78,15 @@ def _seen(character: str) -> str:
     return character
 
 
+def bare(answer: str) -> str:
+    r"""An answer without the white space around it; white space alone as code writes it.
+
+    >>> bare(" Paris"), bare("\n")
+    ('Paris', '\\n')
+    """
+    return answer.strip() or repr(answer)[1:-1]
+
+
 def quoted(token: object) -> str:
     """A token or an answer in quotation marks, with its spaces visible."""
     return f"“{escape(str(token)).replace(' ', '␣')}”"

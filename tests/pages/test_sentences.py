@@ -81,6 +81,10 @@ WAYS: list[tuple[xr.Dataset, str]] = [
         "“yellow” leads from layer 2 on; next is “white” with 5 %.",
     ),
     (
+        way_of(RISES, [0.05] * 5).assign_coords(rival=("prompt", ["\n"])),
+        "“yellow” leads from layer 2 on; next is “\\n” with 5 %.",
+    ),
+    (
         way_of([0.0, 0.3, 0.2, 0.2, 0.9], [0.0, 0.1, 0.3, 0.3, 0.1]),
         "“yellow” leads at the end alone; next is “white” with 10 %.",
     ),

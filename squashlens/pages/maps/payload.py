@@ -172,13 +172,13 @@ def _by_query(page: xr.Dataset, *names: str) -> list[list[Any] | None] | None:
     """What some variables have for each query, or None where the last was not measured; None without all of them."""
     if not {*names} <= {*page.variables}:
         return None
-    found: list[list[Any] | None] = []
-    for query in page["query"]:
-        row = page.sel(query=query)
-        found.append([row[name].values.tolist() for name in names])
-        if row[names[-1]].isnull().any():
-            found[-1] = None
-    return found
+    columns = [page[name].transpose("query", ...) for name in names]
+    values = [column.values.tolist() for column in columns]
+    rows: list[list[Any] | None] = [list(row) for row in zip(*values, strict=True)]
+    for place, last in enumerate(columns[-1].values):
+        if not np.isfinite(last).all():
+            rows[place] = None
+    return rows
 
 
 def call_of(facts: dict[str, Any], **changed: Any) -> str:
@@ -254,21 +254,23 @@ def _quantity(
 def _traces(result: xr.Dataset, blob: Numbers) -> dict[str, Any]:
     """Strongest paths, ways and the heads' attention, by query."""
     queries = []
-    for query in result["traced"].values.tolist():
-        trace = result.sel(traced=query)
-        known = trace.isel(path=np.isfinite(trace["path_weight"].values))
+    # Plain arrays: a selection of xarray takes a millisecond, and there are thousands.
+    of_path = {
+        name: result[f"path_{name}"].transpose("traced", "path", ...).values
+        for name in (*PATH, "position", "head")
+    }
+    for place, query in enumerate(result["traced"].values.tolist()):
         paths = []
-        for rank in range(known.sizes["path"]):
-            path = known.isel(path=rank)
-            shown = {name: _number(path[f"path_{name}"].values) for name in PATH}
-            shown["positions"] = path["path_position"].values.tolist()
-            shown["heads"] = path["path_head"].values.tolist()
+        for rank in np.flatnonzero(np.isfinite(of_path["weight"][place])):
+            shown = {name: _number(of_path[name][place, rank]) for name in PATH}
+            shown["positions"] = of_path["position"][place, rank].tolist()
+            shown["heads"] = of_path["head"][place, rank].tolist()
             paths.append(shown)
-        ways = trace.isel(position=slice(0, query + 1))
+        trace = result.isel(traced=place, position=slice(0, query + 1))
         drawn = {"query": query, "paths": paths, "sink": float(trace["path_sink"])}
         for name in WAY:
-            drawn[name] = blob.add(ways[f"way_{name}"])
-        drawn["attention"] = blob.add(ways["head_attention"])
+            drawn[name] = blob.add(trace[f"way_{name}"])
+        drawn["attention"] = blob.add(trace["head_attention"])
         queries.append(drawn)
     sizes = result.sizes
     return {
