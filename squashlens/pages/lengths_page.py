@@ -139,7 +139,7 @@ def _render(
         "template.html.jinja",
         sections,
         facts,
-        title=f"Which of 1 to {n} ones can be told apart?",
+        title=f"Which of 1 to {n} ones can be told apart",
         said=f"{'; '.join(shares).capitalize()} of the lengths can be told apart.",
         sentence="The prompt asks to copy ones. Lines of random weights are wider.",
         state="unknown",

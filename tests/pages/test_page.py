@@ -113,7 +113,7 @@ def test_the_code_of_the_page_runs(tiny: Any, tmp_path: Path, monkeypatch: Any) 
 def test_the_page_on_lengths(tiny: Any, tmp_path: Path) -> None:
     text = sl.lengths(tiny, n=6, out=tmp_path / "lengths.html").read_text("utf-8")
     shown = text_of(text)
-    assert "Which of 1 to 6 ones can be told apart?" in shown
+    assert "Which of 1 to 6 ones can be told apart" in shown
     assert "Lines of random weights are wider." in shown
     assert text.count("Plotly.newPlot(") == 3 * len(SCREENS)
 
