@@ -4,7 +4,7 @@ Masks change attention logits, so the weights of a row renormalize over the rema
 because a token always attends to itself. In every equation a learned sink (gpt-oss) is one more key, without a value:
 the weights of a row, the sink's included, sum to 1. Positions are counted from the first token of the prompt. Those
 beyond its end are ignored; if they all are, in every pass of a context, that is an error. A forward pass that continues
-a key/value cache raises an error where positions would be counted from another token (`WholePassesOnly`). Query head h
+a key/value cache raises an error under hooks that count positions. Query head h
 reads key/value group h // (heads / kv_heads).
 """
 

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +17,21 @@ from squashlens._typing import Bridge, listed
 from squashlens.checks.arguments import validated
 from squashlens.errors import FAILURES, InputError, SquashlensError, UnsoundModelError
 from squashlens.model.anatomy import context_length, device_of, last_logits, n_tokens
-from squashlens.model.hooking.hook import Hook, HookLike, expanded_hooks, watcher
-from squashlens.model.hooking.standing import attached, without_ambient
+from squashlens.model.hooking.hook import (
+    Hook,
+    HookLike,
+    Watcher,
+    expanded_hooks,
+    torch_hook,
+)
+from squashlens.model.hooking.standing import (
+    BeforePasses,
+    attached,
+    belongs_to_a_library,
+    without_ambient,
+)
 from squashlens.model.proof import opened, require_bridge
+from squashlens.model.snapshot import layout_of
 
 PROBE_TOKENS = 12
 
@@ -67,7 +80,7 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
             for hook in expanded:
                 sites += hook.points(len(model.blocks))
             require_effective(model, sites)
-        stack.enter_context(_reaching(expanded))
+        stack.enter_context(_watched_passes(model, expanded))
         stack.enter_context(warnings.catch_warnings())
         # The user asked for this edit.
         warnings.filterwarnings("ignore", message="A forward hook edited hook_scale")
@@ -75,20 +88,24 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
 
 
 @contextmanager
-def _reaching(hooks: list[Hook]) -> Iterator[None]:
-    """Raise at the end of the body if all prompts in it were too short for the positions of one of the hooks."""
+def _watched_passes(model: Bridge, hooks: list[Hook]) -> Iterator[None]:
+    """Put `BeforePasses` on the model; at the end raise if a hook's positions are beyond the end of every prompt."""
+    points = layout_of(model).points
+    users: list[Any] = []
     for hook in hooks:
-        hook._lengths.clear()
-    yield
+        if not belongs_to_a_library(hook.edit):
+            users += [points[site] for site in hook.points(len(model.blocks))]
+    passes = BeforePasses(users, [hook.name for hook in hooks if hook.positional])
+    with ExitStack() as stack:
+        stack.callback(passes.forget)
+        torch_hook(stack, model.original_model, passes, before=True, with_kwargs=True)
+        yield
+    n = passes.longest_prompt
     for hook in hooks:
-        if not isinstance(hook.positional, tuple):
-            continue
-        first = min(hook.positional)
-        longest = max(hook._lengths, default=first + 1)
-        if longest <= first:
+        if n and isinstance(hook.positional, tuple) and min(hook.positional) >= n:
             raise InputError(
-                f"{hook.name} changed nothing: it acts from position {first} on, and the longest prompt has {longest} "
-                "tokens.",
+                f"{hook.name} changed nothing: it acts from position {min(hook.positional)} on, and the longest prompt "
+                f"has {n} tokens.",
                 "Give positions below the number of tokens; `squashlens.hooks.find_positions` finds those of a text.",
             )
 
@@ -132,7 +149,7 @@ def probe_ids(model: Bridge) -> Tensor:
 def ineffective_points(model: Bridge, sites: list[str]) -> list[str]:
     """The sites on a tensor at which the last logits do not depend, or that do not fire, as the model is run now."""
     leaves: dict[str, Tensor] = {}
-    hooks = [watcher(site, partial(_with_leaf, leaves, site)) for site in sites]
+    hooks = [Watcher(site, partial(_with_leaf, leaves, site)) for site in sites]
     with warnings.catch_warnings(), torch.enable_grad(), attached(model, *hooks):
         # The bridge warns about edited norms, which are intended here.
         warnings.simplefilter("ignore")

@@ -37,7 +37,7 @@ from squashlens.model.anatomy import (
     residual_sites,
 )
 from squashlens.model.applied import probe_ids, require_effective
-from squashlens.model.hooking.hook import watcher
+from squashlens.model.hooking.hook import Watcher
 from squashlens.model.hooking.standing import attached, without_ambient
 from squashlens.model.proof import proof_of
 
@@ -127,7 +127,7 @@ def _earlier_stream(model: Bridge) -> str | None:
         entering.append(stream.detach().clone().requires_grad_())
         return entering[-1]
 
-    hooks = [watcher(site, cut) for site in residual_sites(model)[:-1]]
+    hooks = [Watcher(site, cut) for site in residual_sites(model)[:-1]]
     forget_lengths(model)
     with torch.enable_grad(), without_ambient(model), attached(model, *hooks):
         model(probe_ids(model), use_cache=False, **last_logits(model))
@@ -198,10 +198,10 @@ def _moved(
         return itself.expand_as(pattern).clone()
 
     sites = residual_sites(model)
-    hooks = [watcher(site, partial(compare, site)) for site in sites]
+    hooks = [Watcher(site, partial(compare, site)) for site in sites]
     if cut:
         for site in map(pattern_site, range(n_blocks(model))):
-            hooks.append(watcher(site, partial(isolate, site)))
+            hooks.append(Watcher(site, partial(isolate, site)))
     # In bfloat16 on a CPU, PyTorch would copy the output embedding for each prompt, and no logits are read.
     without = dict.fromkeys(last_logits(model), slice(0))
     forget_lengths(model)

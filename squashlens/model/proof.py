@@ -2,8 +2,7 @@
 
 A call of a public function *opens* the model. Its snapshot is compared with the one for which the last findings hold
 (`Proof`); with another one nothing is known, and the model is verified again. When the call ends, also by an error,
-the snapshot is compared once more. Meanwhile gradients are off, and a pass of the same model in another thread raises
-an error there.
+the snapshot is compared once more. Meanwhile gradients are off, and a call of another thread raises an error there.
 
     good = proof_of(model).once("shared passes", lambda: try_it(model))
 
@@ -107,11 +106,7 @@ def opened(model: Bridge) -> Iterator[Proof]:
     kept.owner = threading.get_ident()
     try:
         # Whatever mode the caller is in.
-        with torch.inference_mode(False), torch.no_grad(), ExitStack() as stack:
-            # At the first block: a pass may begin below the whole model.
-            handle = model.blocks[0].register_forward_pre_hook(kept.stop_other_threads)
-            stack.callback(handle.remove)
-            stack.enter_context(awaited())
+        with torch.inference_mode(False), torch.no_grad(), awaited():
             yield kept.proof
     except Exception as error:
         _require_unchanged(model, kept)

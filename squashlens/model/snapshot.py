@@ -8,10 +8,9 @@ bit, and is the same in every process and on every device. `Kept` is what a brid
 """
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from math import gcd
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +20,6 @@ from torch import Tensor, nn
 from squashlens._typing import Bridge
 from squashlens.errors import BusyModelError, InputError
 from squashlens.model.anatomy import (
-    PLAIN,
     forget_lengths,
     is_native,
     length_dependent_encodings,
@@ -42,8 +40,7 @@ HOOK_TABLES = (
 )
 KEPT = "_squashlens"  # the attribute of a bridge in which its `Kept` is
 TRACES = ("_pattern", "_captured_pre_ln_residual")  # what a bridge keeps of a pass
-MOST = 16_384  # entries of a tensor that are read
-ENTRIES = 300_000  # of a model: a few milliseconds
+ENTRIES = 2048  # of a tensor that are read: a few milliseconds for a model
 # Names, versions and formats in a configuration, which change no number.
 LABELS = frozenset(
     {
@@ -97,9 +94,6 @@ class Layout:
         self._frequencies: list[Mapping[str, Tensor | None]] = []
         self._list_tables(bool(length_dependent_encodings(model)))
         self.parts = self.read_parts()
-        # Of the last snapshot: where tensors were, and views of their sampled entries.
-        self.places: list[tuple[int, int]] = []
-        self.samples: dict[Any, list[Tensor]] = {}
 
     def _list_tables(self, adapting: bool) -> None:
         """List where PyTorch keeps tensors and modules; apart, buffers that follow from the length of a pass."""
@@ -189,85 +183,39 @@ class Snapshot:
     @classmethod
     def of(cls, model: Bridge, layout: Layout) -> "Snapshot":
         """Of the model as it is now, through lists that are current."""
-        tensors = layout.tensors()
         marks: list[Marks] = []
-        for tensor in tensors:
-            if type(tensor) in PLAIN and not tensor.is_inference():
-                place = tensor.data_ptr()
-                written = tensor._version
-            else:  # a quantized tensor, or one made in inference mode
-                place = sum(part.data_ptr() for part in parts(tensor))
-                written = sum(map(writes, parts(tensor)))
-            marks.append((id(tensor), place, written, tensor.requires_grad))
+        samples: dict[Any, list[Tensor]] = {}
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            entries = _entries(layout, tensors, marks)
+            for tensor in layout.tensors():
+                for part in parts(tensor):
+                    written = writes(part)
+                    place = part.data_ptr()
+                    marks.append((id(tensor), place, written, tensor.requires_grad))
+                    kind = (part.device, part.dtype)
+                    samples.setdefault(kind, []).append(_some_entries(part))
+            digests = [_digest_of(entries) for entries in samples.values()]
         modes = [module.training for module in layout.modules]
         texts = [_text(config) for config in layout.configs]
-        return cls(marks, entries, layout.read_parts(), modes, texts, precision())
+        return cls(marks, digests, layout.read_parts(), modes, texts, precision())
 
 
-def _entries(layout: Layout, tensors: list[Tensor], marks: list[Marks]) -> list[str]:
-    """A digest of some entries of all tensors of each device and dtype, which are gathered together."""
-    places = [mark[:2] for mark in marks]
-    if places != layout.places:
-        layout.places = places
-        layout.samples = sampled(tensors)
-    digests: list[str] = []
-    for views in layout.samples.values():
-        gathered = torch.cat(views).view(torch.uint8).cpu().numpy()
-        digests.append(xxhash.xxh3_128_hexdigest(gathered.data))
-    return digests
-
-
-def sampled(tensors: Iterable[Tensor]) -> dict[Any, list[Tensor]]:
-    """Views of evenly spaced entries of every tensor, by device and dtype.
-
-    Entries of a matrix of r rows and c columns are s ≤ min(r, c) apart, where s and c have no common factor: so every
-    row and every column is met. Models with more rows and columns than `ENTRIES` are read more thinly.
-    """
-    held: list[Tensor] = []
-    for tensor in tensors:
-        held += _in_memory(tensor)
-    wanted = sum(part.numel() // _apart(part) for part in held)
-    thinner = max(1.0, wanted / ENTRIES)
-    views: dict[Any, list[Tensor]] = {}
-    for part in held:
-        step = max(1, int(_apart(part) * thinner))
-        while gcd(step, _columns(part)) != 1:
-            step -= 1
-        count = (part.numel() - 1) // step + 1
-        view = part.as_strided((count,), (step,))
-        views.setdefault((part.device, part.dtype), []).append(view)
-    return views
-
-
-def _in_memory(tensor: Tensor) -> list[Tensor]:
-    """The tensors that hold the numbers of a tensor, without empty ones; of an expanded one what is in memory."""
+def _some_entries(tensor: Tensor) -> Tensor:
+    """At most about `ENTRIES` evenly spaced entries: of a matrix of at most 2,048 rows some of every row and column."""
     if tensor.is_meta:
         raise InputError(
             "Some weights of this model are offloaded and not in memory.",
             "Load it onto a device.",
         )
-    held: list[Tensor] = []
-    for part in parts(tensor.detach()):
-        room = part.untyped_storage().nbytes() // max(1, part.element_size())
-        room -= part.storage_offset()
-        if part.numel() > room:
-            part = part.as_strided((room,), (1,))
-        if part.numel():
-            held.append(part)
-    return held
+    flat = tensor.reshape(-1)
+    # Odd, since the number of columns is even: so that not only some columns are met.
+    step = flat.numel() // ENTRIES | 1
+    return flat[::step]
 
 
-def _columns(part: Tensor) -> int:
-    return part.shape[-1] if part.ndim else 1
-
-
-def _apart(part: Tensor) -> int:
-    """How far apart entries may be so that every row and column is met, but 16,384 of a tensor at most are read."""
-    columns = _columns(part)
-    rows = part.numel() // columns
-    return max(min(rows, columns), part.numel() // MOST, 1)
+def _digest_of(entries: list[Tensor]) -> str:
+    """A digest of entries of one device and dtype, which come to the CPU together."""
+    gathered = torch.cat(entries).view(torch.uint8).cpu().numpy()
+    return xxhash.xxh3_128_hexdigest(gathered.data)
 
 
 def _text(config: Any) -> str:
@@ -280,21 +228,11 @@ def _text(config: Any) -> str:
 
 
 def precision() -> str:
-    """The settings of PyTorch that say how products round; the first word is that of float32."""
-    matmul: Any = torch.backends.cuda.matmul
+    """How PyTorch rounds the factors of float32 products."""
     try:
-        known = torch.get_float32_matmul_precision()
+        return torch.get_float32_matmul_precision()
     except RuntimeError:  # set by one of PyTorch's two interfaces, then by the other
-        known = "mixed"
-    newer = [getattr(m, "fp32_precision", "none") for m in (torch.backends, matmul)]
-    names = (
-        "bf16_reduced_precision_reduction",
-        "fp16_reduced_precision_reduction",
-        "fp16_accumulation",
-    )
-    allowed = [getattr(matmul, f"allow_{name}", None) for name in names]
-    # "none" is what it was before it was set, "ieee" what it is put back to.
-    return f"{known} {newer} {allowed}".replace("none", "ieee")
+        return "mixed"
 
 
 def fingerprint(model: Bridge, layout: Layout) -> str:
@@ -349,12 +287,11 @@ class Kept:
         if self.owner is None:
             return False
         if self.owner != threading.get_ident():
-            raise busy()
+            raise BusyModelError(
+                "Another thread measures this model, as a map in a notebook does after a click.",
+                "Wait until it is done, or use a copy of the model in this thread.",
+            )
         return True
-
-    def stop_other_threads(self, _module: object, _args: object) -> None:
-        """A PyTorch hook before the whole model and its blocks: stops passes in other threads while it is open."""
-        self.is_open()
 
 
 def kept_of(model: Bridge) -> Kept:
@@ -371,11 +308,3 @@ def layout_of(model: Bridge) -> Layout:
     if kept.layout is None or not (kept.is_open() or kept.layout.is_current()):
         kept.layout = Layout(model)
     return kept.layout
-
-
-def busy() -> BusyModelError:
-    """The error for a thread that runs a model while another one measures it."""
-    return BusyModelError(
-        "Another thread measures this model.",
-        "Wait until it is done, or use a copy of the model in this thread.",
-    )

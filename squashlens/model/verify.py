@@ -39,7 +39,7 @@ from squashlens.model.anatomy import (
 )
 from squashlens.model.applied import probe_ids
 from squashlens.model.digests import parts
-from squashlens.model.hooking.hook import torch_hook, watcher
+from squashlens.model.hooking.hook import Watcher, torch_hook
 from squashlens.model.hooking.standing import attached, without_ambient
 from squashlens.model.premises import (
     ATTENTION,
@@ -315,7 +315,7 @@ def _run_bridge(model: Bridge, sites: list[str]) -> dict[str, Tensor]:
             )
         seen[site] = tensor.detach().clone()
 
-    readers = [watcher(site, partial(keep, site)) for site in sites]
+    readers = [Watcher(site, partial(keep, site)) for site in sites]
     with attached(model, *readers):
         logits = model(probe_ids(model), use_cache=False, **last_logits(model))
     return seen | {"logits": logits}

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens.errors import InputError
-from squashlens.model.hooking.hook import Hook, watcher
+from squashlens.model.hooking.hook import Hook, Watcher
 from squashlens.run.derivatives.replay import Replay, record, replayable
 from squashlens.run.run import Run
 
@@ -50,7 +50,7 @@ class OneModel:
     def n_blocks(self) -> int:
         return self.replay.run.n_blocks
 
-    def after(self, block: int, stream: Stream, *hooks: Hook) -> Stream:
+    def after(self, block: int, stream: Stream, *hooks: Hook | Watcher) -> Stream:
         """What a block makes of a stream."""
         run = self.replay.run
         with self.replay.running():
@@ -80,8 +80,8 @@ class OneModel:
         def exchange(output: Tensor) -> Tensor:
             return outputs[0].to(output)
 
-        attending.after(block, stream, watcher(site, keep))
-        return self.after(block, stream, watcher(site, exchange))
+        attending.after(block, stream, Watcher(site, keep))
+        return self.after(block, stream, Watcher(site, exchange))
 
 
 @dataclass(frozen=True)

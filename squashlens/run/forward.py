@@ -27,7 +27,7 @@ from squashlens.model.anatomy import (
     windows,
 )
 from squashlens.model.applied import probe_ids
-from squashlens.model.hooking.hook import FROZEN_ATTENTION, watcher
+from squashlens.model.hooking.hook import FROZEN_ATTENTION, Watcher
 from squashlens.model.hooking.standing import (
     attached,
     needs_the_head,
@@ -123,7 +123,7 @@ def _prepared(
     frozen: bool = False,
 ) -> Iterator[None]:
     """Around a pass: its hooks, attention as it has to be computed, and the test of users' hooks."""
-    hooks = [watcher(site, function) for site, function in watch]
+    hooks = [Watcher(site, function) for site, function in watch]
     reason = why_not_streamed(run.model, [hook.site for hook in hooks])
     with ExitStack() as stack:
         # A pass with a mask or a cache of its own is never the first one of a prompt.
@@ -175,7 +175,7 @@ def run_to_y(
         raise _ReachedError
 
     # Added last, so that every other hook at y has been called.
-    last = watcher(run.site("y"), stop)
+    last = Watcher(run.site("y"), stop)
     with attached(run.model, last), suppress(_ReachedError):
         whole_pass(run, ids, context)
 

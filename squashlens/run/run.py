@@ -80,7 +80,7 @@ class Run:
             "proof": proof.status,
             "dtype": dtype_name(dtype_of(sound)),
             # Any setting below "highest" rounds the factors of float32 products.
-            "matmul_precision": proof.snapshot.precision.partition(" ")[0],
+            "matmul_precision": proof.snapshot.precision,
             "quantized": proof.once("stored as", lambda: stored_as(sound)),
             "weights_origin": getattr(config, ORIGIN, None),
             "device": str(device_of(sound)),

@@ -34,10 +34,10 @@ from squashlens.model.anatomy import (
     residual_sites,
 )
 from squashlens.model.applied import ineffective_points, probe_ids
-from squashlens.model.hooking.hook import watcher
+from squashlens.model.hooking.hook import Watcher
 from squashlens.model.hooking.standing import attached, standing, without_ambient
 from squashlens.model.proof import opened, proof_of
-from squashlens.model.snapshot import busy, layout_of
+from squashlens.model.snapshot import layout_of
 from squashlens.run.fused import Kind, attend, is_fused
 from squashlens.theory.attention import Attention
 
@@ -58,7 +58,7 @@ class _Stream:
     kinds: set[tuple[Kind, int | None]] = field(default_factory=set)
 
 
-_stream: "ContextVar[_Stream | None]" = ContextVar("stream", default=None)
+_stream: "ContextVar[_Stream]" = ContextVar("stream")
 _written: "ContextVar[str | None]" = ContextVar("written", default=None)
 
 
@@ -224,8 +224,6 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """The attention function for Hugging Face models: (prompt, head, position, value) to (prompt, position, …)."""
     stream = _stream.get()
-    if stream is None:  # it is set in the thread that measures
-        raise busy()
     window = _Window(None)
     mask = None
     if isinstance(attention_mask, _Window):
@@ -357,7 +355,7 @@ def _shaken(model: Bridge, ids: Tensor) -> Seen:
         return stream * (1 + units)
 
     entering = residual_sites(model)[: n_blocks(model)]
-    hooks = [watcher(site, shake) for site in entering]
+    hooks = [Watcher(site, shake) for site in entering]
     with without_ambient(model), attached(model, *hooks):
         return _everything(model, ids)
 
@@ -371,7 +369,7 @@ def _everything(model: Bridge, ids: Tensor) -> Seen:
             seen[name] = value.detach().clone()
 
     names = layout_of(model).distinct
-    readers = [watcher(name, partial(keep, name)) for name in names]
+    readers = [Watcher(name, partial(keep, name)) for name in names]
     with torch.no_grad(), attached(model, *readers), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logits = model(ids, use_cache=False, **last_logits(model))

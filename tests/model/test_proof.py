@@ -23,7 +23,6 @@ from squashlens.errors import (
 )
 from squashlens.model import verify
 from squashlens.model.proof import fingerprint_of
-from squashlens.model.snapshot import ENTRIES, MOST, sampled
 from tests.cases import CONFIGS, EXPERTS, MORE, NO_HEAD_DIM, VARIABLE, save_random
 
 IDS = torch.tensor([2, 5, 6, 9, 11, 20, 7])
@@ -73,14 +72,7 @@ ACCIDENTS: dict[str, Callable[[Any], Any]] = {
     "a head of the values": lambda m: (
         m.blocks[2].attn.v.original_component.weight.data[:4].mul_(2)
     ),
-    "a row of the embedding": lambda m: m.embed.weight.data[31].add_(1),
     "whole weights": lambda m: m.blocks[1].mlp.out.weight.data.neg_(),
-    "through NumPy": lambda m: (
-        m.blocks[1].mlp.out.weight.detach().numpy().__imul__(1.5)
-    ),
-    "another storage": lambda m: setattr(
-        m.ln_final.weight, "data", m.ln_final.weight.data * 1.1
-    ),
     "another parameter": lambda m: setattr(
         m.blocks[1].mlp.out.original_component,
         "weight",
@@ -131,20 +123,6 @@ def test_no_accident_between_capture_and_use_passes(accident: str, own: Any) -> 
         assert told, "a result under the accident says what is different"
     finally:
         torch.set_float32_matmul_precision(precision)
-
-
-def test_every_row_and_column_of_a_weight_is_read() -> None:
-    """So a neuron that is set to zero through ``.data`` is seen, which PyTorch does not count as a write."""
-    shapes = [(2048, 9216), (640, 2048), (2048, 640), (3, 700, 900), (1, 7), (7,)]
-    for shape in shapes:
-        weight = torch.arange(torch.Size(shape).numel()).view(shape)
-        read = torch.cat(*sampled([weight]).values())
-        assert len((read % shape[-1]).unique()) == shape[-1]
-        assert len((read // shape[-1]).unique()) == weight.numel() // shape[-1]
-    # Large tables and large models are read more thinly.
-    table, layer = torch.ones(262_144, 64), torch.ones(2048, 8192)
-    assert len(torch.cat(*sampled([table]).values())) <= 1.1 * MOST
-    assert len(torch.cat(*sampled([layer] * 200).values())) <= 1.1 * ENTRIES
 
 
 # -- honest work ----------------------------------------------------------------------------------------------------
@@ -295,31 +273,18 @@ def test_what_a_hook_writes_to_is_refused(write: str, measure: Any, own: Any) ->
         measure(model, IDS)
 
 
-# -- threads --------------------------------------------------------------------------------------------------------
-
-
 def test_another_thread_is_told_to_wait_and_disturbs_nothing(own: Any) -> None:
-    """A logging thread that looks at a model now and then made numbers wrong when its passes saw our hooks."""
+    """A click on a map in a notebook measures in a thread of its own."""
     model = own("llama")
-    expected, said_there = bound(model), []
-
-    def run_there(stream: torch.Tensor, hook: Any) -> None:
-        with ThreadPoolExecutor(1) as pool:
-            base = inner(model).model
-            calls = (
-                lambda: model(IDS[None]),
-                lambda: base(IDS[None]),
-                lambda: bound(model),
-            )
-            for call in calls:
-                said_there.append(pool.submit(call).exception(timeout=30))
-
-    with model.hooks(fwd_hooks=[("blocks.1.hook_resid_pre", run_there)]):
-        found = bound(model)
-    assert said_there
-    assert {type(error) for error in said_there} == {BusyModelError}
-    np.testing.assert_array_equal(found, expected)
+    expected, errors = bound(model), []
     with ThreadPoolExecutor(1) as pool:
+
+        def measure_there(stream: torch.Tensor, hook: Any) -> None:
+            errors.append(pool.submit(bound, model).exception(timeout=30))
+
+        with model.hooks(fwd_hooks=[("blocks.1.hook_resid_pre", measure_there)]):
+            np.testing.assert_array_equal(bound(model), expected)
+        assert {type(error) for error in errors} == {BusyModelError}
         np.testing.assert_array_equal(pool.submit(bound, model).result(), expected)
 
 
@@ -336,4 +301,3 @@ def test_a_call_that_fails_leaves_the_model_as_it_was(own: Any) -> None:
     ):
         bound(model)
     assert bound(model).identical(expected)
-    assert not model.blocks[0]._forward_pre_hooks

@@ -25,8 +25,6 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError
 from squashlens.model.digests import writes
 
-OURS = "squashlens"  # the name of hooks that only look, or copy, and whose results need no check
-
 
 @validated
 @dataclass(frozen=True)
@@ -43,8 +41,7 @@ class Hook:
             replacement, a tensor of the same shape, dtype and device, or None to keep the activation as it left it.
         blocks: block numbers for a site with ``{block}``; all blocks by default.
         positional: True if `edit` counts positions from the start of the prompt, or the positions where it acts. A pass
-            that continues a cache then raises an error, since it has only the new tokens. Attention logits and patterns
-            may be edited there if the cache keeps every key, since their keys begin with the prompt's first token.
+            that continues a cache then raises an error, since it has only the new tokens.
         takes_sink: whether `edit` takes the logits of a block's learned sink as `sink`, one more key of each row.
 
     Raises:
@@ -62,8 +59,6 @@ class Hook:
     positional: bool | tuple[int, ...] = False
     takes_sink: bool = False
     _with_point: bool = field(init=False, repr=False, compare=False)
-    # Of the prompts that it was called for.
-    _lengths: list[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.blocks is not None:
@@ -80,14 +75,9 @@ class Hook:
                 )
             vars(self).update(blocks=blocks)
         with_point = takes_point(self.edit, self.name)
-        vars(self).update(_with_point=with_point, _lengths=[])
+        vars(self).update(_with_point=with_point)
 
     def __call__(self, tensor: Tensor, *, hook: object) -> Tensor | None:
-        if isinstance(self.positional, tuple):
-            axis = -1 if self.site.endswith(AXIS_OF_KEYS) else 1
-            self._lengths.append(tensor.shape[axis])
-        if self.name == OURS:
-            return self.edit(tensor)
         if torch.is_grad_enabled() and self.site.endswith(".hook_pattern"):
             # The softmax's derivative needs its own, and `edit` may write to it.
             tensor = tensor.clone()
@@ -136,20 +126,15 @@ class Hook:
         return points
 
 
-def watcher(site: str, function: Callable[[Tensor], Any]) -> Hook:
-    """A hook of squashlens that looks at a tensor, or replaces it by one like it: nothing about it is checked."""
-    hook = object.__new__(Hook)
-    vars(hook).update(
-        name=OURS,
-        site=site,
-        edit=function,
-        blocks=None,
-        positional=False,
-        takes_sink=False,
-        _with_point=False,
-        _lengths=[],
-    )
-    return hook
+@dataclass(frozen=True)
+class Watcher:
+    """A function of squashlens that looks at a hook point, or replaces its tensor: nothing about it is checked."""
+
+    site: str
+    edit: Callable[[Tensor], Any]
+
+    def __call__(self, tensor: Tensor, *, hook: object) -> Tensor | None:
+        return self.edit(tensor)
 
 
 @dataclass(frozen=True)
@@ -268,42 +253,6 @@ def without_partials(function: object) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
     return function
-
-
-AXIS_OF_KEYS = (".hook_attn_scores", ".hook_pattern")
-
-
-@dataclass(frozen=True, eq=False)
-class WholePassesOnly:
-    """A PyTorch hook before the whole model: stops passes in which hooks, as (name, site), count positions wrongly."""
-
-    hooks: Sequence[tuple[str, str]]
-
-    def __call__(
-        self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        for cache in (*args, *kwargs.values()):
-            if not hasattr(cache, "get_seq_length") or not int(cache.get_seq_length()):
-                continue
-            # Keys count from the first token, unless a window has dropped some or space is reserved.
-            keeps_keys = _keeps_every_key(cache)
-            for name, site in self.hooks:
-                if not keeps_keys or not site.endswith(AXIS_OF_KEYS):
-                    raise InputError(
-                        f"{name} counts positions from the start of the prompt, but this pass continues a cache "
-                        "and gets only the new tokens.",
-                        "Run the whole prompt in every pass: use_past_kv_cache=False in `model.generate`, use_cache="
-                        "False in other calls.",
-                    )
-
-
-def _keeps_every_key(cache: Any) -> bool:
-    """Whether a cache has one key for each token so far in every block that attends."""
-    for layer in cache.layers:
-        keys = getattr(layer, "keys", None)
-        if keys is not None and keys.shape[-2] != int(layer.get_seq_length()):
-            return False
-    return True
 
 
 def _without_derivative(pattern: Tensor) -> Tensor:

@@ -2,23 +2,22 @@
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from squashlens._typing import Bridge
 from squashlens.errors import InputError
 from squashlens.model.anatomy import learned_sink
 from squashlens.model.hooking.hook import (
     Hook,
-    WholePassesOnly,
+    Watcher,
     function_name,
-    torch_hook,
     without_partials,
 )
 from squashlens.model.live import POINTS, live_attention
@@ -36,10 +35,9 @@ UP_TO_Y = (
     "hook_pos_embed",
     "ln_final.",
 )
-# Libraries keep hooks in PyTorch's tables that are part of the model: those of the bridge, and
-# those with which transformers collects attentions and hidden states. transformers installs the latter at
-# the first pass that asks for either (`run_with_cache` does) and leaves them; they only read. `WholePassesOnly` is not
-# an intervention: it only stops passes that other hooks cannot handle. Other hooks of squashlens on modules only read.
+# Libraries keep hooks in PyTorch's tables that are part of the model: those of the bridge, and those with which
+# transformers collects attentions and hidden states. It installs the latter at the first pass that asks for either
+# (`run_with_cache` does) and leaves them; they only read, as those of squashlens on modules do.
 LIBRARIES = (
     "transformer_lens",
     "transformers.utils.output_capturing",
@@ -63,9 +61,9 @@ class Standing:
     @property
     def name(self) -> str:
         """``place: function``, for the provenance of a result."""
-        if isinstance(self.function, Hook):
-            return f"{self.place}: {self.function.name}"
-        return f"{self.place}: {function_name(self.function)}"
+        function = self.function
+        name = function.name if isinstance(function, Hook) else function_name(function)
+        return f"{self.place}: {name}"
 
     @property
     def point(self) -> str | None:
@@ -77,7 +75,8 @@ class Standing:
     @property
     def edit(self) -> Any:
         """The function itself, without a `Hook` around it."""
-        return self.function.edit if isinstance(self.function, Hook) else self.function
+        function = self.function
+        return function.edit if isinstance(function, Hook | Watcher) else function
 
     @property
     def is_a_users(self) -> bool:
@@ -145,7 +144,7 @@ def _at_point(model: Bridge, name: str, point: "HookPoint") -> Iterator[Standing
         if _joins_points(handle):
             continue
         # A `Hook` has the name of the point that its user gave.
-        site = function.site if isinstance(function, Hook) else name
+        site = getattr(function, "site", name)
         place = site if points.get(site) is point else name
         yield Standing(place, function, point, "_forward_hooks")
     for handle in point.bwd_hooks:
@@ -172,65 +171,54 @@ def _joins_points(handle: Any) -> bool:
 
 
 @contextmanager
-def attached(model: Bridge, *hooks: Hook) -> Iterator[Bridge]:
+def attached(model: Bridge, *hooks: Hook | Watcher) -> Iterator[Bridge]:
     """Run the body with `hooks` on `model`, without the tests of `squashlens.applied`, and remove exactly these."""
     points = layout_of(model).points
-    added: list[Hook] = []
-    counting: list[tuple[str, str]] = []  # positions, from the start of a prompt
-    inside_attention = False
+    wanted: list[Hook | Watcher] = []
     for hook in hooks:
+        if isinstance(hook, Watcher):
+            _require_point(model, "squashlens", hook.site)
+            wanted.append(hook)
+            continue
         for site in hook.points(len(model.blocks)):
-            added.append(_placed(model, hook, site))
-            inside_attention |= site.endswith(POINTS)
-            if hook.positional:
-                counting.append((hook.name, site))
-    with ExitStack() as stack:
-        if inside_attention:
-            stack.enter_context(live_attention(model))
-        if counting:
-            _before_passes(stack, model, WholePassesOnly(counting))
-        users: list[HookPoint] = []
-        for hook in added:
-            point = points[hook.site]
-            stack.callback(_remove, point, hook)  # before, in case of an interruption
-            point.add_hook(hook)
-            if not belongs_to_a_library(hook.edit):
-                users.append(point)
-        _tell_tokens(stack, model, users)
-        yield model
-        for hook in added:
-            _require_there(points[hook.site], hook)
+            _require_point(model, hook.name, site)
+            wanted.append(_placed(model, hook, site))
+    inside_attention = any(hook.site.endswith(POINTS) for hook in wanted)
+    lost: list[Hook | Watcher] = []
+    with live_attention(model) if inside_attention else nullcontext():
+        try:
+            for hook in wanted:
+                points[hook.site].add_hook(hook)
+            yield model
+        finally:
+            lost += [hook for hook in wanted if not _removed(points[hook.site], hook)]
+    if lost:
+        raise InputError(
+            f"The hook {lost[0]!r} at {lost[0].site} was removed from the model while it was in use.",
+            "Do not call `reset_hooks` in this context or in a hook. Hooks from `with model.hooks(…)` are removed "
+            "automatically.",
+        )
 
 
-def _unknown(model: Bridge, hook: Hook, site: str) -> InputError:
-    """The error for a hook point that the model does not have, or not in this block."""
-    if ".attn." in site:
-        _, number, name = site.split(".", 2)
-        blocks = range(len(model.blocks))
-        with_it = [b for b in blocks if f"blocks.{b}.{name}" in model.hook_dict]
-        if with_it:
-            return InputError(
-                f"{hook.name}: block {number} of this model has no attention.",
-                f"Blocks with attention are {', '.join(map(str, with_it))}.",
-            )
-    near = get_close_matches(site, model.hook_dict, n=1)
-    guess = f"Did you mean {near[0]!r}? " if near else ""
-    return InputError(
-        f"{hook.name}: this model has no hook point {site!r}.",
-        f"{guess}`model.hook_dict` lists the hook points.",
-    )
+def _require_point(model: Bridge, name: str, site: str) -> None:
+    """Raise an error, which begins with the name of the hook, for a hook point that the model does not have."""
+    point = layout_of(model).points.get(site)
+    if point is None:
+        near = get_close_matches(site, model.hook_dict, n=1)
+        guess = f"Did you mean {near[0]!r}? " if near else ""
+        raise InputError(
+            f"{name}: this model has no hook point {site!r}.",
+            f"{guess}`model.hook_dict` lists the hook points.",
+        )
+    if str(point.name).endswith(LATENT) and point.hook_conversion is None:
+        raise InputError(
+            f"{name}: {site} of this bridge has heads before positions, unlike in other models.",
+            "Load the model with `squashlens.load`, which puts positions first.",
+        )
 
 
 def _placed(model: Bridge, hook: Hook, site: str) -> Hook:
     """A copy of a hook for one hook point, so that exactly this one is removed; its parts are checked already."""
-    point = layout_of(model).points.get(site)
-    if point is None:
-        raise _unknown(model, hook, site)
-    if str(point.name).endswith(LATENT) and point.hook_conversion is None:
-        raise InputError(
-            f"{hook.name}: {site} of this bridge has heads before positions, unlike in other models.",
-            "Load the model with `squashlens.load`, which puts positions first.",
-        )
     here = copy.copy(hook)
     vars(here).update(site=site, blocks=None)
     if hook.takes_sink:
@@ -240,45 +228,49 @@ def _placed(model: Bridge, hook: Hook, site: str) -> Hook:
     return here
 
 
-def _remove(point: "HookPoint", hook: Hook) -> None:
-    """Remove one hook from its point, where `HookPoint.remove_hooks` removes all."""
-    for handle in [*point.fwd_hooks]:
+def _removed(point: "HookPoint", hook: Hook | Watcher) -> bool:
+    """Remove one hook from its point, where `HookPoint.remove_hooks` removes all; whether it was still there."""
+    for handle in point.fwd_hooks:
         if handle.user_hook is hook:
             handle.hook.remove()
             point.fwd_hooks.remove(handle)
+            return True
+    return False
 
 
-def _require_there(point: "HookPoint", hook: Hook) -> None:
-    """Raise an error for a hook that was removed while it was in use."""
-    for handle in point.fwd_hooks:
-        if handle.user_hook is hook:
-            return
-    raise InputError(
-        f"The hook {hook.name} at {hook.site} was removed from the model while it was in use.",
-        "Do not call `reset_hooks` in this context or in a hook. Hooks from `with model.hooks(…)` are removed "
-        "automatically.",
-    )
+@dataclass(eq=False)
+class BeforePasses:
+    """A PyTorch hook before the whole model, for the hooks of a context; in passes without them it is left out.
 
+    It gives the token ids to the points of users' functions, as ``hook.ctx["token_ids"]``. Hooks that count positions
+    from the start of the prompt (`positional`) cannot act in a pass that continues a cache, which raises an error.
+    """
 
-def _before_passes(stack: ExitStack, model: Bridge, call: Callable[..., None]) -> None:
-    """Call a function with the arguments of every pass of the model."""
-    torch_hook(stack, model.original_model, call, before=True, with_kwargs=True)
+    points: Sequence["HookPoint"]
+    positional: Sequence[str]
+    longest_prompt: int = 0
 
-
-def _tell_tokens(
-    stack: ExitStack, model: Bridge, points: Sequence["HookPoint"]
-) -> None:
-    """Let the hooks at some points find the token ids of a pass as ``hook.ctx["token_ids"]``."""
-
-    def tell(_module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __call__(
+        self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         ids = kwargs.get("input_ids", args[0] if args else None)
-        for point in points:
+        for point in self.points:
             point.ctx["token_ids"] = ids
+        if isinstance(ids, Tensor):
+            self.longest_prompt = max(self.longest_prompt, ids.shape[-1])
+        cache = kwargs.get("past_key_values")
+        if self.positional and cache is not None and int(cache.get_seq_length()):
+            raise InputError(
+                f"{self.positional[0]} counts positions from the start of the prompt, but this pass continues a cache "
+                "and gets only the new tokens.",
+                "Run the whole prompt in every pass: use_past_kv_cache=False in `model.generate`, use_cache=False in "
+                "other calls.",
+            )
 
-    if points:
-        _before_passes(stack, model, tell)
-    for point in points:
-        stack.callback(point.ctx.pop, "token_ids", None)
+    def forget(self) -> None:
+        """Take the ids of the last pass from the points."""
+        for point in self.points:
+            point.ctx.pop("token_ids", None)
 
 
 # -- passes without the hooks, or with others ------------------------------------------------------------------------
@@ -297,7 +289,7 @@ def without_ambient(model: Bridge) -> Iterator[None]:
         for key, function in hooks.items():
             if not belongs_to_a_library(function):
                 continue
-            if isinstance(function, WholePassesOnly):
+            if isinstance(function, BeforePasses):
                 continue
             if key in joining or module not in points:
                 stay[module, table][key] = function

@@ -21,10 +21,10 @@ from squashlens.model.applied import applied
 from squashlens.model.hooking.hook import (
     Hook,
     Recipe,
+    Watcher,
     expanded_hooks,
     split_frozen_attention,
     torch_hook,
-    watcher,
 )
 from squashlens.model.hooking.standing import attached
 from squashlens.model.premises import why_not_block_by_block
@@ -86,11 +86,11 @@ class Replay:
             leaves.append(leaf_of(tensor))
             return leaves[0]
 
-        hook = watcher(self.run.site(block), plant)
+        hook = Watcher(self.run.site(block), plant)
         left = self.leaving(block, self.calls[block].entering, hook)
         return leaves[0], left
 
-    def leaving(self, block: int, entering: Tensor, *hooks: Hook) -> Tensor:
+    def leaving(self, block: int, entering: Tensor, *hooks: Hook | Watcher) -> Tensor:
         """The stream that leaves a block if this one enters it, with the other arguments that were recorded."""
         call = self.calls[block]
         with attached(self.run.model, *hooks):
