@@ -9,7 +9,7 @@ Python number, a generator, array or range to a list.
     Literal     one of the choices
     Sequence    a list, tuple, range, generator or array of at most `MOST` items, each of the annotated kind; not
                 text (unless the items are tokens), bytes or a dict; a set only if the order does not matter
-    Tensor      a dense tensor with data, of the annotated dtype and number of axes; it is detached
+    Tensor      a tensor of the annotated dtype and number of axes; it is detached
 """
 
 import collections.abc
@@ -19,6 +19,7 @@ import inspect
 import itertools
 import math
 import os
+import re
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from numbers import Integral, Real
@@ -132,19 +133,14 @@ class MismatchError(Exception):
         if choices:
             listed = ", ".join(map(repr, choices))
             return InputError(f"{shown} is not a choice.", f"Use one of: {listed}.")
-        cause = self.cause or f"is {_kind(self.value)}"
-        return InputError(f"{shown} {cause}.", f"Give {description(self.hint)}.")
+        cause = self.cause or f"is of type {type(self.value).__name__}"
+        return InputError(f"{shown} {cause}.", f"Give {_written(self.hint)}.")
 
 
-def _kind(value: Any) -> str:
-    """What a value is that is not allowed, in words."""
-    if value is None or isinstance(value, bool | str):
-        return "not allowed"
-    kind = f"of type {type(value).__name__}"
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
-        shape = tuple(value.shape)
-        return f"{kind}, dtype {dtype_name(value.dtype)} and shape {shape}"
-    return kind
+def _written(hint: Any) -> str:
+    """An annotation as it is written, without the names of modules: ``Iterable[int] | None``."""
+    text = inspect.formatannotation(getattr(hint, "__value__", hint))
+    return re.sub(r"\b\w+\.", "", text)
 
 
 def _require(holds: object, value: Any, hint: Any, cause: str = "") -> None:
@@ -220,18 +216,15 @@ def _one_of_several(value: Any, hint: Any) -> Any:
 
 def _prompts(value: Any, options: Sequence[Any], hint: Any) -> Any:
     """Text, texts, ids or a capture; `squashlens.prompts.tokenize` checks whether they are prompts of a model."""
-    if isinstance(value, str):
-        return _single(value, str)
     classes = tuple(option for option in options if isinstance(option, type))
     is_array = hasattr(value, "__array__") and getattr(value, "ndim", 0)
     if is_tokenized(value) or isinstance(value, classes) or is_array:
-        _require_dense(value, hint)
-        return value
+        return str(value) if isinstance(value, str) else value
     try:
         items = _listed(value, hint)
     except MismatchError:
         raise MismatchError(value, hint, NO_PROMPT) from None
-    return [_single(item, str) if isinstance(item, str) else item for item in items]
+    return [str(item) if isinstance(item, str) else item for item in items]
 
 
 NO_PROMPT = (
@@ -273,11 +266,6 @@ def _single(value: Any, hint: type) -> Any:
         _require(isinstance(value, str | os.PathLike), value, hint)
         return value
     _require(isinstance(value, hint), value, hint)
-    if hint is str:
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise MismatchError(value, hint, "has half of a surrogate pair") from None
     if hint.__name__ == "dtype":
         _require(value.is_floating_point, value, hint, "is not floating-point")
     return value
@@ -336,7 +324,6 @@ def _listed(value: Any, hint: Any) -> Any:
     is_unordered = isinstance(value, Set) and get_origin(hint) is Sequence
     has_items = isinstance(value, Iterable) and not is_other
     _require(has_items and not is_unordered, value, hint)
-    _require_dense(value, hint)
     try:
         items = _items_in_order(value)
     except (TypeError, RuntimeError) as error:
@@ -381,22 +368,12 @@ def _tensor(value: Any, hint: Any) -> Any:
     import torch
 
     _require(isinstance(value, torch.Tensor), value, hint)
-    _require_dense(value, hint)
     # Not `isinstance`, which would compare axis sizes with those of the caller.
     if hasattr(hint, "array_type"):
         axes = value.ndim - len(hint.dims)
         alike = axes == 0 if hint.index_variadic is None else axes >= -1
         _require(alike and dtype_name(value.dtype) in hint.dtypes, value, hint)
     return value.detach()
-
-
-def _require_dense(value: Any, hint: Any) -> None:
-    """Raise for a tensor without data, or whose layout other functions do not take."""
-    if not hasattr(value, "is_meta"):
-        return
-    is_dense = str(value.layout) == "torch.strided" and not value.is_quantized
-    has_data = is_dense and not value.is_meta
-    _require(has_data, value, hint, "is a tensor that is not dense or has no data")
 
 
 # How a value of each kind of annotation is checked; other kinds are tensors and classes.
@@ -409,50 +386,6 @@ CONVERTERS: dict[Any, Callable[[Any, Any], Any]] = {
     collections.abc.Mapping: _mapping,
     dict: _mapping,
 } | dict.fromkeys(LISTS, _items)
-
-# Classes in words, by name: some are not public, and some must not be imported here.
-NAMES = {
-    "int": "a whole number",
-    "float": "a finite number",
-    "bool": "True or False",
-    "str": "text",
-    "Path": "a path",
-    "NoneType": "None",
-    "Annotated": "a real number",
-    "GrowingSequence": "a growing sequence of `squashlens.prompts`",
-    "PairCapture": "a capture of one",
-    "integer": "a whole number",
-    "ndarray": "an array",
-    "Any": "anything",
-    "Hook": "a hook of `squashlens.hooks`",
-    "Recipe": "a hook of `squashlens.hooks`",
-}
-
-
-def description(hint: Any) -> str:
-    """An annotation in words."""
-    hint = getattr(hint, "__value__", hint)
-    origin = get_origin(hint)
-    kinds = get_args(hint)
-    if origin in (Union, UnionType):
-        options = [kind for kind in _alternatives(hint) if kind is not NoneType]
-        return " or ".join(dict.fromkeys(map(description, options)))
-    if origin is Literal:
-        choices = ", ".join(map(repr, kinds))
-        return choices if len(kinds) == 1 else f"one of {choices}"
-    if origin is collections.abc.Callable:
-        return "a function"
-    if origin is tuple and kinds[-1] is not Ellipsis:
-        return f"a tuple of {len(kinds)} items"
-    if origin in LISTS:
-        return f"a list in which each item is {description(kinds[0])}"
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return f"a dict in which each value is {description(kinds[1])}"
-    if hasattr(hint, "array_type"):
-        return f"a tensor of floating-point numbers ({hint.dim_str})"
-    name = getattr(hint, "__name__", str(hint))
-    article = "an" if name[0] in "AEIOU" else "a"
-    return NAMES.get(name, f"{article} {name}")
 
 
 def frozen(parts: Collection[str]) -> str:

@@ -1,14 +1,12 @@
 """Test on a model what the mathematics needs: tokens depend on earlier tokens only, and only through attention.
 
 Path bounds multiply attention patterns. They are wrong if a token sees later ones, and they miss everything else that
-passes between tokens: a state-space model beside attention, a convolution over queries, keys or values, experts that
-take a limited number of tokens. Such parts are not looked up by name; properties are tested instead.
+passes between tokens: a state-space model beside attention, a convolution over values, experts that take a limited
+number of tokens. Such parts are not looked up by name; properties are tested instead.
 
 * **Causality**: if the last tokens are replaced, the residual streams at earlier positions are the same.
 * **Attention alone**: if every pattern is the identity, so that each token attends to itself only, and some tokens are
-  replaced, the residual streams of the others are the same. So are the weights that these give to each other, as shares
-  of their sum, before a pattern is replaced.
-
+  replaced, the residual streams of the others are the same.
 * **Block by block**, tested where it is needed: if the graph of each residual stream is cut off, no block depends on an
   earlier stream than the one that enters it. Blocks that share keys and values (Gemma 4) do.
 
@@ -21,7 +19,7 @@ from functools import partial
 from itertools import combinations, islice
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from squashlens._typing import Bridge
@@ -47,7 +45,6 @@ ATTENTION = (
 # By hook point: the differences and those allowed, (copy, position).
 Moved = dict[str, tuple[Tensor, Tensor]]
 COPIES = 6
-LEAST = 0.01  # Weights are compared if they sum to this: half precision rounds smaller ones too coarsely.
 
 
 def require_causal(model: Bridge) -> None:
@@ -81,14 +78,9 @@ def why_not_attention_alone(model: Bridge) -> str | None:
     )
 
 
-def besides_attention(model: Bridge) -> str | None:
-    """What the proof of this model has found to pass between tokens besides attention; None if nothing."""
-    return proof_of(model).findings.get(ATTENTION)
-
-
 def require_attention_alone(model: Bridge) -> None:
     """Raise an error if something besides attention passes between tokens, or attention cannot be read."""
-    _require_none(besides_attention(model))
+    _require_none(proof_of(model).findings.get(ATTENTION))
 
 
 def why_not_block_by_block(model: Bridge) -> str | None:
@@ -100,7 +92,8 @@ def why_not_block_by_block(model: Bridge) -> str | None:
 
 def why_no_paths(model: Bridge) -> str | None:
     """Why influence is not a sum over paths of one attention edge for each block; None if it is."""
-    return besides_attention(model) or why_not_block_by_block(model)
+    besides_attention = proof_of(model).findings.get(ATTENTION)
+    return besides_attention or why_not_block_by_block(model)
 
 
 def require_paths(model: Bridge) -> None:
@@ -191,8 +184,7 @@ def _moved(
         may_differ = replaced[..., None].to(stream.device)
         return torch.cat([first, torch.where(may_differ, rest, expected)])
 
-    def isolate(site: str, pattern: Tensor) -> Tensor:
-        moved[site] = _reweighed(pattern, ~replaced, dtype)
+    def isolate(pattern: Tensor) -> Tensor:
         n = pattern.shape[-1]
         itself = torch.eye(n, dtype=pattern.dtype, device=pattern.device)
         return itself.expand_as(pattern).clone()
@@ -201,30 +193,10 @@ def _moved(
     hooks = [Watcher(site, partial(compare, site)) for site in sites]
     if cut:
         for site in map(pattern_site, range(n_blocks(model))):
-            hooks.append(Watcher(site, partial(isolate, site)))
+            hooks.append(Watcher(site, isolate))
     # In bfloat16 on a CPU, PyTorch would copy the output embedding for each prompt, and no logits are read.
     without = dict.fromkeys(last_logits(model), slice(0))
     forget_lengths(model)
     with attached(model, *hooks):
         model(torch.cat([ids, copies]), use_cache=False, **without)
     return moved
-
-
-def _reweighed(
-    pattern: Float[Tensor, "prompt head query key"],
-    kept: Bool[Tensor, "copy position"],
-    dtype: torch.dtype,
-) -> tuple[Float[Tensor, "copy position"], Float[Tensor, "copy position"]]:
-    """How far the weights of the kept tokens move, as shares of their sum, and what is allowed."""
-    weights = pattern.detach().double()
-    kept = kept.to(pattern.device)[:, None, None]
-    ours = weights[1:] * kept
-    theirs = weights[:1] * kept
-    our_sums = ours.sum(dim=-1, keepdim=True)
-    their_sums = theirs.sum(dim=-1, keepdim=True)
-    counted = (our_sums > LEAST) & (their_sums > LEAST)
-    our_shares = (ours / our_sums).where(counted, 0.0)
-    their_shares = (theirs / their_sums).where(counted, 0.0)
-    error, allowed = difference(our_shares, their_shares, dtype, dim=-1)
-    worst = (error - allowed).argmax(dim=1, keepdim=True)
-    return error.gather(1, worst)[:, 0].cpu(), allowed.gather(1, worst)[:, 0].cpu()

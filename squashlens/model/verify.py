@@ -120,20 +120,20 @@ def require_finite(model: nn.Module, source: str) -> None:
             )
         for part in parts(tensor.detach()):
             if part.numel() and part.is_floating_point():
-                _require_finite_part(part, f"{name} of {source}")
+                # A quantizer's float8 has no minimum.
+                wide = part.float() if part.element_size() == 1 else part
+                if not is_finite(wide):
+                    raise _not_finite(wide, f"{name} of {source}")
 
 
-def _require_finite_part(part: Tensor, name: str) -> None:
-    if part.element_size() == 1:  # a quantizer's float8 has no minimum
-        part = part.float()
-    if is_finite(part):
-        return
-    wrong = (~torch.isfinite(part)).nonzero()
+def _not_finite(tensor: Tensor, name: str) -> ModelAccessError:
+    wrong = (~torch.isfinite(tensor)).nonzero()
     remedy = AGAIN
-    if part.dtype == torch.float16:
+    if tensor.dtype == torch.float16:
         remedy = f"{AGAIN} Or load it with dtype=torch.bfloat16 or torch.float32, whose range is larger."
-    raise ModelAccessError(
-        f"{name} has {len(wrong)} NaN or infinite entries of {part.numel()}, the first at {tuple(wrong[0].tolist())}.",
+    return ModelAccessError(
+        f"{name} has {len(wrong)} NaN or infinite entries of {tensor.numel()}, the first at "
+        f"{tuple(wrong[0].tolist())}.",
         remedy,
     )
 

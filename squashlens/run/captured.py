@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, is_dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,17 +44,16 @@ class CaptureBase:
     dtype: str
     snapshot: Snapshot = field(repr=False)
     hooks: list[tuple[Any, ...]] = field(repr=False)
-    versions: list[tuple[int, int]] = field(default_factory=list, repr=False)
+    # Of the capture's tensors, by which an edit is seen.
+    versions: list[tuple[int, int]] = field(init=False, repr=False)
     ids: Tensor
 
-    def sealed(self) -> Self:
-        """The capture with the versions of its tensors, by which an edit is seen."""
-        self.versions.extend(self._versions())
-        return self
+    def __post_init__(self) -> None:
+        vars(self).update(versions=self._versions())
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, versions=[])
-        self.sealed()  # a copy has tensors of its own
+        vars(self).update(state)
+        self.__post_init__()  # a copy has tensors of its own
 
     def _versions(self) -> list[tuple[int, int]]:
         # Without what was measured of it later.

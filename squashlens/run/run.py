@@ -126,7 +126,6 @@ class Run:
         added = takewhile({*start.ids, start.bos}.__contains__, ids[0].tolist())
         stated = {
             "call": self.facts["call"] | arguments,
-            "attention_implementation": implementation(self.model, n=ids.shape[1]),
             # Leading tokens of the first prompt that the tokenizer adds, such as BOS.
             "bos_count": len([*added]),
         }
@@ -273,17 +272,13 @@ class Run:
         return cast(xr.DataArray, together)
 
     def as_run(self) -> Mapping[str, Any]:
-        """The facts, in which attention is as it ran: a fused kernel may have failed since the run began."""
+        """The facts, and how attention ran; only now, since a fused kernel may fail when it is used."""
         with awaited():  # no result is made of passes that ended in NaN
-            way = self.facts["attention_implementation"]
-        if not way.startswith("fused"):
-            return self.facts
-        return {
-            **self.facts,
-            "attention_implementation": implementation(
-                self.model, n=self.positions, planned=way
-            ),
-        }
+            facts = dict(self.facts)
+        if facts["attention_implementation"] is None and self.positions:
+            way = implementation(self.model, n=self.positions)
+            facts["attention_implementation"] = way
+        return facts
 
     def label(
         self, values: Tensor, name: str, long_name: str, units: str, **extra: Any

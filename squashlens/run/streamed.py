@@ -130,12 +130,8 @@ def implementation(
     sites: Iterable[str] = (),
     n: int = 0,
     differentiated: bool = False,
-    planned: str = "",
 ) -> str:
-    """How attention, or its derivative, is computed for n tokens while `sites` are watched, for the provenance.
-
-    A fused kernel may have failed since `planned` was the way.
-    """
+    """How attention, or its derivative, is computed for n tokens while `sites` are watched, for the provenance."""
     reason = why_not_streamed(model, sites)
     if reason is not None:
         return f"eager, since {reason}"
@@ -144,8 +140,7 @@ def implementation(
         windowed = window is not None and window < n
         kind = replace(kind, windowed=windowed, differentiated=differentiated)
         names.add("fused" if is_fused(kind, n) else "streamed")
-    way = " and ".join(sorted(names))
-    return way if planned in ("", way) else f"{planned}, then {way}"
+    return " and ".join(sorted(names))
 
 
 @contextmanager

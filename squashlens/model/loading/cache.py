@@ -8,16 +8,12 @@ import hashlib
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import xxhash
 
 from squashlens.errors import OutputError
-
-PARTIAL = ".partial-"  # how the names of folders begin that are being written
-STALE = 24 * 3600  # seconds after which none is
 
 
 def location() -> Path:
@@ -45,8 +41,7 @@ def kept(label: str, digest: str, make: Callable[[Path], None]) -> Path:
         return folder
     try:
         root.mkdir(parents=True, exist_ok=True)
-        _sweep(root)
-        partial = Path(tempfile.mkdtemp(dir=root, prefix=PARTIAL))
+        partial = Path(tempfile.mkdtemp(dir=root, prefix=".partial-"))
     except OSError as error:
         raise OutputError(
             f"The cache {root} cannot be written ({error.strerror}).",
@@ -68,10 +63,3 @@ def kept(label: str, digest: str, make: Callable[[Path], None]) -> Path:
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def _sweep(root: Path) -> None:
-    """Remove what interrupted conversions left, once it is a day old."""
-    for path in root.glob(f"{PARTIAL}*"):
-        if time.time() - path.stat().st_mtime > STALE:
-            shutil.rmtree(path, ignore_errors=True)

@@ -12,9 +12,6 @@ from squashlens.model.loading.gguf import ORIGIN
 from squashlens.model.memory import require_room
 from squashlens.model.verify import require_sound
 
-# Between seeds that users give and one that is drawn in the place of the model's own.
-APART = 2**16
-
 
 @torch.inference_mode(False)
 def with_random_weights(model: Bridge, seed: int) -> Bridge:
@@ -22,7 +19,6 @@ def with_random_weights(model: Bridge, seed: int) -> Bridge:
 
     The Hugging Face class draws the weights by its own initialisation, in the model's dtype and on its device. The
     untrained model is not quantized, even if `model` is, and has none of its hooks. It is verified like any bridge.
-    A model with these very weights is no baseline of itself: then the seed is larger by `APART`.
     """
     wrapped: Any = model.original_model
     size = sum(p.numel() for p in wrapped.parameters()) * dtype_of(model).itemsize
@@ -33,8 +29,6 @@ def with_random_weights(model: Bridge, seed: int) -> Bridge:
         "Use a larger device, or n_random_models=0, which gives no verdict about what is represented.",
     )
     made = _native(model, seed) if is_native(model) else _drawn(model, seed)
-    if all(map(torch.equal, made.parameters(), model.parameters())):
-        return with_random_weights(model, seed + APART)
     return require_sound(made)
 
 

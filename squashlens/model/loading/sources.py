@@ -142,53 +142,57 @@ def _converted(name: str, label: str, digest: str, make: Callable[[Path], None])
     return str(kept_folders.kept(label, digest, told))
 
 
+# Signs in the messages of the libraries, what they mean, and what to do.
+MEANINGS = (
+    (
+        ("gatedrepoerror", "gated repo"),
+        "{source} is gated: you must accept its licence first.",
+        "1. Accept the licence at https://huggingface.co/{source}. 2. Create a read token at "
+        "https://huggingface.co/settings/tokens. 3. Run `hf auth login` and paste the token, or set HF_TOKEN.",
+    ),
+    (
+        ("repositorynotfounderror", "not a valid model identifier"),
+        "Hugging Face has no model {source!r} that you can access.",
+        "{near} A private model needs a token: `hf auth login`.",
+    ),
+    (
+        ("trust_remote_code", "custom code"),
+        "{source} needs its own Python code, which squashlens does not run.",
+        "Use a model built into transformers.",
+    ),
+    (
+        ("does not recognize this architecture", "unrecognized model"),
+        "The installed transformers does not know the architecture of {source}.",
+        "Update transformers.",
+    ),
+    (
+        ("connect", "offline", "resolve", "timed out"),
+        "{source} is not on this machine and the Hugging Face hub cannot be reached.",
+        "{near} A Hugging Face name needs a connection to the internet.",
+    ),
+)
+
+
 def access_error(source: str, error: Exception) -> ModelAccessError:
     """The error that explains why a model could not be opened, from the exceptions of the libraries."""
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-
-    chain: list[BaseException] = []
+    messages = ""
     link: BaseException | None = error
     while link is not None:
-        chain.append(link)
+        messages += f"{type(link).__name__}: {link} ".lower()
         link = link.__cause__ or link.__context__
-    messages = " ".join(f"{type(e).__name__}: {e}" for e in chain).lower()
-
-    def says(*words: str) -> bool:
-        return any(word in messages for word in words)
-
-    def has(kind: type[Exception]) -> bool:
-        return any(isinstance(e, kind) for e in chain)
-
     near = nearest(source)
-    cause = f"{source} cannot be opened: {one_line(error)}"
-    remedy = near
-    if has(GatedRepoError) or says("gated repo"):
-        cause = f"{source} is gated: you must accept its licence first."
-        remedy = (
-            f"1. Accept the licence at https://huggingface.co/{source}. 2. Create a read token at "
-            "https://huggingface.co/settings/tokens. 3. Run `hf auth login` and paste the token, or set HF_TOKEN."
+    for signs, cause, remedy in MEANINGS:
+        if any(sign in messages for sign in signs):
+            return ModelAccessError(
+                cause.format(source=source), remedy.format(source=source, near=near)
+            )
+    reason = f"{type(error).__name__}: {one_line(error)}"
+    if Path(source).is_dir():
+        return ModelAccessError(
+            f"{source} cannot be opened with its config.json ({reason}).",
+            "Check that config.json belongs to these weights.",
         )
-    elif has(RepositoryNotFoundError) or says("not a valid model identifier"):
-        cause = f"Hugging Face has no model {source!r} that you can access."
-        remedy = f"{near} A private model needs a token: `hf auth login`."
-    elif says("trust_remote_code", "custom code"):
-        cause = f"{source} needs its own Python code, which squashlens does not run."
-        remedy = "Use a model built into transformers."
-    elif says("does not recognize this architecture", "unrecognized model"):
-        cause = (
-            f"The installed transformers does not know the architecture of {source}."
-        )
-        remedy = "Update transformers."
-    elif says("connect", "offline", "resolve", "timed out"):
-        cause = f"{source} is not on this machine and the Hugging Face hub cannot be reached."
-        remedy = f"{near} A Hugging Face name needs a connection to the internet."
-    elif Path(source).is_dir():
-        cause = (
-            f"{source} cannot be opened with its config.json "
-            f"({type(error).__name__}: {one_line(error)})."
-        )
-        remedy = "Check that config.json belongs to these weights."
-    return ModelAccessError(cause, remedy)
+    return ModelAccessError(f"{source} cannot be opened ({reason}).", near)
 
 
 def identity(name: str, revision: str | None = None) -> str:

@@ -205,7 +205,7 @@ def _of_prompt(
         y=y[0] if y else None,
         prompts=each_of(prompts),
         **model_state(run.model),
-    ).sealed()
+    )
 
 
 def estimate(

@@ -297,7 +297,7 @@ def capture_pairs(
         patterns=patterns,
         options=options,
         **model_state(run.model),
-    ).sealed()
+    )
 
 
 def branch_sites(run: Run, block: int) -> list[str]:

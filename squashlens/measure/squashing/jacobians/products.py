@@ -104,20 +104,15 @@ class Pullback:
                 "Use a shorter prompt.",
             )
             self.batch = batch_size or cotangents_on_graph(run, prompts, n)
-        self.planned = self._way()
 
-    def _way(self, planned: str = "") -> str:
-        return implementation(
-            self.run.model,
-            n=self.run.positions,
-            differentiated=True,
-            planned=planned,
-        )
+    def _way(self) -> str:
+        n = self.run.positions
+        return implementation(self.run.model, n=n, differentiated=True)
 
     @property
     def attention(self) -> str:
         """How attention was computed up to now, for the provenance."""
-        way = self._way(self.planned)
+        way = self._way()
         return f"{way}, block by block" if self.by_block else way
 
     @cached_property
