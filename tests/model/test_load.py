@@ -1,9 +1,5 @@
 """What `load` refuses, and with which words."""
 
-import json
-import os
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -148,65 +144,3 @@ def test_mixtures_of_experts_in_float64(family: str, tmp_path: Path) -> None:
     )  # both run routers and norms in float32
     bound = torch.from_numpy(sl.certified_bound(model, ids).values)
     assert (bound >= truth).all()
-
-
-WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    ignored = shutil.ignore_patterns("README*", "*.csv")
-    return Path(
-        shutil.copytree(
-            sl.example_models.folder("tiny-gemma"), tmp_path / "model", ignore=ignored
-        )
-    )
-
-
-def changed(path: Path, **values: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
-
-
-def replaced(name: str, content: str | bytes) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).write_bytes(
-        content if isinstance(content, bytes) else content.encode()
-    )
-
-
-def pipe(folder: Path) -> None:
-    (folder / WEIGHTS).unlink()
-    os.mkfifo(folder / WEIGHTS)
-
-
-def configured(**values: Any) -> Callable[[Path], None]:
-    return lambda folder: changed(folder / CONFIG, **values)
-
-
-def pickled(folder: Path) -> None:
-    (folder / WEIGHTS).unlink()
-    torch.save({"a": torch.ones(3)}, folder / "pytorch_model.bin")
-
-
-DAMAGES: dict[str, Callable[[Path], Any]] = {
-    "a pickle": pickled,
-    "a pipe for weights": pipe,
-    "config.json no JSON": replaced(CONFIG, "hello"),
-    "config.json a list": replaced(CONFIG, "[1, 2]"),
-    "tokenizer broken": replaced(TOKENIZER, "{broken"),
-    "heads as text": configured(num_attention_heads="4"),
-    "no width": configured(hidden_size=0),
-    "10**9 tokens": configured(vocab_size=10**9),
-    "an adapter": lambda f: (f / "adapter_config.json").write_text(
-        '{"peft_type": "LORA"}'
-    ),
-    "an odd rotation": configured(rope_parameters={"rope_type": "nonsense"}),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_folder_is_refused(damage: str, folder: Path) -> None:
-    DAMAGES[damage](folder)
-    with pytest.raises((ModelAccessError, CapacityError)) as refusal:
-        sl.load(folder, device="cpu")
-    assert "\n" not in str(refusal.value)
-    assert len(str(refusal.value)) < 800
