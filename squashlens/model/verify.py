@@ -103,7 +103,7 @@ def _verify(model: Bridge) -> None:
     with without_ambient(model):
         require_finite(model.original_model, type(model.original_model).__name__)
         plain = rebuild_plain(model)
-        require_same_parts(model.original_model, plain)
+        require_same_buffers(model.original_model, plain)
         prove(model, plain, OWN_MODULE if is_native(model) else AS_IT_STANDS)
 
 
@@ -348,8 +348,8 @@ def _run_plain(plain: Any, ids: Tensor) -> Any:
     return SimpleNamespace(logits=logits, hidden_states=streams, attentions=patterns)
 
 
-def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
-    """Compare class and buffers of each module of a bridged model with those of a newly built model.
+def require_same_buffers(inner: nn.Module, plain: nn.Module) -> None:
+    """Compare the buffers of each module of a bridged model with those of a newly built model.
 
     A short prompt does not show every difference: rotary frequencies that were rounded, as by `.bfloat16()`, change it
     less than a long one.
@@ -362,24 +362,13 @@ def require_same_parts(inner: nn.Module, plain: nn.Module) -> None:
         # Where the bridge has a module of its own, the logits test it.
         if module is None or type(module).__module__.startswith("transformer_lens"):
             continue
-        difference = _difference_of_parts(module, theirs)
-        if difference is not None:
-            raise UnsoundModelError(
-                f"This {type(plain).__name__} does not match its configuration: {name}{difference}.",
-                "Load the model again, with dtype= for the dtype of the run.",
-            )
-
-
-def _difference_of_parts(module: nn.Module, theirs: nn.Module) -> str | None:
-    """In what a module differs from one that was built anew; None if it does not."""
-    # The bridge makes its own lists.
-    kind = nn.ModuleList if isinstance(module, nn.ModuleList) else type(module)
-    if not issubclass(type(theirs), kind):
-        return f" is a {type(module).__qualname__} instead of a {type(theirs).__qualname__}"
-    for key, buffer in theirs._buffers.items():
-        if buffer is not None and not _same(key, module._buffers.get(key), buffer):
-            return f".{key} has other values, as after `.to`, `.half` or `.bfloat16`"
-    return None
+        for key, buffer in theirs._buffers.items():
+            if buffer is not None and not _same(key, module._buffers.get(key), buffer):
+                raise UnsoundModelError(
+                    f"This {type(plain).__name__} does not match its configuration: {name}.{key} has other values, as "
+                    "after `.to`, `.half` or `.bfloat16`.",
+                    "Load the model again, with dtype= for the dtype of the run.",
+                )
 
 
 def _same(key: str, ours: Tensor | None, theirs: Tensor) -> bool:

@@ -78,7 +78,7 @@ def _edits(users: list[Standing]) -> Iterator[list[bool]]:
 
     with ExitStack() as stack:
         for hook in users:
-            if hook.module is not None and hook.point is not None:
+            if hook.point is not None:
                 torch_hook(stack, hook.module, before, before=True)
                 torch_hook(stack, hook.module, after, before=False)
         yield edits
@@ -111,12 +111,11 @@ def _test(
     wrong = _moved_by_later(run, cuts, alone)
     if wrong is None:
         return
-    if all(hook.module is not None for hook in users):  # others cannot be taken off
-        with without_ambient(run.model):
-            bare = [final(ids) for ids in prompts]
-            # Rounding alone may send a token to other experts.
-            if _moved_by_later(run, cuts, bare) == wrong:
-                return
+    with without_ambient(run.model):
+        bare = [final(ids) for ids in prompts]
+    # Rounding alone may send a token to other experts.
+    if _moved_by_later(run, cuts, bare) == wrong:
+        return
     raise UnsoundModelError(
         f"With {names} tokens depend on later ones: if those from position {wrong} on are replaced, earlier "
         "positions change.",

@@ -51,27 +51,6 @@ def test_the_language_model_gives_the_whole_models_logits(
         assert truth.std() > 0.1
 
 
-def test_gemma_3_with_images_is_measured_like_any_other(
-    folders: Callable[[str], Path], tmp_path: Path
-) -> None:
-    model = sl.load(folders("gemma3"), device="cpu")
-    prompt = "How many ones are in the following sequence? 1101 ="
-    bound, norms = sl.path_bound(model, prompt), sl.jacobian_norms(model, prompt)
-    assert (bound > 0).all()
-    assert (norms > 0).all()
-    facts = sl.results.provenance(bound)
-    assert (facts["proof"], facts["architecture"]) == ("verified", "Gemma3ForCausalLM")
-    assert (
-        facts["weights_origin"]["note"]
-        == "language model of Gemma3ForConditionalGeneration"
-    )
-    repeated = sl.prompts.repeated(model, "1", 8)
-    assert (sl.collapse(model, repeated)["distance"].sel(layer=1) > 0).all()
-    page = tmp_path / "report.html"
-    sl.report(model, prompt=prompt, out=page)
-    assert "language model of Gemma3ForConditionalGeneration" in page.read_text()
-
-
 def test_the_text_class_for_a_multimodal_folder_is_refused(
     folders: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -85,19 +64,6 @@ def test_the_text_class_for_a_multimodal_folder_is_refused(
         with pytest.raises(ModelAccessError) as refusal:
             sl.load(tmp_path / "text")
         assert "_pretrained" not in str(refusal.value)
-
-
-def test_no_folder_makes_transformer_lens_install_packages(
-    folders: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from transformer_lens.model_bridge.sources.transformers import helpers, source
-
-    def called(*_: object) -> None:
-        raise AssertionError("TransformerLens looked for a processor of images")
-
-    monkeypatch.setattr(helpers, "_ensure_torchvision", called)
-    monkeypatch.setattr(source, "load_modality_processor", called)
-    sl.load(folders("gemma3"), device="cpu")
 
 
 @pytest.mark.parametrize(

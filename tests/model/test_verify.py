@@ -150,33 +150,18 @@ class Adapted(torch.nn.Module):
         return self.base_layer(x) + self.lora_B(self.lora_A(x))
 
 
-class AdaptedInside(torch.nn.Linear):
-    """A linear layer that has an adapter among its own parameters."""
-
-    def __init__(self, layer: torch.nn.Linear) -> None:
-        super().__init__(layer.in_features, layer.out_features, bias=False)
-        self.weight, self.lora_B = (
-            layer.weight,
-            torch.nn.Parameter(torch.ones(layer.out_features)),
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) + self.lora_B * x.sum(dim=-1, keepdim=True)
-
-
 @pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("adapter", [Adapted, AdaptedInside])
-def test_adapters_that_are_not_merged_are_refused(adapter: Any, late: bool) -> None:
+def test_adapters_that_are_not_merged_are_refused(late: bool) -> None:
     """Put into the plain model before the bridge, or into a bridge that was measured before."""
     plain = random_model(CONFIGS["llama"])
     if not late:
         mlp = plain.model.layers[1].mlp
-        mlp.down_proj = adapter(mlp.down_proj)
+        mlp.down_proj = Adapted(mlp.down_proj)
     bridge = live.bridge_around(plain, None, "adapted")
     if late:
         sl.path_bound(bridge, torch.tensor([2, 5, 6]))
         out = bridge.blocks[1].mlp.out
-        out._modules["_original_component"] = adapter(out.original_component).eval()
+        out._modules["_original_component"] = Adapted(out.original_component).eval()
     with pytest.raises(UnsoundModelError):
         sl.path_bound(bridge, torch.tensor([2, 5, 6]))
 
@@ -227,18 +212,6 @@ def test_ambient_hooks_do_not_disturb_the_proof_and_stay() -> None:
     mlp._forward_hooks.clear()
     plain = sl.path_bound(bridge, torch.tensor([2, 5, 6]))
     assert not np.array_equal(doubled, plain)
-
-
-def test_a_point_that_never_fires_is_refused(tmp_path: Any) -> None:
-    """GPT-NeoX has a hook point for rotated queries that nothing ever passes."""
-    model = sl.load(save_random(MORE["neox"], tmp_path))
-    lost = sl.hooks.Hook("lost", "blocks.{block}.attn.hook_rot_q", lambda t: t)
-    with (
-        pytest.raises(UnsoundModelError),
-        sl.applied(model, lost),
-    ):
-        pass
-    assert model.hook_dict["blocks.0.attn.hook_rot_q"].fwd_hooks == []
 
 
 def test_what_transformers_leaves_on_a_model_is_no_hook_of_the_user(
@@ -305,8 +278,6 @@ LEAKS: list[tuple[str, Callable[[Tensor, float], Tensor], float]] = [
     ("mlp", later, 1e-3),
     ("mlp", largest, 1.0),
     ("self_attn.v_proj", earlier, 1e-3),
-    ("self_attn.k_proj", earlier, 1e-2),
-    ("self_attn.q_proj", earlier, 1e-2),
 ]
 
 
@@ -327,13 +298,3 @@ def test_what_passes_between_tokens_is_seen(
     else:
         with pytest.raises(UnsoundModelError):
             premises.require_causal(model)
-
-
-def test_rounding_does_not_grow(folder_of: Callable[[str], Path]) -> None:
-    """As where the rounding of one block sends a token to other experts in the next."""
-    model = sl.load(folder_of("llama"))
-    first, second, _ = (block.mlp for block in model.original_model.model.layers)
-    first.register_forward_hook(lambda _, given, out: earlier(out, 1e-7))
-    second.register_forward_hook(lambda _, given, out: torch.sin(1e6 * given[0]))
-    premises.require_causal(model)
-    assert premises.why_not_attention_alone(model) is None

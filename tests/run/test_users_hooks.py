@@ -35,22 +35,12 @@ def test_a_function_that_mixes_prompts_is_refused(
     measure: Any, family: str, bridge_of: Any
 ) -> None:
     model, averaged = bridge_of(family), lambda z: z + z.mean(dim=0)
-    for function in (
-        averaged,
-        lambda z: z * len(z),
-        first_of_the_batch,
-        last_is_zero,
-        lambda z: z.flip(0),
-    ):
+    for function in (averaged, first_of_the_batch, last_is_zero):
         with sl.applied(model, (SITE, function)), pytest.raises(InputError):
             measure(model, IDS)
     theirs = model.hooks(fwd_hooks=[(SITE, lambda z, hook: averaged(z))])
-    with (
-        theirs,
-        torch.device("cpu"),
-        pytest.raises(InputError),
-    ):
-        measure(model, IDS)  # under a mode of PyTorch, as a default device is
+    with theirs, pytest.raises(InputError):
+        measure(model, IDS)
 
 
 def test_it_is_refused_of_a_model_that_is_verified_in_the_same_call(
@@ -87,14 +77,7 @@ def from_the_last(_module: Any, _args: Any, out: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("form", ["applied", "add_hook", "prefix", "torch"])
 @pytest.mark.parametrize(
     "measure",
-    [
-        sl.path_bound,
-        sl.jacobian_norms,
-        sl.capture,
-        sl.top_tokens,
-        sl.knockout_effect,
-        sl.squash_map,
-    ],
+    [sl.path_bound, sl.jacobian_norms, sl.capture],
 )
 def test_hooks_that_let_tokens_see_later_ones_are_refused(
     measure: Any, form: str, bridge_of: Any
@@ -159,47 +142,36 @@ def test_a_derivative_that_does_not_exist_is_refused(
         sl.jacobian_norms(model, IDS, **options)
 
 
-@pytest.mark.parametrize("where", ["point", "module", "bridge", "every"])
+@pytest.mark.parametrize("where", ["point", "module", "bridge"])
 def test_random_functions_are_found_wherever_they_are(
     where: str, bridge_of: Any
 ) -> None:
-    """PyTorch's hooks on a hook point, on a module, on the bridge itself, and on all modules."""
+    """PyTorch's hooks on a hook point, on a module, and on the bridge itself."""
     model = bridge_of("llama")
 
-    def noise(_module: Any, _args: Any, out: Any) -> Any:
-        return (
-            out + 0.1 * torch.randn_like(out)
-            if isinstance(out, torch.Tensor) and out.is_floating_point()
-            else out
-        )
+    def noise(_module: Any, _args: Any, out: torch.Tensor) -> torch.Tensor:
+        return out + 0.1 * torch.randn_like(out)
 
     places: dict[str, Any] = {
-        "point": model.hook_dict[SITE].register_forward_hook,
-        "module": model.original_model.model.layers[0].mlp.register_forward_hook,
-        "bridge": model.register_forward_hook,
-        "every": torch.nn.modules.module.register_module_forward_hook,
+        "point": model.hook_dict[SITE],
+        "module": model.original_model.model.layers[0].mlp,
+        "bridge": model,
     }
-    with places[where](noise), pytest.raises(InputError):
+    with places[where].register_forward_hook(noise), pytest.raises(InputError):
         sl.top_tokens(model, IDS)
 
 
-@pytest.mark.parametrize("hang", ["point", "module", "every"])
-def test_backward_hooks_are_refused(hang: str, bridge_of: Any) -> None:
+@pytest.mark.parametrize("where", ["point", "module"])
+def test_backward_hooks_are_refused(where: str, bridge_of: Any) -> None:
     """They change derivatives, but not the output."""
     model = bridge_of("llama")
-
-    def smaller(*arguments: Any) -> None:
-        return None
-
-    mlp, site = model.original_model.model.layers[1].mlp, "blocks.1.hook_resid_pre"
-    hooks: dict[str, Callable[[], Any]] = {
-        "point": lambda: model.hooks(bwd_hooks=[(site, lambda g, hook: (g * 1e-6,))]),
-        "module": lambda: mlp.register_full_backward_hook(smaller),
-        "every": lambda: torch.nn.modules.module.register_module_full_backward_hook(
-            smaller
-        ),
-    }
-    with hooks[hang]():
+    if where == "point":
+        smaller = ("blocks.1.hook_resid_pre", lambda gradient, hook: (gradient / 10,))
+        context = model.hooks(bwd_hooks=[smaller])
+    else:
+        mlp = model.original_model.model.layers[1].mlp
+        context = mlp.register_full_backward_hook(lambda *arguments: None)
+    with context:
         for measure in (sl.certified_bound, sl.jacobian_norms):
             with pytest.raises(InputError):
                 measure(model, IDS)

@@ -51,11 +51,11 @@ Tables = dict[tuple[nn.Module, str], OrderedDict[Any, Any]]
 
 @dataclass(frozen=True)
 class Standing:
-    """A hook on a model: its place, its function, its module (None if on every module), and the table of PyTorch."""
+    """A hook on a model: its place, its function, its module, and the table of PyTorch that has it."""
 
     place: str
     function: Any
-    module: nn.Module | None
+    module: nn.Module
     table: str
 
     @property
@@ -90,7 +90,7 @@ class Standing:
 
 
 def needs_the_head(hook: Standing) -> bool:
-    """Whether a hook may act after y: at a hook point of the output head, or as a PyTorch hook on any module."""
+    """Whether a hook may act after y: at a hook point of the output head, or as a PyTorch hook on a module."""
     point = hook.point
     return point is None or not point.startswith(UP_TO_Y)
 
@@ -131,9 +131,6 @@ def standing(model: Bridge) -> list[Standing]:
             for function in vars(module)[table].values():
                 if not belongs_to_a_library(function):
                     found.append(Standing(place, function, module, table))
-    for table in HOOK_TABLES:
-        for function in getattr(nn.modules.module, f"_global{table}").values():
-            found.append(Standing("every module (torch)", function, None, table))
     return found
 
 
