@@ -99,9 +99,6 @@ class Pretended(Tensor):
             _note(str(func))
         return _given_back(found, _written(func, args, kwargs), device)
 
-    def __repr__(self, **_: Any) -> str:
-        return f"Pretended({self.held!r}, device={self.device})"
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if id(self) not in memo:
             made = Pretended(self.held.detach().clone(), self.device).requires_grad_(

@@ -54,28 +54,9 @@ MORE: dict[str, Callable[[measurements.Subject, Path], Any]] = {
     "load": lambda s, f: sl.capture(
         sl.load(s.opened, device=device_of(s)), [s.short]
     ).to_xarray(),
-    "zero embedding": lambda s, f: sl.knockout_effect(
-        s.model, [s.short], kind="embedding"
-    ),
-    "natural": lambda s, f: sl.substitution_effect(
-        s.model, [s.short], candidates="predicted", n_replacements=2, seed=0
-    ),
     "squash_map": lambda s, f: sl.squash_map(s.model, [s.short]).result,
-    "token_influence": lambda s, f: sl.token_influence(
-        s.model,
-        [s.short],
-        method="sketch",
-        n_probes=4,
-        seed=0,
-        layers=[0],
-    ),
     "Study": stored,
     "report": page,
-    "last_tokens": lambda s, f: xr.DataArray(
-        sl.synthetic.last_tokens(STACK, [4, 8], seeds=2, device=device_of(s))
-        .star.cpu()
-        .numpy()
-    ),
     "convergence": lambda s, f: sl.synthetic.convergence(
         STACK, LENGTHS, seeds=2, device=device_of(s)
     ),

@@ -1,6 +1,5 @@
 """What the model is taught, how it is laid out, and that an interrupted run goes on as if nothing had been."""
 
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -57,21 +56,3 @@ def test_a_packed_row_equals_a_pass_for_every_cut(
                     together[row, places], alone, rtol=1e-4, atol=1e-4
                 )
             assert answered == []
-
-
-def test_an_interrupted_run_goes_on_from_its_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(training, "BATCH", 4)
-    monkeypatch.setattr(training, "CHECKPOINT_EVERY", 2)
-    training.train(tmp_path / "whole", tmp_path / "whole.pt", steps=4, seed=3)
-    training.train(tmp_path / "half", tmp_path / "parts.pt", steps=2, seed=3)
-    training.train(tmp_path / "parts", tmp_path / "parts.pt", steps=4, seed=3)
-    whole, half, parts = (
-        GemmaForCausalLM.from_pretrained(tmp_path / name).state_dict()
-        for name in ("whole", "half", "parts")
-    )
-    assert all(torch.equal(whole[k], parts[k]) for k in whole)
-    assert not all(torch.equal(whole[k], half[k]) for k in whole)
-    with pytest.raises(SystemExit, match="was saved with --seed 3"):
-        training.train(tmp_path / "other", tmp_path / "parts.pt", steps=4, seed=4)

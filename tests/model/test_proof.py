@@ -2,8 +2,6 @@
 
 import copy
 import gc
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -190,22 +188,6 @@ def test_a_model_is_freed(own: Any) -> None:
     del model
     gc.collect()
     assert gone() is None
-
-
-@pytest.mark.slow
-def test_a_folder_has_one_fingerprint_in_every_process(
-    folder_of: Any, tmp_path: Path
-) -> None:
-    folder = folder_of("gemma3")
-    program = (
-        "import squashlens as sl; from squashlens.model.proof import fingerprint_of;"
-        f"print(fingerprint_of(sl.load({folder.name!r})))"
-    )
-    (tmp_path / folder.name).symlink_to(folder)  # another path, and a relative one
-    there = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert there.stdout.split()[-1:] == [fingerprint_of(sl.load(folder))], there.stderr
 
 
 @pytest.mark.few(1)

@@ -25,7 +25,6 @@ from tests.cases import (
     OTHERS,
     SLIDING,
     draw,
-    few,
     foreign,
     loaded,
     random_model,
@@ -51,17 +50,6 @@ FAULTY: dict[str, Any] = {
         use_bidirectional_attention=True,
     ),
 }
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("family", few(FAMILIES))
-def test_foreign_bridges_are_proved_at_first_use(family: str) -> None:
-    bridge = foreign(random_model(CONFIGS[family]))
-    assert verify.status(bridge) == "unverified"
-    sl.path_bound(bridge, torch.tensor([2, 5, 6]))
-    assert verify.status(bridge) == "verified as it stands", (
-        "its weights were not compared with a checkpoint"
-    )
 
 
 @pytest.mark.few(2)

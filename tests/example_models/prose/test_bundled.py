@@ -13,7 +13,7 @@ import squashlens as sl
 from training.prose.abilities import abilities
 from training.prose.corpus import SOURCES
 from training.prose.evaluate import MEASURED, card, open_reader
-from training.prose.train import HISTORY, Recipe, config
+from training.prose.train import HISTORY, Recipe
 
 FOLDER = sl.example_models.folder("tiny-prose")
 TEXT = "It was late when the last ferry came in, and the harbour was empty."
@@ -27,24 +27,6 @@ def model() -> Any:
 @pytest.fixture(scope="module")
 def measured() -> dict[str, Any]:
     return json.loads((FOLDER / MEASURED).read_text(encoding="utf-8"))
-
-
-def test_it_is_gemma_2_with_windows_and_soft_caps() -> None:
-    stored, expected = (
-        json.loads((FOLDER / "config.json").read_text()),
-        config().to_dict(),
-    )
-    assert stored["architectures"] == ["Gemma2ForCausalLM"]
-    assert stored["dtype"] == "float32"
-    for name in (
-        "layer_types",
-        "sliding_window",
-        "attn_logit_softcapping",
-        "final_logit_softcapping",
-        "vocab_size",
-    ):
-        assert stored[name] == expected[name]
-    assert sl.example_models.trained_length("tiny-prose") is None
 
 
 def test_the_card_has_the_stored_numbers_sources_and_licences() -> None:

@@ -90,23 +90,3 @@ def test_equals_a_twin_of_dictionaries(
     assert model.probabilities(np.array([BOS, *text])) == pytest.approx(
         expected, rel=1e-9
     )
-
-
-def test_equals_the_twin_with_estimated_discounts() -> None:
-    rng = np.random.default_rng(5)
-    texts = [rng.geometric(0.5, size=60).clip(1, 3).tolist() for _ in range(8)]
-    model, twin = (
-        KneserNey([np.array([BOS, *t]) for t in texts], vocabulary=5, order=4),
-        Twin(texts, 4),
-    )
-    assert all(
-        min(Counter(twin.counts[4].values())[c] for c in (1, 2, 3, 4)) > 0
-        for _ in texts
-    )
-    padded = [BOS] * 4 + texts[0]
-    expected = [
-        float(twin.p(padded[: 4 + i], token, 4)) for i, token in enumerate(texts[0])
-    ]
-    assert model.probabilities(np.array([BOS, *texts[0]])) == pytest.approx(
-        expected, rel=1e-9
-    )
