@@ -13,7 +13,6 @@ transformers, so patterns are always computed.
 import inspect
 import re
 from collections.abc import Collection
-from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,14 +32,8 @@ NATIVE = "transformer_lens.model_bridge.sources.native.model"
 
 
 def is_native(model: Bridge) -> bool:
-    """Whether a bridge wraps a `NativeModel` of TransformerLens, or a class derived from it."""
-    return _is_native(type(model.original_model))
-
-
-@cache
-def _is_native(kind: type) -> bool:
-    names = {f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__}
-    return f"{NATIVE}.NativeModel" in names
+    """Whether a bridge wraps a `NativeModel` of TransformerLens."""
+    return type(model.original_model).__module__ == NATIVE
 
 
 def text_config(model: Bridge) -> Any:

@@ -122,9 +122,7 @@ def require_effective(model: Bridge, sites: list[str]) -> None:
         try:
             with without_ambient(model):
                 wrong = ineffective_points(model, new)
-        except torch.OutOfMemoryError:
-            raise
-        except SquashlensError:
+        except (torch.OutOfMemoryError, SquashlensError):
             raise
         except FAILURES as error:  # a component that fails after an edit
             raise UnsoundModelError(

@@ -169,8 +169,6 @@ def public(
     less time.
     """
     first = next(iter(inspect.signature(function).parameters.values()))
-    if first.name not in ("model", "reference"):
-        raise TypeError(f"The first parameter of {function.__name__} is not a model.")
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:

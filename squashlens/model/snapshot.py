@@ -29,7 +29,7 @@ from squashlens.model.digests import parts, sha256, tensor_digest, text_of, writ
 if TYPE_CHECKING:
     from squashlens.model.hooking.standing import Tables
     from squashlens.model.proof import Proof
-    from squashlens.model.text.start import KnownStart
+    from squashlens.model.text.start import Start
 
 # Where PyTorch keeps a module's hooks.
 HOOK_TABLES = (
@@ -273,7 +273,7 @@ class Kept:
     proof: "Proof | None" = None
     proofs: "list[Proof]" = field(default_factory=list)
     owner: int | None = None
-    start: "KnownStart | None" = None
+    start: "Start | None" = None
     at_begin: "Tables | None" = None
 
     def __deepcopy__(self, memo: Any) -> "Kept":

@@ -1,17 +1,14 @@
 """Float64 in place of every float32 that code asks for, so that only the rounding of float64 is left."""
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
-from torch.utils.checkpoint import checkpoint
 
 from squashlens._typing import dtype_name
 from squashlens.errors import UnsoundModelError
-
-ROWS = 2**14  # of a table of embeddings that are widened at a time
 
 
 class Wide(TorchFunctionMode):
@@ -27,7 +24,8 @@ class Wide(TorchFunctionMode):
             if value is torch.float32:
                 named[key] = torch.float64
         if func is F.linear and args[1].dtype != args[0].dtype:
-            return _head(*args, **named)
+            # The output head, if it is the table of embeddings, of which only rows are widened as they are looked up.
+            args[1] = args[1].double()
         found = (Tensor.double if func is Tensor.float else func)(*args, **named)
         if func is F.embedding:
             return found.double()
@@ -41,17 +39,3 @@ class Wide(TorchFunctionMode):
                 "If a hook rounds, write it with `squashlens.hooks.round_activations`; otherwise use `jacobian_norms`.",
             )
         return found
-
-
-def _head(x: Tensor, table: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The output head if it is the table of embeddings, which is not widened, in parts that no graph keeps."""
-
-    def product(x: Tensor, rows: Tensor) -> Tensor:
-        return F.linear(x, rows.double())
-
-    parts = [
-        cast(Tensor, checkpoint(product, x, rows, use_reentrant=False))
-        for rows in table.split(ROWS)
-    ]
-    logits = torch.cat(parts, dim=-1)
-    return logits if bias is None else logits + bias

@@ -33,7 +33,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import DynamicCache
 
-from squashlens._typing import Passes, one_of
+from squashlens._typing import Passes
 from squashlens.bars import bar
 from squashlens.errors import FAILURES, InputError
 from squashlens.model.agreement import SAME_OPERATIONS, agree
@@ -130,7 +130,6 @@ def read(
     cache. `passes` is as in `capture`. A separate pass runs `copies` of its prompt and reads the first: with another
     number of them the same terms are added in another order.
     """
-    one_of(passes, Passes, "passes")
     prompts = [branch.along(trunk, positions) for branch in branches]
     number_of: dict[Branch, int] = {}  # equal prompts are run once
     for prompt in prompts:

@@ -16,7 +16,7 @@ from squashlens.run import forward, passes
 from squashlens.run.passes import read
 from squashlens.sequences import Branch
 from tests.cases import FAMILIES, few
-from tests.references import last_streams, raw, run_of
+from tests.references import last_streams, run_of
 
 TRUNK = (
     2,
@@ -153,8 +153,6 @@ def test_sharing_is_tried_before_it_is_believed(
 
 def test_refusals(bridge_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = bridge_of("llama")
-    with pytest.raises(InputError):
-        raw(read)(run_of(model), TRUNK, [Branch(3)], SITES, passes="fast")
     monkeypatch.setattr("squashlens.model.memory.available", lambda device: 1000)
     with pytest.raises(CapacityError):
         read(run_of(model), TRUNK, [Branch(3)] * 9, SITES)

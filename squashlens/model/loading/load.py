@@ -29,7 +29,6 @@ from squashlens.model.loading.sources import (
 from squashlens.model.memory import available, device_named, human, require_room
 from squashlens.model.text.start import adds_bos, start_of
 from squashlens.model.verify import (
-    AGAIN,
     accept_unverified,
     prove,
     require_finite,
@@ -333,8 +332,6 @@ def _plain(
     source: str, config: Any, device_map: Any, dtype: torch.dtype, revision: str | None
 ) -> Any:
     """Load the Hugging Face model, with every weight from the checkpoint."""
-    from safetensors import SafetensorError
-
     refuse_adapter(source, revision)
     commit = getattr(config, "_commit_hash", None)  # None for a folder
     try:
@@ -352,21 +349,9 @@ def _plain(
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    except SafetensorError as error:
-        raise ModelAccessError(
-            f"The weights of {source} are damaged or truncated ({one_line(error)}).",
-            AGAIN,
-        ) from error
-    except RuntimeError as error:
-        # For example experts, which are stored one by one and then stacked.
-        if "conversion" not in str(error):
-            raise
-        raise ModelAccessError(
-            f"The weights of {source} cannot be stacked into those of {config.architectures[0]}: some are missing, "
-            "left over or of another shape.",
-            f"Check that config.json belongs to these weights. {AGAIN}",
-        ) from error
-    except (OSError, ValueError, ImportError) as error:
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # of transformers, safetensors and the file system
         raise access_error(source, error) from error
     require_finite(model, source)
     require_complete(model, report, source)

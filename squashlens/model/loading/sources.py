@@ -156,6 +156,17 @@ MEANINGS = (
         "{near} A private model needs a token: `hf auth login`.",
     ),
     (
+        ("safetensorerror",),
+        "The weights of {source} are damaged or truncated.",
+        "Download the checkpoint again, or save it again with `save_pretrained`.",
+    ),
+    (
+        # Of experts, which are stored one by one and stacked while loading.
+        ("conversion",),
+        "The weights of {source} cannot be stacked: some are missing, left over or of another shape.",
+        "Check that config.json belongs to these weights, or download the checkpoint again.",
+    ),
+    (
         ("trust_remote_code", "custom code"),
         "{source} needs its own Python code, which squashlens does not run.",
         "Use a model built into transformers.",

@@ -5,7 +5,7 @@ table disagrees with the tokenizers of OLMo 2, Phi-3, Granite and GPT-2. So the 
 checkpoint's settings, and a text is tokenized to see what comes first. Results state the rule.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -16,20 +16,16 @@ from squashlens.remarks import remark
 
 @dataclass(frozen=True)
 class Start:
-    """The ids before every text, the id of the BOS token if there is one, and the source of both."""
+    """The ids before every text, the id of the BOS token if there is one, and the source of both.
+
+    Also the tokenizer, and its option `add_bos_token` as it was opened.
+    """
 
     ids: tuple[int, ...]
     bos: int | None
     rule: str
-
-
-@dataclass(frozen=True)
-class KnownStart:
-    """A tokenizer, its option `add_bos_token` as it was opened, and what it puts before a text then."""
-
-    tokenizer: Any
-    option: Any
-    start: Start
+    tokenizer: Any = None
+    option: Any = None
 
 
 def start_of(model: Bridge, checkpoints: Any = None) -> Start:
@@ -40,16 +36,15 @@ def start_of(model: Bridge, checkpoints: Any = None) -> Start:
     tokenizer = model.tokenizer
     kept = kept_of(model)
     option = getattr(tokenizer, "add_bos_token", None)
-    known = kept.start
     # `bridge.tokenizer` can be replaced, and is then read again.
-    if known is None or known.tokenizer is not tokenizer:
+    if kept.start is None or kept.start.tokenizer is not tokenizer:
         start = _read(model, tokenizer, checkpoints)
-        known = kept.start = KnownStart(tokenizer, option, start)
-    if option == known.option:
-        return known.start
+        kept.start = replace(start, tokenizer=tokenizer, option=option)
+    if option == kept.start.option:
+        return kept.start
     ids = _ids_before_text(tokenizer)
     rule = f"model.tokenizer.add_bos_token = {option}: {list(ids)} before a text"
-    return Start(ids, known.start.bos, rule)
+    return Start(ids, kept.start.bos, rule)
 
 
 def adds_bos(tokenizer: Any) -> bool:

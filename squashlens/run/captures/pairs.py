@@ -225,16 +225,9 @@ def pairs_of(
     return given
 
 
-def sequence_of(given: object) -> GrowingSequence:
-    """The sequence, or the sequence of a capture; raises an error for anything else."""
-    if isinstance(given, PairCapture):
-        return given.sequence
-    if not isinstance(given, GrowingSequence):
-        raise InputError(
-            f"Expected a growing sequence, got {type(given).__name__}.",
-            "Make one: `squashlens.prompts.repeated(model, '1', 64)`.",
-        )
-    return given
+def sequence_of(given: SequenceOrCapture) -> GrowingSequence:
+    """The sequence, or the sequence of a capture."""
+    return given.sequence if isinstance(given, PairCapture) else given
 
 
 def passes_of(given: SequenceOrCapture) -> Passes:
@@ -243,7 +236,10 @@ def passes_of(given: SequenceOrCapture) -> Passes:
 
 
 def prepare_growing(
-    run: Run, given: object, lengths: Iterable[int] | None, passes: Passes
+    run: Run,
+    given: SequenceOrCapture,
+    lengths: Iterable[int] | None,
+    passes: Passes,
 ) -> Growing:
     """Check sequence and lengths before anything is run; a capture gives its sequence and its lengths."""
     sequence = sequence_of(given)
