@@ -388,14 +388,9 @@ CONVERTERS: dict[Any, Callable[[Any, Any], Any]] = {
 } | dict.fromkeys(LISTS, _items)
 
 
-def frozen(parts: Collection[str]) -> str:
-    """The parts of a model that are held constant, in words; empty if there are none."""
-    return f"{' and '.join(parts)} frozen" if parts else ""
-
-
 def and_frozen(parts: Collection[str]) -> str:
     """What a long name adds for the parts that are held constant, with its comma; empty if there are none."""
-    return f", {frozen(parts)}" if parts else ""
+    return f", {' and '.join(parts)} frozen" if parts else ""
 
 
 def plain_type(value: Any) -> type:

@@ -32,7 +32,7 @@ from squashlens.theory.attention import unmasked
 Blocks = tuple[int, ...] | None
 Heads = Iterable[int] | None
 Positional = bool | tuple[int, ...]  # as in `Hook`
-Edit = Callable[[Tensor], Tensor]
+Edit = Callable[..., Tensor]  # of a tensor at a hook point
 # Rows of attention logits and the positions of their queries to new rows.
 Rescale = Callable[[Tensor, Tensor], Tensor]
 # Positions of queries, as a column, and of keys, as a row, to what is hidden.
@@ -344,11 +344,7 @@ def _hiding(
         query, key = grid(rows)
         return rows.masked_fill(hidden(query, key) & (query > key), nothing)
 
-    if heads is None:
-        return Hook(name, site, change, blocks, positional)
-    chosen = positions_of(heads, name, "heads")
-    edit = in_heads(change, chosen, dim=1)
-    return Hook(f"{name} in heads {listed(chosen)}", site, edit, blocks, positional)
+    return _of_attention(name, site, change, blocks, heads, positional)
 
 
 def rescored(
@@ -363,33 +359,42 @@ def rescored(
     A learned sink is the last key of the rows. The model adds its logit itself, so all other logits move by what this
     one changes, which gives the same weights.
     """
-    chosen = None if heads is None else positions_of(heads, name, "heads")
 
-    def edit(scores: Tensor, sink: Float[Tensor, " head"] | None = None) -> Tensor:
-        def change(scores: Tensor) -> Tensor:
-            queries, _ = grid(scores)
-            if sink is None:
-                changed = to(scores, queries)
-            else:
-                last = sink.detach().to(scores.dtype)[:, None, None]
-                last = last.expand(*scores.shape[:-1], 1)
-                with_sink = to(torch.cat([scores, last], dim=-1), queries)
-                changed = with_sink[..., :-1] + (last - with_sink[..., -1:])
-            return torch.where(unmasked(scores), changed, scores)
+    def change(scores: Tensor, sink: Float[Tensor, " head"] | None = None) -> Tensor:
+        queries, _ = grid(scores)
+        if sink is None:
+            changed = to(scores, queries)
+        else:
+            last = sink.detach().to(scores.dtype)[:, None, None]
+            last = last.expand(*scores.shape[:-1], 1)
+            with_sink = to(torch.cat([scores, last], dim=-1), queries)
+            changed = with_sink[..., :-1] + (last - with_sink[..., -1:])
+        return torch.where(unmasked(scores), changed, scores)
 
-        if chosen is None:
-            return change(scores)
-        return in_heads(change, chosen, dim=1)(scores)
+    return _of_attention(name, SCORES, change, blocks, heads, positional, True)
 
-    if chosen is not None:
+
+def _of_attention(
+    name: str,
+    site: str,
+    change: Edit,
+    blocks: Blocks,
+    heads: Heads,
+    positional: Positional,
+    takes_sink: bool = False,
+) -> Hook:
+    """A hook that changes attention logits or weights, (prompt, head, query, key), in some heads or in all."""
+    if heads is not None:
+        chosen = positions_of(heads, name, "heads")
+        change = in_heads(change, chosen, dim=1)
         name += f" in heads {listed(chosen)}"
-    return Hook(name, SCORES, edit, blocks, positional, takes_sink=True)
+    return Hook(name, site, change, blocks, positional, takes_sink)
 
 
 def in_heads(change: Edit, chosen: tuple[int, ...], dim: int) -> Edit:
     """An edit of a tensor with four axes that changes only the `chosen` entries of axis `dim`, the heads."""
 
-    def edit(before: Tensor) -> Tensor:
+    def edit(before: Tensor, sink: Tensor | None = None) -> Tensor:
         if before.ndim != 4:
             raise InputError(
                 f"This hook point has no axis for heads: its tensor has shape {tuple(before.shape)}.",
@@ -403,7 +408,8 @@ def in_heads(change: Edit, chosen: tuple[int, ...], dim: int) -> Edit:
             )
         selected = among(torch.arange(n_heads, device=before.device), chosen)
         selected = _before_axes(selected, before.ndim - dim - 1)
-        return torch.where(selected, change(before), before)
+        after = change(before) if sink is None else change(before, sink)
+        return torch.where(selected, after, before)
 
     return edit
 

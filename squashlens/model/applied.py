@@ -20,9 +20,9 @@ from squashlens.model.anatomy import context_length, device_of, last_logits, n_t
 from squashlens.model.hooking.hook import (
     Hook,
     HookLike,
-    Watcher,
     expanded_hooks,
     torch_hook,
+    watchers,
 )
 from squashlens.model.hooking.standing import (
     BeforePasses,
@@ -147,7 +147,7 @@ def probe_ids(model: Bridge) -> Tensor:
 def ineffective_points(model: Bridge, sites: list[str]) -> list[str]:
     """The sites on a tensor at which the last logits do not depend, or that do not fire, as the model is run now."""
     leaves: dict[str, Tensor] = {}
-    hooks = [Watcher(site, partial(_with_leaf, leaves, site)) for site in sites]
+    hooks = watchers(sites, partial(_with_leaf, leaves))
     with warnings.catch_warnings(), torch.enable_grad(), attached(model, *hooks):
         # The bridge warns about edited norms, which are intended here.
         warnings.simplefilter("ignore")

@@ -15,7 +15,6 @@ a comparison, the streams of all other tokens are set to those of the prompt, si
 token to other experts in the next.
 """
 
-from functools import partial
 from itertools import combinations, islice
 
 import torch
@@ -35,7 +34,7 @@ from squashlens.model.anatomy import (
     residual_sites,
 )
 from squashlens.model.applied import probe_ids, require_effective
-from squashlens.model.hooking.hook import Watcher
+from squashlens.model.hooking.hook import Watcher, watchers
 from squashlens.model.hooking.standing import attached, without_ambient
 from squashlens.model.proof import proof_of
 
@@ -190,7 +189,7 @@ def _moved(
         return itself.expand_as(pattern).clone()
 
     sites = residual_sites(model)
-    hooks = [Watcher(site, partial(compare, site)) for site in sites]
+    hooks = watchers(sites, compare)
     if cut:
         for site in map(pattern_site, range(n_blocks(model))):
             hooks.append(Watcher(site, isolate))

@@ -9,7 +9,6 @@ points are tested at their first use (`applied`).
 
 import copy
 from contextlib import ExitStack, suppress
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,7 +38,7 @@ from squashlens.model.anatomy import (
 )
 from squashlens.model.applied import probe_ids
 from squashlens.model.digests import parts
-from squashlens.model.hooking.hook import Watcher, torch_hook
+from squashlens.model.hooking.hook import torch_hook, watchers
 from squashlens.model.hooking.standing import attached, without_ambient
 from squashlens.model.premises import (
     ATTENTION,
@@ -315,7 +314,7 @@ def _run_bridge(model: Bridge, sites: list[str]) -> dict[str, Tensor]:
             )
         seen[site] = tensor.detach().clone()
 
-    readers = [Watcher(site, partial(keep, site)) for site in sites]
+    readers = watchers(sites, keep)
     with attached(model, *readers):
         logits = model(probe_ids(model), use_cache=False, **last_logits(model))
     return seen | {"logits": logits}

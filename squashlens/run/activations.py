@@ -21,7 +21,7 @@ from squashlens.model.hooking.hook import Hook
 from squashlens.model.loading.random_weights import with_random_weights
 from squashlens.model.proof import opened
 from squashlens.run.budget import batch_memory, pass_bytes
-from squashlens.run.forward import forward, log_probabilities, next_logits
+from squashlens.run.forward import forward, log_probabilities, next_logits, watching
 from squashlens.run.passes import PASS_MEMORY, batches
 from squashlens.run.run import Run
 from squashlens.sequences import Ids
@@ -63,7 +63,7 @@ def streams_at(
     def keep(site: str, tensor: Tensor) -> None:
         seen[site] = tensor[:, at].detach().clone()
 
-    forward(run, ids, [(site, partial(keep, site)) for site in sites], context)
+    forward(run, ids, watching(sites, keep), context)
     return seen
 
 

@@ -49,6 +49,13 @@ from squashlens.theory.attention import Attention
 Watch = Iterable[tuple[str, Callable[[Tensor], Tensor | None]]]
 
 
+def watching(
+    sites: Iterable[str], function: Callable[[str, Tensor], Any]
+) -> list[tuple[str, Callable[[Tensor], Any]]]:
+    """A function that watches each of these hook points, and also gets the name of its point."""
+    return [(site, partial(function, site)) for site in sites]
+
+
 def causal(n: int) -> Bool[Tensor, "query key"]:
     """The causal mask: every token sees itself and earlier tokens."""
     return torch.ones(n, n, dtype=torch.bool).tril()

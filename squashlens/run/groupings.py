@@ -11,7 +11,6 @@ several.
 
 import copy
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from squashlens.bars import bar
 from squashlens.model.memory import require_room
-from squashlens.run.forward import forward
+from squashlens.run.forward import forward, watching
 from squashlens.run.generate import empty_cache
 from squashlens.run.run import Run
 from squashlens.run.streamed import patterns_written
@@ -157,7 +156,7 @@ def _read(
         kept[site].append(tensor[0].detach().clone())
 
     context = None if cache is None else {"use_cache": True, "past_key_values": cache}
-    watch = [(site, partial(keep, site)) for site in sites]
+    watch = watching(sites, keep)
     for piece in pieces:
         forward(run, piece, watch, context)
     there = kept[sites[-1]][0].device  # a model may be on several

@@ -24,7 +24,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -42,7 +42,7 @@ from squashlens.model.hooking.hook import Hook
 from squashlens.model.hooking.standing import attached
 from squashlens.model.memory import available, require_room, to_cpu
 from squashlens.run.budget import batch_memory, pass_bytes
-from squashlens.run.forward import causal, context, forward
+from squashlens.run.forward import causal, context, forward, watching
 from squashlens.run.run import Run
 from squashlens.run.streamed import (
     implementation,
@@ -400,7 +400,7 @@ class _Rows:
 
         watch: list[tuple[str, Any]] = []
         if reads.numbers:
-            watch = [(site, partial(keep, site)) for site in self.plan.sites]
+            watch = watching(self.plan.sites, keep)
         with attached(self.plan.run.model, *hooks):
             forward(self.plan.run, ids, watch, extra)
         self._take(reads.numbers, seen)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -34,7 +33,7 @@ from squashlens.model.anatomy import (
     residual_sites,
 )
 from squashlens.model.applied import ineffective_points, probe_ids
-from squashlens.model.hooking.hook import Watcher
+from squashlens.model.hooking.hook import Watcher, watchers
 from squashlens.model.hooking.standing import attached, standing, without_ambient
 from squashlens.model.proof import opened, proof_of
 from squashlens.model.snapshot import layout_of
@@ -364,7 +363,7 @@ def _everything(model: Bridge, ids: Tensor) -> Seen:
             seen[name] = value.detach().clone()
 
     names = layout_of(model).distinct
-    readers = [Watcher(name, partial(keep, name)) for name in names]
+    readers = watchers(names, keep)
     with torch.no_grad(), attached(model, *readers), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logits = model(ids, use_cache=False, **last_logits(model))

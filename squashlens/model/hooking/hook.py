@@ -137,6 +137,13 @@ class Watcher:
         return self.edit(tensor)
 
 
+def watchers(
+    sites: Iterable[str], function: Callable[[str, Tensor], Any]
+) -> list[Watcher]:
+    """A function at each of these hook points, which also gets the name of its point."""
+    return [Watcher(site, functools.partial(function, site)) for site in sites]
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Hooks that depend on the model: `make(model)` returns them each time that the recipe is applied."""

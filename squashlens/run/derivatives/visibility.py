@@ -17,7 +17,6 @@ without a norm, the right side is an upper bound, at most twice as large.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -28,7 +27,7 @@ from squashlens.model.anatomy import pattern_site
 from squashlens.model.hooking.hook import Hook, Recipe, split_frozen_attention
 from squashlens.run.budget import cotangents_on_graph
 from squashlens.run.derivatives.spans import open_spans, vjps
-from squashlens.run.forward import forward
+from squashlens.run.forward import forward, watching
 from squashlens.run.run import Run
 from squashlens.theory.attention import Attention, unmasked
 
@@ -149,7 +148,7 @@ def _written(
         names += [f"blocks.{b}.attn.{QUERIES}", f"blocks.{b}.attn.{SCORES}"]
     seen: dict[str, Tensor] = {}
     if all(name in run.model.hook_dict for name in names):
-        watch = [(name, partial(seen.__setitem__, name)) for name in names]
+        watch = watching(names, seen.__setitem__)
         open_spans(run, ids, hooks, [blocks[0]], blocks[-1] + 1, watch)
     missing = [name for name in names if name not in seen]
     if missing:
