@@ -124,28 +124,23 @@ def last_logits(model: Bridge) -> dict[str, slice]:
 
 
 def quantization(model: Bridge) -> str | None:
-    """How the weights are quantized, `None` if they are plain floating-point numbers."""
-    declared = getattr(text_config(model), "quantization_config", None)
-    if declared is None:
-        declared = getattr(model.original_model, "quantization_method", None)
-    if isinstance(declared, dict):
-        declared = declared.get("quant_method")
-    method = getattr(declared, "quant_method", declared)
-    if method is not None:
-        return str(getattr(method, "value", method))
-    strange: set[str] = set()
+    """The number format of quantized weights, such as ``"int8"``, else the method's name; None if they are plain."""
+    kinds: set[str] = set()
     for parameter in model.parameters():
         if not parameter.is_floating_point() or type(parameter) not in PLAIN:
-            strange.add(type(parameter).__name__)
-    return ", ".join(sorted(strange)) or None
-
-
-def stored_as(model: Bridge) -> str | None:
-    """The number format of quantized weights, such as ``"int8"``, from their types' names; `None` if they are plain."""
-    kinds = {type(parameter) for parameter in model.parameters()} - {*PLAIN}
-    names = " ".join(kind.__name__.lower() for kind in kinds)
-    formats = {*re.findall(r"u?int\d+|float\d+", names)}
-    return ", ".join(sorted(formats)) or quantization(model)
+            kinds.add(type(parameter).__name__.lower())
+    formats = {*re.findall(r"u?int\d+|float\d+", " ".join(kinds))}
+    if formats:
+        return ", ".join(sorted(formats))
+    method = getattr(text_config(model), "quantization_config", None)
+    if method is None:
+        method = getattr(model.original_model, "quantization_method", None)
+    if isinstance(method, dict):
+        method = method.get("quant_method")
+    method = getattr(method, "quant_method", method)
+    if method is not None:
+        return str(getattr(method, "value", method))
+    return ", ".join(sorted(kinds)) or None
 
 
 def windows(model: Bridge, positions: int | None = None) -> list[int | None]:

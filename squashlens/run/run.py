@@ -19,9 +19,9 @@ from squashlens.model.anatomy import (
     check_layer,
     device_of,
     dtype_of,
+    quantization,
     residual_site,
     residual_sites,
-    stored_as,
     width,
 )
 from squashlens.model.applied import applied
@@ -81,7 +81,7 @@ class Run:
             "dtype": dtype_name(dtype_of(sound)),
             # Any setting below "highest" rounds the factors of float32 products.
             "matmul_precision": proof.snapshot.precision,
-            "quantized": proof.once("stored as", lambda: stored_as(sound)),
+            "quantized": proof.once("quantization", lambda: quantization(sound)),
             "weights_origin": getattr(config, ORIGIN, None),
             "device": str(device_of(sound)),
             "attention_implementation": None,

@@ -24,7 +24,7 @@ from squashlens.run.streamed import (
 )
 from squashlens.theory import attention as module
 from squashlens.theory import fused_attention
-from squashlens.theory.fused_attention import attend_with_lse, pulled_back
+from squashlens.theory.fused_attention import attend_with_lse
 from tests.cases import COMMON, CONFIGS, MORE, few, foreign, save_random
 from tests.references import run_of
 
@@ -249,46 +249,32 @@ def test_jacobians_by_flash_attention_equal_those_by_blocks(
             sl.results.provenance(found)["attention_implementation"]
             == f"{way}, block by block"
         )
-        if way == "streamed":
-            return
-        monkeypatch.setattr(fused, "_reasons", {})
-        monkeypatch.setattr(
-            fused, "pulled_back", lambda *args: [1.1 * x for x in pulled_back(*args)]
-        )
-        with pytest.warns(UserWarning, match="derivatives are wrong"):
-            np.testing.assert_array_equal(jacobian(), by_blocks)
 
 
 def fails(*args: Any) -> Any:
     raise RuntimeError("out of resource: shared memory")
 
 
-@pytest.mark.parametrize(
-    ("broken", "reason"),
-    [
-        (
-            lambda *args: (lambda z, lse: (z, lse + np.log(2)))(
-                *attend_with_lse(*args)
-            ),
-            "row differs by",
-        ),
-        (
-            lambda *args: (lambda z, lse: (1.1 * z, lse))(*attend_with_lse(*args)),
-            "outputs are wrong",
-        ),
-        (fails, "RuntimeError: out of resource"),
-    ],
-    ids=["logsumexp", "outputs", "compiler"],
-)
+def scaled_outputs(*args: Any) -> Any:
+    outputs, lse = attend_with_lse(*args)
+    return 1.1 * outputs, lse
+
+
+def shifted_lse(*args: Any) -> Any:
+    outputs, lse = attend_with_lse(*args)
+    return outputs, lse + np.log(2)
+
+
+@pytest.mark.parametrize("broken", [shifted_lse, scaled_outputs, fails])
 def test_a_kernel_with_other_numbers_is_not_used(
-    broken: Any, reason: str, bridge_of: Any, monkeypatch: pytest.MonkeyPatch
+    broken: Any, bridge_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LONGEST", 4)
     monkeypatch.setattr(fused, "attend_with_lse", broken)
     model = bridge_of("gemma3", torch.float32)
     by_blocks = sl.path_bound(model, IDS[0])
     monkeypatch.setattr(fused, "_reasons", {})
-    with fused_anywhere(monkeypatch), pytest.warns(UserWarning, match=reason):
+    with fused_anywhere(monkeypatch), pytest.warns(UserWarning, match="Fused"):
         found = sl.path_bound(model, IDS[0])
     assert sl.results.provenance(found)["attention_implementation"] == "streamed"
     np.testing.assert_array_equal(found, by_blocks)

@@ -26,7 +26,7 @@ from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.collapse.metric import REPLAYED, Metric, coords, take_pairs
 from squashlens.measure.registration import measurement
 from squashlens.model.agreement import agree, difference
-from squashlens.model.anatomy import pattern_site, stored_as
+from squashlens.model.anatomy import pattern_site, quantization
 from squashlens.model.premises import require_attention_alone
 from squashlens.records.labels import MODEL_UNITS, Variable
 from squashlens.run.captures import pairs as captures
@@ -186,7 +186,7 @@ def _first_block(
 def output_weights(run: Run, block: int) -> Float[Tensor, "head value d"]:
     """The output weights W_O of a block for each query head, dequantized if they are quantized."""
     attention = run.model.blocks[block].attn
-    if stored_as(run.model) is None:
+    if quantization(run.model) is None:
         return attention.W_O.detach().cpu().double()
     weight = attention.o.original_component.weight.dequantize().detach().cpu().double()
     return rearrange(
