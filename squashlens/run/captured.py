@@ -42,10 +42,10 @@ class CaptureBase:
     fingerprint: str
     ambient_hooks: tuple[str, ...]
     dtype: str
-    snapshot: Snapshot = field(repr=False)
-    hooks: list[tuple[Any, ...]] = field(repr=False)
+    snapshot: Snapshot
+    hooks: list[tuple[Any, ...]]
     # Of the capture's tensors, by which an edit is seen.
-    versions: list[tuple[int, int]] = field(init=False, repr=False)
+    versions: list[tuple[int, int]] = field(init=False)
     ids: Tensor
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ def model_state(model: Bridge) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Capture(CaptureBase):
     """The activations of one forward pass, and the state of the model during it; `capture` makes one.
 
@@ -108,11 +108,11 @@ class Capture(CaptureBase):
         fingerprint, ambient_hooks, dtype: the state of the model during the pass.
     """
 
-    labels: list[list[str]] = field(repr=False)
-    residuals: Mapping[int, Float[Tensor, "prompt position d"]] = field(repr=False)
-    patterns: Mapping[int, Float[Tensor, "prompt head query key"]] = field(repr=False)
-    y: Float[Tensor, "prompt position d"] | None = field(repr=False)
-    prompts: list[str] | list[list[int]] = field(repr=False)
+    labels: list[list[str]]
+    residuals: Mapping[int, Float[Tensor, "prompt position d"]]
+    patterns: Mapping[int, Float[Tensor, "prompt head query key"]]
+    y: Float[Tensor, "prompt position d"] | None
+    prompts: list[str] | list[list[int]]
 
     def __repr__(self) -> str:
         many, positions = self.ids.shape

@@ -81,6 +81,7 @@ def test_distances_come_from_what_was_captured(bridge_of: Callable[..., Any]) ->
     )
     assert ds["unrelated"].sizes["draw"] == 3
     assert ds["length"].values.tolist() == [2, 5, 8]
+    assert len(repr(pairs)) < 100
     assert sl.results.provenance(ds)["capture"] == {
         "baselines": ["contrast", "unrelated"],
         "n_samples": 3,

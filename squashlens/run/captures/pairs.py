@@ -144,16 +144,19 @@ class PairCapture(CaptureBase):
         options: the other arguments of `capture`.
     """
 
-    sequence: GrowingSequence = field(repr=False)
+    sequence: GrowingSequence
     lengths: tuple[int, ...]
-    v: Streams = field(repr=False)
-    star: Streams = field(repr=False)
-    contrast: Streams | None = field(repr=False)
-    unrelated: tuple[Streams, ...] = field(repr=False)
-    replay: Replay | None = field(repr=False)
-    values: Tensor | None = field(repr=False)
+    v: Streams
+    star: Streams
+    contrast: Streams | None
+    unrelated: tuple[Streams, ...]
+    replay: Replay | None
+    values: Tensor | None
     patterns: bool
     options: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"<PairCapture of {self.sequence.name} at {len(self.lengths)} lengths>"
 
     @property
     def layers(self) -> list[int]:
