@@ -2,6 +2,8 @@
 
 import copy
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -283,3 +285,19 @@ def test_a_call_that_fails_leaves_the_model_as_it_was(own: Any) -> None:
     ):
         bound(model)
     assert bound(model).identical(expected)
+
+
+@pytest.mark.slow
+def test_a_folder_has_one_fingerprint_in_every_process(
+    folder_of: Any, tmp_path: Path
+) -> None:
+    folder = folder_of("gemma3")
+    program = (
+        "import squashlens as sl; from squashlens.model.proof import fingerprint_of;"
+        f"print(fingerprint_of(sl.load({folder.name!r})))"
+    )
+    (tmp_path / folder.name).symlink_to(folder)  # another path, and a relative one
+    there = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert there.stdout.split()[-1:] == [fingerprint_of(sl.load(folder))], there.stderr

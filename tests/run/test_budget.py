@@ -99,3 +99,13 @@ def test_patterns_are_estimated_and_refused(
     )
     with patterns_written("the test"), pytest.raises(CapacityError):
         sl.jacobian_norms(model, ids, norm="frobenius", method="sketch", n_probes=1)
+
+
+def test_twice_the_prompt_takes_twice_the_memory(tiny: Any) -> None:
+    """Beyond what a block of rows takes, which does not grow."""
+    for estimate in (
+        budget.pass_bytes,
+        lambda m, p, n: budget.products_bytes(m, p, n, 4),
+    ):
+        at = [estimate(run_of(tiny), 1, n) for n in (20_000, 40_000, 80_000)]
+        assert at[2] - at[1] == pytest.approx(2 * (at[1] - at[0]), rel=0.05)

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -76,3 +77,35 @@ def test_answers_are_those_of_whole_passes(name: str, tmp_path: Path) -> None:
         )
     assert said.ids == tuple(ids[LIMIT - 4 :])[: len(said.ids)]
     assert len(said.ids) >= 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "from_", "content"),
+    [("llama", 17, [7] * 24), ("gpt2", 22, CONTENT), ("llama", 28, CONTENT)],
+)
+def test_a_hidden_dependence_is_found(
+    family: str, from_: int, content: list[int], bridge_of: Any
+) -> None:
+    """Embeddings that are scaled from some length of the pass on, which no configuration says."""
+    model = bridge_of(family)
+    embed = model.embed.original_component
+    sequence = sl.prompts.build(
+        model, content, prefix=[2, 5, 11]
+    )  # v* has 5 to 28 tokens
+
+    def scaled(ids: Any) -> Any:
+        return type(embed).forward(embed, ids) * (
+            1.5 if ids.shape[-1] >= from_ else 1.0
+        )
+
+    embed.__dict__["forward"] = scaled
+    try:
+        ds = sl.collapse(model, sequence)
+        alone = sl.collapse(model, sequence, passes="separate")
+    finally:
+        del embed.__dict__["forward"]
+    assert sl.results.provenance(ds)["passes"].startswith(
+        "separate, since its numbers depend on what it shares a pass with"
+    )
+    np.testing.assert_array_equal(ds["distance"], alone["distance"])
