@@ -474,7 +474,8 @@ def on_record(s: Subject) -> dict[str, dict[str, Options]]:
         "strongest_paths": {"strongest_paths": {"k": 6}},
         "depth_limit": {"depth_limit": {"depth": 12}},
         "jacobian_norms": {
-            "spectral": {"to_layer": [2, "y"]},
+            "spectral": {"to_layer": 2},
+            "spectral to y": {},
             "frobenius": pair | FROBENIUS,
             "frozen attention": FROZEN,
             "frozen": all_frozen | {"from_layer": 1, "query": -2},
@@ -483,7 +484,8 @@ def on_record(s: Subject) -> dict[str, dict[str, Options]]:
         },
         "path_bound": {
             "paper": {},
-            "constants": all_constants | {"to_layer": [2, "y"]},
+            "constants": all_constants | {"to_layer": 2},
+            "constants to y": all_constants,
             "uniform": UNIFORM | {"query": -2, "from_layer": 1},
             "topological": TOPOLOGICAL | {"sigma_psi": 0},
             "two": pair,

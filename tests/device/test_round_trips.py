@@ -41,7 +41,7 @@ def sequence(model: Any, content: list[int]) -> sl.prompts.GrowingSequence:
 CALLS: dict[str, Callable[[Any], Any]] = {
     "path_bound": lambda m: sl.path_bound(m, IDS),
     "path_bound of an early query": lambda m: sl.path_bound(
-        m, IDS, query=3, to_layer=[1, "y"]
+        m, IDS, query=3, to_layer=[1, 2]
     ),
     "hops": lambda m: sl.attention_paths.hops(m, IDS),
     "spectral norms": lambda m: sl.jacobian_norms(m, IDS, vjp_batch_size=4),
