@@ -399,7 +399,7 @@ ROWS: dict[str, Row] = {
     "repeat_tokenization": Row(
         sl.repeat_tokenization,
         {"n": 3},
-        (L2, ABSOLUTE, {"repeat": "0"}, {"prefix": "How"}),
+        (L2, RELATIVE, {"repeat": "0"}, {"prefix": "How"}),
     ),
     "splits": Row(splits, {"n": 3}, group="repeat_tokenization"),
     "compare_interventions": Row(
@@ -568,8 +568,8 @@ def with_words(s: Subject) -> dict[str, dict[str, Options]]:
             "mean": ASKED_TWICE | {"missing": "mean"},
         },
         "repeat_tokenization": {
-            "repeat_tokenization": {"n": 4, "prefix": COUNT},
-            "absolute": sevens | L2 | ABSOLUTE,
+            "repeat_tokenization": RELATIVE | {"n": 4, "prefix": COUNT},
+            "absolute": sevens | L2,
         },
         "splits": {"splits": {"n": 4, "prefix": COUNT}},
         "compare with answers": {
