@@ -145,6 +145,7 @@ DEFAULTS = {
     ("scale", Scale): "absolute",
     ("n_probes", int): 64,
     ("noise_lengths", int): 4,
+    ("n_replacements", int): 4,
     ("seed", int): 0,
 }
 OTHER_DEFAULTS = {

@@ -53,7 +53,7 @@ def needle_sensitivity(
     method: Method = "auto",
     n_probes: int = PROBES,
     candidates: Candidates = None,
-    n_replacements: int = 8,
+    n_replacements: int = 4,
     seed: int = 0,
 ) -> xr.Dataset:
     """Sensitivity of the last token's output y to one token or word of each prompt, for each and as group means.
