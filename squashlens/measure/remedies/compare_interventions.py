@@ -16,7 +16,7 @@ from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.bars import bar
 from squashlens.measure.answers.accuracy_by_length import Answer, accuracy_by_length
 from squashlens.measure.collapse.distance import collapse
-from squashlens.measure.collapse.metric import REPLAYED
+from squashlens.measure.collapse.metric import REPLAYED, evenly_spaced
 from squashlens.measure.registration import measurement
 from squashlens.measure.remedies.named_interventions import (
     Changes,
@@ -76,7 +76,8 @@ def compare_interventions(
             with the same number of content tokens (for example without BOS), or a function that makes it of the given
             sequence, as ``lambda sequence: sequence.every(3, comma)``; or both.
         answer: as in `accuracy_by_length`; the sequence itself is asked, one prompt at each length. None by default.
-        lengths: numbers of content tokens. By default those of the capture, or all from 1.
+        lengths: numbers of content tokens. By default those of the capture, or at most 16 that are evenly spaced up to
+            the last. Every length takes a pass, and with `answer` an answer, under each intervention.
         scale: as in `collapse`, but ``"relative"`` by default: an intervention may also change the size of the streams.
         n_samples: number of other sequences of the same form that are asked instead, with content drawn uniformly from
             the alphabet: by default ten digits, also where the sequence is of ones. 0, the sequence itself, by default.
@@ -113,6 +114,8 @@ def compare_interventions(
     changes = by_name(interventions)
     unchanged = sequence_of(sequence)
     run = Run.open(model, "compare_interventions")
+    if lengths is None and isinstance(sequence, GrowingSequence):
+        lengths = evenly_spaced(sequence)
     asked = list(prepare_growing(run, sequence, lengths, "auto").lengths)
     wanted = Pairs(lengths=asked, noise_lengths=noise_lengths)
 
