@@ -63,7 +63,7 @@ def agreement(ids):
         "knockout": sl.knockout_effect(model, ids)["kl"],
         "zero embedding": sl.knockout_effect(model, ids, kind="embedding")["kl"],
         "expected replacement": sl.substitution_effect(
-            model, ids, candidates="predicted"
+            model, ids, candidates="predicted", n_replacements=8
         )["kl"],
     }
     if find_spec("captum"):

@@ -82,7 +82,7 @@ for name in args.tasks or (
         model, task, lengths=args.lengths, seeds=1, template=args.template, resume=kept
     )
     sl.results.save(found[name], args.out / f"{name}.nc")
-sl.figures.save(sl.figures.accuracy_by_length(found), args.out / "fig2.html")
+sl.figures.save(sl.figures.task_accuracy(found), args.out / "fig2.html")
 
 for name, answers in found.items():
     right = answers["right"].isel(mode=0, seed=0)

@@ -92,8 +92,8 @@ for name in args.tasks or (
         resume=args.out / f"{name}.jsonl" if args.resume else None,
     )
     sl.results.save(found[name], args.out / f"{name}.nc")
-sl.figures.save(sl.figures.error_by_length(found), args.out / "errors.html")
-sl.figures.save(sl.figures.accuracy_by_length(found), args.out / "accuracy.html")
+sl.figures.save(sl.figures.task_error(found), args.out / "errors.html")
+sl.figures.save(sl.figures.task_accuracy(found), args.out / "accuracy.html")
 
 for name, answers in found.items():
     print(name, *answers["able_reason"].values, sep=": ")

@@ -46,9 +46,9 @@ METHODS = {
     "Jacobian, all frozen": lambda model, ids: sl.jacobian_norms(
         model, ids, method="exact", freeze=("attention", "norms", "gates")
     ),
-    "replacement": lambda model, ids: sl.substitution_effect(model, ids)[
-        "output_change"
-    ],
+    "replacement": lambda model, ids: sl.substitution_effect(
+        model, ids, n_replacements=8
+    )["output_change"],
 }
 model = sl.load(args.model)
 sequences = [

@@ -56,7 +56,12 @@ pieces = sl.repeat_tokenization(
     prefix=args.prefix,
 )
 measured = sl.repeat_tokenization(
-    model, args.n, repeat=args.repeat, separator=forms, prefix=args.prefix
+    model,
+    args.n,
+    repeat=args.repeat,
+    separator=forms,
+    prefix=args.prefix,
+    scale="relative",
 )
 
 sl.results.save(measured, args.out / "tokenization.nc")

@@ -56,7 +56,7 @@ ATTENTION = {
     "topological": "all attention weights 1",
 }  # in words
 Target = int | Literal["y"]
-Targets = TypeAliasType("Targets", Target | Sequence[Target])
+Targets = TypeAliasType("Targets", Target | Sequence[int])
 Candidates = TypeAliasType(
     "Candidates", Sequence[int] | Literal["predicted"] | None
 )  # token ids that replace a token

@@ -399,7 +399,7 @@ ROWS: dict[str, Row] = {
     "repeat_tokenization": Row(
         sl.repeat_tokenization,
         {"n": 3},
-        (L2, ABSOLUTE, {"repeat": "0"}, {"prefix": "How"}),
+        (L2, RELATIVE, {"repeat": "0"}, {"prefix": "How"}),
     ),
     "splits": Row(splits, {"n": 3}, group="repeat_tokenization"),
     "compare_interventions": Row(
@@ -474,7 +474,8 @@ def on_record(s: Subject) -> dict[str, dict[str, Options]]:
         "strongest_paths": {"strongest_paths": {"k": 6}},
         "depth_limit": {"depth_limit": {"depth": 12}},
         "jacobian_norms": {
-            "spectral": {"to_layer": [2, "y"]},
+            "spectral": {"to_layer": 2},
+            "spectral to y": {},
             "frobenius": pair | FROBENIUS,
             "frozen attention": FROZEN,
             "frozen": all_frozen | {"from_layer": 1, "query": -2},
@@ -483,7 +484,8 @@ def on_record(s: Subject) -> dict[str, dict[str, Options]]:
         },
         "path_bound": {
             "paper": {},
-            "constants": all_constants | {"to_layer": [2, "y"]},
+            "constants": all_constants | {"to_layer": 2},
+            "constants to y": all_constants,
             "uniform": UNIFORM | {"query": -2, "from_layer": 1},
             "topological": TOPOLOGICAL | {"sigma_psi": 0},
             "two": pair,
@@ -566,8 +568,8 @@ def with_words(s: Subject) -> dict[str, dict[str, Options]]:
             "mean": ASKED_TWICE | {"missing": "mean"},
         },
         "repeat_tokenization": {
-            "repeat_tokenization": {"n": 4, "prefix": COUNT},
-            "absolute": sevens | L2 | ABSOLUTE,
+            "repeat_tokenization": RELATIVE | {"n": 4, "prefix": COUNT},
+            "absolute": sevens | L2,
         },
         "splits": {"splits": {"n": 4, "prefix": COUNT}},
         "compare with answers": {

@@ -14,6 +14,7 @@ import pytest
 import xarray as xr
 
 import squashlens as sl
+from squashlens._typing import Distance, Norm, Scale
 from squashlens.errors import InputError
 from squashlens.records.provenance import without_provenance
 from tests.measurements import ROWS, bundled, model, others, result, returns
@@ -137,12 +138,48 @@ def test_an_option_that_changes_the_numbers_is_told(
     )
 
 
+# The default of a parameter that several functions share, and where another one is right: the docstring says why.
+DEFAULTS = {
+    ("norm", Distance): "linf",
+    ("norm", Norm): "spectral",
+    ("scale", Scale): "absolute",
+    ("n_probes", int): 64,
+    ("noise_lengths", int): 4,
+    ("n_replacements", int): 4,
+    ("seed", int): 0,
+}
+OTHER_DEFAULTS = {
+    "needle_sensitivity": {"norm": "frobenius", "n_probes": 16},
+    "squash_map": {"n_probes": 32},
+    "compare_interventions": {"scale": "relative"},
+    "convergence": {"norm": "l1"},
+}
+
 PUBLIC = {
     name: getattr(module, name)
     for module in (sl, sl.attention_paths)
     for name in module.__all__
 }
 FUNCTIONS = {name: one for name, one in PUBLIC.items() if inspect.isfunction(one)}
+
+
+SYNTHETIC = {name: getattr(sl.synthetic, name) for name in sl.synthetic.__all__}
+WITH_SYNTHETIC = FUNCTIONS | {
+    name: one for name, one in SYNTHETIC.items() if inspect.isfunction(one)
+}
+
+
+@pytest.mark.parametrize("name", WITH_SYNTHETIC)
+def test_a_parameter_has_one_default(name: str) -> None:
+    given = {}
+    usual = {}
+    signature = inspect.signature(WITH_SYNTHETIC[name], eval_str=True)
+    for parameter in signature.parameters.values():
+        kind = (parameter.name, parameter.annotation)
+        if kind in DEFAULTS and parameter.default is not parameter.empty:
+            given[parameter.name] = parameter.default
+            usual[parameter.name] = DEFAULTS[kind]
+    assert given == usual | OTHER_DEFAULTS.get(name, {})
 
 
 @pytest.mark.parametrize(

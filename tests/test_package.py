@@ -110,6 +110,21 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").stat().st_size > 1_000_000
 
 
+# Pages whose Python is run, with the small model of natural text in the place of others.
+RUN = """results examples answer_lost effects families figures jacobian separation
+sinks sliding_window""".split()  # noqa: SIM905
+BEFORE = """
+import squashlens as sl
+
+load = sl.load
+sl.load = lambda name, **options: load(
+    name if name.startswith("tiny") else "tiny-prose", **options
+)
+model = sl.load("tiny-gemma")
+prompt = "How many ones are in the following sequence? 1101 ="
+"""
+
+
 def python_of(page: str) -> str:
     text = (ROOT / page).read_text(encoding="utf-8")
     return "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
@@ -126,14 +141,15 @@ def test_the_readmes_python_runs(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sl, "load", {"gemma-3-270m": gemma}.__getitem__)
     runpy.run_path("readme.py", run_name="__main__")
-    assert (tmp_path / "sensitivity.nc").exists()
+    assert (tmp_path / "bound.nc").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # every measurement there is, on one core
-@pytest.mark.parametrize("page", ["docs/results.md", "docs/examples.md"])
+@pytest.mark.parametrize("page", RUN)
 def test_the_python_of_a_page_runs(page: str, tmp_path: Path) -> None:
-    done = run(sys.executable, "-c", python_of(page), cwd=tmp_path)
+    code = BEFORE + python_of(f"docs/{page}.md")
+    done = run(sys.executable, "-c", code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

@@ -20,12 +20,12 @@ IDS = ("token_ids", "prompt", "forms")
 
 
 def certified() -> Any:
-    return sl.certified_bound(measurements.model(), "11", to_layer=[1, "y"])
+    return sl.certified_bound(measurements.model(), "11", to_layer=[1, 6])
 
 
 def several_prompts() -> Any:
     prompts = ["110 =", "011 ="]
-    return sl.path_bound(measurements.model(), prompts, to_layer=[1, "y"])
+    return sl.path_bound(measurements.model(), prompts, to_layer=[1, 6])
 
 
 def unequal_prompts() -> Any:

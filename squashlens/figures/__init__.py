@@ -6,9 +6,9 @@ it as PDF, SVG, PNG, HTML or JSON.
 """
 
 from squashlens.figures.answers import (
-    accuracy_by_length,
     answer_frequencies,
-    error_by_length,
+    task_accuracy,
+    task_error,
 )
 from squashlens.figures.by_distance import influence_by_distance, needle_sensitivity
 from squashlens.figures.collapse import (
@@ -51,7 +51,6 @@ from squashlens.figures.tokens import (
 from squashlens.figures.usual import of, panels
 
 __all__ = [
-    "accuracy_by_length",
     "answer_curve",
     "answer_frequencies",
     "answer_way",
@@ -68,7 +67,6 @@ __all__ = [
     "composition",
     "damages",
     "depth_limit",
-    "error_by_length",
     "head_statistics",
     "hops",
     "influence_by_distance",
@@ -90,6 +88,8 @@ __all__ = [
     "substitution",
     "synthetic_convergence",
     "synthetic_total_variation",
+    "task_accuracy",
+    "task_error",
     "token_influence",
     "token_map",
     "top_tokens",

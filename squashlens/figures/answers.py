@@ -45,7 +45,7 @@ LONG, TICK = 60, 13  # characters of an answer in a hover text, and on an axis
 @draws(
     EVALUATE, "accuracy accuracy_low accuracy_high accuracy_strict: mode length", UNREAD
 )
-def accuracy_by_length(found: Found) -> go.Figure:
+def task_accuracy(found: Found) -> go.Figure:
     """Draw the share of right answers by length.
 
     Error bars are 95 % intervals. If there are single answers at many lengths, eight neighbouring ones are one rate.
@@ -96,7 +96,7 @@ def _rates(right: xr.DataArray) -> xr.DataArray:
     UNREAD,
     usual=False,
 )
-def error_by_length(found: xr.Dataset) -> go.Figure:
+def task_error(found: xr.Dataset) -> go.Figure:
     """Draw the median error of numeric answers by length.
 
     Error bars are quartiles and faint dots are single answers. The hover text has the share of answers that could not
@@ -109,7 +109,7 @@ def error_by_length(found: xr.Dataset) -> go.Figure:
     if was_read and found["error"].isnull().all():
         raise InputError(
             "These answers are not numbers and have no error.",
-            "Draw accuracy_by_length.",
+            "Draw task_accuracy.",
         )
     figure = go.Figure()
     named = _by_name({"": found})

@@ -237,7 +237,7 @@ class Run:
         return replace(self, facts={**self.facts, **facts})
 
     def spans(
-        self, from_layer: int, to_layer: Target | Sequence[Target]
+        self, from_layer: int, to_layer: Target | Sequence[int]
     ) -> dict[Target, int]:
         """The layer number of each `to_layer`, with L for y. Raises unless `from_layer` is below each of them."""
         bottom = check_layer(from_layer, self.model, "from_layer")
@@ -260,12 +260,12 @@ class Run:
         return spans
 
     def by_layer(
-        self, to_layer: Target | Sequence[Target], found: Mapping[Target, xr.DataArray]
+        self, to_layer: Target | Sequence[int], found: Mapping[Target, xr.DataArray]
     ) -> xr.DataArray:
         """The result for a single `to_layer`, or the results for a list along a leading dimension `to_layer`."""
         if isinstance(to_layer, int | str):
             return found[cast(Target, to_layer)]
-        names = xr.Variable("to_layer", [str(to) for to in found])
+        names = xr.Variable("to_layer", list(found))
         together = xr.concat(
             list(found.values()), dim=names, coords="different", compat="equals"
         )

@@ -47,7 +47,7 @@ def convergence(
             with at least three of them. Every length has a different last token, so curves are rough, and many lengths
             make a fit more stable.
         seeds: number of random draws, or their seeds. With fewer than five there are no intervals.
-        norm: norm of D. Theorem B.3 uses L1.
+        norm: norm of D; ``"l1"`` by default, because Theorem B.3 is stated in it.
         dtype: dtype of the computation; everything is drawn in float64 and then rounded.
         device: device of the computation.
 

@@ -55,7 +55,7 @@ def small() -> dict[str, go.Figure]:
     found["retained_by_kind"] = sl.figures.retained_by_kind(
         results["separator_ablation"]
     )
-    found["error_by_length"] = sl.figures.error_by_length(results["evaluate_task"])
+    found["task_error"] = sl.figures.task_error(results["evaluate_task"])
     found["bound_against_jacobian"] = sl.figures.bound_against_jacobian(
         results["bound_vs_jacobian"]
     )
@@ -89,7 +89,7 @@ def full() -> dict[str, go.Figure]:
     }
     found = {name: sl.figures.of(one) for name, one in results.items()}
     several = {name: evaluate_task(at) for at, name in enumerate(labels(3))}
-    found["error_by_length"] = sl.figures.error_by_length(several)
+    found["task_error"] = sl.figures.task_error(several)
     found["collapse_heatmap"] = sl.figures.collapse_heatmap(relative(collapse()))
     found["bound_against_jacobian"] = sl.figures.bound_against_jacobian(
         bound_vs_jacobian(20)

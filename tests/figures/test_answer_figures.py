@@ -137,13 +137,13 @@ def test_single_answers_at_many_lengths_are_rates() -> None:
         lengths=range(1, 17),
         seeds=1,
     )
-    (line,) = sl.figures.accuracy_by_length(found).data
+    (line,) = sl.figures.task_accuracy(found).data
     np.testing.assert_array_equal(values(line.x), [4.5, 12.5])
     np.testing.assert_array_equal(values(line.y), [1, 0.5])
     assert values(line.error_y.arrayminus) == pytest.approx(
         [0.3244, 0.5 - 0.2152], abs=1e-4
     )  # 8 of 8, and 4 of 8
-    notes = Page.of(sl.figures.accuracy_by_length(found)).notes
+    notes = Page.of(sl.figures.task_accuracy(found)).notes
     assert "rates of 8 neighbouring lengths" in notes
 
 
@@ -151,10 +151,10 @@ def test_answers_that_were_not_read_are_seen(
     mute: xr.Dataset, asked: xr.Dataset
 ) -> None:
     assert bool((mute["unread"].sum("why") == 1).all())
-    figure = sl.figures.error_by_length({"mute": mute, "hosted": asked})
+    figure = sl.figures.task_error({"mute": mute, "hosted": asked})
     assert "100 % not read" in Page.of(figure).panels[0].title
     assert "100 % not read: no number 100 %" in figure.data[1].customdata[0]
-    accuracy = sl.figures.accuracy_by_length(mute)
+    accuracy = sl.figures.task_accuracy(mute)
     assert values(accuracy.data[0].y).tolist() == [0, 0]
     told = accuracy.data[0].customdata[0]
     assert told.startswith("0 % right in the requested form<br>100 % not read")
@@ -168,9 +168,9 @@ def test_texts_have_frequencies_and_no_errors(tiny: Any) -> None:
     task = sl.tasks.find("taught_copy_repeated")
     copied = sl.evaluate_task(tiny, task, lengths=[4, 16])
     with pytest.raises(
-        InputError, match="not numbers and have no error. Draw accuracy_by_length"
+        InputError, match="not numbers and have no error. Draw task_accuracy"
     ):
-        sl.figures.error_by_length(copied)
+        sl.figures.task_error(copied)
     figure = sl.figures.answer_frequencies(sl.results.answer_frequencies(copied))
     said, _ = figure.data
     assert values(said.x).tolist() == [0, 1]

@@ -159,9 +159,9 @@ def test_what_was_selected_is_said(results: dict[str, Any], tiny: Any) -> None:
     assert "head 1" in Page.of(sl.figures.of(one_head)).notes
     one_seed = sl.figures.of(results["evaluate_task"].isel(mode=0, seed=0))
     assert "seed 0" in Page.of(one_seed).notes
-    bound = sl.path_bound(tiny, ["110 =", "010 ="], to_layer=[3, "y"])
+    bound = sl.path_bound(tiny, ["110 =", "010 ="], to_layer=[3, 6])
     layers = [
-        f"to layer {layer}, prompt {prompt}" for layer in (3, "y") for prompt in (0, 1)
+        f"to layer {layer}, prompt {prompt}" for layer in (3, 6) for prompt in (0, 1)
     ]
     assert block_titles(sl.figures.of(bound)) == layers
 

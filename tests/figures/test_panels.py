@@ -104,9 +104,9 @@ def test_hooks_of_some_results_are_said() -> None:
         hooked = sl.evaluate_task(
             measurements.model(), task, lengths=[2, 3], seeds=1, max_new_tokens=2
         )
-    some = sl.figures.accuracy_by_length({"plain": plain, "hooked": hooked})
+    some = sl.figures.task_accuracy({"plain": plain, "hooked": hooked})
     assert "mask_tokens(1) in 1 of 2 results" in Page.of(some).notes
-    every = sl.figures.accuracy_by_length({"a": hooked, "b": hooked})
+    every = sl.figures.task_accuracy({"a": hooked, "b": hooked})
     assert "mask_tokens(1)" in Page.of(every).notes
 
 

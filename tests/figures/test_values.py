@@ -355,7 +355,7 @@ def changes() -> Pairs:
 
 def accuracy() -> Pairs:
     found = specimens.evaluate_task(0)
-    lines = named(sl.figures.accuracy_by_length(found))
+    lines = named(sl.figures.task_accuracy(found))
     for name, mode in (
         ("answer only", "answer_only"),
         ("chain of thought, examples", "cot_few_shot"),
@@ -370,7 +370,7 @@ def accuracy() -> Pairs:
 
 def errors() -> Pairs:
     found = specimens.evaluate_task(0)
-    figure = sl.figures.error_by_length(found)
+    figure = sl.figures.task_error(found)
     dots, line = figure.data[:2]
     here = found.sel(mode="answer_only")
     yield dots.y, here["error"].values.ravel()

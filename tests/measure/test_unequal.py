@@ -16,7 +16,7 @@ PROMPTS = ["110 =", "How many ones are 0 =", "0 ="]
 LENGTHS = [5, 7, 3]
 CALLS: list[tuple[Any, dict[str, Any]]] = [
     (sl.bound_vs_jacobian, {"norm": "frobenius"}),
-    (sl.jacobian_norms, {"norm": "frobenius", "to_layer": ["y", 3]}),
+    (sl.jacobian_norms, {"norm": "frobenius", "to_layer": [5, 3]}),
     (
         sl.jacobian_norms,
         {"norm": "frobenius", "method": "sketch", "n_probes": 8, "query": 1},

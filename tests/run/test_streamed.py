@@ -197,7 +197,7 @@ def test_measurements_by_fused_attention_equal_those_by_blocks(
     monkeypatch.setattr(module, "LONGEST", 4)
     model, several = bridge_of(name, torch.float64), torch.cat([IDS, IDS.flip(1)])
     calls: list[Any] = [
-        lambda: sl.path_bound(model, several, to_layer=[2, "y"]),
+        lambda: sl.path_bound(model, several, to_layer=[2, 3]),
         lambda: sl.path_bound(model, IDS[0], query=7, sigma_psi=1e60, beta1=0.01),
         lambda: sl.attention_paths.hops(model, IDS[0]),
         lambda: sl.token_influence(model, IDS[0], method="none")["path_bound"],

@@ -115,8 +115,8 @@ def answers_file(
 
 
 @measurement(
-    "accuracy_by_length",
-    "error_by_length",
+    "task_accuracy",
+    "task_error",
     "answer_frequencies",
     cheaper="Fewer lengths= or seeds= takes less.",
 )

@@ -69,7 +69,7 @@ def collapse(
     lengths: Iterable[int] | None = None,
     baselines: Baselines = (),
     n_samples: int = 3,
-    noise_lengths: int = 0,
+    noise_lengths: int = metrics.REPLAYED,
     passes: Passes = "auto",
     seed: int = 0,
 ) -> xr.Dataset:
@@ -93,8 +93,7 @@ def collapse(
             over each head" may mean either. No distances per head by default.
         round_to: dtype to which representations are rounded before they are compared, such as ``"bfloat16"`` or
             `torch.bfloat16`; no rounding by default. To run the model itself in another dtype, load it in that dtype.
-        lengths, baselines, n_samples, passes, seed: as in `capture`; for a sequence only.
-        noise_lengths: as in `capture`, for a sequence only; 0, no noise floor, by default.
+        lengths, baselines, n_samples, noise_lengths, passes, seed: as in `capture`; for a sequence only.
 
     Returns:
         Dataset. Over (layer, length): `distance`, in the model's units, or dimensionless if relative; `ulps`, |Δ| in

@@ -80,7 +80,8 @@ def distinguishable_lengths(
         model: the model to measure, a `TransformerBridge` from `load` or your own. Results of several dtypes join:
             ``sl.results.concat({"bfloat16": half, "float32": full}, dim="run")``.
         sequence: a growing sequence from `squashlens.prompts`.
-        lengths: numbers of content tokens, at least two; all from 1 by default.
+        lengths: numbers of content tokens, at least two; all from 1 by default, since distant lengths are easier to
+            tell apart. 44 lengths take about two minutes of one core on Gemma 3 270M, half of them for random weights.
         n_random_models: number of models with random weights, drawn with the seeds 0, 1, …, whose recovery is measured
             as well, without hooks; 1 by default.
 

@@ -35,6 +35,11 @@ def find_dtype(given: Dtype | None) -> torch.dtype | None:
     return getattr(torch, full_name(given)) if isinstance(given, str) else given
 
 
+def evenly_spaced(sequence: GrowingSequence) -> range:
+    """At most 16 lengths up to the last: what takes a pass for each length measures these by default."""
+    return range(len(sequence), 0, len(sequence) // -16)
+
+
 def next_token_is_known(run: Run) -> bool:
     """Whether the logits of the next token can be computed from y. Warns if not."""
     try:

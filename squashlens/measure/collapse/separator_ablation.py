@@ -36,7 +36,7 @@ from squashlens.hooks.activations import mean_activations
 from squashlens.hooks.interventions import STREAMS, Place
 from squashlens.hooks.patches import Insertion, drawn_from
 from squashlens.measure.collapse import metric as metrics
-from squashlens.measure.collapse.metric import REPLAYED, Metric
+from squashlens.measure.collapse.metric import REPLAYED, Metric, evenly_spaced
 from squashlens.measure.registration import measurement
 from squashlens.measure.variables import Texts, variables_over, with_y
 from squashlens.model.agreement import agree
@@ -55,7 +55,6 @@ from squashlens.sequences import GrowingSequence
 from squashlens.theory.distances import NOISE_FLOORS
 
 ALL: tuple[Kind, ...] = get_args(Kind)
-LENGTHS = 16  # how many are measured by default
 BLOCKS = 3
 REFERENCES = 8  # reference sequences to draw when the caller gives none
 FACTORIES: dict[str, Callable[..., Hook]] = {
@@ -149,7 +148,7 @@ def separator_ablation(
     metric = Metric(norm, scale)
     by_default = lengths is None or from_blocks is None
     if lengths is None and isinstance(sequence, GrowingSequence):
-        lengths = range(len(sequence), 0, len(sequence) // -LENGTHS)
+        lengths = evenly_spaced(sequence)
     run = Run.open(model, "separator_ablation")
     passes = captures.passes_of(sequence)
     growing = captures.prepare_growing(run, sequence, lengths, passes)

@@ -56,7 +56,7 @@ def repeat_tokenization(
     separator: Mapping[str, str] = FORMS,
     prefix: str = "",
     norm: Distance = "linf",
-    scale: Scale = "relative",
+    scale: Scale = "absolute",
 ) -> xr.Dataset:
     """How text that repeats a digit or word is tokenized, and what that does to the distance D.
 
@@ -77,8 +77,7 @@ def repeat_tokenization(
             comma with a space.
         prefix: text before the repeats, used exactly as given, with its spaces; empty by default. Its tokens are not
             counted, except a token that it shares with the first repeat.
-        norm: as in `collapse`.
-        scale: as in `collapse`; ``"relative"`` by default.
+        norm, scale: as in `collapse`.
 
     Returns:
         Dataset. Over (form, repeats), with 1 … n repeats: `text`; `tokens`, the number of its tokens; `pieces`, the
@@ -87,8 +86,8 @@ def repeat_tokenization(
         start with all ids of this text, so that no token is merged anew; `pair`, whether they are the ids of this
         text with the *last token* repeated, that is v and v* of Theorem 4.2. Over (form, repeats, place): `piece` and
         `token_id`, the tokens one by one (``""`` and −1 after the last). The coordinate `between` is the separator.
-        With a model, over (form, layer, repeats): `naive` and `distance`, dimensionless, or in the model's units if
-        absolute. Each also has a variable with `_y`, for y.
+        With a model, over (form, layer, repeats): `naive` and `distance`, in the model's units, or dimensionless if
+        relative. Each also has a variable with `_y`, for y.
 
     Raises:
         InputError: something that has no tokenizer, text that the tokenizer cannot encode, a separator that contains

@@ -16,6 +16,7 @@ from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.bars import bar
 from squashlens.measure.answers.accuracy_by_length import Answer, accuracy_by_length
 from squashlens.measure.collapse.distance import collapse
+from squashlens.measure.collapse.metric import REPLAYED, evenly_spaced
 from squashlens.measure.registration import measurement
 from squashlens.measure.remedies.named_interventions import (
     Changes,
@@ -60,7 +61,7 @@ def compare_interventions(
     norm: Distance = "linf",
     scale: Scale = "relative",
     n_samples: int = 0,
-    noise_lengths: int = 0,
+    noise_lengths: int = REPLAYED,
     seed: int = 0,
 ) -> xr.Dataset:
     """What each intervention does to collapse, to the path bound, and to the answers of a model, on one sequence.
@@ -75,18 +76,19 @@ def compare_interventions(
             with the same number of content tokens (for example without BOS), or a function that makes it of the given
             sequence, as ``lambda sequence: sequence.every(3, comma)``; or both.
         answer: as in `accuracy_by_length`; the sequence itself is asked, one prompt at each length. None by default.
-        lengths: numbers of content tokens. By default those of the capture, or all from 1.
-        scale: as in `collapse`; ``"relative"`` by default.
+        lengths: numbers of content tokens. By default those of the capture, or at most 16 that are evenly spaced up to
+            the last. Every length takes a pass, and with `answer` an answer, under each intervention.
+        scale: as in `collapse`, but ``"relative"`` by default: an intervention may also change the size of the streams.
         n_samples: number of other sequences of the same form that are asked instead, with content drawn uniformly from
             the alphabet: by default ten digits, also where the sequence is of ones. 0, the sequence itself, by default.
-        noise_lengths: number of lengths at which D is measured a second time, for the noise floor; 0, no noise floor,
-            by default.
+        noise_lengths: number of lengths at which D is measured a second time, for the noise floor; 4 by default. With
+            0 there is no noise floor.
         seed: random seed of all that is drawn; 0 by default.
 
     Returns:
         Dataset, whose first `change` is the unchanged model, named ``"as it is"``. Over (change, layer, length):
-        `distance`, and over (change, length) `distance_y`, as `collapse` gives them; with `noise_lengths` also
-        `noise_floor`. Over (change, length): `same_argmax` and `probability_l1` of the next token; with `answer` also
+        `distance`, and over (change, length) `distance_y`, as `collapse` gives them; `noise_floor` over lengths that
+        were run again. Over (change, length): `same_argmax` and `probability_l1` of the next token; with `answer` also
         `accuracy`, its ends `accuracy_low` and `accuracy_high`, and `able` and so on, as in `accuracy_by_length`. Over
         (change, content): `bound`, the path bound of each content token on the longest prompt, from its last token,
         with the paper's constants. Over (block): `native_window`, the window of the model's own attention in tokens,
@@ -112,6 +114,8 @@ def compare_interventions(
     changes = by_name(interventions)
     unchanged = sequence_of(sequence)
     run = Run.open(model, "compare_interventions")
+    if lengths is None and isinstance(sequence, GrowingSequence):
+        lengths = evenly_spaced(sequence)
     asked = list(prepare_growing(run, sequence, lengths, "auto").lengths)
     wanted = Pairs(lengths=asked, noise_lengths=noise_lengths)
 

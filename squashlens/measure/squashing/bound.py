@@ -76,7 +76,7 @@ def path_bound(
         from_layer: layer ℓ whose residual stream v⁽ℓ⁾ is the start, after any hooks at that point; 0, the embeddings,
             by default.
         to_layer: layer at which the paths end: a number ℓ for v⁽ℓ⁾, or ``"y"`` (the default) for the output of the
-            final norm. A list of them gives a leading dimension `to_layer`, whose labels are text: ``"3"``, ``"y"``.
+            final norm. A list of numbers gives a leading dimension `to_layer`.
         beta1, beta2, beta3: the effects of the norms before attention, before the MLP and at the end; 1 by default.
         sigma_psi: the Lipschitz constant of the MLPs, which may be 0; 1 by default.
         spans: as in `jacobian_norms`. The bound of a span is the root of the sum of squares of its tokens' bounds.

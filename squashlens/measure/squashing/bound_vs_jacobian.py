@@ -54,7 +54,7 @@ def bound_vs_jacobian(
 
     Args:
         model, prompt, query: as in `path_bound`.
-        norm, n_probes, vjp_batch_size, seed: as in `jacobian_norms`.
+        norm, n_probes, vjp_batch_size, seed: as in `jacobian_norms`, of which this takes twice the time.
         method: ``"auto"`` (the default), ``"exact"`` or ``"sketch"``, as in `jacobian_norms`.
         spans: as in `jacobian_norms` and `path_bound`; the correlations are then over spans, without any that has the
             query token or BOS.

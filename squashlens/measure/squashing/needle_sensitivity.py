@@ -25,7 +25,7 @@ from squashlens.run.run import Run
 from squashlens.theory.statistics.ranks import mean_interval
 from squashlens.theory.statistics.trends import with_ends
 
-PROBES = 16  # of a sketched norm: five prompts of 60 tokens take below a minute on Gemma 3 270M
+PROBES = 16  # of a sketched norm: five prompts of 60 tokens take half a minute on Gemma 3 270M
 MEASURES = {
     "jacobian": ("{norm} norm of the Jacobian at the token", "1"),
     "path_bound": ("path bound of Theorem 5.1 at the token, constants 1", "1"),
@@ -53,7 +53,7 @@ def needle_sensitivity(
     method: Method = "auto",
     n_probes: int = PROBES,
     candidates: Candidates = None,
-    n_replacements: int = 8,
+    n_replacements: int = 4,
     seed: int = 0,
 ) -> xr.Dataset:
     """Sensitivity of the last token's output y to one token or word of each prompt, for each and as group means.
@@ -67,8 +67,9 @@ def needle_sensitivity(
             length, as in ``("zero", 8)``. By default all are in one, ordered by position.
         find: instead of `positions`, the text of interest, such as ``"Lisbon"``: whole tokens, once in each prompt. If
             it has several tokens, they are measured at once, as `spans` are.
-        norm, method: as in `jacobian_norms`, without certified bounds; ``"frobenius"`` by default.
-        n_probes: as in `jacobian_norms`, but 16 by default, with which five prompts of 60 tokens take below a minute on
+        norm, method: as in `jacobian_norms`, without certified bounds; ``"frobenius"`` by default, which few products
+            estimate better than the spectral norm.
+        n_probes: as in `jacobian_norms`, but 16 by default, with which five prompts of 60 tokens take half a minute on
             Gemma 3 270M; 64 give norms that vary half as much with the seed, in four times the time.
         candidates: as in `substitution_effect`; by default the distinct tokens of all prompts of the same length except
             BOS.

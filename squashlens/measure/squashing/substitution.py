@@ -37,7 +37,7 @@ def substitution_effect(
     prompt: PromptOrCapture,
     *,
     candidates: Candidates = None,
-    n_replacements: int = 8,
+    n_replacements: int = 4,
     positions: Iterable[int] | None = None,
     spans: SpansOfTokens = None,
     query: int = -1,
@@ -46,16 +46,17 @@ def substitution_effect(
 ) -> xr.Dataset:
     """Mean distance that the output at the query moves when each token i is replaced by other tokens.
 
-    ``effect_i = mean over x′ of ‖y_n(x) − y_n(x′)‖₂``, where x′ is the prompt x with token i replaced. A derivative
-    describes infinitesimal changes of one residual stream; this describes changes of tokens.
+    ``output_change_i = mean over x′ of ‖y_n(x) − y_n(x′)‖₂``, where x′ is the prompt x with token i replaced. A
+    derivative describes infinitesimal changes of one residual stream; this describes changes of tokens.
 
     Args:
         model, prompt, query: as in `path_bound`.
         candidates: token ids that may replace a token; by default the distinct tokens of the prompts except BOS (of
             each prompt by itself, if the prompts are of unequal lengths). ``"predicted"``: tokens that the model
             expects there, drawn without replacement with p(· | tokens before); the prompt must begin with BOS.
-        n_replacements: number of random replacements for each token or span, 8 by default. If fewer other candidates
-            exist for a token, each of them is used once. A token is never replaced by itself.
+        n_replacements: number of random replacements for each token or span; 4 by default, with which 60 tokens take
+            half a minute on Gemma 3 270M. 16 take four times as long, and halve the standard error of the mean. If
+            fewer other candidates exist for a token, each is used once. A token is never replaced by itself.
         positions: positions whose tokens are replaced, as indices up to the query; by default all except a leading BOS.
         spans: as in `jacobian_norms`, without BOS. All tokens of a span up to the query are replaced at once, each by a
             random candidate other than itself, independently of the others; a draw that occurs twice counts once.

@@ -111,7 +111,7 @@ def draw_figure(number: int, found: Found) -> go.Figure:
         case 2:
             figure = _copying(found)
         case 3 | 6:
-            figure = figures.error_by_length(_counted(found))
+            figure = figures.task_error(_counted(found))
         case 4 | 7:
             counted = _counted(data_of(number, found))
             figure = figures.answer_frequencies(counted)
@@ -163,7 +163,7 @@ def _copying(found: Found) -> go.Figure:
         first = found.get(f"copy_first{kind}")
         if last is not None and first is not None:
             ends: Any = {"last digit": last, "first digit": first}
-            parts[title] = figures.accuracy_by_length(ends)
+            parts[title] = figures.task_accuracy(ends)
     return figures.panels(parts)
 
 

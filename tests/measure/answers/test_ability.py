@@ -8,7 +8,7 @@ from scipy.stats import binomtest
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.figures import accuracy_by_length, collapse_vs_readout, error_by_length
+from squashlens.figures import collapse_vs_readout, task_accuracy, task_error
 from squashlens.figures.drawing.page import Page
 from squashlens.measure.answers.frequencies import Answer, judge_ability, score_answers
 from squashlens.model.loading.random_weights import with_random_weights
@@ -171,15 +171,15 @@ def test_the_trained_model_can_and_its_untrained_twin_cannot(
         can["baseline_questions"].item(),
     ) == ("yes", 1, 16)
     assert (cannot["able"].item(), cannot["baseline"].item()) == ("no", 0)
-    for draw in (accuracy_by_length, error_by_length):
+    for draw in (task_accuracy, task_error):
         for found, mode in ((can, "lines+markers"), (cannot, "markers")):
             figure = draw(found)
             assert (JUDGED in Page.of(figure).notes) == (mode == "markers")
             assert {
                 trace.mode for trace in figure.data if trace.name != "single answers"
             } >= {mode}
-    assert all(trace.mode == "markers" for trace in accuracy_by_length(cannot).data)
-    both = accuracy_by_length({"tiny": can, "twin": cannot})
+    assert all(trace.mode == "markers" for trace in task_accuracy(cannot).data)
+    both = task_accuracy({"tiny": can, "twin": cannot})
     assert f"twin {JUDGED}" in Page.of(both).notes
 
 

@@ -206,12 +206,11 @@ def test_distances_equal_those_of_plain_models(
 ) -> None:
     """A forward pass for each text, as somebody without squashlens would run it."""
     model, plain, tokenizer = model_of(kind, family)
-    ds = repeat_tokenization(model, 7, prefix=prompt)
+    ds = repeat_tokenization(model, 7, prefix=prompt, scale="relative")
     lead = [] if family == "qwen2" else [2]
     norms = {"linf": np.inf, "l1": 1, "l2": 2}
     other = {
-        n: repeat_tokenization(model, 3, prefix=prompt, norm=n, scale="absolute")
-        for n in ("l1", "l2")
+        n: repeat_tokenization(model, 3, prefix=prompt, norm=n) for n in ("l1", "l2")
     }
     for form, between in FORMS.items():
         for n in range(1, 8):

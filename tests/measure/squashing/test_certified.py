@@ -101,12 +101,12 @@ def test_one_token_and_one_block_are_equality(freeze: Any, tmp_path: Path) -> No
 @pytest.mark.slow
 def test_targets_sources_queries_and_prompts(bridge_of: Callable[..., Any]) -> None:
     model = bridge_of("llama", torch.float64)
-    above: dict[str, Any] = {"from_layer": 1, "to_layer": [2, 3, "y"]}
+    above: dict[str, Any] = {"from_layer": 1, "to_layer": [2, 3]}
     together = sl.certified_bound(model, IDS, **above, query=4)
-    for to in (2, 3, "y"):
+    for to in (2, 3):
         alone = sl.certified_bound(model, IDS, to_layer=to, from_layer=1, query=4)
         np.testing.assert_allclose(
-            together.sel(to_layer=str(to)).values, alone.values, rtol=1e-6
+            together.sel(to_layer=to).values, alone.values, rtol=1e-6
         )
     assert (together.values[:, 5:] == 0).all()
     short = sl.certified_bound(model, IDS[:5], **above)

@@ -68,7 +68,9 @@ def jacobian_norms(
             certified upper bound from `n_probes` products; or ``"auto"`` (the default), the exact norm if it takes at
             most 2·10¹⁰ operations a token (2·10¹² on a GPU), and a sketch otherwise. It depends on the model only, and
             the provenance says which it was (`call`).
-        n_probes: number of random directions of a sketch; 64 by default. With d or more, the exact norm is no slower.
+        n_probes: number of random directions of a sketch; 64 by default, with which 60 tokens take 15 seconds of one
+            core on Gemma 3 270M. More take longer in proportion, and give narrower intervals. With d or more, the exact
+            norm is no slower.
         vjp_batch_size: number of cotangents per batch; chosen to fit in about a gigabyte by default.
         seed: random seed of the directions of a sketch; 0 by default. A failure probability is over the draw of these
             directions, for a model that was not built to avoid them.
