@@ -16,8 +16,12 @@ EXAMPLES = (
     "Digits:407. First:4\nDigits:39. First:3\nDigits:81126. First:8\nDigits:{}. First:"
 )
 FORMS = {
-    "tiny-gemma": "What is the first digit in this sequence? {} ="
-}  # which knows 99 words
+    # which knows 99 words
+    "tiny-gemma": "What is the first digit in this sequence? {} =",
+    # which copies, and does not choose the first
+    "smollm2-135m": "Digits:407. Copy:407\nDigits:39. Copy:39\nDigits:81126. Copy:81126\nDigits:{}. Copy:",
+}
+SOLVED = {"smollm2-135m": 3}  # lookups that are shown after the list, before the name
 NAMES = [
     "Anna",
     "Tom",
@@ -59,12 +63,12 @@ def pairs(
     n, rng
 ):  # a list of n pairs that ends with one of its names, the value there, and all values in their order
     names, values, asked = rng.sample(NAMES, n), rng.sample(VALUES, n), rng.randrange(n)
-    return (
-        "".join(f"{a}:{b}\n" for a, b in zip(names, values, strict=True))
-        + f"{names[asked]}:",
-        values[asked],
-        values,
-    )
+    lines = [f"{a}:{b}\n" for a, b in zip(names, values, strict=True)]
+    others = [place for place in range(n) if place != asked]
+    solved = rng.sample(others, min(SOLVED.get(args.model, 0), n - 1))
+    if solved:
+        lines += ["\n", *[lines[place] for place in solved]]
+    return "".join(lines) + f"{names[asked]}:", values[asked], values
 
 
 parser = argparse.ArgumentParser(

@@ -27,6 +27,11 @@ parser.add_argument(
 parser.add_argument(
     "--word", default="1", help="text of one token that is repeated (%(default)s)"
 )
+parser.add_argument(
+    "--prefix",
+    default="",
+    help="text before the words, which a model without BOS needs (none by default)",
+)
 parser.add_argument("--n", type=int, default=96, help="longest sequence (%(default)s)")
 parser.add_argument(
     "--runs",
@@ -50,8 +55,10 @@ args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)
 sequences = {
-    "repeated": sl.prompts.repeated(model, args.word, args.n),
-    "with commas": sl.prompts.repeated(model, args.word, args.n, separator=","),
+    "repeated": sl.prompts.repeated(model, args.word, args.n, prefix=args.prefix),
+    "with commas": sl.prompts.repeated(
+        model, args.word, args.n, prefix=args.prefix, separator=","
+    ),
 }
 if args.prose:
     ids = sl.prompts.tokenize(model, PROSE * (args.n // 40 + 1))[0].tolist()

@@ -175,6 +175,7 @@ def test_a_notebook_was_run_from_top_to_bottom_and_its_names_exist(file: Path) -
     run = [cell for cell in cells if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in run] == [*range(1, len(run) + 1)]
     assert all(cell["outputs"] for cell in run)
+    assert 'model = "gemma-3-270m"  # or "smollm2-135m"\n' in run[0]["source"]
     for output in (one for cell in run for one in cell["outputs"]):
         assert output["output_type"] != "error"
         assert output.get("name") != "stderr", output

@@ -263,13 +263,6 @@ def test_logits_are_made_in_pieces_that_fit(gemma: Any) -> None:
     assert most < 0.9 * 2**30
 
 
-def test_its_only_sink_is_bos(gemma: Any) -> None:
-    found = sl.attention_sinks(
-        gemma, "The Eiffel Tower is in Paris. The capital of Germany is"
-    )
-    assert np.flatnonzero(found["sink"]).tolist() == [0]
-
-
 def test_paths_beside_the_sink(gemma: Any) -> None:
     every = sl.attention_paths.strongest_paths(gemma, PROMPT, k=5)
     assert (every["position_at"].values[:, 0] == 0).all()
