@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-import pytest
 import xarray as xr
 
 import squashlens as sl
 from squashlens.checks.results import dims_by_name
-from squashlens.figures.drawing import decorator
 from squashlens.figures.readouts import VERDICTS
 from squashlens.records.provenance import with_provenance
 from tests import measurements
@@ -102,6 +100,10 @@ def full() -> dict[str, go.Figure]:
     found["plain map"] = sl.figures.of(
         ablation()["retained_from"].isel(hook=0, length=-1)
     )
+    found["lost_shares"] = sl.figures.lost_shares(two_models())
+    found["verdict_margins"] = sl.figures.verdict_margins(judged())
+    found["by_group"] = sl.figures.of(made_up(sl.figures.answers_by_group))
+    found["substitution"] = sl.figures.of(made_up(sl.figures.substitution))
     found["mixture"] = sl.figures.panels(
         {"map": composition(20), "bars": top_tokens(), "curves": bound_vs_jacobian(20)}
     )
@@ -610,28 +612,9 @@ SETS: dict[str, Callable[[], dict[str, go.Figure]]] = {"small": small, "full": f
 
 
 @cache
-def drawn(kind: str) -> tuple[dict[str, go.Figure], set[str]]:
-    """The figures of a set, and the names of the functions that drew them, known by the dimensions they ask for."""
-    drawers = {name: getattr(sl.figures, name) for name in sl.figures.__all__}
-    asking = {
-        id(drawer.__draws__[1]): name
-        for name, drawer in drawers.items()
-        if hasattr(drawer, "__draws__")
-    }
-    called, require = set[str](), decorator.require
-
-    def note(result: Any, name: str, maker: str, dims: Any) -> None:
-        called.add(asking[id(dims)])
-        require(result, name, maker, dims)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decorator, "require", note)
-        found = SETS[kind]()
-        found |= {
-            name: drawers[name](made_up(drawers[name]))
-            for name in sorted({*asking.values()} - called)
-        }
-    return found, called
+def drawn(kind: str) -> dict[str, go.Figure]:
+    """The figures of a set."""
+    return SETS[kind]()
 
 
 def made_up(figure: Any) -> Any:

@@ -262,12 +262,12 @@ def token_figure(
     row: str,
     title: str,
     log: bool = False,
-    ends: tuple[float, float] | None = None,
+    floor: float | None = None,
 ) -> go.Figure:
     """A heatmap of values over rows × tokens, where a row is called `row`.
 
-    Zeros and positions between the tokens stay white on a logarithmic scale. With `ends`, powers of ten, the scale ends
-    there, and values beyond have the colours of the ends.
+    Zeros and positions between the tokens stay white on a logarithmic scale. With a `floor`, it ends at 1, and all
+    values below the floor have its colour.
     """
     places = np.arange(min(tokens), max(tokens) + 1)
     exact = values.reindex(position=places).transpose(..., "position")
@@ -277,7 +277,7 @@ def token_figure(
     hover = f"{escape(row)} %{{y}}, %{{text}}<br>{escape(title)}: %{{customdata:.6g}}"
     cells.update(text=[names] * len(numbers), hovertemplate=f"{hover}<extra></extra>")
     if log:
-        cells.update(_powers(exact.values, ends))
+        cells.update(_powers(exact.values, floor))
     rows = steps(numbers, escape(row))
     if np.ptp(numbers) != len(numbers) - 1:
         # Rows with gaps between their numbers are placed by their order.
@@ -287,11 +287,12 @@ def token_figure(
     return figure.update_xaxes(token_axis(tokens))
 
 
-def _powers(exact: np.ndarray, ends: tuple[float, float] | None) -> dict[str, Any]:
+def _powers(exact: np.ndarray, floor: float | None) -> dict[str, Any]:
     """The logarithms of values, and their scale of powers of ten."""
-    if ends:
-        logs = np.log10(np.maximum(exact, ends[0]))
-        low, high = np.log10(ends)
+    if floor:
+        logs = np.log10(np.maximum(exact, floor))
+        low = np.log10(floor)
+        high = 0.0
     else:
         logs = np.log10(np.where(exact > 0, exact, np.nan))
         known = logs[np.isfinite(logs)]
@@ -299,10 +300,8 @@ def _powers(exact: np.ndarray, ends: tuple[float, float] | None) -> dict[str, An
         high = np.ceil(known.max(initial=low))
     powers = np.arange(low, high + 1)[:: 1 + int(high - low + 1) // 8]
     texts = [f"10<sup>{power:.0f}</sup>".replace("-", "−") for power in powers]
-    if ends:
+    if floor:
         texts[0] = f"≤ {texts[0]}"
-        if high != 0:
-            texts[-1] = f"≥ {texts[-1]}"
     bar = {"tickvals": powers, "ticktext": texts}
     return {"z": logs.astype(np.float32), "colorbar": bar, "zmin": low, "zmax": high}
 
