@@ -184,21 +184,6 @@ def test_public_modules_show_only_their_public_names(name: str) -> None:
     assert all(hasattr(module, public) for public in module.__all__)
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("mask_tokens", "sl.hooks.mask_tokens"),
-        ("open", "sl.results.open"),
-        ("loads", "sl.load"),
-    ],
-)
-def test_an_unknown_name_is_answered_with_the_nearest(name: str, meant: str) -> None:
-    with pytest.raises(
-        AttributeError, match=f"no attribute {name!r}. Did you mean .*{meant}"
-    ):
-        getattr(sl, name)
-
-
 @pytest.mark.slow
 def test_import_is_light_and_complete_and_help_shows_the_models_class() -> None:
     """In a process of its own, in which nothing has imported TransformerLens."""
