@@ -75,11 +75,6 @@ class Store:
                 return file
         return None
 
-    def has_failed(self, key: str) -> bool:
-        """Whether a cell that was computed has no result."""
-        is_recorded = self.path("failures", key, ".json").exists()
-        return is_recorded and self.find(key) is None
-
     def fail(self, key: str, about: Mapping[str, Any]) -> None:
         """Store why a cell, or some rows of it, could not be computed."""
         text = json.dumps({"key": key, **about}, ensure_ascii=False, default=str)

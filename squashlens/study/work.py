@@ -34,17 +34,13 @@ class Worker:
     store: Store
     device: str | None = None
 
-    def attempt(self, cell: Cell) -> bool:
-        """Compute a cell, and store its result or why it failed.
-
-        Returns:
-            Whether the cell is done. Errors of the store itself, such as a full disk, are raised.
-        """
+    def attempt(self, cell: Cell) -> None:
+        """Compute a cell, and store its result or why it failed. Errors of the store itself are raised."""
         store = self.store
         about = {"grid": cell.grid, "labels": cell.labels, "arguments": cell.arguments}
         with _lock:
             if store.find(cell.key) is not None:
-                return True
+                return
             try:
                 with quiet():
                     ending, content, failed_rows = _measured(cell, self.device)
@@ -55,13 +51,12 @@ class Worker:
                     lines = traceback.format_exception(error)
                     about["traceback"] = "".join(lines)[-LAST:]
                 store.fail(cell.key, about)
-                return False
+                return
             cell.require_current()
             if failed_rows:
                 about["reason"] = f"{len(failed_rows)} prompts could not be measured."
                 store.fail(cell.key, about | {"rows": failed_rows})
             write(store.path("results", cell.key, ending), content)
-            return True
 
 
 def dask_setup(worker: Any) -> None:
