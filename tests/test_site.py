@@ -163,15 +163,3 @@ def test_pages_can_be_read_by_everyone(browser: Any, way: str) -> None:
                 )
         page.close()
     assert not wrong, "\n".join(map(str, wrong))
-
-
-@pytest.mark.browser
-def test_search_finds_a_function(browser: Any) -> None:
-    """Search runs in the page, from an index that is a file: no server is needed."""
-    page = browser.new_page()
-    page.goto(f"{(HTML / 'search.html').as_uri()}?q=path_bound")
-    page.wait_for_selector("ul.search li a", timeout=PATIENCE)
-    assert any(
-        "reference/measurements" in (link.get_attribute("href") or "")
-        for link in page.query_selector_all("ul.search li a")
-    )
