@@ -14,11 +14,12 @@ import xarray as xr
 from squashlens._typing import short_repr
 from squashlens.bars import quiet
 from squashlens.errors import InputError, SquashlensError
+from squashlens.records.files import content_of
 from squashlens.saving.files import write
 from squashlens.study import measurements as known
 from squashlens.study import scans
 from squashlens.study.cells import Cell, Model
-from squashlens.study.store import Store, content_of
+from squashlens.study.store import Store
 
 LAST = 4000  # characters of a traceback that are stored
 # A worker of Dask may have several threads, and a process has one model.
@@ -101,7 +102,7 @@ def _measured(cell: Cell, device: str | None) -> tuple[str, bytes, list[Any]]:
     hooks = known.hooks_of(cell.hooks)
     with applied(model, *hooks) if cell.model else nullcontext():
         if cell.shard is None:
-            return ".npz", content_of(measure()), []
+            return ".nc", content_of(measure()), []
         return ".parquet", *scans.measured(cell.shard, measure_prompt)
 
 

@@ -38,7 +38,7 @@ def study(model: object, store: Path) -> sl.Study:
 
 
 def stored(store: Path) -> list[Path]:
-    return [*store.rglob("*.npz")]
+    return [*store.rglob("*.nc")]
 
 
 def bounds(one: sl.Study) -> Any:
