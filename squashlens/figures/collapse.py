@@ -15,7 +15,7 @@ from squashlens.figures.drawing.notes import distance_of
 from squashlens.figures.drawing.shapes import (
     MARKS,
     add_lines,
-    band,
+    banded,
     layer_map,
     line,
     log_axis,
@@ -162,17 +162,14 @@ def _by_length(
             high = _neighbours(high).max()
         middle = _neighbours(middle).median()
     name = NAMES.get(kind, HEADS)
-    colour = COLOURS[kind]
-    width = 2.5 if kind == "distance" else 1.5
-    floor = kind == "noise_floor"
-    curve = line(middle, name, colour=colour, width=width, log=True, connectgaps=floor)
-    if not floor and middle.size > 1:
-        curve.update(mode="lines")
+    style = {"colour": COLOURS[kind], "width": 2.5 if kind == "distance" else 1.5}
+    if kind == "noise_floor":
+        return [line(middle, name, log=True, connectgaps=True, **style)]
+    if middle.size > 1:
+        style["mode"] = "lines"
     if low is None or high is None:
-        return [curve]
-    x = middle[str(middle.dims[0])].values
-    edges = band(x, low.where(low > 0), high.where(high > 0), colour, name)
-    return [*edges, curve]
+        return [line(middle, name, log=True, **style)]
+    return banded(middle, low, high, name, **style)
 
 
 def _neighbours(values: xr.DataArray) -> Any:

@@ -150,23 +150,26 @@ def interval_note(values: xr.DataArray) -> str:
     return "bars: from a lower bound"
 
 
-def band(x: Any, low: Any, high: Any, colour: str, name: str) -> list[go.Scatter]:
-    """A filled band from `low` to `high`, which is hidden with the curve of its name."""
+def banded(
+    middle: xr.DataArray, low: xr.DataArray, high: xr.DataArray, name: str, **style: Any
+) -> list[go.Scatter]:
+    """A curve in a filled band from `low` to `high`, on a logarithmic scale; the legend hides both together."""
+    centre = line(middle, name, log=True, **style)
     edge: Any = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
-    edge["name"] = escape(name) or None
-    filled = {"fill": "tonexty", "fillcolor": tint(colour)}
-    return [go.Scatter(x=x, y=high, **edge), go.Scatter(x=x, y=low, **edge, **filled)]
+    edge |= {"x": centre.x, "name": centre.name}
+    filled = {"fill": "tonexty", "fillcolor": tint(style["colour"])}
+    upper = go.Scatter(y=high.where(high > 0), **edge)
+    lower = go.Scatter(y=low.where(low > 0), **edge, **filled)
+    return [upper, lower, centre]
 
 
 def over_seeds(
     values: xr.DataArray, middle: str, name: str, **style: Any
 ) -> list[go.Scatter]:
-    """The mean or median over seeds, in a band from the smallest to the largest, on a logarithmic scale."""
+    """The mean or median over seeds, in a band from the smallest to the largest that is not 0."""
     positive = values.where(values > 0)
-    centre = line(getattr(values, middle)("seed"), name, log=True, **style)
-    low = positive.min("seed").values
-    high = positive.max("seed").values
-    return [*band(centre.x, low, high, style["colour"], name), centre]
+    ends = (positive.min("seed"), positive.max("seed"))
+    return banded(getattr(values, middle)("seed"), *ends, name, **style)
 
 
 def steps(values: Any, title: str) -> dict[str, Any]:
