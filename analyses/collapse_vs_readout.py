@@ -51,10 +51,8 @@ class Options:
 args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
-model, task = (
-    sl.load(args.model, device=args.device, dtype=args.dtype),
-    sl.tasks.find(args.task),
-)
+model = sl.load(args.model, device=args.device, dtype=args.dtype)
+task = sl.tasks.find(args.task)
 found = sl.collapse_vs_readout(
     model,
     task,

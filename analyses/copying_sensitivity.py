@@ -38,7 +38,8 @@ cases = []
 for n in args.lengths:
     for asked, zero in (("last", n), ("first", 1)):
         question = f"What is the {asked} digit in this sequence?"
-        ones, mixed = ["1"] * n, ["01"[(k + zero) % 2] for k in range(1, n + 1)]
+        ones = ["1"] * n
+        mixed = ["01"[(k + zero) % 2] for k in range(1, n + 1)]
         ones[zero - 1] = "0"
         for kind, digits, prompt in (
             ("plain", ones, question),

@@ -57,7 +57,8 @@ for encoding in args.encodings:
                 window=window,
             )
             found = sl.synthetic.convergence(stack, lengths, seeds=args.seeds)
-            first, top = found.isel(layer=0), found.isel(layer=-1)
+            first = found.isel(layer=0)
+            top = found.isel(layer=-1)
             rows.append(
                 {
                     "encoding": encoding,

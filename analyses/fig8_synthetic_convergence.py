@@ -38,7 +38,8 @@ args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 lengths = np.geomspace(10, args.longest, args.lengths).round().astype(int)
-paper, Stack = sl.synthetic.PAPER, sl.synthetic.Stack
+paper = sl.synthetic.PAPER
+Stack = sl.synthetic.Stack
 stacks = {
     "no positions": Stack(projections="direct"),
     "sines on queries and keys": paper["queries_keys"],

@@ -44,10 +44,8 @@ args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)
 comma = sl.prompts.one_token(model, ",")
-count, first = (
-    "How many ones are in the following sequences?",
-    "What is the first digit in this sequence?",
-)
+count = "How many ones are in the following sequences?"
+first = "What is the first digit in this sequence?"
 families = {
     "count ones": (
         sl.prompts.bernoulli(model, args.n, seed=0, prefix=count, suffix="="),

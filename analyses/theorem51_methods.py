@@ -58,16 +58,16 @@ sequences = [
     )
     for seed in range(args.prompts)
 ]
-ids, content = (
-    sl.prompts.stacked(sequences),
-    [sequences[0].position(k) for k in range(1, args.n + 1)],
-)
-values, seconds = {}, {}
+ids = sl.prompts.stacked(sequences)
+content = [sequences[0].position(k) for k in range(1, args.n + 1)]
+values = {}
+seconds = {}
 for name, measure in METHODS.items():
     start = time.perf_counter()
     values[name] = measure(model, ids).isel(position=content)
     seconds[name] = time.perf_counter() - start
-norm, rows = values["Jacobian"], {}
+norm = values["Jacobian"]
+rows = {}
 for name, value in values.items():
     over = value / norm
     agreement = (

@@ -71,7 +71,8 @@ print(
     .to_dataframe()
     .round(2)
 )
-agreement, losses = {}, {}
+agreement = {}
+losses = {}
 for line in lines:
     for name, one in models.items():
         ids = sl.prompts.tokenize(model, line)

@@ -38,7 +38,8 @@ args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)
-needle, places = sl.prompts.one_token(model, args.needle), range(1, args.n + 1)
+needle = sl.prompts.one_token(model, args.needle)
+places = range(1, args.n + 1)
 hay = [d for d in "0123456789" if d != args.needle]
 grounds = [
     sl.prompts.words(model, args.n, hay, seed=seed, prefix=args.question, suffix="=")
