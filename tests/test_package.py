@@ -7,7 +7,6 @@ import runpy
 import shlex
 import subprocess
 import sys
-import zipfile
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -79,19 +78,6 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
     )
     assert built.returncode == 0, built.stderr
     (wheel,) = tmp_path.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {n.split("/")[0] for n in names} == {
-        "squashlens",
-        "squashlens-0.1.0.dist-info",
-    }
-    wanted = (
-        "pages/template.html.jinja",
-        "pages/base.html.jinja",
-        "pages/compare.html.jinja",
-        "example_models/tiny-gemma/model.safetensors",
-        "example_models/tiny-gemma/README.md",
-    )
-    assert {f"squashlens/{n}" for n in wanted} <= set(names)
     site = tmp_path / "site"
     placed = run(
         str(uv),

@@ -38,32 +38,8 @@ NAMES_OF_SHARES = {"layer": "composition", "hop": "hops", "block": "attention_si
 LENGTHS = (1, 2, 3, 5, 8, 16, 32, 64, 100, 150, 200, 250)
 
 
-def small() -> dict[str, go.Figure]:
-    """The usual figure of one result of every measurement."""
-    results = {
-        name: measurements.result(name)
-        for name in measurements.results()
-        if name not in NO_FIGURE
-    }
-    results["substitution_effect"] = results["substitution_effect"]["output_change"]
-    found = {name: sl.figures.of(one) for name, one in results.items()}
-    found["collapse_heatmap"] = sl.figures.collapse_heatmap(
-        results["collapse relative"]
-    )
-    found["retained_by_kind"] = sl.figures.retained_by_kind(
-        results["separator_ablation"]
-    )
-    found["error_by_length"] = sl.figures.error_by_length(results["evaluate_task"])
-    found["bound_against_jacobian"] = sl.figures.bound_against_jacobian(
-        results["bound_vs_jacobian"]
-    )
-    found["one query"] = sl.figures.of(
-        results["token_influence"]["path_bound"].isel(query=-1)
-    )
-    return found
-
-
-def full() -> dict[str, go.Figure]:
+@cache
+def drawn() -> dict[str, go.Figure]:
     """Figures with as much in them as a study of a large model gives."""
     results: dict[str, Any] = {
         **{name: make() for name, make in MEASUREMENTS.items()},
@@ -608,13 +584,6 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
     "top_tokens": top_tokens,
     "softmax_total_variation": total_variation,
 }
-SETS: dict[str, Callable[[], dict[str, go.Figure]]] = {"small": small, "full": full}
-
-
-@cache
-def drawn(kind: str) -> dict[str, go.Figure]:
-    """The figures of a set."""
-    return SETS[kind]()
 
 
 def made_up(figure: Any) -> Any:

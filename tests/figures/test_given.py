@@ -61,16 +61,6 @@ def test_one_variable_is_drawn_as_itself_and_several_or_their_means_in_panels(
     )
 
 
-def test_arrays_that_xarray_joined_have_a_panel_each(results: dict[str, Any]) -> None:
-    """Also of different lengths: what is missing is not drawn."""
-    bound = results["path_bound"]
-    shorter = bound.isel(position=slice(0, -2)) / 9
-    figure: Any = sl.figures.of(xr.concat([bound, shorter], "w", join="outer"))
-    assert block_titles(figure) == ["w 0", "w 1"]
-    np.testing.assert_array_equal(figure.data[0].y, bound)
-    np.testing.assert_array_equal(figure.data[1].y, shorter)
-
-
 @pytest.mark.few(4)
 @pytest.mark.parametrize("name", measurements.results())
 def test_a_part_of_joined_results_is_drawn_and_listed_as_it_was(

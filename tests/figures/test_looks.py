@@ -1,6 +1,5 @@
 """Figures as they are seen: nothing is cut or covered at any width."""
 
-import itertools
 from typing import Any
 
 import plotly.graph_objects as go
@@ -9,17 +8,13 @@ import pytest
 import squashlens as sl
 from tests.figures import looks, specimens
 
+# The first, which runs by default, has the least width.
 SIZES: dict[str, dict[str, Any]] = {
+    "column": {"theme": "paper", "width": "column"},
     "notebook": {},
     "page": {"theme": "paper", "width": "page"},
-    "column": {"theme": "paper", "width": "column"},
     "slides": {"theme": "slides"},
 }
-
-# The first, which runs by default, has the most text on the least width.
-CASES = [
-    *itertools.product(("full", "small"), ("column", "notebook", "page", "slides"))
-]
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +24,12 @@ def page(browser: Any) -> Any:
 
 @pytest.mark.browser
 @pytest.mark.few(1)
-@pytest.mark.parametrize(("kind", "size"), CASES)
-def test_nothing_is_cut_or_covered(page: Any, kind: str, size: str) -> None:
+@pytest.mark.parametrize("size", SIZES)
+def test_nothing_is_cut_or_covered(page: Any, size: str) -> None:
     """All texts are on the page and apart from each other and from other panels, and no panel is too narrow."""
     shown = {
         name: sl.figures.styled(figure, **SIZES[size])
-        for name, figure in specimens.drawn(kind).items()
+        for name, figure in specimens.drawn().items()
     }
     found = looks.faults(page, shown)
     assert {name: faults for name, faults in found.items() if faults} == {}

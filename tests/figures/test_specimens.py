@@ -1,7 +1,6 @@
 """The specimens that are looked at: one of every figure, short and long, with the dimensions of real results."""
 
 import plotly.graph_objects as go
-import pytest
 
 import squashlens as sl
 from squashlens.figures.drawing.page import Page
@@ -10,12 +9,9 @@ from tests import measurements
 from tests.figures import specimens
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param("small", marks=pytest.mark.slow), "full"]
-)
-def test_every_figure_has_a_title_and_axes_that_say_what_they_show(kind: str) -> None:
+def test_every_figure_has_a_title_and_axes_that_say_what_they_show() -> None:
     """A panel's y axis has a title, or the panel or its rows have names; that of x, or of the panel below, has one."""
-    for name, figure in specimens.drawn(kind).items():
+    for name, figure in specimens.drawn().items():
         page, layout = Page.of(figure), figure.layout
         assert layout.title.text, name
         for panel in page.panels:
@@ -28,7 +24,7 @@ def test_no_text_of_a_token_can_be_read_as_mathematics() -> None:
     """Plotly looks for two `$` in any text that it draws; the specimens' tokens have them."""
     written = {
         name: go.Figure(figure).update_layout(meta=None).to_json()
-        for name, figure in specimens.drawn("full").items()
+        for name, figure in specimens.drawn().items()
     }
     assert [name for name, text in written.items() if "$" in text] == []
     assert sum("&#36;" in text for text in written.values()) > 5
