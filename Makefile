@@ -13,7 +13,7 @@
 # make cluster   studies in several processes under kills with -9, and on Slurm where there is one (ten minutes)
 # make bench     what things cost beside the obvious script, into docs/benchmarks.md and docs/gemma.md (15 minutes)
 # make cuda      on a machine with a GPU: install into .venv, cuda tests, times and memory (nine minutes)
-# make rehearse  the same on the CPU with small shapes, and the memory that real shapes are expected to need (a minute)
+# make rehearse  the same on the CPU with small shapes (a minute)
 # make processors  the default tests under other instruction sets and numbers of threads (about an hour and a half)
 # make versions  chosen tests with the oldest and newest dependencies and on every Python, into docs/versions.md
 # make train-prose  build the text of tiny-prose from Debian packages, train and measure it (an hour on two cores)

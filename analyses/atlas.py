@@ -6,30 +6,32 @@ bound with the Jacobian norm. The file says for each label what `load` takes. Wh
     python analyses/atlas.py --models analyses/models.yaml --workers 2 --out atlas
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+import tyro
 import yaml
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--models", type=Path, help="YAML file of models; by default tiny-gemma alone"
-)
-parser.add_argument(
-    "--workers", type=int, default=1, help="number of processes (%(default)s)"
-)
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("atlas"),
-    help="folder of store and table (%(default)s)",
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        models: YAML file of models; by default tiny-gemma alone.
+        workers: number of processes.
+        out: folder of store and table.
+    """
+
+    models: Path | None = None
+    workers: int = 1
+    out: Path = Path("atlas")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 TEXTS = {

@@ -8,73 +8,51 @@ lost it.
     python analyses/collapse_vs_readout.py --model google/gemma-2b --task count_bernoulli --lengths 10 50 100 200
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+import tyro
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-gemma",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument(
-    "--task",
-    default="taught_count_bernoulli",
-    help="a name from `sl.tasks.names()` (%(default)s)",
-)
-parser.add_argument(
-    "--lengths",
-    type=int,
-    nargs="+",
-    default=[4, *range(8, 97, 8)],
-    help="numbers of items",
-)
-parser.add_argument(
-    "--seeds", type=int, default=256, help="random draws at each length (%(default)s)"
-)
-parser.add_argument(
-    "--template", default="none", help="none, or chat for instruct models (%(default)s)"
-)
-parser.add_argument(
-    "--dtype", default="float32", help="dtype that the model runs in (%(default)s)"
-)
-parser.add_argument(
-    "--device", help="device, such as cpu or cuda; by default CUDA if there is one"
-)
-parser.add_argument(
-    "--n-train",
-    type=int,
-    default=64,
-    help="prompts that each probe is fitted to (%(default)s)",
-)
-parser.add_argument(
-    "--n-random-models",
-    type=int,
-    default=4,
-    help="random models to compare with (%(default)s)",
-)
-parser.add_argument(
-    "--resume",
-    action="store_true",
-    help="continue from the answers in the output folder",
-)
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("collapse_vs_readout"),
-    help="folder for results (%(default)s)",
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        task: a name from `sl.tasks.names()`.
+        lengths: numbers of items.
+        seeds: random draws at each length.
+        template: none, or chat for instruct models.
+        dtype: dtype that the model runs in.
+        device: device, such as cpu or cuda; by default CUDA if there is one.
+        n_train: prompts that each probe is fitted to.
+        n_random_models: random models to compare with.
+        resume: continue from the answers in the output folder.
+        out: folder for results.
+    """
+
+    model: str = "tiny-gemma"
+    task: str = "taught_count_bernoulli"
+    lengths: tuple[int, ...] = (4, *range(8, 97, 8))
+    seeds: int = 256
+    template: Literal["none", "chat"] = "none"
+    dtype: str = "float32"
+    device: str | None = None
+    n_train: int = 64
+    n_random_models: int = 4
+    resume: bool = False
+    out: Path = Path("collapse_vs_readout")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
-model, task = (
-    sl.load(args.model, device=args.device, dtype=args.dtype),
-    sl.tasks.find(args.task),
-)
+model = sl.load(args.model, device=args.device, dtype=args.dtype)
+task = sl.tasks.find(args.task)
 found = sl.collapse_vs_readout(
     model,
     task,

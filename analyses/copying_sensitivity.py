@@ -6,33 +6,30 @@ first case, and more with each help. The script measures sensitivity at the aske
     python analyses/copying_sensitivity.py --model google/gemma-2b --lengths 16 64 256 --out copying
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+
+import tyro
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-gemma",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument(
-    "--lengths",
-    type=int,
-    nargs="+",
-    default=[8, 24, 48, 96],
-    help="digits (%(default)s)",
-)
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("copying"),
-    help="folder for data and figure (%(default)s)",
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        lengths: digits.
+        out: folder for data and figure.
+    """
+
+    model: str = "tiny-gemma"
+    lengths: tuple[int, ...] = (8, 24, 48, 96)
+    out: Path = Path("copying")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)
@@ -41,7 +38,8 @@ cases = []
 for n in args.lengths:
     for asked, zero in (("last", n), ("first", 1)):
         question = f"What is the {asked} digit in this sequence?"
-        ones, mixed = ["1"] * n, ["01"[(k + zero) % 2] for k in range(1, n + 1)]
+        ones = ["1"] * n
+        mixed = ["01"[(k + zero) % 2] for k in range(1, n + 1)]
         ones[zero - 1] = "0"
         for kind, digits, prompt in (
             ("plain", ones, question),

@@ -6,43 +6,41 @@ depths, with and without a sliding window.
     python analyses/encodings_and_depth.py --depth 1 2 --window 64 --longest 2000
 """
 
-import argparse
+from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import pandas as pd
+import tyro
 
 import squashlens as sl
+from squashlens._typing import Encoding
 
-ENCODINGS = ["none", "sinusoidal", "sinusoidal_qk", "rope", "alibi", "t5", "learned"]
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--encodings", nargs="+", default=ENCODINGS, help="position encodings (%(default)s)"
-)
-parser.add_argument(
-    "--depth", type=int, nargs="+", default=[1, 2], help="layers (%(default)s)"
-)
-parser.add_argument(
-    "--window", type=int, default=64, help="size of the window to try (%(default)s)"
-)
-parser.add_argument(
-    "--longest",
-    type=int,
-    default=2000,
-    help="longest sequence, in tokens (%(default)s)",
-)
-parser.add_argument(
-    "--lengths",
-    type=int,
-    default=40,
-    help="how many lengths, evenly on a log scale (%(default)s)",
-)
-parser.add_argument(
-    "--heads", type=int, default=4, help="attention heads (%(default)s)"
-)
-parser.add_argument("--seeds", type=int, default=5, help="random draws (%(default)s)")
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        encodings: position encodings.
+        depth: layers.
+        window: size of the window to try.
+        longest: longest sequence, in tokens.
+        lengths: how many lengths, evenly on a log scale.
+        heads: attention heads.
+        seeds: random draws.
+    """
+
+    encodings: tuple[Encoding, ...] = get_args(Encoding)
+    depth: tuple[int, ...] = (1, 2)
+    window: int = 64
+    longest: int = 2000
+    lengths: int = 40
+    heads: int = 4
+    seeds: int = 5
+
+
+args = tyro.cli(Options, description=__doc__)
 
 lengths = np.geomspace(10, args.longest, args.lengths).round().astype(int)
 rows = []
@@ -59,7 +57,8 @@ for encoding in args.encodings:
                 window=window,
             )
             found = sl.synthetic.convergence(stack, lengths, seeds=args.seeds)
-            first, top = found.isel(layer=0), found.isel(layer=-1)
+            first = found.isel(layer=0)
+            top = found.isel(layer=-1)
             rows.append(
                 {
                     "encoding": encoding,

@@ -7,7 +7,7 @@ mean over texts, and the reach of Student's 95 % interval. Where captum is insta
     python analyses/estimators.py --model gemma-3-270m --texts 12
 """
 
-import argparse
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,29 +15,29 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+import tyro
 from scipy import stats
 
 import squashlens as sl
 
 TEXTS = Path(__file__).with_name("texts.txt").read_text("utf-8").splitlines()
 EFFECTS = ["knockout", "zero embedding", "expected replacement"]
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-prose",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument(
-    "--texts",
-    type=int,
-    default=50,
-    choices=range(2, 51),
-    metavar="N",
-    help="of 50 (%(default)s)",
-)
-args = parser.parse_args()
+
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        texts: number of texts, from 2 to 50.
+    """
+
+    model: str = "tiny-prose"
+    texts: int = 50
+
+
+args = tyro.cli(Options, description=__doc__)
 model = sl.load(args.model)
 plain: Any = model.original_model
 

@@ -8,8 +8,11 @@ without a hint; any other model with the paper's.
         --lengths 10 50 100 200 300 --out fig2
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+import tyro
 
 import squashlens as sl
 
@@ -25,49 +28,33 @@ PAPER = [
     for end in ("last", "first")
 ]
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-gemma",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument(
-    "--tasks",
-    nargs="+",
-    choices=sl.tasks.names(),
-    metavar="T",
-    help="names from `sl.tasks.names()`",
-)
-parser.add_argument(
-    "--lengths",
-    type=int,
-    nargs="+",
-    default=[*range(4, 161, 4)],
-    help="numbers of digits",
-)
-parser.add_argument(
-    "--template", default="none", help="none, or chat for instruct models (%(default)s)"
-)
-parser.add_argument(
-    "--dtype", default="float32", help="dtype that the model runs in (%(default)s)"
-)
-parser.add_argument(
-    "--device", help="device, such as cpu or cuda; by default CUDA if there is one"
-)
-parser.add_argument(
-    "--resume",
-    action="store_true",
-    help="continue from the answers in the output folder",
-)
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("fig2"),
-    help="folder for data and figure (%(default)s)",
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        tasks: names from `sl.tasks.names()`.
+        lengths: numbers of digits.
+        template: none, or chat for instruct models.
+        dtype: dtype that the model runs in.
+        device: device, such as cpu or cuda; by default CUDA if there is one.
+        resume: continue from the answers in the output folder.
+        out: folder for data and figure.
+    """
+
+    model: str = "tiny-gemma"
+    tasks: tuple[str, ...] = ()
+    lengths: tuple[int, ...] = (*range(4, 161, 4),)
+    template: Literal["none", "chat"] = "none"
+    dtype: str = "float32"
+    device: str | None = None
+    resume: bool = False
+    out: Path = Path("fig2")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model, device=args.device, dtype=args.dtype)

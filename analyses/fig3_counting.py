@@ -9,68 +9,49 @@ share is printed.
         --lengths 10 50 100 200 --out fig3
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+import tyro
 
 import squashlens as sl
+from squashlens._typing import Mode
 
 TAUGHT = ["taught_sum_repeated", "taught_count_repeated", "taught_count_bernoulli"]
 PAPER = ["sum", "count_ones", "count_bernoulli", "count_word"]
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-gemma",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument(
-    "--tasks",
-    nargs="+",
-    choices=sl.tasks.names(),
-    metavar="T",
-    help="names from `sl.tasks.names()`",
-)
-parser.add_argument(
-    "--mode",
-    nargs="+",
-    help="answer_only, cot, cot_few_shot; by default all that the task has",
-)
-parser.add_argument(
-    "--lengths",
-    type=int,
-    nargs="+",
-    default=[*range(4, 97, 4)],
-    help="numbers of items",
-)
-parser.add_argument(
-    "--seeds",
-    type=int,
-    default=16,
-    help="draws at each length, if items are random (%(default)s)",
-)
-parser.add_argument(
-    "--template", default="none", help="none, or chat for instruct models (%(default)s)"
-)
-parser.add_argument(
-    "--dtype", default="float32", help="dtype that the model runs in (%(default)s)"
-)
-parser.add_argument(
-    "--device", help="device, such as cpu or cuda; by default CUDA if there is one"
-)
-parser.add_argument(
-    "--resume",
-    action="store_true",
-    help="continue from the answers in the output folder",
-)
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("fig3"),
-    help="folder for data and figures (%(default)s)",
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        tasks: names from `sl.tasks.names()`.
+        mode: answer_only, cot, cot_few_shot; by default all that the task has.
+        lengths: numbers of items.
+        seeds: draws at each length, if items are random.
+        template: none, or chat for instruct models.
+        dtype: dtype that the model runs in.
+        device: device, such as cpu or cuda; by default CUDA if there is one.
+        resume: continue from the answers in the output folder.
+        out: folder for data and figures.
+    """
+
+    model: str = "tiny-gemma"
+    tasks: tuple[str, ...] = ()
+    mode: tuple[Mode, ...] = ()
+    lengths: tuple[int, ...] = (*range(4, 97, 4),)
+    seeds: int = 16
+    template: Literal["none", "chat"] = "none"
+    dtype: str = "float32"
+    device: str | None = None
+    resume: bool = False
+    out: Path = Path("fig3")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model, device=args.device, dtype=args.dtype)

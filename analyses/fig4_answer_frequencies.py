@@ -8,62 +8,46 @@ length, and any peak comes from the model.
         --longest 200 --out fig4
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+import tyro
 
 import squashlens as sl
 
 TAUGHT = ["taught_sum_repeated", "taught_count_repeated", "taught_count_bernoulli"]
 PAPER = ["sum", "count_ones", "count_bernoulli"]
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-gemma",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument(
-    "--tasks",
-    nargs="+",
-    choices=sl.tasks.names(),
-    metavar="T",
-    help="names from `sl.tasks.names()`",
-)
-parser.add_argument(
-    "--longest",
-    type=int,
-    default=96,
-    help="ask at every length up to this (%(default)s)",
-)
-parser.add_argument(
-    "--seeds",
-    type=int,
-    default=4,
-    help="draws at each length, if items are random (%(default)s)",
-)
-parser.add_argument(
-    "--template", default="none", help="none, or chat for instruct models (%(default)s)"
-)
-parser.add_argument(
-    "--dtype", default="float32", help="dtype that the model runs in (%(default)s)"
-)
-parser.add_argument(
-    "--device", help="device, such as cpu or cuda; by default CUDA if there is one"
-)
-parser.add_argument(
-    "--resume",
-    action="store_true",
-    help="continue from the answers in the output folder",
-)
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("fig4"),
-    help="folder for data and figure (%(default)s)",
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        tasks: names from `sl.tasks.names()`.
+        longest: ask at every length up to this.
+        seeds: draws at each length, if items are random.
+        template: none, or chat for instruct models.
+        dtype: dtype that the model runs in.
+        device: device, such as cpu or cuda; by default CUDA if there is one.
+        resume: continue from the answers in the output folder.
+        out: folder for data and figure.
+    """
+
+    model: str = "tiny-gemma"
+    tasks: tuple[str, ...] = ()
+    longest: int = 96
+    seeds: int = 4
+    template: Literal["none", "chat"] = "none"
+    dtype: str = "float32"
+    device: str | None = None
+    resume: bool = False
+    out: Path = Path("fig4")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model, device=args.device, dtype=args.dtype)

@@ -7,40 +7,35 @@ have: a pair whose last token differs, unrelated sequences, and the noise floor.
     python analyses/fig5_collapse.py --model google/gemma-2b --n 512 --out fig5
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+import tyro
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-gemma",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument(
-    "--n", type=int, default=512, help="digits in the longest sequence (%(default)s)"
-)
-parser.add_argument(
-    "--heads",
-    choices=("value", "slice"),
-    default="value",
-    help="reading of “each head” (%(default)s)",
-)
-parser.add_argument(
-    "--ones",
-    action="store_true",
-    help="let the sequences of (b) end in ones, as in the paper",
-)
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("fig5"),
-    help="folder for data and figures (%(default)s)",
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        n: digits in the longest sequence.
+        heads: reading of “each head”.
+        ones: let the sequences of (b) end in ones, as in the paper.
+        out: folder for data and figures.
+    """
+
+    model: str = "tiny-gemma"
+    n: int = 512
+    heads: Literal["value", "slice"] = "value"
+    ones: bool = False
+    out: Path = Path("fig5")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)

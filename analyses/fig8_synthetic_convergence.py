@@ -8,40 +8,38 @@ that the paper follows.
     python analyses/fig8_synthetic_convergence.py --longest 100000 --out fig8
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import tyro
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--longest",
-    type=int,
-    default=100_000,
-    help="longest sequence, in tokens (%(default)s)",
-)
-parser.add_argument(
-    "--lengths",
-    type=int,
-    default=40,
-    help="how many lengths, evenly on a log scale (%(default)s)",
-)
-parser.add_argument("--seeds", type=int, default=5, help="random draws (%(default)s)")
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("fig8"),
-    help="folder for data and figure (%(default)s)",
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        longest: longest sequence, in tokens.
+        lengths: how many lengths, evenly on a log scale.
+        seeds: random draws.
+        out: folder for data and figure.
+    """
+
+    longest: int = 100_000
+    lengths: int = 40
+    seeds: int = 5
+    out: Path = Path("fig8")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 lengths = np.geomspace(10, args.longest, args.lengths).round().astype(int)
-paper, Stack = sl.synthetic.PAPER, sl.synthetic.Stack
+paper = sl.synthetic.PAPER
+Stack = sl.synthetic.Stack
 stacks = {
     "no positions": Stack(projections="direct"),
     "sines on queries and keys": paper["queries_keys"],

@@ -6,42 +6,37 @@ factor 1 − k/n before that. The figure also has the mean that can be derived.
     python analyses/fig9_total_variation.py --k 200 --noise 0.1 --out fig9
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import tyro
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--k", type=int, default=200, help="entries with noise (%(default)s)"
-)
-parser.add_argument(
-    "--noise",
-    type=float,
-    default=0.1,
-    help="largest noise added to one entry (%(default)s)",
-)
-parser.add_argument(
-    "--longest", type=int, default=100_000, help="longest sequence (%(default)s)"
-)
-parser.add_argument(
-    "--lengths",
-    type=int,
-    default=30,
-    help="how many lengths, evenly on a log scale (%(default)s)",
-)
-parser.add_argument("--seeds", type=int, default=5, help="random draws (%(default)s)")
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("fig9"),
-    help="folder for data and figure (%(default)s)",
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        k: entries with noise.
+        noise: largest noise added to one entry.
+        longest: longest sequence.
+        lengths: how many lengths, evenly on a log scale.
+        seeds: random draws.
+        out: folder for data and figure.
+    """
+
+    k: int = 200
+    noise: float = 0.1
+    longest: int = 100_000
+    lengths: int = 30
+    seeds: int = 5
+    out: Path = Path("fig9")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 lengths = np.geomspace(10, args.longest, args.lengths).round().astype(int)

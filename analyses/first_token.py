@@ -7,33 +7,33 @@ interval. A sentence is cut after 20 tokens.
     python analyses/first_token.py --model gemma-3-270m --texts 16     # two minutes of one CPU core
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import tyro
 from scipy import stats
 
 import squashlens as sl
 
 TEXTS = Path(__file__).with_name("texts.txt").read_text("utf-8").splitlines()
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-prose",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument(
-    "--texts",
-    type=int,
-    default=16,
-    choices=range(2, 51),
-    metavar="N",
-    help="number of sentences, of 50 (%(default)s)",
-)
-args = parser.parse_args()
+
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        texts: number of sentences, from 2 to 50.
+    """
+
+    model: str = "tiny-prose"
+    texts: int = 16
+
+
+args = tyro.cli(Options, description=__doc__)
 model = sl.load(args.model)
 
 

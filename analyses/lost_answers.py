@@ -11,16 +11,17 @@ The bundled model knows 99 words, and is asked for digits alone, without prose.
     python analyses/lost_answers.py --model gemma-3-270m --keep --tasks first_digit --changes Q4_0
 """
 
-import argparse
 import random
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import tyro
 import xarray as xr
 from scipy.stats import t
 
@@ -145,7 +146,7 @@ TASKS: dict[str, Callable[..., Questions]] = {
 }
 
 
-CHANGES = ["Q4_0", "Q8_0", "bfloat16", "cache q8_0", "cache q4_0"]
+CHANGES = ("Q4_0", "Q8_0", "bfloat16", "cache q8_0", "cache q4_0")
 TEXTS = Path(__file__).with_name("texts.txt").read_text("utf-8").splitlines()
 
 
@@ -225,26 +226,31 @@ def keep(folder: Path, task: str, change: str, two: "Two", asked: Questions) -> 
 Two = Callable[[], tuple[Any, Any, list[Any]]]
 
 
-def arguments() -> argparse.Namespace:
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    add = parser.add_argument
-    text = "bundled name, folder or name on the hub (%(default)s)"
-    add("--model", default="tiny-gemma", help=text)
-    text = "kinds of answers, all by default"
-    add("--tasks", nargs="*", choices=TASKS, default=[], help=text)
-    add("--changes", nargs="*", default=CHANGES, help="%(default)s")
-    text = "select blocks to keep, in place of the table"
-    add("--keep", action="store_true", help=text)
-    add("--n", type=int, default=60, help="prompts of a task (%(default)s)")
-    add("--seed", type=int, default=0, help="random seed of prompts (%(default)s)")
-    text = "folder (%(default)s)"
-    add("--out", type=Path, default=Path("lost_answers"), help=text)
-    return parser.parse_args()
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        tasks: kinds of answers, all by default.
+        changes: what is done to the model.
+        keep: select blocks to keep, in place of the table.
+        n: prompts of a task.
+        seed: random seed of the prompts.
+        out: folder for data and figure.
+    """
+
+    model: str = "tiny-gemma"
+    tasks: tuple[str, ...] = ()
+    changes: tuple[str, ...] = CHANGES
+    keep: bool = False
+    n: int = 60
+    seed: int = 0
+    out: Path = Path("lost_answers")
 
 
 def main() -> None:
-    args = arguments()
+    args = tyro.cli(Options, description=__doc__)
     is_tiny = args.model == "tiny-gemma"
     folder = args.out / f"{Path(args.model).name}-{args.n}-{args.seed}"
     folder.mkdir(parents=True, exist_ok=True)

@@ -6,28 +6,31 @@ differ, so it tells in which direction each block moves the paths, not where the
     python analyses/prop52_depth_limit.py --model google/gemma-2b --out depth
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+
+import tyro
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-gemma",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument("--prompt", default=sl.example_models.EXAMPLE_PROMPT)
-parser.add_argument("--depth", type=int, default=128, help="repetitions (%(default)s)")
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("depth"),
-    help="folder for data and figure (%(default)s)",
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        depth: repetitions.
+        out: folder for data and figure.
+    """
+
+    model: str = "tiny-gemma"
+    prompt: str = sl.example_models.EXAMPLE_PROMPT
+    depth: int = 128
+    out: Path = Path("depth")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)

@@ -7,35 +7,32 @@ model's own blocks in turn. With either of them the two differ, and this is all 
     python analyses/prop61_counting.py --model google/gemma-2b --content 1 0 0 --times 3
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+
+import tyro
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-gemma",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument(
-    "--content",
-    nargs="+",
-    default=["1", "0"],
-    help="tokens of the shorter sequence (1 0)",
-)
-parser.add_argument(
-    "--times",
-    type=int,
-    default=2,
-    help="how often each occurs in the longer one (%(default)s)",
-)
-parser.add_argument(
-    "--out", type=Path, default=Path("prop61"), help="folder for the data (%(default)s)"
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        content: tokens of the shorter sequence (1 0).
+        times: how often each occurs in the longer one.
+        out: folder for the data.
+    """
+
+    model: str = "tiny-gemma"
+    content: tuple[str, ...] = ("1", "0")
+    times: int = 2
+    out: Path = Path("prop61")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 found = sl.theorems.shares_and_counts(

@@ -6,54 +6,46 @@ unchanged model. One sequence is one observation: quotients of D are medians ove
     python analyses/remedies.py --model google/gemma-2b --n 96 --out remedies
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pandas as pd
+import tyro
 from scipy.stats import binomtest
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-gemma",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument(
-    "--n", type=int, default=24, help="digits of each sequence (%(default)s)"
-)
-parser.add_argument(
-    "--trained",
-    type=int,
-    default=24,
-    help="tokens where log n has a factor of 1 (%(default)s)",
-)
-parser.add_argument(
-    "--window", type=int, default=16, help="tokens of the sliding window (%(default)s)"
-)
-parser.add_argument(
-    "--n-samples", type=int, default=8, help="sequences of each family (%(default)s)"
-)
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("remedies"),
-    help="folder for the data (%(default)s)",
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        n: digits of each sequence.
+        trained: tokens where log n has a factor of 1.
+        window: tokens of the sliding window.
+        n_samples: sequences of each family.
+        out: folder for the data.
+    """
+
+    model: str = "tiny-gemma"
+    n: int = 24
+    trained: int = 24
+    window: int = 16
+    n_samples: int = 8
+    out: Path = Path("remedies")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)
 comma = sl.prompts.one_token(model, ",")
-count, first = (
-    "How many ones are in the following sequences?",
-    "What is the first digit in this sequence?",
-)
+count = "How many ones are in the following sequences?"
+first = "What is the first digit in this sequence?"
 families = {
     "count ones": (
         sl.prompts.bernoulli(model, args.n, seed=0, prefix=count, suffix="="),

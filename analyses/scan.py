@@ -7,47 +7,38 @@ that raises that least share most. The study can be interrupted and continued, a
     python analyses/scan.py --prompts prompts.jsonl --column text --model google/gemma-2b --workers 4
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+
+import tyro
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-gemma",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument(
-    "--prompts", type=Path, help="JSONL file; by default eight prompts are made"
-)
-parser.add_argument(
-    "--column",
-    default="prompt",
-    help="name of the column with the prompts (%(default)s)",
-)
-parser.add_argument(
-    "--windows",
-    type=int,
-    nargs="+",
-    default=[4, 8],
-    help="sliding windows to try (%(default)s)",
-)
-parser.add_argument(
-    "--worst", type=int, default=100, help="prompts on the page (%(default)s)"
-)
-parser.add_argument(
-    "--workers", type=int, default=1, help="number of processes (%(default)s)"
-)
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("scan"),
-    help="folder for the store, table and page (%(default)s)",
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        prompts: JSONL file; by default eight prompts are made.
+        column: name of the column with the prompts.
+        windows: sliding windows to try.
+        worst: prompts on the page.
+        workers: number of processes.
+        out: folder for the store, table and page.
+    """
+
+    model: str = "tiny-gemma"
+    prompts: Path | None = None
+    column: str = "prompt"
+    windows: tuple[int, ...] = (4, 8)
+    worst: int = 100
+    workers: int = 1
+    out: Path = Path("scan")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 if args.prompts is None:

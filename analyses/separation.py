@@ -6,9 +6,11 @@ the nearest representation of another run is its own. Beside it: the same with c
     python analyses/separation.py --model gemma-3-270m --word " one" --n 256 --out separation
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import tyro
 
 import squashlens as sl
 
@@ -16,41 +18,32 @@ PROSE = (
     "The old house stood at the end of a narrow road, and nobody had lived in it since the winter of the great flood. "
     "Children who passed on their way to school said that a light moved behind its windows. "
 )
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-gemma",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument(
-    "--word", default="1", help="text of one token that is repeated (%(default)s)"
-)
-parser.add_argument(
-    "--prefix",
-    default="",
-    help="text before the words, which a model without BOS needs (none by default)",
-)
-parser.add_argument("--n", type=int, default=96, help="longest sequence (%(default)s)")
-parser.add_argument(
-    "--runs",
-    nargs="+",
-    default=["bfloat16", "float32"],
-    help="dtypes to run in (%(default)s)",
-)
-parser.add_argument(
-    "--prose",
-    action="store_true",
-    help="also measure prose, for a model that reads any text",
-)
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("separation"),
-    help="folder for data and figures (%(default)s)",
-)
-args = parser.parse_args()
+
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        word: text of one token that is repeated.
+        prefix: text before the words, which a model without BOS needs.
+        n: longest sequence.
+        runs: dtypes to run in.
+        prose: also measure prose, for a model that reads any text.
+        out: folder for data and figures.
+    """
+
+    model: str = "tiny-gemma"
+    word: str = "1"
+    prefix: str = ""
+    n: int = 96
+    runs: tuple[str, ...] = ("bfloat16", "float32")
+    prose: bool = False
+    out: Path = Path("separation")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)

@@ -6,49 +6,37 @@ masks, zeroes or overwrites them from each block on. It repeats some of this for
     python analyses/separators_by_layer.py --model google/gemma-2b --n 96 --out separators
 """
 
-import argparse
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import tyro
+
 import squashlens as sl
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-gemma",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument(
-    "--n", type=int, default=96, help="digits in the longest sequence (%(default)s)"
-)
-parser.add_argument(
-    "--separators",
-    nargs="+",
-    default=[",", ".", "?"],
-    help="separators to try (%(default)s)",
-)
-parser.add_argument(
-    "--every",
-    nargs="+",
-    type=int,
-    default=[2, 3, 6],
-    help="digits between them (%(default)s)",
-)
-parser.add_argument(
-    "--seed",
-    type=int,
-    default=0,
-    help="random seed of places and substitute (%(default)s)",
-)
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("separators"),
-    help="folder for data and figures (%(default)s)",
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        n: digits in the longest sequence.
+        separators: separators to try.
+        every: digits between them.
+        seed: random seed of places and substitute.
+        out: folder for data and figures.
+    """
+
+    model: str = "tiny-gemma"
+    n: int = 96
+    separators: tuple[str, ...] = (",", ".", "?")
+    every: tuple[int, ...] = (2, 3, 6)
+    seed: int = 0
+    out: Path = Path("separators")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 model = sl.load(args.model)
 commas = sl.prompts.figure5(model, args.n)["d"]

@@ -6,51 +6,46 @@ collapse, to the path bound and to the answers: a token that receives much atten
     python analyses/sinks.py --model google/gemma-2b --n 96 --out sinks
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import tyro
+
 import squashlens as sl
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-gemma",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument(
-    "--n", type=int, default=48, help="digits in the longest sequence (%(default)s)"
-)
-parser.add_argument(
-    "--window", type=int, default=16, help="size of the window to try (%(default)s)"
-)
-parser.add_argument(
-    "--ending",
-    default="=",
-    help="text after the digits, where the answer is read (%(default)s)",
-)
-parser.add_argument(
-    "--n-samples",
-    type=int,
-    default=16,
-    help="random sequences for the accuracy (%(default)s)",
-)
-parser.add_argument(
-    "--seed", type=int, default=0, help="random seed of their digits (%(default)s)"
-)
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("sinks"),
-    help="folder for data and figure (%(default)s)",
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        n: digits in the longest sequence.
+        window: size of the window to try.
+        ending: text after the digits, where the answer is read.
+        n_samples: random sequences for the accuracy.
+        seed: random seed of their digits.
+        out: folder for data and figure.
+    """
+
+    model: str = "tiny-gemma"
+    n: int = 48
+    window: int = 16
+    ending: str = "="
+    n_samples: int = 16
+    seed: int = 0
+    out: Path = Path("sinks")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)
-form = {"prefix": "How many ones are in the following sequence?", "suffix": args.ending}
+form: dict[str, Any] = {
+    "prefix": "How many ones are in the following sequence?",
+    "suffix": args.ending,
+}
 ones = sl.prompts.repeated(model, "1", args.n, **form)
 
 patterns = sl.capture(model, ones.pair(args.n).tensors()[0], keep="patterns").patterns
@@ -64,24 +59,20 @@ for block, pattern in patterns.items():
     ).mean()
     print(f"  block {block}: {drawn:.4f}; with uniform attention {even:.4f}")
 
-headless: dict[str, Any] = form | {"prefix": ones.prefix[1:]}
-has_bos = bool(ones.prefix) and ones.prefix[0] == model.tokenizer.bos_token_id
-changes = {
+changes: dict[str, Any] = {
     "masked in every block": sl.hooks.mask_tokens([0]),
     **{
         f"masked in block {block}": sl.hooks.mask_tokens([0], blocks=(block,))
         for block in patterns
     },
-    **(
-        {"BOS dropped": sl.prompts.repeated(model, "1", args.n, **headless)}
-        if has_bos
-        else {}
-    ),
     f"window of {args.window}": sl.hooks.sliding_window(args.window),
     f"window of {args.window} and the first token": sl.hooks.sliding_window(
         args.window, sink=1
     ),
 }
+if ones.prefix[:1] == (model.tokenizer.bos_token_id,):
+    headless: dict[str, Any] = form | {"prefix": ones.prefix[1:]}
+    changes["BOS dropped"] = sl.prompts.repeated(model, "1", args.n, **headless)
 found = sl.compare_interventions(
     model,
     ones,

@@ -6,57 +6,40 @@ on, v and v* are equal at the last layer. The script measures collapse, the path
     python analyses/sliding_window.py --model google/gemma-2b --n 96 --out windows
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+
+import tyro
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-gemma",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument(
-    "--n", type=int, default=48, help="digits in the longest sequence (%(default)s)"
-)
-parser.add_argument(
-    "--windows",
-    nargs="+",
-    type=int,
-    default=[4, 8, 16, 24, 32],
-    help="window sizes to try, in tokens",
-)
-parser.add_argument(
-    "--sinks",
-    nargs="+",
-    type=int,
-    default=[0, 1, 4],
-    help="numbers of visible first tokens to try",
-)
-parser.add_argument(
-    "--ending",
-    default="=",
-    help="text after the digits, where the answer is read (%(default)s)",
-)
-parser.add_argument(
-    "--n-samples",
-    type=int,
-    default=16,
-    help="random sequences for the accuracy (%(default)s)",
-)
-parser.add_argument(
-    "--seed", type=int, default=0, help="random seed of their digits (%(default)s)"
-)
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("windows"),
-    help="folder for data and figures (%(default)s)",
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        n: digits in the longest sequence.
+        windows: window sizes to try, in tokens.
+        sinks: numbers of visible first tokens to try.
+        ending: text after the digits, where the answer is read.
+        n_samples: random sequences for the accuracy.
+        seed: random seed of their digits.
+        out: folder for data and figures.
+    """
+
+    model: str = "tiny-gemma"
+    n: int = 48
+    windows: tuple[int, ...] = (4, 8, 16, 24, 32)
+    sinks: tuple[int, ...] = (0, 1, 4)
+    ending: str = "="
+    n_samples: int = 16
+    seed: int = 0
+    out: Path = Path("windows")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)

@@ -6,22 +6,28 @@ if a premise is violated.
     python analyses/statements.py --out statements
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+
+import tyro
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument("--seed", type=int, default=0, help="random seed (%(default)s)")
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("statements"),
-    help="folder for the page (%(default)s)",
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        seed: random seed.
+        out: folder for the page.
+    """
+
+    seed: int = 0
+    out: Path = Path("statements")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 exhibits = sl.theorems.gallery(args.seed)

@@ -6,28 +6,31 @@ uniform attention, where only causality favours early tokens.
     python analyses/strongest_paths.py --model google/gemma-2b --k 25 --out paths
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+
+import tyro
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-gemma",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument("--prompt", default=sl.example_models.EXAMPLE_PROMPT)
-parser.add_argument("--k", type=int, default=25, help="how many paths (%(default)s)")
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("paths"),
-    help="folder for data and figures (%(default)s)",
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        k: how many paths.
+        out: folder for data and figures.
+    """
+
+    model: str = "tiny-gemma"
+    prompt: str = sl.example_models.EXAMPLE_PROMPT
+    k: int = 25
+    out: Path = Path("paths")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)

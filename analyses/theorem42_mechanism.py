@@ -6,29 +6,30 @@ new token's weight on itself goes to 0, and the attention outputs of block 0 dif
     python analyses/theorem42_mechanism.py --model google/gemma-2b --n 256 --out theorem42
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+
+import tyro
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-gemma",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument(
-    "--n", type=int, default=256, help="ones in the longest sequence (%(default)s)"
-)
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("theorem42"),
-    help="folder for data and figure (%(default)s)",
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        n: ones in the longest sequence.
+        out: folder for data and figure.
+    """
+
+    model: str = "tiny-gemma"
+    n: int = 256
+    out: Path = Path("theorem42")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)

@@ -6,29 +6,29 @@ compared with the null, the same bound under uniform attention, which favours ea
     python analyses/theorem51_bound_vs_jacobian.py --model google/gemma-2b --out theorem51
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+
+import tyro
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-gemma",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument(
-    "--prompt", default="How many ones are in the following sequence? 110111011101 ="
-)
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("theorem51"),
-    help="folder for data and figure (%(default)s)",
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        out: folder for data and figure.
+    """
+
+    model: str = "tiny-gemma"
+    prompt: str = "How many ones are in the following sequence? 110111011101 ="
+    out: Path = Path("theorem51")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)

@@ -6,31 +6,32 @@ norm, the least of these, Spearman's ρ with the norm within a prompt, mean over
     python analyses/theorem51_methods.py --model google/gemma-2b --prompts 20
 """
 
-import argparse
 import time
+from dataclasses import dataclass
 
 import pandas as pd
+import tyro
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-gemma",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument(
-    "--question", default="How many ones are in the following sequence?"
-)
-parser.add_argument(
-    "--n", type=int, default=12, help="digits in each prompt (%(default)s)"
-)
-parser.add_argument(
-    "--prompts", type=int, default=20, help="number of prompts (%(default)s)"
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        n: digits in each prompt.
+        prompts: number of prompts.
+    """
+
+    model: str = "tiny-gemma"
+    question: str = "How many ones are in the following sequence?"
+    n: int = 12
+    prompts: int = 20
+
+
+args = tyro.cli(Options, description=__doc__)
 
 METHODS = {
     "Jacobian": lambda model, ids: sl.jacobian_norms(model, ids, method="exact"),
@@ -57,16 +58,16 @@ sequences = [
     )
     for seed in range(args.prompts)
 ]
-ids, content = (
-    sl.prompts.stacked(sequences),
-    [sequences[0].position(k) for k in range(1, args.n + 1)],
-)
-values, seconds = {}, {}
+ids = sl.prompts.stacked(sequences)
+content = [sequences[0].position(k) for k in range(1, args.n + 1)]
+values = {}
+seconds = {}
 for name, measure in METHODS.items():
     start = time.perf_counter()
     values[name] = measure(model, ids).isel(position=content)
     seconds[name] = time.perf_counter() - start
-norm, rows = values["Jacobian"], {}
+norm = values["Jacobian"]
+rows = {}
 for name, value in values.items():
     over = value / norm
     agreement = (

@@ -6,8 +6,10 @@ tokens by influence, and the collapse of repeated words. `make card-prose` makes
     python analyses/tiny_prose.py --sentences runs/prose/sentences.txt --out tiny_prose
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+
+import tyro
 
 import squashlens as sl
 from squashlens.model.loading.random_weights import with_random_weights
@@ -18,33 +20,26 @@ OWN = [
     "The king sent two servants to the city, and they asked the people of the city for bread and water.",
     "If the file does not exist, the function returns an empty list, and the caller decides.",
 ]
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--sentences",
-    type=Path,
-    help="text file with a sentence in each line; by default four are made",
-)
-parser.add_argument(
-    "--queries",
-    type=int,
-    default=12,
-    help="last tokens whose influences are measured (%(default)s)",
-)
-parser.add_argument(
-    "--n",
-    type=int,
-    default=128,
-    help="repetitions of the words that are repeated (%(default)s)",
-)
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("tiny_prose"),
-    help="folder for data and figures (%(default)s)",
-)
-args = parser.parse_args()
+
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        sentences: text file with a sentence in each line; by default four are made.
+        queries: last tokens whose influences are measured.
+        n: repetitions of the words that are repeated.
+        out: folder for data and figures.
+    """
+
+    sentences: Path | None = None
+    queries: int = 12
+    n: int = 128
+    out: Path = Path("tiny_prose")
+
+
+args = tyro.cli(Options, description=__doc__)
 
 args.out.mkdir(parents=True, exist_ok=True)
 lines = args.sentences.read_text("utf-8").splitlines() if args.sentences else OWN
@@ -76,7 +71,8 @@ print(
     .to_dataframe()
     .round(2)
 )
-agreement, losses = {}, {}
+agreement = {}
+losses = {}
 for line in lines:
     for name, one in models.items():
         ids = sl.prompts.tokenize(model, line)

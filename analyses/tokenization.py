@@ -7,43 +7,38 @@ of the two texts is not the D of the theorem.
     python analyses/tokenization.py --model google/gemma-2b --n 40 --out tokenization
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+
+import tyro
 
 import squashlens as sl
 
 FORMS = {"joined": "", "spaced": " ", "commas": ",", "commas spaced": ", "}
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-gemma",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument("--repeat", default="1", help="text to repeat (%(default)s)")
-parser.add_argument(
-    "--n", type=int, default=40, help="largest number of repeats (%(default)s)"
-)
-parser.add_argument(
-    "--prefix",
-    default="How many ones are in the following sequences? ",
-    help="text before the repeats",
-)
-parser.add_argument(
-    "--forms",
-    nargs="+",
-    choices=FORMS,
-    default=list(FORMS),
-    help="text between repeats (all)",
-)
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("tokenization"),
-    help="folder for data and figures (%(default)s)",
-)
-args = parser.parse_args()
+
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        repeat: text to repeat.
+        n: largest number of repeats.
+        prefix: text before the repeats.
+        forms: text between repeats (all).
+        out: folder for data and figures.
+    """
+
+    model: str = "tiny-gemma"
+    repeat: str = "1"
+    n: int = 40
+    prefix: str = "How many ones are in the following sequences? "
+    forms: tuple[str, ...] = tuple(FORMS)
+    out: Path = Path("tokenization")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 forms = {name: FORMS[name] for name in args.forms}

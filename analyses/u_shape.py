@@ -6,42 +6,40 @@ true Jacobian norm and the effect of replacing the needle by position, with inte
     python analyses/u_shape.py --model google/gemma-2b --n 24 --prompts 20 --out u_shape
 """
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+
+import tyro
 
 import squashlens as sl
 
-parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-)
-parser.add_argument(
-    "--model",
-    default="tiny-gemma",
-    help="bundled name, folder or Hugging Face name (%(default)s)",
-)
-parser.add_argument(
-    "--question", default="How many ones are in the following sequence?"
-)
-parser.add_argument(
-    "--needle", default="1", help="token whose position varies (%(default)s)"
-)
-parser.add_argument(
-    "--n", type=int, default=16, help="digits in each prompt (%(default)s)"
-)
-parser.add_argument(
-    "--prompts", type=int, default=20, help="prompts for each position (%(default)s)"
-)
-parser.add_argument(
-    "--out",
-    type=Path,
-    default=Path("u_shape"),
-    help="folder for data and figure (%(default)s)",
-)
-args = parser.parse_args()
+
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        model: bundled name, folder or Hugging Face name.
+        needle: token whose position varies.
+        n: digits in each prompt.
+        prompts: prompts for each position.
+        out: folder for data and figure.
+    """
+
+    model: str = "tiny-gemma"
+    question: str = "How many ones are in the following sequence?"
+    needle: str = "1"
+    n: int = 16
+    prompts: int = 20
+    out: Path = Path("u_shape")
+
+
+args = tyro.cli(Options, description=__doc__)
 args.out.mkdir(parents=True, exist_ok=True)
 
 model = sl.load(args.model)
-needle, places = sl.prompts.one_token(model, args.needle), range(1, args.n + 1)
+needle = sl.prompts.one_token(model, args.needle)
+places = range(1, args.n + 1)
 hay = [d for d in "0123456789" if d != args.needle]
 grounds = [
     sl.prompts.words(model, args.n, hay, seed=seed, prefix=args.question, suffix="=")

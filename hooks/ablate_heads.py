@@ -9,7 +9,8 @@ what is particular to this prompt and keeps what all of them have in common.
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
-L, heads = len(model.blocks), range(model.cfg.n_heads)
+L = len(model.blocks)
+heads = range(model.cfg.n_heads)
 
 
 def answer(prompt: str, *hooks) -> str:
@@ -20,10 +21,8 @@ def answer(prompt: str, *hooks) -> str:
 
 
 question = "What is the last digit in this sequence? 407158{} ="
-prompt, others = (
-    question.format(2),
-    [question.format(digit) for digit in "0123456789"],
-)  # they differ in one digit
+prompt = question.format(2)
+others = [question.format(digit) for digit in "0123456789"]
 print(f"{prompt}   {answer(prompt)}")
 for b in range(L):
     ablations = {

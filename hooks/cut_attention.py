@@ -9,7 +9,8 @@ tokens' texts. Information that is cut in one block may still pass through anoth
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
-L, heads = len(model.blocks), range(model.cfg.n_heads)
+L = len(model.blocks)
+heads = range(model.cfg.n_heads)
 
 
 def answer(prompt: str, *hooks: sl.hooks.Hook) -> str:
@@ -21,11 +22,10 @@ def answer(prompt: str, *hooks: sl.hooks.Hook) -> str:
 
 for asked, which in {"last": -1, "first": 0}.items():
     prompt = f"What is the {asked} digit in this sequence? 4071582 ="
-    digits, end = (
-        sl.hooks.find_positions(model, prompt, str.isdigit),
-        sl.hooks.find_positions(model, prompt, "="),
-    )
-    question, wanted = range(1, digits[0]), digits[which]
+    digits = sl.hooks.find_positions(model, prompt, str.isdigit)
+    end = sl.hooks.find_positions(model, prompt, "=")
+    question = range(1, digits[0])
+    wanted = digits[which]
     cuts = {
         "= from the question": (end, question),
         "= from the digits": (end, digits),

@@ -12,11 +12,11 @@ import squashlens as sl
 model = sl.load("tiny-gemma")
 digits = "11001101111111111110001011111011001111110111"  # 44, of which 33 are ones
 prompt = f"How many ones are in the following sequence? {digits} = 3"  # ends with the answer's first digit
-ids, shorter = (
-    sl.prompts.tokenize(model, prompt),
-    sl.prompts.tokenize(model, prompt, bos="none"),
-)
-right, L, n = "3", len(model.blocks), len(ids[0])
+ids = sl.prompts.tokenize(model, prompt)
+shorter = sl.prompts.tokenize(model, prompt, bos="none")
+right = "3"
+L = len(model.blocks)
+n = len(ids[0])
 
 
 def chance(*hooks: sl.hooks.Hook, given=ids) -> float:

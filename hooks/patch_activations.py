@@ -10,14 +10,13 @@ carry it.
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
-L, heads = len(model.blocks), range(model.cfg.n_heads)
+L = len(model.blocks)
+heads = range(model.cfg.n_heads)
 prompt, other = (
     f"What is the last digit in this sequence? 40715{digit} =" for digit in "83"
 )
-digit, end = (
-    sl.hooks.find_positions(model, prompt, "8"),
-    sl.hooks.find_positions(model, prompt, "="),
-)
+digit = sl.hooks.find_positions(model, prompt, "8")
+end = sl.hooks.find_positions(model, prompt, "=")
 
 
 def share(*hooks) -> str:

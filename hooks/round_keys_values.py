@@ -32,11 +32,9 @@ for name, prompt in prompts.items():
         + "".join(f"  {what:>8}" for what in ("keys", "values", "both", "patterns"))
     )
     for to in ("bfloat16", 3, 1, 0):
-        keys, values, patterns = (
-            sl.hooks.round_activations(to, "keys"),
-            sl.hooks.round_activations(to, "values"),
-            sl.hooks.round_activations(to, "patterns"),
-        )
+        keys = sl.hooks.round_activations(to, "keys")
+        values = sl.hooks.round_activations(to, "values")
+        patterns = sl.hooks.round_activations(to, "patterns")
         row = [
             answer(prompt, *hooks)
             for hooks in ((keys,), (values,), (keys, values), (patterns,))

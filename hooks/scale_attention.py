@@ -15,7 +15,8 @@ factors = (0.0, 0.1, 0.5, 1.0, 2.0, 10.0)
 def under(prompt: str, place: list[int], *hooks) -> tuple[str, str]:
     """The most likely next token with its probability; the share of the path bound that these tokens have."""
     with sl.applied(model, *hooks):
-        best, bound = sl.top_tokens(model, prompt, k=1), sl.path_bound(model, prompt)
+        best = sl.top_tokens(model, prompt, k=1)
+        bound = sl.path_bound(model, prompt)
     return (
         f"{best['token'].item()} {best.item():.3f}",
         f"{float(bound[place].sum() / bound.sum()):.3f}",

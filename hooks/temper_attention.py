@@ -18,14 +18,16 @@ L = len(model.blocks)
 def under(*hooks: sl.hooks.Hook) -> tuple[str, str]:
     """The most likely next token with its probability; the first digit's share of the path bound."""
     with sl.applied(model, *hooks):
-        best, bound = sl.top_tokens(model, prompt, k=1), sl.path_bound(model, prompt)
+        best = sl.top_tokens(model, prompt, k=1)
+        bound = sl.path_bound(model, prompt)
     return (
         f"{best['token'].item()} {best.item():.3f}",
         f"{float(bound[first] / bound.sum()):.4f}",
     )
 
 
-temperatures, found = (0.25, 2.0, 4.0, 8.0), []
+temperatures = (0.25, 2.0, 4.0, 8.0)
+found = []
 for blocks in (*[(b,) for b in range(L)], tuple(range(L))):
     tempered = [sl.hooks.attention_temperature(T, blocks) for T in temperatures]
     found.append(

@@ -31,7 +31,8 @@ for name, positions in {
     print(f"\n{name}: what later tokens' rows sum to, mean over them and heads; answer")
     print(f"{'block':>5}  {'masked':>6}  {'zeroed':>6}  {'masked':>8}  {'zeroed':>8}")
     for b in range(L):
-        answers, sums = [], []
+        answers = []
+        sums = []
         for hook in (
             sl.hooks.mask_tokens(positions, blocks=(b,)),
             sl.hooks.zero_attention(positions, blocks=(b,)),

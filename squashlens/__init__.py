@@ -35,9 +35,7 @@ Names are imported at first use: importing squashlens imports neither torch nor 
 setting.
 """
 
-import difflib
 from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Any
 
 import lazy_loader
@@ -45,18 +43,6 @@ import lazy_loader
 _load, _names, __all__ = lazy_loader.attach_stub(
     __name__, __file__
 )  # __init__.pyi lists the public names
-
-
-def __getattr__(name: str) -> Any:
-    if not (name in __all__ or name.startswith("_") or find_spec(f"squashlens.{name}")):
-        raise AttributeError(
-            f"module 'squashlens' has no attribute {name!r}{_meant(name)}"
-        )
-    value = version("squashlens") if name == "__version__" else _load(name)
-    globals()[name] = value
-    return value
-
-
 # Names of TransformerLens and of the field, for what has another name here.
 ELSEWHERE = {
     "attention_rollout": "path_bound",
@@ -68,28 +54,13 @@ ELSEWHERE = {
 }
 
 
-def _meant(name: str) -> str:
-    """The public names that are nearest to an unknown one, also those of the package's parts."""
+def __getattr__(name: str) -> Any:
     if name in ELSEWHERE:
-        return f". squashlens has sl.{ELSEWHERE[name]}"
-    parts = (
-        "hooks",
-        "prompts",
-        "results",
-        "figures",
-        "tasks",
-        "attention_paths",
-        "synthetic",
-    )
-    public = [(one, f"sl.{one}") for one in __all__]
-    public += [
-        (inner, f"sl.{part}.{inner}") for part in parts for inner in dir(_load(part))
-    ]
-    near = difflib.get_close_matches(name, dict(public), n=2, cutoff=0.75)
-    if name in near:
-        near = [name]
-    meant = [path for inner, path in public if inner in near]
-    return f". Did you mean {' or '.join(meant)}?" if meant else ""
+        cause = f"module 'squashlens' has no attribute {name!r}"
+        raise AttributeError(f"{cause}. squashlens has sl.{ELSEWHERE[name]}")
+    value = version("squashlens") if name == "__version__" else _load(name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 import tyro
 from tyro.conf import Positional, arg
@@ -26,26 +26,12 @@ from squashlens.saving.files import PAGES, require_output
 
 __all__ = ["main"]
 
-T = TypeVar("T")
-Text = Annotated[str, arg(metavar="TEXT")]
-File = Annotated[Path, arg(metavar="FILE")]
-Number = Annotated[int, arg(metavar="NUMBER")]
-Numbers = Annotated[tuple[T, ...], arg(metavar="NUMBERS")]
-Modes = Annotated[tuple[Mode, ...], arg(metavar="MODES")]
-# "" stands for the function's own default.
-NotGiven = Annotated[str, arg(metavar="NAME", help_behavior_hint="")]
-MayBeText = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")]
+Text = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")]
 TwoTexts = Annotated[
-    tuple[str, str], arg(metavar="PROMPT ANSWER", help_behavior_hint="")
+    tuple[str, str] | None, arg(metavar="PROMPT ANSWER", help_behavior_hint="")
 ]
-Texts = Annotated[tuple[str, ...], arg(metavar="TEXTS", help_behavior_hint="")]
-Described = Annotated[
-    Positional[Path], arg(metavar="FILE", help="YAML file that describes the study.")
-]
-AS_FILE = "(default: as the file says)"
-Store = Annotated[
-    str, arg(metavar="FOLDER", help_behavior_hint=AS_FILE, help="store folder.")
-]
+Described = Annotated[Positional[Path], arg(help="YAML file that describes the study.")]
+Store = Annotated[Text, arg(help="store folder, by default that of the file.")]
 
 
 @dataclass(frozen=True)
@@ -59,30 +45,26 @@ class Loading:
         revision: branch, tag or commit of a model on the hub.
     """
 
-    model: Annotated[str, arg(metavar="NAME")] = "tiny-gemma"
-    device: NotGiven = ""
-    dtype: Annotated[DtypeName, arg(metavar="DTYPE")] = "float32"
-    revision: NotGiven = ""
+    model: str = "tiny-gemma"
+    device: Text = None
+    dtype: DtypeName = "float32"
+    revision: Text = None
 
     def load(self) -> Any:
         """The model."""
         import squashlens as sl
 
-        return sl.load(
-            self.model,
-            device=self.device or None,
-            dtype=self.dtype,
-            revision=self.revision or None,
-        )
+        form = {"device": self.device, "dtype": self.dtype, "revision": self.revision}
+        return sl.load(self.model, **form)
 
 
 def report(
     *,
-    prompt: MayBeText = None,
-    answer: MayBeText = None,
-    instead: TwoTexts = ("", ""),
-    choices: Texts = (),
-    out: File = Path("report.html"),
+    prompt: Text = None,
+    answer: Text = None,
+    instead: TwoTexts = None,
+    choices: tuple[str, ...] = (),
+    out: Path = Path("report.html"),
     norm: Norm = "spectral",
     loading: Loading = Loading(),
 ) -> None:
@@ -103,7 +85,7 @@ def report(
         loading.load(),
         prompt=prompt,
         answer=answer,
-        instead=instead if any(instead) else None,
+        instead=instead,
         choices=choices,
         out=out,
         norm=norm,
@@ -112,14 +94,14 @@ def report(
 
 
 def compare(
-    reference: Annotated[Positional[str], arg(metavar="REFERENCE")],
-    other: Annotated[Positional[str], arg(metavar="OTHER")],
+    reference: Positional[str],
+    other: Positional[str],
     *,
-    prompts: File,
-    out: File = Path("compare.html"),
-    n_keep: Number = 2,
-    device: NotGiven = "",
-    dtype: Annotated[DtypeName, arg(metavar="DTYPE")] = "float32",
+    prompts: Path,
+    out: Path = Path("compare.html"),
+    n_keep: int = 2,
+    device: Text = None,
+    dtype: DtypeName = "float32",
 ) -> None:
     """Write a page: which right answers another model loses, and which of its blocks keep them.
 
@@ -137,23 +119,22 @@ def compare(
     import squashlens as sl
     from squashlens.model.gguf_formats import GgufFormat
 
-    place = device or None
-    model = sl.load(reference, device=place, dtype=dtype)
+    model = sl.load(reference, device=device, dtype=dtype)
     changed: Any
     if other.upper() in get_args(GgufFormat):
         changed = sl.quantize_weights(model, cast(GgufFormat, other.upper()))
     elif other in ("bfloat16", "float16", "bf16", "fp16"):
-        changed = sl.load(reference, device=place, dtype=other)
+        changed = sl.load(reference, device=device, dtype=other)
     else:
-        changed = sl.load(other, device=place, dtype=dtype)
+        changed = sl.load(other, device=device, dtype=dtype)
     path = sl.compare_report(model, changed, prompts, n_keep=n_keep, out=out)
     print(f"comparison: {path.resolve()}")
 
 
 def lengths(
     *,
-    n: Number = 192,
-    out: File = Path("lengths.html"),
+    n: int = 192,
+    out: Path = Path("lengths.html"),
     loading: Loading = Loading(),
 ) -> None:
     """Write a page on lengths: which numbers of ones to copy can be told apart at the last token, by layer and dtype.
@@ -174,15 +155,25 @@ def lengths(
 
 def paper(
     *,
-    figures: Numbers[Literal[1, 2, 3, 4, 5, 6, 7, 8, 9]] = (1, 2, 3, 4, 5, 6, 7, 8, 9),
-    out: File = Path("paper"),
-    prompt: Text = EXAMPLE_PROMPT,
-    n: Number = 96,
-    lengths: Numbers[int] = tuple(range(4, 97, 4)),
-    seeds: Number = 4,
-    mode: Modes = ("answer_only",),
+    figures: tuple[Literal[1, 2, 3, 4, 5, 6, 7, 8, 9], ...] = (
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        8,
+        9,
+    ),
+    out: Path = Path("paper"),
+    prompt: str = EXAMPLE_PROMPT,
+    n: int = 96,
+    lengths: tuple[int, ...] = tuple(range(4, 97, 4)),
+    seeds: int = 4,
+    mode: tuple[Mode, ...] = ("answer_only",),
     template: Template = "none",
-    n_examples: Number = 0,
+    n_examples: int = 0,
     loading: Loading = Loading(),
 ) -> None:
     """Write the paper's figures for a model, with captions and LaTeX that includes them.
@@ -228,9 +219,9 @@ def paper(
 
 def squash_map(
     *,
-    prompt: Text = EXAMPLE_PROMPT,
-    out: File = Path("map.html"),
-    query: Number = -1,
+    prompt: str = EXAMPLE_PROMPT,
+    out: Path = Path("map.html"),
+    query: int = -1,
     method: Literal["auto", "exact", "sketch", "none"] = "auto",
     norm: Norm = "spectral",
     loading: Loading = Loading(),
@@ -268,10 +259,10 @@ def families() -> None:
 def run(
     file: Described,
     *,
-    store: Store = "",
-    workers: Number = 1,
-    scheduler: NotGiven = "",
-    device: NotGiven = "",
+    store: Store = None,
+    workers: int = 1,
+    scheduler: Text = None,
+    device: Text = None,
     retry: bool = False,
 ) -> None:
     """Compute all cells that are neither done nor failed.
@@ -283,20 +274,17 @@ def run(
         retry: also compute the cells, and the prompts of scans, that have failed before.
     """
     table = _open(file, store).run(
-        workers=workers,
-        client=scheduler or None,
-        device=device or None,
-        retry=retry,
+        workers=workers, client=scheduler, device=device, retry=retry
     )
     _print(table)
 
 
-def status(file: Described, *, store: Store = "") -> None:
+def status(file: Described, *, store: Store = None) -> None:
     """Say for each grid how many cells are done, failed and left."""
     _print(_open(file, store).status())
 
 
-def failures(file: Described, *, store: Store = "") -> None:
+def failures(file: Described, *, store: Store = None) -> None:
     """List the cells that could not be computed, and the prompts that could not be measured, with the reasons."""
     _print(_open(file, store).failures())
 
@@ -362,7 +350,7 @@ def _call(
         )
 
 
-def _open(file: Path, store: str) -> Any:
+def _open(file: Path, store: str | None) -> Any:
     """A study, which may use measurements in modules of the current folder."""
     import squashlens as sl
 
@@ -371,7 +359,7 @@ def _open(file: Path, store: str) -> Any:
         raise InputError(cause, "Give the name of a YAML file.")
     if os.getcwd() not in sys.path:  # a program's path has only its own folder
         sys.path.append(os.getcwd())
-    return sl.Study(file, store or None)
+    return sl.Study(file, store)
 
 
 def _print(table: Any) -> None:

@@ -24,83 +24,35 @@ from squashlens.errors import SquashlensError
 from tests.cases import MULTIMODAL, random_model
 
 # Small sizes under the names that configurations use. A configuration takes those that its class has.
-SIZES: dict[str, Any] = dict(
-    vocab_size=60,
-    hidden_size=16,
-    n_embd=16,
-    d_model=16,
-    intermediate_size=24,
-    ffn_dim=24,
-    d_ff=24,
-    ffn_hidden_size=24,
-    n_inner=24,
-    num_hidden_layers=3,
-    num_layers=3,
-    n_layer=3,
-    n_layers=3,
-    decoder_layers=3,
-    num_attention_heads=4,
-    num_heads=4,
-    n_head=4,
-    n_heads=4,
-    num_key_value_heads=2,
-    head_dim=4,
-    max_position_embeddings=64,
-    n_positions=64,
-    max_seq_len=64,
-    pad_token_id=0,
-    eos_token_id=1,
-    bos_token_id=2,
-    num_experts=4,
-    num_local_experts=4,
-    n_routed_experts=4,
-    num_experts_per_tok=2,
-    moe_intermediate_size=8,
-    shared_expert_intermediate_size=8,
-    n_shared_experts=1,
-    first_k_dense_replace=1,
-    n_group=1,
-    topk_group=1,
-    kv_lora_rank=8,
-    q_lora_rank=8,
-    qk_rope_head_dim=4,
-    qk_nope_head_dim=4,
-    v_head_dim=6,
-    sliding_window=5,
-    rotary_dim=4,
-    word_embed_proj_dim=16,
-    linear_num_key_heads=2,
-    linear_num_value_heads=2,
-    linear_key_head_dim=4,
-    linear_value_head_dim=4,
-    mamba_d_ssm=32,
-    mamba_n_heads=4,
-    mamba_d_head=8,
-    mamba_d_state=8,
-    mamba_n_groups=1,
-    mamba_chunk_size=8,
-    mamba_expand=2,
-    mamba_num_heads=4,
-    mamba_head_dim=8,
-    ssm_state_size=8,
-    n_groups=1,
-    chunk_size=8,
-    state_size=8,
-    query_pre_attn_scalar=4,
-    global_head_dim=8,
-    hidden_size_per_layer_input=8,
-    vocab_size_per_layer_input=60,
-    decoder_attention_heads=4,
-    decoder_ffn_dim=24,
-    ffn_dim_multiplier=None,
-    index_n_heads=2,
-    index_head_dim=8,
-    index_topk=8,
-    num_kv_shared_layers=0,
-    intermediate_size_mlp=24,
-    rope_theta=10000.0,
-    kv_channels=4,
-)
+NAMES_BY_SIZE: dict[Any, str] = {
+    60: "vocab_size vocab_size_per_layer_input",
+    16: "hidden_size n_embd d_model word_embed_proj_dim",
+    24: """intermediate_size ffn_dim d_ff ffn_hidden_size n_inner decoder_ffn_dim
+        intermediate_size_mlp""",
+    3: "num_hidden_layers num_layers n_layer n_layers decoder_layers",
+    4: """num_attention_heads num_heads n_head n_heads head_dim num_experts
+        num_local_experts n_routed_experts qk_rope_head_dim qk_nope_head_dim
+        rotary_dim linear_key_head_dim linear_value_head_dim mamba_n_heads
+        mamba_num_heads query_pre_attn_scalar decoder_attention_heads kv_channels""",
+    2: """num_key_value_heads bos_token_id num_experts_per_tok linear_num_key_heads
+        linear_num_value_heads mamba_expand index_n_heads""",
+    64: "max_position_embeddings n_positions max_seq_len",
+    0: "pad_token_id num_kv_shared_layers",
+    1: """eos_token_id n_shared_experts first_k_dense_replace n_group topk_group
+        mamba_n_groups n_groups""",
+    8: """moe_intermediate_size shared_expert_intermediate_size kv_lora_rank
+        q_lora_rank mamba_d_head mamba_d_state mamba_chunk_size mamba_head_dim
+        ssm_state_size chunk_size state_size global_head_dim
+        hidden_size_per_layer_input index_head_dim index_topk""",
+    6: "v_head_dim",
+    5: "sliding_window",
+    32: "mamba_d_ssm",
+    None: "ffn_dim_multiplier",
+    10000.0: "rope_theta",
+}
+SIZES: dict[str, Any] = {}
+for size, names in NAMES_BY_SIZE.items():
+    SIZES |= dict.fromkeys(names.split(), size)
 # What released models of a family have, and their configuration leaves out unless it is asked for.
 FEATURES: dict[str, Any] = dict(
     use_qk_norm=True,

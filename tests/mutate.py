@@ -6,7 +6,6 @@ mutations change nothing that can be seen, such as the size of a batch, so the p
 and prints those that no test noticed, to be read. `--seed` draws the same sample again.
 """
 
-import argparse
 import ast
 import os
 import random
@@ -16,11 +15,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Queue
+
+import tyro
 
 ROOT = Path(__file__).parent.parent
 WHERE = ("theory", "measure")  # folders of squashlens
@@ -177,31 +176,26 @@ def tried(mutation: Mutation, tree: Path) -> bool:
     return done.returncode != 0
 
 
+@dataclass
+class Options:
+    """Command-line options.
+
+    Args:
+        words: only modules whose path has one of these.
+        n: mutations that are tried.
+        seed: random seed of the sample, by default today's number.
+        least: share that tests must notice.
+    """
+
+    words: tyro.conf.Positional[tuple[str, ...]] = ()
+    n: int = 40
+    seed: int = int(time.time()) // 86400
+    least: float = 0.8
+
+
 def main() -> None:
     """Try a sample of mutations, print each, and exit with 1 if tests noticed too few."""
-    parser = argparse.ArgumentParser(description="See that mutations turn a test red.")
-    parser.add_argument(
-        "words", nargs="*", help="only modules whose path has one of these"
-    )
-    parser.add_argument(
-        "--n", type=int, default=40, help="mutations that are tried (40)"
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=int(time.time()) // 86400,
-        help="of the sample (today's number)",
-    )
-    parser.add_argument(
-        "--least",
-        type=float,
-        default=0.8,
-        help="the share that tests must notice (0.8)",
-    )
-    parser.add_argument(
-        "--workers", type=int, default=2, help="mutations tried side by side (2)"
-    )
-    given = parser.parse_args()
+    given = tyro.cli(Options, description=__doc__)
     modules = sorted(
         path for part in WHERE for path in (ROOT / "squashlens" / part).rglob("*.py")
     )
@@ -213,37 +207,17 @@ def main() -> None:
     every = [mutation for path in chosen for mutation in mutations(path)]
     sample = random.Random(given.seed).sample(every, min(given.n, len(every)))
     print(f"{len(sample)} of {len(every)} mutations, seed {given.seed}", flush=True)
-    trees: Queue[Path] = Queue()
-    with (
-        tempfile.TemporaryDirectory(prefix="mutations-") as scratch,
-        ThreadPoolExecutor(given.workers) as pool,
-    ):
-        for number in range(given.workers):
-            tree = Path(scratch, str(number))
-            shutil.copytree(
-                ROOT,
-                tree,
-                ignore=shutil.ignore_patterns(
-                    ".venv", ".git", "_build", "node_modules", "runs"
-                ),
-            )
-            trees.put(tree)
-
-        def notice(mutation: Mutation) -> bool:
-            tree = trees.get()
-            try:
-                noticed = tried(mutation, tree)
-            finally:
-                trees.put(tree)
-            print(
-                "noticed" if noticed else "MISSED",
-                f"{mutation.module}:{mutation.line}",
-                mutation.what,
-                flush=True,
-            )
-            return noticed
-
-        count = sum(pool.map(notice, sample))
+    count = 0
+    with tempfile.TemporaryDirectory(prefix="mutations-") as scratch:
+        tree = Path(scratch, "tree")
+        left_out = (".venv", ".git", "_build", "node_modules", "runs")
+        shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*left_out))
+        for mutation in sample:
+            noticed = tried(mutation, tree)
+            count += noticed
+            where = f"{mutation.module}:{mutation.line}"
+            said = "noticed" if noticed else "MISSED"
+            print(said, where, mutation.what, flush=True)
     print(f"{count} of {len(sample)} mutations turned a test red")
     raise SystemExit(count < given.least * len(sample))
 

@@ -186,31 +186,3 @@ def test_a_number_is_a_list_of_one_where_places_are_meant(tiny: Any) -> None:
         sl.path_bound(tiny, 5)
     with pytest.raises(InputError):
         sl.hooks.mask_tokens(True)
-
-
-@pytest.mark.parametrize(
-    ("function", "keyword", "meant"),
-    [
-        (sl.jacobian_norms, "n_prober", "n_probes="),
-        (sl.jacobian_norms, "of_no_function", "model, "),
-        (sl.load, "torch_dtype", "dtype="),
-    ],
-)
-def test_an_unknown_keyword_is_answered_with_the_nearest(
-    function: Any, keyword: str, meant: str
-) -> None:
-    with pytest.raises(InputError) as refusal:
-        function(None, **{keyword: 3})
-    assert f"{keyword}=" in refusal.value.cause
-    assert meant in refusal.value.remedy
-
-
-HERE = re.compile(r"(?!Study|figures|hosted|results|theorems)")
-
-
-@pytest.mark.parametrize("name", filter(HERE.match, odd.public()))
-def test_signatures_are_short_in_a_notebook(name: str) -> None:
-    """Every choice is given by its keyword, and no annotation is a long union."""
-    for parameter in inspect.signature(odd.public()[name]).parameters.values():
-        assert len(inspect.formatannotation(parameter.annotation)) <= 105
-        assert parameter.kind is not parameter.VAR_KEYWORD

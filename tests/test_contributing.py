@@ -35,22 +35,14 @@ NAMED = "attention_entropy or entropy_bars or every_measurement or every_public 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_its_steps_alone_add_a_measurement_a_figure_and_a_hook(tmp_path: Path) -> None:
-    for part in ("squashlens", "tests", "docs", "hooks", "analyses"):
-        shutil.copytree(
-            ROOT / part,
-            tmp_path / part,
-            ignore=shutil.ignore_patterns("_build", "node_modules"),
-        )
-    for file in (
-        "CONTRIBUTING.md",
-        "CHANGELOG.md",
-        "CITATION.cff",
-        "README.md",
-        "conftest.py",
-        "pyproject.toml",
-    ):
-        shutil.copy(ROOT / file, tmp_path / file)
-
+    left_out = (".venv", ".git", "_build", "node_modules", "runs")
+    shutil.copytree(
+        ROOT,
+        tmp_path,
+        ignore=shutil.ignore_patterns(*left_out),
+        dirs_exist_ok=True,
+        symlinks=True,
+    )
     here = os.environ | {"PYTHONPATH": str(tmp_path)}
 
     def run(*words: str) -> str:
@@ -67,11 +59,8 @@ def test_its_steps_alone_add_a_measurement_a_figure_and_a_hook(tmp_path: Path) -
         "make names": f"{python} -m tests.names",
         ".venv/bin/pytest": f"{python} -m pytest -q",
     }
-    _, _, steps = (
-        (ROOT / "CONTRIBUTING.md")
-        .read_text(encoding="utf-8")
-        .partition("## Add a measurement")
-    )
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    steps = text.partition("## Add a measurement")[2]
     new: list[str] = []
     for language, name, text in STEP.findall(steps):
         if language == "python":
@@ -84,17 +73,8 @@ def test_its_steps_alone_add_a_measurement_a_figure_and_a_hook(tmp_path: Path) -
         for line in text.replace(python, sys.executable).splitlines():
             run(*shlex.split(line))
     run(sys.executable, "-c", USED)
-    run(
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-m",
-        "not slow and not cuda",
-        *GENERIC,
-        "-k",
-        NAMED,
-    )
+    default = ["-q", "-m", "not slow and not cuda", "-k", NAMED]
+    run(sys.executable, "-m", "pytest", *default, *GENERIC)
     run(sys.executable, "-m", "ruff", "check", "squashlens", "hooks")
     run(sys.executable, "-m", "ruff", "format", "--check", "squashlens", "hooks")
     run(sys.executable, "-m", "pyright", "--pythonpath", sys.executable, *new)

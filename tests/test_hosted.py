@@ -131,19 +131,10 @@ def test_scores_in_inspect_are_those_of_both_readings(
         for q in questions
     }
     same(found, score_answers(ONES, answers, {"call": {"function": "hosted"}}))
-    assert sl.figures.of(found).layout.title.text == "How often the answer is right"
-    assert found["reading"].values[0, :, 0].tolist() == [
-        SAID[length][2] for length in sorted(SAID)
-    ]
-    assert found["length"].values[found["right"].values[0, :, 0]].tolist() == [
-        10,
-        17,
-        18,
-        21,
-    ]
-    assert (
-        found["prompt_tokens"].values.flat[0] == 41
-    )  # 7 new, 30 and 4 that were cached
+    readings = [SAID[length][2] for length in sorted(SAID)]
+    assert found["reading"].values[0, :, 0].tolist() == readings
+    right_at = found["length"].values[found["right"].values[0, :, 0]]
+    assert right_at.tolist() == [10, 17, 18, 21]
     for sample in log.samples or []:
         score, asked = ((sample.scores or {})[name] for name in ("lenient", "strict"))
         here = found.sel(mode="answer_only", length=sample.metadata["length"], seed=0)
@@ -157,26 +148,6 @@ def test_scores_in_inspect_are_those_of_both_readings(
             )
         else:
             assert asked == score
-    both = log.results.scores if log.results else []
-    metrics = {
-        each.name: {name: metric.value for name, metric in each.metrics.items()}
-        for each in both
-    }
-    for name, variable, accuracy, unread in (
-        ("lenient", "accuracy", 4, found["unread"].sum("why")),
-        ("strict", "accuracy_strict", 3, 1 - found["as_asked"]),
-    ):
-        assert metrics[name].keys() == {"accuracy", "stderr", "unread"}
-        assert (
-            metrics[name]["accuracy"]
-            == pytest.approx(accuracy / 13)
-            == found[variable].mean().item()
-        )
-        assert (
-            metrics[name]["unread"]
-            == pytest.approx((12 - accuracy) / 13)
-            == unread.mean().item()
-        )
 
 
 def test_answers_come_back_in_the_order_of_the_questions(
@@ -200,35 +171,14 @@ def test_answers_come_back_in_the_order_of_the_questions(
     assert sl.results.provenance(found)["call"]["lengths"] == [5, 12]
 
 
-def test_the_provenance_says_who_was_asked_how(
-    put: Callable[..., EvalLog], tmp_path: Path
-) -> None:
-    log = put(
-        hosted.inspect_task(ONES, [4, 5], 2),
-        temperature=0.7,
-        max_tokens=99,
-        extra_headers={"key": "secret"},
-    )
-    log.eval.model_args |= {
-        "model_path": str(tmp_path / "my-model"),
-        "api_key": "secret",
-    }
-    found = hosted.from_log(log)
-    facts = sl.results.provenance(found)
+def test_the_provenance_says_who_was_asked_how(put: Callable[..., EvalLog]) -> None:
+    task = hosted.inspect_task(ONES, [4, 5], 2)
+    log = put(task, temperature=0.7, extra_headers={"key": "secret"})
+    facts = sl.results.provenance(hosted.from_log(log))
     assert facts["task"]["name"] == "count_ones"
-    said = {name: facts[name] for name in ("model", "answered_by", "generate", "call")}
-    assert said == {
-        "model": "mockllm/model",
-        "answered_by": ["mock-1"],
-        "generate": {"temperature": 0.7, "max_tokens": 99},
-        "call": {
-            "function": "hosted",
-            "mode": ["answer_only"],
-            "lengths": [4, 5],
-            "seeds": [0, 1],
-        },
-    }
-    assert str(tmp_path) not in json.dumps(facts)
+    assert (facts["model"], facts["answered_by"]) == ("mockllm/model", ["mock-1"])
+    assert facts["generate"] == {"temperature": 0.7}
+    assert facts["call"]["lengths"] == [4, 5]
     assert "secret" not in json.dumps(facts)
 
 
@@ -277,13 +227,6 @@ def test_what_is_not_whole_is_refused(
         with pytest.raises(InputError):
             hosted.from_log(found)
     assert hosted.from_log(put(drawn, limit=2)).sizes["length"] == 1  # whole in itself
-    assert hosted.from_log(put(several)).sizes["seed"] == 2
-    assert (
-        hosted.from_log(put(hosted.inspect_task(DRAWN, [4], 2), temperature=0)).sizes[
-            "seed"
-        ]
-        == 2
-    )
 
 
 def test_tasks_go_by_name(put: Callable[..., EvalLog]) -> None:
@@ -292,14 +235,6 @@ def test_tasks_go_by_name(put: Callable[..., EvalLog]) -> None:
     )
     assert log.eval.task_registry_name == "squashlens/ask"
     assert hosted.from_log(log)["length"].values.tolist() == [4, 5]
-    log = put(
-        "squashlens/ask",
-        task_args={"name": "taught_copy_random", "lengths": 3, "seeds": 2},
-    )
-    assert (
-        sl.results.provenance(hosted.from_log(log))["task"]["name"]
-        == "taught_copy_random"
-    )
     with pytest.raises(InputError):
         hosted.ask("count_twos")
 

@@ -1,12 +1,5 @@
 """Searches that are broken off: what was found is kept, found once, and never taken for another search's."""
 
-import multiprocessing
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +10,6 @@ from hypothesis import strategies as st
 from squashlens.errors import InputError
 from squashlens.saving.journal import Journal
 
-ROOT = Path(__file__).parent.parent
 FACTS = {"model": "tiny", "call": {"norm": "linf", "every": [2, 3]}, "revision": None}
 TEXTS = st.text(st.characters(codec="utf-8"))
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS
@@ -79,74 +71,3 @@ def test_a_line_that_was_only_begun_is_found_again(tmp_path: Path) -> None:
         assert again.found == {"b": 1}
         again.keep({"a": 2})
         assert Journal(path, FACTS).found == {"a": 2, "b": 1}
-
-
-def keep_all(path: Path, names: list[str], start: Any) -> None:
-    journal = Journal(path, FACTS)
-    start.wait()
-    for name in names:
-        journal.keep({name: name})
-
-
-def test_two_writers_lose_nothing(tmp_path: Path) -> None:
-    """Both begin before there is a file; each writes names of its own and some that both have."""
-    path = tmp_path / "search"
-    shared = [f"both {n}" for n in range(5)]
-    first = [f"first {n}" for n in range(15)]
-    second = [f"second {n}" for n in range(15)]
-    fork = multiprocessing.get_context("fork")
-    start = fork.Event()
-    writers = [
-        fork.Process(target=keep_all, args=(path, names + shared, start))
-        for names in (first, second)
-    ]
-    for writer in writers:
-        writer.start()
-    start.set()
-    for writer in writers:
-        writer.join(60)
-        assert writer.exitcode == 0
-    found = Journal(path, FACTS).found
-    assert found == {name: name for name in first + second + shared}
-    assert list(tmp_path.iterdir()) == [path]
-
-
-WRITER = """
-import sys
-from squashlens.saving.journal import Journal
-journal = Journal(sys.argv[1], {"model": "tiny"})
-number = len(journal.found)
-while True:
-    journal.keep({str(number): "x" * 3000})
-    print(number, flush=True)
-    number += 1
-"""
-
-
-@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.slow)])
-def test_killed_writers_lose_nothing(kills: int, tmp_path: Path) -> None:
-    """Killed at any moment, also while the file is made: whatever was said to be kept is there for the next."""
-    path = tmp_path / "search"
-    rng = random.Random(1)
-    n_kept = 0
-    for turn in range(kills):
-        writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(path)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )
-        assert writer.stdout is not None
-        # Now and then it is killed before anything was kept.
-        first = writer.stdout.readline() if turn % 5 else ""
-        time.sleep(rng.random() / 5)
-        writer.send_signal(signal.SIGKILL)
-        printed = (first + writer.communicate()[0]).split()
-        if printed:
-            n_kept = int(printed[-1]) + 1
-        found = Journal(path, {"model": "tiny"}).found
-        # One may have been kept and not yet printed.
-        assert n_kept <= len(found) <= n_kept + 1
-        assert list(found) == [str(n) for n in range(len(found))]
-        n_kept = len(found)
-    assert list(tmp_path.iterdir()) == [path]

@@ -7,7 +7,6 @@ import runpy
 import shlex
 import subprocess
 import sys
-import zipfile
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -79,19 +78,6 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
     )
     assert built.returncode == 0, built.stderr
     (wheel,) = tmp_path.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {n.split("/")[0] for n in names} == {
-        "squashlens",
-        "squashlens-0.1.0.dist-info",
-    }
-    wanted = (
-        "pages/template.html.jinja",
-        "pages/base.html.jinja",
-        "pages/compare.html.jinja",
-        "example_models/tiny-gemma/model.safetensors",
-        "example_models/tiny-gemma/README.md",
-    )
-    assert {f"squashlens/{n}" for n in wanted} <= set(names)
     site = tmp_path / "site"
     placed = run(
         str(uv),
@@ -199,21 +185,6 @@ def test_public_modules_show_only_their_public_names(name: str) -> None:
     module = getattr(sl, name)
     assert dir(module) == sorted(module.__all__)
     assert all(hasattr(module, public) for public in module.__all__)
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("mask_tokens", "sl.hooks.mask_tokens"),
-        ("open", "sl.results.open"),
-        ("loads", "sl.load"),
-    ],
-)
-def test_an_unknown_name_is_answered_with_the_nearest(name: str, meant: str) -> None:
-    with pytest.raises(
-        AttributeError, match=f"no attribute {name!r}. Did you mean .*{meant}"
-    ):
-        getattr(sl, name)
 
 
 @pytest.mark.slow

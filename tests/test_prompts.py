@@ -74,12 +74,6 @@ def test_pairs_by_hand(
     assert len(sequence.trunk) == len(prefix) + len(content) + len(breaks)
 
 
-def test_lengths_may_be_numpy_numbers(tiny: Any) -> None:
-    ones = sl.prompts.repeated(tiny, "1", np.int64(6))
-    assert raw(GrowingSequence.pair)(ones, np.int64(3)) == ones.pair(3)
-    assert ones.every(np.int64(2), 5) == ones.every(2, 5)
-
-
 def test_a_sequence_belongs_to_a_vocabulary(tiny: Any) -> None:
     """Ids that are other words in another model are refused, wherever a sequence is taken."""
     prose = sl.load("tiny-prose", device="cpu")

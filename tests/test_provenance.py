@@ -69,12 +69,6 @@ def test_xarray_keeps_each_parts_and_drops_it_from_what_is_of_several(
     assert [call["function"] for call in calls] == ["path_bound", "bound_vs_jacobian"]
 
 
-@pytest.mark.parametrize("name", ["bound_vs_jacobian", "compare_interventions"])
-def test_measurements_that_use_others_state_their_own_call(name: str) -> None:
-    result = measurements.result(name)
-    assert [n for n in result.coords if "provenance" in n] == [f"provenance_{name}"]
-
-
 @pytest.mark.parametrize(
     "coords", [{}, *({"provenance_f": t} for t in ("{", "3", "a"))]
 )

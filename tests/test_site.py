@@ -5,10 +5,8 @@ build. So every page is opened here, wide and light, and narrow and dark.
 """
 
 import os
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -46,47 +44,6 @@ NOT_OURS = {
     "landmark-no-duplicate-banner",
     "empty-table-header",
 }
-
-
-class Page(HTMLParser):
-    """The links and the anchors of a page."""
-
-    def __init__(self, text: str):
-        super().__init__()
-        self.links: set[str] = set()
-        self.anchors: set[str] = set()
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        for name, value in attrs:
-            if name == "id" and value:
-                self.anchors.add(value)
-            if name in ("href", "src") and value:
-                self.links.add(value)
-
-
-@pytest.fixture(scope="module")
-def parsed() -> dict[Path, Page]:
-    return {
-        HTML / page: Page((HTML / page).read_text(encoding="utf-8")) for page in PAGES
-    }
-
-
-def test_links_resolve_and_pages_name_no_other_host(parsed: dict[Path, Page]) -> None:
-    for page, found in parsed.items():
-        for link in found.links:
-            parts = urlsplit(link)
-            if parts.scheme in ("http", "https", "mailto", "data"):
-                continue
-            target = (
-                (page.parent / unquote(parts.path)).resolve() if parts.path else page
-            )
-            assert target.exists(), (page.name, link)
-            if parts.fragment and target in parsed and "search" not in page.name:
-                assert unquote(parts.fragment) in parsed[target].anchors, (
-                    page.name,
-                    link,
-                )
 
 
 def watched(context: Any, name: str, wrong: list[tuple[str, str]]) -> Any:
@@ -163,15 +120,3 @@ def test_pages_can_be_read_by_everyone(browser: Any, way: str) -> None:
                 )
         page.close()
     assert not wrong, "\n".join(map(str, wrong))
-
-
-@pytest.mark.browser
-def test_search_finds_a_function(browser: Any) -> None:
-    """Search runs in the page, from an index that is a file: no server is needed."""
-    page = browser.new_page()
-    page.goto(f"{(HTML / 'search.html').as_uri()}?q=path_bound")
-    page.wait_for_selector("ul.search li a", timeout=PATIENCE)
-    assert any(
-        "reference/measurements" in (link.get_attribute("href") or "")
-        for link in page.query_selector_all("ul.search li a")
-    )

@@ -99,14 +99,6 @@ def test_models_and_prompts_of_a_joined_result() -> None:
         assert f"{dim}_" not in table
 
 
-def test_what_has_no_prompt_has_its_sequence_or_task() -> None:
-    names = ("collapse", "evaluate_task", "convergence")
-    table = table_of({name: measurements.result(name) for name in names})
-    subjects = ["Bernoulli(0.7), seed 0", "taught_count_bernoulli", ""]
-    assert table["prompt"].unique().tolist() == subjects
-    assert table["model"].unique().tolist() == ["tiny-gemma", ""]
-
-
 def test_each_row_has_its_hooks(tiny: Any) -> None:
     plain = sl.path_bound(tiny, "110 =")
     with sl.applied(tiny, sl.hooks.mask_tokens([1])):

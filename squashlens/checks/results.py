@@ -9,7 +9,7 @@ from typing import Any
 
 import xarray as xr
 
-from squashlens._typing import listed, short_repr
+from squashlens._typing import short_repr
 from squashlens.errors import InputError
 
 # Dimensions of results with one value for each token, which a figure shows one at a time.
@@ -37,21 +37,25 @@ def require(
     joined: Iterable[str] = (),
 ) -> None:
     """Raise an error if a result lacks a variable, or a dimension of a variable; it may be `joined` along others."""
-    one_at_a_time = (*EACH, *joined)
     remedy = f"Give the unchanged result of {maker}."
     for name, text in needed.items():
         values = _variable(result, name)
         if values is None and "?" in text:
             continue
         wanted = set(text.split()) - {"...", "?"}
-        if values is None or not wanted <= set(values.dims):
-            raise InputError(_missing(argument, name, wanted), remedy)
-        further = set(values.dims) - wanted
-        if further and "..." not in text:
-            if not further <= set(one_at_a_time):
-                raise InputError(_missing(argument, name, wanted), remedy)
-            raise _over_several(
-                argument, [dim for dim in one_at_a_time if dim in further]
+        dims = set() if values is None else set(values.dims)
+        further = set() if "..." in text else dims - wanted
+        if further and further <= {*EACH, *joined}:
+            selected = ", ".join(f"{dim}=0" for dim in sorted(map(str, further)))
+            raise InputError(
+                f"{argument} is over {' and '.join(sorted(map(str, further)))}, and this function takes one of each.",
+                f"Select one, as with `isel({selected})`. `squashlens.figures.of` draws a panel for each.",
+            )
+        if values is None or further or not wanted <= dims:
+            over = f" over ({', '.join(sorted(wanted))})" if wanted else ""
+            raise InputError(
+                f"{argument} is the result of another measurement, or was computed from one: it has no {name!r}{over}.",
+                remedy,
             )
         if values.size == 0:
             raise InputError(f"{argument} has no values in {name!r}.", remedy)
@@ -64,35 +68,6 @@ def _variable(result: xr.Dataset | xr.DataArray, name: str) -> xr.DataArray | No
             return result
         return result.coords.get(name)
     return result[name] if name in result.variables else None
-
-
-def _missing(argument: str, name: str, dims: Iterable[str]) -> str:
-    """What a result lacks, in words."""
-    what = "values" if name == "values" else repr(name)
-    over = f" over ({', '.join(sorted(dims))})" if dims else ""
-    return f"{argument} is the result of another measurement, or was computed from one: it has no {what}{over}."
-
-
-def _over_several(argument: str, dims: list[str]) -> InputError:
-    """The error for dimensions of which a function takes one label."""
-    first = ", ".join(f"{dim}=0" for dim in dims)
-    return InputError(
-        f"{argument} is over {' and '.join(dims)}, and this function takes one of each.",
-        f"Select one, for instance with `isel({first})`. `squashlens.figures.of` draws a panel for each.",
-    )
-
-
-def chosen(
-    result: xr.Dataset, dim: str, value: int | None, *, last: bool = True
-) -> int:
-    """The value of a dimension to draw: the last (or first) measured value by default; it must have been measured."""
-    measured = result[dim].values.astype(int).tolist()
-    if value is None:
-        return measured[-1 if last else 0]
-    if value not in measured:
-        remedy = f"Use a measured value: {listed([str(label) for label in measured])}."
-        raise InputError(f"{dim}={value} was not measured.", remedy)
-    return value
 
 
 def labelled(result: xr.Dataset, **labels: Any) -> xr.Dataset:

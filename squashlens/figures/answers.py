@@ -49,9 +49,8 @@ def task_accuracy(found: Found) -> go.Figure:
     """Draw the share of right answers by length.
 
     Error bars are 95 % intervals. If there are single answers at many lengths, eight neighbouring ones are one rate.
-    Answers that could not be read count as wrong; the hover text has their share, and that of answers in the requested
-    form. Marks have no line if the model is not shown to do the task at short lengths, because longer lengths cannot be
-    judged then.
+    Answers that could not be read count as wrong; the hover text has their share. Marks have no line if the model is
+    not shown to do the task at short lengths, because longer lengths cannot be judged then.
     """
     several: Any = found  # by label
     named = _by_name(several)
@@ -257,20 +256,13 @@ def _only_mode(several: Iterable[xr.Dataset]) -> str:
 
 
 def _how_read(answers: xr.Dataset) -> list[str]:
-    """For each length: the share of answers in the requested form that are right, and what was not read and why."""
+    """For each length: the share of answers that were not read, and why."""
     texts = []
     for length in answers["length"].values:
-        here = answers.sel(length=length)
-        unread = here["unread"]
+        unread = answers["unread"].sel(length=length)
         reasons = []
-        for why in unread["why"].values[unread.values > 0].astype(str):
+        for why in unread["why"].values[unread.values > 0].tolist():
             share = percent(float(unread.sel(why=why)))
-            reasons.append(f"{WHY.get(why, label(why))} {share}")
-        text = f"{percent(float(unread.sum()))} not read"
-        if reasons:
-            text = f"{text}: {', '.join(reasons)}"
-        if "accuracy_strict" in here:
-            strict = percent(float(here["accuracy_strict"]))
-            text = f"{strict} right in the requested form<br>{text}"
-        texts.append(text)
+            reasons.append(f"{WHY.get(why, why)} {share}")
+        texts.append(escape(f"not read: {', '.join(reasons) or 'none'}"))
     return texts

@@ -5,7 +5,6 @@ from typing import Any
 import plotly.graph_objects as go
 import xarray as xr
 
-from squashlens.checks.results import chosen
 from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.shapes import line, log_axis, steps, with_interval
@@ -36,20 +35,14 @@ PANELS = {
     "influence: quantity layer distance",
     "floor amplitude exponent exponent_low exponent_high exponent_at_end: quantity layer",
 )
-def influence_by_distance(found: xr.Dataset, *, layer: int | None = None) -> go.Figure:
-    """Draw influence by distance with the fitted law, and its exponent by layer.
+def influence_by_distance(found: xr.Dataset) -> go.Figure:
+    """Draw influence by distance from the lowest layer, with the fitted law, and its exponent by layer.
 
     Influence is divided by its mean, so that different quantities have one scale. The law was fitted by least squares,
     so the scale is linear. Neither it nor its exponent is drawn where no power law fits: where the exponent is at an
     end of the range that was tried.
-
-    Args:
-        layer: the layer from which influence by distance is drawn; the lowest by default.
-
-    Raises:
-        InputError: if this layer was not measured.
     """
-    layer = chosen(found, "layer", layer, last=False)
+    layer = int(found["layer"][0])
     measured = [name for name in QUANTITIES if name in found["quantity"].values]
     kinds = list(dict.fromkeys(QUANTITIES[name][0] for name in measured))
     titles = [f"{kind} from layer {layer}, ÷ its mean" for kind in kinds]

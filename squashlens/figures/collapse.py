@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from squashlens.checks.results import chosen, relative_distance
+from squashlens.checks.results import relative_distance
 from squashlens.errors import InputError
 from squashlens.figures.answers import cannot_be_judged
 from squashlens.figures.drawing.decorator import draws
@@ -15,7 +15,7 @@ from squashlens.figures.drawing.notes import distance_of
 from squashlens.figures.drawing.shapes import (
     MARKS,
     add_lines,
-    band,
+    banded,
     layer_map,
     line,
     log_axis,
@@ -72,10 +72,8 @@ TWO_TEXTS: dict[str, Any] = {"colour": COLOURS["contrast"], "width": 1.6, "dash"
 
 
 @draws("squashlens.collapse", "distance: layer length", "noise_floor unrelated: ? ...")
-def collapse_curve(
-    collapse: xr.Dataset, *, layer: int | None = None, trained: int | None = None
-) -> go.Figure:
-    """Draw the distance D of v and v* by length at one layer, with logarithmic scales (figure 5).
+def collapse_curve(collapse: xr.Dataset, *, trained: int | None = None) -> go.Figure:
+    """Draw the distance D of v and v* by length at the last layer, with logarithmic scales (figure 5).
 
     The figure includes what the result contains of: the contrast pair, unrelated sequences, the noise floor, and the
     attention heads. A noise floor below all distances is named under the title. An unrelated
@@ -84,10 +82,9 @@ def collapse_curve(
     may jump. Of more than 64 lengths, curves are medians of neighbours, with a band from the smallest to the largest D.
 
     Args:
-        layer: the layer to draw; the last one by default.
         trained: the longest length of the training data, in content tokens; lengths up to it are shaded.
     """
-    at_layer = chosen(collapse, "layer", layer)
+    at_layer = int(collapse["layer"][-1])
     here = _with_other_content(collapse).sel(layer=at_layer)
     lengths = here["length"].values
     drawn = [name for name in NAMES if name in here]
@@ -165,17 +162,14 @@ def _by_length(
             high = _neighbours(high).max()
         middle = _neighbours(middle).median()
     name = NAMES.get(kind, HEADS)
-    colour = COLOURS[kind]
-    width = 2.5 if kind == "distance" else 1.5
-    floor = kind == "noise_floor"
-    curve = line(middle, name, colour=colour, width=width, log=True, connectgaps=floor)
-    if not floor and middle.size > 1:
-        curve.update(mode="lines")
+    style = {"colour": COLOURS[kind], "width": 2.5 if kind == "distance" else 1.5}
+    if kind == "noise_floor":
+        return [line(middle, name, log=True, connectgaps=True, **style)]
+    if middle.size > 1:
+        style["mode"] = "lines"
     if low is None or high is None:
-        return [curve]
-    x = middle[str(middle.dims[0])].values
-    edges = band(x, low.where(low > 0), high.where(high > 0), colour, name)
-    return [*edges, curve]
+        return [line(middle, name, log=True, **style)]
+    return banded(middle, low, high, name, **style)
 
 
 def _neighbours(values: xr.DataArray) -> Any:
@@ -208,15 +202,11 @@ def collapse_heatmap(collapse: xr.Dataset) -> go.Figure:
     "observed bound: length",
     "share: part block length",
 )
-def collapse_mechanism(
-    mechanism: xr.Dataset, *, length: int | None = None
-) -> go.Figure:
-    """Draw the quantities in the proof of Theorem B.3: δ and α*, for four blocks; the bound of block 0; shares of D.
-
-    Args:
-        length: the length for the shares, in content tokens; the longest by default.
+def collapse_mechanism(mechanism: xr.Dataset) -> go.Figure:
+    """Draw the quantities in the proof of Theorem B.3: δ and α*, for four blocks; the bound of block 0; shares of D at
+    the longest length.
     """
-    length = chosen(mechanism, "length", length)
+    length = int(mechanism["length"][-1])
     titles = [
         *STEPS.values(),
         "block 0: ‖o − o*‖₁",
@@ -251,30 +241,24 @@ def collapse_mechanism(
     "distance retained: edit layer length",
     "retained_from: ? hook from_block layer length",
 )
-def retained_by_kind(
-    ablation: xr.Dataset, *, layer: int | None = None, from_block: int | None = None
-) -> go.Figure:
-    """Draw the retained effect of the separators for every kind of ablation, at one layer.
+def retained_by_kind(ablation: xr.Dataset) -> go.Figure:
+    """Draw the retained effect of the separators for every kind of ablation, at the last layer.
 
     Faint dots are single lengths, rings are medians, and bars span the middle half of the lengths. Lengths where the
-    effect of the separators is too small to divide by are left out.
-
-    Args:
-        layer: the layer to draw; the last one by default.
-        from_block: ablations by hooks are drawn as they act from this block on; the first measured by default.
+    effect of the separators is too small to divide by are left out. Ablations by hooks are drawn as they act from the
+    first measured block on.
 
     Raises:
         InputError: if no ablation was measured.
     """
-    layer = chosen(ablation, "layer", layer)
-    edits = ablation["retained"].sel(layer=layer).reset_coords(drop=True)
+    layer = int(ablation["layer"][-1])
+    edits = ablation["retained"].isel(layer=-1).reset_coords(drop=True)
     kinds = [edits.rename(edit="kind")]
     notes = [distance_of(ablation), MARKS]
     if "retained_from" in ablation:
-        block = chosen(ablation, "from_block", from_block, last=False)
-        hooks = ablation["retained_from"].sel(layer=layer, from_block=block)
+        hooks = ablation["retained_from"].isel(layer=-1, from_block=0)
         kinds.append(hooks.reset_coords(drop=True).rename(hook="kind"))
-        notes.append(f"hooks act from block {block} on")
+        notes.append(f"hooks act from block {int(hooks['from_block'])} on")
     retained = xr.concat(kinds, "kind")
     retained = retained.sel(kind=retained["kind"].isin([*ABLATIONS]))
     if not retained.sizes["kind"]:
@@ -304,16 +288,13 @@ def retained_by_kind(
     "token_id piece: form repeats place",
     "pair grows text: form repeats",
 )
-def repeat_tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go.Figure:
+def repeat_tokenization(measured: xr.Dataset) -> go.Figure:
     """Draw the distance of two texts and of the true pair by number of repeats, one panel for each way of joining.
 
-    The scale is logarithmic. Where the two texts are the pair of the theorem, the lines coincide; the title of a panel
-    says at how many numbers of repeats.
-
-    Args:
-        layer: the layer to draw; the last one by default.
+    The layer is the last one, and the scale logarithmic. Where the two texts are the pair of the theorem, the lines
+    coincide; the title of a panel says at how many numbers of repeats.
     """
-    layer = chosen(measured, "layer", layer)
+    layer = int(measured["layer"][-1])
     third = min(2, measured.sizes["repeats"] - 1)
     titles = []
     for form in measured["form"].values:
@@ -324,7 +305,7 @@ def repeat_tokenization(measured: xr.Dataset, *, layer: int | None = None) -> go
     heights = [170.0] * len(titles)
     figure, places = grid(titles, min(2, len(titles)), heights, shared_yaxes="all")
     for form, place in zip(measured["form"].values, places, strict=True):
-        joined = measured.sel(form=form, layer=layer)
+        joined = measured.sel(form=form).isel(layer=-1)
         true = line(joined["distance"], "true pair", log=True, **TRUE_PAIR)
         texts = line(joined["naive"], "two texts", log=True, **TWO_TEXTS)
         figure.add_trace(true, **place).add_trace(texts, **place)

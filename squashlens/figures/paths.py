@@ -32,34 +32,20 @@ DRAWN = 4  # of many blocks
 )
 def composition(shares: xr.DataArray) -> go.Figure:
     """Draw the share of paths that start at each position and layer, as a map with a logarithmic colour scale."""
-    return _starts(shares, "layer", shares.isel(layer=0))
+    return _starts(shares, "layer")
 
 
 @draws("squashlens.attention_paths.hops", "hops: hop position", "token: position")
 def hops(shares: xr.DataArray) -> go.Figure:
     """Draw the share of paths by number of hops and by start position, as a map with a logarithmic colour scale."""
-    return _starts(shares, "hops through attention", shares.sum("hop"))
+    return _starts(shares, "hops through attention")
 
 
-def _starts(shares: xr.DataArray, row: str, starts: xr.DataArray) -> go.Figure:
-    """A map of where the paths start; `starts` has the share of all paths that start at each token."""
+def _starts(shares: xr.DataArray, row: str) -> go.Figure:
+    """A map of where the paths start."""
     shares = without_padding(shares)
-    tokens = tokens_of(shares)
-    # The first token has nearly all paths of a deep model. The scale then ends at the power of ten above the others, if
-    # this frees at least a third of its decades for them. The query has all paths at its own layer.
-    others = shares.isel(position=slice(1, None))
-    largest = others.where(others < 1).max().fillna(0).item()
-    most = 10.0 ** np.ceil(np.log10(max(largest, 10 * FLOOR)))
-    if largest == 0 or most > FLOOR ** (1 / 3):
-        most = 1.0
-    figure = token_figure(shares, tokens, row, "share of paths", True, (FLOOR, most))
-    first = float(starts[0])
-    notes = []
-    if most < first:
-        sink = f"“{tokens[min(tokens)]}”, with {percent(first)} of the paths"
-        notes.append(f"beyond the scale: {sink}")
-    title = f"Where the paths to the query start, by {row}"
-    return finish(figure, title, shares, *notes)
+    figure = token_figure(shares, tokens_of(shares), row, "share of paths", True, FLOOR)
+    return finish(figure, f"Where the paths to the query start, by {row}", shares)
 
 
 @draws(

@@ -8,7 +8,6 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens.checks.results import labelled
-from squashlens.errors import InputError
 from squashlens.figures.answers import LENGTH, cannot_be_judged
 from squashlens.figures.drawing.decorator import draws
 from squashlens.figures.drawing.notes import distance_of
@@ -67,6 +66,7 @@ CONTROLS = (
     {"colour": "#7F7F7F", "width": 1.5, "size": 4, "dash": "dash"},
     {"colour": "#CC79A7", "width": 1.5, "size": 4, "dash": "dot"},
 )
+SUBLAYERS = {"attention": "attention", "mlp": "MLP"}
 ABOVE = 1.25  # times the largest log-odds, where verdicts are marked
 ANSWER = 12  # characters of an answer on an axis
 NET = "net net_low net_high net_random repaired broken: half block sublayer"
@@ -214,67 +214,58 @@ def answer_curve(answers: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
     "written written_by_chance: prompt block sublayer",
     usual=False,
 )
-def answer_way(found: xr.Dataset, prompt: int = 0) -> go.Figure:
+def answer_way(found: xr.Dataset) -> go.Figure:
     """Draw the way of one prompt's answer: its probability in the readout of each layer, beside that of its rival.
 
     Below it is what each attention and MLP writes for the right answer (above 0) or for its rival (below 0). Bars are
     pale where an output with random signs would write as much.
 
     Args:
-        prompt: the number of the prompt; the first by default.
-
-    Raises:
-        InputError: if there is no prompt with this number.
+        found: a result of `squashlens.answer_by_layer`. Of several prompts, the first is drawn;
+            ``found.isel(prompt=[3])`` selects another.
     """
-    if not 0 <= prompt < found.sizes["prompt"]:
-        raise InputError(
-            f"prompt={prompt} is not one of {plural(found.sizes['prompt'], 'prompt')}.",
-            "Give a number from 0 on.",
-        )
-    of_prompt = found.isel(prompt=prompt)
+    way = found.isel(prompt=0)
     titles = [
         "probability in the readout of each layer (logit lens)",
         "written for it (up) or against it (down), logits; pale: as much by chance",
     ]
-    figure, places = grid(titles, heights=[190.0, 90.0], shared_xaxes=True)
-    answer, rival = (
-        shortened(bare(of_prompt[name].item()), ANSWER) for name in ("answer", "rival")
-    )
-    outcome = "next" if of_prompt["answered"].item() else "which wins"
-    of_rival = line(of_prompt["rival_probability"], f"“{rival}”, {outcome}", **RIVAL)
-    names = {"right answer": f"“{answer}”, the answer"}
+    figure, (above, below) = grid(titles, heights=[190.0, 90.0], shared_xaxes=True)
+    answer = shortened(bare(way["answer"].item()), ANSWER)
+    rival = shortened(bare(way["rival"].item()), ANSWER)
+    outcome = "next" if way["answered"].item() else "which wins"
+    of_rival = line(way["rival_probability"], f"“{rival}”, {outcome}", **RIVAL)
     for order, scored in enumerate(found["scored"].values.astype(str).tolist()):
-        look = RIGHT if order == 0 else CONTROLS[min(order, len(CONTROLS)) - 1]
-        values = of_prompt["probability"].isel(scored=order)
+        name = scored.removesuffix(" 0") if order else f"“{answer}”, the answer"
+        values = way["probability"].isel(scored=order)
         if values.notnull().any():
-            text = str(names.get(scored, scored.removesuffix(" 0")))
-            figure.add_trace(line(values, text, **look), **places[0])
+            figure.add_trace(line(values, name, **_scored(order)), **above)
         if order == 0:
-            figure.add_trace(of_rival, **places[0])
-    figure.update_yaxes(range=[-0.04, 1.04], **places[0])
-    for place, (sublayer, name) in enumerate(
-        {"attention": "attention", "mlp": "MLP"}.items()
-    ):
-        part = of_prompt.sel(sublayer=sublayer)
+            figure.add_trace(of_rival, **above)
+    figure.update_yaxes(range=SHARES, **above)
+    for side, (sublayer, name) in enumerate(SUBLAYERS.items()):
+        part = way.sel(sublayer=sublayer)
         is_beyond = np.abs(part["written"]) > part["written_by_chance"]
+        opacity = np.where(is_beyond, 1.0, 0.25)
         figure.add_bar(
-            x=part["block"].values + 0.3 + 0.4 * place,
+            x=part["block"].values + 0.3 + 0.4 * side,
             y=part["written"].values,
             width=0.36,
             name=name,
-            marker={
-                "color": COLOURS[sublayer],
-                "opacity": np.where(is_beyond, 1.0, 0.25),
-            },
+            marker={"color": COLOURS[sublayer], "opacity": opacity},
             customdata=part["block"].values,
             hovertemplate=f"{name} of block %{{customdata}}: %{{y:.3g}}<extra></extra>",
-            **places[1],
+            **below,
         )
-    guide(figure, 0.0, **places[1])
-    figure.update_yaxes(nticks=5, **places[1])
+    guide(figure, 0.0, **below)
+    figure.update_yaxes(nticks=5, **below)
     figure.update_layout(barmode="overlay")
     figure.update_xaxes(steps(found["layer"], "layer ℓ, then block ℓ"))
     return finish(figure, "The way of the answer", found)
+
+
+def _scored(order: int) -> dict[str, Any]:
+    """The look of the right answer, or of one of its controls."""
+    return RIGHT if order == 0 else CONTROLS[min(order, len(CONTROLS)) - 1]
 
 
 @draws(
@@ -300,15 +291,15 @@ def answers_by_group(found: xr.Dataset) -> go.Figure:
     for place, name in zip(places[1:3], ("mean_probability", "mean_lead"), strict=True):
         shares = with_interval(at_last, name).assign_coords(of_number)
         for order, scored in enumerate(found["scored"].values.astype(str).tolist()):
-            look = RIGHT if order == 0 else CONTROLS[min(order, len(CONTROLS)) - 1]
-            figure.add_trace(line(shares.isel(scored=order), scored, **look), **place)
+            drawn = line(shares.isel(scored=order), scored, **_scored(order))
+            figure.add_trace(drawn, **place)
     for order, name in enumerate(names):
         way = found["mean_probability"].isel(scored=0, group=order)
         figure.add_trace(line(way, name, **series(order)), **places[3])
     texts = [escape(shortened(name, ANSWER)) for name in names]
     for place in places[:3]:
         figure.update_xaxes(tickvals=np.arange(len(names)), ticktext=texts, **place)
-    figure.update_yaxes(range=[-0.04, 1.04], **places[0])
+    figure.update_yaxes(range=SHARES, **places[0])
     figure.update_xaxes(steps(found["layer"], "layer ℓ"), **places[3])
     title = "Which prompts are answered, by group"
     return finish(figure, title, found, "bars: 95 % intervals")
@@ -323,9 +314,7 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
     """
     figure = go.Figure()
     confirming = labelled(found, half="confirm")
-    for order, (sublayer, name) in enumerate(
-        {"attention": "attention", "mlp": "MLP"}.items()
-    ):
+    for order, (sublayer, name) in enumerate(SUBLAYERS.items()):
         if sublayer not in confirming["sublayer"]:
             continue
         without = confirming.sel(sublayer=sublayer)

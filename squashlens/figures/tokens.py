@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from squashlens.checks.results import chosen, moved_probability
+from squashlens.checks.results import moved_probability
 from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import draws, tokens_of
 from squashlens.figures.drawing.shapes import (
@@ -17,7 +17,6 @@ from squashlens.figures.drawing.shapes import (
     is_wide,
     layer_map,
     line,
-    log_axis,
     name_rows,
     steps,
     titles_of,
@@ -30,7 +29,7 @@ from squashlens.figures.drawing.style import finish, grid
 from squashlens.figures.drawing.text import escape, label, number_token
 from squashlens.figures.drawing.themes import COLOURS, GUIDE
 from squashlens.records.joining import without_padding
-from squashlens.records.sentences import number, percent
+from squashlens.records.sentences import number
 
 BLUE = COLOURS["path_bound"]
 # The curves of each panel of `attribution`. Path bounds have other units than norms, and are larger by powers of ten in
@@ -83,8 +82,8 @@ def by_token(values: xr.DataArray) -> go.Figure:
 def attribution(sensitivity: xr.Dataset) -> go.Figure:
     """Draw path bound and null (upper panel), Jacobian norms (middle) and bound ÷ null (lower) of each token.
 
-    All scales are logarithmic, so values of exactly zero are missing from the lines. The upper scale ends at the tokens
-    that are no attention sinks; a note has the sinks with their share. Sketched norms have their intervals as bars.
+    All scales are logarithmic, so values of exactly zero are missing from the lines. Sketched norms have their
+    intervals as bars.
 
     Args:
         sensitivity: a result of `squashlens.bound_vs_jacobian` for one prompt. `of` draws a panel for each of several
@@ -100,24 +99,8 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     guide(figure, 1, **places[2])
     figure.update_yaxes(type="log").update_xaxes(token_axis(tokens_of(sensitivity)))
     bars = interval_note(with_interval(sensitivity, "jacobian"))
-    notes = [bars, _set_sinks_apart(figure, sensitivity)]
     title = "Influence of each token on the last representation"
-    return finish(figure, title, sensitivity, *notes)
-
-
-def _set_sinks_apart(figure: go.Figure, found: xr.Dataset) -> str:
-    """End the scale of path bounds at the tokens that are no sinks; a note about the sinks."""
-    if "sink" not in found:
-        return ""
-    is_sink = found["sink"].values == 1
-    if not is_sink.any() or is_sink.all():
-        return ""
-    others = found.isel(position=~is_sink)
-    figure.update_yaxes(log_axis(others["path_bound"], others["null"]), row=1)
-    names = ", ".join(map(str, found["token"].values[is_sink]))
-    bound = found["path_bound"]
-    share = percent(float(bound[is_sink].sum() / bound.sum()))
-    return f"beyond the scale: sinks {names}, with {share} of the path bound"
+    return finish(figure, title, sensitivity, bars)
 
 
 @draws(
@@ -269,16 +252,11 @@ def token_map(values: xr.DataArray) -> go.Figure:
     "token: position",
     "jacobian path_bound: ? query layer position",
 )
-def token_influence(found: xr.Dataset, *, query: int | None = None) -> go.Figure:
-    """Draw the influence of each token on one query from each layer: Jacobian norms if there are any, or path bounds.
-
-    Args:
-        query: the query; the last one by default.
-
-    Raises:
-        InputError: if this query was not measured.
+def token_influence(found: xr.Dataset) -> go.Figure:
+    """Draw the influence of each token on the last query from each layer: Jacobian norms if there are any, or path
+    bounds.
     """
-    one_query = found.sel(query=chosen(found, "query", query))
+    one_query = found.isel(query=-1)
     if "jacobian" in one_query and one_query["jacobian"].notnull().any():
         return token_map(one_query["jacobian"])
     return token_map(one_query["path_bound"])

@@ -155,17 +155,12 @@ def _of_values(result: Result) -> go.Figure | None:
 
 def _no_figure(result: Result) -> InputError:
     """An error for a result that no figure can draw."""
-    dims = sorted(map(str, result.dims), key=result.sizes.__getitem__)
-    if not dims:
-        return InputError(
-            "There is no figure for scalars: these are single numbers.", "Print them."
-        )
-    remedy = "Give the unchanged result of a measurement, or one of its variables; print what is no number."
-    if isinstance(result, xr.DataArray) and len(dims) > 2:
-        select = ", ".join(f"{dim}=0" for dim in dims[:-2])
-        remedy = f"Select one label of all dimensions but two, as in `result.isel({select})`; print what is no number."
-    over = ", ".join(map(str, result.dims))
-    return InputError(f"There is no figure for these values, over {over}.", remedy)
+    over = ", ".join(map(str, result.dims)) or "no dimension"
+    return InputError(
+        f"There is no figure for these values, over {over}.",
+        "Give the unchanged result of a measurement, or numbers over one dimension or two: "
+        "`isel` selects a label along each other dimension.",
+    )
 
 
 @validated

@@ -1,13 +1,11 @@
 """Compute cells in the workers of Dask: on this machine, or of any client.
 
-Dask starts again workers that die, and gives their cells to others. A cell whose workers died several times may only
-have waited beside one that kills them, so it is tried once more, alone, before it counts as failed.
+Dask starts again workers that die, and gives their cells to others. A cell whose workers died several times has failed.
 """
 
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from squashlens.study.store import extra
 from squashlens.study.work import Worker
 
 DEATHS = 4  # of workers, that do not end a cell
-LOOK = 1.0  # seconds between two looks at what has ended
 KILLED = "The process that computed it died each time, as it does without memory. Use workers=1 to see why."
 GUARD = 'if __name__ == "__main__":'
 
@@ -37,6 +34,8 @@ def on_this_machine(workers: int) -> Iterator[Any]:
     threads = max(1, n_cores // workers)
     settings = {
         "distributed.scheduler.allowed-failures": DEATHS,
+        # No cell waits in a worker beside one that kills it.
+        "distributed.scheduler.worker-saturation": 1.0,
         # A worker that starts again after a kill is no lost one, however long it takes.
         "distributed.deploy.lost-worker-timeout": "1 day",
         # So that a measurement may start processes.
@@ -83,49 +82,30 @@ def _require_guard() -> None:
         raise InputError(cause, f"Put what the script does below a line {GUARD}")
 
 
-def compute(
-    client: Any, worker: Worker, cells: Sequence[Cell], tell: Callable[..., None]
-) -> None:
-    """Compute cells. `tell` is called with whether a cell is done, for each that has ended, and with notes."""
-    for cell in _computed(client, worker, cells, tell):
-        if _computed(client, worker, [cell], tell):
-            worker.store.fail(cell.key, {"grid": cell.grid, "reason": KILLED})
-            tell(done=False)
-
-
-def _computed(
-    client: Any, worker: Worker, cells: Sequence[Cell], tell: Callable[..., None]
-) -> list[Cell]:
-    """Compute cells; those whose workers died too often are returned."""
+def compute(client: Any, worker: Worker, cells: Sequence[Cell]) -> Iterator[None]:
+    """Compute cells, each of which has ended when the next value is given."""
     import cloudpickle
     from distributed import KilledWorker, as_completed
 
     # With the functions of scripts and notebooks by their code.
     jobs = [cloudpickle.dumps((worker, cell)) for cell in cells]
     futures = client.map(_work, jobs, pure=False)
-    waiting = dict(zip(futures, cells, strict=True))
-    ended = as_completed(futures)
-    suspects = []
+    cell_of = dict(zip(futures, cells, strict=True))
     try:
-        while waiting:
-            time.sleep(LOOK)
-            tell(note=_workers(client))
-            for future in ended.next_batch(block=False):
-                cell = waiting.pop(future)
-                error = future.exception() if future.status == "error" else None
-                if isinstance(error, KilledWorker):
-                    suspects.append(cell)
-                elif error is not None:
-                    raise error
-                elif future.status == "cancelled":
-                    cause = "The connection to Dask's scheduler is lost."
-                    raise SquashlensError(cause, "Start it, and run again.")
-                else:
-                    tell(done=not worker.store.has_failed(cell.key))
+        for future in as_completed(futures):
+            if future.status == "cancelled":
+                cause = "The connection to Dask's scheduler is lost."
+                raise SquashlensError(cause, "Start it, and run again.")
+            error = future.exception()
+            if isinstance(error, KilledWorker):
+                cell = cell_of[future]
+                worker.store.fail(cell.key, {"grid": cell.grid, "reason": KILLED})
+            elif error is not None:
+                raise error
+            yield
     finally:
-        if waiting and client.status == "running":  # after an error, or Ctrl-C
-            client.cancel([*waiting])
-    return suspects
+        if client.status == "running":  # after an error, or Ctrl-C
+            client.cancel(futures)
 
 
 def _work(sent: bytes) -> None:
@@ -134,16 +114,3 @@ def _work(sent: bytes) -> None:
 
     worker, cell = cloudpickle.loads(sent)
     worker.attempt(cell)
-
-
-def _workers(client: Any) -> str:
-    """How many workers there are, in words. Those that died while they started, Dask has given up: they start again."""
-    from distributed import LocalCluster
-
-    if isinstance(client.cluster, LocalCluster):
-        for name, nanny in list(client.cluster.workers.items()):
-            if nanny.status.name in ("failed", "closed"):
-                client.cluster.workers.pop(name, None)
-        client.cluster.scale(len(client.cluster.worker_spec))
-    count = len(client.nthreads()) if client.status == "running" else 0
-    return f"{count} workers" if count else "waiting for workers"

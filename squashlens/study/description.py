@@ -88,21 +88,12 @@ def read(described: Any) -> tuple[list[Grid], str | Path | None]:
 
 
 def _from_yaml(file: Path) -> Any:
-    """The content of a YAML file; PyYAML itself keeps the last of two equal keys without a word."""
+    """The content of a YAML file."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = [(key.tag, str(key.value)) for key, _ in node.value]
-            for key in keys:
-                if keys.count(key) > 1:
-                    place = f"in one mapping,{node.start_mark}"
-                    raise ValueError(f"{key[1]!r} stands twice {place}")
-            return super().construct_mapping(node, deep)
-
     try:
-        return yaml.load(file.read_text(encoding="utf-8"), Loader)  # noqa: S506 (it is a SafeLoader)
-    except (OSError, yaml.YAMLError, ValueError) as error:
+        return yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
         cause = f"{str(file)!r} cannot be read as YAML: {' '.join(str(error).split())}."
         remedy = "Give the name of a YAML file, and correct it."
         raise InputError(cause, remedy) from error

@@ -6,7 +6,6 @@ says now. What it calls does not count.
 
 import dataclasses
 import functools
-import hashlib
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +17,6 @@ from torch import Tensor
 from squashlens._typing import short_repr
 from squashlens.errors import InputError
 from squashlens.model.digests import PLAIN, text_of
-from squashlens.study.store import content_of
 
 # What Python's own objects are made of. A code object counts without the place of its source.
 CODE = ("co_code", "co_consts", "co_names", "co_varnames", "co_freevars", "co_argcount")
@@ -40,13 +38,13 @@ def plain(value: Any, outer: tuple[int, ...] = ()) -> Any:
         return value
     if isinstance(value, np.generic):
         return value.item()
-    if isinstance(value, xr.DataArray | xr.Dataset):
-        return hashlib.sha256(content_of(value)).hexdigest()
     if isinstance(value, set | frozenset):
         return sorted(repr(item) for item in value)
     if id(value) in outer:
         return "itself"
     inside = functools.partial(plain, outer=(*outer, id(value)))
+    if isinstance(value, xr.DataArray | xr.Dataset):
+        return inside(value.to_dict(data="array"))
     if isinstance(value, Mapping):
         return {str(name): inside(item) for name, item in value.items()}
     if isinstance(value, list | tuple | range):

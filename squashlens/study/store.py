@@ -1,31 +1,29 @@
 """The files of a study: one for each cell that is done, and one for each that has failed, named by its key.
 
-    results/ab12….npz       a result: the arrays of its variables, and what else xarray knows of it as JSON
+    results/ab12….nc        a result, which `squashlens.results.open` reads too
     results/ab12….parquet   the rows of a shard of a scan
     failures/cd34….json     why a cell could not be computed, or some rows of a shard
 
 A file is written under a temporary name, flushed to the disk and renamed, so that it is whole, or is not there. So a
-cell is done if it has a file in `results`. (netCDF takes twenty times as long to write and to read as these.)
+cell is done if it has a file in `results`.
 """
 
-import io
 import json
 import os
 import time
-import zipfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import xarray as xr
 
 from squashlens.errors import InputError
+from squashlens.records.files import open as open_result
 from squashlens.saving.files import refusing, require_folder, write
 
-ENDINGS = (".npz", ".parquet")  # of results
+ENDINGS = (".nc", ".parquet")  # of results
 STALE = 3600  # seconds after which a temporary file is of a process that was killed
 
 
@@ -75,11 +73,6 @@ class Store:
                 return file
         return None
 
-    def has_failed(self, key: str) -> bool:
-        """Whether a cell that was computed has no result."""
-        is_recorded = self.path("failures", key, ".json").exists()
-        return is_recorded and self.find(key) is None
-
     def fail(self, key: str, about: Mapping[str, Any]) -> None:
         """Store why a cell, or some rows of it, could not be computed."""
         text = json.dumps({"key": key, **about}, ensure_ascii=False, default=str)
@@ -101,45 +94,7 @@ class Store:
 
     def result(self, key: str) -> xr.DataArray | xr.Dataset:
         """The result of a cell that is done."""
-        path = self.path("results", key, ".npz")
+        path = self.path("results", key, ".nc")
         if not path.exists():
             raise InputError(f"The store has no result {key!r}.", "See `status()`.")
-        try:
-            return parsed(path.read_bytes())
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            cause = f"{str(path)!r} was changed or damaged since it was saved."
-            raise InputError(cause, "Delete it, and run again.") from error
-
-
-def content_of(result: xr.DataArray | xr.Dataset) -> bytes:
-    """The bytes of a result's file; raises an error if reading them would not give the same values and labels."""
-    arrays = []
-
-    def apart(values: Any) -> int:
-        """Put an array aside, text as NumPy keeps it without pickles; in JSON stands its number."""
-        if isinstance(values, np.ndarray) and values.dtype.kind in "OT":
-            values = values.astype(str)
-        arrays.append(values)
-        return len(arrays) - 1
-
-    about = json.dumps(result.to_dict(data="array"), default=apart)
-    file = io.BytesIO()
-    np.savez(file, about.encode(), *arrays)
-    if not parsed(file.getvalue()).equals(result):
-        raise InputError("A result holds objects.", "Use only numbers and text in it.")
-    return file.getvalue()
-
-
-def parsed(content: bytes) -> Any:
-    """The result in the bytes of a file, in which zip has a checksum of each array."""
-    with np.load(io.BytesIO(content)) as stored:
-        about, *arrays = stored.values()
-
-    def together(part: dict[str, Any]) -> dict[str, Any]:
-        if "data" in part and "dims" in part:  # a variable
-            part["data"] = arrays[part["data"]]
-        return part
-
-    described = json.loads(about.item(), object_hook=together)
-    kind = xr.Dataset if "data_vars" in described else xr.DataArray
-    return kind.from_dict(described)
+        return open_result(path)

@@ -113,26 +113,27 @@ class Study:
         cells = {cell.key: cell for cell in self.cells}
         if retry:
             self.store.forget(self.store.keys("failures") & cells.keys())
-        done = self.store.keys("results") & cells.keys()
-        failed = (self.store.keys("failures") & cells.keys()) - done
-        closed = done | failed
+        closed = self.store.keys("results") | self.store.keys("failures")
+        closed &= cells.keys()
         left = [cell for key, cell in cells.items() if key not in closed]
         if left:
             # Several runs on one folder begin at different cells, and so share the work.
             first = random.randrange(len(left))
             left = left[first:] + left[:first]
         worker = Worker(self.store, device)
-        with _progress(len(cells), len(done), len(failed)) as tell:
+        with _progress(len(cells), len(closed)) as shown:
             if client is None and workers == 1:
                 for cell in left:
-                    tell(done=worker.attempt(cell))
+                    worker.attempt(cell)
+                    shown.update()
                 release()
             elif left:
                 machines = on_this_machine(min(workers, len(left)))
                 if client is not None:
                     machines = connected(client)
                 with machines as dask:
-                    compute(dask, worker, left, tell)
+                    for _ in compute(dask, worker, left):
+                        shown.update()
         return self.status()
 
     def status(self) -> pd.DataFrame:
@@ -242,22 +243,12 @@ class Study:
 
 
 @contextmanager
-def _progress(total: int, done: int, failed: int) -> Iterator[Any]:
-    """One bar; the function that it gives counts a cell, or notes something."""
-    counts = {True: done, False: failed}
-    with bar(total=total, initial=done + failed, desc="cells", unit="cell") as shown:
-
-        def tell(done: bool | None = None, note: str = "") -> None:
-            if done is not None:
-                counts[done] += 1
-            left = total - counts[True] - counts[False]
-            words = f"{counts[True]} done, {counts[False]} failed, {left} left {note}"
-            shown.set_postfix_str(words, refresh=done is None)
-            shown.update(0 if done is None else 1)
-
+def _progress(total: int, done: int) -> Iterator[Any]:
+    """One bar, which Ctrl-C ends in one line."""
+    with bar(total=total, initial=done, desc="cells", unit="cell") as shown:
         try:
-            yield tell
+            yield shown
         except KeyboardInterrupt:
             shown.close()
-            line = f"{counts[True]} of {total} done; run again to go on"
+            line = f"{shown.n} of {total} computed; run again to go on"
             raise Interrupted(line) from None

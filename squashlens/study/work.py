@@ -14,11 +14,12 @@ import xarray as xr
 from squashlens._typing import short_repr
 from squashlens.bars import quiet
 from squashlens.errors import InputError, SquashlensError
+from squashlens.records.files import content_of
 from squashlens.saving.files import write
 from squashlens.study import measurements as known
 from squashlens.study import scans
 from squashlens.study.cells import Cell, Model
-from squashlens.study.store import Store, content_of
+from squashlens.study.store import Store
 
 LAST = 4000  # characters of a traceback that are stored
 # A worker of Dask may have several threads, and a process has one model.
@@ -34,17 +35,13 @@ class Worker:
     store: Store
     device: str | None = None
 
-    def attempt(self, cell: Cell) -> bool:
-        """Compute a cell, and store its result or why it failed.
-
-        Returns:
-            Whether the cell is done. Errors of the store itself, such as a full disk, are raised.
-        """
+    def attempt(self, cell: Cell) -> None:
+        """Compute a cell, and store its result or why it failed. Errors of the store itself are raised."""
         store = self.store
         about = {"grid": cell.grid, "labels": cell.labels, "arguments": cell.arguments}
         with _lock:
             if store.find(cell.key) is not None:
-                return True
+                return
             try:
                 with quiet():
                     ending, content, failed_rows = _measured(cell, self.device)
@@ -55,13 +52,12 @@ class Worker:
                     lines = traceback.format_exception(error)
                     about["traceback"] = "".join(lines)[-LAST:]
                 store.fail(cell.key, about)
-                return False
+                return
             cell.require_current()
             if failed_rows:
                 about["reason"] = f"{len(failed_rows)} prompts could not be measured."
                 store.fail(cell.key, about | {"rows": failed_rows})
             write(store.path("results", cell.key, ending), content)
-            return True
 
 
 def dask_setup(worker: Any) -> None:
@@ -106,7 +102,7 @@ def _measured(cell: Cell, device: str | None) -> tuple[str, bytes, list[Any]]:
     hooks = known.hooks_of(cell.hooks)
     with applied(model, *hooks) if cell.model else nullcontext():
         if cell.shard is None:
-            return ".npz", content_of(measure()), []
+            return ".nc", content_of(measure()), []
         return ".parquet", *scans.measured(cell.shard, measure_prompt)
 
 

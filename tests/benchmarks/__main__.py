@@ -1,16 +1,14 @@
 """Run every work in a process of its own, ours and what it is held against in turn, and write docs/benchmarks.md.
 
-`python -m tests.benchmarks [WORD …]`: words choose comparisons by name.
+`python -m tests.benchmarks [WORD …]`: words choose comparisons by name, which are printed, and the page stays.
 """
 
-import argparse
 import json
 import os
 import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -160,9 +158,7 @@ COMPARISONS = [
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("words", nargs="*")
-    options = parser.parse_args()
+    words = sys.argv[1:]
     held: dict[str, Any] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     done: dict[Side, Any] = {}
 
@@ -173,15 +169,14 @@ def main() -> None:
         return done[key]
 
     for comparison in COMPARISONS:
-        if not options.words or any(word in comparison.name for word in options.words):
+        if not words or any(word in comparison.name for word in words):
             found = {"ours": run(comparison.ours), "theirs": run(comparison.theirs)}
             held[comparison.name] = found
             print(comparison.name, "|", row(comparison, found), flush=True)
             RECORD.parent.mkdir(parents=True, exist_ok=True)
             RECORD.write_text(json.dumps(held, indent=1))
-    PAGE.write_text(
-        page(held, rows_of(PAGE.read_text(encoding="utf-8"))), encoding="utf-8"
-    )
+    if not words:
+        PAGE.write_text(page(held), encoding="utf-8")
 
 
 def row(comparison: Comparison, found: dict[str, Any]) -> str:
@@ -203,22 +198,9 @@ def shown(side: dict[str, Any]) -> str:
     return f"{side['median']:.3g} s, {side['peak']:.0f} MB"
 
 
-def rows_of(page: str) -> dict[str, str]:
-    """The rows of a page by the name of their comparison: what was found on another machine has no record here."""
-    return {
-        line.split("|")[1].strip(): line
-        for line in page.splitlines()
-        if line.startswith("| ")
-    }
-
-
-def page(held: dict[str, Any], before: Mapping[str, str]) -> str:
-    """The page, with the rows `before` of comparisons that were not run."""
-    rows = [
-        f"| {row(c, held[c.name])} |" if c.name in held else before.get(c.name)
-        for c in COMPARISONS
-    ]
-    rows = [one for one in rows if one is not None]
+def page(held: dict[str, Any]) -> str:
+    """The page of all comparisons."""
+    rows = [f"| {row(c, held[c.name])} |" for c in COMPARISONS]
     said = Path("/proc/cpuinfo").read_text().splitlines()
     names = [
         line.split(":")[1].strip() for line in said if line.startswith("model name")
@@ -231,7 +213,7 @@ model is a random Gemma of 8 blocks, d = 512, 8 heads, MLP 2048, float32, unless
 a CPU ({cpu}); Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers_version}.
 Each task runs in its own process. The table has the median time of up to three runs, and the largest memory the process
 used beyond what it had before the task (resident, as Linux counts it; a task that starts a process of its own has its
-time only). A ratio is ours ÷ theirs. A task that was not run again keeps its row.
+time only). A ratio is ours ÷ theirs.
 
 | what | against | ours | theirs | ratio | aimed at |
 |---|---|---|---|---|---|

@@ -1,18 +1,15 @@
 """Shapes of models with random weights, and the works that are timed on each: `python -m tests.cuda.works MODEL`.
 
-Each line that begins with `MARK` is a JSON object for the process that waits: a work begins, is done, or failed. A
-failure keeps the next works going, and so does running out of memory.
+Each line that begins with `MARK` is a JSON object for the process that waits: a work is done, or failed. After a
+failure, such as memory that runs out, the next works go on.
 """
 
-import argparse
 import gc
 import json
-import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -24,18 +21,13 @@ from transformers import (
 )
 
 import squashlens as sl
-from squashlens.model.anatomy import dtype_of, n_blocks, width, windows
+from squashlens.model.anatomy import windows
 from squashlens.model.live import bridge_around
 from squashlens.model.verify import shared_copy
-from squashlens.run import budget
 from squashlens.sequences import GrowingSequence
 from squashlens.theory.attention import LONGEST
-from tests.references import run_of
 
-MARK, SAID = (
-    "@squashlens ",
-    "SQUASHLENS_SAID",
-)  # the environment names a file for what is said
+MARK = "@squashlens "
 TOKENS: dict[str, Any] = dict(pad_token_id=0, eos_token_id=1, bos_token_id=2)
 BATCH = 32  # cotangents at a time: saturates a card from a few hundred tokens on
 PROBES = 32
@@ -96,88 +88,62 @@ SMALL: dict[str, Any] = dict(
     num_hidden_layers=3,
     num_attention_heads=4,
     head_dim=16,
+    num_key_value_heads=1,
 )
-SMALL_TOO: dict[str, dict[str, int]] = {
-    "gemma-2b": dict(num_key_value_heads=1),
-    "gemma-3-4b": dict(
-        num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32
-    ),
-    "gemma-2-2b": dict(
-        num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32
-    ),
-    "gemma-3-27b": dict(
-        num_key_value_heads=2, query_pre_attn_scalar=16, sliding_window=32
-    ),
+KINDS = (
+    "forward",
+    "bound",
+    "obvious",
+    "call",
+    "bound_vs_jacobian",
+    "collapse",
+    "sketch",
+    "exact",
+    "token_influence",
+)
+# The numbers of tokens of each work, and how often it is timed, by model: what matters most first.
+SIZES: dict[str, dict[str, tuple[int, ...]]] = {
+    "gemma-2b": {
+        "forward": (2048, 8192, 32_768),
+        "bound": (2048, 8192, 32_768),
+        "obvious": (2048, 8192),
+        "call": (8,),
+        "bound_vs_jacobian": (256,),
+        "collapse": (1024,),
+        "sketch": (2048,),
+        "token_influence": (1024,),
+        "exact": (512,),
+    },
+    "gemma-3-4b": {
+        "forward": (2048, 8192),
+        "bound": (2048, 8192),
+        "collapse": (1024,),
+        "sketch": (2048,),
+        "token_influence": (1024,),
+        "exact": (427,),
+    },
+    "gemma-2-2b": {"forward": (2048,), "bound": (2048,)},
+    "gemma-3-27b": {
+        "forward": (2048, 8192),
+        "bound": (2048, 8192),
+        "collapse": (1024,),
+        "sketch": (2048,),
+        "token_influence": (1024,),
+        "exact": (20,),
+    },
 }
-MODELS = tuple(SHAPES)
 
 
 def config(name: str, small: bool) -> Any:
     """The configuration of a shape; with `small` another of the same family, for the CPU."""
-    kinds = {
-        "gemma-3": Gemma3TextConfig,
-        "gemma-2-": Gemma2Config,
-        "gemma-": GemmaConfig,
-    }
-    kind = next(kind for start, kind in kinds.items() if name.startswith(start))
-    return kind(**SHAPES[name] | (SMALL | SMALL_TOO[name] if small else {}))
-
-
-@dataclass(frozen=True)
-class Work:
-    """One thing that is timed: its kind, its number of tokens, and how often."""
-
-    kind: str
-    n: int
-    times: int = 1
-
-    @property
-    def name(self) -> str:
-        return f"{self.kind}, {self.n} tokens"
-
-
-def works(model: str, small: bool) -> list[Work]:
-    """What is timed on a shape, what matters most first."""
+    shape = SHAPES[name]
     if small:
-        kinds = (
-            "forward",
-            "bound",
-            "obvious",
-            "call",
-            "bound_vs_jacobian",
-            "collapse",
-            "sketch",
-            "exact",
-            "token_influence",
-        )
-        return [Work(kind, 96) for kind in kinds]
-    if model == "gemma-2-2b":
-        return [Work("forward", 2048, times=3), Work("bound", 2048, times=3)]
-    long, one = {
-        "gemma-2b": ((2048, 8192, 32_768), 512),
-        "gemma-3-4b": ((2048, 8192), 427),
-        "gemma-3-27b": ((2048, 8192), 20),
-    }[model]
-    found = [Work(kind, n, times=3) for n in long for kind in ("forward", "bound")]
-    times = 1
-    if model == "gemma-2b":  # whose first runs, which set up libraries, must not count
-        times = 3
-        found += [
-            Work(kind, n, 3)
-            for kind, n in (
-                ("obvious", 2048),
-                ("obvious", 8192),
-                ("call", 8),
-                ("bound_vs_jacobian", 256),
-            )
-        ]
-    more = (
-        ("collapse", 1024),
-        ("sketch", 2048),
-        ("token_influence", 1024),
-        ("exact", one),
-    )
-    return [*found, *(Work(kind, n, times) for kind, n in more)]
+        kept = {key: shape[key] for key in TOKENS}
+        windowed = {"sliding_window": 32, "query_pre_attn_scalar": 16}
+        shape = kept | SMALL | ({} if name == "gemma-2b" else windowed)
+    if name.startswith("gemma-3"):
+        return Gemma3TextConfig(**shape)
+    return GemmaConfig(**shape) if name == "gemma-2b" else Gemma2Config(**shape)
 
 
 def ids_of(n: int) -> torch.Tensor:
@@ -226,13 +192,6 @@ class Subject:
             self.plain.set_attn_implementation("sdpa")
         self.model: Any = bridge_around(inner, None, name)
 
-    @property
-    def weights(self) -> int:
-        """Bytes of the weights."""
-        return sum(
-            p.numel() * p.itemsize for p in self.model.original_model.parameters()
-        )
-
     def verify(self) -> str:
         """Prove the bridge, so that the first measurement is timed without; how it attends.
 
@@ -243,141 +202,72 @@ class Subject:
             "attention_implementation"
         ]
 
-    def call(self, work: Work) -> Callable[[], Any]:
+    def call(self, kind: str, n: int) -> Callable[[], Any]:
         """What is run for a work."""
-        ids, products = ids_of(work.n), {"vjp_batch_size": BATCH}
+        model = self.model
+        ids = ids_of(n)
+        products: dict[str, Any] = {"vjp_batch_size": BATCH}
+        sketch: dict[str, Any] = {"norm": "frobenius", "method": "sketch"}
         calls: dict[str, Callable[[], Any]] = {
             "forward": lambda: self._forward(ids[None].to(self.device)),
-            "bound": lambda: sl.path_bound(self.model, ids),
+            "bound": lambda: sl.path_bound(model, ids),
             "obvious": lambda: obvious(self.eager, ids[None].to(self.device)),
-            "call": lambda: sl.path_bound(
-                self.model, ids, attention="uniform"
-            ),  # which runs nothing
-            "bound_vs_jacobian": lambda: sl.bound_vs_jacobian(
-                self.model, ids, **products
-            ),
+            # Which runs nothing.
+            "call": lambda: sl.path_bound(model, ids, attention="uniform"),
+            "bound_vs_jacobian": lambda: sl.bound_vs_jacobian(model, ids, **products),
             "sketch": lambda: sl.jacobian_norms(
-                self.model,
-                ids,
-                norm="frobenius",
-                method="sketch",
-                n_probes=PROBES,
-                **products,
+                model, ids, n_probes=PROBES, **sketch, **products
             ),
-            "exact": lambda: sl.jacobian_norms(self.model, ids, **products),
-            "collapse": lambda: constant_collapse(self.model, work.n),
-            "token_influence": lambda: sl.token_influence(
-                self.model, ids, method="none"
-            ),
+            "exact": lambda: sl.jacobian_norms(model, ids, **products),
+            "collapse": lambda: constant_collapse(model, n),
+            "token_influence": lambda: sl.token_influence(model, ids, method="none"),
         }
-        return calls[work.kind]
+        return calls[kind]
 
     def _forward(self, ids: torch.Tensor) -> None:
         with torch.no_grad():
             self.plain(ids, use_cache=False, logits_to_keep=1)
 
-    def estimate(self, work: Work) -> int | None:
-        """Bytes beyond the weights that squashlens expects of a work, `None` where it makes no estimate."""
-        n, item = work.n, dtype_of(self.model).itemsize
-        if work.kind == "forward":
-            return budget.pass_bytes(run_of(self.model), 1, n)
-        if work.kind == "bound":
-            kept = n_blocks(self.model) * budget.queries_and_keys(
-                run_of(self.model), 1, n
-            )
-            return kept + budget.pass_bytes(run_of(self.model), 1, n)
-        if work.kind in ("sketch", "exact"):
-            return budget.products_bytes(run_of(self.model), 1, n, BATCH)
-        if work.kind == "collapse":
-            streams = n * (n_blocks(self.model) + 2) * width(self.model) * item
-            return budget.pass_bytes(run_of(self.model), 1, n + 2) + streams
-        return None
-
 
 def say(**what: Any) -> None:
     print(MARK + json.dumps(what), flush=True)
-    if SAID in os.environ:
-        with open(os.environ[SAID], "a", encoding="utf-8") as file:
-            file.write(json.dumps(what) + "\n")
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model")
-    parser.add_argument("--cpu", action="store_true", help="small shapes on the CPU")
-    options = parser.parse_args(arguments)
-    run(options.model, "cpu" if options.cpu else "cuda")
-
-
-def run(model: str, device: str) -> None:
-    """Build the model and run its works."""
-    small = device == "cpu"
-    say(begin="model")
-    began = time.perf_counter()
-    subject = Subject(model, small, device, torch.float32 if small else torch.bfloat16)
-    attention = subject.verify()
-    say(
-        done="model",
-        seconds=time.perf_counter() - began,
-        weights=subject.weights,
-        estimates=estimates(model),
-        about=about(device),
-        attention=attention,
-    )
+def main() -> None:
+    """Build the model and time its works: `python -m tests.cuda.works MODEL [--cpu]`."""
+    name = sys.argv[1]
+    small = "--cpu" in sys.argv
+    device = "cpu" if small else "cuda"
+    subject = Subject(name, small, device, torch.float32 if small else torch.bfloat16)
+    subject.verify()
+    sizes = dict.fromkeys(KINDS, (96,)) if small else SIZES[name]
     plain: dict[int, float] = {}
-    for work in works(model, small):
-        say(begin=work.name)
-        try:
-            say(
-                done=work.name,
-                n=work.n,
-                kind=work.kind,
-                **measured(subject, work, device, plain),
-            )
-        except Exception as error:
-            lines = str(error).splitlines() or ["no message"]
-            say(
-                failed=work.name,
-                n=work.n,
-                kind=work.kind,
-                reason=f"{type(error).__name__}: {lines[0][:300]}",
-            )
-
-
-def about(device: str) -> dict[str, Any]:
-    name, memory = device, None
-    if device == "cuda":
-        name, memory = (
-            torch.cuda.get_device_name(0),
-            int(torch.cuda.get_device_properties(0).total_memory),
-        )
-    return {
-        "device": name,
-        "memory": memory,
-        "cuda": torch.version.cuda,
-        "torch": torch.__version__,
-    }
+    for kind, lengths in sizes.items():
+        # The first runs of a model set up libraries; the largest models take long.
+        is_short = name == "gemma-2b" or kind in ("forward", "bound")
+        times = 3 if is_short and not small else 1
+        for n in lengths:
+            try:
+                say(kind=kind, n=n, **measured(subject, kind, n, device, plain, times))
+            except Exception as error:  # such as out of memory
+                say(kind=kind, n=n, failed=f"{type(error).__name__}: {error}"[:300])
 
 
 def measured(
-    subject: Subject, work: Work, device: str, plain: dict[int, float]
-) -> dict[str, Any]:
-    """Time and peak memory of a work, beside a plain fused forward pass of as many tokens."""
-    if work.n not in plain:
-        forward = subject.call(Work("forward", work.n))
+    subject: Subject,
+    kind: str,
+    n: int,
+    device: str,
+    plain: dict[int, float],
+    times: int,
+) -> dict[str, float]:
+    """The median time and peak memory of a work, beside a plain fused forward pass of as many tokens."""
+    if n not in plain:
+        forward = subject.call("forward", n)
         forward()  # kernels are chosen and compiled at the first call
-        plain[work.n] = statistics.median(timed(forward, 3, device)[0])
-    runs, peak = timed(subject.call(work), work.times, device)
-    seconds, expected = statistics.median(runs), subject.estimate(work)
-    return {
-        "seconds": seconds,
-        "runs": runs,
-        "peak": peak,
-        "estimate": expected,
-        "factor": peak / expected if expected else None,
-        "plain": plain[work.n],
-        "ratio": seconds / plain[work.n],
-    }
+        plain[n] = statistics.median(timed(forward, 3, device)[0])
+    runs, peak = timed(subject.call(kind, n), times, device)
+    return {"seconds": statistics.median(runs), "peak": peak, "plain": plain[n]}
 
 
 def timed(work: Callable[[], Any], times: int, device: str) -> tuple[list[float], int]:
@@ -400,12 +290,9 @@ def timed(work: Callable[[], Any], times: int, device: str) -> tuple[list[float]
         if device == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
-    return (
-        seconds,
-        torch.cuda.max_memory_allocated() - before
-        if device == "cuda"
-        else allocated(work),
-    )
+    if device == "cuda":
+        return seconds, torch.cuda.max_memory_allocated() - before
+    return seconds, allocated(work)
 
 
 def allocated(work: Callable[[], Any]) -> int:
@@ -426,12 +313,5 @@ def allocated(work: Callable[[], Any]) -> int:
     return most
 
 
-def estimates(model: str) -> dict[str, Any]:
-    """What the real shape is expected to need, from its sizes alone: nothing is allocated."""
-    real = Subject(model, False, "meta", torch.bfloat16)
-    found = {work.name: real.estimate(work) for work in works(model, False)}
-    return {"weights": real.weights, "works": found}
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

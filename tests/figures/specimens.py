@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-import pytest
 import xarray as xr
 
 import squashlens as sl
 from squashlens.checks.results import dims_by_name
-from squashlens.figures.drawing import decorator
 from squashlens.figures.readouts import VERDICTS
 from squashlens.records.provenance import with_provenance
 from tests import measurements
@@ -40,32 +38,8 @@ NAMES_OF_SHARES = {"layer": "composition", "hop": "hops", "block": "attention_si
 LENGTHS = (1, 2, 3, 5, 8, 16, 32, 64, 100, 150, 200, 250)
 
 
-def small() -> dict[str, go.Figure]:
-    """The usual figure of one result of every measurement."""
-    results = {
-        name: measurements.result(name)
-        for name in measurements.results()
-        if name not in NO_FIGURE
-    }
-    results["substitution_effect"] = results["substitution_effect"]["output_change"]
-    found = {name: sl.figures.of(one) for name, one in results.items()}
-    found["collapse_heatmap"] = sl.figures.collapse_heatmap(
-        results["collapse relative"]
-    )
-    found["retained_by_kind"] = sl.figures.retained_by_kind(
-        results["separator_ablation"]
-    )
-    found["task_error"] = sl.figures.task_error(results["evaluate_task"])
-    found["bound_against_jacobian"] = sl.figures.bound_against_jacobian(
-        results["bound_vs_jacobian"]
-    )
-    found["one query"] = sl.figures.of(
-        results["token_influence"]["path_bound"].isel(query=-1)
-    )
-    return found
-
-
-def full() -> dict[str, go.Figure]:
+@cache
+def drawn() -> dict[str, go.Figure]:
     """Figures with as much in them as a study of a large model gives."""
     results: dict[str, Any] = {
         **{name: make() for name, make in MEASUREMENTS.items()},
@@ -102,6 +76,10 @@ def full() -> dict[str, go.Figure]:
     found["plain map"] = sl.figures.of(
         ablation()["retained_from"].isel(hook=0, length=-1)
     )
+    found["lost_shares"] = sl.figures.lost_shares(two_models())
+    found["verdict_margins"] = sl.figures.verdict_margins(judged())
+    found["by_group"] = sl.figures.of(made_up(sl.figures.answers_by_group))
+    found["substitution"] = sl.figures.of(made_up(sl.figures.substitution))
     found["mixture"] = sl.figures.panels(
         {"map": composition(20), "bars": top_tokens(), "curves": bound_vs_jacobian(20)}
     )
@@ -606,32 +584,6 @@ MEASUREMENTS: dict[str, Callable[[], Any]] = {
     "top_tokens": top_tokens,
     "softmax_total_variation": total_variation,
 }
-SETS: dict[str, Callable[[], dict[str, go.Figure]]] = {"small": small, "full": full}
-
-
-@cache
-def drawn(kind: str) -> tuple[dict[str, go.Figure], set[str]]:
-    """The figures of a set, and the names of the functions that drew them, known by the dimensions they ask for."""
-    drawers = {name: getattr(sl.figures, name) for name in sl.figures.__all__}
-    asking = {
-        id(drawer.__draws__[1]): name
-        for name, drawer in drawers.items()
-        if hasattr(drawer, "__draws__")
-    }
-    called, require = set[str](), decorator.require
-
-    def note(result: Any, name: str, maker: str, dims: Any) -> None:
-        called.add(asking[id(dims)])
-        require(result, name, maker, dims)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decorator, "require", note)
-        found = SETS[kind]()
-        found |= {
-            name: drawers[name](made_up(drawers[name]))
-            for name in sorted({*asking.values()} - called)
-        }
-    return found, called
 
 
 def made_up(figure: Any) -> Any:

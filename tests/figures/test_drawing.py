@@ -11,11 +11,8 @@ import plotly.io
 import pytest
 
 import squashlens as sl
-from squashlens.figures.drawing.page import Page
 from tests import typeset
 from tests.figures import specimens
-
-HOSTILE = ["<script>alert(1)</script>", "", "a label without end " * 20, "W" * 300]
 
 
 def as_json(figure: go.Figure) -> Any:
@@ -25,16 +22,6 @@ def as_json(figure: go.Figure) -> Any:
 @pytest.fixture(scope="module")
 def figure() -> go.Figure:
     return sl.figures.attribution(specimens.bound_vs_jacobian(20))
-
-
-@pytest.fixture(scope="module")
-def shares() -> go.Figure:
-    return sl.figures.of(specimens.composition(20))
-
-
-@pytest.fixture(scope="module")
-def bars() -> go.Figure:
-    return sl.figures.of(specimens.top_tokens())
 
 
 def test_a_figure_is_not_changed_by_another_look(figure: go.Figure) -> None:
@@ -61,16 +48,6 @@ def test_a_theme_changes_colours_and_no_text(figure: go.Figure) -> None:
         sl.figures.styled(named)
     )
     assert as_json(dark)["data"] == as_json(named)["data"]
-
-
-def test_a_title_is_text_and_can_be_removed(figure: go.Figure) -> None:
-    assert (
-        sl.figures.styled(figure, title="<script>").layout.title.text
-        == "&lt;script&gt;"
-    )
-    bare = sl.figures.styled(figure, title="")
-    assert bare.layout.title.text is None
-    assert bare.layout.height < figure.layout.height
 
 
 def test_panels_share_scales_the_legend_and_the_colours() -> None:
@@ -101,21 +78,6 @@ def test_files_without_a_browser(figure: go.Figure, tmp_path: Path) -> None:
     assert (
         len(page.partition("width:max(100%, 700px);")[2]) > 4_000_000
     )  # a narrow screen cuts no text
-
-
-def test_pages_share_one_program(figure: go.Figure, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        path = sl.figures.save(figure, tmp_path / f"{name}.html", plotlyjs="file")
-        assert path.stat().st_size < 200_000
-        assert (
-            '<script charset="utf-8" src="plotly.min.js"'
-            in path.read_text().replace("src='", 'src="')
-        )
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "a.html",
-        "b.html",
-        "plotly.min.js",
-    ]
 
 
 @pytest.mark.slow
@@ -160,14 +122,6 @@ def test_what_a_user_added_stays(figure: go.Figure) -> None:
     assert tuple(found.layout.xaxis.range) == (0, 5)
     assert found.layout.yaxis.title.text == "my unit"
     assert sl.figures.styled(mine, title="Another").layout.title.text == "Another"
-
-
-def test_four_results_in_a_column_stand_in_two_rows() -> None:
-    four = sl.figures.collapse_curve(dict.fromkeys("abcd", specimens.collapse()))
-    column = sl.figures.styled(four, theme="paper", width="column")
-    assert column.layout.height <= 7.5 * 96
-    panels = Page.of(column).panels
-    assert len({column.layout[panel.x].domain for panel in panels}) == 2
 
 
 def test_annotations_move_with_their_panel() -> None:

@@ -1,6 +1,5 @@
 """Figures as they are seen: nothing is cut or covered at any width."""
 
-import itertools
 from typing import Any
 
 import plotly.graph_objects as go
@@ -9,16 +8,13 @@ import pytest
 import squashlens as sl
 from tests.figures import looks, specimens
 
+# The first, which runs by default, has the least width.
 SIZES: dict[str, dict[str, Any]] = {
+    "column": {"theme": "paper", "width": "column"},
     "notebook": {},
     "page": {"theme": "paper", "width": "page"},
-    "column": {"theme": "paper", "width": "column"},
     "slides": {"theme": "slides"},
 }
-
-
-def drawn(kind: str) -> dict[str, go.Figure]:
-    return specimens.drawn(kind)[0]
 
 
 @pytest.fixture(scope="module")
@@ -27,32 +23,23 @@ def page(browser: Any) -> Any:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize(
-    ("kind", "size"),
-    [
-        pytest.param(
-            kind,
-            size,
-            marks=[]
-            if kind == "full" and size in ("notebook", "column")
-            else pytest.mark.slow,
-        )
-        for kind, size in itertools.product(specimens.SETS, SIZES)
-    ],
-)
-def test_nothing_is_cut_or_covered(page: Any, kind: str, size: str) -> None:
+@pytest.mark.few(1)
+@pytest.mark.parametrize("size", SIZES)
+def test_nothing_is_cut_or_covered(page: Any, size: str) -> None:
     """All texts are on the page and apart from each other and from other panels, and no panel is too narrow."""
     shown = {
         name: sl.figures.styled(figure, **SIZES[size])
-        for name, figure in drawn(kind).items()
+        for name, figure in specimens.drawn().items()
     }
     found = looks.faults(page, shown)
     assert {name: faults for name, faults in found.items() if faults} == {}
 
 
 @pytest.mark.browser
-def test_text_is_drawn_as_it_is_where_mathematics_is_typeset(browser: Any) -> None:
-    """The stand-in for MathJax counts how often plotly asks for its version: once, and for all that it typesets."""
+def test_text_is_drawn_as_it_is(browser: Any) -> None:
+    """Nothing is typeset as mathematics, and no element of a token is made. The stand-in for MathJax counts how often
+    plotly asks for its version: once, and for all that it typesets.
+    """
     page = looks.opened(browser)
     page.evaluate(
         "window.asked = 0; window.MathJax = {get version() { window.asked += 1; return '0'; }}"
@@ -60,15 +47,18 @@ def test_text_is_drawn_as_it_is_where_mathematics_is_typeset(browser: Any) -> No
     looks.texts_of(page, go.Figure(layout={"title": {"text": "plain"}}))
     once = page.evaluate("asked")
     hard = "$5 to $9 <b>%{x}</b>\u202e\ufffd"
-    bound = specimens.bound(4).assign_coords(token=("position", [hard, *"abc"]))
-    figure = sl.figures.styled(sl.figures.of({hard: bound, "b": 2 * bound}), title=hard)
+    image = "<img src=x onerror='window.ran = 1'>"
+    tokens = ("position", [hard, image, *"ab"])
+    bound = specimens.bound(4).assign_coords(token=tokens)
+    figure = sl.figures.styled(sl.figures.of({hard: bound, image: bound}), title=hard)
     texts = looks.texts_of(page, figure)
     assert page.evaluate("asked") == once
     assert sum("$5 to $9 <b>%{x}</b>\\u202e\\ufffd" in text for text in texts) >= 2
     assert any("$5 to $9 <b>%…" in text for text in texts)  # a token
-    figure.update_layout(title={"text": "$5 to $9"})
+    assert image in texts
     page.evaluate(f"void Plotly.newPlot('figure', {figure.to_json()})")
-    page.wait_for_function(f"asked > {once}")
+    assert page.evaluate("window.ran") is None
+    assert page.evaluate("document.images.length") == 0
 
 
 @pytest.mark.browser

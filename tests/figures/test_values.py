@@ -145,7 +145,7 @@ def influence_by_distance() -> Pairs:
     found = specimens.influence_by_distance()
     fits = found["exponent_at_end"] == 0
     layer = int(fits.sel(quantity="path_bound").argmax())
-    figure = sl.figures.influence_by_distance(found, layer=layer)
+    figure = sl.figures.influence_by_distance(found.isel(layer=slice(layer, None)))
     one = found.sel(quantity="path_bound", layer=layer)
     dots, law = (
         named(figure, "y2", mode="markers")["model"],
@@ -157,7 +157,10 @@ def influence_by_distance() -> Pairs:
     fitted = one["amplitude"] * (one["distance"] + 1.0) ** -one["exponent"]
     yield law.y, (one["floor"] + fitted) / size
     powers = found["exponent"].sel(quantity="path_bound")
-    yield named(figure, "y4")["model"].y, powers.where(fits.sel(quantity="path_bound"))
+    yield (
+        named(figure, "y4")["model"].y,
+        powers.where(fits.sel(quantity="path_bound"))[layer:],
+    )
     random = found["influence"].sel(quantity="jacobian_random", layer=layer)
     yield named(figure, "y")["random weights"].y, random / random.mean()
     none = found.assign(exponent_at_end=found["exponent_at_end"] > -1)
@@ -173,7 +176,7 @@ def head_statistics() -> Pairs:
 def token_influence() -> Pairs:
     found = specimens.MEASUREMENTS["token_influence"]()
     yield (
-        sl.figures.token_influence(found, query=5).data[0].z,
+        sl.figures.token_influence(found.sel(query=[5])).data[0].z,
         np.log10(found["path_bound"].sel(query=5)),
     )
 
@@ -206,7 +209,7 @@ def collapse_curve() -> Pairs:
     )
     yield (figure.layout.shapes[0].x0, figure.layout.shapes[0].x1), (1, 16)
     yield (
-        named(sl.figures.collapse_curve(found, layer=3))["v and v*"].y,
+        named(sl.figures.collapse_curve(found.sel(layer=[3])))["v and v*"].y,
         found["distance"][3],
     )
     many = found.isel(length=[0] * 200, replayed=[0]).assign_coords(
@@ -234,12 +237,13 @@ def collapse_heatmap() -> Pairs:
 
 def collapse_mechanism() -> Pairs:
     found = MEASUREMENTS["collapse_mechanism"]()
-    figure = sl.figures.collapse_mechanism(found, length=16)
+    figure = sl.figures.collapse_mechanism(found.sel(length=slice(16)))
     for axis, variable in (("y", "attention_tv_mean"), ("y2", "self_weight_mean")):
-        block = int(found["self_weight_mean"].isel(length=-1).argmin("block"))
-        yield named(figure, axis)[f"block {block}"].y, found[variable].sel(block=block)
+        block = int(found["self_weight_mean"].sel(length=16).argmin("block"))
+        values = found[variable].sel(block=block, length=slice(16))
+        yield named(figure, axis)[f"block {block}"].y, values
     for name in ("observed", "bound"):
-        yield named(figure, "y3")[name].y, found[name]
+        yield named(figure, "y3")[name].y, found[name].sel(length=slice(16))
     for name, part in (
         ("from residual stream before it", "residual"),
         ("from attention", "attention"),
@@ -325,9 +329,8 @@ def models() -> Pairs:
 def retained_by_kind() -> Pairs:
     found = specimens.ablation()
     for layer, block in ((LAST, 0), (3, 4)):
-        dots, bar, mark, *rest = sl.figures.retained_by_kind(
-            found, layer=layer, from_block=block
-        ).data
+        part = found.sel(layer=[layer], from_block=[block])
+        dots, bar, mark, *rest = sl.figures.retained_by_kind(part).data
         kept = found["retained"].sel(edit="delete_keep_positions", layer=layer)
         yield dots.x, kept
         yield (bar.x[0], mark.x[0], bar.x[1]), np.quantile(kept, [0.25, 0.5, 0.75])
@@ -436,7 +439,7 @@ def total_variation() -> Pairs:
 
 def repeat_tokenization() -> Pairs:
     found = specimens.repeat_tokenization()
-    figure = sl.figures.repeat_tokenization(found, layer=3)
+    figure = sl.figures.repeat_tokenization(found.sel(layer=[3]))
     for axis, form in (("y", 0), ("y2", 1)):
         here = found.sel(layer=3).isel(form=form)
         yield named(figure, axis)["true pair"].y, here["distance"]

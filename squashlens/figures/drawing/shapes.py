@@ -150,23 +150,26 @@ def interval_note(values: xr.DataArray) -> str:
     return "bars: from a lower bound"
 
 
-def band(x: Any, low: Any, high: Any, colour: str, name: str) -> list[go.Scatter]:
-    """A filled band from `low` to `high`, which is hidden with the curve of its name."""
+def banded(
+    middle: xr.DataArray, low: xr.DataArray, high: xr.DataArray, name: str, **style: Any
+) -> list[go.Scatter]:
+    """A curve in a filled band from `low` to `high`, on a logarithmic scale; the legend hides both together."""
+    centre = line(middle, name, log=True, **style)
     edge: Any = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
-    edge["name"] = escape(name) or None
-    filled = {"fill": "tonexty", "fillcolor": tint(colour)}
-    return [go.Scatter(x=x, y=high, **edge), go.Scatter(x=x, y=low, **edge, **filled)]
+    edge |= {"x": centre.x, "name": centre.name}
+    filled = {"fill": "tonexty", "fillcolor": tint(style["colour"])}
+    upper = go.Scatter(y=high.where(high > 0), **edge)
+    lower = go.Scatter(y=low.where(low > 0), **edge, **filled)
+    return [upper, lower, centre]
 
 
 def over_seeds(
     values: xr.DataArray, middle: str, name: str, **style: Any
 ) -> list[go.Scatter]:
-    """The mean or median over seeds, in a band from the smallest to the largest, on a logarithmic scale."""
+    """The mean or median over seeds, in a band from the smallest to the largest that is not 0."""
     positive = values.where(values > 0)
-    centre = line(getattr(values, middle)("seed"), name, log=True, **style)
-    low = positive.min("seed").values
-    high = positive.max("seed").values
-    return [*band(centre.x, low, high, style["colour"], name), centre]
+    ends = (positive.min("seed"), positive.max("seed"))
+    return banded(getattr(values, middle)("seed"), *ends, name, **style)
 
 
 def steps(values: Any, title: str) -> dict[str, Any]:
@@ -262,12 +265,12 @@ def token_figure(
     row: str,
     title: str,
     log: bool = False,
-    ends: tuple[float, float] | None = None,
+    floor: float | None = None,
 ) -> go.Figure:
     """A heatmap of values over rows × tokens, where a row is called `row`.
 
-    Zeros and positions between the tokens stay white on a logarithmic scale. With `ends`, powers of ten, the scale ends
-    there, and values beyond have the colours of the ends.
+    Zeros and positions between the tokens stay white on a logarithmic scale. With a `floor`, it ends at 1, and all
+    values below the floor have its colour.
     """
     places = np.arange(min(tokens), max(tokens) + 1)
     exact = values.reindex(position=places).transpose(..., "position")
@@ -277,7 +280,7 @@ def token_figure(
     hover = f"{escape(row)} %{{y}}, %{{text}}<br>{escape(title)}: %{{customdata:.6g}}"
     cells.update(text=[names] * len(numbers), hovertemplate=f"{hover}<extra></extra>")
     if log:
-        cells.update(_powers(exact.values, ends))
+        cells.update(_powers(exact.values, floor))
     rows = steps(numbers, escape(row))
     if np.ptp(numbers) != len(numbers) - 1:
         # Rows with gaps between their numbers are placed by their order.
@@ -287,11 +290,12 @@ def token_figure(
     return figure.update_xaxes(token_axis(tokens))
 
 
-def _powers(exact: np.ndarray, ends: tuple[float, float] | None) -> dict[str, Any]:
+def _powers(exact: np.ndarray, floor: float | None) -> dict[str, Any]:
     """The logarithms of values, and their scale of powers of ten."""
-    if ends:
-        logs = np.log10(np.maximum(exact, ends[0]))
-        low, high = np.log10(ends)
+    if floor:
+        logs = np.log10(np.maximum(exact, floor))
+        low = np.log10(floor)
+        high = 0.0
     else:
         logs = np.log10(np.where(exact > 0, exact, np.nan))
         known = logs[np.isfinite(logs)]
@@ -299,10 +303,8 @@ def _powers(exact: np.ndarray, ends: tuple[float, float] | None) -> dict[str, An
         high = np.ceil(known.max(initial=low))
     powers = np.arange(low, high + 1)[:: 1 + int(high - low + 1) // 8]
     texts = [f"10<sup>{power:.0f}</sup>".replace("-", "−") for power in powers]
-    if ends:
+    if floor:
         texts[0] = f"≤ {texts[0]}"
-        if high != 0:
-            texts[-1] = f"≥ {texts[-1]}"
     bar = {"tickvals": powers, "ticktext": texts}
     return {"z": logs.astype(np.float32), "colorbar": bar, "zmin": low, "zmax": high}
 
