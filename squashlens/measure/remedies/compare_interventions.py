@@ -16,7 +16,7 @@ from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.bars import bar
 from squashlens.measure.answers.accuracy_by_length import Answer, accuracy_by_length
 from squashlens.measure.collapse.distance import collapse
-from squashlens.measure.registration import measurement
+from squashlens.measure.registration import measurement, this_call
 from squashlens.measure.remedies.named_interventions import (
     Changes,
     are_hooks,
@@ -111,7 +111,7 @@ def compare_interventions(
     positive(n_samples, "n_samples", "a number of sequences", or_zero=True)
     changes = by_name(interventions)
     unchanged = sequence_of(sequence)
-    run = Run.open(model, "compare_interventions")
+    run = Run.open(model, **this_call())
     asked = list(prepare_growing(run, sequence, lengths, "auto").lengths)
     wanted = Pairs(lengths=asked, noise_lengths=noise_lengths)
 

@@ -98,34 +98,6 @@ def test_one_token_and_one_block_are_equality(freeze: Any, tmp_path: Path) -> No
     equal_to_the_norm(model, IDS, freeze=freeze)
 
 
-@pytest.mark.slow
-def test_targets_sources_queries_and_prompts(bridge_of: Callable[..., Any]) -> None:
-    model = bridge_of("llama", torch.float64)
-    above: dict[str, Any] = {"from_layer": 1, "to_layer": [2, 3, "y"]}
-    together = sl.certified_bound(model, IDS, **above, query=4)
-    for to in (2, 3, "y"):
-        alone = sl.certified_bound(model, IDS, to_layer=to, from_layer=1, query=4)
-        np.testing.assert_allclose(
-            together.sel(to_layer=str(to)).values, alone.values, rtol=1e-6
-        )
-    assert (together.values[:, 5:] == 0).all()
-    short = sl.certified_bound(model, IDS[:5], **above)
-    np.testing.assert_allclose(together.values[:, :5], short.values, rtol=1e-5)
-    prompts = torch.stack([IDS, IDS.flip(0)])
-    for row, ids in zip(
-        sl.certified_bound(model, prompts).values, prompts, strict=True
-    ):
-        np.testing.assert_allclose(
-            row, sl.certified_bound(model, ids).values, rtol=1e-6
-        )
-    top = sl.certified_bound(
-        model, IDS, from_layer=3
-    )  # no block at all: the final norm
-    np.testing.assert_allclose(
-        top.values, sl.jacobian_norms(model, IDS, from_layer=3).values, rtol=1e-6
-    )
-
-
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("family", few(FAMILIES))
