@@ -5,9 +5,10 @@ unequal lengths is measured by itself, and its numbers are bit-identical to thos
 padded.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import fields
 from inspect import BoundArguments
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -21,7 +22,7 @@ from squashlens.model.text import tokens
 from squashlens.model.verify import require_sound
 from squashlens.records.joining import joined
 from squashlens.run.captured import Capture
-from squashlens.run.captures.pairs import refuse_keywords_of_capture
+from squashlens.run.captures.pairs import Pairs, refuse_keywords_of_capture
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -31,15 +32,18 @@ ELSEWHERE = {
     *("model", "reference", "other", "prompt", "prompts", "sequence", "task"),
     *("answer", "answers", "choices", "group", "clusters", "interventions", "resume"),
 }
+OF_CAPTURE = {field.name for field in fields(Pairs)}
 CALL: ContextVar[Mapping[str, Any]] = ContextVar("call")
 
 
 @contextmanager
-def calling(function: str, arguments: Mapping[str, Any]) -> Iterator[None]:
-    """Inside, `this_call` is of this function with these arguments."""
+def calling(
+    function: str, arguments: Mapping[str, Any], elsewhere: Collection[str] = ()
+) -> Iterator[None]:
+    """Inside, `this_call` is of this function with these arguments, without those that are said `elsewhere`."""
     options: dict[str, Any] = {"function": function}
     for name, value in arguments.items():
-        if name not in ELSEWHERE:
+        if name not in ELSEWHERE and name not in elsewhere:
             options[name] = list(value) if isinstance(value, range) else value
     before = CALL.set(options)
     try:
@@ -75,7 +79,8 @@ def measurement(
     def register(function: Callable[P, T]) -> Callable[P, T]:
         def told(**arguments: Any) -> Any:
             untyped: Any = function
-            with calling(function.__name__, arguments):
+            elsewhere = OF_CAPTURE if captured else ()
+            with calling(function.__name__, arguments, elsewhere):
                 return untyped(**arguments)
 
         def call(bound: BoundArguments) -> T:

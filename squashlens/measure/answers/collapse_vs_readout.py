@@ -9,7 +9,7 @@ runs with different numbers of samples may therefore differ in whether they deci
 from the errors that a 95 % interval allows.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,12 @@ from squashlens.measure.answers.evaluate_task import (
     answers_file,
     prepare_questions,
 )
-from squashlens.measure.answers.frequencies import HALF, Ability, score_answers
+from squashlens.measure.answers.frequencies import (
+    HALF,
+    Ability,
+    Answer,
+    score_answers,
+)
 from squashlens.measure.answers.probe import (
     N_RANDOM_MODELS,
     N_SEEDS,
@@ -42,7 +47,7 @@ from squashlens.run.activations import at_last_tokens
 from squashlens.run.run import Run
 from squashlens.saving.journal import checked
 from squashlens.sequences import Ids
-from squashlens.tasks import Task
+from squashlens.tasks import Question, Task
 from squashlens.tasks.task import Prompting
 from squashlens.theory.distances import identical
 from squashlens.theory.statistics.ranks import wilson
@@ -158,19 +163,12 @@ def collapse_vs_readout(
     representations, of_doubled = streams(run, last).split(len(v), dim=1)
     shape = (scores.sizes["length"], scores.sizes["seed"])
     same_bits = identical(representations[-1], of_doubled[-1], run.dtype) == 1
-    same_argmax = last.next[: len(v)] == last.next[len(v) :]
-    same_answer = []
-    same_truth = []
-    for question, other in zip(asked.each, doubled, strict=True):
-        same_answer.append(answers[question].text == answers[other].text)
-        same_truth.append(question.truth == other.truth)
-    same_of_pairs = {
+    same = {
         "bit_identical": same_bits.numpy(),
-        "same_argmax": same_argmax.numpy(),
-        "same_answer": same_answer,
-        "same_truth": same_truth,
+        "same_argmax": (last.next[: len(v)] == last.next[len(v) :]).numpy(),
+        **_same_answers(asked.each, doubled, answers),
     }
-    shares = {name: np.reshape(each, shape) for name, each in same_of_pairs.items()}
+    shares = {name: np.reshape(each, shape) for name, each in same.items()}
     metric = Metric("linf", "relative")
     gaps = metric.gap(representations[-2:], of_doubled[-2:]).reshape(2, *shape)
     found = {name: each.mean(axis=1) for name, each in shares.items()}
@@ -192,6 +190,20 @@ def collapse_vs_readout(
     variables |= probes | _judged_variables(judged, scores)
     about = f"collapse and read-out of {asked.task.name}"
     return run.dataset(about, coords, variables)
+
+
+def _same_answers(
+    questions: Sequence[Question],
+    doubled: Sequence[Question],
+    answers: Mapping[Question, Answer],
+) -> dict[str, list[bool]]:
+    """Whether the answers to each question and its pair are the same, and whether the right ones are."""
+    same_answer = []
+    same_truth = []
+    for question, other in zip(questions, doubled, strict=True):
+        same_answer.append(answers[question].text == answers[other].text)
+        same_truth.append(question.truth == other.truth)
+    return {"same_answer": same_answer, "same_truth": same_truth}
 
 
 BY_SEED = "length seed"

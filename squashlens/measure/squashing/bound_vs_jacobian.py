@@ -5,6 +5,8 @@ from dataclasses import asdict
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Bool
+from torch import Tensor
 
 from squashlens._typing import Bridge, FrozenParts, Method, Norm, SpansOfTokens
 from squashlens.bars import bar
@@ -125,27 +127,39 @@ def bound_vs_jacobian(
     dataset = xr.Dataset(
         {name: as_variable(values, name) for name, values in quantities.items()}
     )
+    sinks = are_sinks(shares_beyond_uniform(run, patterns))
+    run, dataset = _ranked(run, groups, dataset, sinks, n, norm)
+    dataset = dataset.assign_coords(estimate=list(ESTIMATES))
+    dataset = dataset.assign_attrs(
+        long_name="sensitivity of the query's representation"
+    )
+    return with_provenance(dataset, run.as_run())
+
+
+def _ranked(
+    run: Run,
+    groups: Spans | None,
+    dataset: xr.Dataset,
+    sinks: Bool[Tensor, " position"],
+    query: int,
+    norm: Norm,
+) -> tuple[Run, xr.Dataset]:
+    """What is known of tokens or spans up to the query, with sinks marked and rank correlations over the others."""
     places = [[place] for place in range(run.positions)]
     if groups is not None:
         places = groups.positions
-    sinks = are_sinks(shares_beyond_uniform(run, patterns))
     is_sink = np.array([bool(sinks[inside].any()) for inside in places])
     first = np.array([min(inside) for inside in places])
     last = np.array([max(inside) for inside in places])
     about = attributes("whether the token is an attention sink", "1")
     dataset["sink"] = ("position", is_sink.astype(float), about)
     # Correlations are over tokens after a leading BOS and before the query.
-    compared = ~is_sink & (first >= run.facts["bos_count"]) & (last < n)
+    compared = ~is_sink & (first >= run.facts["bos_count"]) & (last < query)
     ranks = _ranks(dataset.isel(position=np.flatnonzero(compared)), norm)
-    kept = np.flatnonzero(first <= n)
-    dataset = dataset.isel(position=kept).assign(arrays_of(ranks))
-    dataset = dataset.assign_coords(estimate=list(ESTIMATES))
-    dataset = dataset.assign_attrs(
-        long_name="sensitivity of the query's representation"
-    )
+    kept = np.flatnonzero(first <= query)
     if groups is not None:
         run = run.knowing(spans=[groups.positions[place] for place in kept])
-    return with_provenance(dataset, run.as_run())
+    return run, dataset.isel(position=kept).assign(arrays_of(ranks))
 
 
 def _ranks(inner: xr.Dataset, norm: Norm) -> dict[str, Variable]:

@@ -104,10 +104,7 @@ def theorem_51(
     finite = [v.isfinite().all(), stream.isfinite().all(), jacobian.isfinite().all()]
     premises = {
         "everything is finite": all(map(bool, finite)),
-        "attention rows are distributions": all(block.stochastic for block in blocks),
-        "attention is causal": all(block.causal for block in blocks),
-        "attention does not depend on the tokens": all(b.constant for b in blocks),
-        "ψ acts on each token by itself": all(block.local for block in blocks),
+        **_of_blocks(blocks),
         f"‖ψ'‖ ≤ {sigma:g}": slope <= sigma * (1 + ROUNDING),
     }
     found = {
@@ -170,6 +167,16 @@ class _Block:
             constant=not depends,
             local=bool(of_all_tokens <= of_own_token.abs().sum() * (1 + ROUNDING)),
         )
+
+
+def _of_blocks(blocks: Sequence[_Block]) -> dict[str, bool]:
+    """What the theorem assumes of every block."""
+    return {
+        "attention rows are distributions": all(block.stochastic for block in blocks),
+        "attention is causal": all(block.causal for block in blocks),
+        "attention does not depend on the tokens": all(b.constant for b in blocks),
+        "ψ acts on each token by itself": all(block.local for block in blocks),
+    }
 
 
 def _norms(blocks: Float[Tensor, "position out in"]) -> Float[Tensor, " position"]:

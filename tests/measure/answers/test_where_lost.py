@@ -541,7 +541,9 @@ REFUSED: list[Callable[[Any], Any]] = [
     lambda model: sl.answer_by_layer(model, [{"prompt": "110 ="}]),
     lambda model: sl.answer_by_layer(model, "nowhere.jsonl"),
     lambda model: sl.answer_by_layer(model, [LABELLED], ["2"]),
-    lambda model: sl.sublayer_effects(model, [LABELLED], missing="mean"),
+    lambda model: sl.sublayer_effects(
+        model, ["110 ="], ["2"], choices=["2", "3"], missing="mean"
+    ),
     lambda model: sl.sublayer_effects(model, PROMPTS, ["12", "13", "12", "13", "12"]),
 ]
 
