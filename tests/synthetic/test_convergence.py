@@ -17,7 +17,7 @@ from squashlens.synthetic import (
     last_tokens,
     softmax_total_variation,
 )
-from squashlens.synthetic.convergence import of_draws, power_law, rate, tail_of
+from squashlens.synthetic.convergence import power_law, rate, tail_of
 from squashlens.synthetic.stack import draw
 
 LENGTHS = [10, 30, 100, 200, 400, 800, 1600]
@@ -54,26 +54,6 @@ def test_zeros_are_in_no_fit() -> None:
 def test_the_tail_is_the_upper_part_of_log_n() -> None:
     lengths = spaced(10, 1000, 9)
     assert tail_of(lengths).tolist() == [False] * 4 + [True] * 5
-
-
-def test_means_and_intervals_against_scipy() -> None:
-    slopes = torch.randn(
-        6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    )
-    mean, low, high = (value for _, value, *_ in of_draws("slope", slopes, "").values())
-    expected = stats.t.interval(
-        0.95, 5, loc=slopes.numpy().mean(0), scale=stats.sem(slopes.numpy())
-    )
-    np.testing.assert_allclose(mean, slopes.numpy().mean(0))
-    np.testing.assert_allclose(high - low, expected[1] - expected[0], rtol=1e-9)
-    np.testing.assert_allclose((low + high) / 2, mean, rtol=1e-9)
-    assert all(
-        value.isnan().all() == (name != "slope_mean")
-        for name, (_, value, *_) in of_draws("slope", slopes[:4], "").items()
-    )
-    slopes[0, 1] = torch.nan  # a draw without a slope is not left out in silence
-    for _, value, *_ in of_draws("slope", slopes, "").values():
-        assert value.isnan().tolist() == [False, True, False]
 
 
 @pytest.mark.few(1)

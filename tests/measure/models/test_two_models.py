@@ -296,18 +296,3 @@ def test_what_cannot_be_compared_is_refused(tiny: Any, models: tuple[Any, Any]) 
     with sl.applied(other, sl.hooks.mask_tokens([2])):
         found = sl.compare_models(reference, other, *few)
     assert sl.results.provenance(found)["other"]["ambient_hooks"] != []
-
-
-def test_models_of_other_sizes_are_compared_by_their_answers(
-    tiny: Any, folder: Path
-) -> None:
-    if folder == sl.example_models.folder("tiny-gemma"):
-        pytest.skip("the same model")
-    found = sl.compare_models(
-        tiny, sl.load(folder, device="cpu"), PROMPTS[FEW], ANSWERS[FEW]
-    )
-    assert float(found["right"].sel(model="reference", group="all")) == 1
-    with pytest.raises(InputError):
-        sl.damage_by_block(
-            tiny, sl.load(folder, device="cpu"), PROMPTS[FEW], ANSWERS[FEW]
-        )
