@@ -102,7 +102,7 @@ def jacobian(
     d = run.width
     places = list(range(n + 1))
     if positions is not None:
-        places = sorted(distinct(positions, "positions"))
+        places = sorted(distinct(list(positions), "positions"))
     require_places(places, 0, n)
     positive(k, "k", "a number of directions", most=d)
     (top,) = run.spans(from_layer, to_layer).values()
