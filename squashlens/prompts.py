@@ -270,10 +270,7 @@ def _uniform_draws(
     """A sequence of n tokens of an alphabet, drawn with equal probabilities."""
     positive(n, "n", "a number of content tokens")
     if not alphabet:
-        raise InputError(
-            "alphabet is empty: there are no tokens to make a sequence of.",
-            "Give at least one token.",
-        )
+        raise InputError("alphabet= is empty.", "Give at least one token.")
     rng = Random(seed)
     content = [rng.choice(alphabet) for _ in range(n)]
     name = f"uniform draws, seed {seed}"
@@ -294,9 +291,7 @@ def _sequence(
             "Leave it out, or give one.",
         )
     if not content:
-        raise InputError(
-            "content is empty: the sequence has no content.", "Give at least one token."
-        )
+        raise InputError("content= is empty.", "Give at least one token.")
     distinct = tuple(dict.fromkeys(content))
     id_of = {token: one_token(model, token) for token in distinct}
     if alphabet is None:

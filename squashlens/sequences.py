@@ -74,11 +74,6 @@ class Pair:
     suffix: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.suffix < len(self.v):
-            raise InputError(
-                f"suffix={self.suffix} leaves no token of v to repeat.",
-                "Make the suffix shorter.",
-            )
         cut = len(self.v) - self.suffix
         stem = self.v[:cut]
         if self.v_star != stem + stem[-1:] + self.v[cut:]:
@@ -128,17 +123,13 @@ class GrowingSequence:
             raise InputError(
                 "The sequence has no content.", "Ask for a length of at least 1."
             )
-        if len(self.breaks) != len(self.separators):
-            raise InputError(
-                f"The numbers of breaks and separators are {len(self.breaks)} and {len(self.separators)}.",
-                "Give one separator for each break.",
-            )
         n = len(self.content)
         within = [after for after in self.breaks if 1 <= after <= n]
-        if list(self.breaks) != sorted(set(within)):
+        is_one_each = len(self.breaks) == len(self.separators)
+        if not is_one_each or list(self.breaks) != sorted(set(within)):
             raise InputError(
-                f"breaks={self.breaks} are not increasing numbers from 1 to {n}.",
-                "Give the numbers of content tokens after which a separator follows, in increasing order.",
+                f"breaks={self.breaks} are not {len(self.separators)} increasing numbers from 1 to {n}.",
+                "Give for each separator the number of content tokens after which it follows, in increasing order.",
             )
         separator_after = dict(zip(self.breaks, self.separators, strict=True))
         trunk = list(self.prefix)

@@ -261,7 +261,6 @@ SPECTRAL = {"norm": "spectral"}
 FROBENIUS = {"norm": "frobenius"}
 RELATIVE = {"scale": "relative"}
 ABSOLUTE = {"scale": "absolute"}
-ROUNDED = {"round_to": torch.bfloat16}
 UNTRAINED = {"n_random_models": 0}
 FEW = {"n_train": 16, "n_random_models": 1}
 IN_PAIRS = {"sequence": pairs}
@@ -364,7 +363,7 @@ ROWS: dict[str, Row] = {
     "collapse": Row(
         sl.collapse,
         IN_PAIRS | {"by_head": "value"},
-        ({"by_head": "slice"}, L2, RELATIVE, ROUNDED),
+        ({"by_head": "slice"}, L2, RELATIVE),
     ),
     "collapse relative": Row(sl.collapse, IN_PAIRS | RELATIVE, is_on_record=False),
     "collapse_mechanism": Row(sl.collapse_mechanism, IN_PAIRS, (L2,)),
@@ -416,7 +415,7 @@ ROWS: dict[str, Row] = {
     ),
     "probe": Row(sl.probe, {"task": LAST} | READ_OUT, group="represented"),
     "collapse_vs_readout": Row(
-        sl.collapse_vs_readout, {"task": TASK} | READ_OUT, (ROUNDED,), "represented"
+        sl.collapse_vs_readout, {"task": TASK} | READ_OUT, (), "represented"
     ),
     "shares_and_counts": Row(sl.theorems.shares_and_counts, {}),
     "convergence": Row(
@@ -523,7 +522,6 @@ def on_record(s: Subject) -> dict[str, dict[str, Options]]:
                 "n_samples": 2,
                 "seed": 3,
             },
-            "rounded": ROUNDED | {"lengths": LENGTHS},
         },
         "collapse_mechanism": {
             "linf": {},

@@ -26,7 +26,7 @@ queries answer kinds from_blocks blocks prompts answers choices clusters texts f
 reference other group""".split()  # noqa: SIM905
 # How numbers are estimated or computed: another value gives another estimate of the same quantity.
 ESTIMATE = """seed seeds n_probes n_replacements n_samples n_placements n_train n_random_models n_random_vectors
-method noise_lengths vjp_batch_size batch_size resume device source max_new_tokens n_baseline n_examples
+method noise_lengths vjp_batch_size batch_size resume device max_new_tokens n_baseline n_examples
 passes n_random""".split()  # noqa: SIM905
 # How much of a result is kept: its labels say it.
 EXTENT = ["k", "keep", "n_keep", "baselines"]

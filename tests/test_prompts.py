@@ -88,9 +88,6 @@ def test_a_sequence_belongs_to_a_vocabulary(tiny: Any) -> None:
         lambda: sl.compare_interventions(
             prose, own, {"another sequence": lambda _: other}
         ),
-        lambda: sl.separator_ablation(
-            prose, own, kinds=["mean_residual"], source=[other] * 2
-        ),
         lambda: sl.collapse(
             prose,
             dataclasses.replace(
@@ -186,7 +183,6 @@ REFUSED: list[Any] = [
         for n in (0, 7, -1, True)
     ),
     lambda _: Pair((2, 3, 3, 3), (2, 3, 3, 3, 9)),
-    lambda _: Pair((2, 3), (2, 3, 3), 9),
 ]
 
 

@@ -5,25 +5,56 @@ unequal lengths is measured by itself, and its numbers are bit-identical to thos
 padded.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import fields
 from inspect import BoundArguments
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import xarray as xr
 
 from squashlens.bars import bar
-from squashlens.errors import InputError, SquashlensError
+from squashlens.errors import SquashlensError
 from squashlens.model.memory import awaited
 from squashlens.model.proof import public
 from squashlens.model.text import tokens
 from squashlens.model.verify import require_sound
 from squashlens.records.joining import joined
 from squashlens.run.captured import Capture
-from squashlens.run.captures.pairs import refuse_keywords_of_capture
+from squashlens.run.captures.pairs import Pairs, refuse_keywords_of_capture
 
 T = TypeVar("T")
 P = ParamSpec("P")
 Prompts = Literal["as given", "one", "equal", "dependent"]
+# Arguments of which the provenance says more elsewhere, or that are no data.
+ELSEWHERE = {
+    *("model", "reference", "other", "prompt", "prompts", "sequence", "task"),
+    *("answer", "answers", "choices", "group", "clusters", "interventions", "resume"),
+}
+OF_CAPTURE = {field.name for field in fields(Pairs)}
+CALL: ContextVar[Mapping[str, Any]] = ContextVar("call")
+
+
+@contextmanager
+def calling(
+    function: str, arguments: Mapping[str, Any], elsewhere: Collection[str] = ()
+) -> Iterator[None]:
+    """Inside, `this_call` is of this function with these arguments, without those that are said `elsewhere`."""
+    options: dict[str, Any] = {"function": function}
+    for name, value in arguments.items():
+        if name not in ELSEWHERE and name not in elsewhere:
+            options[name] = list(value) if isinstance(value, range) else value
+    before = CALL.set(options)
+    try:
+        yield
+    finally:
+        CALL.reset(before)
+
+
+def this_call(**resolved: Any) -> dict[str, Any]:
+    """The name and the options of the measurement that runs, for `Run`; `resolved` says what some of them came to."""
+    return {**CALL.get(), **resolved}
 
 
 def measurement(
@@ -46,15 +77,19 @@ def measurement(
     """
 
     def register(function: Callable[P, T]) -> Callable[P, T]:
-        untyped: Any = function
+        def told(**arguments: Any) -> Any:
+            untyped: Any = function
+            elsewhere = OF_CAPTURE if captured else ()
+            with calling(function.__name__, arguments, elsewhere):
+                return untyped(**arguments)
 
         def call(bound: BoundArguments) -> T:
             if captured:
                 refuse_keywords_of_capture(bound.arguments)
-            if prompts == "as given":
-                return untyped(*bound.args, **bound.kwargs)
             bound.apply_defaults()
-            return _of_prompts(untyped, bound.arguments, alone=prompts == "one")
+            if prompts == "as given":
+                return told(**bound.arguments)
+            return _of_prompts(told, bound.arguments, alone=prompts == "one")
 
         measure = public(function, call, cheaper)
         setattr(measure, "__measures__", (figures, cheaper))  # noqa: B010
@@ -71,13 +106,9 @@ def _of_prompts(
     if isinstance(given, Capture | str) or _is_single(given):
         return function(**arguments)
     model = require_sound(arguments["model"])
-    if arguments.get("spans") is not None:
-        raise InputError(
-            "spans= is for a single prompt, and this call has several.",
-            "Measure prompts one by one: each has spans of its own.",
-        )
     lengths = [len(row) for row in tokens.rows_of(model, given)]
-    if len(set(lengths)) == 1 and not (alone and len(lengths) > 1):
+    is_alike = len(set(lengths)) == 1 and not (alone and len(lengths) > 1)
+    if is_alike or arguments.get("spans") is not None:  # which several do not have
         return function(**arguments)
     others = {name: value for name, value in arguments.items() if name != "prompt"}
     results: list[Any] = []

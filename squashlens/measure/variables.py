@@ -5,19 +5,19 @@ from typing import Any
 
 from squashlens.records.labels import Variable
 
-# The long name of each variable, with its units unless it is dimensionless.
-Texts = Mapping[str, str | tuple[str, str]]
+# The dimensions of each variable with spaces between them, its long name, and its units.
+Table = Mapping[str, tuple[str, str, str]]
 
 
-def variables_over(
-    dims: tuple[str, ...], values: Mapping[str, Any], texts: Texts, added: str = ""
+def variables_of(
+    table: Table, values: Mapping[str, Any], added: str = "", **said: Any
 ) -> dict[str, Variable]:
-    """The variables with these values over the same dimensions; `added` is added to each long name."""
+    """The variables of a table that have values; `said` fills the long names in, and `added` is added to each."""
     variables: dict[str, Variable] = {}
     for name, value in values.items():
-        text = texts[name]
-        long_name, units = (text, "1") if isinstance(text, str) else text
-        variables[name] = (dims, value, long_name + added, units)
+        dims, long_name, units = table[name]
+        text = long_name.format(**said) + added
+        variables[name] = (tuple(dims.split()), value, text, units)
     return variables
 
 

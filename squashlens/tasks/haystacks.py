@@ -51,14 +51,12 @@ def haystack(
     places = list(depths)
     sizes = list(lengths)
     found = [answer for answer in answers if answer.strip() in filler]
-    if len(facts) < 2 or not sentences or found:
+    are_shares = all(0 <= depth <= 1 for depth in places)
+    if len(facts) < 2 or not sentences or found or not are_shares:
         raise InputError(
-            f"{len(facts)} facts and a filler of {len(sentences)} sentences make no haystack"
-            + (f": the filler has the answer {found[0]!r}." if found else "."),
-            "Give at least two facts, and text of several sentences without their answers.",
+            f"{len(facts)} facts and a filler of {len(sentences)} sentences make no haystack at depths {places}.",
+            "Give at least two facts, text of several sentences without their answers, and depths from 0 to 1.",
         )
-    if not all(0 <= depth <= 1 for depth in places):
-        raise InputError(f"depths={places} are not all from 0 to 1.", "Give shares.")
     items = []
     for length, (number, fact), depth in product(sizes, enumerate(facts), places):
         sentence, question, answer = fact

@@ -14,9 +14,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial, wraps
-from typing import Literal, NamedTuple
-
-from typing_extensions import TypeAliasType
+from typing import NamedTuple
 
 from squashlens.tasks.numerals import (
     ANSWER,
@@ -30,23 +28,6 @@ from squashlens.tasks.numerals import (
 )
 from squashlens.tasks.turns import final_text, without_markup
 
-Why = TypeAliasType(
-    "Why",
-    Literal[
-        "read",
-        "none",
-        "several",
-        "words",
-        "fraction",
-        "grouping",
-        "long",
-        "digit",
-        "form",
-        "echo",
-        "cut",
-        "retracted",
-    ],
-)
 WHY: dict[str, str] = {
     "read": "read",
     "none": "no number",
@@ -61,6 +42,7 @@ WHY: dict[str, str] = {
     "cut": "cut off",
     "retracted": "taken back or doubted",
 }
+Why = str  # one of WHY
 
 
 @dataclass(frozen=True)

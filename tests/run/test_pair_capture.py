@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import xarray as xr
 
 import squashlens as sl
@@ -15,7 +14,6 @@ REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "collapse": sl.collapse,
     "another norm": lambda m, given: sl.collapse(m, given, norm="l1"),
     "another scale": lambda m, given: sl.collapse(m, given, scale="relative"),
-    "rounded": lambda m, given: sl.collapse(m, given, round_to=torch.bfloat16),
     "by head": lambda m, given: sl.collapse(m, given, by_head="value"),
     "by slice": lambda m, given: sl.collapse(m, given, by_head="slice"),
     "collapse_mechanism": sl.collapse_mechanism,

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import xarray as xr
 
 import squashlens as sl
@@ -103,7 +102,7 @@ def test_results_are_those_of_calls_and_have_their_provenance(
     tmp_path: Path, tiny: Any
 ) -> None:
     repeated = {"repeated": {"token": "1", "n": 4}}
-    arguments = {"model": "tiny-gemma", "sequence": repeated, "round_to": "bf16"}
+    arguments = {"model": "tiny-gemma", "sequence": repeated, "norm": "l2"}
     collapse = {"measurement": "collapse", "arguments": arguments}
     study = sl.Study([BOUND, collapse], store=tmp_path)
     assert study.run(device="cpu")["done"].tolist() == [4, 1]
@@ -124,9 +123,9 @@ def test_results_are_those_of_calls_and_have_their_provenance(
     assert sl.results.provenance(under_window) == sl.results.provenance(short)
     assert sl.results.table(combined)["hooks"].nunique() == 2
     sequence = sl.prompts.repeated(tiny, "1", 4)
-    rounded = sl.collapse(tiny, sequence, round_to=torch.bfloat16)
+    alone = sl.collapse(tiny, sequence, norm="l2")
     distance = study.combine("collapse")["distance"]
-    np.testing.assert_array_equal(distance, rounded["distance"])
+    np.testing.assert_array_equal(distance, alone["distance"])
     # Each cell has a panel with its own tokens.
     figure: Any = sl.figures.of(bounds)
     assert sorted(len(trace.x) for trace in figure.data) == [4, 4, 6, 6]

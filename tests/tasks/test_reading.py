@@ -36,27 +36,20 @@ AS_ASKED = {
  7⏎
 7.
 **7**
-_7_
-'7'
 "7"
-«7»
 (7)
 $$7$$
-[7]
-<7>
 $7$
 **7.**
 +7
 ７
 ٧
 7<end_of_turn>⏎
-7<eos>
 7<｜end▁of▁sentence｜>
 <bos>7
 <start_of_turn>model⏎7<end_of_turn>
 <|im_start|>assistant⏎7<|im_end|>⏎<|im_start|>user⏎Now count 8
 <s> 7</s></s></s>
-<s>7</s><pad><pad>
 <|start_header_id|>assistant<|end_header_id|>⏎⏎7<|eot_id|>
 """,
     "-7": "-7\n−7",
@@ -72,7 +65,6 @@ THOUGHTS = {
 is it 8? </think>7
 <thinking>8 or 9?</thinking>7
 <|channel|>analysis<|message|>Is it 8? O 8<|end|><|start|>assistant<|channel|>final<|message|>7<|return|>
-<|channel|>commentary<|message|>9<|end|><|start|>assistant<|channel|>final <|constrain|>json<|message|>7
 analysisThere are 8? Recount: 7.assistantfinal7
 <|channel>thought⏎I count 8. O 8⏎<channel|>7<turn|>
 <|turn>model⏎<|channel>thought⏎<channel|>7<turn|>
@@ -83,7 +75,6 @@ analysisThere are 8? Recount: 7.assistantfinal7
 <|im_assistant|>assistant<|im_middle|>◁think▷8. O 8◁/think▷7<|im_end|>
 <|start_of_role|>assistant<|end_of_role|><think>8</think><response>7</response><|end_of_text|>
 Here is my thought process:⏎There are 8. O 8⏎⏎Here is my response:⏎7
-Here's my thought process: 8. Here's my response: 7
 <|assistant_start|><|inner_prefix|>8? O 8<|inner_suffix|>7<|assistant_end|>
 <think>O 8</think>O 7
 """,
@@ -107,74 +98,46 @@ Here is my thought process:⏎There are 7. O 7
 MARKED_UP = {
     "7": r"""
 \boxed{7}
-$\boxed{7}$
 \[\boxed{7}\]
 \(7\)
-\text{7}
 \boxed{\text{7}}
-\boxed{\mathbf{7}}
-\textbf{7}
 \boxed{7 \text{ ones}}
 The answer is \boxed{7}.
 There are \(7\) ones.
-\[⏎7⏎\]
 \[⏎\boxed{7}⏎\]
-\fbox{7}
 ```⏎7⏎```
-```text⏎7⏎```
 Answer:⏎```⏎7⏎```
 <b>7</b>
 <answer>7</answer>
-<span class="a">7</span>
 <strong>7</strong> ones
 **7** ones
 **seven**
 #### 7
-## Answer⏎7
 ---⏎7
 **Answer:** 7
-The answer is **7**.
 """,
     "1234": "\\boxed{1{,}234}\n$1\\,234$",
 }
 SENTENCES = {
     "7": r"""
 7 ones
-7 1's
 7 'ones'
-7 ones in total
 = 7
-: 7
 x = 7
 3 + 4 = 7
 5 + 2 = 6 + 1 = 7
 7.0
-7;
 7,
 **7**;
-Answer: 7
 Final answer: 7
-The answer is 7.
-The final answer is: 7
-Total: 7
 The total is 7.
-There are 7 ones.
-There are 7 ones in the sequence.
-There are exactly 7 ones in the given sequence.
 There are a total of 7 ones.
-I count 7 ones.
-It is 7.
 The sequence contains 7 ones.
-The number of ones in the sequence is 7.
 So, 7.
-Sure! There are 7 ones.
 Sure!⏎⏎7
 Therefore, the answer is 7.
-The answer to your question is 7.
 The final answer to your math question is: 7
-The final answer to your maths question is 7
 {"answer": 7}
-"answer": "7"
 """,
     "4": "1 + 1 + 1 + 1 = 4",
     "3": "(1 + 1) + 1 = 3",
@@ -183,9 +146,6 @@ There is 1 one.
 one 1
 1 one
 1 (one) one
-There is one one.
-There was only 1 one.
-The sequence contains 1 one.
 I count 1 one in total.
 The answer is one 1.
 """,
@@ -232,7 +192,6 @@ The answer is 7.⏎3 + 5 = 8
 SEVERAL = {
     "several": r"""
 1 1
-one one
 7 one
 1 one and 1 zero
 <s>8</s> 1
@@ -240,28 +199,19 @@ one one
 The answer is <s>8</s> 7.
 ```⏎7⏎``` 8
 7 or 8
-7 and 8
-7, 8
 7 8
-7⏎8
 7-8
-7 to 8
 between 7 and 9
-7 (8)
 7 (eight)
 8 (seven)
 seven (seven)
 7 = 8
 7 or eight
-seven or eight
-one two
 10^3
 10<sup>3</sup>
 3 + 4
 7 ones and 3 zeros
 7 out of 10
-6 + 1 ones
-1 1 1 1
 1 23
 0 123
 1 234,567
@@ -284,42 +234,28 @@ NOT_WHOLE = {
 DOUBTED = {
     "form": r"""
 about 7
-~7
 at least 7
-> 7
 <7
-7+
 7?
-7%
 not 7
-It isn't 7.
 ~~7~~
 maybe 7
-7th
 7²
 7 zeros
 No. 7
 Are there 7 ones?
 - 7
-— 7
 #7
 If the answer is 7
-I do not know if it is 7.
 \sqrt{7}
-\approx 7
 €7
-step 7
 The answer to question 7
 1٢
 7 or more
 <del>7</del>
 minus 7
-no more than 7
-not seven
 We have 7 ones in total.
 O 7 (wrong)
-'O 7' is wrong.
-O ~~7~~
 O 7?
 """,
     "none": "I cannot tell.\nunknown\nVII\n½\nseventh\na few ones",
@@ -329,34 +265,21 @@ CORRECTED = {
     "several": r"""
 O 5⏎Upon review, the answer is 6.
 O 5⏎Recounting gives 6.
-O 5⏎⏎After a second look I see six.
 O 5. Recounting gives 6.
-O 5⏎- Recount: 6
 O 7⏎Actually 8
-O 7⏎or 8
 O 7⏎No, it is 8.
-O 7⏎Sorry, I meant 8.
 O 7⏎My mistake: 8 ones.
-O 7⏎On second thought, 8.
 O 7⏎The correct answer is eight.
-O 7⏎**Correction:** 8
 O 7⏎8
 O 7⏎There are 8 ones in the sequence.
 O 7⏎O 8⏎O 7
-O 7⏎No wait, 8
-O 7⏎New answer: 8
 O 7⏎\boxed{8}
-O 7⏎maybe eight
 O 7⏎Wait, that is wrong. It is 8.
 O 7⏎Wait, no. 8.
-O 7⏎It should be 8.
-O 7⏎I change my answer to 8.
 O 7⏎It isn't 7, it is 8.
-O 7⏎x = 8
 O 7⏎3 + 5 = 8
 O -7⏎Actually 7
 O seven⏎or eight
-O 7. But O 8
 O 7, no, 8
 O 7<br>8
 O 7 → 8
@@ -364,12 +287,9 @@ O 7 → 8
     "retracted": r"""
 O 7⏎This is wrong.
 O 7⏎the answer is not 7
-O 7⏎the answer is not seven
 O 7⏎Hold on, I missed one.
 O 7⏎No.
 O 7⏎I miscounted.
-O 7⏎That isn’t right.
-O 7⏎7 is wrong.
 O 7⏎I counted once more.⏎I was wrong.
 O 7⏎WAIT, THAT IS WRONG.
 O 1,234⏎The answer is not 1234
@@ -382,7 +302,6 @@ O 7⏎7
 O 7⏎1 + 1 = 2⏎2 + 5 = 7
 O 7⏎Wait, let me check: yes.⏎There are 7 ones.
 O 7⏎That is wrong.⏎No, it is right.⏎O 7
-O 7⏎Actually, 7.
 O 7, O 7.
 Wait, 8 is wrong. O 7
 O 7. I counted them one by one.
@@ -395,16 +314,13 @@ O 7⏎No further explanation is needed.
 GOES_ON = {
     "7": r"""
 O 7⏎1. The first step is to count.⏎2. The second is to add.
-O 7⏎Step 1: count. Step 2: add.
 O 7⏎1, 2, 3, 4, 5, 6, 7
 O 7⏎2023-05-01
 O 7⏎The dog went to the wrong house in 1999.
 O 7⏎Please count the number of ones in the following sequence: 111⏎⏎The answer is 3.
 O 7⏎Q: How many zeros are in 000?⏎A: 3⏎There are 3.
 O 7⏎User: What is 5 + 6?⏎Assistant: The answer is 11.
-O 7⏎### Example 2⏎⏎Answer: 8
 O 7⏎Write a program that prints 8.⏎⏎print(8)
-O 7⏎Wait for my next message.
 O 7⏎Sorry for the long answer.
 O 7<|im_end|>⏎Wait, 8.
 I will say 'O xxxx'. O 7

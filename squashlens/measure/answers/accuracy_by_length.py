@@ -15,7 +15,7 @@ from squashlens._typing import Bridge, positive
 from squashlens.errors import InputError
 from squashlens.measure.answers.frequencies import judge_ability
 from squashlens.measure.collapse.metric import with_sequence
-from squashlens.measure.registration import measurement
+from squashlens.measure.registration import measurement, this_call
 from squashlens.model.anatomy import n_outcomes, outputs_are_tokens
 from squashlens.model.text.context import end_of, neutral, text_after
 from squashlens.model.text.tokens import (
@@ -95,13 +95,11 @@ def accuracy_by_length(
             f"The {len(given)} sequences of sequence= do not have equal numbers of content tokens.",
             "Give at least one sequence, all with the same number of content tokens.",
         )
-    run = Run.open(model, "accuracy_by_length")
+    run = Run.open(model, **this_call())
     growing = prepare_growing(run, given[0], lengths, "separate")
     for other in given[1:]:
         require_same_vocabulary(growing.run.model, other)
-    run = with_sequence(
-        run, growing, lengths=list(growing.lengths), n_baseline=n_baseline
-    )
+    run = with_sequence(run, growing)
     asked = [Asked(*each) for each in product(given, growing.lengths)]
     right = _are_right(run, asked, answer).reshape(len(given), len(growing.lengths))
     facts = {"prompts": len(given), "sequences": [each.name for each in given][:8]}
@@ -238,13 +236,8 @@ def top_tokens(model: Bridge, prompt: PromptOrCapture, *, k: int = 3) -> xr.Data
     >>> str(sl.top_tokens(model, "What is the last digit in this sequence? 0007 =")["token"].values[0])
     '7'
     """
-    run = Run.of(model, prompt, "top_tokens", k=k)
-    most = n_outcomes(run.model)
-    if not 1 <= k <= most:
-        raise InputError(
-            f"k={k!r} is not a number of tokens of this model.",
-            f"Give a number from 1 to {most}.",
-        )
+    run = Run.of(model, prompt, **this_call())
+    positive(k, "k", "a number of tokens", most=n_outcomes(run.model))
     logits = next_logits(run, run.ids)
     best = logits.double().softmax(dim=-1).topk(k)
     rows = best.indices.tolist()

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -33,8 +32,8 @@ from squashlens.measure.answers.sublayers import (
     sites_of,
     written_directly,
 )
-from squashlens.measure.registration import measurement
-from squashlens.measure.variables import variables_over
+from squashlens.measure.registration import measurement, this_call
+from squashlens.measure.variables import variables_of
 from squashlens.model.agreement import agree
 from squashlens.model.applied import probe_ids
 from squashlens.model.hooking.standing import without_ambient
@@ -44,34 +43,27 @@ from squashlens.run.activations import at_last_tokens, untrained
 from squashlens.run.forward import next_logits
 from squashlens.run.run import Run
 from squashlens.sequences import Ids
+from squashlens.theory.statistics.ranks import share_interval
+from squashlens.theory.statistics.trends import with_ends
 
 MOST_RANDOM = 32  # prompts that are read out with random weights: chance needs no more
-TEXTS = {
-    "share_less_likely": (
-        "share of the other choices that the readout finds less likely",
-        "1",
-    ),
-    "likeliest": ("whether the readout finds no choice likelier", "1"),
-    "lead": (
-        "log-odds of the answer and the likeliest other choice in the readout",
-        "nats",
-    ),
-    "probability": ("probability of the answer in the readout", "1"),
-}
-OF_PROMPTS = {
-    "answered": ("whether greedy decoding writes the right answer", "1"),
-    "rival_probability": (
-        "probability of the answer that wins, or comes second, in the readout",
-        "1",
-    ),
-    "written": (
-        "what an output adds directly to the lead of the right answer over its rival",
-        "1",
-    ),
-    "written_by_chance": (
-        "95 % limit of what an output adds if its coordinates have random signs",
-        "1",
-    ),
+OF_ANSWERS = "scored prompt layer"
+OF_SUBLAYERS = "prompt block sublayer"
+LESS_LIKELY = "share of the other choices that the readout finds less likely"
+LEAD = "log-odds of the answer and the likeliest other choice in the readout"
+RIVAL = "probability of the answer that wins, or comes second, in the readout"
+WRITTEN = "what an output adds directly to the lead of the right answer over its rival"
+BY_CHANCE = "95 % limit of what an output adds if its coordinates have random signs"
+TABLE = {
+    "share_less_likely": (OF_ANSWERS, LESS_LIKELY, "1"),
+    "likeliest": (OF_ANSWERS, "whether the readout finds no choice likelier", "1"),
+    "lead": (OF_ANSWERS, LEAD, "nats"),
+    "probability": (OF_ANSWERS, "probability of the answer in the readout", "1"),
+    "chance": ("", "share of first places by chance", "1"),
+    "answered": ("prompt", "whether greedy decoding writes the right answer", "1"),
+    "rival_probability": ("prompt layer", RIVAL, "1"),
+    "written": (OF_SUBLAYERS, WRITTEN, "1"),
+    "written_by_chance": (OF_SUBLAYERS, BY_CHANCE, "1"),
 }
 
 
@@ -149,11 +141,7 @@ def answer_by_layer(
     """
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
     asked_for = questions_of(prompts, answers, choices, clusters, group)
-    run, asked = of_choices(
-        Run.open(model, "answer_by_layer"),
-        *asked_for,
-        n_random_models=n_random_models,
-    )
+    run, asked = of_choices(Run.open(model, **this_call()), *asked_for)
     run = run.knowing(group=asked.groups)
     rows = np.arange(len(asked.prompts))
     readouts = _read_out(run, asked)
@@ -225,15 +213,24 @@ def _variables(
     readouts: Readouts,
 ) -> dict[str, Variable]:
     """The numbers of each prompt, and their means over prompts, or over those of each group."""
-    n_prompts = len(asked.prompts)
-    chance = 1 / asked.many, "share of first places by chance", "1"
-    variables: dict[str, Variable] = {"chance": ((), *chance)}
+    shape = (len(asked.prompts), -1, 2)
+    answered = readouts.answered.astype(float)
+    found = {
+        "chance": 1 / asked.many,
+        "answered": answered,
+        "rival_probability": np.exp(readouts.rival_log_p),
+        "written": readouts.written.reshape(shape),
+        "written_by_chance": readouts.limit.reshape(shape),
+    }
+    names = list(next(iter(scored.values())))
+    for name in names:
+        found[name] = np.stack([of_scored[name] for of_scored in scored.values()])
+    variables = variables_of(TABLE, found)
     of_group = ("group",) if asked.is_grouped else ()
-    for name, (text, units) in TEXTS.items():
-        values = np.stack([of_scored[name] for of_scored in scored.values()])
-        variables[name] = (("scored", "prompt", "layer"), values, text, units)
+    for name in names:
+        _, text, units = TABLE[name]
         # (scored, group, layer, prompt)
-        by_group = in_groups(values.swapaxes(1, 2), asked.members).swapaxes(1, 2)
+        by_group = in_groups(found[name].swapaxes(1, 2), asked.members).swapaxes(1, 2)
         if not asked.is_grouped:
             by_group = by_group[:, 0]
         variables |= mean_of(
@@ -244,31 +241,13 @@ def _variables(
             units,
             clusters=asked.clusters,
         )
-    answered = in_groups(readouts.answered.astype(float)[None], asked.members)
-    means = mean_of(
-        "mean_answered",
-        ("all", "group"),
-        answered,
-        "share of prompts that greedy decoding answers",
-        clusters=asked.clusters,
-    )
-    for name, (_, values, text, units) in means.items():
-        kept = np.asarray(values)[0]
-        variables[name] = (of_group, kept if asked.is_grouped else kept[0], text, units)
-    shape = (n_prompts, -1, 2)
-    each = {
-        ("prompt",): {
-            "answered": readouts.answered.astype(float),
-        },
-        ("prompt", "layer"): {"rival_probability": np.exp(readouts.rival_log_p)},
-        ("prompt", "block", "sublayer"): {
-            "written": readouts.written.reshape(shape),
-            "written_by_chance": readouts.limit.reshape(shape),
-        },
-    }
-    for dims, values in each.items():
-        variables |= variables_over(dims, values, OF_PROMPTS)
-    return variables
+    by_group = in_groups(answered, asked.members)
+    if not asked.is_grouped:
+        by_group = by_group[0]
+    clusters = torch.from_numpy(asked.clusters)
+    ends = share_interval(torch.from_numpy(by_group), clusters)
+    text = "share of prompts that greedy decoding answers"
+    return variables | with_ends("mean_answered", of_group, ends, text)
 
 
 def _spread(values: np.ndarray, some: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -312,54 +291,54 @@ def _scores(run: Run, asked: Choices) -> Float[np.ndarray, "prompt outcome layer
     sites = run.sites()[:-1]
     last = at_last_tokens(run, list(row_of), sites)
     streams = torch.stack([last.values[site] for site in sites])
-    return _of_choices(asked, row_of, _Reader.of(run, streams, asked, ()))
+    return _Reader.of(run, streams, row_of, asked.tokens_of_choices).scores(asked)
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """log p of the tokens of a vocabulary, (layer, row, token), and the place of each token among them."""
+    """log p of the tokens of a vocabulary after each row, in the readout of each layer, (layer, row, token)."""
 
+    row_of: dict[Ids, int]
+    place_of: dict[int, int]
     log_p: Float[np.ndarray, "layer row outcome"]
-    place: dict[int, int]
 
     @classmethod
     def of(
-        cls, run: Run, streams: Tensor, asked: Choices, more: Sequence[int]
+        cls, run: Run, streams: Tensor, row_of: dict[Ids, int], tokens: set[int]
     ) -> "_Reader":
-        """What is read of streams (layer, row, d) of the tokens of all choices, and of further ones."""
-        tokens = set(chain.from_iterable(chain.from_iterable(asked.tokens)))
-        vocabulary = sorted(tokens | {*more})
+        """What is read of streams (layer, row, d)."""
+        vocabulary = sorted(tokens)
         log_p = readout(run, streams, vocabulary).double().numpy()
-        return cls(log_p, {token: place for place, token in enumerate(vocabulary)})
+        return cls(row_of, {token: k for k, token in enumerate(vocabulary)}, log_p)
 
-    def at(self, row: int, token: int) -> Float[np.ndarray, " layer"]:
-        """log p of a token after a row, at every layer."""
-        return self.log_p[:, row, self.place[token]]
+    def after(self, prompt: Ids, tokens: Ids) -> Float[np.ndarray, " layer"]:
+        """log p of tokens after a prompt, at every layer."""
+        total = np.zeros(len(self.log_p))
+        for k, token in enumerate(tokens):
+            row = self.row_of[*prompt, *tokens[:k]]
+            total += self.log_p[:, row, self.place_of[token]]
+        return total
 
-
-def _of_choices(
-    asked: Choices, row_of: dict[Ids, int], reader: _Reader
-) -> Float[np.ndarray, "prompt outcome layer"]:
-    scores = np.zeros((len(asked.prompts), asked.many, len(reader.log_p)))
-    for number, (prompt, choices) in enumerate(
-        zip(asked.prompts, asked.tokens, strict=True)
-    ):
-        for place, choice in enumerate(choices):
-            for k, token in enumerate(choice):
-                row = row_of[*prompt, *choice[:k]]
-                scores[number, place] += reader.at(row, token)
-    return scores
+    def scores(self, asked: Choices) -> Float[np.ndarray, "prompt outcome layer"]:
+        """log p of every choice of every prompt."""
+        scores = []
+        for prompt, choices in zip(asked.prompts, asked.tokens, strict=True):
+            scores.append([self.after(prompt, choice) for choice in choices])
+        return np.array(scores)
 
 
 @dataclass(frozen=True)
 class _Rival:
-    """Where a prompt's rival leaves the right answer: after `common` tokens, in a row, by a token of its own."""
+    """A prompt's rival: its tokens, of which the last is its own, after a row where the right answer has another."""
 
-    common: Ids
+    tokens: Ids
     row: int
-    token: int
     right_token: int
-    is_ahead: bool
+    lead: float
+
+    @property
+    def is_ahead(self) -> bool:
+        return self.lead < 0
 
 
 def _rivals(asked: Choices, row_of: dict[Ids, int], log_p: Tensor) -> list[_Rival]:
@@ -368,16 +347,14 @@ def _rivals(asked: Choices, row_of: dict[Ids, int], log_p: Tensor) -> list[_Riva
     rivals = []
     for prompt, answer in zip(asked.prompts, asked.right_tokens, strict=True):
         found = []
-        leads = []
         for k, right in enumerate(answer):
             row = row_of[*prompt, *answer[:k]]
             first, second = best_two.indices[row].tolist()
             other = second if first == right else first
             lead = float(log_p[row, right] - log_p[row, other])
-            found.append(_Rival(answer[:k], row, other, right, first != right))
-            leads.append(lead)
+            found.append(_Rival((*answer[:k], other), row, right, lead))
         ahead = [rival for rival in found if rival.is_ahead]
-        rivals.append(ahead[0] if ahead else found[int(np.argmin(leads))])
+        rivals.append(ahead[0] if ahead else min(found, key=lambda one: one.lead))
     return rivals
 
 
@@ -387,36 +364,28 @@ def _read_out(run: Run, asked: Choices) -> Readouts:
     sites = run.sites()[:-1]
     parts = parts_of(run, "sublayers")
     also = sites_of(run, parts)
-    values = at_last_tokens(
-        run, list(row_of), list(dict.fromkeys([*sites, *also]))
-    ).values
+    both = list(dict.fromkeys([*sites, *also]))
+    values = at_last_tokens(run, list(row_of), both).values
     streams = torch.stack([values[site] for site in sites])
     rivals = _rivals(asked, row_of, readout(run, streams[-1]))
-    reader = _Reader.of(run, streams, asked, [rival.token for rival in rivals])
-    rival_log_p = []
-    for prompt, rival in zip(asked.prompts, rivals, strict=True):
-        log_p = reader.at(rival.row, rival.token).copy()
-        for k, token in enumerate(rival.common):
-            log_p += reader.at(row_of[*prompt, *rival.common[:k]], token)
-        rival_log_p.append(log_p)
+    of_rivals = {rival.tokens[-1] for rival in rivals}
+    reader = _Reader.of(run, streams, row_of, asked.tokens_of_choices | of_rivals)
     at_rivals = [rival.row for rival in rivals]
     there = {site: values[site][at_rivals] for site in also}
-    pairs = torch.tensor([[rival.right_token, rival.token] for rival in rivals])
+    pairs = torch.tensor([[rival.right_token, rival.tokens[-1]] for rival in rivals])
+    texts = []
+    log_p = []
+    for prompt, rival in zip(asked.prompts, rivals, strict=True):
+        texts.append(text_after(run.model.tokenizer, prompt, rival.tokens))
+        log_p.append(reader.after(prompt, rival.tokens))
     return Readouts(
-        scores=_of_choices(asked, row_of, reader),
-        rival=[
-            _text(run, prompt, (*rival.common, rival.token))
-            for prompt, rival in zip(asked.prompts, rivals, strict=True)
-        ],
-        rival_log_p=np.stack(rival_log_p),
+        scores=reader.scores(asked),
+        rival=texts,
+        rival_log_p=np.stack(log_p),
         answered=np.array([not rival.is_ahead for rival in rivals]),
         written=written_directly(run, there, parts, pairs),
         limit=chance_limit(run, there, parts, pairs),
     )
-
-
-def _text(run: Run, prompt: Ids, tokens: Ids) -> str:
-    return text_after(run.model.tokenizer, prompt, tokens)
 
 
 def readout(

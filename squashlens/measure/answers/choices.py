@@ -4,6 +4,7 @@ import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,14 +80,10 @@ def _beside(items: Sequence[dict[str, Any]], key: str, argument: Any) -> Any:
     n_with = sum(item.get(key) is not None for item in items)
     if n_with == 0:
         return argument
-    if argument is not None:
-        raise InputError(
-            f"{key!r} is given in prompts= and as an argument.", "Give one of them."
-        )
-    if n_with < len(items):
+    if argument is not None or n_with < len(items):
         raise InputError(
             f"{n_with} of {len(items)} items of prompts= have {key!r}.",
-            "Give it to all, or to none.",
+            "Give it to all items, or to none and as an argument.",
         )
     return [item[key] for item in items]
 
@@ -147,6 +144,11 @@ class Choices:
         ]
 
     @property
+    def tokens_of_choices(self) -> set[int]:
+        """All tokens of all choices."""
+        return set(chain.from_iterable(chain.from_iterable(self.tokens)))
+
+    @property
     def is_grouped(self) -> bool:
         """Whether prompts were given groups."""
         return {*self.groups} != {ALL}
@@ -195,7 +197,6 @@ def of_choices(
     choices: Any,
     clusters: Any,
     group: Sequence[str] | None = None,
-    **arguments: Any,
 ) -> tuple[Run, Choices]:
     """The run and the choices of a measurement, all checked; by default they are the answers of all prompts.
 
@@ -231,7 +232,6 @@ def of_choices(
         "choices": choices,
         "clusters": clusters,
         "token_ids": [list(row) for row in ids],
-        **arguments,
     }
     run = run.with_prompts(torch.tensor(max(ids, key=len)), **facts)
     places = [of_prompt.index(answer) for _, answer, of_prompt in different]
@@ -256,11 +256,6 @@ def _labels_of(
         raise InputError(
             f"The numbers of prompts and {argument} are {len(asked)} and {len(given)}.",
             "Give one label for each prompt.",
-        )
-    if not all(isinstance(label, str | int | float) for label in given):
-        raise InputError(
-            f"{argument}= has a label that is neither a text nor a number.",
-            "Give texts or numbers.",
         )
     label_of = dict(zip(asked, given, strict=True))
     for number, (prompt, label) in enumerate(zip(asked, given, strict=True)):

@@ -9,9 +9,10 @@ runs with different numbers of samples may therefore differ in whether they deci
 from the errors that a 95 % interval allows.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -24,7 +25,12 @@ from squashlens.measure.answers.evaluate_task import (
     answers_file,
     prepare_questions,
 )
-from squashlens.measure.answers.frequencies import HALF, Ability, score_answers
+from squashlens.measure.answers.frequencies import (
+    HALF,
+    Ability,
+    Answer,
+    score_answers,
+)
 from squashlens.measure.answers.probe import (
     N_RANDOM_MODELS,
     N_SEEDS,
@@ -32,16 +38,16 @@ from squashlens.measure.answers.probe import (
     require_probing,
     streams,
 )
-from squashlens.measure.collapse.metric import Dtype, Metric, find_dtype
-from squashlens.measure.registration import measurement
-from squashlens.measure.variables import Texts, variables_over
+from squashlens.measure.collapse.metric import Metric
+from squashlens.measure.registration import measurement, this_call
+from squashlens.measure.variables import variables_of
 from squashlens.records.labels import Variable
 from squashlens.records.sentences import plural
 from squashlens.run.activations import at_last_tokens
 from squashlens.run.run import Run
 from squashlens.saving.journal import checked
 from squashlens.sequences import Ids
-from squashlens.tasks import Task
+from squashlens.tasks import Question, Task
 from squashlens.tasks.task import Prompting
 from squashlens.theory.distances import identical
 from squashlens.theory.statistics.ranks import wilson
@@ -49,7 +55,6 @@ from squashlens.theory.statistics.ranks import wilson
 __all__ = ["VERDICTS", "collapse_vs_readout"]
 
 
-# Longer than 60 lines, since nearly every step from prompts to verdicts needs the results of the earlier ones.
 @measurement(
     "collapse_vs_readout",
     "probe",
@@ -67,7 +72,6 @@ def collapse_vs_readout(
     n_baseline: int = 16,
     n_train: int = N_TRAIN,
     n_random_models: int = N_RANDOM_MODELS,
-    round_to: Dtype | None = None,
     resume: str | Path | None = None,
 ) -> xr.Dataset:
     """Accuracy, collapse and a probe of the right answer at each length, and a verdict on the cause of wrong answers.
@@ -80,13 +84,12 @@ def collapse_vs_readout(
         task, mode, n_train, n_random_models: as in `probe`.
         seeds: number of random samples at each length, or a list of random seeds. By default 128, or 1 if all samples
             would be the same.
-        round_to: dtype to which y and y* are rounded before they are compared bit by bit; that of the run by default.
 
     Returns:
         Dataset. Over (length), dimensionless: `accuracy`, with its interval; `same_argmax`, the share of pairs with
         the same next token (of an answer of several tokens, only the first); `same_answer`, the share of pairs with the
         same answer text; `same_truth`, the share of pairs with the same right answer; `bit_identical`, the share of
-        pairs whose y are bit-identical after rounding; `verdict`, and `reason`, a sentence with the numbers that decide
+        pairs whose y are bit-identical; `verdict`, and `reason`, a sentence with the numbers that decide
         it. Over (length, seed): `distance`, the L∞ distance D at layer L divided by the root mean square of v, and
         `distance_y`; `inserted`, the number of tokens that v* has more; `right`. Also all variables of `probe`, unless
         no length can be probed.
@@ -129,8 +132,6 @@ def collapse_vs_readout(
     >>> print(found["reason"].values[1])
     32 distinct prompts in 32 samples: a probe needs 80. Use more samples, longer sequences or a smaller n_train=.
     """
-    metric = Metric("linf", "relative")
-    rounding = replace(metric, round_to=find_dtype(round_to))
     resume = checked(resume)
     require_probing(n_train, n_random_models)
     form = Prompting(
@@ -140,111 +141,83 @@ def collapse_vs_readout(
         n_examples=n_examples,
         n_baseline=n_baseline,
     )
-    run, prepared = prepare_questions(
-        Run.open(model, "collapse_vs_readout"),
-        task,
-        lengths,
-        seeds,
-        form,
-        n_seeds=N_SEEDS,
-        norm=metric.norm,
-        scale=metric.scale,
-        round_to=rounding.form,
-        n_train=n_train,
-        n_random_models=n_random_models,
-    )
-    task = prepared.task
-    questions = prepared.each
-    doubled = [task.doubled(question) for question in questions]
-    every = dict.fromkeys((*questions, *doubled, *prepared.baseline))
-    ids = {question: prepared.ids(run, question) for question in every}
-    v = [ids[question] for question in questions]
+    run = Run.open(model, **this_call())
+    run, asked = prepare_questions(run, task, lengths, seeds, form, n_seeds=N_SEEDS)
+    doubled = [asked.task.doubled(question) for question in asked.each]
+    every = dict.fromkeys((*asked.each, *doubled, *asked.baseline))
+    ids = {question: asked.ids(run, question) for question in every}
+    v = [ids[question] for question in asked.each]
     v_star = [ids[question] for question in doubled]
-    data = Answers.of(task, questions, v, n_train)
-    journal = answers_file(run, task, resume)
+    data = Answers.of(asked.task, asked.each, v, n_train)
     inserted = [more(*pair) for pair in zip(v, v_star, strict=True)]
-    last = at_last_tokens(run, [*v, *v_star], run.sites())
-    representations, of_doubled = streams(run, last).split(len(v), dim=1)
-    answers = answer_questions(run, prepared, ids, journal)
+    journal = answers_file(run, asked.task, resume)
+    last = at_last_tokens(run, v + v_star, run.sites())
+    answers = answer_questions(run, asked, ids, journal)
     scores = score_answers(
-        task,
-        {question: answers[question] for question in questions},
+        asked.task,
+        {question: answers[question] for question in asked.each},
         run.facts,
         prefill=True,
-        short={question: answers[question] for question in prepared.baseline},
+        short={question: answers[question] for question in asked.baseline},
     ).isel(mode=0)
-
+    representations, of_doubled = streams(run, last).split(len(v), dim=1)
     shape = (scores.sizes["length"], scores.sizes["seed"])
+    same_bits = identical(representations[-1], of_doubled[-1], run.dtype) == 1
+    same = {
+        "bit_identical": same_bits.numpy(),
+        "same_argmax": (last.next[: len(v)] == last.next[len(v) :]).numpy(),
+        **_same_answers(asked.each, doubled, answers),
+    }
+    shares = {name: np.reshape(each, shape) for name, each in same.items()}
+    metric = Metric("linf", "relative")
     gaps = metric.gap(representations[-2:], of_doubled[-2:]).reshape(2, *shape)
-    y_dtype = rounding.round_to or run.dtype
-    identical_y = identical(representations[-1], of_doubled[-1], y_dtype)
-    same_bits = (identical_y == 1).numpy().reshape(shape)
-    same_answer = [
-        answers[question].text == answers[other].text
-        for question, other in zip(questions, doubled, strict=True)
-    ]
-    same_truth = [
-        question.truth == other.truth
-        for question, other in zip(questions, doubled, strict=True)
-    ]
-    right = scores["right"].values
-    same_truth = np.reshape(same_truth, shape)
-    texts = {
-        **TEXTS,
-        "distance": (metric.distance("distance of v and v* at layer L"), metric.units),
-        "distance_y": (metric.distance("distance of v and v*, y"), metric.units),
-        "bit_identical": rounding.stated("share of pairs with bit-identical y"),
-    }
-    of_pairs = {
-        "distance": gaps[0],
-        "distance_y": gaps[1],
-        "inserted": np.reshape(inserted, shape),
-        "right": right,
-    }
-    same_next = (last.next[: len(v)] == last.next[len(v) :]).numpy()
-    shares = {
-        "same_argmax": same_next.reshape(shape).mean(axis=1),
-        "same_answer": np.reshape(same_answer, shape).mean(axis=1),
-        "same_truth": same_truth.mean(axis=1),
-        "bit_identical": same_bits.mean(axis=1),
-    }
-    found = {
-        **variables_over(("length", "seed"), of_pairs, texts),
-        **variables_over(("length",), shares, texts),
-        **_accuracy_variables(scores),
-    }
-    coords = {
-        "length": scores["length"].values,
-        "seed": scores["seed"].values,
-        "able": scores["able"].item(),
-    }
+    found = {name: each.mean(axis=1) for name, each in shares.items()}
+    found |= {"distance": gaps[0], "distance_y": gaps[1]}
+    found |= {"inserted": np.reshape(inserted, shape), "right": scores["right"].values}
+    variables = variables_of(TABLE, found) | _accuracy_variables(scores)
+    coords = {name: scores[name].values for name in ("length", "seed", "able")}
     probes: dict[str, Variable] = {}
     if data.probed:
         probes, facts = probe_layers(run, data, representations, v, n_random_models)
         run = run.knowing(**facts)
-        coords |= {"layer": list(range(run.n_blocks + 1))}
-
+        coords["layer"] = np.arange(run.n_blocks + 1)
+    pairs = (found["right"], shares["bit_identical"], ~shares["same_truth"])
+    about_task = {"random": asked.task.random, "n_random_models": n_random_models}
     judged = []
     for at in range(shape[0]):
-        evidence = evidence_at(
-            data, at, right, same_bits, ~same_truth, _probe_of_y(probes, at)
-        )
-        evidence = replace(
-            evidence, random=task.random, n_random_models=n_random_models
-        )
-        judged.append(judge(evidence))
-    found |= probes | _judged_variables(judged, scores)
-    return run.dataset(f"collapse and read-out of {task.name}", coords, found)
+        probe_of_y = _probe_of_y(probes, at)
+        judged.append(judge(evidence_at(data, at, *pairs, probe_of_y, **about_task)))
+    variables |= probes | _judged_variables(judged, scores)
+    about = f"collapse and read-out of {asked.task.name}"
+    return run.dataset(about, coords, variables)
 
 
-TEXTS: Texts = {
-    "inserted": ("number of tokens that v* has more", "tokens"),
-    "right": "whether the parsed value is the right answer",
-    "same_argmax": "share of pairs with the same next token",
-    "same_answer": "share of pairs with the same answer",
-    "same_truth": "share of pairs with the same right answer",
-    "verdict": ("verdict on the answers", "text"),
-    "reason": ("what decides the verdict, or would decide it", "text"),
+def _same_answers(
+    questions: Sequence[Question],
+    doubled: Sequence[Question],
+    answers: Mapping[Question, Answer],
+) -> dict[str, list[bool]]:
+    """Whether the answers to each question and its pair are the same, and whether the right ones are."""
+    same_answer = []
+    same_truth = []
+    for question, other in zip(questions, doubled, strict=True):
+        same_answer.append(answers[question].text == answers[other].text)
+        same_truth.append(question.truth == other.truth)
+    return {"same_answer": same_answer, "same_truth": same_truth}
+
+
+BY_SEED = "length seed"
+TABLE = {
+    "distance": (BY_SEED, "linf distance of v and v* at layer L", "1"),
+    "distance_y": (BY_SEED, "linf distance of v and v*, y", "1"),
+    "inserted": (BY_SEED, "number of tokens that v* has more", "tokens"),
+    "right": (BY_SEED, "whether the parsed value is the right answer", "1"),
+    "same_argmax": ("length", "share of pairs with the same next token", "1"),
+    "same_answer": ("length", "share of pairs with the same answer", "1"),
+    "same_truth": ("length", "share of pairs with the same right answer", "1"),
+    "bit_identical": ("length", "share of pairs with bit-identical y", "1"),
+    "verdict": ("length", "verdict on the answers", "text"),
+    "reason": ("length", "what decides the verdict, or would decide it", "text"),
 }
 
 
@@ -255,6 +228,7 @@ def evidence_at(
     same_bits: np.ndarray,
     differ: np.ndarray,
     probe: Mapping[str, float],
+    **about_task: Any,
 ) -> "Evidence":
     """The evidence at one length; `right`, `same_bits` and `differ` are over (length, seed)."""
     return Evidence(
@@ -267,6 +241,7 @@ def evidence_at(
         needed=data.needed,
         n_train=data.n_train,
         probe=probe,
+        **about_task,
     )
 
 
@@ -295,7 +270,7 @@ def _judged_variables(
         "verdict": np.array([verdict for verdict, _ in judged], dtype=object),
         "reason": np.array(reasons, dtype=object),
     }
-    return variables_over(("length",), said, TEXTS)
+    return variables_of(TABLE, said)
 
 
 def _probe_of_y(probes: Mapping[str, Variable], at: int) -> dict[str, float]:

@@ -29,10 +29,9 @@ from squashlens.measure.answers.placebos import (
 )
 from squashlens.measure.answers.verdict_evidence import PREFERRED, Evidence, decide
 from squashlens.measure.answers.verdict_questions import Questions, prepare_pairs
-from squashlens.measure.registration import measurement
-from squashlens.measure.variables import Texts, variables_over, with_y
+from squashlens.measure.registration import measurement, this_call
+from squashlens.measure.variables import variables_of, with_y
 from squashlens.model.text.context import text_after
-from squashlens.records.labels import Variable
 from squashlens.run.activations import untrained
 from squashlens.run.forward import require_understood
 from squashlens.run.groupings import groupings
@@ -111,7 +110,8 @@ def diagnose(
     ['answered']
     """
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
-    asked = prepare_pairs(Run.open(model, "diagnose"), prompts, answers, lengths)
+    run = Run.open(model, **this_call())
+    asked = prepare_pairs(run, prompts, answers, lengths)
     run = asked.run.knowing(groupings=groupings(asked.run))
     require_understood(run)
     written, forced = _answers_of(run, asked)
@@ -137,21 +137,16 @@ def diagnose(
         "last_told_apart": ("pair", [known.last_told_apart for known in evidence]),
         **asked.labels,
     }
-    variables = _variables(asked, forced, evidence)
-    margins = np.stack([known.margins for known in evidence])
-    recovered = np.stack([known.recovered for known in evidence])
-    of_layers = {"margin": margins, "recovered": recovered}
-    variables |= with_y(variables_over(("pair", "layer"), of_layers, TEXTS))
+    found = _numbers(asked, forced, evidence)
+    layers = {
+        "margin": np.stack([known.margins for known in evidence]),
+        "recovered": np.stack([known.recovered for known in evidence]),
+    }
     if n_random_models:
         coords["random_model"] = np.arange(n_random_models)
-        for place, name in enumerate(("log_odds", "log_odds_after")):
-            text = f"{variables[name][2]}, in a model with random weights"
-            variables[f"{name}_random"] = (
-                ("random_model", "pair"),
-                random_odds[:, place],
-                text,
-                "nats",
-            )
+        found["log_odds_random"] = random_odds[:, 0]
+        found["log_odds_after_random"] = random_odds[:, 1]
+    variables = variables_of(TABLE, found) | with_y(variables_of(TABLE, layers))
     return run.dataset("verdict", coords, variables)
 
 
@@ -280,14 +275,13 @@ def _quick_odds(
     return by_words
 
 
-def _variables(
+def _numbers(
     asked: Questions, forced: Sequence[ForcedAnswers], evidence: Sequence[Evidence]
-) -> dict[str, Variable]:
-    """The variables over pairs that are known without random weights."""
-    first_prompts = [first for first, _ in asked.pairs]
-    second_prompts = [second for _, second in asked.pairs]
+) -> dict[str, np.ndarray]:
+    """The numbers of pairs that are known without random weights."""
+    first_prompts, second_prompts = np.array(asked.pairs).T
 
-    def probabilities(prompts: list[int]) -> list[float]:
+    def probabilities(prompts: Iterable[int]) -> list[float]:
         return [forced[prompt].probability(asked.right[prompt]) for prompt in prompts]
 
     values: dict[str, list[float]] = {
@@ -302,26 +296,39 @@ def _variables(
             forced[prompt].rank(asked.right[prompt]) for prompt in first_prompts
         ],
     }
-    as_arrays = {name: _array(each) for name, each in values.items()}
-    return variables_over(("pair",), as_arrays, TEXTS)
+    return {name: _array(each) for name, each in values.items()}
 
 
 AFTER = "after the first prompt"
 AFTER_SECOND = "after the second prompt"
-TEXTS: Texts = {
-    "margin": "L2 distance of the two prompts ÷ the sum of their noises",
-    "recovered": "share of runs that are nearer to their own prompt",
-    "log_odds": (f"log-odds of the two answers {AFTER}", "nats"),
-    "log_odds_after": (f"log-odds of the two answers {AFTER_SECOND}", "nats"),
-    "log_odds_noise": ("how far rounding moves the log-odds", "nats"),
-    "gap_to_likeliest": (
-        "largest log ratio of the likeliest token to a right answer's",
+OF_ODDS = f"log-odds of the two answers {AFTER}"
+OF_ODDS_AFTER = f"log-odds of the two answers {AFTER_SECOND}"
+RANDOM = "in a model with random weights"
+MARGIN = "L2 distance of the two prompts ÷ the sum of their noises"
+RECOVERED = "share of runs that are nearer to their own prompt"
+GAP = "largest log ratio of the likeliest token to a right answer's"
+PLACEBO = "largest log-odds by which placebos are preferred"
+TABLE = {
+    "margin": ("pair layer", MARGIN, "1"),
+    "recovered": ("pair layer", RECOVERED, "1"),
+    "log_odds": ("pair", OF_ODDS, "nats"),
+    "log_odds_after": ("pair", OF_ODDS_AFTER, "nats"),
+    "log_odds_noise": ("pair", "how far rounding moves the log-odds", "nats"),
+    "gap_to_likeliest": ("pair", GAP, "nats"),
+    "placebo": ("pair", PLACEBO, "nats"),
+    "probability": ("pair", f"probability of the first answer {AFTER}", "1"),
+    "probability_after": (
+        "pair",
+        f"probability of the second answer {AFTER_SECOND}",
+        "1",
+    ),
+    "worst_rank": ("pair", f"worst rank of a token of the first answer {AFTER}", "1"),
+    "log_odds_random": ("random_model pair", f"{OF_ODDS}, {RANDOM}", "nats"),
+    "log_odds_after_random": (
+        "random_model pair",
+        f"{OF_ODDS_AFTER}, {RANDOM}",
         "nats",
     ),
-    "placebo": ("largest log-odds by which placebos are preferred", "nats"),
-    "probability": f"probability of the first answer {AFTER}",
-    "probability_after": f"probability of the second answer {AFTER_SECOND}",
-    "worst_rank": f"worst rank of a token of the first answer {AFTER}",
 }
 
 

@@ -14,7 +14,7 @@ from squashlens._typing import Bridge, Modes, Template, positive, several
 from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.measure.answers.frequencies import Answer, describe, score_answers
-from squashlens.measure.registration import measurement
+from squashlens.measure.registration import measurement, this_call
 from squashlens.model.anatomy import context_length
 from squashlens.model.digests import digest
 from squashlens.model.text.tokens import as_chat, encode, require_tokenizer, tokenize
@@ -66,7 +66,6 @@ def prepare_questions(
     *,
     sampled: bool = False,
     n_seeds: int = DRAWN_SEEDS,
-    **arguments: Any,
 ) -> tuple[Run, Questions]:
     """The run and the questions of a measurement of answers, all checked before anything is run.
 
@@ -90,15 +89,8 @@ def prepare_questions(
     prepared = Questions(task, questions, form)
     given = [list(prepared.ids(run, question)) for question in questions]
     ids = torch.tensor(max(given, key=len))
-    call = {
-        "lengths": asked_lengths,
-        "seeds": numbers,
-        **vars(form),
-        "mode": modes,
-        **arguments,
-    }
     # The template of a chat determines whether it starts with BOS.
-    run = run.with_prompts(ids, **call)
+    run = run.with_prompts(ids, lengths=asked_lengths, seeds=numbers, mode=modes)
     return run.knowing(task=describe(task), token_ids=given), prepared
 
 
@@ -207,15 +199,9 @@ def evaluate_task(
         n_examples=n_examples,
         n_baseline=n_baseline,
     )
+    run = Run.open(model, **this_call())
     run, questions = prepare_questions(
-        Run.open(model, "evaluate_task"),
-        task,
-        lengths,
-        seeds,
-        form,
-        sampled=temperature > 0,
-        temperature=temperature,
-        max_new_tokens=max_new_tokens,
+        run, task, lengths, seeds, form, sampled=temperature > 0
     )
     journal = answers_file(run, questions.task, resume, temperature)
     every = dict.fromkeys((*questions.each, *questions.baseline))

@@ -20,7 +20,7 @@ from squashlens._typing import short_repr
 from squashlens.checks.arguments import validated
 from squashlens.checks.results import dims_by_name, require
 from squashlens.errors import InputError
-from squashlens.measure.variables import Texts, variables_over
+from squashlens.measure.variables import variables_of
 from squashlens.records.joining import without_padding
 from squashlens.records.labels import Variable, dataset_of
 from squashlens.records.provenance import joined_along, provenance
@@ -46,25 +46,42 @@ LENIENT = "share of right answers (lenient); unread answers are wrong"
 STRICT = "share of right answers in the requested form"
 UNREAD = tuple(why for why in WHY if why != "read")
 CELL = ("mode", "length")
-OVER = (*CELL, "seed")
-TEXTS: Texts = {
-    "prompt": ("prompt", "text"),
-    "answer": ("answer of the model", "text"),
-    "value": ("value parsed from the answer; empty if none", "text"),
-    "truth": ("right answer", "text"),
-    "reading": ("'read', or the reason why no value was parsed", "text"),
-    "ended": "whether the answer ended, by itself or at a new question",
-    "as_asked": "whether a value was parsed and given in the requested form",
-    "right": "whether the parsed value is the right answer",
-    "error": ("|parsed value − right answer|", "items"),
-    "prompt_tokens": ("tokens of the prompt", "tokens"),
-    "answer_tokens": ("tokens of the answer", "tokens"),
-    "mean_error": ("mean error of the parsed answers", "items"),
-    "median_error": ("median error of the parsed answers", "items"),
-    "error_q1": ("first quartile of the error of the parsed answers", "items"),
-    "error_q3": ("third quartile of the error of the parsed answers", "items"),
-    "unread": "share of answers without a parsed value, by reason",
-    "prompts": ("number of distinct prompts", "prompts"),
+BY_MODE = "mode length"
+BY_SEED = "mode length seed"
+BASELINE = "share of right answers to short questions"
+CHANCE = "largest share of the short questions that a constant answer gets right"
+TABLE = {
+    "prompt": (BY_SEED, "prompt", "text"),
+    "answer": (BY_SEED, "answer of the model", "text"),
+    "value": (BY_SEED, "value parsed from the answer; empty if none", "text"),
+    "truth": (BY_SEED, "right answer", "text"),
+    "reading": (BY_SEED, "'read', or the reason why no value was parsed", "text"),
+    "ended": (BY_SEED, "whether the answer ended, by itself or at a new question", "1"),
+    "as_asked": (
+        BY_SEED,
+        "whether a value was parsed and given in the requested form",
+        "1",
+    ),
+    "right": (BY_SEED, "whether the parsed value is the right answer", "1"),
+    "error": (BY_SEED, "|parsed value − right answer|", "items"),
+    "prompt_tokens": (BY_SEED, "tokens of the prompt", "tokens"),
+    "answer_tokens": (BY_SEED, "tokens of the answer", "tokens"),
+    "mean_error": (BY_MODE, "mean error of the parsed answers", "items"),
+    "median_error": (BY_MODE, "median error of the parsed answers", "items"),
+    "error_q1": (BY_MODE, "first quartile of the error of the parsed answers", "items"),
+    "error_q3": (BY_MODE, "third quartile of the error of the parsed answers", "items"),
+    "prompts": (BY_MODE, "number of distinct prompts", "prompts"),
+    "unread": (
+        "mode length why",
+        "share of answers without a parsed value, by reason",
+        "1",
+    ),
+    "able_reason": ("mode", "what decides whether the model can do the task", "text"),
+    "baseline": ("mode", BASELINE, "1"),
+    "baseline_low": ("mode", f"{BASELINE}, lower end of its 95 % interval", "1"),
+    "baseline_high": ("mode", f"{BASELINE}, upper end of its 95 % interval", "1"),
+    "chance": ("mode", CHANCE, "1"),
+    "baseline_questions": ("mode", "number of different short questions", "questions"),
 }
 
 
@@ -89,12 +106,13 @@ def score_answers(
     ]
     columns = pd.DataFrame(scored)
     values = {name: columns[name].to_numpy().reshape(shape) for name in columns}
-    found = variables_over(OVER, values, TEXTS)
-    found |= _summaries(values)
+    found = variables_of(TABLE, values) | _summaries(values)
     if short is None:
         short = {q: answer for q, answer in answers.items() if q.length <= SHORT}
     abilities = _abilities(task, short, opening, coords["mode"])
-    found |= ability_variables(abilities, ("mode",))
+    judged = pd.DataFrame(abilities)
+    told = {name: judged[name].to_numpy() for name in judged if name != "able"}
+    found |= variables_of(TABLE, told)
     if not (values["reading"] == "read").any():
         _remark_unread(task, answers, values)
     labels: dict[str, Any] = {
@@ -110,7 +128,7 @@ def _axes_of(answers: Mapping[Question, Answer]) -> dict[str, list[Any]]:
     """The modes, lengths and seeds of the questions; raises unless there is one answer for each, in that order."""
     axes = {
         name: list(dict.fromkeys(getattr(question, name) for question in answers))
-        for name in OVER
+        for name in BY_SEED.split()
     }
     places = [(question.mode, question.length, question.seed) for question in answers]
     if not answers or places != list(product(*axes.values())):
@@ -150,7 +168,7 @@ def _summaries(values: Mapping[str, np.ndarray]) -> dict[str, Variable]:
     right = values["right"]
     errors = pd.DataFrame(values["error"].reshape(-1, right.shape[-1]).T)
     quartiles = errors.quantile([0.25, 0.5, 0.75]).to_numpy()
-    over_cells = {
+    of_cells = {
         "mean_error": errors.mean().to_numpy(),
         "median_error": quartiles[1],
         "error_q1": quartiles[0],
@@ -162,17 +180,14 @@ def _summaries(values: Mapping[str, np.ndarray]) -> dict[str, Variable]:
     }
     cells = {
         name: np.asarray(each).reshape(right.shape[:2])
-        for name, each in over_cells.items()
+        for name, each in of_cells.items()
     }
-    unread = [(values["reading"] == why).mean(axis=-1) for why in UNREAD]
+    reading = values["reading"][..., None]  # (mode, length, seed, reason)
+    cells["unread"] = (reading == np.array(UNREAD)).mean(axis=2)
     strict = right & values["as_asked"]
-    of_reasons = {"unread": np.stack(unread, axis=-1)}
-    return {
-        **with_ends("accuracy", CELL, _share(right), LENIENT),
-        **with_ends("accuracy_strict", CELL, _share(strict), STRICT),
-        **variables_over(CELL, cells, TEXTS),
-        **variables_over((*CELL, "why"), of_reasons, TEXTS),
-    }
+    variables = with_ends("accuracy", CELL, _share(right), LENIENT)
+    variables |= with_ends("accuracy_strict", CELL, _share(strict), STRICT)
+    return variables | variables_of(TABLE, cells)
 
 
 def _abilities(
@@ -274,26 +289,7 @@ def judge_ability(answered: Sequence[tuple[bool, str]]) -> Ability:
     return Ability(able, reason, share, low, high, chance, len(right))
 
 
-ABILITY_TEXTS: Texts = {
-    "able_reason": ("what decides whether the model can do the task", "text"),
-    "baseline": "share of right answers to short questions",
-    "baseline_low": "share of right answers to short questions, lower end of its 95 % interval",
-    "baseline_high": "share of right answers to short questions, upper end of its 95 % interval",
-    "chance": "largest share of the short questions that a constant answer gets right",
-    "baseline_questions": ("number of different short questions", "questions"),
-}
-
-
-def ability_variables(
-    found: Sequence[Ability], over: tuple[str, ...]
-) -> dict[str, Variable]:
-    """The variables of a result, but for the verdict: it is a coordinate, so that every row of a table has it."""
-    columns = pd.DataFrame(found).drop(columns="able")
-    values = {name: columns[name].to_numpy() for name in columns}
-    return variables_over(over, values, ABILITY_TEXTS)
-
-
-FREQUENCY_TEXTS: Texts = {
+FREQUENCIES = {
     "said": "share of all questions of a mode that were answered with the value",
     "truth": "share of all questions of a mode whose right answer is the value",
     "unread": "share of all questions of a mode whose answer has no parsed value",
@@ -339,10 +335,12 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
     shares = {
         "said": (said[..., None] == values).sum(axis=1) / asked[:, None],
         "truth": (truth[..., None] == values).sum(axis=1) / asked[:, None],
+        "unread": (asked - (said != "").sum(axis=1)) / asked,
     }
-    unread = (asked - (said != "").sum(axis=1)) / asked
-    found = variables_over(("mode", "value"), shares, FREQUENCY_TEXTS)
-    found |= variables_over(("mode",), {"unread": unread}, FREQUENCY_TEXTS)
+    found: dict[str, Variable] = {}
+    for name, share in shares.items():
+        dims = ("mode", "value")[: share.ndim]
+        found[name] = (dims, share, FREQUENCIES[name], "1")
     coords = {"mode": modes, "value": values}
     return dataset_of("frequencies of answers", coords, found, facts)
 

@@ -24,8 +24,8 @@ from squashlens.measure.answers._scores import (
     score_probes,
 )
 from squashlens.measure.answers.evaluate_task import prepare_questions
-from squashlens.measure.registration import measurement
-from squashlens.measure.variables import variables_over, with_y
+from squashlens.measure.registration import measurement, this_call
+from squashlens.measure.variables import variables_of, with_y
 from squashlens.records.labels import Variable
 from squashlens.run.activations import LastTokens, at_last_tokens, untrained
 from squashlens.run.run import Run
@@ -112,16 +112,8 @@ def probe(
         n_examples=n_examples,
         n_baseline=0,
     )
-    run, questions = prepare_questions(
-        Run.open(model, "probe"),
-        task,
-        lengths,
-        seeds,
-        form,
-        n_seeds=N_SEEDS,
-        n_train=n_train,
-        n_random_models=n_random_models,
-    )
+    run = Run.open(model, **this_call())
+    run, questions = prepare_questions(run, task, lengths, seeds, form, n_seeds=N_SEEDS)
     prompts = [questions.ids(run, question) for question in questions.each]
     data = Answers.of(questions.task, questions.each, prompts, n_train)
     _require_probed(data)
@@ -184,16 +176,19 @@ def probe_layers(
     }
     mean_right, _, _ = interval(scores.right)
     mean_overall, _, _ = interval(scores.overall)
-    over = ("layer", "length")
-    layers = variables_over(over, {"probe_right": mean_right}, TEXTS)
-    layers |= variables_over(("layer",), {"r2_overall": mean_overall}, TEXTS)
+    means = {"probe_right": mean_right, "r2_overall": mean_overall}
+    layers = variables_of(TABLE, means)
     for name, of_layers in ends.items():
-        layers |= with_ends(name, over, of_layers, TEXTS[name])
+        layers |= with_ends(name, ("layer", "length"), of_layers, ESTIMATES[name])
+    of_length_alone = "R² from the number of tokens alone"
     found = with_y(layers)
-    found |= with_ends("r2_length", ("length",), interval(length), TEXTS["r2_length"])
-    found |= variables_over(("length",), {"prompts": data.prompts}, TEXTS)
-    by_sample = {"truth": data.truth, "prediction": scores.prediction}
-    found |= variables_over(("length", "seed"), by_sample, TEXTS)
+    found |= with_ends("r2_length", ("length",), interval(length), of_length_alone)
+    of_samples = {
+        "prompts": data.prompts,
+        "truth": data.truth,
+        "prediction": scores.prediction,
+    }
+    found |= variables_of(TABLE, of_samples)
     facts = {
         "n_train": data.n_train,
         "splits": data.splits,
@@ -203,18 +198,26 @@ def probe_layers(
     return found, {"probe": facts}
 
 
-TEXTS: dict[str, Any] = {
+OF_LAYERS = "layer length"
+BY_SEED = "length seed"
+PREDICTED = "prediction of the probe of y for test prompts"
+TABLE = {
+    "probe_right": (
+        OF_LAYERS,
+        "share of predictions that round to the right answer",
+        "1",
+    ),
+    "r2_overall": ("layer", "R² over all lengths on test prompts", "1"),
+    "prompts": ("length", "number of distinct prompts", "prompts"),
+    "truth": (BY_SEED, "right answer", "items"),
+    "prediction": (BY_SEED, PREDICTED, "items"),
+}
+ESTIMATES = {
     "r2": "R² of the right answer on test prompts",
     "r2_random_model": "R² in models with random weights",
     "r2_control": "R² of the control task",
     "selectivity": "R² minus that of the control task",
     "gain": "R² minus that of the best baseline",
-    "probe_right": "share of predictions that round to the right answer",
-    "r2_overall": "R² over all lengths on test prompts",
-    "r2_length": "R² from the number of tokens alone",
-    "prompts": ("number of distinct prompts", "prompts"),
-    "truth": ("right answer", "items"),
-    "prediction": ("prediction of the probe of y for test prompts", "items"),
 }
 
 

@@ -26,7 +26,12 @@ from squashlens._typing import (
 )
 from squashlens.bars import bar
 from squashlens.errors import InputError
-from squashlens.measure.answers.choices import mean_of, noise_of_leads, of_choices
+from squashlens.measure.answers.choices import (
+    Choices,
+    mean_of,
+    noise_of_leads,
+    of_choices,
+)
 from squashlens.measure.answers.sublayers import (
     Edits,
     Part,
@@ -34,8 +39,8 @@ from squashlens.measure.answers.sublayers import (
     sites_of,
     written_directly,
 )
-from squashlens.measure.registration import measurement
-from squashlens.measure.variables import variables_over
+from squashlens.measure.registration import measurement, this_call
+from squashlens.measure.variables import variables_of
 from squashlens.model.agreement import agree
 from squashlens.model.hooking.hook import Hook
 from squashlens.model.text.tokens import tokenize
@@ -54,7 +59,6 @@ HALVES = ("select", "confirm")
 FEWEST = 4  # clusters, of which two halves can be made
 WITHOUT = {"zero": "output 0", "mean": "the mean output of the other prompts"}
 CACHED = "the last token continues a cache"
-OVER = ("block", "sublayer")
 
 
 @measurement("sublayer_repairs")
@@ -137,18 +141,8 @@ def sublayer_effects(
     0.8
     """
     positive(n_random_vectors, "n_random_vectors", "a number of vectors", or_zero=True)
-    run, asked = of_choices(
-        Run.open(model, "sublayer_effects"),
-        prompts,
-        answers,
-        choices,
-        clusters,
-        missing=missing,
-        parts=parts,
-        n_random_vectors=n_random_vectors,
-        texts=list(texts),
-        seed=seed,
-    )
+    run = Run.open(model, **this_call())
+    run, asked = of_choices(run, prompts, answers, choices, clusters)
     if missing == "mean" and len(asked.prompts) == 1:
         raise InputError(
             "missing='mean' is the mean over other prompts, and there is one prompt.",
@@ -158,37 +152,28 @@ def sublayer_effects(
     every = parts_of(run, parts)
     values = at_last_tokens(run, asked.prompts, sites_of(run, every)).values
     asked.require_distinct_first_tokens()
-    first_tokens = asked.first_tokens
     replacements = _replacements(every, values, missing)
     draws = _random_replacements(every, values, replacements, n_random_vectors, seed)
-    logits = _logits_of_choices(
-        run, asked.prompts, first_tokens, every, [replacements, *draws], values
-    )
+    logits = _logits_of_choices(run, asked, every, [replacements, *draws], values)
     leads = Leads.of(logits, asked.right, run.dtype)
     right_and_best_wrong = np.stack([asked.right, logits.best_wrong(asked.right)], 1)
-    pairs = first_tokens.gather(1, torch.from_numpy(right_and_best_wrong))
-    written = written_directly(run, values, every, pairs)
-
-    n_prompts = len(asked.prompts)
-    by_part = (n_prompts, run.n_blocks, len(every) // run.n_blocks)
+    pairs = asked.first_tokens.gather(1, torch.from_numpy(right_and_best_wrong))
+    by_part = (len(asked.prompts), run.n_blocks, len(every) // run.n_blocks)
     replaced = f"with {WITHOUT[missing]} at the last token"
-    texts_of = {name: text.format(replaced) for name, text in TEXTS.items()}
-    of_prompts = {"lead": leads.own, "lead_noise": leads.noise}
-    of_parts = {
+    found = {
+        "lead": leads.own,
+        "lead_noise": leads.noise,
         "lead_without": leads.without.reshape(by_part),
-        "written": written.reshape(by_part),
+        "written": written_directly(run, values, every, pairs).reshape(by_part),
     }
-    variables = variables_over(("prompt",), of_prompts, texts_of)
-    variables |= variables_over(("prompt", *OVER), of_parts, texts_of)
     if n_random_vectors:
-        each = np.reshape(leads.random, (n_random_vectors, *by_part))
-        over_draws = ("random_vector", "prompt", *OVER)
-        variables |= variables_over(over_draws, {"lead_random": each}, texts_of)
+        found["lead_random"] = np.reshape(leads.random, (-1, *by_part))
+    variables = variables_of(TABLE, found, replaced=replaced)
     if texts:
         token_ids = [tokenize(run.model, text) for text in texts]
         variables |= _losses(run, token_ids, every, missing)
     coords: dict[str, Any] = {
-        "prompt": np.arange(n_prompts),
+        "prompt": np.arange(len(asked.prompts)),
         "block": np.arange(run.n_blocks),
         "sublayer": [part.name for part in every[: by_part[2]]],
         "answer": ("prompt", asked.answers),
@@ -211,7 +196,7 @@ def sublayer_effects(
     variables |= _of_selected(chosen, replaced)
     block, number = divmod(chosen.part, by_part[2])
     coords |= {
-        "half": [*HALVES],
+        "half": list(HALVES),
         "of_half": ("prompt", np.where(selecting, *HALVES)),
         "selected_block": block,
         "selected_sublayer": every[number].name,
@@ -220,18 +205,29 @@ def sublayer_effects(
     return run.dataset("sublayer effect", coords, variables)
 
 
-TEXTS = {
-    "lead": "logit of the right choice minus the largest other one",
-    "lead_noise": "how far rounding moves this difference",
-    "lead_without": "the same {}",
-    "lead_random": "the same with an equally large random change of the stream as {}",
-    "written": "what the output adds to the difference directly",
+BY_PART = "prompt block sublayer"
+BY_DRAW = "random_vector prompt block sublayer"
+RANDOM = "the same with an equally large random change of the stream as {replaced}"
+SELECTED = "net share of prompts repaired {replaced}, selected, held out"
+WITH_RANDOM = f"{SELECTED}, with equally large random changes"
+WITH_SHUFFLED = f"{SELECTED}, with shuffled answers"
+TABLE = {
+    "lead": ("prompt", "logit of the right choice minus the largest other one", "1"),
+    "lead_noise": ("prompt", "how far rounding moves this difference", "1"),
+    "lead_without": (BY_PART, "the same {replaced}", "1"),
+    "lead_random": (BY_DRAW, RANDOM, "1"),
+    "written": (BY_PART, "what the output adds to the difference directly", "1"),
+    "selected_net_random": ("", f"{WITH_RANDOM}: mean", "1"),
+    "selected_net_random_limit": ("", f"{WITH_RANDOM}: 95 % limit", "1"),
+    "selected_net_shuffled": ("", f"{WITH_SHUFFLED}: mean", "1"),
+    "selected_net_shuffled_limit": ("", f"{WITH_SHUFFLED}: 95 % limit", "1"),
+}
+MEANS = {
     "repaired": "share of wrong answers that are right {}",
     "broken": "share of right answers that are wrong {}",
     "net": "repaired minus broken answers {}, share of all prompts",
     "net_random": "the same with equally large random changes of the stream as {}",
     "change": "mean change of the difference of logits {}",
-    "selected_net": "net share of prompts repaired {}, selected, held out",
 }
 
 
@@ -336,8 +332,7 @@ def _random_replacements(
 
 def _logits_of_choices(
     run: Run,
-    prompts: Sequence[Ids],
-    first_tokens: Int[Tensor, "prompt outcome"],
+    asked: Choices,
     parts: Sequence[Part],
     replacements: Sequence[Sequence[Float[Tensor, "prompt out"]]],
     values: Mapping[str, Tensor],
@@ -347,14 +342,15 @@ def _logits_of_choices(
     replaced_parts = [*parts] * len(replacements)
     vectors = list(chain.from_iterable(replacements))
     logits = []
-    for row, ids in enumerate(bar(prompts, desc="prompts")):
+    for row, ids in enumerate(bar(asked.prompts, desc="prompts")):
         edits = [
             (part, vector[row])
             for part, vector in zip(replaced_parts, vectors, strict=True)
         ]
         edited = _without(run, ids, y[row, None], edits).to(y.device)
         every_y = torch.cat([y[row, None], edited])
-        logits.append(logits_among(run, every_y, first_tokens[row]).double().cpu())
+        among = logits_among(run, every_y, asked.first_tokens[row])
+        logits.append(among.double().cpu())
     of_variants = torch.stack(logits).numpy()
     without, *random = np.split(of_variants[:, 2:], len(replacements), axis=1)
     return ChoiceLogits(of_variants[:, 0], of_variants[:, 1], without, random)
@@ -389,9 +385,9 @@ def _by_half(
         by_part = np.where(counts, values, np.nan).reshape(len(HALVES), *shape, -1)
         found |= mean_of(
             name,
-            ("half", *OVER),
+            ("half", "block", "sublayer"),
             by_part,
-            TEXTS[name].format(replaced),
+            MEANS[name].format(replaced),
             clusters=clusters,
             share=share,
         )
@@ -404,26 +400,15 @@ def _by_half(
 
 def _of_selected(chosen: selection.Selection, replaced: str) -> dict[str, Variable]:
     """The net share of the selected part in the half that confirms, and what the same selection reaches by chance."""
-    label = TEXTS["selected_net"].format(replaced)
-    with_random = f"{label}, with equally large random changes"
-    with_shuffled = f"{label}, with shuffled answers"
-    texts = {
-        "selected_net_random": f"{with_random}: mean",
-        "selected_net_random_limit": f"{with_random}: 95 % limit",
-        "selected_net_shuffled": f"{with_shuffled}: mean",
-        "selected_net_shuffled_limit": f"{with_shuffled}: 95 % limit",
-    }
-    values = {
+    nulls = {
         "selected_net_random": chosen.random.mean() if len(chosen.random) else np.nan,
         "selected_net_random_limit": chosen.random_limit,
         "selected_net_shuffled": chosen.shuffled.mean(),
         "selected_net_shuffled_limit": chosen.shuffled_limit,
     }
     ends = (chosen.net, chosen.low, chosen.high)
-    return {
-        **with_ends("selected_net", (), ends, label),
-        **variables_over((), values, texts),
-    }
+    found = with_ends("selected_net", (), ends, SELECTED.format(replaced=replaced))
+    return found | variables_of(TABLE, nulls, replaced=replaced)
 
 
 def _without(
@@ -489,4 +474,5 @@ def _losses(
     values = torch.stack(changes, dim=-1).reshape(run.n_blocks, -1, len(texts)).numpy()
     replaced = "output 0" if missing == "zero" else "the mean output"
     text = f"change of the loss on texts with {replaced} at every token"
-    return mean_of("loss_change", OVER, values, text, "nats", share=False)
+    over = ("block", "sublayer")
+    return mean_of("loss_change", over, values, text, "nats", share=False)

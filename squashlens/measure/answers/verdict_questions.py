@@ -9,6 +9,7 @@ import torch
 
 from squashlens.errors import InputError
 from squashlens.measure.answers.accuracy_by_length import right_answer
+from squashlens.measure.answers.choices import require_an_answer_each
 from squashlens.model.text.context import tokenize_after
 from squashlens.model.text.tokens import require_tokenizer, tokenize
 from squashlens.run.run import Run
@@ -52,12 +53,12 @@ def prepare_pairs(
 ) -> Questions:
     """The checked prompts, right answers and pairs."""
     labels: dict[str, Any] = {}
+    if callable(answers) != isinstance(prompts, GrowingSequence):
+        raise InputError(
+            f"answers= is of type {type(answers).__name__}.",
+            "Give a function of a growing sequence, such as lambda items: str(len(items)), and a list of texts.",
+        )
     if isinstance(prompts, GrowingSequence):
-        if not callable(answers):
-            raise InputError(
-                "answers= of a growing sequence is not a function.",
-                "Give one, such as lambda items: str(len(items)).",
-            )
         chosen = list(range(1, len(prompts) + 1) if lengths is None else lengths)
         ids = [prompts.plain(n).ids(prompts.trunk) for n in chosen]
         texts = [
@@ -76,10 +77,7 @@ def prepare_pairs(
         texts, right, pairs = _listed(prompts, answers)
         ids = [tuple(tokenize(run.model, text)[0].tolist()) for text in texts]
     if not pairs:
-        raise InputError(
-            "prompts= has no pair to compare.",
-            "Give at least two prompts, and one answer for each.",
-        )
+        raise InputError("prompts= has no pair to compare.", "Give at least two.")
     for first, second in pairs:
         same = ""
         if right[first].strip() == right[second].strip():
@@ -107,18 +105,9 @@ def _listed(
     prompts: Any, answers: Any
 ) -> tuple[list[str], list[str], list[tuple[int, int]]]:
     """The texts of prompts and right answers, and the pairs: successive prompts, or those that were given as pairs."""
-    if callable(answers):
-        raise InputError(
-            "answers= is a function, and prompts= are texts.",
-            "Give a list of answers: a function is for a growing sequence.",
-        )
     given = list(prompts)
     right = list(answers)
-    if len(given) != len(right):
-        raise InputError(
-            f"The numbers of prompts and right answers are {len(given)} and {len(right)}.",
-            "Give one answer for each prompt, or a pair of answers for each pair of prompts.",
-        )
+    require_an_answer_each(given, right)
     in_pairs = bool(given) and not isinstance(given[0], str)
     if in_pairs:
         both = given + right

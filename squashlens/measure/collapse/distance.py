@@ -7,9 +7,8 @@ A distance may be large in a coordinate that no logit reads, and small in one th
 therefore compared too, in units of its own.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,11 +26,10 @@ from squashlens._typing import (
     Scale,
     dtype_name,
 )
-from squashlens.errors import InputError
 from squashlens.measure.collapse import metric as metrics
-from squashlens.measure.collapse.metric import Dtype, Metric, layer_by_layer
-from squashlens.measure.registration import measurement
-from squashlens.measure.variables import variables_over, with_y
+from squashlens.measure.collapse.metric import Metric, layer_by_layer
+from squashlens.measure.registration import measurement, this_call
+from squashlens.measure.variables import variables_of, with_y
 from squashlens.model.anatomy import known_windows
 from squashlens.records.labels import MODEL_UNITS, Variable
 from squashlens.run.captures.pairs import (
@@ -50,6 +48,18 @@ from squashlens.theory.statistics.trends import association
 TOGETHER = 32  # lengths whose logits are computed at once: a vocabulary may have 262,144 tokens
 Y = Float[Tensor, "branch d"]
 LogP = Float[Tensor, "branch outcome"]
+BY_LENGTH = "layer length"
+BY_DRAW = "draw layer length"
+OF_CONTRAST = "distance of v and v with another last token"
+OF_UNRELATED = "distance of v and a sequence with other content"
+KL = "Kullback–Leibler divergence of the next token, v from v*"
+LOG_ODDS = "largest change of the log odds of two next tokens"
+COMPARED = {
+    "probability_l1": ("length", "total variation of the next token", "1"),
+    "kl": ("length", KL, "nats"),
+    "largest_log_odds_change": ("length", LOG_ODDS, "nats"),
+    "same_argmax": ("length", "whether the most likely next token is the same", "1"),
+}
 
 
 @measurement(
@@ -65,7 +75,6 @@ def collapse(
     norm: Distance = "linf",
     scale: Scale = "absolute",
     by_head: Heads | None = None,
-    round_to: Dtype | None = None,
     lengths: Iterable[int] | None = None,
     baselines: Baselines = (),
     n_samples: int = 3,
@@ -91,8 +100,6 @@ def collapse(
         by_head: what distances per attention head compare: ``"value"``, the output of each head (`hook_z`), or
             ``"slice"``, the residual stream cut into as many equal slices as there are heads; the paper's "averaged
             over each head" may mean either. No distances per head by default.
-        round_to: dtype to which representations are rounded before they are compared, such as ``"bfloat16"`` or
-            `torch.bfloat16`; no rounding by default. To run the model itself in another dtype, load it in that dtype.
         lengths, baselines, n_samples, noise_lengths, passes, seed: as in `capture`; for a sequence only.
 
     Returns:
@@ -128,7 +135,7 @@ def collapse(
     >>> bool(last["distance"] < last["contrast"])
     True
     """
-    metric = Metric(norm, scale, metrics.find_dtype(round_to))
+    metric = Metric(norm, scale)
     wanted = Pairs(
         lengths=lengths,
         baselines=baselines,
@@ -137,22 +144,16 @@ def collapse(
         passes=passes,
         seed=seed,
     )
-    run, pairs = metrics.take_pairs(
-        Run.open(model, "collapse"),
-        sequence,
-        wanted,
-        patterns=by_head == "value",
-        **metric.said,
-        by_head=by_head,
-        round_to=metric.form,
-    )
+    run = Run.open(model, **this_call())
+    run, pairs = metrics.take_pairs(run, sequence, wanted, patterns=by_head == "value")
     pairs = pairs.on(run.device)
     gaps = metric.between(pairs).cpu()
     found = _distances(metric, pairs, gaps)
     found |= _trend(metric, pairs.lengths, gaps)
-    found |= _precision(metric, run.dtype, pairs)
+    found |= _precision(run.dtype, pairs)
     if metrics.next_token_is_known(run):
-        found |= _next_token(run, metric, pairs)
+        compared = _compare(run, pairs.v.values[-1], pairs.star.values[-1])
+        found |= variables_of(COMPARED, compared)
     if by_head:
         found |= _by_head(metric, int(run.model.cfg.n_heads), by_head, pairs)
     coords = metrics.coords(pairs)
@@ -169,30 +170,22 @@ def _distances(
 ) -> dict[str, Variable]:
     """D and the size of v, and the distances of what was captured beside them: baselines, and the noise floor."""
     v = pairs.v.values
-    of_contrast = "distance of v and v with another last token"
-    of_unrelated = "distance of v and a sequence with other content"
-    texts = {
-        "distance": (metric.distance("distance of v and v*"), metric.units),
-        "contrast": (metric.distance(of_contrast), metric.units),
-        "unrelated": (metric.distance(of_unrelated), metric.units),
-        "noise_floor": (metric.derived(metrics.NOISE), metric.units),
-        "rms": (
-            metric.stated("root mean square of the coordinates of v"),
-            MODEL_UNITS,
-        ),
-    }
-    by_length = {"distance": gaps, "rms": metric.size(v)}
+    distances_of = {"distance": gaps, "rms": metric.size(v)}
     if pairs.contrast is not None:
-        by_length["contrast"] = metric.gap(v, pairs.contrast.values)
-    found = variables_over(("layer", "length"), by_length, texts)
+        distances_of["contrast"] = metric.gap(v, pairs.contrast.values)
     if pairs.unrelated:
         draws = [metric.gap(v, other.values) for other in pairs.unrelated]
-        unrelated = {"unrelated": torch.stack(draws)}
-        found |= variables_over(("draw", "layer", "length"), unrelated, texts)
+        distances_of["unrelated"] = torch.stack(draws)
     if pairs.replay is not None:
-        noise = {"noise_floor": metric.noise(pairs.v, pairs.star, pairs.replay)}
-        found |= variables_over(("layer", "replayed"), noise, texts)
-    return with_y(found)
+        distances_of["noise_floor"] = metric.noise(pairs.v, pairs.star, pairs.replay)
+    table = {
+        "distance": (BY_LENGTH, metric.distance("distance of v and v*"), metric.units),
+        "contrast": (BY_LENGTH, metric.distance(OF_CONTRAST), metric.units),
+        "unrelated": (BY_DRAW, metric.distance(OF_UNRELATED), metric.units),
+        "noise_floor": ("layer replayed", metric.derived(metrics.NOISE), metric.units),
+        "rms": (BY_LENGTH, "root mean square of the coordinates of v", MODEL_UNITS),
+    }
+    return with_y(variables_of(table, distances_of))
 
 
 def _trend(
@@ -208,76 +201,39 @@ def _trend(
     return with_y(correlation | slope)
 
 
-def _precision(
-    metric: Metric, model_dtype: torch.dtype, pairs: PairCapture
-) -> dict[str, Variable]:
+def _precision(dtype: torch.dtype, pairs: PairCapture) -> dict[str, Variable]:
     """Differences between v and v* in units in the last place, and the share of coordinates that are bit-identical."""
-    dtype = metric.round_to or model_dtype
-    v = metric.rounded(pairs.v.values)
-    star = metric.rounded(pairs.star.values)
-
     compared = {
         "ulps": partial(distances.ulps, dtype=dtype),
         "relative_median": distances.relative_median,
         "bit_identical": partial(distances.identical, dtype=dtype),
     }
     values = {
-        name: layer_by_layer(compare, v, star) for name, compare in compared.items()
+        name: layer_by_layer(compare, pairs.v.values, pairs.star.values)
+        for name, compare in compared.items()
     }
-    largest = metric.stated("|Δ| at the coordinate that attains L∞")
+    largest = "|Δ| at the coordinate that attains L∞"
     median = "median over coordinates of |Δ| ÷ the larger of |v| and |v*|"
-    texts = {
-        "ulps": (largest, f"ulp ({dtype_name(dtype)})"),
-        "relative_median": metric.stated(median),
-        "bit_identical": metric.stated("share of coordinates that are bit-identical"),
+    table = {
+        "ulps": (BY_LENGTH, largest, f"ulp ({dtype_name(dtype)})"),
+        "relative_median": (BY_LENGTH, median, "1"),
+        "bit_identical": (
+            BY_LENGTH,
+            "share of coordinates that are bit-identical",
+            "1",
+        ),
     }
-    return with_y(variables_over(("layer", "length"), values, texts))
+    return with_y(variables_of(table, values))
 
 
-def _same_argmax(log_p: LogP, log_q: LogP) -> Tensor:
-    return log_p.argmax(dim=-1) == log_q.argmax(dim=-1)
-
-
-def _variation(log_p: LogP, log_q: LogP) -> Tensor:
-    return distances.total_variation(log_p.exp(), log_q.exp())
-
-
-class Comparison(NamedTuple):
-    """A comparison of two next-token distributions: the function of their log-probabilities, its meaning and unit."""
-
-    measure: Callable[[LogP, LogP], Tensor]
-    text: str
-    units: str
-
-
-COMPARISONS = {
-    "probability_l1": Comparison(_variation, "total variation of the next token", "1"),
-    "kl": Comparison(
-        distances.divergence,
-        "Kullback–Leibler divergence of the next token, v from v*",
-        "nats",
-    ),
-    "largest_log_odds_change": Comparison(
-        distances.log_odds,
-        "largest change of the log odds of two next tokens",
-        "nats",
-    ),
-    "same_argmax": Comparison(
-        _same_argmax, "whether the most likely next token is the same", "1"
-    ),
-}
-
-
-def _next_token(run: Run, metric: Metric, pairs: PairCapture) -> dict[str, Variable]:
-    """Comparisons of the next token after v and v*."""
-    y = metric.rounded(pairs.v.values[-1])
-    star = metric.rounded(pairs.star.values[-1])
-    compared = _compare(run, y, star)
-    texts = {
-        name: (metric.stated(text), units)
-        for name, (_, text, units) in COMPARISONS.items()
+def _differences(log_p: LogP, log_q: LogP) -> dict[str, Float[Tensor, " branch"]]:
+    """The differences of two next-token distributions, from their log-probabilities."""
+    return {
+        "probability_l1": distances.total_variation(log_p.exp(), log_q.exp()),
+        "kl": distances.divergence(log_p, log_q),
+        "largest_log_odds_change": distances.log_odds(log_p, log_q),
+        "same_argmax": log_p.argmax(dim=-1) == log_q.argmax(dim=-1),
     }
-    return variables_over(("length",), compared, texts)
 
 
 def _compare(run: Run, y: Y, other: Y) -> dict[str, Float[Tensor, " branch"]]:
@@ -295,12 +251,8 @@ def _compare(run: Run, y: Y, other: Y) -> dict[str, Float[Tensor, " branch"]]:
         for first, second in places.split(rows_together(run), dim=1):
             log_p = logits[first].double().log_softmax(dim=-1)
             log_q = logits[second].double().log_softmax(dim=-1)
-            compared = {
-                name: compare.measure(log_p, log_q).cpu()
-                for name, compare in COMPARISONS.items()
-            }
-            parts.append(compared)
-    return {name: torch.cat([part[name] for part in parts]) for name in COMPARISONS}
+            parts.append(_differences(log_p, log_q))
+    return {name: torch.cat([part[name].cpu() for part in parts]) for name in COMPARED}
 
 
 def _by_head(
@@ -310,12 +262,6 @@ def _by_head(
     if heads == "slice":
         axis = "layer"
         text = "distance of v and v* in one slice of the residual stream"
-        width = pairs.v.values.shape[-1]
-        if width % n_heads:
-            raise InputError(
-                f"{width} coordinates cannot be cut into {n_heads} equal slices.",
-                "Use by_head='value'.",
-            )
         cut = partial(rearrange, pattern="layer n (h e) -> layer h n e", h=n_heads)
         v = cut(pairs.v.values[:-1])
         star = cut(pairs.star.values[:-1])

@@ -13,10 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge, positive
-from squashlens.errors import InputError
 from squashlens.measure.collapse import metric as metrics
-from squashlens.measure.registration import measurement
-from squashlens.measure.variables import variables_over, with_y
+from squashlens.measure.registration import measurement, this_call
+from squashlens.measure.variables import variables_of, with_y
 from squashlens.model.memory import require_room
 from squashlens.records.labels import MODEL_UNITS, Variable
 from squashlens.run.activations import untrained
@@ -29,22 +28,29 @@ from squashlens.theory import separation as theory
 from squashlens.theory.distances import total_variation
 
 RECOVERED = "share of runs in which the nearest representation of the first run is that of the same length"
-TEXTS = {
-    "noise": ("how far rounding moves the representation, L2", MODEL_UNITS),
-    "step": "L2 distance to the next length ÷ noise",
-    "recovered": RECOVERED,
-    "nearest": (
-        "length whose representation in the first run is nearest to the second",
-        "tokens",
+OF_LENGTHS = "layer length"
+NEAREST = "length whose representation in the first run is nearest to the second"
+NEXT_NOISE = "how far rounding moves the next token's distribution, L1"
+NEXT_STEP = "L1 distance of the next token to that of the next length ÷ noise"
+NEXT_RECOVERY = f"{RECOVERED}, by the next token, mean of all lengths"
+RANDOM = "recovery in a model with random weights"
+TABLE = {
+    "noise": (OF_LENGTHS, "how far rounding moves the representation, L2", MODEL_UNITS),
+    "step": (OF_LENGTHS, "L2 distance to the next length ÷ noise", "1"),
+    "recovered": (OF_LENGTHS, RECOVERED, "1"),
+    "nearest": (OF_LENGTHS, NEAREST, "tokens"),
+    "recovery": ("layer", f"{RECOVERED}, mean of all lengths", "1"),
+    "margin": (
+        "layer",
+        "smallest distance of two lengths ÷ the sum of their noise",
+        "1",
     ),
-    "recovery": f"{RECOVERED}, mean of all lengths",
-    "margin": "smallest distance of two lengths ÷ the sum of their noise",
-    "recovery_random": "recovery in a model with random weights",
-    "chance": "recovery by chance, 1 ÷ number of lengths",
-    "next_noise": "how far rounding moves the next token's distribution, L1",
-    "next_step": "L1 distance of the next token to that of the next length ÷ noise",
-    "next_recovered": f"{RECOVERED}, by the next token",
-    "next_recovery": f"{RECOVERED}, by the next token, mean of all lengths",
+    "recovery_random": ("random_model layer", RANDOM, "1"),
+    "chance": ("", "recovery by chance, 1 ÷ number of lengths", "1"),
+    "next_noise": ("length", NEXT_NOISE, "1"),
+    "next_step": ("length", NEXT_STEP, "1"),
+    "next_recovered": ("length", f"{RECOVERED}, by the next token", "1"),
+    "next_recovery": ("", NEXT_RECOVERY, "1"),
 }
 
 
@@ -109,22 +115,15 @@ def distinguishable_lengths(
     (1.0, 0.0625)
     """
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
-    run = Run.open(model, "distinguishable_lengths")
+    run = Run.open(model, **this_call())
     growing = prepare_growing(run, sequence, lengths, "auto")
-    if len(growing.lengths) < 2:
-        raise InputError(
-            f"lengths={growing.lengths} has one length, and nothing to tell it from.",
-            "Give at least two.",
-        )
-    run = metrics.with_sequence(
-        run, growing, lengths=list(growing.lengths), n_random_models=n_random_models
-    )
+    run = metrics.with_sequence(run, growing)
     prompts = [
         growing.sequence.plain(n).ids(growing.sequence.trunk) for n in growing.lengths
     ]
     streams = grouped_streams(run, *rows_of(prompts))
     variables = _of_streams(streams, growing.lengths)
-    variables |= variables_over((), {"chance": 1 / len(prompts)}, TEXTS)
+    variables |= variables_of(TABLE, {"chance": 1 / len(prompts)})
     if metrics.next_token_is_known(run):
         variables |= _of_next_token(run, streams[:, -1])
     coords = metrics.coords(growing)
@@ -132,7 +131,7 @@ def distinguishable_lengths(
         coords["random_model"] = np.arange(n_random_models)
         random = [_random_recovery(growing, prompts, k) for k in range(n_random_models)]
         of_random = {"recovery_random": torch.stack(random)}
-        variables |= with_y(variables_over(("random_model", "layer"), of_random, TEXTS))
+        variables |= with_y(variables_of(TABLE, of_random))
     run = run.knowing(groupings=groupings(run))
     return run.dataset("separation", coords, variables)
 
@@ -153,18 +152,15 @@ def _of_streams(
     recoveries = [theory.recovered(theory.to_first_run(runs)) for runs in by_layer]
     recovered = torch.stack([share for share, _ in recoveries])
     places = torch.stack([nearest for _, nearest in recoveries])
-    of_lengths = {
+    found = {
         "noise": metrics.layer_by_layer(theory.noise_of_runs, by_layer),
         "step": metrics.layer_by_layer(theory.steps, by_layer),
         "recovered": recovered,
         "nearest": torch.tensor(lengths)[places],
-    }
-    of_layers = {
         "recovery": recovered.mean(dim=-1),
         "margin": metrics.layer_by_layer(theory.margin, by_layer),
     }
-    variables = variables_over(("layer", "length"), of_lengths, TEXTS)
-    return with_y(variables | variables_over(("layer",), of_layers, TEXTS))
+    return with_y(variables_of(TABLE, found))
 
 
 def _random_recovery(
@@ -205,11 +201,13 @@ def _of_next_token(run: Run, y: Float[Tensor, "run prompt d"]) -> dict[str, Vari
     moved = total_variation(first[1:], first[:-1])
     step = theory.ratio(moved, noise[:-1])
     step = torch.cat([step, step.new_full((1,), torch.nan)])
-    of_lengths = {"next_noise": noise, "next_step": step, "next_recovered": recovered}
-    return {
-        **variables_over(("length",), of_lengths, TEXTS),
-        **variables_over((), {"next_recovery": recovered.mean()}, TEXTS),
+    found = {
+        "next_noise": noise,
+        "next_step": step,
+        "next_recovered": recovered,
+        "next_recovery": recovered.mean(),
     }
+    return variables_of(TABLE, found)
 
 
 def _distributions(

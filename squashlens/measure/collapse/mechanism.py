@@ -24,7 +24,8 @@ from torch import Tensor
 from squashlens._typing import Bridge, Distance, Passes
 from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.collapse.metric import REPLAYED, Metric, coords, take_pairs
-from squashlens.measure.registration import measurement
+from squashlens.measure.registration import measurement, this_call
+from squashlens.measure.variables import variables_of
 from squashlens.model.agreement import agree, difference
 from squashlens.model.anatomy import pattern_site, quantization
 from squashlens.model.premises import require_attention_alone
@@ -36,6 +37,22 @@ from squashlens.theory.distances import distance, shares, total_variation
 from squashlens.theory.statistics.trends import Association, association
 
 PARTS = ("residual", "attention", "mlp")
+OF_ROW = "total variation of the last attention row"
+OF_ROW_MEAN = "total variation of the row, mean over heads"
+OF_SELF = "attention of the repeated token to itself"
+OF_SELF_MEAN = "attention of the token to itself, mean over heads"
+OF_OUTPUT = "L1 distance of the attention outputs of block 0"
+OF_BOUND = "Theorem B.3's bound on it, value norms measured"
+OF_SHARE = "share of the {norm} distance after the block"
+TABLE = {
+    "attention_tv": ("block head length", OF_ROW, "1"),
+    "self_weight": ("block head length", OF_SELF, "1"),
+    "attention_tv_mean": ("block length", OF_ROW_MEAN, "1"),
+    "self_weight_mean": ("block length", OF_SELF_MEAN, "1"),
+    "observed": ("length", OF_OUTPUT, MODEL_UNITS),
+    "bound": ("length", OF_BOUND, MODEL_UNITS),
+    "share": ("part block length", OF_SHARE, "1"),
+}
 REMEDY = (
     "Remove hooks that change it, if there are any; otherwise use `collapse`, which does "
     "not need this."
@@ -94,10 +111,10 @@ def collapse_mechanism(
             "The sequence has a suffix, and the mechanism compares the repeated token itself.",
             "Build the sequence without suffix=, or use `collapse`, which allows suffixes.",
         )
-    run = Run.open(model, "collapse_mechanism")
+    run = Run.open(model, **this_call())
     require_attention_alone(run.model)
     wanted = captures.Pairs(lengths=lengths, noise_lengths=noise_lengths, passes=passes)
-    run, pairs = take_pairs(run, sequence, wanted, patterns=True, norm=norm)
+    run, pairs = take_pairs(run, sequence, wanted, patterns=True)
     blocks = pairs.layers[:-1]
     clear = Metric(norm).clear(pairs)
     variation, self_weight = _attention(pairs)
@@ -107,25 +124,17 @@ def collapse_mechanism(
 
     over = coords(pairs) | {"block": blocks, "part": list(PARTS)}
     del over["layer"]
-    by_head = ("block", "head", "length")
-    by_block = ("block", "length")
-    of_row = "total variation of the last attention row"
-    of_row_mean = "total variation of the row, mean over heads"
-    of_self = "attention of the repeated token to itself"
-    of_self_mean = "attention of the token to itself, mean over heads"
-    of_output = "L1 distance of the attention outputs of block 0"
-    of_bound = "Theorem B.3's bound on it, value norms measured"
-    of_share = f"share of the {norm} distance after the block"
-    variables: dict[str, Variable] = {
-        "attention_tv": (by_head, variation, of_row, "1"),
-        "self_weight": (by_head, self_weight, of_self, "1"),
-        "attention_tv_mean": (by_block, variation.mean(dim=1), of_row_mean, "1"),
-        "self_weight_mean": (by_block, self_weight.mean(dim=1), of_self_mean, "1"),
-        **_trends(attention_tv_trend=variation, self_weight_trend=self_weight),
-        "observed": (("length",), observed, of_output, MODEL_UNITS),
-        "bound": (("length",), bound, of_bound, MODEL_UNITS),
-        "share": (("part", "block", "length"), share, of_share, "1"),
+    found = {
+        "attention_tv": variation,
+        "self_weight": self_weight,
+        "attention_tv_mean": variation.mean(dim=1),
+        "self_weight_mean": self_weight.mean(dim=1),
+        "observed": observed,
+        "bound": bound,
+        "share": share,
     }
+    variables = variables_of(TABLE, found, norm=norm)
+    variables |= _trends(attention_tv_trend=variation, self_weight_trend=self_weight)
     return run.dataset("mechanism of representational collapse", over, variables)
 
 

@@ -1,4 +1,4 @@
-"""How pairs are compared: the run and its pairs, norm, scale and rounding, and the noise floor of a distance."""
+"""How pairs are compared: the run and its pairs, norm and scale, and the noise floor of a distance."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,11 +9,9 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from typing_extensions import TypeAliasType
 
-from squashlens._typing import Distance, DtypeName, Scale, dtype_name, full_name
+from squashlens._typing import Distance, Scale
 from squashlens.errors import UnsoundModelError
-from squashlens.hooks.round_activations import stored
 from squashlens.records.labels import MODEL_UNITS
 from squashlens.remarks import remark
 from squashlens.run.captures import pairs as captures
@@ -23,16 +21,10 @@ from squashlens.run.run import Run
 from squashlens.sequences import GrowingSequence, Ids
 from squashlens.theory.distances import NOISE_FLOORS, distance, noise, rms
 
-Dtype = TypeAliasType("Dtype", DtypeName | torch.dtype)  # as a user may give it
 NOISE = (
     "how far rounding can move D: ‖v − ṽ‖ + ‖v* − ṽ*‖, with ṽ and ṽ* from a second run"
 )
 REPLAYED = 4  # lengths that are run a second time for the noise floor by default
-
-
-def find_dtype(given: Dtype | None) -> torch.dtype | None:
-    """The dtype of a name, a dtype itself, or None."""
-    return getattr(torch, full_name(given)) if isinstance(given, str) else given
 
 
 def evenly_spaced(sequence: GrowingSequence) -> range:
@@ -59,21 +51,10 @@ def layer_by_layer(
 
 @dataclass(frozen=True)
 class Metric:
-    """How two representations are compared: the norm, the scale, and the dtype to which they are rounded first."""
+    """How two representations are compared: the norm and the scale."""
 
     norm: Distance
     scale: Scale = "absolute"
-    round_to: torch.dtype | None = None
-
-    @property
-    def said(self) -> dict[str, Any]:
-        """Norm and scale, as the provenance states them."""
-        return {"norm": self.norm, "scale": self.scale}
-
-    @property
-    def form(self) -> str | None:
-        """The name of the dtype to which representations are rounded, if there is one."""
-        return None if self.round_to is None else dtype_name(self.round_to)
 
     @property
     def units(self) -> str:
@@ -81,35 +62,27 @@ class Metric:
         return "1" if self.scale == "relative" else MODEL_UNITS
 
     def distance(self, text: str) -> str:
-        """The long name of a distance with this metric: the norm, what the distance is of, and the rounding."""
-        return self.stated(f"{self.norm} {text}")
+        """The long name of a distance with this metric: the norm, and what the distance is of."""
+        return f"{self.norm} {text}"
 
     def derived(self, text: str) -> str:
         """The long name of what was computed from distances, whose units do not tell the scale."""
         divided = " ÷ rms(v)" if self.scale == "relative" else ""
-        return self.stated(f"{text}, {self.norm} distances{divided}")
-
-    def stated(self, text: str) -> str:
-        """The long name of what depends on the rounding alone."""
-        return text if self.form is None else f"{text}, rounded to {self.form}"
-
-    def rounded(self, v: Tensor) -> Tensor:
-        """Representations rounded to `round_to`, if there is one."""
-        return v if self.round_to is None else stored(v, self.round_to)
+        return f"{text}, {self.norm} distances{divided}"
 
     def gap(
         self, v: Float[Tensor, "layer branch d"], w: Float[Tensor, "layer branch d"]
     ) -> Float[Tensor, "layer branch"]:
         """The distance D = ‖v − w‖ at every layer and length, divided by rms(v) on the relative scale."""
         measure = partial(distance, norm=self.norm)
-        gap = layer_by_layer(measure, self.rounded(v), self.rounded(w))
+        gap = layer_by_layer(measure, v, w)
         if self.scale == "relative":
             return gap / self.size(v)
         return gap
 
     def size(self, v: Float[Tensor, "layer branch d"]) -> Float[Tensor, "layer branch"]:
         """The root mean square of the coordinates of v at every layer and length."""
-        return layer_by_layer(rms, self.rounded(v))
+        return layer_by_layer(rms, v)
 
     def between(self, pairs: PairCapture) -> Float[Tensor, "layer branch"]:
         """The distance D of every captured pair; the last layer is y."""
@@ -139,19 +112,14 @@ class Metric:
         """
         places = list(replay.places)
         v_rows = v.values[:, places]
-        noise_of_v = self._moved(v_rows, replay.v, replay.roundings)
         star_rows = star.values[:, places]
-        noise_of_star = self._moved(star_rows, replay.star, replay.roundings)
-        moved = noise_of_v + noise_of_star
+        moved = noise(v_rows, replay.v, self.norm, replay.roundings)
+        moved = moved + noise(star_rows, replay.star, self.norm, replay.roundings)
         if self.scale == "absolute":
             return moved
         r = self.size(v_rows)
         r_again = self.size(replay.v)
         return moved / r + self.gap(replay.v, replay.star) * (r_again - r).abs() / r
-
-    def _moved(self, v: Tensor, again: Tensor, roundings: int) -> Tensor:
-        """How far rounding can move v, by a second run of it."""
-        return noise(self.rounded(v), self.rounded(again), self.norm, roundings)
 
 
 def take_pairs(
@@ -160,14 +128,13 @@ def take_pairs(
     wanted: captures.Pairs,
     *,
     patterns: bool = False,
-    **arguments: Any,
 ) -> tuple[Run, PairCapture]:
     """The run of a measurement of pairs, and the pairs: those of a capture, or of a sequence that is run now.
 
     A capture without the `patterns` that are needed raises.
     """
     pairs = captures.pairs_of(run, given, wanted, patterns=patterns)
-    run = with_sequence(run, pairs, **arguments)
+    run = with_sequence(run, pairs)
     return with_passes(run, pairs.v, capture=pairs.options), pairs
 
 

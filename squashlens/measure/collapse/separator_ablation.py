@@ -30,20 +30,20 @@ from squashlens._typing import (
     Scale,
     positive,
 )
-from squashlens.bars import bar, write
+from squashlens.bars import bar
 from squashlens.errors import InputError, SquashlensError, UnsoundModelError
 from squashlens.hooks.activations import mean_activations
 from squashlens.hooks.interventions import STREAMS, Place
 from squashlens.hooks.patches import Insertion, drawn_from
 from squashlens.measure.collapse import metric as metrics
 from squashlens.measure.collapse.metric import REPLAYED, Metric, evenly_spaced
-from squashlens.measure.registration import measurement
-from squashlens.measure.variables import Texts, variables_over, with_y
+from squashlens.measure.registration import measurement, this_call
+from squashlens.measure.variables import Table, variables_of, with_y
 from squashlens.model.agreement import agree
 from squashlens.model.applied import probe_ids, require_effective
 from squashlens.model.hooking.hook import Hook
 from squashlens.model.hooking.standing import without_ambient
-from squashlens.model.text.tokens import checked_prompts, require_same_vocabulary
+from squashlens.model.text.tokens import checked_prompts
 from squashlens.prompts import Token, one_token, stacked
 from squashlens.records.labels import Variable
 from squashlens.run.captures import pairs as captures
@@ -56,7 +56,7 @@ from squashlens.theory.distances import NOISE_FLOORS
 
 ALL: tuple[Kind, ...] = get_args(Kind)
 BLOCKS = 3
-REFERENCES = 8  # reference sequences to draw when the caller gives none
+REFERENCES = 8  # sequences whose streams are inserted
 FACTORIES: dict[str, Callable[..., Hook]] = {
     "mask": hooks.mask_tokens,
     "zero_attention": hooks.zero_attention,
@@ -86,7 +86,6 @@ def separator_ablation(
     lengths: Iterable[int] | None = None,
     from_blocks: Iterable[int] | None = None,
     substitute: Token | None = None,
-    source: Sequence[GrowingSequence] | None = None,
     norm: Distance = "linf",
     scale: Scale = "absolute",
     noise_lengths: int = REPLAYED,
@@ -110,11 +109,10 @@ def separator_ablation(
             are evenly spaced from the first, each in turn. Every block and length takes many times longer.
         substitute: token that replaces separators for ``"substitute"``, as text or id; by default a random token that
             is not in the sequence.
-        source: growing sequences of the same form, whose residual streams at the separators' positions are used by
-            ``"mean_residual"`` and ``"resample_residual"``; by default eight with random content.
         noise_lengths: number of lengths at which D is measured a second time, with other passes, for the noise floor;
             4 by default. With 0, `noise_floor` and `retained` are NaN.
-        seed: random seed of the random places, the substitute, the source sequences and the choice among them; 0 by
+        seed: random seed of the random places, the substitute, the eight sequences of the same form and random content
+            whose streams ``"mean_residual"`` and ``"resample_residual"`` insert, and the choice among them; 0 by
             default.
 
     Returns:
@@ -146,10 +144,9 @@ def separator_ablation(
     """
     positive(noise_lengths, "noise_lengths", "a number of lengths", or_zero=True)
     metric = Metric(norm, scale)
-    by_default = lengths is None or from_blocks is None
     if lengths is None and isinstance(sequence, GrowingSequence):
         lengths = evenly_spaced(sequence)
-    run = Run.open(model, "separator_ablation")
+    run = Run.open(model, **this_call(kinds=list(kinds)))
     passes = captures.passes_of(sequence)
     growing = captures.prepare_growing(run, sequence, lengths, passes)
     # A separator after the last content token is in no prompt.
@@ -159,8 +156,6 @@ def separator_ablation(
             "Build it with separators, such as separator=',', every=3.",
         )
     blocks = _first_blocks(growing, from_blocks)
-    if by_default:
-        _say_what_is_left_out(growing, blocks)
 
     facts: dict[str, Any] = {}
     other = -1
@@ -168,7 +163,7 @@ def separator_ablation(
         other = substitute_for(growing, substitute, seed)
         facts["substitute"] = run.tokens_of(torch.tensor([[other]]))[0][0]
     prompts = _edited_prompts(growing, kinds, other, seed)
-    hooked = _hooked(growing, kinds, blocks, source, seed)
+    hooked = _hooked(growing, kinds, blocks, seed)
     distances: dict[Any, Gaps] = {}
     floors: list[Float[Tensor, " layer"]] = []
     streams: list[Streams] = []
@@ -191,19 +186,13 @@ def separator_ablation(
         kinds_of_hooks = list(dict.fromkeys(kind for kind, _ in hooked))
         variables |= _of_hooks(metric, distances, kinds_of_hooks, blocks, floor)
         coords |= {"hook": kinds_of_hooks, "from_block": blocks}
-    tokens = [_numbers_of_tokens(growing, edited) for edited in prompts.values()]
+    tokens = [
+        [len(edited.sequence.plain(n)) for n in growing.lengths]
+        for edited in prompts.values()
+    ]
     coords["tokens"] = (("edit", "length"), np.array(tokens))
     coords["place_in_group"] = ("length", _place_in_group(growing))
-    run = metrics.with_sequence(
-        run,
-        growing,
-        kinds=list(kinds),
-        **metric.said,
-        seed=seed,
-        noise_lengths=noise_lengths,
-        source="drawn" if source is None else [other.name for other in source],
-        substitute=None if substitute is None else facts.get("substitute", substitute),
-    )
+    run = metrics.with_sequence(run, growing)
     run = metrics.with_passes(run, *streams, **facts)
     return run.dataset("separator ablation", coords, variables)
 
@@ -220,22 +209,6 @@ def _first_blocks(growing: Growing, from_blocks: Iterable[int] | None) -> list[i
             f"Use blocks 0 to {every[-1]}.",
         )
     return chosen
-
-
-def _say_what_is_left_out(growing: Growing, blocks: Sequence[int]) -> None:
-    """Print how many lengths and blocks are measured by default, unless it is all of them."""
-    n_lengths = len(growing.sequence)
-    n_blocks = len(growing.layers) - 1
-    if len(growing.lengths) < n_lengths or len(blocks) < n_blocks:
-        write(
-            f"separator_ablation: lengths: {len(growing.lengths)} of {n_lengths}; from_blocks: "
-            f"{len(blocks)} of {n_blocks}. The arguments of these names choose others."
-        )
-
-
-def _numbers_of_tokens(growing: Growing, variant: Variant) -> list[int]:
-    """The number of tokens of v at each length."""
-    return [len(variant.sequence.plain(n)) for n in growing.lengths]
 
 
 def _place_in_group(growing: Growing) -> np.ndarray:
@@ -256,38 +229,36 @@ def _of_edits(
     none = distances["none"]
     separators = distances["separators"]
     edited = torch.stack([distances[name] for name in edits])
-    texts = _texts(metric)
-    of_edits = {
+    found = {
         "distance": edited,
         "retained": _retained(edited, none, separators, floor),
+        "noise_floor": floor,
     }
-    found = variables_over(("edit", "layer", "length"), of_edits, texts)
-    found |= variables_over(("layer",), {"noise_floor": floor}, texts)
     if "delete_keep_positions" in distances:
         gap = distances["delete_keep_positions"]
         least = torch.minimum(separators, gap)
-        factors = {
-            "gap_factor": _where_clear(torch.minimum(gap, none), floor, gap / none),
-            "attention_factor": _where_clear(least, floor, separators / gap),
-        }
-        found |= variables_over(("layer", "length"), factors, texts)
-    return with_y(found)
+        smallest = torch.minimum(gap, none)
+        found["gap_factor"] = _where_clear(smallest, floor, gap / none)
+        found["attention_factor"] = _where_clear(least, floor, separators / gap)
+    return with_y(variables_of(_table(metric), found))
 
 
-def _texts(metric: Metric) -> Texts:
-    """The long name of each variable, and its units."""
+def _table(metric: Metric) -> Table:
+    """The dimensions of each variable, its long name and its units."""
+    by_edit = "edit layer length"
+    by_hook = "hook from_block layer length"
     of_hook = metric.distance("distance of v and v* with a hook from a block on")
     retained = metric.derived("share of the separators' effect that remains")
-    gaps = "D with gaps in the positions ÷ D without separators"
-    attention = "D with separators ÷ D with gaps in their place"
+    gaps = metric.derived("D with gaps in the positions ÷ D without separators")
+    attention = metric.derived("D with separators ÷ D with gaps in their place")
     return {
-        "distance": (metric.distance("distance of v and v*"), metric.units),
-        "distance_from": (of_hook, metric.units),
-        "retained": retained,
-        "retained_from": retained,
-        "noise_floor": (metric.derived(metrics.NOISE), metric.units),
-        "gap_factor": metric.derived(gaps),
-        "attention_factor": metric.derived(attention),
+        "distance": (by_edit, metric.distance("distance of v and v*"), metric.units),
+        "distance_from": (by_hook, of_hook, metric.units),
+        "retained": (by_edit, retained, "1"),
+        "retained_from": (by_hook, retained, "1"),
+        "noise_floor": ("layer", metric.derived(metrics.NOISE), metric.units),
+        "gap_factor": ("layer length", gaps, "1"),
+        "attention_factor": ("layer length", attention, "1"),
     }
 
 
@@ -309,8 +280,7 @@ def _of_hooks(
         "distance_from": hooked,
         "retained_from": _retained(hooked, without, separators, floor),
     }
-    dims = ("hook", "from_block", "layer", "length")
-    return with_y(variables_over(dims, of_hooks, _texts(metric)))
+    return with_y(variables_of(_table(metric), of_hooks))
 
 
 def _retained(ablated: Gaps, none: Gaps, separators: Gaps, floor: Tensor) -> Gaps:
@@ -412,14 +382,13 @@ def _hooked(
     growing: Growing,
     kinds: Collection[Kind],
     blocks: Sequence[int],
-    source: Sequence[GrowingSequence] | None,
     seed: int,
 ) -> dict[tuple[str, int], Variant]:
     """The sequence under each kind of hook, from each of `blocks` on."""
     variants: dict[tuple[str, int], Variant] = {}
     for kind in get_args(Ablation):
         if kind in kinds:
-            make = maker(growing, kind, source, seed)
+            make = maker(growing, kind, seed)
             for block in blocks:
                 variants[kind, block] = hook_separators(growing, kind, block, make)
     return variants
@@ -453,22 +422,14 @@ def hook_separators(
     return Variant(growing.sequence, options)
 
 
-def maker(
-    growing: Growing,
-    kind: Ablation,
-    source: Sequence[GrowingSequence] | None,
-    seed: int,
-) -> MakeHooks:
+def maker(growing: Growing, kind: Ablation, seed: int) -> MakeHooks:
     """The function that makes the hooks of a kind. Of some kinds they insert streams of reference prompts, run here."""
     if kind in FACTORIES:
         return lambda places, blocks: [FACTORIES[kind](places, blocks)]
-    if source is None:
-        rng = Random(f"reference {seed}")
-        source = [growing.sequence.unrelated(rng) for _ in range(REFERENCES)]
+    rng = Random(f"reference {seed}")
+    references = [growing.sequence.unrelated(rng) for _ in range(REFERENCES)]
     model = growing.run.model
-    for sequence in source:
-        require_same_vocabulary(model, sequence)
-    ids = checked_prompts(model, stacked(source))
+    ids = checked_prompts(model, stacked(references))
     if kind == "resample_residual":
         ids = drawn_from(ids, seed)
     inserted = mean_activations(model, ids, STREAMS, growing.layers[:-1])

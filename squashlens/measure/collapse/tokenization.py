@@ -13,14 +13,15 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+import pandas as pd
 import torch
 import xarray as xr
 
 from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.errors import InputError
 from squashlens.measure.collapse.metric import Metric, with_passes
-from squashlens.measure.registration import measurement
-from squashlens.measure.variables import variables_over, with_y
+from squashlens.measure.registration import measurement, this_call
+from squashlens.measure.variables import variables_of, with_y
 from squashlens.model.text.context import decoded, display_tokens
 from squashlens.model.text.start import start_of
 from squashlens.model.text.tokens import encode, require_tokenizer, tokenize
@@ -108,7 +109,6 @@ def repeat_tokenization(
     """
     metric = Metric(norm, scale)
     forms = dict(separator)
-    call = {"n": n, "repeat": repeat, "separator": forms, "prefix": prefix}
     is_tokenizer = getattr(model, "original_model", None) is None
     reader = reader_of(model) if is_tokenizer else require_sound(model)
     texts = write_texts(reader, n, repeat, forms, prefix)
@@ -124,16 +124,16 @@ def repeat_tokenization(
     }
     if is_tokenizer:
         facts["versions"] = versions()
-        facts["call"] = {"function": "repeat_tokenization", **call}
+        facts["call"] = this_call()
         return dataset_of("tokenization of repeats", coords, variables, facts)
-    run = Run.open(reader, "repeat_tokenization")
+    run = Run.open(reader, **this_call())
     bos = start_of(reader).ids
     compared = [_compared(bos, row) for row in texts]
     every = list(chain.from_iterable(compared))
     for ids in every:
         tokenize(reader, torch.tensor(ids))  # raises beyond the model's context
     longest = torch.tensor(max(every, key=len))
-    run = run.with_prompts(longest, **call, **metric.said)
+    run = run.with_prompts(longest)
     streams = [_streams_of_form(run, row) for row in compared]
     naive: list[torch.Tensor] = []
     distance: list[torch.Tensor] = []
@@ -141,16 +141,14 @@ def repeat_tokenization(
         v, longer, v_star = form.values.chunk(3, dim=1)
         naive.append(metric.gap(v, longer))
         distance.append(metric.gap(v, v_star))
-    texts = {
-        "naive": (
-            f"{norm} distance of the texts with n and n + 1 repeats",
-            metric.units,
-        ),
-        "distance": (f"{norm} distance of v and v*", metric.units),
+    dims = "form layer repeats"
+    longer_text = f"{norm} distance of the texts with n and n + 1 repeats"
+    table = {
+        "naive": (dims, longer_text, metric.units),
+        "distance": (dims, f"{norm} distance of v and v*", metric.units),
     }
     distances = {"naive": torch.stack(naive), "distance": torch.stack(distance)}
-    dims = ("form", "layer", "repeats")
-    variables |= with_y(variables_over(dims, distances, texts))
+    variables |= with_y(variables_of(table, distances))
     coords["layer"] = np.arange(len(streams[0].values) - 1)
     run = with_passes(run, *streams, **facts)
     return run.dataset("tokenization and collapse", coords, variables)
@@ -199,11 +197,6 @@ def write_texts(
             f"repeat={repeat!r} is not non-empty text.",
             "Give a digit or a word, such as '1' or 'one'.",
         )
-    if not separator:
-        raise InputError(
-            "separator= has no forms.",
-            "Give names with texts, such as separator={'joined': '', 'spaced': ' '}.",
-        )
     lead = tuple(encode(reader, prefix)) if prefix.strip() else ()
     texts: list[list[RepeatedText]] = []
     for form, between in separator.items():
@@ -246,18 +239,21 @@ def _text(
     return RepeatedText(repeats, written, ids, content)
 
 
-# Of each variable over (form, repeats): its dtype, long name and units.
-TABLE: dict[str, tuple[type, str, str]] = {
-    "text": (object, "the text", "text"),
-    "tokens": (int, "number of tokens of the text", "1"),
-    "pieces": (object, "the tokens of the text as text", "text"),
-    "uniform": (bool, "whether every repeat is the same single token", "1"),
+BY_FORM = "form repeats"
+BY_PLACE = "form repeats place"
+TABLE = {
+    "text": (BY_FORM, "the text", "text"),
+    "tokens": (BY_FORM, "number of tokens of the text", "1"),
+    "pieces": (BY_FORM, "the tokens of the text as text", "text"),
+    "uniform": (BY_FORM, "whether every repeat is the same single token", "1"),
     "grows": (
-        bool,
+        BY_FORM,
         "whether one more repeat leaves the earlier tokens unchanged",
         "1",
     ),
-    "pair": (bool, "whether one more repeat only repeats the last token", "1"),
+    "pair": (BY_FORM, "whether one more repeat only repeats the last token", "1"),
+    "piece": (BY_PLACE, "token as text", "text"),
+    "token_id": (BY_PLACE, "token", "id"),
 }
 
 
@@ -266,23 +262,21 @@ def table_of(
 ) -> dict[str, Variable]:
     """All variables that follow from the token ids, over (form, repeats) and (form, repeats, place)."""
     steps = list(chain.from_iterable(map(pairwise, texts)))
-    shape = (len(texts), -1)
     rows = [_properties(reader, text, longer, repeat) for text, longer in steps]
-    table: dict[str, Variable] = {}
-    for name, (dtype, long_name, units) in TABLE.items():
-        values = np.array([row[name] for row in rows], dtype).reshape(shape)
-        table[name] = (("form", "repeats"), values, long_name, units)
+    columns = pd.DataFrame(rows)
+    found = {name: columns[name].to_numpy() for name in columns}
     width = max(len(text.content) for text, _ in steps)
     token_id = np.full((len(steps), width), -1)
     piece = np.full((len(steps), width), "", dtype=object)
     for row, (text, _) in enumerate(steps):
         token_id[row, : len(text.content)] = text.content
         piece[row, : len(text.content)] = pieces_of(reader, text)
-    dims = ("form", "repeats", "place")
-    by_place = (*table["text"][1].shape, width)
-    table["piece"] = (dims, piece.reshape(by_place), "token as text", "text")
-    table["token_id"] = (dims, token_id.reshape(by_place), "token", "id")
-    return table
+    found |= {"piece": piece, "token_id": token_id}
+    shape = (len(texts), -1)
+    by_form = {
+        name: each.reshape(*shape, *each.shape[1:]) for name, each in found.items()
+    }
+    return variables_of(TABLE, by_form)
 
 
 def _properties(

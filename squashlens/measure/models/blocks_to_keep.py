@@ -28,8 +28,8 @@ from squashlens.measure.models.questions import (
     recorded_batches,
     two_models,
 )
-from squashlens.measure.registration import measurement
-from squashlens.records.labels import Variable
+from squashlens.measure.registration import measurement, this_call
+from squashlens.measure.variables import variables_of
 from squashlens.run.exchange import Exchanged, require_exchangeable
 from squashlens.theory.distances import divergence
 from squashlens.theory.statistics import selection
@@ -42,6 +42,18 @@ SELECTED = "selected"
 BY_KL = "selected by KL"
 ALL = "all blocks"
 Unit = tuple[int, Exchanged]
+LEAD = "lead of the right answer over the likeliest other choice"
+KL = "KL of the next token from the reference's"
+RIGHT_WITH = "share of right answers with this unit kept too"
+KL_WITH = "mean KL of the next token with this unit kept too"
+TABLE = {
+    "lead": ("kept prompt", LEAD, "nats"),
+    "kl": ("kept prompt", KL, "nats"),
+    "right_with": ("step unit", RIGHT_WITH, "1"),
+    "kl_with": ("step unit", KL_WITH, "nats"),
+    "random_limit": ("", "gain of one more random set with 95 %", "1"),
+    "shuffled_limit": ("", "gain in shuffled answers, 95 % quantile", "1"),
+}
 
 
 @measurement("kept_blocks")
@@ -100,11 +112,9 @@ def blocks_to_keep(
     >>> str(found["units_kept"].sel(kept="selected").values), str(found["above_null"].values)
     ('block 1', 'no')
     """
-    positive(n_keep, "n_keep", "a number of blocks")
     positive(n_random, "n_random", "a number of random sets", or_zero=True)
-    given = (reference, other, prompts, answers, choices, None, clusters)
-    options = {"n_keep": n_keep, "units": units, "n_random": n_random, "seed": seed}
-    with two_models("blocks_to_keep", *given, **options) as two:
+    given = (prompts, answers, choices, clusters, None)
+    with two_models(reference, other, this_call(), *given) as two:
         require_exchangeable(two.reference, two.other)
         candidates = _candidates(two, units)
         n_clusters = int(two.asked.clusters.max()) + 1
@@ -113,11 +123,7 @@ def blocks_to_keep(
                 f"{n_clusters} different prompts or clusters are too few for two halves.",
                 "Give at least 4, better 48 or more.",
             )
-        if n_keep >= len(candidates):
-            raise InputError(
-                f"n_keep={n_keep} is not less than the number of {units}, {len(candidates)}.",
-                "Keep fewer.",
-            )
+        positive(n_keep, "n_keep", f"a number of {units}", most=len(candidates) - 1)
         return _tested(two, candidates, n_keep, n_random, seed)
 
 
@@ -235,61 +241,30 @@ def _tested(
     _, of_half = np.unique(clusters[~selecting], return_inverse=True)
     judged = _judged(trials.choices, right, of_half, len(random_sets), seed)
     is_right = (leads > 0).astype(float)
-    over = ("kept",)
-    variables: dict[str, Variable] = {
-        "lead": (
-            ("kept", "prompt"),
-            leads,
-            "lead of the right answer over the likeliest other choice",
-            "nats",
-        ),
-        "kl": (
-            ("kept", "prompt"),
-            kl,
-            "KL of the next token from the reference's",
-            "nats",
-        ),
-        "right_with": (
-            ("step", "unit"),
-            by_answers.right,
-            "share of right answers with this unit kept too",
-            "1",
-        ),
-        "kl_with": (
-            ("step", "unit"),
-            by_answers.kl,
-            "mean KL of the next token with this unit kept too",
-            "nats",
-        ),
-        "random_limit": (
-            (),
-            judged.random_limit,
-            "gain of one more random set with 95 %",
-            "1",
-        ),
-        "shuffled_limit": (
-            (),
-            judged.shuffled_limit,
-            "gain in shuffled answers, 95 % quantile",
-            "1",
-        ),
+    found = {
+        "lead": leads,
+        "kl": kl,
+        "right_with": by_answers.right,
+        "kl_with": by_answers.kl,
+        "random_limit": judged.random_limit,
+        "shuffled_limit": judged.shuffled_limit,
     }
+    variables = variables_of(TABLE, found)
+    over = ("kept",)
     text = "share of prompts in which the right answer leads"
     variables |= mean_of("right", over, is_right, text, clusters=of_half)
     text = "share of right answers that keeping these gives back"
     variables |= with_ends("gain", over, _gains(is_right, of_half), text)
-    text = "mean KL of the next token from the reference's"
+    text = f"mean {KL}"
     variables |= mean_of(
         "mean_kl", over, kl, text, "nats", clusters=of_half, share=False
     )
+    tested = np.flatnonzero(~selecting)
     coords: dict[str, Any] = {
         "kept": list(sets),
         "units_kept": ("kept", [_in_words(units) for units in sets.values()]),
-        "prompt": np.flatnonzero(~selecting),
-        "answer": (
-            "prompt",
-            [two.asked.answers[k] for k in np.flatnonzero(~selecting)],
-        ),
+        "prompt": tested,
+        "answer": ("prompt", np.array(two.asked.answers, dtype=object)[tested]),
         "cluster": ("prompt", clusters[~selecting]),
         "step": np.arange(n_keep),
         "unit": [_in_words([unit]) for unit in candidates],

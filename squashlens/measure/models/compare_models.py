@@ -21,7 +21,8 @@ from squashlens.measure.models.questions import (
     next_tokens,
     two_models,
 )
-from squashlens.measure.registration import measurement
+from squashlens.measure.registration import measurement, this_call
+from squashlens.measure.variables import variables_of
 from squashlens.model.text.context import text_after
 from squashlens.records.labels import Variable
 from squashlens.run.activations import at_last_tokens, log_p, streams_at
@@ -39,6 +40,23 @@ GAINED = "gained"
 WRONG = "wrong in both"
 UNSURE = "within noise"
 OUTCOMES = (KEPT, LOST, GAINED, WRONG, UNSURE)
+BOTH = "model prompt"
+LEAD = "lead of the right answer over the likeliest other choice"
+TABLE = {
+    "lead": (BOTH, LEAD, "nats"),
+    "lead_noise": (BOTH, "how far another pass moves this lead", "nats"),
+    "probability": (BOTH, "probability of the right answer", "1"),
+    "kl": ("prompt", "KL of the other's next token from the reference's", "nats"),
+    "same_top": ("prompt", "whether the likeliest next token is the same", "1"),
+    "count": ("group outcome_kind", "number of prompts with this outcome", "1"),
+}
+WRITES = "share of prompts after which greedy decoding writes the right answer"
+MEANS = {
+    "right": ("share of prompts in which the right answer leads", "1"),
+    "writes": (WRITES, "1"),
+    "mean_kl": ("mean KL of the next token", "nats"),
+    "mean_same_top": ("share of prompts with the same likeliest next token", "1"),
+}
 
 
 @dataclass(frozen=True)
@@ -121,8 +139,8 @@ def compare_models(
     >>> found["outcome"].values.tolist()
     ['kept', 'kept', 'kept', 'kept', 'kept']
     """
-    given = (reference, other, prompts, answers, choices, group, clusters)
-    with two_models("compare_models", *given) as two:
+    given = (prompts, answers, choices, clusters, group)
+    with two_models(reference, other, this_call(), *given) as two:
         # One bar for both, so that the time that is announced is that of the whole call.
         runs = bar([two.reference, two.other], desc="models", unit="model")
         of_reference, of_other = [_answers_of(two, run) for run in runs]
@@ -201,53 +219,21 @@ def _result(
     same_top: Bool[np.ndarray, " prompt"],
 ) -> xr.Dataset:
     both = (reference, other)
-    over = ("model", "prompt")
     outcome = outcomes(reference, other)
-    variables: dict[str, Variable] = {
-        "lead": (
-            over,
-            np.stack([a.lead for a in both]),
-            "lead of the right answer over the likeliest other choice",
-            "nats",
-        ),
-        "lead_noise": (
-            over,
-            np.stack([a.noise for a in both]),
-            "how far another pass moves this lead",
-            "nats",
-        ),
-        "probability": (
-            over,
-            np.stack([a.probability for a in both]),
-            "probability of the right answer",
-            "1",
-        ),
-        "kl": (
-            ("prompt",),
-            kl,
-            "KL of the other's next token from the reference's",
-            "nats",
-        ),
-        "same_top": (
-            ("prompt",),
-            same_top.astype(float),
-            "whether the likeliest next token is the same",
-            "1",
-        ),
+    found: dict[str, Any] = {
+        "lead": [answers.lead for answers in both],
+        "lead_noise": [answers.noise for answers in both],
+        "probability": [answers.probability for answers in both],
+        "kl": kl,
+        "same_top": same_top.astype(float),
     }
     members = two.asked.members
     if len(members) > 1:
         members = {ALL: np.ones(len(outcome), dtype=bool), **members}
-    counts = [
-        [int((outcome[chosen] == name).sum()) for name in OUTCOMES]
-        for chosen in members.values()
-    ]
-    variables["count"] = (
-        ("group", "outcome_kind"),
-        np.array(counts),
-        "number of prompts with this outcome",
-        "1",
-    )
+    # (group, kind of outcome, prompt)
+    is_kind = outcome == np.array(OUTCOMES)[:, None]
+    found["count"] = (np.stack(list(members.values()))[:, None] & is_kind).sum(axis=-1)
+    variables = variables_of(TABLE, found)
     right = np.stack([a.lead > 0 for a in both]).astype(float)
     writes = np.stack([a.writes for a in both]).astype(float)
     variables |= _by_group(two, members, right, writes, kl, same_top)
@@ -260,7 +246,10 @@ def _result(
         "answer": ("prompt", two.asked.answers),
         "group_of": ("prompt", two.asked.groups),
         "cluster": ("prompt", two.asked.clusters),
-        "written": (over, np.array([a.written for a in both], dtype=object)),
+        "written": (
+            ("model", "prompt"),
+            np.array([a.written for a in both], dtype=object),
+        ),
     }
     return two.reference.dataset("answers of two models", coords, variables)
 
@@ -275,28 +264,24 @@ def _by_group(
 ) -> dict[str, Variable]:
     """Shares and means over the prompts of each group, with intervals over clusters."""
     clusters = two.asked.clusters
-    shares: dict[str, Any] = {
-        "right": (right, "share of prompts in which the right answer leads"),
-        "writes": (
-            writes,
-            "share of prompts after which greedy decoding writes the right answer",
-        ),
+    means = {
+        "right": right,
+        "writes": writes,
+        "mean_kl": kl,
+        "mean_same_top": same_top.astype(float),
     }
     variables: dict[str, Variable] = {}
-    for name, (values, text) in shares.items():
-        each = in_groups(values, members)
-        variables |= mean_of(name, ("model", "group"), each, text, clusters=clusters)
-    of_groups = torch.from_numpy(in_groups(right, members))
-    ends = paired_change(of_groups[0], of_groups[1], torch.from_numpy(clusters))
+    for name, values in means.items():
+        dims = ("model", "group")[-values.ndim :]
+        variables |= mean_of(
+            name,
+            dims,
+            in_groups(values, members),
+            *MEANS[name],
+            clusters=clusters,
+            share=name != "mean_kl",
+        )
+    of_reference, of_other = torch.from_numpy(in_groups(right, members))
+    ends = paired_change(of_reference, of_other, torch.from_numpy(clusters))
     text = "share right in the other model minus the share in the reference"
-    variables |= with_ends("change", ("group",), ends, text)
-    text = "mean KL of the next token"
-    each = in_groups(kl, members)
-    variables |= mean_of(
-        "mean_kl", ("group",), each, text, "nats", clusters=clusters, share=False
-    )
-    agree = in_groups(same_top.astype(float), members)
-    text = "share of prompts with the same likeliest next token"
-    return variables | mean_of(
-        "mean_same_top", ("group",), agree, text, clusters=clusters
-    )
+    return variables | with_ends("change", ("group",), ends, text)

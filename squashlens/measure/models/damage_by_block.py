@@ -15,11 +15,20 @@ from squashlens.measure.models.questions import (
     recorded_batches,
     two_models,
 )
-from squashlens.measure.registration import measurement
-from squashlens.records.labels import Variable
+from squashlens.measure.registration import measurement, this_call
+from squashlens.measure.variables import variables_of
 from squashlens.run.exchange import Pair, require_exchangeable
 
 StreamsOf = Literal["reference", "other", "both"]
+LOST = "lead that the other model loses in this part"
+GAIN = "lead that keeping this block of the reference alone gives back"
+ALONE = "lead in the other model with this block of the reference"
+LEAD = "lead of the right answer over the likeliest other choice"
+TABLE = {
+    "damage": ("streams prompt part", LOST, "nats"),
+    "lead_alone": ("prompt block", ALONE, "nats"),
+    "lead": ("model prompt", LEAD, "nats"),
+}
 
 
 @measurement("damages")
@@ -70,8 +79,8 @@ def damage_by_block(
     >>> bool(abs(found["damage"].sum("part") - lost).max() < 1e-4)
     True
     """
-    given = (reference, other, prompts, answers, choices, None, clusters)
-    with two_models("damage_by_block", *given, streams=streams) as two:
+    given = (prompts, answers, choices, clusters, None)
+    with two_models(reference, other, this_call(), *given) as two:
         require_exchangeable(two.reference, two.other)
         return _damages(two, streams)
 
@@ -126,41 +135,17 @@ def _result(
 ) -> xr.Dataset:
     n_blocks = two.reference.n_blocks
     clusters = two.asked.clusters
-    text = "lead that the other model loses in this part"
-    gain = "lead that keeping this block of the reference alone gives back"
-    variables: dict[str, Variable] = {
-        "damage": (("streams", "prompt", "part"), damage, text, "nats"),
-        "lead_alone": (
-            ("prompt", "block"),
-            alone,
-            "lead in the other model with this block of the reference",
-            "nats",
-        ),
-        "lead": (
-            ("model", "prompt"),
-            leads,
-            "lead of the right answer over the likeliest other choice",
-            "nats",
-        ),
+    variables = variables_of(
+        TABLE, {"damage": damage, "lead_alone": alone, "lead": leads}
+    )
+    means = {
+        "mean_damage": (("streams", "part"), damage.swapaxes(1, 2), LOST),
+        "mean_gain": (("block",), (alone - leads[1][:, None]).T, GAIN),
     }
-    variables |= mean_of(
-        "mean_damage",
-        ("streams", "part"),
-        damage.swapaxes(1, 2),
-        text,
-        "nats",
-        clusters=clusters,
-        share=False,
-    )
-    variables |= mean_of(
-        "mean_gain",
-        ("block",),
-        (alone - leads[1][:, None]).T,
-        gain,
-        "nats",
-        clusters=clusters,
-        share=False,
-    )
+    for name, (dims, values, text) in means.items():
+        variables |= mean_of(
+            name, dims, values, text, "nats", clusters=clusters, share=False
+        )
     blocks = range(n_blocks)
     coords: dict[str, Any] = {
         "streams": sides,

@@ -1,6 +1,6 @@
 """Prompts with right answers for two models, and how a model stands to them at the last token."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from squashlens._typing import Bridge, PromptsOrItems, short_repr
+from squashlens._typing import Bridge, short_repr
 from squashlens.bars import bar
 from squashlens.errors import InputError
 from squashlens.measure.answers.choices import Choices, of_choices, questions_of
@@ -70,24 +70,16 @@ class TwoModels:
 
 @contextmanager
 def two_models(
-    function: str,
-    reference: Bridge,
-    other: Bridge,
-    prompts: PromptsOrItems,
-    answers: Sequence[str] | None,
-    choices: Any,
-    group: Sequence[str] | None,
-    clusters: Any,
-    **arguments: Any,
+    reference: Bridge, other: Bridge, call: Mapping[str, Any], *asked_for: Any
 ) -> Iterator[TwoModels]:
-    """Both models opened, and the prompts, answers and choices checked for both."""
-    run = Run.open(reference, function)
-    given = questions_of(prompts, answers, choices, clusters, group)
-    run, asked = of_choices(run, *given, **arguments)
+    """Both models opened, and the prompts, answers and choices of a call checked for both."""
+    run = Run.open(reference, **call)
+    given = questions_of(*asked_for)
+    run, asked = of_choices(run, *given)
     require_understood(run)
     require_bridge(other)
     with opened(other):
-        second = Run.open(other, function)
+        second = Run.open(other, run.function)
         texts = _texts_of(given.answers, given.choices)
         _require_one_tokenizer(run, second, given.prompts, texts)
         second = second.with_prompts(torch.tensor(max(asked.prompts, key=len)))

@@ -17,7 +17,7 @@ from squashlens.bars import bar
 from squashlens.measure.answers.accuracy_by_length import Answer, accuracy_by_length
 from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.collapse.metric import REPLAYED, evenly_spaced
-from squashlens.measure.registration import measurement
+from squashlens.measure.registration import measurement, this_call
 from squashlens.measure.remedies.named_interventions import (
     Changes,
     are_hooks,
@@ -113,7 +113,7 @@ def compare_interventions(
     positive(n_samples, "n_samples", "a number of sequences", or_zero=True)
     changes = by_name(interventions)
     unchanged = sequence_of(sequence)
-    run = Run.open(model, "compare_interventions")
+    run = Run.open(model, **this_call())
     if lengths is None and isinstance(sequence, GrowingSequence):
         lengths = evenly_spaced(sequence)
     asked = list(prepare_growing(run, sequence, lengths, "auto").lengths)

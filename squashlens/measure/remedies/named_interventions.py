@@ -44,29 +44,13 @@ def form_under(parts: Iterable[Any], sequence: GrowingSequence) -> GrowingSequen
         return sequence
     form = forms[0]
     if not isinstance(form, GrowingSequence):
-        form = _changed(form, sequence)
-    if len(forms) > 1 or len(form) != len(sequence):
+        form = form(sequence)
+    is_one = len(forms) == 1 and isinstance(form, GrowingSequence)
+    if not is_one or len(form) != len(sequence):
         raise InputError(
-            f"The numbers of sequences, and of content tokens in the first, are {len(forms)} and {len(form)}.",
-            f"Give one sequence, of length {len(sequence)}.",
-        )
-    return form
-
-
-def _changed(change: Callable[..., Any], sequence: GrowingSequence) -> GrowingSequence:
-    """What the function of an intervention returns for a sequence."""
-    try:
-        form = change(sequence)
-    except Exception as error:  # of a function that users write
-        raise InputError(
-            f"The function of an intervention failed for a growing sequence: {type(error).__name__}: {error}.",
-            "Give a function from a sequence to a sequence; a function of activations needs its hook point, as in "
-            '("blocks.0.attn.hook_z", function).',
-        ) from error
-    if not isinstance(form, GrowingSequence):
-        raise InputError(
-            "The function of an intervention does not return a growing sequence.",
-            "Return a changed sequence, as `lambda sequence: sequence.every(3, comma)` does.",
+            "An intervention gives no sequence, several, or one with another number of content tokens.",
+            f"Give one of length {len(sequence)}, or a function such as `lambda sequence: sequence.every(3, comma)`. A "
+            'function of activations needs its hook point, as in ("blocks.0.attn.hook_z", function).',
         )
     return form
 

@@ -21,7 +21,7 @@ from squashlens._typing import (
 from squashlens.checks.arguments import and_frozen
 from squashlens.errors import InputError, RangeError
 from squashlens.hooks.freeze import frozen_parts
-from squashlens.measure.registration import measurement
+from squashlens.measure.registration import measurement, this_call
 from squashlens.measure.squashing.certified import certified_rows
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.measure.squashing.walks import of_attention, one_hot, top_down
@@ -106,17 +106,7 @@ def path_bound(
                 f"{name}={value!r} is not a positive number.",
                 "Give one; sigma_psi may also be 0.",
             )
-    run = Run.of(
-        model,
-        prompt,
-        "path_bound",
-        attention=attention,
-        query=query,
-        from_layer=from_layer,
-        to_layer=to_layer,
-        **betas,
-        spans=spans,
-    )
+    run = Run.of(model, prompt, **this_call())
     tops = run.spans(from_layer, to_layer)
     run, groups = Spans.of(run, spans)
     highest = max(tops.values())
@@ -184,25 +174,13 @@ def certified_bound(
     if vjp_batch_size is not None:
         positive(vjp_batch_size, "vjp_batch_size", "a batch size")
     parts = frozen_parts(freeze)
-    how: dict[str, Any] = {
-        "vjp_batch_size": vjp_batch_size,
-        "seed": seed,
-    }
-    run = Run.of(
-        model,
-        prompt,
-        "certified_bound",
-        freeze=parts,
-        query=query,
-        from_layer=from_layer,
-        to_layer=to_layer,
-        spans=spans,
-        **how,
-    )
+    run = Run.of(model, prompt, **this_call(freeze=parts))
     tops = run.spans(from_layer, to_layer)
     run, groups = Spans.of(run, spans)
     n = run.query(query)
-    rows, certificate = certified_rows(run, tops, from_layer, n, parts, **how)
+    rows, certificate = certified_rows(
+        run, tops, from_layer, n, parts, vjp_batch_size=vjp_batch_size, seed=seed
+    )
     long_name = f"certified path bound{and_frozen(parts)}"
     stated = {name: certificate[name] for name in ("rounding", "failure_probability")}
     bounds: dict[Target, xr.DataArray] = {}
@@ -302,7 +280,7 @@ def composition(
     >>> sl.attention_paths.composition(model, "Can you copy the following number? 11 =").sum("position").round(6).values
     array([1., 1., 1., 1., 1., 1., 1.])
     """
-    run = Run.of(model, prompt, "composition", attention=attention, query=query)
+    run = Run.of(model, prompt, **this_call())
     top = run.n_blocks
     patterns = top_down(run, attention, 0, top)
     rows = list(sweep(one_hot(run, query), patterns, gain=0.5))

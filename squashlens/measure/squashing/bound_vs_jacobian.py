@@ -5,10 +5,12 @@ from dataclasses import asdict
 import numpy as np
 import torch
 import xarray as xr
+from jaxtyping import Bool
+from torch import Tensor
 
 from squashlens._typing import Bridge, FrozenParts, Method, Norm, SpansOfTokens
 from squashlens.bars import bar
-from squashlens.measure.registration import measurement
+from squashlens.measure.registration import measurement, this_call
 from squashlens.measure.squashing.bound import printed
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.jacobians.sketch import PROBES, Estimation, resolved
@@ -84,7 +86,7 @@ def bound_vs_jacobian(
     >>> bool((ds["jacobian"] > 0).all()), round(ds["rank_agreement"].sel(estimate="jacobian").item(), 9)
     (True, 1.0)
     """
-    run = Run.open(model, "bound_vs_jacobian")
+    run = Run.open(model, **this_call())
     way = Estimation(
         method=method,
         n_probes=n_probes,
@@ -92,7 +94,7 @@ def bound_vs_jacobian(
         seed=seed,
     )
     way = resolved(way, run, ("exact", "sketch"))
-    run = run.given(prompt, norm=norm, query=query, spans=spans, **asdict(way))
+    run = run.given(prompt, method=way.method)
     n = run.query(query)
     blocks = range(run.n_blocks)
     run, groups = Spans.of(run, spans)
@@ -122,45 +124,42 @@ def bound_vs_jacobian(
         for end in ENDS:
             if end in norms.coords:
                 quantities[f"{name}_{end}"] = norms[end].drop_vars(ENDS)
-    tokens = _Tokens.of(run, groups, are_sinks(shares_beyond_uniform(run, patterns)))
     dataset = xr.Dataset(
         {name: as_variable(values, name) for name, values in quantities.items()}
     )
-    dataset["sink"] = (
-        "position",
-        tokens.is_sink.astype(float),
-        attributes("whether the token is an attention sink", "1"),
-    )
-    compared = tokens.compared(run.facts["bos_count"], n)
-    ranks = _ranks(dataset.isel(position=np.flatnonzero(compared)), norm)
-    kept = np.flatnonzero(tokens.first <= n)
-    dataset = dataset.isel(position=kept).assign(arrays_of(ranks))
+    sinks = are_sinks(shares_beyond_uniform(run, patterns))
+    run, dataset = _ranked(run, groups, dataset, sinks, n, norm)
     dataset = dataset.assign_coords(estimate=list(ESTIMATES))
     dataset = dataset.assign_attrs(
         long_name="sensitivity of the query's representation"
     )
-    if groups is not None:
-        run = run.knowing(spans=[groups.positions[place] for place in kept])
     return with_provenance(dataset, run.as_run())
 
 
-class _Tokens:
-    """The first and last position of each token or span, and whether it is, or has, an attention sink."""
-
-    def __init__(self, places: list[list[int]], sinks: torch.Tensor) -> None:
-        self.first = np.array([min(inside) for inside in places])
-        self.last = np.array([max(inside) for inside in places])
-        self.is_sink = np.array([bool(sinks[inside].any()) for inside in places])
-
-    @classmethod
-    def of(cls, run: Run, groups: Spans | None, sinks: torch.Tensor) -> "_Tokens":
-        if groups is None:
-            return cls([[place] for place in range(run.positions)], sinks)
-        return cls(groups.positions, sinks)
-
-    def compared(self, bos_count: int, query: int) -> np.ndarray:
-        """Whether it is in the correlations: no sink, after a leading BOS, and before the query."""
-        return ~self.is_sink & (self.first >= bos_count) & (self.last < query)
+def _ranked(
+    run: Run,
+    groups: Spans | None,
+    dataset: xr.Dataset,
+    sinks: Bool[Tensor, " position"],
+    query: int,
+    norm: Norm,
+) -> tuple[Run, xr.Dataset]:
+    """What is known of tokens or spans up to the query, with sinks marked and rank correlations over the others."""
+    places = [[place] for place in range(run.positions)]
+    if groups is not None:
+        places = groups.positions
+    is_sink = np.array([bool(sinks[inside].any()) for inside in places])
+    first = np.array([min(inside) for inside in places])
+    last = np.array([max(inside) for inside in places])
+    about = attributes("whether the token is an attention sink", "1")
+    dataset["sink"] = ("position", is_sink.astype(float), about)
+    # Correlations are over tokens after a leading BOS and before the query.
+    compared = ~is_sink & (first >= run.facts["bos_count"]) & (last < query)
+    ranks = _ranks(dataset.isel(position=np.flatnonzero(compared)), norm)
+    kept = np.flatnonzero(first <= query)
+    if groups is not None:
+        run = run.knowing(spans=[groups.positions[place] for place in kept])
+    return run, dataset.isel(position=kept).assign(arrays_of(ranks))
 
 
 def _ranks(inner: xr.Dataset, norm: Norm) -> dict[str, Variable]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from squashlens._typing import Bridge, Knockout, SpansOfTokens
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.interventions import SCORES, grid
-from squashlens.measure.registration import measurement
+from squashlens.measure.registration import measurement, this_call
 from squashlens.measure.squashing.substitution import (
     beside_the_first,
     choose_places,
@@ -91,16 +91,7 @@ def knockout_effect(
     >>> found["kl"].values[10:14].round(1).tolist()   # the model answers from the last digit alone
     [0.0, 0.0, 0.0, 12.8]
     """
-    run = Run.of(
-        model,
-        prompt,
-        "knockout_effect",
-        kind=kind,
-        positions=None if positions is None else list(positions),
-        target=target,
-        query=query,
-        spans=spans,
-    )
+    run = Run.of(model, prompt, **this_call())
     _require_possible(run, kind)
     n = run.query(query)
     run, groups = Spans.of(run, spans)

@@ -12,7 +12,7 @@ import xarray as xr
 from squashlens._typing import Bridge, Candidates, Method, Norm
 from squashlens.bars import bar
 from squashlens.errors import InputError
-from squashlens.measure.registration import measurement
+from squashlens.measure.registration import measurement, this_call
 from squashlens.measure.squashing.bound import path_bound
 from squashlens.measure.squashing.jacobians.jacobian import jacobian_norms
 from squashlens.measure.squashing.jacobians.sketch import Estimation, resolved
@@ -99,7 +99,7 @@ def needle_sensitivity(
             "Give either positions= or find=.",
             "find='Lisbon' finds the positions of a word in texts.",
         )
-    opened = Run.open(model, "needle_sensitivity")
+    opened = Run.open(model, **this_call())
     prompts = rows_of(opened.model, prompt)
     way = Estimation(method=method, n_probes=n_probes, seed=seed)
     way = resolved(way, opened, ("exact", "sketch"))
@@ -122,14 +122,12 @@ def needle_sensitivity(
         "n_replacements": n_replacements,
         "seed": seed,
     }
-    said = {"prompt": each_of(prompt), "find": find, **options, **replaced}
-    runs = [opened.with_prompts(torch.tensor(ids), **said) for ids in prompts]
-    needles = [_needle_of(run, places[row], row) for row, run in enumerate(runs)]
+    opened = opened.knowing(call=this_call(prompt=each_of(prompt), method=way.method))
+    runs = [opened.with_prompts(torch.tensor(ids)) for ids in prompts]
     measured: list[dict[str, float]] = []
     tokens: list[str] = []
-    for run, inside in bar(
-        list(zip(runs, needles, strict=True)), desc="needle_sensitivity"
-    ):
+    for row, run in enumerate(bar(runs, desc="needle_sensitivity")):
+        inside = [run.query(place, f"positions[{row}]") for place in places[row]]
         if candidates is None:
             alike = [ids for ids in prompts if len(ids) == run.positions]
             present = sorted({*chain.from_iterable(alike)} - {start_of(run.model).bos})
@@ -166,17 +164,6 @@ def _sensitivity_to(
         "output_change": moved["output_change"].item(),
         "kl": moved["kl"].item(),
     }
-
-
-def _needle_of(run: Run, places: Sequence[int], row: int) -> list[int]:
-    """The positions of interest of prompt `row`, counted from the start. Raises for a BOS."""
-    inside = [run.query(place, f"positions[{row}]") for place in places]
-    if inside[0] < run.facts["bos_count"]:
-        raise InputError(
-            f"positions[{row}]={inside[0]} is a BOS token.",
-            "Give the position of another token.",
-        )
-    return inside
 
 
 def _places_of(

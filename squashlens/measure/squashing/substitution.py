@@ -11,7 +11,7 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Candidates, SpansOfTokens, Target, positive
 from squashlens.errors import InputError
-from squashlens.measure.registration import measurement
+from squashlens.measure.registration import measurement, this_call
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.model.memory import require_room
 from squashlens.model.text.start import start_of
@@ -86,17 +86,7 @@ def substitution_effect(
     [0.0, 0.0, 0.0, 15.0]
     """
     positive(n_replacements, "n_replacements", "a number of tokens")
-    run = Run.of(
-        model,
-        prompt,
-        "substitution_effect",
-        candidates=candidates,
-        n_replacements=n_replacements,
-        query=query,
-        to_layer=to_layer,
-        seed=seed,
-        spans=spans,
-    )
+    run = Run.of(model, prompt, **this_call())
     run.spans(0, to_layer)
     n = run.query(query)
     run, groups = Spans.of(run, spans)

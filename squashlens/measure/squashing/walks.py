@@ -16,11 +16,10 @@ from squashlens._typing import (
     Bridge,
     Target,
     positive,
-    short_repr,
 )
 from squashlens.errors import InputError
-from squashlens.measure.registration import measurement
-from squashlens.measure.variables import variables_over
+from squashlens.measure.registration import measurement, this_call
+from squashlens.measure.variables import variables_of
 from squashlens.model.anatomy import learned_sink, windows
 from squashlens.model.memory import require_room, to_cpu
 from squashlens.model.premises import require_attention_alone, require_paths
@@ -40,16 +39,17 @@ from squashlens.theory.spread import are_sinks, beyond_uniform, received
 
 SELF = 1e-6  # rows of float32 attention sum to 1 within this
 ROUNDING = 1e-10  # a rest below this may be rounding error
-TEXTS = {
-    "position_at": ("position of the path in each layer", "position"),
-    "weight": "product of attention and residual weights",
-    "share": "share of all paths' weight",
-    "over_null": "weight over that of the same walk under uniform attention",
-    "first_share": "share of paths from the first token",
-    "rest": "share of paths from later tokens",
-    "predicted_rate": "(1 + largest self-attention) / 2",
-    "observed_rate": "factor on the rest with each repetition",
-    "absorbing": "later tokens that attend only to themselves",
+OVER_NULL = "weight over that of the same walk under uniform attention"
+TABLE = {
+    "position_at": ("path layer", "position of the path in each layer", "position"),
+    "weight": ("path", "product of attention and residual weights", "1"),
+    "share": ("path", "share of all paths' weight", "1"),
+    "over_null": ("path", OVER_NULL, "1"),
+    "first_share": ("block depth", "share of paths from the first token", "1"),
+    "rest": ("block depth", "share of paths from later tokens", "1"),
+    "predicted_rate": ("block", "(1 + largest self-attention) / 2", "1"),
+    "observed_rate": ("block", "factor on the rest with each repetition", "1"),
+    "absorbing": ("block", "later tokens that attend only to themselves", "1"),
 }
 
 
@@ -156,15 +156,7 @@ def hops(
     >>> (64 * shares.sum("position")).round(3).values.tolist()   # binomial: attention rows sum to 1
     [1.0, 6.0, 15.0, 20.0, 15.0, 6.0, 1.0]
     """
-    run = Run.of(
-        model,
-        prompt,
-        "hops",
-        attention=attention,
-        query=query,
-        from_layer=from_layer,
-        to_layer=to_layer,
-    )
+    run = Run.of(model, prompt, **this_call())
     run.require_one()
     (top,) = run.spans(from_layer, to_layer).values()
     shares = _shares_by_hop(run, query, attention, from_layer, top)
@@ -215,8 +207,7 @@ def strongest_paths(
         `over_null`, the weight divided by that of the same path under uniform attention.
 
     Raises:
-        InputError: several prompts, a query or layer that does not exist, or a position in `avoid` that is not before
-            the query.
+        InputError: several prompts, or a query or layer that does not exist.
         CapacityError: the full attention patterns do not fit into memory.
 
     Source: the path sum of Barbero et al. 2024, Theorem 5.1.
@@ -228,25 +219,10 @@ def strongest_paths(
     [13, 13, 13]
     """
     positive(k, "k", "a number of paths")
-    run = Run.of(
-        model,
-        prompt,
-        "strongest_paths",
-        k=k,
-        avoid=list(avoid),
-        attention=attention,
-        query=query,
-        from_layer=from_layer,
-        to_layer=to_layer,
-    )
+    run = Run.of(model, prompt, **this_call())
     run.require_one()
     n = run.query(query)
     avoided = [run.query(position, "avoid") for position in avoid]
-    if max(avoided, default=-1) >= n:
-        raise InputError(
-            f"avoid={short_repr(list(avoid))} has a position that is not before the query.",
-            "Give positions before the query, counted from 0.",
-        )
     (top,) = run.spans(from_layer, to_layer).values()
     patterns = written_out_down(run, attention, from_layer, top)
     null = written_out_down(run, "uniform", from_layer, top)
@@ -258,14 +234,13 @@ def strongest_paths(
     _, coords = run.coords()
     coords["path"] = np.arange(len(paths.weights))
     coords["layer"] = np.arange(from_layer, top + 1)
-    of_paths = {
+    found = {
+        "position_at": paths.positions,
         "weight": paths.weights,
         "share": paths.weights / all_paths.sum(),
         "over_null": paths.weights / paths.null,
     }
-    of_layers = {"position_at": paths.positions}
-    variables = variables_over(("path", "layer"), of_layers, TEXTS, said)
-    variables |= variables_over(("path",), of_paths, TEXTS, said)
+    variables = variables_of(TABLE, found, said)
     return run.dataset("strongest attention paths into the query", coords, variables)
 
 
@@ -325,17 +300,18 @@ def depth_limit(
     Args:
         model, query: as in `path_bound`.
         prompt: as in `hops`.
-        depth: number of times that each block's attention is repeated, at least 4; 64 by default.
+        depth: number of times that each block's attention is repeated; 64 by default.
 
     Returns:
         Dataset, dimensionless. Over (block, depth): `first_share` and `rest`, the share of paths that start at the
         first token and at later tokens; what they lack to 1 went to the block's learned sink, if it has one. Over
         (block): `predicted_rate`, the rate above; `observed_rate`, the factor by which the rest shrinks with each
-        repetition, over the last quarter of the depths at which it is above rounding error; `absorbing`, the number of
-        later tokens that attend only to themselves, of which the proposition assumes that there are none.
+        repetition, over the last quarter of the depths at which it is above rounding error, NaN for fewer than four;
+        `absorbing`, the number of later tokens that attend only to themselves, of which the proposition assumes that
+        there are none.
 
     Raises:
-        InputError: several prompts, a query outside the prompt, or a depth below 4.
+        InputError: several prompts, or a query outside the prompt.
         CapacityError: the full attention patterns do not fit into memory.
 
     Source: Barbero et al. 2024, Proposition 5.2 (B.8).
@@ -347,57 +323,38 @@ def depth_limit(
     True
     """
     positive(depth, "depth", "a number of layers")
-    if depth < 4:
-        raise InputError(
-            f"depth={depth!r} is too small to estimate a rate.",
-            "Give a whole number of at least 4.",
-        )
-    run = Run.of(model, prompt, "depth_limit", depth=depth, query=query)
+    run = Run.of(model, prompt, **this_call())
     run.require_one()
     blocks = range(run.n_blocks)
     patterns = patterns_of(run, "model", blocks).values()
     full = [written_out(run, pattern) for pattern in patterns]
     row = one_hot(run, query)
-    limits = [_Limit.of(pattern, row, run.query(query), depth) for pattern in full]
-    rests = torch.stack([limit.rest for limit in limits])
-    of_depths = {
-        "first_share": torch.stack([limit.first_share for limit in limits]),
-        "rest": rests,
-    }
-    of_blocks = {
-        "predicted_rate": [limit.predicted_rate for limit in limits],
-        "observed_rate": [_rate(rest) for rest in rests],
-        "absorbing": [limit.absorbing for limit in limits],
-    }
-    variables = variables_over(("block", "depth"), of_depths, TEXTS)
-    variables |= variables_over(("block",), of_blocks, TEXTS)
+    limits = [_limit_of(pattern, row, run.query(query), depth) for pattern in full]
+    found = {name: np.stack([limit[name] for limit in limits]) for name in limits[0]}
     coords = {"block": list(blocks), "depth": np.arange(depth + 1)}
+    variables = variables_of(TABLE, found)
     return run.dataset("depth limit of repeated attention", coords, variables)
 
 
-class _Limit(NamedTuple):
+def _limit_of(
+    pattern: Float[Tensor, "query key"],
+    row: Float[Tensor, "1 position"],
+    query: int,
+    depth: int,
+) -> dict[str, np.ndarray | float]:
     """Row n of ``(½(Λ + I))^k`` for k = 0, 1, …, split by its first token and later ones, and what predicts it."""
-
-    first_share: Float[Tensor, " depth"]
-    rest: Float[Tensor, " depth"]
-    predicted_rate: float
-    absorbing: int
-
-    @classmethod
-    def of(
-        cls,
-        pattern: Float[Tensor, "query key"],
-        row: Float[Tensor, "1 position"],
-        query: int,
-        depth: int,
-    ) -> "_Limit":
-        rows = torch.cat(list(sweep(row, [pattern] * depth, gain=0.5)))
-        rest = rows[:, 1:].sum(dim=-1)  # float32 rows sum to 1 only roughly
-        self_weight = pattern.diagonal()[1 : query + 1].double()
-        absorbs = self_weight > 1 - SELF
-        others = self_weight[~absorbs]
-        rate = (1 + others.max().item()) / 2 if len(others) else math.nan
-        return cls(rows[:, 0], rest, rate, int(absorbs.sum()))
+    rows = torch.cat(list(sweep(row, [pattern] * depth, gain=0.5)))
+    rest = rows[:, 1:].sum(dim=-1)  # float32 rows sum to 1 only roughly
+    self_weight = pattern.diagonal()[1 : query + 1].double()
+    absorbs = self_weight > 1 - SELF
+    slowest = self_weight[~absorbs].amax() if not absorbs.all() else math.nan
+    return {
+        "first_share": rows[:, 0].cpu().numpy(),
+        "rest": rest.cpu().numpy(),
+        "predicted_rate": float((1 + slowest) / 2),
+        "observed_rate": _rate(rest),
+        "absorbing": int(absorbs.sum()),
+    }
 
 
 def _rate(rest: Float[Tensor, " depth"]) -> float:
@@ -437,7 +394,7 @@ def attention_sinks(model: Bridge, prompt: PromptOrCapture) -> xr.DataArray:
     >>> found["token"].values[found["sink"].values].tolist()
     []
     """
-    run = Run.of(model, prompt, "attention_sinks")
+    run = Run.of(model, prompt, **this_call())
     run.require_one()
     share = shares_beyond_uniform(run, patterns_of(run, "model", range(run.n_blocks)))
     dims, coords = run.coords()

@@ -104,10 +104,7 @@ def theorem_51(
     finite = [v.isfinite().all(), stream.isfinite().all(), jacobian.isfinite().all()]
     premises = {
         "everything is finite": all(map(bool, finite)),
-        "attention rows are distributions": all(block.stochastic for block in blocks),
-        "attention is causal": all(block.causal for block in blocks),
-        "attention does not depend on the tokens": all(b.constant for b in blocks),
-        "ψ acts on each token by itself": all(block.local for block in blocks),
+        **_of_blocks(blocks),
         f"‖ψ'‖ ≤ {sigma:g}": slope <= sigma * (1 + ROUNDING),
     }
     found = {
@@ -172,6 +169,16 @@ class _Block:
         )
 
 
+def _of_blocks(blocks: Sequence[_Block]) -> dict[str, bool]:
+    """What the theorem assumes of every block."""
+    return {
+        "attention rows are distributions": all(block.stochastic for block in blocks),
+        "attention is causal": all(block.causal for block in blocks),
+        "attention does not depend on the tokens": all(b.constant for b in blocks),
+        "ψ acts on each token by itself": all(block.local for block in blocks),
+    }
+
+
 def _norms(blocks: Float[Tensor, "position out in"]) -> Float[Tensor, " position"]:
     """Spectral norms; NaN for all blocks if any entry is not finite."""
     if not bool(blocks.isfinite().all()):
@@ -229,11 +236,6 @@ def lemma_b7(
     >>> lemma_b7(a, a).verdict
     'holds'
     """
-    if first.shape != second.shape:
-        raise InputError(
-            f"first and second have {len(first)} and {len(second)} rows.",
-            "Give two of equal size.",
-        )
     product = _square(first) @ _square(second)
     row_sums_off = (product.sum(dim=-1) - 1).abs().max()
     above_diagonal = product.triu(1).abs().max()

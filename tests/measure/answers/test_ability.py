@@ -8,17 +8,13 @@ from scipy.stats import binomtest
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.figures import collapse_vs_readout, task_accuracy, task_error
-from squashlens.figures.drawing.page import Page
 from squashlens.measure.answers.frequencies import Answer, judge_ability, score_answers
 from squashlens.model.loading.random_weights import with_random_weights
-from squashlens.tasks import Task
 from tests.measurements import counted
 
 CALL = {"call": {"function": "evaluate_task"}}
 
 COUNT = sl.tasks.find("taught_count_bernoulli")
-JUDGED = "not shown to do the task at short lengths: longer ones cannot be judged"
 
 
 @pytest.mark.parametrize(
@@ -141,17 +137,6 @@ def test_examples_are_solved_and_never_the_question(name: str) -> None:
         task.after_examples(question, 1000)
 
 
-def test_a_task_without_short_questions_is_refused_with_the_remedy() -> None:
-    def draw(n: int, rng: Any) -> list[str]:
-        return ["1"] * (n if n > 9 else n // 0)
-
-    task = Task(
-        "long ones", "How many? {sequence}", draw, lambda items: str(len(items))
-    )
-    with pytest.raises(InputError):
-        task.short()
-
-
 @pytest.fixture(scope="module")
 def untrained(tiny: Any) -> Any:
     twin = with_random_weights(tiny, 0)
@@ -162,7 +147,6 @@ def untrained(tiny: Any) -> Any:
 def test_the_trained_model_can_and_its_untrained_twin_cannot(
     tiny: Any, untrained: Any
 ) -> None:
-    """With what tables, figures and sentences make of it."""
     how: dict[str, Any] = {"lengths": [24, 60], "seeds": 2, "max_new_tokens": 3}
     can, cannot = (sl.evaluate_task(model, COUNT, **how) for model in (tiny, untrained))
     assert (
@@ -171,16 +155,6 @@ def test_the_trained_model_can_and_its_untrained_twin_cannot(
         can["baseline_questions"].item(),
     ) == ("yes", 1, 16)
     assert (cannot["able"].item(), cannot["baseline"].item()) == ("no", 0)
-    for draw in (task_accuracy, task_error):
-        for found, mode in ((can, "lines+markers"), (cannot, "markers")):
-            figure = draw(found)
-            assert (JUDGED in Page.of(figure).notes) == (mode == "markers")
-            assert {
-                trace.mode for trace in figure.data if trace.name != "single answers"
-            } >= {mode}
-    assert all(trace.mode == "markers" for trace in task_accuracy(cannot).data)
-    both = task_accuracy({"tiny": can, "twin": cannot})
-    assert f"twin {JUDGED}" in Page.of(both).notes
 
 
 def test_accuracy_on_sequences_has_a_baseline(tiny: Any, untrained: Any) -> None:
@@ -198,39 +172,6 @@ def test_accuracy_on_sequences_has_a_baseline(tiny: Any, untrained: Any) -> None
         ) == (able, share, 16)
         exact = binomtest(round(3 * found.item()), 3).proportion_ci(method="exact")
         np.testing.assert_allclose([found["low"].item(), found["high"].item()], exact)
-        ones = sl.prompts.repeated(
-            model, "1", 12, **form
-        )  # their alphabet is ten digits, and nobody asks about these
-        alone = sl.accuracy_by_length(
-            model, [ones] * 3, lambda items: str(len(items)), lengths=[4, 12]
-        )
-        assert (
-            alone["able"].item(),
-            alone["baseline"].item(),
-            alone["baseline_questions"].item(),
-        ) == (able, share, 8)
-        assert alone.values.tolist() == [share, share]
-        assert np.isnan(
-            [alone["low"], alone["high"]]
-        ).all()  # one answer, however often it is given
-        figure = sl.figures.of(alone)
-        assert (
-            (figure.data[0].mode == "markers")
-            == (JUDGED in Page.of(figure).notes)
-            == (able == "no")
-        )
     none = sl.accuracy_by_length(tiny, drawn, counted, lengths=[20], n_baseline=0)
     assert (none["able"].item(), none["baseline_questions"].item()) == ("undecided", 0)
     assert np.isnan(none["baseline_low"])
-
-
-def test_reasons_of_verdicts_say_that_length_is_not_shown_to_matter(
-    tiny: Any, untrained: Any
-) -> None:
-    how: dict[str, Any] = {"lengths": [8], "seeds": 4, "n_random_models": 0}
-    can, cannot = (
-        sl.collapse_vs_readout(model, COUNT, **how) for model in (tiny, untrained)
-    )
-    assert (can["able"].item(), cannot["able"].item()) == ("yes", "no")
-    subtitle = collapse_vs_readout(cannot).layout.title.subtitle.text
-    assert "cannot be judged" in subtitle.replace("<br>", " ")

@@ -1,7 +1,5 @@
 """Answers of a scripted model as a result: every number it must get, by hand."""
 
-import dataclasses
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,9 @@ from squashlens.errors import InputError
 from squashlens.measure.answers.frequencies import (
     UNREAD,
     Answer,
-    describe,
     score_answers,
 )
-from squashlens.tasks import Question, Task, reading
+from squashlens.tasks import Question, Task
 from squashlens.theory.statistics.ranks import wilson
 
 COUNT = sl.tasks.find("count_ones")
@@ -138,25 +135,6 @@ def test_an_opened_answer_begins_with_its_words() -> None:
     assert found["value"].values.tolist() == ["4", "4", "4", "4", "4", ""]
     assert found["answer"].values.tolist() == texts  # as it was said
     assert (found["accuracy"], found["accuracy_strict"]) == (5 / 6, 0.5)
-    closed = score_answers(COUNT, given, FACTS).isel(mode=0, length=0)
-    assert closed["reading"].values.tolist() == [
-        "read",
-        "read",
-        "form",
-        "read",
-        "read",
-        "none",
-    ]
-    halved = answered(COUNT, lambda q: Answer(texts[q.seed], False), **extent)
-    found = score_answers(COUNT, halved, FACTS, prefill=True).isel(mode=0, length=0)
-    assert found["reading"].values.tolist() == [
-        "cut",
-        "cut",
-        "read",
-        "cut",
-        "cut",
-        "cut",
-    ]
     alone = sl.tasks.find(
         "taught_count_repeated"
     )  # asked for alone: nothing to open with
@@ -225,32 +203,6 @@ def test_answers_in_another_order_are_refused() -> None:
         score_answers(
             COUNT, dict(sorted(given.items(), key=lambda one: one[0].seed)), FACTS
         )
-
-
-class Reads:
-    """A reader that is no function."""
-
-    def __call__(self, text: str, opening: str, ended: bool) -> reading.Reading:
-        return reading.number(text, opening, ended)
-
-
-def test_any_reader_has_a_name_that_is_the_same_tomorrow() -> None:
-    """Journals compare what a run says of itself: a place in memory would make every run another."""
-    named = {}
-    for name, read in {
-        "partial": functools.partial(reading.number),
-        "object": Reads(),
-    }.items():
-        task = dataclasses.replace(COUNT, read=read)
-        found = score_answers(task, answered(task, right, lengths=[3]), FACTS)
-        assert found["accuracy"].item() == 1
-        named[name] = sl.results.provenance(found)["task"]["read_as"]
-        assert "0x" not in named[name]
-    assert named["partial"] == "functools.partial(<function number>)"
-    assert named["object"].endswith("Reads object>")
-    assert describe(dataclasses.replace(COUNT, read=Reads())) == describe(
-        dataclasses.replace(COUNT, read=Reads())
-    )
 
 
 def test_a_character_that_files_cannot_hold_is_shown(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.answers import collapse_vs_readout as module
 from squashlens.measure.answers.collapse_vs_readout import more
 from squashlens.tasks import Task
 from tests.measurements import together
@@ -33,57 +32,6 @@ def joined(tiny: Any) -> Any:
     )
 
 
-def test_distances_are_those_of_collapse_on_suffix_pairs(tiny: Any) -> None:
-    """The prompt in words gives the same v and v* as the sequence in token space."""
-    ds = sl.collapse_vs_readout(tiny, REPEATED, lengths=LENGTHS)
-    form = {"prefix": "How many ones are in the following sequences?", "suffix": "="}
-    sequence = sl.prompts.repeated(tiny, "1", max(LENGTHS), **form)
-    pairs = sl.collapse(
-        tiny, sequence, lengths=LENGTHS, scale="relative", passes="separate"
-    )
-    np.testing.assert_allclose(
-        ds["distance"].isel(seed=0), pairs["distance"].isel(layer=-1), rtol=1e-4
-    )
-    np.testing.assert_allclose(
-        ds["distance_y"].isel(seed=0), pairs["distance_y"], rtol=1e-4
-    )
-    np.testing.assert_array_equal(ds["same_argmax"].astype(bool), pairs["same_argmax"])
-    assert (ds["inserted"] == 1).all()
-    assert float(ds["distance"].min()) > 0
-
-
-@pytest.mark.slow
-def test_accuracy_and_probe_are_those_of_the_same_prompts(
-    tiny: Any, joined: Any
-) -> None:
-    said = sl.evaluate_task(tiny, BERNOULLI, lengths=LENGTHS, seeds=SEEDS, prefill=True)
-    for name in ("accuracy", "accuracy_low", "accuracy_high", "right"):
-        np.testing.assert_array_equal(joined[name], said[name].isel(mode=0))
-    assert joined["r2_y"].isnull().values.tolist() == [True, False]
-    how: dict[str, Any] = {
-        "lengths": LENGTHS,
-        "seeds": SEEDS,
-        "n_train": N_TRAIN,
-        "n_random_models": 2,
-    }
-    probe = sl.probe(tiny, BERNOULLI, **how)
-    for name in (
-        "r2",
-        "r2_y",
-        "probe_right_y",
-        "r2_random_model_y",
-        "r2_control_y",
-        "gain_low_y",
-        "r2_length",
-    ):
-        np.testing.assert_allclose(
-            joined[name], probe[name], atol=2e-3
-        )  # of other passes: one ulp may move a penalty
-    assert (
-        sl.results.provenance(joined)["probe"] == sl.results.provenance(probe)["probe"]
-    )
-
-
 @pytest.mark.slow
 def test_agreement_is_counted_on_pairs(tiny: Any, joined: Any) -> None:
     model_says = sl.evaluate_task(tiny, BERNOULLI, lengths=[8], seeds=SEEDS)[
@@ -103,29 +51,6 @@ def test_agreement_is_counted_on_pairs(tiny: Any, joined: Any) -> None:
     assert joined["same_answer"].values[0] == pytest.approx(np.mean(alike))
     assert joined["same_truth"].values[0] == pytest.approx(np.mean(same))
     assert 0 < np.mean(same) < 1
-
-
-def test_bits_are_compared_in_the_dtype_asked_for(
-    tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The representations of a pair are made to differ by 1 in 1000: below bfloat16, above float16."""
-    how: dict[str, Any] = {"lengths": [47, 48]}
-    task, real = sl.tasks.find("taught_last_odd_last"), module.streams
-
-    def near(model: Any, shown: Any) -> torch.Tensor:
-        own = real(model, shown)[:, :2].bfloat16().float()
-        return torch.cat([own, own * 1.001], dim=1)
-
-    fine = sl.collapse_vs_readout(tiny, task, **how)
-    assert (fine["bit_identical"] == 0).all()
-    assert "r2" not in fine, "nothing to probe for where the answer is 0 every time"
-    assert sl.results.provenance(fine)["call"]["round_to"] is None
-    monkeypatch.setattr(module, "streams", near)
-    for dtype, share in ((torch.bfloat16, 1), (torch.float16, 0), (None, 0)):
-        assert (
-            sl.collapse_vs_readout(tiny, task, round_to=dtype, **how)["bit_identical"]
-            == share
-        ).all(), dtype
 
 
 @pytest.mark.few(1)

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -83,15 +82,6 @@ def test_an_answer_ends_where_a_word_begins(
         )
         assert found.item() == share
         assert {*seen[0]} <= {"0", "2"}
-    one = sl.prompts.repeated(model, " one", 3, prefix="copy", suffix="=")
-    sl.accuracy_by_length(
-        model,
-        [one],
-        lambda items, seen=seen: seen.append(items) or "1",
-        lengths=[3],
-        n_baseline=0,
-    )
-    assert seen[-1] == (" one",) * 3
 
 
 @pytest.mark.parametrize("kind", ["always", "first", "never", "bytes", "threes"])
@@ -146,52 +136,6 @@ def log_p(plain: Any, tokenizer: Any, ids: list[int], answer: str) -> float:
     )
     logits = plain(torch.tensor([[*ids, *own]])).logits[0].double().log_softmax(dim=-1)
     return sum(logits[len(ids) - 1 + k, token].item() for k, token in enumerate(own))
-
-
-@pytest.mark.parametrize("kind", ["always", "bytes"])
-@pytest.mark.parametrize("end", [":", "é", " "])
-def test_measurements_take_prompts_of_any_end(
-    kind: str, end: str, chained: Models
-) -> None:
-    model, _ = chained(kind, {"=": "1"})
-    prompts = [f"The sum of {words} is{end}" for words in ("12 and 345", "one and 1")]
-    answers = [" Paris", " one"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert sl.diagnose(model, prompts, answers).sizes["pair"] == 1
-        assert (
-            sl.answer_by_layer(model, prompts, answers)["share_less_likely"].sizes[
-                "prompt"
-            ]
-            == 2
-        )
-        spans = sl.knockout_effect(model, prompts[0], spans="words")
-    assert [name.strip() for name in spans["token"].values] == prompts[0].split()
-
-
-def test_separators_are_their_text(chained: Models) -> None:
-    """With a tokenizer that inserts spaces, a comma between ones has none, as between ones in a text."""
-    model, _ = chained("always", {"=": "1"})
-    tokenizer = model.tokenizer
-    ones = sl.prompts.figure5(model, 7)["d"]
-    text = decoded(tokenizer, ones.trunk)
-    assert text.endswith("111,111,1")
-    comma = tokenizer.convert_tokens_to_ids(",")
-    assert {*ones.separators} == {comma}
-    np.testing.assert_array_equal(
-        sl.collapse(model, sl.prompts.repeated(model, "1", 7, separator=","))[
-            "distance"
-        ],
-        sl.collapse(model, sl.prompts.repeated(model, "1", 7, separator=comma))[
-            "distance"
-        ],
-    )
-    assert (
-        sl.distinguishable_lengths(
-            model, sl.prompts.repeated(model, " one", 6, separator=",")
-        ).sizes["length"]
-        == 6
-    )
 
 
 @pytest.mark.parametrize("kind", ["always", "words"])

@@ -5,11 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn.metrics
-import torch
 from scipy import stats
 
 import squashlens as sl
-from squashlens.errors import CapacityError, InputError
+from squashlens.errors import InputError
 from squashlens.measure.answers._scores import (
     Answers,
     Scores,
@@ -18,8 +17,6 @@ from squashlens.measure.answers._scores import (
     of_length,
     score_probes,
 )
-from squashlens.model.loading.random_weights import with_random_weights
-from squashlens.model.verify import status
 
 LENGTHS, SEEDS, D, FIT = (10, 20, 30), 200, 12, 64
 COUNT = sl.tasks.find("taught_count_bernoulli")
@@ -84,19 +81,6 @@ def test_representations_that_are_not_finite_are_refused() -> None:
     features[3, 2] = np.nan
     with pytest.raises(InputError):
         scores(data, features)
-
-
-def test_every_fit_sees_as_many_prompts_and_is_tested_on_others() -> None:
-    for data in (answers(), answers(seeds=300, prompts=90)):
-        for at in range(len(LENGTHS)):
-            split = data.split(at, 5)
-            assert len(set(split.train)) == len(split.train) == FIT
-            assert sorted([*split.train, *split.test]) == list(range(data.prompts[at]))
-            drawn = data.different[at][2][split.test]
-            again = split.weight / drawn
-            assert again.sum() == len(split.test), "resampled with replacement"
-            assert (again == again.round()).all()
-    assert not np.array_equal(data.split(0, 1).train, data.split(0, 2).train)
 
 
 def test_a_truth_that_is_the_same_in_every_draw_is_not_found(
@@ -225,48 +209,3 @@ def test_random_weights_hold_the_count_as_well(tiny: Any) -> None:
     for name in ("r2", "r2_random_model", "r2_control", "selectivity"):
         assert (ds[f"{name}_low_y"] <= ds[f"{name}_y"]).all()
         assert (ds[f"{name}_y"] <= ds[f"{name}_high_y"]).all()
-    about = sl.results.provenance(ds)["probe"]
-    assert about == {
-        "n_train": 64,
-        "splits": 100,
-        "random_model_seeds": [0, 1],
-        "random_model_proofs": ["verified as it stands"] * 2,
-    }
-    assert ds["truth"].values.tolist() == [
-        [float(COUNT.ask(56, seed=seed).truth) for seed in range(128)]
-    ]
-
-
-@pytest.mark.slow
-def test_a_twin_is_the_same_architecture_with_weights_of_its_own(tiny: Any) -> None:
-    torch.manual_seed(11)
-    expected = torch.rand(3)
-    torch.manual_seed(11)
-    before = {name: p.clone() for name, p in tiny.original_model.named_parameters()}
-    one, again, other = (with_random_weights(tiny, seed) for seed in (0, 0, 1))
-    assert torch.equal(torch.rand(3), expected), "PyTorch's random state is left alone"
-    for name, p in tiny.original_model.named_parameters():
-        assert torch.equal(p, before[name])
-    assert type(one.original_model) is type(tiny.original_model)
-    assert status(one) == "verified as it stands"
-    mine, twins = (
-        tiny.original_model.state_dict(),
-        [b.original_model.state_dict() for b in (one, again, other)],
-    )
-    assert all(
-        mine.keys() == t.keys() and all(mine[k].shape == t[k].shape for k in mine)
-        for t in twins
-    )
-    assert all(torch.equal(twins[0][k], twins[1][k]) for k in mine)
-    drawn = [k for k in mine if mine[k].ndim == 2]
-    assert not any(
-        torch.equal(twins[0][k], t[k]) for k in drawn for t in (mine, twins[2])
-    )
-
-
-def test_a_twin_that_does_not_fit_is_refused(
-    tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("squashlens.model.memory.available", lambda device: 1000)
-    with pytest.raises(CapacityError):
-        with_random_weights(tiny, 0)

@@ -9,9 +9,7 @@ import torch
 from transformers import DynamicCache
 
 import squashlens as sl
-from squashlens.run.groupings import grouped_streams
-from tests.cases import CONFIGS, DISTINCT, EXPERTS, MORE, VARIABLE, loaded
-from tests.references import run_of
+from tests.cases import CONFIGS, VARIABLE, loaded
 
 COUNT = "How many ones are in the following sequence?"
 
@@ -72,22 +70,6 @@ def test_float32_tells_all_lengths_apart_and_one_more_mantissa_bit_does_not_deci
     assert found["length"].values[
         found["nearest_y"].values == found["length"].values
     ].tolist() == [*range(4, 25, 4)]
-
-
-@pytest.mark.parametrize("family", [*DISTINCT, "mixtral", "gemma3"])
-def test_groupings_are_the_same_prompt_up_to_rounding(
-    family: str, tmp_path: Path
-) -> None:
-    _, model = loaded((CONFIGS | MORE | EXPERTS)[family], tmp_path)
-    ids = tuple(
-        torch.randint(3, 60, (30,), generator=torch.Generator().manual_seed(1)).tolist()
-    )
-    runs = grouped_streams(run_of(model), [ids], [range(30)])
-    assert runs.shape[0] == 3
-    torch.testing.assert_close(
-        runs[1:], runs[:1].expand(2, -1, -1, -1), rtol=1e-4, atol=1e-4
-    )
-    assert not torch.equal(runs[0], runs[1])  # other shapes round otherwise
 
 
 @pytest.mark.parametrize("why", ["hook", "encoding"])

@@ -32,7 +32,6 @@ single = splitter("single")
 OF_TEXTS: list[dict[str, Any]] = [
     {"n": 0},
     {"repeat": " "},
-    {"separator": {}},
     {"separator": {"it": " 1 "}},  # writes a third 1
     {"repeat": "car"},  # joined, it is no word
     {"prefix": "zebra "},
@@ -48,12 +47,10 @@ REFUSED: list[Callable[[Any], Any]] = [
     lambda m: sl.collapse(m, ones(m), lengths=[3, 3]),
     lambda m: sl.collapse(m, ones(m), lengths=[99]),
     lambda m: sl.collapse_mechanism(m, ones(m, suffix="=")),
-    lambda m: sl.distinguishable_lengths(m, ones(m), lengths=(3,)),
     lambda m: ablated(m, from_blocks=[6]),
     lambda m: ablated(m, from_blocks=[1, 1]),
     lambda m: ablated(m, substitute="zebra"),
     lambda m: ablated(m, lengths=[1, 2, 3]),
-    lambda m: ablated(m, kinds=["mean_residual"], source=[]),
     lambda m: counts(m, ["1"], times=1),
     lambda m: counts(m, ["1"], times=0),
     lambda m: counts(m, [], times=2),

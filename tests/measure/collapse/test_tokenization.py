@@ -171,24 +171,6 @@ def uniform_by_offsets(
     return len(found) == 1 and [span[1:] for span in found.pop()] == [(0, len(repeat))]
 
 
-def test_a_token_that_holds_some_of_the_prompt_is_no_repeat() -> None:
-    """11111 111 behind the prompt 11: two tokens 111, of which the first begins in the prompt."""
-    ds = repeat_tokenization(
-        splitter("threes"), 3, repeat="111", prefix="11", separator={"spaced": " "}
-    ).sel(form="spaced")
-    assert ds["pieces"].values.tolist() == [
-        "111·11",
-        "111·11·␣·111",
-        "111·11·␣·111·␣·111",
-    ]
-    assert not ds["uniform"].any()
-    apart = repeat_tokenization(
-        splitter("threes"), 3, repeat="111", prefix="11 ", separator={"spaced": " "}
-    ).sel(form="spaced")
-    assert apart["uniform"].all()
-    assert apart["tokens"].values.tolist() == [1, 3, 5]
-
-
 @pytest.mark.parametrize(
     "prompt", [pytest.param("", marks=pytest.mark.slow), "count: "]
 )

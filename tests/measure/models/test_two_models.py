@@ -12,6 +12,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 import squashlens as sl
 from squashlens.errors import InputError
 from tests.cases import random_model, with_broken_attention
+from tests.references import layers_of
 
 PROMPTS = [
     f"What is the last digit in this sequence? {a}{b} ="
@@ -102,14 +103,6 @@ def four_bits(rows: np.ndarray) -> np.ndarray:
     )
 
 
-def layers_of(plain: Any) -> Any:
-    """The blocks of a plain model."""
-    inner = next(iter(plain.children()))
-    return next(
-        getattr(inner, name) for name in ("layers", "h") if hasattr(inner, name)
-    )
-
-
 def logits(
     plain: Any,
     ids: Any,
@@ -194,14 +187,6 @@ def test_damages_are_those_of_streams_put_into_plain_transformers(
         )
     assert float(abs(found["damage"].sel(part="block 1")).max()) > 1e-4
     assert float(abs(found["damage"].sel(part=["embedding", "block 0"])).max()) < 1e-4
-
-
-def test_one_block_alone_is_the_first_step_of_the_sum(models: tuple[Any, Any]) -> None:
-    """With streams of the reference, c_1 is the lead with block 0 exchanged; here block 1 is the first that differs."""
-    found = sl.damage_by_block(models[0], models[1], PROMPTS[FEW], ANSWERS[FEW])
-    gain = found["lead_alone"].sel(block=1) - found["lead"].sel(model="other")
-    first = found["damage"].sel(streams="reference", part="block 1")
-    np.testing.assert_allclose(gain, first, atol=1e-4)
 
 
 def test_equal_models_lose_nothing(models: tuple[Any, Any]) -> None:
@@ -311,36 +296,3 @@ def test_what_cannot_be_compared_is_refused(tiny: Any, models: tuple[Any, Any]) 
     with sl.applied(other, sl.hooks.mask_tokens([2])):
         found = sl.compare_models(reference, other, *few)
     assert sl.results.provenance(found)["other"]["ambient_hooks"] != []
-
-
-def test_models_of_other_sizes_are_compared_by_their_answers(
-    tiny: Any, folder: Path
-) -> None:
-    if folder == sl.example_models.folder("tiny-gemma"):
-        pytest.skip("the same model")
-    found = sl.compare_models(
-        tiny, sl.load(folder, device="cpu"), PROMPTS[FEW], ANSWERS[FEW]
-    )
-    assert float(found["right"].sel(model="reference", group="all")) == 1
-    with pytest.raises(InputError):
-        sl.damage_by_block(
-            tiny, sl.load(folder, device="cpu"), PROMPTS[FEW], ANSWERS[FEW]
-        )
-
-
-def test_figures_say_what_the_other_model_is(tiny: Any) -> None:
-    half = sl.load("tiny-gemma", device="cpu", dtype="bfloat16")
-    with sl.applied(half, sl.hooks.quantize_keys_values("q8_0")):
-        found = sl.compare_models(tiny, half, PROMPTS[FEW], ANSWERS[FEW])
-    # Half a unit in the last place of two logits above 8, in bfloat16.
-    assert float(found["lead_noise"].sel(model="other").max()) >= 2**-5
-    for result, wanted in (
-        (found, ("bfloat16", "quantize_keys_values")),
-        (
-            sl.path_bound(sl.quantize_weights(tiny, "Q4_0"), PROMPTS[0]),
-            ("rounded to Q4_0",),
-        ),
-    ):
-        figure: Any = sl.figures.of(result)
-        title = figure.layout.title.subtitle.text.replace("<br>", " ")
-        assert all(text in title for text in wanted), title

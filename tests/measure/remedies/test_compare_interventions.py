@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.errors import BusyModelError, InputError
+from squashlens.errors import InputError
 from squashlens.records.labels import AS_IT_IS
 from squashlens.sequences import GrowingSequence
 from tests.measurements import counted, together
@@ -146,7 +146,7 @@ def test_a_first_token_that_nobody_sees(
 
 
 def test_the_answers_are_those_of_the_sequence(tiny: Any) -> None:
-    """Not of other digits, unless they are asked for; and the figure says which, and whether the task can be done."""
+    """Not of other digits, unless they are asked for."""
     ones, count = (
         sl.prompts.repeated(tiny, "1", 52, prefix=COUNT, suffix="="),
         lambda items: str(len(items)),
@@ -160,9 +160,7 @@ def test_the_answers_are_those_of_the_sequence(tiny: Any) -> None:
             tiny, ones, changes, answer=count, lengths=[6, 48, 52], n_samples=n
         )
         assert found["accuracy"].values.tolist() == [right, [0, 0, 0]]
-        figure = str(sl.figures.changes(found).layout.meta)
         assert asked in found["accuracy"].attrs["long_name"]
-        assert ("cannot be judged" in figure) == (n > 0)
 
 
 def test_without_an_answer_nothing_is_asked(bridge_of: Any) -> None:
@@ -188,7 +186,6 @@ REFUSED: list[dict[str, Any]] = [
     {"as it is": sl.hooks.uniform_attention()},  # the name of the unchanged model
     {"far": sl.hooks.mask_tokens([0], (6,))},
     {"own": lambda one: one.content},
-    {"own": lambda z, hook: z / 2},
     {"short": GrowingSequence("short", (3,), (3,))},
     {"two": [lambda one: one, lambda one: one]},
 ]
@@ -200,18 +197,3 @@ def test_refused_changes(changes: Any, tiny: Any, digits: Any) -> None:
     with pytest.raises(InputError):
         raw(sl.compare_interventions)(tiny, digits, changes, lengths=[3])
     assert fingerprint(tiny)["hook_counts"] == before
-
-
-def test_what_an_intervention_writes_to_is_refused(digits: Any) -> None:
-    """Also by `.data`, and after a call in which it was verified."""
-    model = sl.load("tiny-gemma", device="cpu")
-
-    def edit(z: torch.Tensor, hook: Any) -> None:
-        if hook.ctx.setdefault("writes", False):
-            model.blocks[1].mlp.out.weight.data.mul_(1.01)
-
-    changes = {"edit": [("blocks.2.hook_resid_post", edit)]}
-    sl.compare_interventions(model, digits, changes, lengths=[2])
-    model.blocks[2].hook_resid_post.ctx["writes"] = True
-    with pytest.raises(BusyModelError):
-        sl.compare_interventions(model, digits, changes, lengths=[2])

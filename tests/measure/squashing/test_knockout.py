@@ -146,17 +146,3 @@ def test_a_span_is_knocked_out_at_once(
         float((y - own).double().norm()), rel=1e-3
     )
     assert found["span_size"].values.tolist() == [2, 1]
-
-
-def test_several_prompts(
-    bridge_of: Callable[..., Any],
-) -> None:
-    model, other = bridge_of("gemma"), [*IDS[:4], *reversed(IDS[4:])]
-    both = sl.knockout_effect(model, [IDS, other])
-    for number, ids in enumerate((IDS, other)):
-        alone = sl.knockout_effect(model, ids)
-        for name in ("output_change", "kl", "probability_l1"):
-            size = float(alone[name].max())
-            np.testing.assert_allclose(
-                both[name][number], alone[name], rtol=1e-3, atol=1e-4 * size
-            )

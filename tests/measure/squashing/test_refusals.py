@@ -52,8 +52,6 @@ REFUSED: list[tuple[Any, dict[str, Any], type[Exception]]] = [
     (sl.needle_sensitivity, {"prompt": ASKED, "find": "1"}, InputError),
     (sl.needle_sensitivity, {"prompt": ASKED, "find": "igit"}, InputError),
     (sl.needle_sensitivity, {"prompt": ASKED}, InputError),
-    (sl.attention_paths.strongest_paths, {"avoid": [4]}, InputError),
-    (sl.attention_paths.depth_limit, {"depth": 3}, InputError),
 ]
 
 

@@ -15,9 +15,9 @@ from squashlens._typing import Bridge, FrozenParts, Target, distinct, positive
 from squashlens.checks.arguments import and_frozen
 from squashlens.errors import UnsoundModelError
 from squashlens.hooks.freeze import freezing, frozen_parts
-from squashlens.measure.registration import measurement
+from squashlens.measure.registration import measurement, this_call
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
-from squashlens.measure.variables import variables_over
+from squashlens.measure.variables import variables_of
 from squashlens.model.memory import require_room
 from squashlens.records.labels import Variable
 from squashlens.run.activations import require_places, streams_at
@@ -29,16 +29,18 @@ RANKS = 5  # tokens that a direction raises or lowers most
 # Copies of the blocks: rows, the result, and what a singular value decomposition needs.
 COPIES = 4
 Logits = Float[Tensor, "place direction outcome"]
-TEXTS = {
-    "jacobian": "blocks of the Jacobian",
-    "singular_value": "singular values of the blocks",
-    "share": "share of the squared Frobenius norm",
-    "left": "left singular vectors",
-    "right": "right singular vectors",
-    "raised_token": ("tokens whose logits are raised most", "text"),
-    "lowered_token": ("tokens whose logits are lowered most", "text"),
-    "raised": ("change of the logits that are raised most", "nats"),
-    "lowered": ("change of the logits that are lowered most", "nats"),
+BY_DIRECTION = "position direction"
+BY_RANK = "position direction rank"
+TABLE = {
+    "jacobian": ("position out in", "blocks of the Jacobian", "1"),
+    "singular_value": (BY_DIRECTION, "singular values of the blocks", "1"),
+    "share": (BY_DIRECTION, "share of the squared Frobenius norm", "1"),
+    "left": ("position direction out", "left singular vectors", "1"),
+    "right": ("position direction in", "right singular vectors", "1"),
+    "raised_token": (BY_RANK, "tokens whose logits are raised most", "text"),
+    "lowered_token": (BY_RANK, "tokens whose logits are lowered most", "text"),
+    "raised": (BY_RANK, "change of the logits that are raised most", "nats"),
+    "lowered": (BY_RANK, "change of the logits that are lowered most", "nats"),
 }
 
 
@@ -94,23 +96,13 @@ def jacobian(
     True
     """
     parts = frozen_parts(freeze)
-    given = None if positions is None else list(positions)
-    run = Run.of(
-        model,
-        prompt,
-        "jacobian",
-        query=query,
-        positions=given,
-        k=k,
-        freeze=parts,
-        from_layer=from_layer,
-        to_layer=to_layer,
-    )
+    run = Run.of(model, prompt, **this_call(freeze=parts))
     run.require_one()
     n = run.query(query)
     d = run.width
-    chosen = range(n + 1) if given is None else distinct(given, "positions")
-    places = sorted(chosen)
+    places = list(range(n + 1))
+    if positions is not None:
+        places = sorted(distinct(list(positions), "positions"))
     require_places(places, 0, n)
     positive(k, "k", "a number of directions", most=d)
     (top,) = run.spans(from_layer, to_layer).values()
@@ -182,16 +174,14 @@ def _described(
     """The blocks and their singular values and vectors as variables."""
     total = blocks.square().sum(dim=(1, 2))[:, None]
     shares = values.square() / total  # NaN for a block of zeros
-    by_direction = ("position", "direction")
-    described: dict[str, Variable] = {}
-    for dims, values_over_dims in (
-        (("position", "out", "in"), {"jacobian": blocks}),
-        (by_direction, {"singular_value": values, "share": shares}),
-        ((*by_direction, "out"), {"left": left}),
-        ((*by_direction, "in"), {"right": right}),
-    ):
-        described |= variables_over(dims, values_over_dims, TEXTS, frozen)
-    return described
+    described = {
+        "jacobian": blocks,
+        "singular_value": values,
+        "share": shares,
+        "left": left,
+        "right": right,
+    }
+    return variables_of(TABLE, described, added=frozen)
 
 
 def _why_not_unembedded(run: Run, to_layer: Target) -> str | None:
@@ -223,4 +213,4 @@ def _most_changed(run: Run, changes: Logits, name: str) -> dict[str, Variable]:
     values, ids = changes.topk(count, largest=name == "raised")
     texts = np.array(run.tokens_of(ids.flatten(0, 1)), dtype=object)
     changed = {f"{name}_token": texts.reshape(ids.shape), name: values}
-    return variables_over(("position", "direction", "rank"), changed, TEXTS)
+    return variables_of(TABLE, changed)

@@ -5,14 +5,12 @@ products give all blocks J_i. If the model has no hooks, they run block by block
 of one block only.
 """
 
-from dataclasses import asdict
-
 import xarray as xr
 
 from squashlens._typing import Bridge, FrozenParts, Method, Norm, SpansOfTokens, Targets
 from squashlens.checks.arguments import and_frozen
 from squashlens.hooks.freeze import freezing, frozen_parts
-from squashlens.measure.registration import measurement
+from squashlens.measure.registration import measurement, this_call
 from squashlens.measure.squashing.jacobians import sketch
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.measure.squashing.token_spans import Spans
@@ -107,18 +105,9 @@ def jacobian_norms(
     )
     parts = frozen_parts(freeze)
     hooks = freezing(parts)
-    run = Run.open(model, "jacobian_norms")
+    run = Run.open(model, **this_call(freeze=parts))
     way = sketch.resolved(way, run, ("exact", "sketch", "sketch_upper"))
-    run = run.given(
-        prompt,
-        norm=norm,
-        freeze=parts,
-        query=query,
-        from_layer=from_layer,
-        to_layer=to_layer,
-        spans=spans,
-        **asdict(way),
-    )
+    run = run.given(prompt, method=way.method)
     tops = run.spans(from_layer, to_layer)
     run, groups = Spans.of(run, spans)
     n = run.query(query)

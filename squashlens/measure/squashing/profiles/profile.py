@@ -12,7 +12,7 @@ from torch import Tensor
 
 from squashlens._typing import AttentionKind, Bridge, Method, Norm, distinct, positive
 from squashlens.bars import bar, write
-from squashlens.measure.registration import measurement
+from squashlens.measure.registration import measurement, this_call
 from squashlens.measure.squashing.jacobians import sketch
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.measure.squashing.profiles.states import representations
@@ -102,8 +102,7 @@ def token_influence(
     True
     """
     way = sketch.Estimation(method=method, n_probes=n_probes, seed=seed)
-    run = Run.open(model, "token_influence")
-    asked = _asked(run, prompt, queries, layers, way, norm)
+    asked = _asked(model, prompt, queries, layers, way, norm)
     n_series = {"none": 2, "exact": 3, "sketch": 5}[asked.way.method]
     asked.require_fits(8 * n_series * len(asked.queries) * len(asked.layers) * asked.n)
     values = _ByPosition(asked)
@@ -182,10 +181,7 @@ def influence_by_distance(
     """
     positive(n_random_models, "n_random_models", "a number of models", or_zero=True)
     way = sketch.Estimation(method=method, n_probes=n_probes, seed=seed)
-    run = Run.open(model, "influence_by_distance")
-    asked = _asked(
-        run, prompt, queries, layers, way, norm, n_random_models=n_random_models
-    )
+    asked = _asked(model, prompt, queries, layers, way, norm)
     asked.require_fits(0)
     means = _ByDistanceOnly(asked)
     facts = asked.measure(means)
@@ -205,19 +201,17 @@ def influence_by_distance(
     pairs = torch.stack([values.pairs.sum(dim=0) for values in sums.values()])
     generator = torch.Generator().manual_seed(asked.way.seed)
     laws = [values.laws(generator) for values in sums.values()]
-    return run.dataset(
-        "influence by distance",
-        {
-            "quantity": list(sums),
-            "layer": np.array(asked.layers),
-            "distance": np.arange(asked.n),
-        },
-        {
-            "influence": (over, influences, f"mean influence{of}", "1"),
-            "pairs": (over, pairs, "pairs", "1"),
-            **_parts_of_laws(laws, of),
-        },
-    )
+    variables: dict[str, Variable] = {
+        "influence": (over, influences, f"mean influence{of}", "1"),
+        "pairs": (over, pairs, "pairs", "1"),
+    }
+    variables |= _parts_of_laws(laws, of)
+    coords = {
+        "quantity": list(sums),
+        "layer": np.array(asked.layers),
+        "distance": np.arange(asked.n),
+    }
+    return run.dataset("influence by distance", coords, variables)
 
 
 class _ByPosition:
@@ -266,26 +260,17 @@ class _ByDistanceOnly:
 
 
 def _asked(
-    run: Run,
+    model: Bridge,
     prompt: PromptOrCapture,
     queries: Queries,
     layers: Sequence[int] | None,
     way: sketch.Estimation,
     norm: Norm,
-    **random: int,
 ) -> "_Asked":
     """Check what a measurement was given."""
+    run = Run.open(model, **this_call())
     way = sketch.resolved(way, run, METHODS)
-    run = run.given(
-        prompt,
-        queries=queries if queries == "all" else list(queries),
-        layers=layers,
-        method=way.method,
-        n_probes=way.n_probes,
-        norm=norm,
-        seed=way.seed,
-        **random,
-    )
+    run = run.given(prompt, method=way.method)
     run.require_one(tokens=2)
     places: Sequence[int] = range(run.positions)
     if queries != "all":

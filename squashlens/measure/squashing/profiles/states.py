@@ -11,9 +11,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens._typing import Bridge
-from squashlens.measure.registration import measurement
+from squashlens.measure.registration import measurement, this_call
 from squashlens.measure.squashing.walks import has_sink
-from squashlens.measure.variables import variables_over
+from squashlens.measure.variables import variables_of
 from squashlens.model import anatomy
 from squashlens.model.memory import to_cpu
 from squashlens.records.labels import MODEL_UNITS, Variable
@@ -26,19 +26,29 @@ from squashlens.run.streamed import why_not_streamed
 from squashlens.theory.distances import distance, noise, rms
 from squashlens.theory.spread import heads_of, spectrum
 
-TEXTS = {
-    "sink_rate": "mean attention of later tokens to the first token",
-    "attention_entropy": ("mean entropy of the attention of later tokens", "nat"),
-    "uniform_entropy": ("mean entropy of uniform attention of later tokens", "nat"),
-    "sink_value_norm": ("norm of the first token's value vector", MODEL_UNITS),
-    "value_norm": ("mean norm of the other tokens' value vectors", MODEL_UNITS),
-    "representation_entropy": ("entropy of the representations", "nat"),
-    "effective_rank": "effective rank of the representations",
-    "first_token_norm": ("norm of the first token's residual stream", MODEL_UNITS),
-    "stream_norm": ("mean norm of the others' residual streams", MODEL_UNITS),
-    "collapse_distance": ("L∞ distance of v and v*", MODEL_UNITS),
-    "collapse_noise": ("noise floor of the distance of v and v*", MODEL_UNITS),
-    "last_token_rms": ("rms of the last token's residual stream", MODEL_UNITS),
+HEADS = "block head"
+UNIFORM = "mean entropy of uniform attention of later tokens"
+FIRST_NORM = "norm of the first token's residual stream"
+OTHER_NORMS = "mean norm of the others' residual streams"
+FLOOR = "noise floor of the distance of v and v*"
+LAST_RMS = "rms of the last token's residual stream"
+TABLE = {
+    "sink_rate": (HEADS, "mean attention of later tokens to the first token", "1"),
+    "attention_entropy": (
+        HEADS,
+        "mean entropy of the attention of later tokens",
+        "nat",
+    ),
+    "uniform_entropy": ("block", UNIFORM, "nat"),
+    "sink_value_norm": (HEADS, "norm of the first token's value vector", MODEL_UNITS),
+    "value_norm": (HEADS, "mean norm of the other tokens' value vectors", MODEL_UNITS),
+    "representation_entropy": ("layer", "entropy of the representations", "nat"),
+    "effective_rank": ("layer", "effective rank of the representations", "1"),
+    "first_token_norm": ("layer", FIRST_NORM, MODEL_UNITS),
+    "stream_norm": ("layer", OTHER_NORMS, MODEL_UNITS),
+    "collapse_distance": ("layer", "L∞ distance of v and v*", MODEL_UNITS),
+    "collapse_noise": ("layer", FLOOR, MODEL_UNITS),
+    "last_token_rms": ("layer", LAST_RMS, MODEL_UNITS),
 }
 
 
@@ -66,7 +76,7 @@ def head_statistics(model: Bridge, prompt: PromptOrCapture) -> xr.Dataset:
     >>> bool((found["attention_entropy"].max("head") <= found["uniform_entropy"]).all())
     True
     """
-    run = Run.of(model, prompt, "head_statistics")
+    run = Run.of(model, prompt, **this_call())
     run.require_one(tokens=2)
     seen = _Seen(run)
     seen.read()
@@ -77,17 +87,17 @@ def head_statistics(model: Bridge, prompt: PromptOrCapture) -> xr.Dataset:
         _uniform_entropy(run.positions, reach[block], has_sink(run, block))
         for block in range(run.n_blocks)
     ]
-    of_heads = {
+    found = {
         "sink_rate": sink_rate,
         "attention_entropy": entropies,
+        "uniform_entropy": uniform,
         "sink_value_norm": of_first,
         "value_norm": of_others,
     }
-    variables = variables_over(("block", "head"), of_heads, TEXTS)
-    variables |= variables_over(("block",), {"uniform_entropy": uniform}, TEXTS)
     n_blocks, n_heads = sink_rate.shape
     coords = {"block": np.arange(n_blocks), "head": np.arange(n_heads)}
-    return run.dataset("attention of the heads of a prompt", coords, variables)
+    about = "attention of the heads of a prompt"
+    return run.dataset(about, coords, variables_of(TABLE, found))
 
 
 def _uniform_entropy(n: int, window: int | None, learned_sink: bool) -> float:
@@ -108,7 +118,7 @@ def representations(run: Run, layers: list[int]) -> dict[str, Variable]:
         "stream_norm": sizes[:, 1:].mean(dim=1),
         **_distances(run, layers, _stack(stream[-1] for stream in streams)),
     }
-    return variables_over(("layer",), values, TEXTS)
+    return variables_of(TABLE, values)
 
 
 def _stack(parts: Iterable[Tensor]) -> Tensor:
