@@ -17,8 +17,8 @@ from squashlens.synthetic import (
     last_tokens,
     softmax_total_variation,
 )
-from squashlens.synthetic.convergence import power_law, rate, tail_of
-from squashlens.synthetic.stack import draw
+from squashlens.synthetic.convergence import HALVING, of_draws, power_law, rate, tail_of
+from squashlens.synthetic.stack import draw, sinusoids
 
 LENGTHS = [10, 30, 100, 200, 400, 800, 1600]
 
@@ -54,6 +54,26 @@ def test_zeros_are_in_no_fit() -> None:
 def test_the_tail_is_the_upper_part_of_log_n() -> None:
     lengths = spaced(10, 1000, 9)
     assert tail_of(lengths).tolist() == [False] * 4 + [True] * 5
+
+
+def test_means_and_intervals_against_scipy() -> None:
+    slopes = torch.randn(
+        6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+    mean, low, high = (value for _, value, *_ in of_draws("slope", slopes, "").values())
+    expected = stats.t.interval(
+        0.95, 5, loc=slopes.numpy().mean(0), scale=stats.sem(slopes.numpy())
+    )
+    np.testing.assert_allclose(mean, slopes.numpy().mean(0))
+    np.testing.assert_allclose(high - low, expected[1] - expected[0], rtol=1e-9)
+    np.testing.assert_allclose((low + high) / 2, mean, rtol=1e-9)
+    assert all(
+        value.isnan().all() == (name != "slope_mean")
+        for name, (_, value, *_) in of_draws("slope", slopes[:4], "").items()
+    )
+    slopes[0, 1] = torch.nan  # a draw without a slope is not left out in silence
+    for _, value, *_ in of_draws("slope", slopes, "").values():
+        assert value.isnan().tolist() == [False, True, False]
 
 
 @pytest.mark.few(1)
@@ -130,6 +150,46 @@ def test_without_positions_the_difference_is_the_new_tokens_share() -> None:
     assert found["exponent_low"] - 0.05 < -1 < found["exponent_high"] + 0.05
 
 
+@pytest.mark.slow
+def test_figure_8s_convergence_is_that_of_averages() -> None:
+    """With q, k, v drawn themselves, E ‖D‖₂² = Σ w², since values have variance 1/d: it falls without δ → 0."""
+    stack, n = PAPER["queries_keys"], 300
+    found = convergence(stack, [100, 200, 250, n], seeds=200, norm="l2").isel(layer=0)
+    drawn = draw(stack, n, range(200), torch.float64, torch.device("cpu"))
+    from tests.synthetic import twin
+
+    expected = []
+    for seed in range(20):
+        rows = [
+            twin.run(stack, drawn, seed, c)[1][0][0, -1]
+            for c in ([*range(n)], [*range(n), n - 1])
+        ]
+        w = rows[0] - rows[1][:n]
+        w[-1] -= rows[1][n]
+        expected.append((w**2).sum())
+    observed = found["distance"].sel(length=n).values ** 2
+    assert observed.mean() == pytest.approx(np.mean(expected), rel=0.06)
+    assert found["rate"] == -0.5
+    assert found["total_variation"].sel(length=n).mean() > 0.1
+
+
+def test_figure_8_in_both_readings() -> None:
+    lengths = spaced(10, 3000, 20)
+    found = {
+        name: convergence(stack, lengths).isel(layer=0) for name, stack in PAPER.items()
+    }
+    averaged, kept = found["queries_keys"], found["inputs"]
+    assert -0.7 < averaged["exponent_mean"] < -0.4  # D falls, as in the figure
+    assert (
+        averaged["variation_exponent_high"] < 0
+    )  # δ creeps down to a level, which is no decay
+    assert averaged["variation_exponent_mean"] > -0.15
+    assert not averaged["premise"].item()
+    assert abs(kept["exponent_mean"]) < 0.1  # D stays
+    assert kept["distance"].isel(length=-1).min() > 1
+    assert not kept["premise"].item()
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -146,6 +206,23 @@ def test_without_positions_the_difference_is_the_new_tokens_share() -> None:
 def test_orders_that_can_be_derived(options: Any, expected: float | None) -> None:
     found = rate(Stack(**options))
     assert math.isnan(found) if expected is None else found == expected
+
+
+@pytest.mark.parametrize(
+    ("stack", "lengths"),
+    [
+        (Stack(encoding="alibi", projections="direct"), [10, 30, 100, 300, 1000]),
+        (Stack(encoding="alibi", depth=2, scale=0.3), spaced(10, 400, 20)),
+        (Stack(window=500, projections="direct"), [10, 30, 60, 125, 250]),
+        (Stack(window=500, encoding="t5", scale=0.3), [10, 30, 60, 125, 250]),
+    ],
+)
+def test_a_floor_that_short_lengths_do_not_show(
+    stack: Stack, lengths: list[int]
+) -> None:
+    found = convergence(stack, lengths)
+    assert (found["variation_exponent_high"] < HALVING).all()  # by sight it decays
+    assert not found["premise"].any()
 
 
 def test_a_window_never_forgets_the_last_token() -> None:
@@ -191,3 +268,69 @@ def test_figure_9_falls_as_derived() -> None:
     by_hand = 2 * ((1 - 0.002) * g / (1 + g) + 0.002 * lost)
     assert last["expected"].item() == pytest.approx(by_hand, rel=1e-9)
     assert np.isnan(found["expected"].values).tolist() == [n <= 200 for n in lengths]
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("k", "noise"), [(200, 0.1), (200, 1.0), (200, 3.0), (50, 0.1)]
+)
+def test_figure_9s_mean_from_just_beyond_k_on(k: int, noise: float) -> None:
+    """Over many draws, within standard errors; the limit 2k ((e^a − 1)/a − 1)/n, without its factors, is far off."""
+    lengths = [int(many * k) for many in (1.02, 1.1, 1.5, 2, 5, 10, 60, 80, 100)]
+    found = softmax_total_variation(lengths, k=k, noise=noise, seeds=300)
+    observed = found["total_variation"]
+    error = observed.std("seed", ddof=1) / math.sqrt(300)
+    assert (abs(observed.mean("seed") - found["expected"]) < 3 * error).all()
+    limit = 2 * k * ((math.exp(noise) - 1) / noise - 1) / found["length"]
+    assert (abs(observed.mean("seed") - limit) > 10 * error).values[:6].all()
+    beyond = (
+        2 * (1 - k / found["length"]) / (1 + 1 / (limit / 2))
+    )  # as if none of the first k lost
+    assert (abs(observed.mean("seed") - beyond) > 10 * error).values[:4].all()
+
+
+def test_figure_9s_leading_exponent_is_minus_one() -> None:
+    """The factor 1 − k/n taken off, −1 is within the interval; with it, the slope is less steep at any finite n."""
+    lengths = np.unique(np.geomspace(10, 100_000, 40).astype(int)).tolist()
+    found = softmax_total_variation(lengths)
+    assert found["leading_low"] <= -1 <= found["leading_high"]
+    assert found["leading_high"] - found["leading_low"] < 0.01
+    assert found["exponent_low"] > -1
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    "part", [{}, {"residual": True, "norm": "layer", "mlp": 4}], ids=["bare", "whole"]
+)
+def test_keys_and_values_of_the_same_tokens_do_not_converge(part: Any) -> None:
+    """As in a Transformer, both are projected from one token: values depend on scores, and do not average out."""
+    lengths = [3000, 6000, 8000, 10_000]
+    together = convergence(Stack(encoding="sinusoidal_qk", **part), lengths)["distance"]
+    apart = convergence(PAPER["queries_keys"], lengths)["distance"]
+    assert together.min() > 0.5
+    assert apart.max() < 0.1
+
+
+def test_what_keys_and_values_of_the_same_tokens_leave() -> None:
+    """v_n → (q + PE_{n−1}) W_Kᵀ W_V W_O/√d: e^{⟨a, x⟩} moves the mean of x ~ N(0, I) to a.
+
+    Of v_n − v*_{n+1} the step from one position to the next is left. The key's own position is a factor of the weight
+    that does not depend on x.
+    """
+    stack, lengths = Stack(encoding="sinusoidal_qk"), [10_000, 30_000]
+    found = last_tokens(stack, lengths, seeds=4)
+    (weights,) = draw(stack, 1, range(4), torch.float64, torch.device("cpu")).layers
+    for at, n in enumerate(lengths):
+        here, there = sinusoids(torch.tensor([n - 1, n]), 64, 1e4)
+        left = (
+            (here - there).expand(4, 1, 64)
+            @ weights["key"].mT
+            @ weights["value"]
+            @ weights["output"]
+            / 8
+        )
+        left, gap = left[:, 0], (found.v - found.star)[:, 0, at]
+        assert torch.cosine_similarity(gap, left).mean() > 0.9
+        assert gap.abs().sum(-1).mean().item() == pytest.approx(
+            left.abs().sum(-1).mean().item(), rel=0.15
+        )

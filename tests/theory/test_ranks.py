@@ -148,6 +148,26 @@ def test_a_mean_over_clusters_has_students_interval() -> None:
     )
 
 
+@pytest.mark.parametrize("share", [0.5, 0.85])
+def test_intervals_over_clusters_cover_where_those_over_values_do_not(
+    share: float,
+) -> None:
+    """24 clusters of four values, of which each repeats its cluster's with probability 0.8."""
+    rng = np.random.default_rng(7)
+    common, own = (rng.random((2000, 24, size)) < share for size in (1, 4))
+    values = torch.from_numpy(
+        np.where(rng.random((2000, 24, 4)) < 0.8, common, own).reshape(2000, -1)
+    ).double()
+    clusters = torch.arange(24).repeat_interleave(4)
+    for interval in (mean_interval, share_interval):
+        covered = []
+        for members in (clusters, None):
+            _, low, high = interval(values, members)
+            covered.append(float(((low <= share) & (share <= high)).double().mean()))
+        assert 0.92 <= covered[0] <= 0.985, (interval, covered)
+        assert covered[1] < 0.85, "values of a cluster are not independent"
+
+
 @pytest.mark.parametrize("n", [12, 40])
 @pytest.mark.parametrize(
     ("kept", "lost", "gained"),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import RidgeCV
 
+from squashlens.theory.statistics import ridge as module
 from squashlens.theory.statistics.ridge import PENALTIES, ridge
 
 
@@ -33,6 +34,20 @@ def test_predictions_are_those_of_scikit_learn(rows: int, d: int, noise: float) 
     expected = theirs.predict((unseen - middle) / size)
     np.testing.assert_allclose(
         ridge(seen, targets, unseen), expected, rtol=1e-6, atol=1e-6
+    )
+
+
+def test_a_fit_is_ridge_regression(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PENALTIES", np.array([3.0]))
+    seen, targets, unseen = problem(12, 7, 1.0)
+    middle, level = seen.mean(axis=0), targets.mean(axis=0)
+    size = np.sqrt(np.mean((seen - middle) ** 2))
+    x = (seen - middle) / size
+    weights = np.linalg.solve(x.T @ x + 3 * np.eye(7), x.T @ (targets - level))
+    np.testing.assert_allclose(
+        ridge(seen, targets, unseen),
+        level + (unseen - middle) / size @ weights,
+        rtol=1e-9,
     )
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import linalg, signal, stats
 
+from squashlens.theory.statistics import trends
 from squashlens.theory.statistics.laws import log_slope
 from squashlens.theory.statistics.trends import association, holm
 
@@ -93,6 +94,18 @@ def test_false_positives_and_cover_are_near_nominal(n: int, lag_one: float) -> N
     assert ((found.low <= planted) & (planted <= found.high)).double().mean() > 0.92
 
 
+def test_a_steep_fall_is_decided() -> None:
+    """What the sequence does is no dependence of its neighbours. Lengths 1 to 32, and noise of a hundredth."""
+    place = torch.arange(32, dtype=torch.float64)
+    falls = torch.exp(-5 * place / 32) + 0.01 * series(4, 0.5, 60, 32)
+    found = association(falls, place)
+    assert ((found.p < 0.05) & (found.high < 0)).double().mean() > 0.85
+    loose = falls + 0.3 * series(5, 0.9, 60, 32)
+    assert (
+        association(loose, place).p < 0.05
+    ).double().mean() < 0.6  # here the noise goes on longer than the fall
+
+
 def test_neighbours_that_are_alike_widen_the_interval() -> None:
     """What independence makes of it: a third of unrelated rows look associated."""
     a, b = series(1, 0.8, 200, 100), series(2, 0.8, 200, 100)
@@ -120,3 +133,29 @@ def test_holm() -> None:
     assert np.isnan(holm([math.nan])).all()
     found = association(series(0, 0.0, 4, 30), torch.arange(30.0).double())
     np.testing.assert_allclose(found.corrected().p, holm(found.p.tolist()))
+
+
+def test_dependence_is_that_of_one_series_and_of_what_the_other_leaves() -> None:
+    """By scipy's regressions. Lag-one correlations are estimated too low by (1 + 3r)/n, of residuals by (2 + 4r)/n."""
+
+    def neighbours(row: np.ndarray) -> float:
+        return float(np.sum(row[1:] * row[:-1]) / np.sum(row**2))
+
+    for seed in range(6):
+        x, y = (
+            stats.rankdata(series(2 * seed + k, 0.6, 60).numpy()) - 30.5 for k in (0, 1)
+        )
+        both = []
+        for one, other in ((x, y), (y, x)):
+            left, itself = (
+                neighbours(one - stats.linregress(other, one).slope * other),
+                neighbours(other),
+            )
+            both.append((left + (2 + 4 * left) / 60) * (itself + (1 + 3 * itself) / 60))
+        r = max(both)
+        assert trends._dependence(x, y) == pytest.approx(r)
+        raw = 2 * np.ceil((6**0.5 * r / (1 - r**2)) ** (2 / 3) * 60 ** (1 / 3))
+        assert trends._block(r, 60) == max(1, min(int(raw), 60 // trends.BLOCKS))
+    assert (
+        trends._dependence(np.arange(9.0), np.arange(9.0)) < 0.3
+    )  # a perfect trend leaves nothing

@@ -1,5 +1,6 @@
 """The noise floor: an upper bound on what rounding does to D, never 0 by luck, and what rests on it."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 import squashlens as sl
 from squashlens.measure.collapse.metric import Metric
 from squashlens.run.captures.pairs import Replay, Streams, prepare_growing
+from tests.cases import CONFIGS, random_model
 from tests.references import run_of
 
 QUESTION = "How many ones are in the following sequence?"
@@ -135,3 +137,28 @@ def test_rounding_has_no_parts(bridge_of: Any) -> None:
         ds["share"].sum("part").where(ds["share"].notnull().all("part"), 1), 1
     )
     assert unknown["share"].isnull().all()
+
+
+@pytest.mark.slow
+def test_float64_models_round_in_float32_inside(tmp_path: Path) -> None:
+    """Without queries repeated tokens collapse exactly, and what is left is the softmax's and the norms' rounding."""
+    plain = random_model(CONFIGS["llama"])
+    with torch.no_grad():
+        for layer in plain.model.layers:
+            layer.self_attn.q_proj.weight.zero_()
+    plain.save_pretrained(tmp_path)
+    model = sl.load(tmp_path, dtype="float64", device="cpu")
+    sequence = sl.prompts.build(model, [20] * 24, prefix=[])
+    with sl.applied(
+        model,
+        sl.hooks.Hook(
+            "as it is",
+            "blocks.{block}.attn.hook_pattern",
+            lambda pattern: pattern * 1.0,
+        ),
+    ):
+        ds = sl.collapse(
+            model, sequence, lengths=[1, 2, 3, 5, 8, 13, 24], noise_lengths=4
+        )
+    assert ds["distance"].max() > 0
+    assert (ds["distance"].max("length") <= 3 * ds["noise_floor"].max("replayed")).all()

@@ -14,6 +14,41 @@ SHORT = "How many ones are in the following sequence? 1101 ="
 SITE = "blocks.{block}.attn.hook_pattern"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("query", [-1, 12])
+def test_it_is_the_single_measurements_side_by_side(tiny: Any, query: int) -> None:
+    ds = sl.bound_vs_jacobian(tiny, PROMPT, query=query)
+    n = len(sl.prompts.tokenize(tiny, PROMPT)[0])
+    reach = query % n + 1
+    alone = {
+        "path_bound": sl.path_bound(tiny, PROMPT, query=query),
+        "null": sl.path_bound(tiny, PROMPT, query=query, attention="uniform"),
+        "jacobian": sl.jacobian_norms(tiny, PROMPT, query=query),
+        "jacobian_frozen": sl.jacobian_norms(
+            tiny, PROMPT, query=query, freeze="attention"
+        ),
+    }
+    assert ds.sizes["position"] == reach
+    for name, expected in alone.items():
+        np.testing.assert_allclose(ds[name].values, expected.values[:reach], rtol=1e-6)
+    ratio = alone["path_bound"].values[:reach] / alone["null"].values[:reach]
+    np.testing.assert_allclose(ds["bound_over_null"].values, ratio, rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["exact", "sketch"])
+def test_products_of_a_capture_are_those_of_its_prompt(method: Any, tiny: Any) -> None:
+    """Also after other layers were measured; under hooks there are others."""
+    run = sl.capture(tiny, SHORT)
+    alone = sl.bound_vs_jacobian(tiny, SHORT, method=method)
+    sl.token_influence(tiny, run, queries=[-1], method=method)
+    shared = sl.bound_vs_jacobian(tiny, run, method=method)
+    np.testing.assert_allclose(shared["jacobian"], alone["jacobian"], rtol=1e-9)
+    with sl.applied(tiny, sl.hooks.freeze_attention()):
+        frozen = sl.jacobian_norms(tiny, SHORT, method=method)
+    np.testing.assert_allclose(frozen, shared["jacobian_frozen"], rtol=1e-5)
+    assert abs(frozen / shared["jacobian"].values - 1).max() > 0.1
+
+
 def test_rank_correlations_leave_out_bos_and_query(tiny: Any) -> None:
     ds = sl.bound_vs_jacobian(tiny, PROMPT)
     inner = ds.isel(position=slice(1, -1))

@@ -242,6 +242,15 @@ def test_tokens_from_behind_are_refused(size: float, bridge_of: Any) -> None:
                 certified(model, "sketch", query=query)
 
 
+def test_a_bound_says_how_likely_it_fails_and_what_it_allows_for(
+    bridge_of: Any,
+) -> None:
+    for kind, chance in (("paths", 5e-7), ("sketch", 1e-6)):
+        stated = certified(bridge_of("llama"), kind, IDS[:2]).attrs
+        assert stated["failure_probability"] == chance
+        assert 0 < stated["rounding"] < 1e-9
+
+
 def test_half_precision_is_certified_as_its_stored_weights(
     bridge_of: Any, plain_of: Any
 ) -> None:
@@ -251,7 +260,9 @@ def test_half_precision_is_certified_as_its_stored_weights(
     )
     run: Any = sl.capture(model, IDS)
     for kind in KINDS:
-        with pytest.warns(UserWarning, match="bfloat16"):
+        with pytest.warns(
+            UserWarning, match="in bfloat16 the model computes something else"
+        ):
             bound = certified(model, kind, run, seed=0)
         assert (bound.values >= truth).all()
         assert (bound.coords.get("low", 0.0) <= truth).all()

@@ -11,7 +11,7 @@ import torch
 
 import squashlens as sl
 from squashlens.measure.squashing.jacobians.sketch import EVENTS, Measure
-from squashlens.theory.norms import gram_of, normals
+from squashlens.theory.norms import gram_of, normals, sketch_factors
 from tests.cases import CONFIGS, FAMILIES, MORE, few, random_model
 from tests.references import (
     block_jacobian,
@@ -86,6 +86,27 @@ def test_the_final_norm_alone_in_closed_form(bridge_of: Callable[..., Any]) -> N
     assert (found.values[:-1] == 0).all()
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize("norm", ["spectral", "frobenius"])
+def test_chunks_and_batches_do_not_matter(
+    bridge_of: Callable[..., Any], norm: Any
+) -> None:
+    model, prompts = bridge_of("gemma2"), torch.stack([IDS, IDS.flip(0), IDS.roll(2)])
+    together = sl.jacobian_norms(model, prompts, norm=norm, vjp_batch_size=13)
+    for i, prompt in enumerate(prompts):
+        alone = sl.jacobian_norms(
+            model, prompt, norm=norm, vjp_batch_size=1 if i == 0 else None
+        )
+        np.testing.assert_allclose(together[i].values, alone.values, rtol=2e-4)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_works_without_gradients(mode: Any, tiny: Any) -> None:
+    expected = sl.jacobian_norms(tiny, "110 =")
+    with mode():
+        np.testing.assert_array_equal(sl.jacobian_norms(tiny, "110 ="), expected)
+
+
 @pytest.mark.slow
 def test_sketches_stand_where_they_say(bridge_of: Callable[..., Any]) -> None:
     """Squares of estimates without bias; intervals and upper bounds that hold at every position and seed."""
@@ -121,6 +142,17 @@ def test_sketches_stand_where_they_say(bridge_of: Callable[..., Any]) -> None:
         0, "spectral", "sketch", n_probes=99
     )  # more than d: nothing is left out
     np.testing.assert_allclose(whole["low"], exact["spectral"].values, rtol=1e-6)
+    upper = sketched(49, "frobenius", "sketch_upper")
+    said = sl.results.provenance(upper)["sketch"]
+    low, high = sketch_factors(6, 1e-6 / 3 / 7)  # of three events at seven positions
+    np.testing.assert_allclose(upper.values, high * found[-1].values, rtol=1e-4)
+    np.testing.assert_allclose(upper["low"].values, low * found[-1].values, rtol=1e-4)
+    assert (said["kind"], said["failure_probability"], said["seed"]) == (
+        "upper bound",
+        1e-6,
+        49,
+    )
+    assert upper.attrs["failure_probability"] == 1e-6
 
 
 @pytest.mark.few(1)

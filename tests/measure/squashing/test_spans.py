@@ -70,6 +70,41 @@ def test_the_norm_of_a_span_is_that_of_its_blocks_side_by_side(
     )
 
 
+@pytest.mark.slow
+def test_bounds_of_spans_and_their_sensitivity(tiny: Any) -> None:
+    prompt = "How many ones are in 1101 ="
+    shared: Any = {"query": 9}
+    words = sl.bound_vs_jacobian(tiny, prompt, spans="words", **shared)
+    assert sl.results.provenance(words)["spans"] == [
+        [1],
+        [2],
+        [3],
+        [4],
+        [5],
+        [6, 7, 8, 9],
+    ]
+    assert words["token"].values.tolist() == [
+        "How",
+        "many",
+        "ones",
+        "are",
+        "in",
+        "1101",
+    ]
+    for name, one in (
+        ("path_bound", sl.path_bound(tiny, prompt, query=9)),
+        ("null", sl.path_bound(tiny, prompt, query=9, attention="uniform")),
+    ):
+        assert words[name].values[-1] == pytest.approx(np.linalg.norm(one.values[6:10]))
+        np.testing.assert_allclose(words[name].values[:-1], one.values[1:6], rtol=1e-6)
+    exact = sl.jacobian_norms(tiny, prompt, spans="words", **shared)
+    np.testing.assert_allclose(words["jacobian"], exact.values[:-1])
+    assert exact.values[-1] == 0, "the last word comes after the query"
+    bound = sl.certified_bound(tiny, prompt, spans="words", **shared)
+    assert (bound.values[:-1] >= exact.values[:-1]).all()
+    assert int(words["compared_tokens"]) == 5, "the word with the query is left out"
+
+
 @pytest.mark.parametrize("family", ["gemma", "gpt2"])
 def test_the_effect_of_a_span_is_that_of_replacing_all_its_tokens(
     family: str, bridge_of: Callable[..., Any]
