@@ -201,6 +201,14 @@ def _require_point(model: Bridge, name: str, site: str) -> None:
     """Raise an error, which begins with the name of the hook, for a hook point that the model does not have."""
     point = layout_of(model).points.get(site)
     if point is None:
+        block, _, inside = site.removeprefix("blocks.").partition(".")
+        numbers = range(len(model.blocks))
+        with_it = [b for b in numbers if f"blocks.{b}.{inside}" in model.hook_dict]
+        if inside.startswith("attn.") and with_it:  # as in hybrid models
+            raise InputError(
+                f"{name}: block {block} of this model has no attention.",
+                f"Blocks with attention are {', '.join(map(str, with_it))}.",
+            )
         near = get_close_matches(site, model.hook_dict, n=1)
         guess = f"Did you mean {near[0]!r}? " if near else ""
         raise InputError(

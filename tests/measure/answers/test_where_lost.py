@@ -20,7 +20,6 @@ from squashlens.model.loading.random_weights import with_random_weights
 from squashlens.records.provenance import without_provenance
 from squashlens.theory.statistics.ranks import mean_interval
 from tests.cases import CONFIGS, MORE, NO_HEAD_DIM, save_random
-from tests.hooks.test_patches import outputs_of
 from tests.references import final_norm, frozen_model, last_streams, layers_of, passing
 
 PROMPTS = [
@@ -269,7 +268,7 @@ Part = tuple[
 def parts_of(plain: Any) -> list[Part]:
     """Of each block: the modules whose outputs are added to the stream, and the heads, which enter W_O in a row."""
     found: list[Part] = []
-    for layer, mixing in zip(layers_of(plain), outputs_of(plain), strict=True):
+    for layer in layers_of(plain):
         after = [
             getattr(layer, name, None)
             for name in ("post_attention_layernorm", "post_feedforward_layernorm")
@@ -283,6 +282,11 @@ def parts_of(plain: Any) -> list[Part]:
             (module, None)
             for module in (after if after[1] is not None else [attention, layer.mlp])
         ]
+        mixing = next(
+            getattr(attention, name)
+            for name in ("o_proj", "dense", "c_proj")
+            if hasattr(attention, name)
+        )
         found += [(mixing, slice(4 * head, 4 * head + 4)) for head in range(4)]
     return found
 
