@@ -48,9 +48,11 @@ def set_model(notebook: Any, name: str) -> None:
 
 
 def keep(notebook: Any, file: Path) -> None:
-    """Write the notebook with its outputs."""
+    """Write the notebook with its outputs, without what libraries say of this machine."""
     for cell in notebook.cells:
-        for output in cell.get("outputs", []):
+        outputs = cell.get("outputs", [])
+        outputs[:] = [kept for kept in outputs if kept.get("name") != "stderr"]
+        for output in outputs:
             # A browser would prefer plotly's HTML beside it.
             if "image/png" in output.get("data", {}):
                 output.data = {"image/png": output.data["image/png"]}
