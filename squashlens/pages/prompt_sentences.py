@@ -17,7 +17,7 @@ from squashlens.measure.answers.verdict_evidence import (
     REACHES,
     UNDECIDED,
 )
-from squashlens.records.sentences import bare, escape, number, percent
+from squashlens.records.sentences import bare, escape, number, percent, quoted
 
 THERE = 0.1  # least probability of an answer that is said to be there at a layer
 TIMES = 2  # that of its controls, at least as often
@@ -42,13 +42,15 @@ class Evidence:
     """What was measured of a prompt: the next tokens, and the way of its answer.
 
     `is_known` says whether the right answer was given; else the likeliest token stands for it. `goes_on` says that the
-    model writes the right answer and then a letter or digit, which makes it another one.
+    model writes the right answer and then a letter or digit, which makes it another one. `likeliest` is the likeliest
+    of all tokens in the readout of each layer, or None if it was not read.
     """
 
     top: xr.DataArray
     way: xr.Dataset
     is_known: bool = True
     goes_on: bool = False
+    likeliest: Sequence[str] | None = None
 
     @property
     def is_wrong(self) -> bool:
@@ -64,11 +66,17 @@ class Evidence:
 
     @property
     def right(self) -> str:
-        return _quoted(self.way["answer"].values.item())
+        return self._named("answer")
 
     @property
     def rival(self) -> str:
-        return _quoted(self.way["rival"].values.item())
+        return self._named("rival")
+
+    def _named(self, name: str) -> str:
+        """An answer in quotation marks, with its spaces visible if the two differ in nothing else."""
+        answer, rival = (self.way[each].values.item() for each in ("answer", "rival"))
+        text = self.way[name].values.item()
+        return quoted(text) if bare(answer) == bare(rival) else _quoted(text)
 
     def probability(self, scored: str = "right answer") -> np.ndarray:
         """The probability of the right answer, or of a control, at each layer."""
@@ -88,10 +96,16 @@ class Evidence:
 
     @property
     def is_there(self) -> np.ndarray:
-        """Whether it leads at each layer, with a probability that says something."""
+        """Whether it leads at each layer, with a probability that says something, and no token begins another text."""
         probability = self.probability()
         is_above = probability > TIMES * self.controls
-        return self.leads & (probability >= THERE) & is_above
+        is_there = self.leads & (probability >= THERE) & is_above
+        if self.likeliest is not None:
+            answer = self.way["answer"].values.item()
+            is_there &= [
+                bool(token) and answer.startswith(token) for token in self.likeliest
+            ]
+        return is_there
 
 
 def said(evidence: Evidence) -> str:
@@ -121,12 +135,12 @@ def way(evidence: Evidence) -> str:
         start = int(absent[-1]) + 1 if len(absent) else 0
         where = f"from layer {start} on" if start < last else "at the end alone"
         of_rival = percent(evidence.way["rival_probability"].values[0, -1])
-        return f"{right} leads {where}; next is {evidence.rival} with {of_rival}."
+        return f"{right} is ahead {where}; next is {evidence.rival} with {of_rival}."
     rival = evidence.rival
     if not evidence.is_there[:-1].any():
         peak = int(probability.argmax())
         most = percent(probability[peak])
-        return f"{right} stands out at no layer (at most {most}, at layer {peak}), and {rival} leads at the end."
+        return f"{right} stands out at no layer (at most {most}, at layer {peak}), and {rival} wins at the end."
     peak = int(np.where(evidence.is_there[:-1], probability[:-1], 0.0).argmax())
     before = np.flatnonzero(~evidence.is_there[:peak])
     start = int(before[-1]) + 1 if len(before) else 0
@@ -138,9 +152,10 @@ def way(evidence: Evidence) -> str:
     size = percent(probability[peak])
     most = f"{size} at layer {peak}" if start < stop else size
     against = _writes_most_against(evidence, peak)
-    if not against:
-        return f"{right} leads {where} ({most}), and {rival} at the end."
-    return f"{right} leads {where} ({most}); {against} writes most against it, and {rival} leads at the end."
+    said = f"{right} is ahead {where} ({most}), and {rival} wins at the end."
+    if against:
+        said += f" Beyond chance, {against} writes most against it."
+    return said
 
 
 def _writes_most_against(evidence: Evidence, layer: int) -> str:
@@ -182,8 +197,8 @@ def helps(name: str, found: xr.Dataset) -> Changed:
     )
 
 
-def left_out(effect: xr.Dataset) -> Changed:
-    """Without which attention or MLP at the last token the right answer leads, beside random changes as large."""
+def left_out(effect: xr.Dataset, right: str, rival: str) -> Changed:
+    """Without which attention or MLP at the last token the right answer is ahead, beside random changes as large."""
     of_prompt = effect.isel(prompt=0)
     lead = of_prompt["lead_without"]
     noise = float(of_prompt["lead_noise"])
@@ -192,18 +207,22 @@ def left_out(effect: xr.Dataset) -> Changed:
     n_leading = int((lead > noise).sum())
     random = of_prompt["lead_random"]
     n_random = int((random > noise).sum())
-    beside = f"of {random.size} random changes of the same sizes {n_random} do"
+    beside = f"of {random.size} random changes of the same sizes, {n_random} do"
     tried = f"{lead.size} attentions and MLPs"
     if not n_leading:
         return Changed(
-            False, f"Without one of {tried} at the last token none helps; {beside}."
+            False,
+            f"Left out at the last token one at a time, none of {tried} puts {right} ahead of {rival}; {beside}.",
         )
     block, part = _named(lead, place)
-    return Changed(
-        True,
-        f"Without {part} of block {block} at the last token the right answer leads by {number(best)} nats. Of {tried}, "
-        f"left out one at a time, {n_leading} do this; {beside}.",
+    sentence = (
+        f"Without {part} of block {block} at the last token {right} is ahead of {rival} by {number(best)} nats. Of "
+        f"{tried}, left out one at a time, {n_leading} do this; {beside}."
     )
+    is_more = n_leading / lead.size > n_random / random.size
+    if not is_more:
+        sentence += " That is no more than chance."
+    return Changed(is_more, sentence)
 
 
 def of_the_pair(judged: xr.Dataset, instead: tuple[str, str] | None) -> Sequence[str]:

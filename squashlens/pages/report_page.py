@@ -162,14 +162,18 @@ def report(
         done.update()
         judged = _judge(bridge, asked)
         done.update(judged is not None)
-        evidence = Evidence(top, found, asked.answer is not None, goes_on)
+        read = None
+        if "readout_token" in view.result:
+            of_query = view.result["readout_token"].isel(query=-1, rank=0)
+            read = of_query.values.astype(str).tolist()
+        evidence = Evidence(top, found, asked.answer is not None, goes_on, read)
         changes = []
         if evidence.is_known and evidence.is_wrong:
             changes = _hooks_tried(bridge, asked.prompt, right, others)
             done.update()
             without = _sublayers_left_out(bridge, asked.prompt, right, rival)
             if without is not None:
-                changes.append(left_out(without))
+                changes.append(left_out(without, evidence.right, evidence.rival))
         done.update()
     page = render(evidence, view, asked, judged, changes, source=_source(bridge))
     return write(out, page.encode("utf-8"))
@@ -341,6 +345,7 @@ def _ribbon(view: "SquashMap", evidence: Evidence) -> dict[str, Any]:
     is_noise = np.abs(changes) <= NOISE_FLOORS * float(row["target_score_noise"])
     compared = np.where(is_noise, 0.0, changes)
     compared[: int(provenance(row).get("bos_count", 0))] = 0.0
+    has_bos = int(provenance(row).get("bos_count", 0)) > 0
     most = np.abs(compared).max(initial=0.0)
     strengths = (100 * compared / (most or 1.0)).round().astype(int).tolist()
     texts = [f"without it {change:+.2g} nats" for change in changes]
@@ -349,6 +354,7 @@ def _ribbon(view: "SquashMap", evidence: Evidence) -> dict[str, Any]:
         "most": f"{most:.2g}" if most else "",
         "right": evidence.right,
         "rival": evidence.rival,
+        "without": " BOS is left out." if has_bos else "",
     }
 
 

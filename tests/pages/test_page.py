@@ -81,7 +81,7 @@ def test_the_demonstration_shows_a_count_that_goes_wrong(written: Path) -> None:
     assert COUNT.prompt.count("1") == int(str(COUNT.answer))
     for words in (
         "The model says “34” (58 %). Right is “35” (18 %).",
-        "“35” leads at layer 5 (24 %), and “34” at the end.",
+        "“35” is ahead at layer 5 (24 %), and “34” wins at the end.",
         "With sharper attention (temperature 0.8)",
         "at the last token",
         "and its right answer “36” has",

@@ -78,38 +78,38 @@ AGAINST = {(3, "mlp"): -2.5, (2, "attention"): -1.5, (0, "mlp"): -9.0}
 WAYS: list[tuple[xr.Dataset, str]] = [
     (
         way_of(RISES, [0.05] * 5),
-        "“yellow” leads from layer 2 on; next is “white” with 5 %.",
+        "“yellow” is ahead from layer 2 on; next is “white” with 5 %.",
     ),
     (
         way_of(RISES, [0.05] * 5).assign_coords(rival=("prompt", ["\n"])),
-        "“yellow” leads from layer 2 on; next is “\\n” with 5 %.",
+        "“yellow” is ahead from layer 2 on; next is “\\n” with 5 %.",
     ),
     (
         way_of([0.0, 0.3, 0.2, 0.2, 0.9], [0.0, 0.1, 0.3, 0.3, 0.1]),
-        "“yellow” leads at the end alone; next is “white” with 10 %.",
+        "“yellow” is ahead at the end alone; next is “white” with 10 %.",
     ),
     # Of what writes against it, that after the layer where it is likeliest.
     (
         way_of(FALLS, WINS, written=AGAINST),
-        "“yellow” leads from layer 1 to 3 (60 % at layer 2); the MLP of block 3 writes most against it, and “white” "
-        "leads at the end.",
+        "“yellow” is ahead from layer 1 to 3 (60 % at layer 2), and “white” wins at the end. Beyond chance, the MLP of "
+        "block 3 writes most against it.",
     ),
     (
         way_of(FALLS, WINS, written={(3, "mlp"): -0.9 * LIMIT}),
-        "“yellow” leads from layer 1 to 3 (60 % at layer 2), and “white” at the end.",
+        "“yellow” is ahead from layer 1 to 3 (60 % at layer 2), and “white” wins at the end.",
     ),
     (
         way_of([0.0, 0.0, 0.6, 0.1, 0.05], WINS),
-        "“yellow” leads at layer 2 (60 %), and “white” at the end.",
+        "“yellow” is ahead at layer 2 (60 %), and “white” wins at the end.",
     ),
     # A layer does not count where it leads with little, or with no more than its controls.
     (
         way_of([0.0, 0.0, 0.09, 0.01, 0.0], [0.0, 0.0, 0.01, 0.2, 0.4]),
-        "“yellow” stands out at no layer (at most 9 %, at layer 2), and “white” leads at the end.",
+        "“yellow” stands out at no layer (at most 9 %, at layer 2), and “white” wins at the end.",
     ),
     (
         way_of([0.9, 0.0, 0.0, 0.0, 0.05], WINS, [0.5, 0.0, 0.0, 0.0, 0.0]),
-        "“yellow” stands out at no layer (at most 90 %, at layer 0), and “white” leads at the end.",
+        "“yellow” stands out at no layer (at most 90 %, at layer 0), and “white” wins at the end.",
     ),
 ]
 
@@ -151,6 +151,29 @@ def test_what_the_model_says(
     assert evidence.state == state
 
 
+def test_an_answer_is_not_ahead_where_another_token_is_the_likeliest() -> None:
+    """Neither its rival nor a choice, as “France” after a question for its capital."""
+    france = [" France"] * 4
+    said = {
+        tuple(tokens): screen.way(
+            screen.Evidence(TOP, way_of(FALLS, WINS), likeliest=tokens)
+        )
+        for tokens in ([*france, " white"], [" France", *[" yell"] * 3, " white"])
+    }
+    nowhere, ahead = said.values()
+    assert nowhere.startswith(
+        "“yellow” stands out at no layer (at most 60 %, at layer 2)"
+    )
+    assert ahead.startswith("“yellow” is ahead from layer 1 to 3 (60 % at layer 2)")
+
+
+def test_answers_that_differ_in_a_space_are_told_apart() -> None:
+    way = way_of(FALLS, WINS).assign_coords(answer=("prompt", ["white"]))
+    assert screen.said(screen.Evidence(TOP, way)).endswith(
+        "says “␣white” (15 %). Right is “white” (5 %)."
+    )
+
+
 def test_the_sentence_is_true_of_a_model_and_silent_on_another(tiny: Any) -> None:
     """The bundled model knows the last digit; another digit, and random weights, are there at no layer."""
     prompts = [f"What is the last digit in this sequence? 01{k} =" for k in range(10)]
@@ -188,17 +211,25 @@ def left_out(best: float, leading: int) -> xr.Dataset:
     )
 
 
+PAIR = ("“yellow”", "“white”")
 HELPS: list[tuple[Callable[[], screen.Changed], bool, str]] = [
     (
-        lambda: screen.left_out(left_out(2.0, 3)),
+        lambda: screen.left_out(left_out(2.0, 1), *PAIR),
         True,
-        "Without the MLP of block 1 at the last token the right answer leads by 2 nats. Of 4 attentions and MLPs, left "
-        "out one at a time, 1 do this; of 8 random changes of the same sizes 3 do.",
+        "Without the MLP of block 1 at the last token “yellow” is ahead of “white” by 2 nats. Of 4 attentions and "
+        "MLPs, left out one at a time, 1 do this; of 8 random changes of the same sizes, 1 do.",
     ),
     (
-        lambda: screen.left_out(left_out(0.005, 0)),
+        lambda: screen.left_out(left_out(2.0, 3), *PAIR),
         False,
-        "Without one of 4 attentions and MLPs at the last token none helps; of 8 random changes",
+        "Without the MLP of block 1 at the last token “yellow” is ahead of “white” by 2 nats. Of 4 attentions and "
+        "MLPs, left out one at a time, 1 do this; of 8 random changes of the same sizes, 3 do. That is "
+        "no more than chance.",
+    ),
+    (
+        lambda: screen.left_out(left_out(0.005, 0), *PAIR),
+        False,
+        "Left out at the last token one at a time, none of 4 attentions and MLPs puts “yellow” ahead of “white”; of 8",
     ),
     (
         lambda: screen.helps("With a hook", way_of(RISES, WINS)),

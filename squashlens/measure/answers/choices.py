@@ -49,10 +49,11 @@ def questions_of(
         return Asked(list(prompts), list(answers or ()), choices, clusters, labels)
     else:
         items = list(prompts)
-    for number, item in enumerate(items):
+    for number, item in enumerate(items, start=1):
         if not isinstance(item, dict) or not {"prompt", "answer"} <= {*item}:
+            has = listed(sorted(map(str, item))) if isinstance(item, dict) else item
             raise InputError(
-                f"Item {number} of prompts= is no dictionary with 'prompt' and 'answer'.",
+                f"Item {number} of prompts= is no dictionary with 'prompt' and 'answer'; it has {has!r}.",
                 "Give one for each prompt; 'choices', 'group' and 'cluster' may be beside them.",
             )
     if answers is not None:
