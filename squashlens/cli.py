@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, cast, get_args
 import tyro
 from tyro.conf import Positional, arg
 
-from squashlens._typing import DtypeName, Mode, Norm, Template
+from squashlens._typing import DtypeName, Mode, Norm, Template, full_name
 from squashlens.errors import InputError, SquashlensError
 from squashlens.example_models import EXAMPLE_PROMPT
 from squashlens.records.sentences import escape
@@ -123,7 +123,7 @@ def compare(
     changed: Any
     if other.upper() in get_args(GgufFormat):
         changed = sl.quantize_weights(model, cast(GgufFormat, other.upper()))
-    elif other in ("bfloat16", "float16", "bf16", "fp16"):
+    elif full_name(other) in ("bfloat16", "float16"):
         changed = sl.load(reference, device=device, dtype=other)
     else:
         changed = sl.load(other, device=device, dtype=dtype)

@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters, PromptsOrItems
+from squashlens._typing import (
+    Bridge,
+    ChoicesOfPrompts,
+    Clusters,
+    PromptsOrItems,
+    dtype_name,
+)
 from squashlens.bars import bar
 from squashlens.errors import InputError
+from squashlens.measure.models.compare_models import GAINED, LOST, UNSURE
 from squashlens.measure.registration import measurement
 from squashlens.pages.page import Section, page_of
 from squashlens.records.provenance import models_of, provenance
@@ -18,7 +25,6 @@ from squashlens.records.sentences import escape, listed, number, percent, plural
 from squashlens.saving.files import PAGES, require_output, write
 
 NOTHING_LOST = "What keeps them was not tried: no loss beyond chance was found in all prompts together."
-KINDS = ("lost", "gained", "within noise")
 SHOWN = 24  # prompts of which the answers are listed
 END = 60  # characters of a prompt
 
@@ -141,7 +147,7 @@ def render_comparison(
         is_same = facts["other"]["fingerprint"] == facts["fingerprint"]
         other += ", with the same weights" if is_same else ", with other weights"
     listed_answers = {}
-    for outcome in ("lost", "gained"):
+    for outcome in (LOST, GAINED):
         rows = _answer_rows(compared, prompts, outcome)
         n_all = int((compared["outcome"] == outcome).sum())
         if rows:
@@ -164,7 +170,7 @@ def render_comparison(
 
 def model_in_words(name: str, facts: Mapping[str, Any]) -> str:
     """A model, whose name says what became of its weights, with its dtype, quantization and hooks."""
-    parts = [f"{name} in {str(facts['dtype']).removeprefix('torch.')}"]
+    parts = [f"{name} in {dtype_name(facts['dtype'])}"]
     if facts.get("quantized"):
         parts.append(f"weights quantized to {facts['quantized']}")
     blocks_of: dict[str, set[int]] = {}
@@ -209,10 +215,12 @@ def loss_details(compared: xr.Dataset, damages: xr.Dataset | None = None) -> lis
             f"The share changes by {_points(total['change'])} percentage points, 95 % interval {low} to {high}, prompt "
             "by prompt."
         )
-    counts = {str(kind): int(total["count"].sel(outcome_kind=kind)) for kind in KINDS}
-    unsure = counts["within noise"]
+    count = total["count"]
+    n_lost = int(count.sel(outcome_kind=LOST))
+    n_gained = int(count.sel(outcome_kind=GAINED))
+    unsure = int(count.sel(outcome_kind=UNSURE))
     details.append(
-        f"{counts['lost']} are lost and {counts['gained']} gained beyond noise; {unsure} are too close to call, since "
+        f"{n_lost} are lost and {n_gained} gained beyond noise; {unsure} are too close to call, since "
         "another grouping into passes moves the lead as much."
     )
     falling = _groups_that(compared.isel(group=slice(1, None)))
@@ -301,8 +309,8 @@ def _group_rows(compared: xr.Dataset) -> list[list[str]]:
                 str(int(count.sum())),
                 *(percent(float(share)) for share in numbers["right"]),
                 change,
-                str(int(count.sel(outcome_kind="lost"))),
-                str(int(count.sel(outcome_kind="gained"))),
+                str(int(count.sel(outcome_kind=LOST))),
+                str(int(count.sel(outcome_kind=GAINED))),
                 number(numbers["mean_kl"]),
             ]
         )

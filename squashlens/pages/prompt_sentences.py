@@ -66,17 +66,17 @@ class Evidence:
 
     @property
     def right(self) -> str:
-        return self._named("answer")
+        return self._in_quotes("answer")
 
     @property
     def rival(self) -> str:
-        return self._named("rival")
+        return self._in_quotes("rival")
 
-    def _named(self, name: str) -> str:
+    def _in_quotes(self, name: str) -> str:
         """An answer in quotation marks, with its spaces visible if the two differ in nothing else."""
-        answer, rival = (self.way[each].values.item() for each in ("answer", "rival"))
-        text = self.way[name].values.item()
-        return quoted(text) if bare(answer) == bare(rival) else _quoted(text)
+        texts = {each: self.way[each].values.item() for each in ("answer", "rival")}
+        is_alike = bare(texts["answer"]) == bare(texts["rival"])
+        return quoted(texts[name]) if is_alike else _quoted(texts[name])
 
     def probability(self, scored: str = "right answer") -> np.ndarray:
         """The probability of the right answer, or of a control, at each layer."""
@@ -96,7 +96,7 @@ class Evidence:
 
     @property
     def is_there(self) -> np.ndarray:
-        """Whether it leads at each layer, with a probability that says something, and no token begins another text."""
+        """Whether it leads at each layer, with a probability that says something, and the likeliest token begins it."""
         probability = self.probability()
         is_above = probability > TIMES * self.controls
         is_there = self.leads & (probability >= THERE) & is_above

@@ -344,8 +344,8 @@ def _ribbon(view: "SquashMap", evidence: Evidence) -> dict[str, Any]:
     changes = row["target_score_change"].values
     is_noise = np.abs(changes) <= NOISE_FLOORS * float(row["target_score_noise"])
     compared = np.where(is_noise, 0.0, changes)
-    compared[: int(provenance(row).get("bos_count", 0))] = 0.0
-    has_bos = int(provenance(row).get("bos_count", 0)) > 0
+    bos_count = int(provenance(row).get("bos_count", 0))
+    compared[:bos_count] = 0.0
     most = np.abs(compared).max(initial=0.0)
     strengths = (100 * compared / (most or 1.0)).round().astype(int).tolist()
     texts = [f"without it {change:+.2g} nats" for change in changes]
@@ -354,7 +354,7 @@ def _ribbon(view: "SquashMap", evidence: Evidence) -> dict[str, Any]:
         "most": f"{most:.2g}" if most else "",
         "right": evidence.right,
         "rival": evidence.rival,
-        "without": " BOS is left out." if has_bos else "",
+        "without": " BOS is left out." if bos_count else "",
     }
 
 

@@ -22,6 +22,7 @@ from squashlens._typing import (
 from squashlens.errors import InputError
 from squashlens.measure.answers.choices import mean_of
 from squashlens.measure.models.questions import (
+    LEAD,
     TwoModels,
     choice_logits,
     next_tokens,
@@ -42,7 +43,6 @@ SELECTED = "selected"
 BY_KL = "selected by KL"
 ALL = "all blocks"
 Unit = tuple[int, Exchanged]
-LEAD = "lead of the right answer over the likeliest other choice"
 KL = "KL of the next token from the reference's"
 RIGHT_WITH = "share of right answers with this unit kept too"
 KL_WITH = "mean KL of the next token with this unit kept too"

@@ -15,6 +15,7 @@ from squashlens.bars import bar
 from squashlens.measure.answers.choices import ALL, in_groups, mean_of, noise_of_leads
 from squashlens.measure.answers.forced_answers import answer_in, write_freely
 from squashlens.measure.models.questions import (
+    LEAD,
     TOGETHER,
     TwoModels,
     choice_logits,
@@ -41,7 +42,6 @@ WRONG = "wrong in both"
 UNSURE = "within noise"
 OUTCOMES = (KEPT, LOST, GAINED, WRONG, UNSURE)
 BOTH = "model prompt"
-LEAD = "lead of the right answer over the likeliest other choice"
 TABLE = {
     "lead": (BOTH, LEAD, "nats"),
     "lead_noise": (BOTH, "how far another pass moves this lead", "nats"),

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from squashlens._typing import Bridge, ChoicesOfPrompts, Clusters, PromptsOrItems
 from squashlens.measure.answers.choices import mean_of
 from squashlens.measure.models.questions import (
+    LEAD,
     TwoModels,
     leads_at,
     recorded_batches,
@@ -23,7 +24,6 @@ StreamsOf = Literal["reference", "other", "both"]
 LOST = "lead that the other model loses in this part"
 GAIN = "lead that keeping this block of the reference alone gives back"
 ALONE = "lead in the other model with this block of the reference"
-LEAD = "lead of the right answer over the likeliest other choice"
 TABLE = {
     "damage": ("streams prompt part", LOST, "nats"),
     "lead_alone": ("prompt block", ALONE, "nats"),

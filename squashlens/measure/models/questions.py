@@ -40,6 +40,7 @@ STATED = (
     "weights_origin",
     "ambient_hooks",
 )
+LEAD = "lead of the right answer over the likeliest other choice"
 # Prompts whose next tokens are kept at a time: a vocabulary may have 262,144 tokens.
 TOGETHER = 16
 
