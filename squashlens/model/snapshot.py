@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -200,15 +201,17 @@ class Snapshot:
 
 
 def _some_entries(tensor: Tensor) -> Tensor:
-    """At most about `ENTRIES` evenly spaced entries: of a matrix of at most 2,048 rows some of every row and column."""
+    """Evenly spaced entries, `ENTRIES` or more: of a matrix with at most so many rows and columns some of each."""
     if tensor.is_meta:
         raise InputError(
             "Some weights of this model are offloaded and not in memory.",
             "Load it onto a device.",
         )
     flat = tensor.reshape(-1)
-    # Odd, since the number of columns is even: so that not only some columns are met.
-    step = flat.numel() // ENTRIES | 1
+    step = max(1, flat.numel() // ENTRIES)
+    columns = tensor.shape[-1] if tensor.ndim else 1
+    while gcd(step, columns) > 1:  # with a common factor only some columns are met
+        step -= 1
     return flat[::step]
 
 

@@ -23,6 +23,7 @@ from squashlens.errors import (
 )
 from squashlens.model import verify
 from squashlens.model.proof import fingerprint_of
+from squashlens.model.snapshot import _some_entries
 from tests.cases import CONFIGS, EXPERTS, MORE, NO_HEAD_DIM, VARIABLE, save_random
 
 IDS = torch.tensor([2, 5, 6, 9, 11, 20, 7])
@@ -301,3 +302,15 @@ def test_a_folder_has_one_fingerprint_in_every_process(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
     )
     assert there.stdout.split()[-1:] == [fingerprint_of(sl.load(folder))], there.stderr
+
+
+@pytest.mark.parametrize(
+    "shape", [(640, 2048), (1500, 1025), (2048, 640), (7, 3), (5,), ()]
+)
+def test_every_row_and_column_of_a_weight_is_read(shape: tuple[int, ...]) -> None:
+    size = int(np.prod(shape))
+    read = _some_entries(torch.arange(size).reshape(shape))
+    assert min(size, 2048) <= len(read) <= 2 * 2048
+    if len(shape) == 2:
+        assert len(torch.unique(read // shape[1])) == shape[0]
+        assert len(torch.unique(read % shape[1])) == shape[1]
