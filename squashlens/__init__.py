@@ -19,9 +19,8 @@ order to read them:
    sequences that grow token by token; `collapse` measures the distance of Theorem 4.2 and `collapse_mechanism` the
    steps of its proof. `distinguishable_lengths` measures which lengths stay apart above rounding; `separator_ablation`
    shows what separators do, and `repeat_tokenization` whether repeated text is a repeated token.
-4. **Answers.** `tasks` has copying and counting tasks. `evaluate_task` measures what a model answers, and
-   `accuracy_by_length` gives the share of right answers along a growing sequence. `probe` tests whether the right
-   answer is represented, and `collapse_vs_readout` whether collapse causes wrong answers.
+4. **Answers.** `tasks` has copying and counting tasks. `evaluate_task` measures what a model answers. `probe` tests
+   whether the right answer is represented, and `collapse_vs_readout` whether collapse causes wrong answers.
 5. **Interventions.** `hooks` has interventions, and `applied(model, ...)` applies them for the duration of any
    measurement. `compare_interventions` compares several interventions, such as sliding windows of several sizes.
 6. **Results.** `results` saves, opens, joins and tabulates results, and says how one was made. `figures` draws them,

@@ -11,13 +11,13 @@ from . import (
     theorems,
 )
 from .bars import quiet
-from .measure.answers.accuracy_by_length import accuracy_by_length, top_tokens
 from .measure.answers.answer_by_layer import answer_by_layer
 from .measure.answers.collapse_vs_readout import collapse_vs_readout
 from .measure.answers.diagnose import diagnose
 from .measure.answers.evaluate_task import evaluate_task
 from .measure.answers.probe import probe
 from .measure.answers.sublayer_effects import sublayer_effects
+from .measure.answers.top_tokens import top_tokens
 from .measure.collapse.distance import collapse
 from .measure.collapse.distinguishable_lengths import distinguishable_lengths
 from .measure.collapse.mechanism import collapse_mechanism
@@ -52,7 +52,6 @@ __version__: str
 __all__ = [
     "Capture",
     "Study",
-    "accuracy_by_length",
     "answer_by_layer",
     "applied",
     "attention_paths",

@@ -135,10 +135,6 @@ def sequence() -> Any:
     return sl.prompts.bernoulli(model(), 4, seed=0, separator=",", every=2)
 
 
-def sequences() -> list[Any]:
-    return [sequence()]
-
-
 @cache
 def pairs() -> Any:
     baselines: Any = {"baselines": ["contrast", "unrelated"], "n_samples": 2}
@@ -158,7 +154,7 @@ def four_bits() -> Any:
     return sl.quantize_weights(model(), "Q4_0")
 
 
-MADE = (pairs, sequence, sequences, one_prompt, four_bits)
+MADE = (pairs, sequence, one_prompt, four_bits)
 
 
 def stated(options: Options) -> Options:
@@ -408,11 +404,6 @@ ROWS: dict[str, Row] = {
     ),
     "compare with answers": Row(sl.compare_interventions, group="answers"),
     "evaluate_task": Row(sl.evaluate_task, EVALUATED, group="answers"),
-    "accuracy_by_length": Row(
-        sl.accuracy_by_length,
-        {"sequence": sequences, "answer": counted, "lengths": [2]},
-        group="answers",
-    ),
     "probe": Row(sl.probe, {"task": LAST} | READ_OUT, group="represented"),
     "collapse_vs_readout": Row(
         sl.collapse_vs_readout, {"task": TASK} | READ_OUT, (), "represented"
@@ -550,10 +541,6 @@ def on_record(s: Subject) -> dict[str, dict[str, Options]]:
 def with_words(s: Subject) -> dict[str, dict[str, Options]]:
     """The same of models with words."""
     asked = [f"{COUNT} {text} =" for text in ("110", "1101", "11011")]
-    drawn = [
-        sl.prompts.bernoulli(s.model, 8, seed=seed, prefix=COUNT, suffix="=")
-        for seed in range(3)
-    ]
     frequencies = TOLD | {"lengths": [4, 9], "seeds": 3}
     sevens = {"n": 3, "prefix": "", "repeat": "7"}
     return {
@@ -583,13 +570,6 @@ def with_words(s: Subject) -> dict[str, dict[str, Options]]:
             "evaluate_task": frequencies,
             "drawn": TOLD
             | {"lengths": [5], "seeds": 2, "temperature": 0.7, "prefill": True},
-        },
-        "accuracy_by_length": {
-            "accuracy_by_length": {
-                "sequence": drawn,
-                "answer": counted,
-                "lengths": [4, 8],
-            }
         },
         "probe": {"probe": TOLD | FEW | UNTRAINED | {"lengths": [8], "seeds": 48}},
         "collapse_vs_readout": {

@@ -84,7 +84,6 @@ def test_a_sequence_belongs_to_a_vocabulary(tiny: Any) -> None:
     uses: list[Any] = [
         lambda: sl.collapse(prose, other),
         lambda: sl.capture(prose, other.every(2, own.separators[0])),
-        lambda: sl.accuracy_by_length(prose, [own, other], len, n_baseline=0),
         lambda: sl.compare_interventions(
             prose, own, {"another sequence": lambda _: other}
         ),

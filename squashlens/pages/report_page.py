@@ -119,8 +119,8 @@ def report(
     >>> path.name
     'page.html'
     """
-    from squashlens.measure.answers.accuracy_by_length import top_tokens
     from squashlens.measure.answers.answer_by_layer import answer_by_layer
+    from squashlens.measure.answers.top_tokens import top_tokens
     from squashlens.model.loading.load import load
     from squashlens.pages.maps.view import squash_map
 

@@ -33,7 +33,7 @@ FACTS = {
     "dtype": "bfloat16",
     "call": {"function": "made", "norm": "linf", "prompt": "$5 to <b>$9"},
 }
-NO_FIGURE = ("accuracy_by_length", "shares_and_counts", "splits")
+NO_FIGURE = ("shares_and_counts", "splits")
 NAMES_OF_SHARES = {"layer": "composition", "hop": "hops", "block": "attention_sinks"}
 LENGTHS = (1, 2, 3, 5, 8, 16, 32, 64, 100, 150, 200, 250)
 

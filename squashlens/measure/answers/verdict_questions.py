@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from squashlens.errors import InputError
-from squashlens.measure.answers.accuracy_by_length import right_answer
 from squashlens.measure.answers.choices import require_an_answer_each
+from squashlens.measure.answers.growing_answers import AskedSequence
 from squashlens.model.text.context import tokenize_after
 from squashlens.model.text.tokens import require_tokenizer, tokenize
 from squashlens.run.run import Run
@@ -60,12 +60,13 @@ def prepare_pairs(
         )
     if isinstance(prompts, GrowingSequence):
         chosen = list(range(1, len(prompts) + 1) if lengths is None else lengths)
-        ids = [prompts.plain(n).ids(prompts.trunk) for n in chosen]
+        asked = [AskedSequence(prompts, n) for n in chosen]
+        ids = [each.prompt for each in asked]
         texts = [
             require_tokenizer(run.model).decode(row, skip_special_tokens=True)
             for row in ids
         ]
-        right = [right_answer(run, prompts, n, answers) for n in chosen]  # pyright: ignore[reportArgumentType]
+        right = [each.right_answer(run, answers) for each in asked]  # pyright: ignore[reportArgumentType]
         pairs = list(pairwise(range(len(ids))))
         labels = {"length": ("pair", chosen[:-1]), "length_after": ("pair", chosen[1:])}
     else:

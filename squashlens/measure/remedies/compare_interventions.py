@@ -5,6 +5,7 @@ a remedy.
 """
 
 from collections.abc import Iterable
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -14,7 +15,13 @@ import xarray as xr
 
 from squashlens._typing import Bridge, Distance, Scale, positive
 from squashlens.bars import bar
-from squashlens.measure.answers.accuracy_by_length import Answer, accuracy_by_length
+from squashlens.measure.answers.frequencies import judge_ability
+from squashlens.measure.answers.growing_answers import (
+    Answer,
+    AskedSequence,
+    are_answered,
+    short_questions,
+)
 from squashlens.measure.collapse.distance import collapse
 from squashlens.measure.collapse.metric import REPLAYED, evenly_spaced
 from squashlens.measure.registration import measurement, this_call
@@ -39,7 +46,9 @@ from squashlens.run.captures.pairs import (
 )
 from squashlens.run.run import Run
 from squashlens.sequences import GrowingSequence
+from squashlens.theory.statistics.ranks import share_interval
 
+N_BASELINE = 16  # short questions that show whether the model can do the task at all
 KEPT = (
     "distance",
     "distance_y",
@@ -75,7 +84,9 @@ def compare_interventions(
         interventions: interventions by name. Each is one or several hooks as `applied` takes them; or another sequence
             with the same number of content tokens (for example without BOS), or a function that makes it of the given
             sequence, as ``lambda sequence: sequence.every(3, comma)``; or both.
-        answer: as in `accuracy_by_length`; the sequence itself is asked, one prompt at each length. None by default.
+        answer: function from the texts of the content tokens, each with its own space as in ``" one"``, to the text of
+            the right answer; the sequence itself is asked, one prompt at each length. None by default. An answer is
+            right if greedy decoding writes it, and then no letter or digit: 12 does not count as the answer 1.
         lengths: numbers of content tokens. By default those of the capture, or at most 16 that are evenly spaced up to
             the last. Every length takes a pass, and with `answer` an answer, under each intervention.
         scale: as in `collapse`, but ``"relative"`` by default: an intervention may also change the size of the streams.
@@ -89,7 +100,10 @@ def compare_interventions(
         Dataset, whose first `change` is the unchanged model, named ``"as it is"``. Over (change, layer, length):
         `distance`, and over (change, length) `distance_y`, as `collapse` gives them; `noise_floor` over lengths that
         were run again. Over (change, length): `same_argmax` and `probability_l1` of the next token; with `answer` also
-        `accuracy`, its ends `accuracy_low` and `accuracy_high`, and `able` and so on, as in `accuracy_by_length`. Over
+        `accuracy`, the share of right answers, with its exact 95 % interval (Clopper–Pearson) as the coordinates
+        `accuracy_low` and `accuracy_high`, NaN where all prompts are equal: that is one answer; and over (change)
+        whether the model can do the task at short lengths, from at most 16 different short questions of the sequence's
+        form and tokens: `able`, `able_reason`, `baseline`, `chance` and so on, as in `evaluate_task`. Over
         (change, content): `bound`, the path bound of each content token on the longest prompt, from its last token,
         with the paper's constants. Over (block): `native_window`, the window of the model's own attention in tokens,
         NaN for a block without one; where `hooks.sliding_window` and the block both have a window, the narrower one
@@ -130,8 +144,7 @@ def compare_interventions(
             found = collapsed[kept].drop_vars("before_separator")
             found["bound"] = as_variable(_content_bound(run, form, asked[-1]), "bound")
             if answer is not None:
-                right = _accuracy(model, form, answer, asked, n_samples, seed)
-                found["accuracy"] = as_variable(right, "accuracy")
+                found["accuracy"] = _accuracy(run, form, answer, asked, n_samples, seed)
         facts = facts_of(found)
         facts["call"] |= {
             "function": "compare_interventions",
@@ -148,7 +161,7 @@ def compare_interventions(
 
 
 def _accuracy(
-    model: Bridge,
+    run: Run,
     form: GrowingSequence,
     answer: Answer,
     lengths: list[int],
@@ -156,18 +169,32 @@ def _accuracy(
     seed: int,
 ) -> xr.DataArray:
     """The share of right answers to the sequence itself, or to `n_samples` others of its form."""
-    asked = form
+    sequences = [form]
     what = "the sequence itself"
     if n_samples:
         # Their content does not depend on the form's separators.
         rngs = [Random(f"asked {seed} {number}") for number in range(n_samples)]
-        asked = [form.unrelated(rng) for rng in rngs]
+        sequences = [form.unrelated(rng) for rng in rngs]
         what = f"{n_samples} sequences drawn from the alphabet"
-    right = accuracy_by_length(model, asked, answer, lengths=lengths)
-    # D has no such ends.
-    right = right.rename(low="accuracy_low", high="accuracy_high")
-    right.attrs["long_name"] = f"share of right answers to {what}"
-    return right
+    asked = [AskedSequence(*each) for each in product(sequences, lengths)]
+    short = short_questions(sequences, N_BASELINE)
+    questions = [*asked, *short]
+    truths = [question.right_answer(run, answer) for question in questions]
+    answered = are_answered(run, questions, truths)
+    shape = (len(sequences), len(lengths))
+    right = answered[: len(asked)].reshape(shape).T
+    share, low, high = share_interval(torch.from_numpy(right).double())
+    prompts = np.reshape([str(question.prompt) for question in asked], shape)
+    are_one = (prompts == prompts[0]).all(axis=0)  # one prompt has no interval
+    of_short = zip(answered[len(asked) :].tolist(), truths[len(asked) :], strict=True)
+    coords = {
+        "length": lengths,
+        "accuracy_low": ("length", np.where(are_one, np.nan, low)),
+        "accuracy_high": ("length", np.where(are_one, np.nan, high)),
+        **judge_ability(list(of_short))._asdict(),
+    }
+    about = attributes(f"share of right answers to {what}", "1")
+    return xr.DataArray(share.numpy(), coords, ["length"], attrs=about)
 
 
 def _content_bound(run: Run, form: GrowingSequence, length: int) -> xr.DataArray:

@@ -158,20 +158,23 @@ def test_the_trained_model_can_and_its_untrained_twin_cannot(
 
 
 def test_accuracy_on_sequences_has_a_baseline(tiny: Any, untrained: Any) -> None:
-    form: dict[str, Any] = {
-        "prefix": "How many ones are in the following sequence?",
-        "suffix": "=",
-    }
-    drawn = [sl.prompts.bernoulli(tiny, 20, seed=seed, **form) for seed in range(3)]
+    ones = sl.prompts.bernoulli(
+        tiny,
+        20,
+        seed=0,
+        prefix="How many ones are in the following sequence?",
+        suffix="=",
+    )
     for model, able, share in ((tiny, "yes", 1), (untrained, "no", 0)):
-        found = sl.accuracy_by_length(model, drawn, counted, lengths=[20])
+        found = sl.compare_interventions(
+            model, ones, {}, answer=counted, n_samples=3, lengths=[20]
+        ).isel(change=0)
         assert (
             found["able"].item(),
             found["baseline"].item(),
             found["baseline_questions"].item(),
         ) == (able, share, 16)
-        exact = binomtest(round(3 * found.item()), 3).proportion_ci(method="exact")
-        np.testing.assert_allclose([found["low"].item(), found["high"].item()], exact)
-    none = sl.accuracy_by_length(tiny, drawn, counted, lengths=[20], n_baseline=0)
-    assert (none["able"].item(), none["baseline_questions"].item()) == ("undecided", 0)
-    assert np.isnan(none["baseline_low"])
+        right = round(3 * found["accuracy"].item())
+        exact = binomtest(right, 3).proportion_ci(method="exact")
+        ends = [found["accuracy_low"].item(), found["accuracy_high"].item()]
+        np.testing.assert_allclose(ends, exact)

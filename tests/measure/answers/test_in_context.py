@@ -74,13 +74,14 @@ def test_an_answer_ends_where_a_word_begins(
             model, 3, ["0", "2"], seed=0, prefix="copy", suffix="="
         )
         seen: list[tuple[str, ...]] = []
-        found = sl.accuracy_by_length(
+        found = sl.compare_interventions(
             model,
-            [sequence],
-            lambda items, seen=seen: seen.append(items) or "1",
+            sequence,
+            {},
+            answer=lambda items, seen=seen: seen.append(items) or "1",
             lengths=[3],
         )
-        assert found.item() == share
+        assert found["accuracy"].item() == share
         assert {*seen[0]} <= {"0", "2"}
 
 

@@ -8,7 +8,6 @@ import pytest
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.tasks.task import Prompting
-from tests.measurements import counted
 from tests.references import fingerprint, raw
 
 PAIR = [
@@ -28,11 +27,9 @@ def probed(task: str, **options: Any) -> Callable[[Any], Any]:
     )
 
 
-def scored(
-    *lengths: int, answer: Callable[[Any], Any] = counted
-) -> Callable[[Any], Any]:
-    return lambda model: raw(sl.accuracy_by_length)(
-        model, [sl.prompts.repeated(model, "1", n) for n in lengths], answer
+def scored(answer: Any) -> Callable[[Any], Any]:
+    return lambda model: raw(sl.compare_interventions)(
+        model, sl.prompts.repeated(model, "1", 3), {}, answer=answer
     )
 
 
@@ -48,10 +45,8 @@ REFUSED: list[Callable[[Any], Any]] = [
     evaluated(template="chat"),
     lambda _: Prompting(mode=["answer_only", "cot"], n_examples=2),
     lambda _: Prompting(n_baseline=-1),
-    scored(),
-    scored(3, 4),
-    scored(3, answer=lambda _: ""),
-    scored(3, answer=lambda _: "zebra"),
+    scored(lambda _: ""),
+    scored(lambda _: "zebra"),
     probed("copy_last"),
     probed("taught_copy_repeated"),
     probed("taught_count_alternating", seeds=20, lengths=[10, 12]),
@@ -73,11 +68,3 @@ def test_it_is_refused(call: Callable[[Any], Any], tiny: Any) -> None:
     with pytest.raises(InputError):
         call(tiny)
     assert fingerprint(tiny) == before
-
-
-def test_a_model_without_a_tokenizer_is_refused(bridge_of: Any) -> None:
-    model = bridge_of("llama")
-    with pytest.raises(InputError):
-        sl.accuracy_by_length(
-            model, [sl.prompts.build(model, [7, 8, 9], prefix=[2, 5])], counted
-        )

@@ -10,7 +10,9 @@ import torch
 
 import squashlens as sl
 from squashlens.errors import InputError
+from squashlens.measure.answers.growing_answers import AskedSequence, are_answered
 from squashlens.records.labels import AS_IT_IS
+from squashlens.run.run import Run
 from squashlens.sequences import GrowingSequence
 from tests.measurements import counted, together
 from tests.references import distances_equal, fingerprint, raw
@@ -57,6 +59,22 @@ def compared(tiny: Any, digits: Any, several: Any) -> Any:
     )
 
 
+def is_answered(model: Any, called: Any, sequence: GrowingSequence, n: int) -> bool:
+    """Whether the text up to <eos>, of whole passes one token at a time, is the number of ones."""
+    ids = list(sequence.pair(n).v)
+    while (
+        ids[-1] != model.tokenizer.eos_token_id
+        and len(ids) < len(sequence.pair(n).v) + 6
+    ):
+        logits = called(torch.tensor([ids]))
+        ids.append(int(getattr(logits, "logits", logits)[0, -1].argmax()))
+    said = model.tokenizer.decode(
+        ids[len(sequence.pair(n).v) :], skip_special_tokens=True
+    )
+    assert model.tokenizer.decode([4]) == "1"
+    return said.replace(" ", "") == str(sequence.content[:n].count(4))
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "change", ["as it is", "window", "two", "recipe", "without BOS", "commas, uniform"]
@@ -83,7 +101,9 @@ def test_every_column_is_the_plain_call(
             passes="auto",
         )
         bound = sl.path_bound(tiny, ids)
-        right = sl.accuracy_by_length(tiny, drawn, counted, lengths=[4, 12])
+        right = [
+            np.mean([is_answered(tiny, tiny, one, n) for one in drawn]) for n in (4, 12)
+        ]
     here = compared.sel(change=change)
     names = (
         "distance",
@@ -161,6 +181,43 @@ def test_the_answers_are_those_of_the_sequence(tiny: Any) -> None:
         )
         assert found["accuracy"].values.tolist() == [right, [0, 0, 0]]
         assert asked in found["accuracy"].attrs["long_name"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("commas", [{}, {"separator": ","}], ids=["bare", "commas"])
+def test_right_answers_are_those_of_the_plain_model(
+    commas: dict[str, Any], tiny: Any, plain_tiny: Any
+) -> None:
+    """From always right to half of the time."""
+    form = sl.prompts.bernoulli(tiny, 64, seed=0, prefix=COUNT, suffix="=", **commas)
+    form = replace(form, alphabet=tuple(sorted(set(form.content))))
+    drawn = [form.unrelated(Random(f"asked 0 {number}")) for number in range(4)]
+    lengths = [3, 20, 44, 54, 64]
+    found = sl.compare_interventions(
+        tiny, form, {}, answer=counted, n_samples=4, lengths=lengths
+    )["accuracy"].sel(change=AS_IT_IS)
+    right = [[is_answered(tiny, plain_tiny, one, n) for one in drawn] for n in lengths]
+    np.testing.assert_array_equal(found, np.mean(right, axis=1))
+    assert found[0] == 1
+    assert found[-1] < 1
+
+
+def test_the_start_of_an_answer_is_no_answer(tiny: Any) -> None:
+    """Of twelve ones the model says 12: 1 is wrong, and so are 2, 21 and 122."""
+    twelve = sl.prompts.repeated(tiny, "1", 12, prefix=COUNT, suffix="=")
+    asked = [AskedSequence(twelve, 12)] * 5
+    right = are_answered(Run.open(tiny, "test"), asked, ["12", "1", "2", "21", "122"])
+    assert right.tolist() == [True, False, False, False, False]
+
+
+def test_answers_see_the_content_at_their_length(tiny: Any) -> None:
+    """Content tokens alone, without separators, prompt or suffix, and the last as the ending has it."""
+    sequence = sl.prompts.build(
+        tiny, "10230", separator=",", every=2, ending="9", prefix=COUNT, suffix="="
+    )
+    run = Run.open(tiny, "test")
+    seen = [AskedSequence(sequence, n).right_answer(run, "".join) for n in (1, 3, 5)]
+    assert seen == ["9", "109", "10239"]
 
 
 def test_without_an_answer_nothing_is_asked(bridge_of: Any) -> None:
