@@ -42,15 +42,13 @@ class Evidence:
     """What was measured of a prompt: the next tokens, and the way of its answer.
 
     `is_known` says whether the right answer was given; else the likeliest token stands for it. `goes_on` says that the
-    model writes the right answer and then a letter or digit, which makes it another one. `likeliest` is the likeliest
-    of all tokens in the readout of each layer, or None if it was not read.
+    model writes the right answer and then a letter or digit, which makes it another one.
     """
 
     top: xr.DataArray
     way: xr.Dataset
     is_known: bool = True
     goes_on: bool = False
-    likeliest: Sequence[str] | None = None
 
     @property
     def is_wrong(self) -> bool:
@@ -99,13 +97,8 @@ class Evidence:
         """Whether it leads at each layer, with a probability that says something, and the likeliest token begins it."""
         probability = self.probability()
         is_above = probability > TIMES * self.controls
-        is_there = self.leads & (probability >= THERE) & is_above
-        if self.likeliest is not None:
-            answer = self.way["answer"].values.item()
-            is_there &= [
-                bool(token) and answer.startswith(token) for token in self.likeliest
-            ]
-        return is_there
+        is_likeliest = self.way["likeliest_of_all"].values[0] == 1
+        return self.leads & (probability >= THERE) & is_above & is_likeliest
 
 
 def said(evidence: Evidence) -> str:

@@ -162,11 +162,7 @@ def report(
         done.update()
         judged = _judge(bridge, asked)
         done.update(judged is not None)
-        read = None
-        if "readout_token" in view.result:
-            of_query = view.result["readout_token"].isel(query=-1, rank=0)
-            read = of_query.values.astype(str).tolist()
-        evidence = Evidence(top, found, asked.answer is not None, goes_on, read)
+        evidence = Evidence(top, found, asked.answer is not None, goes_on)
         changes = []
         if evidence.is_known and evidence.is_wrong:
             changes = _hooks_tried(bridge, asked.prompt, right, others)

@@ -1,13 +1,17 @@
 """From which layer on the right answer leads, as the model's own final norm and output embedding read it."""
 
-from collections.abc import Sequence
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from squashlens._typing import (
@@ -47,11 +51,19 @@ from squashlens.theory.statistics.ranks import share_interval
 from squashlens.theory.statistics.trends import with_ends
 
 MOST_RANDOM = 32  # prompts that are read out with random weights: chance needs no more
+# How a choice stands among the others, and what the number can be.
+STANDING = {
+    "share_less_likely": (0.0, 1.0),
+    "likeliest": (0.0, 1.0),
+    "lead": (-math.inf, math.inf),
+    "probability": (0.0, 1.0),
+}
 OF_ANSWERS = "scored prompt layer"
 OF_SUBLAYERS = "prompt block sublayer"
 LESS_LIKELY = "share of the other choices that the readout finds less likely"
 LEAD = "log-odds of the answer and the likeliest other choice in the readout"
 RIVAL = "probability of the answer that wins, or comes second, in the readout"
+OF_ALL = "whether the readout finds no token likelier than the answer's first"
 WRITTEN = "what an output adds directly to the lead of the right answer over its rival"
 BY_CHANCE = "95 % limit of what an output adds if its coordinates have random signs"
 TABLE = {
@@ -59,6 +71,7 @@ TABLE = {
     "likeliest": (OF_ANSWERS, "whether the readout finds no choice likelier", "1"),
     "lead": (OF_ANSWERS, LEAD, "nats"),
     "probability": (OF_ANSWERS, "probability of the answer in the readout", "1"),
+    "likeliest_of_all": ("prompt layer", OF_ALL, "1"),
     "chance": ("", "share of first places by chance", "1"),
     "answered": ("prompt", "whether greedy decoding writes the right answer", "1"),
     "rival_probability": ("prompt layer", RIVAL, "1"),
@@ -121,7 +134,8 @@ def answer_by_layer(
         1 ÷ number of choices.
 
         Over (prompt): `answered`, 1 if greedy decoding writes the right answer, with `mean_answered`. Over (prompt,
-        layer): `rival_probability`; over (prompt, block, sublayer) `written`, in logits, NaN if outputs do not add up
+        layer): `likeliest_of_all`, 1 if of all tokens none is likelier than the first of the right answer; and
+        `rival_probability`. Over (prompt, block, sublayer) `written`, in logits, NaN if outputs do not add up
         to the stream, and `written_by_chance`. The coordinates `answer`, `rival`, `cluster` and `group_of` name what
         each prompt has.
 
@@ -143,31 +157,27 @@ def answer_by_layer(
     asked_for = questions_of(prompts, answers, choices, clusters, group)
     run, asked = of_choices(Run.open(model, **this_call()), *asked_for)
     run = run.knowing(group=asked.groups)
-    rows = np.arange(len(asked.prompts))
     readouts = _read_out(run, asked)
     standing = _standing(readouts.scores)
     shares = others_shares(asked.right, asked.many)
     scored = {
-        "right answer": {
-            name: values[rows, asked.right] for name, values in standing.items()
-        },
-        "other prompts' answers": {
-            name: np.einsum("pcl,pc->pl", values, shares)
-            for name, values in standing.items()
-        },
+        "right answer": _of_right(standing, asked.right),
+        "other prompts' answers": np.einsum("npcl,pc->npl", standing, shares),
     }
-    some = np.unique(np.linspace(0, len(rows) - 1, MOST_RANDOM).astype(int))
+    last = len(asked.prompts) - 1
+    some = np.unique(np.linspace(0, last, MOST_RANDOM).astype(int))
     for seed in range(n_random_models):
         with untrained(run, seed) as other:
             drawn = _standing(_scores(other, asked.of(some)))
-        scored[f"random weights {seed}"] = {
-            name: _spread(values[np.arange(len(some)), asked.right[some]], some, rows)
-            for name, values in drawn.items()
-        }
+        of_random = np.full_like(scored["right answer"], np.nan)
+        of_random[:, some] = _of_right(drawn, asked.right[some])
+        scored[f"random weights {seed}"] = of_random
+    # (name, scored, prompt, layer)
+    values = np.stack(list(scored.values()), axis=1)
     return run.dataset(
         "answer by layer",
         {"scored": [*scored], **_labels(run, asked, readouts)},
-        _variables(asked, scored, readouts),
+        _variables(asked, values, readouts),
     )
 
 
@@ -177,15 +187,17 @@ class Readouts:
 
     Attributes:
         scores: log p of each choice.
+        likeliest_of_all: whether no token is likelier than the first of the right answer.
         rival: the text of each prompt's rival, and `rival_log_p` its log p.
         answered: whether greedy decoding writes the right answer.
         written: what each sublayer adds to the lead of the right answer, and `limit` what all add by chance at most.
     """
 
     scores: Float[np.ndarray, "prompt outcome layer"]
+    likeliest_of_all: Float[np.ndarray, "prompt layer"]
     rival: list[str]
     rival_log_p: Float[np.ndarray, "prompt layer"]
-    answered: np.ndarray
+    answered: Float[np.ndarray, " prompt"]
     written: Float[np.ndarray, "prompt part"]
     limit: Float[np.ndarray, "prompt part"]
 
@@ -209,28 +221,27 @@ def _labels(run: Run, asked: Choices, readouts: Readouts) -> dict[str, Any]:
 
 def _variables(
     asked: Choices,
-    scored: dict[str, dict[str, np.ndarray]],
+    values: Float[np.ndarray, "name scored prompt layer"],
     readouts: Readouts,
 ) -> dict[str, Variable]:
     """The numbers of each prompt, and their means over prompts, or over those of each group."""
     shape = (len(asked.prompts), -1, 2)
-    answered = readouts.answered.astype(float)
+    of_names = dict(zip(STANDING, values, strict=True))
     found = {
         "chance": 1 / asked.many,
-        "answered": answered,
+        "answered": readouts.answered,
+        "likeliest_of_all": readouts.likeliest_of_all,
         "rival_probability": np.exp(readouts.rival_log_p),
         "written": readouts.written.reshape(shape),
         "written_by_chance": readouts.limit.reshape(shape),
+        **of_names,
     }
-    names = list(next(iter(scored.values())))
-    for name in names:
-        found[name] = np.stack([of_scored[name] for of_scored in scored.values()])
     variables = variables_of(TABLE, found)
     of_group = ("group",) if asked.is_grouped else ()
-    for name in names:
+    for name, of_prompts in of_names.items():
         _, text, units = TABLE[name]
         # (scored, group, layer, prompt)
-        by_group = in_groups(found[name].swapaxes(1, 2), asked.members).swapaxes(1, 2)
+        by_group = in_groups(of_prompts.swapaxes(1, 2), asked.members).swapaxes(1, 2)
         if not asked.is_grouped:
             by_group = by_group[:, 0]
         variables |= mean_of(
@@ -240,8 +251,9 @@ def _variables(
             f"mean over prompts: {text}",
             units,
             clusters=asked.clusters,
+            within=STANDING[name],
         )
-    by_group = in_groups(answered, asked.members)
+    by_group = in_groups(readouts.answered, asked.members)
     if not asked.is_grouped:
         by_group = by_group[0]
     clusters = torch.from_numpy(asked.clusters)
@@ -250,85 +262,75 @@ def _variables(
     return variables | with_ends("mean_answered", of_group, ends, text)
 
 
-def _spread(values: np.ndarray, some: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Values of some prompts among all; NaN for the others."""
-    spread = np.full((len(rows), values.shape[1]), np.nan)
-    spread[some] = values
-    return spread
-
-
 def _standing(
     scores: Float[np.ndarray, "prompt outcome layer"],
-) -> dict[str, np.ndarray]:
-    """For every choice of each prompt, how it stands among the others at each layer."""
+) -> Float[np.ndarray, "name prompt outcome layer"]:
+    """For every choice of each prompt, how it stands among the others at each layer, by the names of `STANDING`."""
     many = scores.shape[1]
     itself = np.eye(many, dtype=bool)[:, :, None]
     # (prompt, choice, other choice, layer)
     lead = scores[:, :, None] - scores[:, None]
     below = ((lead > 0) + (lead == 0) / 2).sum(axis=2) - 0.5
     best_other = np.where(itself, -np.inf, scores[:, None]).max(axis=2)
-    return {
-        "share_less_likely": below / (many - 1),
-        "likeliest": (scores >= best_other).astype(float),
-        "lead": scores - best_other,
-        "probability": np.exp(scores),
-    }
+    share_less_likely = below / (many - 1)
+    likeliest = scores >= best_other
+    return np.stack([share_less_likely, likeliest, scores - best_other, np.exp(scores)])
 
 
-def _rows_of(asked: Choices) -> dict[Ids, int]:
+def _of_right(
+    standing: Float[np.ndarray, "name prompt outcome layer"],
+    right: Int[np.ndarray, " prompt"],
+) -> Float[np.ndarray, "name prompt layer"]:
+    """How the right choice of each prompt stands."""
+    return standing[:, np.arange(len(right)), right]
+
+
+def _row_of(asked: Choices) -> dict[Ids, int]:
     """The texts after which a token of some choice is read: a prompt, and the tokens of the choice before it."""
     row_of: dict[Ids, int] = {}
-    for prompt, choices in zip(asked.prompts, asked.tokens, strict=True):
-        for choice in choices:
-            for k in range(len(choice)):
-                row_of.setdefault((*prompt, *choice[:k]), len(row_of))
+    for prompt, choice in asked.continuations:
+        for k in range(len(choice)):
+            row_of.setdefault((*prompt, *choice[:k]), len(row_of))
     return row_of
 
 
 def _scores(run: Run, asked: Choices) -> Float[np.ndarray, "prompt outcome layer"]:
     """The log-probability of each prompt's choices, token by token, in the readout of each layer."""
-    row_of = _rows_of(asked)
+    row_of = _row_of(asked)
     sites = run.sites()[:-1]
-    last = at_last_tokens(run, list(row_of), sites)
-    streams = torch.stack([last.values[site] for site in sites])
-    return _Reader.of(run, streams, row_of, asked.tokens_of_choices).scores(asked)
+    values = at_last_tokens(run, list(row_of), sites).values
+    streams = torch.stack([values[site] for site in sites])
+    return _of_choices(run, streams, row_of, asked)
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """log p of the tokens of a vocabulary after each row, in the readout of each layer, (layer, row, token)."""
+def _of_choices(
+    run: Run,
+    streams: Float[Tensor, "layer row d"],
+    row_of: Mapping[Ids, int],
+    asked: Choices,
+) -> Float[np.ndarray, "prompt outcome layer"]:
+    log_p = _read_texts(run, streams, row_of, asked.continuations)
+    return log_p.reshape(len(asked.prompts), asked.many, -1)
 
-    row_of: dict[Ids, int]
-    place_of: dict[int, int]
-    log_p: Float[np.ndarray, "layer row outcome"]
 
-    @classmethod
-    def of(
-        cls, run: Run, streams: Tensor, row_of: dict[Ids, int], tokens: set[int]
-    ) -> "_Reader":
-        """What is read of streams (layer, row, d)."""
-        vocabulary = sorted(tokens)
-        log_p = readout(run, streams, vocabulary).double().numpy()
-        return cls(row_of, {token: k for k, token in enumerate(vocabulary)}, log_p)
-
-    def after(self, prompt: Ids, tokens: Ids) -> Float[np.ndarray, " layer"]:
-        """log p of tokens after a prompt, at every layer."""
-        total = np.zeros(len(self.log_p))
+def _read_texts(
+    run: Run,
+    streams: Float[Tensor, "layer row d"],
+    row_of: Mapping[Ids, int],
+    texts: Sequence[tuple[Ids, Ids]],
+) -> Float[np.ndarray, "text layer"]:
+    """log p of each text after its prompt, all of its tokens together, in the readout of each layer."""
+    vocabulary = sorted(set(chain.from_iterable(tokens for _, tokens in texts)))
+    log_p = readout(run, streams, vocabulary).double().numpy()
+    total = np.zeros((len(texts), len(streams)))
+    for number, (prompt, tokens) in enumerate(texts):
         for k, token in enumerate(tokens):
-            row = self.row_of[*prompt, *tokens[:k]]
-            total += self.log_p[:, row, self.place_of[token]]
-        return total
-
-    def scores(self, asked: Choices) -> Float[np.ndarray, "prompt outcome layer"]:
-        """log p of every choice of every prompt."""
-        scores = []
-        for prompt, choices in zip(asked.prompts, asked.tokens, strict=True):
-            scores.append([self.after(prompt, choice) for choice in choices])
-        return np.array(scores)
+            row = row_of[*prompt, *tokens[:k]]
+            total[number] += log_p[:, row, bisect_left(vocabulary, token)]
+    return total
 
 
-@dataclass(frozen=True)
-class _Rival:
+class Rival(NamedTuple):
     """A prompt's rival: its tokens, of which the last is its own, after a row where the right answer has another."""
 
     tokens: Ids
@@ -336,31 +338,44 @@ class _Rival:
     right_token: int
     lead: float
 
-    @property
-    def is_ahead(self) -> bool:
-        return self.lead < 0
 
-
-def _rivals(asked: Choices, row_of: dict[Ids, int], log_p: Tensor) -> list[_Rival]:
+def _rivals(asked: Choices, row_of: Mapping[Ids, int], log_p: Tensor) -> list[Rival]:
     """The rival of each prompt, from log p of all tokens at the last layer, (row, outcome)."""
-    best_two = log_p.topk(2)
+    best_two = log_p.topk(2).indices.tolist()
     rivals = []
     for prompt, answer in zip(asked.prompts, asked.right_tokens, strict=True):
-        found = []
+        candidates = []
         for k, right in enumerate(answer):
             row = row_of[*prompt, *answer[:k]]
-            first, second = best_two.indices[row].tolist()
+            first, second = best_two[row]
             other = second if first == right else first
             lead = float(log_p[row, right] - log_p[row, other])
-            found.append(_Rival((*answer[:k], other), row, right, lead))
-        ahead = [rival for rival in found if rival.is_ahead]
-        rivals.append(ahead[0] if ahead else min(found, key=lambda one: one.lead))
+            candidates.append(Rival((*answer[:k], other), row, right, lead))
+        ahead = [rival for rival in candidates if rival.lead < 0]
+        rivals.append(ahead[0] if ahead else min(candidates, key=attrgetter("lead")))
     return rivals
+
+
+def _are_likeliest(
+    run: Run,
+    asked: Choices,
+    streams: Float[Tensor, "layer row d"],
+    row_of: Mapping[Ids, int],
+) -> Float[np.ndarray, "prompt layer"]:
+    """Whether no token is likelier than the first of each right answer; a layer at a time, for large vocabularies."""
+    rows = [row_of[prompt] for prompt in asked.prompts]
+    first = asked.first_tokens.gather(1, torch.from_numpy(asked.right)[:, None])
+    of_layers = []
+    for stream in streams:
+        log_p = readout(run, stream[rows])
+        is_likeliest = log_p.gather(1, first)[:, 0] >= log_p.amax(dim=1)
+        of_layers.append(is_likeliest.double())
+    return torch.stack(of_layers, dim=1).numpy()
 
 
 def _read_out(run: Run, asked: Choices) -> Readouts:
     """All that is read of the model itself, from one pass for each prompt and each token of a choice but the last."""
-    row_of = _rows_of(asked)
+    row_of = _row_of(asked)
     sites = run.sites()[:-1]
     parts = parts_of(run, "sublayers")
     also = sites_of(run, parts)
@@ -368,21 +383,19 @@ def _read_out(run: Run, asked: Choices) -> Readouts:
     values = at_last_tokens(run, list(row_of), both).values
     streams = torch.stack([values[site] for site in sites])
     rivals = _rivals(asked, row_of, readout(run, streams[-1]))
-    of_rivals = {rival.tokens[-1] for rival in rivals}
-    reader = _Reader.of(run, streams, row_of, asked.tokens_of_choices | of_rivals)
-    at_rivals = [rival.row for rival in rivals]
-    there = {site: values[site][at_rivals] for site in also}
+    there = {site: values[site][[rival.row for rival in rivals]] for site in also}
     pairs = torch.tensor([[rival.right_token, rival.tokens[-1]] for rival in rivals])
-    texts = []
-    log_p = []
-    for prompt, rival in zip(asked.prompts, rivals, strict=True):
-        texts.append(text_after(run.model.tokenizer, prompt, rival.tokens))
-        log_p.append(reader.after(prompt, rival.tokens))
+    texts = [
+        (prompt, rival.tokens)
+        for prompt, rival in zip(asked.prompts, rivals, strict=True)
+    ]
+    tokenizer = run.model.tokenizer
     return Readouts(
-        scores=reader.scores(asked),
-        rival=texts,
-        rival_log_p=np.stack(log_p),
-        answered=np.array([not rival.is_ahead for rival in rivals]),
+        scores=_of_choices(run, streams, row_of, asked),
+        likeliest_of_all=_are_likeliest(run, asked, streams, row_of),
+        rival=[text_after(tokenizer, *text) for text in texts],
+        rival_log_p=_read_texts(run, streams, row_of, texts),
+        answered=np.array([float(rival.lead >= 0) for rival in rivals]),
         written=written_directly(run, there, parts, pairs),
         limit=chance_limit(run, there, parts, pairs),
     )

@@ -1,14 +1,15 @@
 """Right answers among the choices of each prompt, as tokens, for measurements of where an answer is read."""
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -26,6 +27,7 @@ from squashlens.theory.statistics.ranks import mean_interval, share_interval
 from squashlens.theory.statistics.trends import Labelled, with_ends
 
 ALL = "all"  # the group of prompts that were given none
+QUESTION = ["prompt", "answer", "choices"]  # equal ones are measured once
 
 
 class Asked(NamedTuple):
@@ -44,7 +46,7 @@ def questions_of(
     """Prompts as they were given, or those of dictionaries or of a JSONL file."""
     if isinstance(prompts, str | Path):
         items = _lines_of(Path(prompts))
-    elif all(isinstance(each, str) for each in prompts):
+    elif all(isinstance(prompt, str) for prompt in prompts):
         labels = None if group is None else [str(label) for label in group]
         return Asked(list(prompts), list(answers or ()), choices, clusters, labels)
     else:
@@ -62,7 +64,7 @@ def questions_of(
             "Leave it out, or give prompts= as texts.",
         )
     given = {"choices": choices, "cluster": clusters, "group": group}
-    unread = {key for item in items for key in item} - {"prompt", "answer", *given}
+    unread = set().union(*items) - {"prompt", "answer", *given}
     if unread:
         remark(f"Of prompts=, {listed(sorted(map(str, unread)))} are not read.")
     for key, value in given.items():
@@ -145,9 +147,12 @@ class Choices:
         ]
 
     @property
-    def tokens_of_choices(self) -> set[int]:
-        """All tokens of all choices."""
-        return set(chain.from_iterable(chain.from_iterable(self.tokens)))
+    def continuations(self) -> list[tuple[Ids, Ids]]:
+        """Each prompt with each of its choices, one after the other."""
+        continuations = []
+        for prompt, choices in zip(self.prompts, self.tokens, strict=True):
+            continuations += [(prompt, choice) for choice in choices]
+        return continuations
 
     @property
     def is_grouped(self) -> bool:
@@ -163,7 +168,8 @@ class Choices:
     @property
     def first_tokens(self) -> Int[Tensor, "prompt outcome"]:
         """The first token of each choice."""
-        return torch.tensor([[tokens[0] for tokens in each] for each in self.tokens])
+        first = [choice[0] for _, choice in self.continuations]
+        return torch.tensor(first).view(-1, self.many)
 
     def of(self, places: Int[np.ndarray, " some"]) -> "Choices":
         """Some of the prompts."""
@@ -175,7 +181,7 @@ class Choices:
 
     def require_distinct_first_tokens(self) -> None:
         """Raise unless the choices of a prompt begin with different tokens."""
-        if any(len(set(row)) < self.many for row in self.first_tokens.tolist()):
+        if (self.first_tokens.sort(dim=1).values.diff(dim=1) == 0).any():
             raise InputError(
                 "Several choices of a prompt begin with the same token, so that the last token does not decide.",
                 "Give choices with different first tokens, or write the text that all share at the end of the prompts.",
@@ -203,70 +209,74 @@ def of_choices(
 
     By default each different prompt is a cluster of its own.
     """
-    texts = list(prompts)
-    right = list(answers)
-    require_an_answer_each(texts, right)
-    of_prompts = _choices_of_prompts(right, choices)
-    asked = list(zip(texts, right, map(tuple, of_prompts), strict=True))
-    cluster_of = _labels_of(asked, texts if clusters is None else clusters, "clusters")
-    group_of = _labels_of(
-        asked, [ALL] * len(texts) if group is None else group, "group"
+    require_an_answer_each(prompts, answers)
+    labels = {"clusters": prompts, "group": [ALL] * len(prompts)}
+    given = {"clusters": clusters, "group": group}
+    labels |= {name: list(each) for name, each in given.items() if each is not None}
+    different = _different(
+        {
+            "prompt": prompts,
+            "answer": answers,
+            "choices": list(map(tuple, _choices_of_prompts(answers, choices))),
+        },
+        labels,
     )
-    names = {str(label) for label in group_of.values()}
-    if ALL in names and len(names) > 1:
-        raise InputError(
-            f"A group is named {ALL!r}, which stands for the prompts of all groups.",
-            "Give it another name.",
-        )
-    different = list(cluster_of)
-    if len(different) < len(texts):
-        remark(
-            f"Equal prompts are measured, and count, once: of {len(texts)}, {len(different)} differ."
-        )
-    ids = [tuple(tokenize(run.model, text)[0].tolist()) for text, _, _ in different]
+    texts, right, of_prompts = (different[name].tolist() for name in QUESTION)
+    ids = [tuple(tokenize(run.model, text)[0].tolist()) for text in texts]
     tokens = [
         tuple(answers_after(run.model, row, of_prompt))
-        for row, (_, _, of_prompt) in zip(ids, different, strict=True)
+        for row, of_prompt in zip(ids, of_prompts, strict=True)
+    ]
+    places = [
+        of_prompt.index(answer)
+        for answer, of_prompt in zip(right, of_prompts, strict=True)
     ]
     facts = {
-        "answers": right,
+        "answers": list(answers),
         "choices": choices,
         "clusters": clusters,
         "token_ids": [list(row) for row in ids],
     }
     run = run.with_prompts(torch.tensor(max(ids, key=len)), **facts)
-    places = [of_prompt.index(answer) for _, answer, of_prompt in different]
-    labels = list(dict.fromkeys(cluster_of.values()))
-    members = [labels.index(label) for label in cluster_of.values()]
+    members, _ = pd.factorize(different["clusters"], use_na_sentinel=False)
+    groups = [str(label) for label in different["group"]]
     return run, Choices(
-        tuple(ids),
-        [answer for _, answer, _ in different],
-        tuple(tokens),
-        np.array(places),
-        np.array(members),
-        [str(label) for label in group_of.values()],
+        tuple(ids), right, tuple(tokens), np.array(places), members, groups
     )
 
 
-def _labels_of(
-    asked: Sequence[Hashable], labels: Sequence[Any], argument: str
-) -> dict[Any, Any]:
-    """The label of each different prompt with its answer and choices; equal ones must have one."""
-    given = list(labels)
-    if len(given) != len(asked):
-        raise InputError(
-            f"The numbers of prompts and {argument} are {len(asked)} and {len(given)}.",
-            "Give one label for each prompt.",
-        )
-    label_of = dict(zip(asked, given, strict=True))
-    for number, (prompt, label) in enumerate(zip(asked, given, strict=True)):
-        if label_of[prompt] != label:
+def _different(
+    questions: Mapping[str, Sequence[Any]], labels: Mapping[str, Sequence[Any]]
+) -> pd.DataFrame:
+    """The different questions with their labels, each once; equal ones must have equal labels."""
+    n_prompts = len(questions["prompt"])
+    for argument, given in labels.items():
+        if len(given) != n_prompts:
             raise InputError(
-                f"{argument}= gives prompt {number} another label than an equal prompt: {label!r} and "
-                f"{label_of[prompt]!r}.",
+                f"The numbers of prompts and {argument} are {n_prompts} and {len(given)}.",
+                "Give one label for each prompt.",
+            )
+    table = pd.DataFrame({**questions, **labels}, dtype=object)
+    different = table.drop_duplicates(QUESTION)
+    for argument in labels:
+        labelled = table.drop_duplicates([*QUESTION, argument])
+        if len(labelled) > len(different):
+            number = labelled.index[labelled.duplicated(QUESTION)][0]
+            raise InputError(
+                f"{argument}= gives prompt {number} another label than an equal prompt: {table[argument][number]!r}.",
                 "Equal prompts are measured once: give them one label, or leave one of them out.",
             )
-    return label_of
+    groups = set(map(str, different["group"]))
+    if ALL in groups and len(groups) > 1:
+        raise InputError(
+            f"A group is named {ALL!r}, which stands for the prompts of all groups.",
+            "Give it another name.",
+        )
+    if len(different) < n_prompts:
+        remark(
+            f"Equal prompts are measured, and count, once: of {n_prompts}, {len(different)} differ."
+        )
+    return different
 
 
 def _choices_of_prompts(right: Sequence[str], choices: Any) -> list[list[str]]:
@@ -335,20 +345,19 @@ def mean_of(
     *,
     clusters: Int[np.ndarray, " prompt"] | None = None,
     share: bool = True,
+    within: tuple[float, float] = (-math.inf, math.inf),
 ) -> Labelled:
     """The mean over the last axis, prompts without NaN, with its 95 % interval over clusters: of a share, or Student's.
 
-    Values are shares if all of an entry of the first axis are 0 or 1, unless `share` is false.
+    Values are shares if all of an entry of the first axis are 0 or 1, unless `share` is false. The interval ends where
+    the quantity does, `within` what it can be, such as 0 and 1 for a probability.
     """
     given = torch.from_numpy(np.asarray(values, dtype=float))
     members = None if clusters is None else torch.from_numpy(clusters)
     is_count = (given == 0) | (given == 1) | given.isnan()
     are_shares = is_count.flatten(1).all(dim=1) & share
     are_shares = are_shares.view(-1, *[1] * (given.ndim - 2))
-    of_share = share_interval(given, members)
-    of_mean = mean_interval(given, members)
-    ends = [
-        torch.where(are_shares, *either)
-        for either in zip(of_share, of_mean, strict=True)
-    ]
+    of_share = torch.stack(share_interval(given, members))
+    of_mean = torch.stack(mean_interval(given, members))
+    ends = torch.where(are_shares, of_share, of_mean).clamp(*within)
     return with_ends(name, dims, ends, text, units)

@@ -141,6 +141,7 @@ def sublayer_effects(
     0.8
     """
     positive(n_random_vectors, "n_random_vectors", "a number of vectors", or_zero=True)
+    positive(seed, "seed", "a random seed", or_zero=True)
     run = Run.open(model, **this_call())
     run, asked = of_choices(run, prompts, answers, choices, clusters)
     if missing == "mean" and len(asked.prompts) == 1:
@@ -158,50 +159,36 @@ def sublayer_effects(
     leads = Leads.of(logits, asked.right, run.dtype)
     right_and_best_wrong = np.stack([asked.right, logits.best_wrong(asked.right)], 1)
     pairs = asked.first_tokens.gather(1, torch.from_numpy(right_and_best_wrong))
-    by_part = (len(asked.prompts), run.n_blocks, len(every) // run.n_blocks)
     replaced = f"with {WITHOUT[missing]} at the last token"
-    found = {
-        "lead": leads.own,
-        "lead_noise": leads.noise,
-        "lead_without": leads.without.reshape(by_part),
-        "written": written_directly(run, values, every, pairs).reshape(by_part),
-    }
-    if n_random_vectors:
-        found["lead_random"] = np.reshape(leads.random, (-1, *by_part))
-    variables = variables_of(TABLE, found, replaced=replaced)
+    n_parts = len(every) // run.n_blocks  # of each block
+    by_part = (len(asked.prompts), run.n_blocks, n_parts)
+    written = written_directly(run, values, every, pairs)
+    variables = _of_prompts(leads, written, by_part, replaced)
     if texts:
         token_ids = [tokenize(run.model, text) for text in texts]
         variables |= _losses(run, token_ids, every, missing)
     coords: dict[str, Any] = {
         "prompt": np.arange(len(asked.prompts)),
         "block": np.arange(run.n_blocks),
-        "sublayer": [part.name for part in every[: by_part[2]]],
+        "sublayer": [part.name for part in every[:n_parts]],
         "answer": ("prompt", asked.answers),
         "cluster": ("prompt", asked.clusters),
     }
     selecting = selection.halves(asked.clusters, seed)
     _remark_doubtful(run, leads, selecting)
-    if int(asked.clusters.max()) + 1 < FEWEST:
-        return run.dataset("sublayer effect", coords, variables)
-    in_half = np.stack([selecting, ~selecting])
-    variables |= _by_half(leads, in_half, asked.clusters, by_part[1:], replaced)
-    chosen = selection.select(
-        logits.own_and_without,
-        logits.random,
-        asked.right,
-        asked.clusters,
-        selecting,
-        seed,
-    )
-    variables |= _of_selected(chosen, replaced)
-    block, number = divmod(chosen.part, by_part[2])
-    coords |= {
-        "half": list(HALVES),
-        "of_half": ("prompt", np.where(selecting, *HALVES)),
-        "selected_block": block,
-        "selected_sublayer": every[number].name,
-        "above_null": chosen.above_null,
-    }
+    if int(asked.clusters.max()) + 1 >= FEWEST:
+        chosen = logits.select(asked, selecting, seed)
+        in_half = np.stack([selecting, ~selecting])
+        variables |= _by_half(leads, in_half, asked.clusters, by_part[1:], replaced)
+        variables |= _of_selected(chosen, replaced)
+        part = every[chosen.part]
+        coords |= {
+            "half": list(HALVES),
+            "of_half": ("prompt", np.where(selecting, *HALVES)),
+            "selected_block": part.block,
+            "selected_sublayer": part.name,
+            "above_null": chosen.above_null,
+        }
     return run.dataset("sublayer effect", coords, variables)
 
 
@@ -243,10 +230,14 @@ class ChoiceLogits:
     without: Float[np.ndarray, "prompt part outcome"]
     random: list[Float[np.ndarray, "prompt part outcome"]]
 
-    @property
-    def own_and_without(self) -> Float[np.ndarray, "prompt variant outcome"]:
-        """The prompt as it is, and then with each part replaced."""
-        return np.concatenate([self.own[:, None], self.without], axis=1)
+    def select(
+        self, asked: Choices, selecting: Bool[np.ndarray, " prompt"], seed: int
+    ) -> selection.Selection:
+        """The part that repairs most in the half that selects, and what the same selection reaches by chance."""
+        own_and_without = np.concatenate([self.own[:, None], self.without], axis=1)
+        return selection.select(
+            own_and_without, self.random, asked.right, asked.clusters, selecting, seed
+        )
 
     def best_wrong(self, right: Int[np.ndarray, " prompt"]) -> np.ndarray:
         """The likeliest other choice of each prompt."""
@@ -281,6 +272,24 @@ class Leads:
         return selection.gained(np.column_stack([self.own, changed])).T
 
 
+def _of_prompts(
+    leads: Leads,
+    written: Float[np.ndarray, "prompt part"],
+    by_part: tuple[int, int, int],
+    replaced: str,
+) -> dict[str, Variable]:
+    """The numbers of each prompt."""
+    found = {
+        "lead": leads.own,
+        "lead_noise": leads.noise,
+        "lead_without": leads.without.reshape(by_part),
+        "written": written.reshape(by_part),
+    }
+    if leads.random:
+        found["lead_random"] = np.reshape(leads.random, (-1, *by_part))
+    return variables_of(TABLE, found, replaced=replaced)
+
+
 def _remark_doubtful(
     run: Run, leads: Leads, selecting: Bool[np.ndarray, " prompt"]
 ) -> None:
@@ -301,11 +310,14 @@ def _replacements(
     parts: Sequence[Part], values: Mapping[str, Tensor], missing: Missing
 ) -> list[Float[Tensor, "prompt out"]]:
     """What takes the place of each output: 0, or its mean over the other prompts."""
-    outputs = [part.of(values) for part in parts]
-    if missing == "zero":
-        return [torch.zeros_like(output) for output in outputs]
-    n_others = len(outputs[0]) - 1
-    return [(output.sum(dim=0) - output) / n_others for output in outputs]
+    replacements = []
+    for part in parts:
+        replacement = torch.zeros_like(part.of(values))
+        if missing == "mean":
+            output = part.of(values)
+            replacement = (output.sum(dim=0) - output) / (len(output) - 1)
+        replacements.append(replacement)
+    return replacements
 
 
 def _random_replacements(
@@ -339,8 +351,8 @@ def _logits_of_choices(
 ) -> ChoiceLogits:
     """The logits with each part's output replaced, for each list of replacements."""
     y = values[run.site("y")]
-    replaced_parts = [*parts] * len(replacements)
     vectors = list(chain.from_iterable(replacements))
+    replaced_parts = list(parts) * len(replacements)
     logits = []
     for row, ids in enumerate(bar(asked.prompts, desc="prompts")):
         edits = [
@@ -458,10 +470,10 @@ def _losses(
     if missing == "mean":
         sites = {part.site for part in parts}
         seen = [streams_at(run, ids, sites) for ids in texts]
-        vectors = [
-            torch.cat([part.of(values)[0] for values in seen]).mean(dim=0)
-            for part in parts
-        ]
+        vectors = []
+        for part in parts:
+            outputs = torch.cat([part.of(values)[0] for values in seen])
+            vectors.append(outputs.mean(dim=0))
     edits = list(zip(parts, vectors, strict=True))
     changes = []
     for ids in bar(texts, desc="texts"):

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,14 +68,12 @@ def parts_of(run: Run, which: Parts) -> list[Part]:
 
 def sites_of(run: Run, parts: Sequence[Part]) -> list[str]:
     """The hook points of the parts, and those that say what they write."""
-    ends = [run.site(layer) for layer in (0, run.n_blocks, "y")]
-    own = [part.site for part in parts]
-    mixed = [
-        MIXED.replace("{block}", str(part.block))
-        for part in parts
-        if part.head is not None
-    ]
-    return list(dict.fromkeys([*own, *mixed, *ends, SCALE]))
+    sites = [run.site(0), run.site(run.n_blocks), run.site("y"), SCALE]
+    for part in parts:
+        sites.append(part.site)
+        if part.head is not None:
+            sites.append(MIXED.replace("{block}", str(part.block)))
+    return list(dict.fromkeys(sites))
 
 
 CHANCE = 0.05  # of a prompt with an output beyond the limit, if all signs are random
@@ -89,27 +86,25 @@ def written_directly(
     pairs: Int[Tensor, "prompt outcome"],
 ) -> Float[np.ndarray, "prompt variant"]:
     """What each part adds directly to the lead of the first token of each pair; NaN if outputs do not add up."""
-    bottom, last, y = (values[run.site(layer)] for layer in (0, run.n_blocks, "y"))
-    by_head = {
-        part.block: _by_head(run, part.block, values)
-        for part in parts
-        if part.head is not None
-    }
+    last = values[run.site(run.n_blocks)]
+    total = values[run.site(0)].double()  # what sublayers add up to
+    by_head: dict[int, Tensor] = {}  # of each block
     added = []
-    sublayers = [bottom.double()]  # which add up to the last stream
     for part in parts:
         if part.head is None:
             added.append(part.of(values).double())
-            sublayers.append(added[-1])
+            total = total + added[-1]
         else:
+            if part.block not in by_head:
+                by_head[part.block] = _by_head(run, part.block, values)
             added.append(by_head[part.block][part.head])
-    normed = partial(_normed, run, scale=values[SCALE].double())
-    written = torch.einsum(
-        "vpd,pd->pv", normed(torch.stack(added)), _right_minus_wrong(run, pairs)
-    )
-    total = torch.stack(sublayers).sum(dim=0)
-    whole = normed(last.double()) + _detached(run.model.ln_final, "bias", 0.0)
-    known = agree(total, last, run.dtype) and agree(whole, y, run.dtype)
+    scale = values[SCALE].double()
+    normed = _normed(run, torch.stack(added), scale)
+    written = torch.einsum("vpd,pd->pv", normed, _right_minus_wrong(run, pairs))
+    bias = _detached(run.model.ln_final, "bias", 0.0)
+    whole = _normed(run, last.double(), scale) + bias
+    adds_up = agree(total, last, run.dtype)
+    known = adds_up and agree(whole, values[run.site("y")], run.dtype)
     return np.where(known, written.numpy(), np.nan)
 
 

@@ -199,6 +199,41 @@ def test_rivals_and_what_is_written_are_those_of_plain_transformers(
             np.testing.assert_allclose(limits.values.ravel(), expected, rtol=5e-3)
 
 
+def test_the_likeliest_of_all_tokens_is_that_of_plain_transformers(
+    tiny: Any, plain_tiny: Any
+) -> None:
+    """Of some answers at some layers."""
+    answers = [*"0123454321"]
+    found = sl.answer_by_layer(
+        tiny, DIGITS, answers, choices=[*"0123456789"], n_random_models=0
+    )["likeliest_of_all"]
+    expected = []
+    for prompt, answer in zip(DIGITS, answers, strict=True):
+        streams = last_streams(plain_tiny, ids_of(tiny, prompt))[:-1]
+        logits = plain_tiny.get_output_embeddings()(final_norm(plain_tiny)(streams))
+        right = sl.prompts.one_token(tiny, answer)
+        expected.append((logits.argmax(dim=-1) == right).numpy())
+    np.testing.assert_array_equal(found, expected)
+    assert found.dims == ("prompt", "layer")
+    assert 0 < found.isel(layer=-1).mean() < 1
+    assert 0 < found.isel(layer=slice(-1)).mean() < 1
+
+
+def test_intervals_of_probabilities_are_probabilities(tiny: Any) -> None:
+    """Also where Student's interval of a few values ends below 0 or above 1."""
+    found = sl.answer_by_layer(tiny, DIGITS[:2], ["0", "7"], choices=["0", "1", "7"])
+    values = torch.tensor(found["probability"].values).movedim(1, -1)
+    _, low, high = mean_interval(values)
+    assert low.min() < 0
+    assert high.max() > 1
+    np.testing.assert_allclose(found["mean_probability_low"], low.clamp(min=0))
+    np.testing.assert_allclose(found["mean_probability_high"], high.clamp(max=1))
+    for name in ("share_less_likely", "likeliest"):
+        assert found[f"mean_{name}_low"].min() >= 0
+        assert found[f"mean_{name}_high"].max() <= 1
+    assert found["mean_lead_low"].min() < 0
+
+
 def test_lists_dictionaries_and_a_file_are_one(tiny: Any, tmp_path: Path) -> None:
     choices = [*"0123456789"]
     texts = sl.answer_by_layer(
@@ -518,6 +553,7 @@ REFUSED: list[Callable[[Any], Any]] = [
         model, ["110 ="], ["2"], choices=["2", "3"], missing="mean"
     ),
     lambda model: sl.sublayer_effects(model, PROMPTS, ["12", "13", "12", "13", "12"]),
+    lambda model: sl.sublayer_effects(model, PROMPTS, RIGHT, seed=-1),
 ]
 
 
