@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Literal
 
+# Why no number is read: there is none ("no idea"); several ("6 or 7"); words of unclear size ("two dozen"); no whole
+# number ("2.5", "7/2"); digits in unclear groups ("1.234" may be 1234); too many digits; or one number with other text
+# ("about 7").
 Unclear = Literal["none", "several", "words", "fraction", "grouping", "long", "form"]
 LONGEST = 15  # digits of a number; float64 cannot represent every whole number with more digits
 MOST = 400  # characters of a sentence that states one number and nothing else
@@ -47,9 +50,9 @@ _SCALES = re.compile(
     r"\b(?:dozens?|hundreds?|thousands?|millions?|billions?|half|couple|score)\b",
     re.IGNORECASE,
 )
-_RUN = r"\d(?:[\d.,'’_\u00a0\u2009\u202f]*\d)?"
-_RUNS = re.compile(_RUN)
-_SIGNED_RUNS = re.compile(rf"(?<![\w)]){_SIGN}\d(?:[\d.,'’_]*\d)?|{_RUN}")
+_DIGIT_RUN = r"\d(?:[\d.,'’_\u00a0\u2009\u202f]*\d)?"
+_DIGIT_RUNS = re.compile(_DIGIT_RUN)
+_SIGNED_RUNS = re.compile(rf"(?<![\w)]){_SIGN}\d(?:[\d.,'’_]*\d)?|{_DIGIT_RUN}")
 
 # Sums ("2 * 5 + 2 = 10 + 2 = 12"), and numbers that are no answer: dates, places, lists of three or more.
 _OPERAND = r"\(*\d+\)*"
@@ -120,9 +123,11 @@ def _quoted(units: Sequence[str]) -> str:
 
 def value(text: str) -> int:
     """The value of a number written in digits or in English words."""
-    if any(c.isdecimal() for c in text):
-        sign = -1 if re.match(_SIGN, text) and not text.startswith("+") else 1
-        return sign * int(re.sub(r"[^0-9]", "", text.partition(".")[0]))
+    if re.search(r"\d", text):
+        size = int(re.sub(r"[^0-9]", "", text.partition(".")[0]))
+        if re.match(_SIGN, text) and not text.startswith("+"):
+            return -size
+        return size
     thousands = 0
     below = 0
     for word in re.findall(r"[a-z]+", text.lower()):
@@ -148,12 +153,15 @@ def find_stated(
     """
     text = _right_side(text)
     if len(text) > MOST:
-        return text if _IN_DIGITS.fullmatch(text) else None
+        if _IN_DIGITS.fullmatch(text):
+            return text
+        return None
     for statement in _statements(nouns, units):
         match = statement.fullmatch(text)
+        if match and _is_said_again(match["number"], match["again"]):
+            return match["number"]
         if match:
-            same = _is_said_again(match["number"], match["again"])
-            return match["number"] if same else None
+            return None
     return None
 
 
@@ -184,7 +192,9 @@ def result_of_sum(sentence: str) -> int | None:
     if equation is None:
         return None
     besides = sentence[: equation.start()] + sentence[equation.end() :]
-    return None if _RUNS.search(besides) else int(equation["result"])
+    if _DIGIT_RUNS.search(besides):
+        return None
+    return int(equation["result"])
 
 
 def has_another_number(sentence: str, than: int) -> bool:
@@ -198,35 +208,46 @@ def has_another_number(sentence: str, than: int) -> bool:
     sentence = _ASIDE.sub("", sentence)
     if _LIST.fullmatch(sentence):
         return False
-    in_words = [word for word in _IN_WORDS.findall(sentence) if word.lower() != "one"]
-    for number in [*_SIGNED_RUNS.findall(sentence), *in_words]:
-        whole = _IN_DIGITS.fullmatch(number) or _IN_WORDS.fullmatch(number)
-        if not whole or value(number) != than:
+    for number in _SIGNED_RUNS.findall(sentence) + _counting_words(sentence):
+        is_whole = _IN_DIGITS.fullmatch(number) or _IN_WORDS.fullmatch(number)
+        if not is_whole or value(number) != than:
             return True
     return False
 
 
+def _counting_words(text: str) -> list[str]:
+    """The numbers in words, without the word "one", which is usually a pronoun."""
+    return [word for word in _IN_WORDS.findall(text) if word.lower() != "one"]
+
+
 def unread(text: str) -> Unclear:
-    """The reason why no number is read from a text that does not state exactly one."""
+    """The reason why no number is read from a text that does not state exactly one.
+
+    >>> unread("6 or 7"), unread("two dozen"), unread("1.23"), unread("1.234"), unread("about 7"), unread("no idea")
+    ('several', 'words', 'fraction', 'grouping', 'form', 'none')
+    """
     if re.fullmatch(r"[+-]?\d+\s*/\s*\d+", text):
         return "fraction"
-    in_digits = _RUNS.findall(text)
-    in_words = [word.lower() for word in _IN_WORDS.findall(text)]
+    in_digits = _DIGIT_RUNS.findall(text)
+    in_words = _IN_WORDS.findall(text)
     other_text = _IN_WORDS.sub("", text)
+    counted = in_words
     if re.search(r"[a-z]", other_text, re.IGNORECASE):
-        counted = [word for word in in_words if word != "one"]  # usually a pronoun
-    else:
-        counted = in_words
+        counted = _counting_words(text)
     if len(in_digits) + len(counted) > 1:
         return "several"
-    # Digits of a single script were already replaced by 0–9.
-    scripts = any(c.isdecimal() and not c.isascii() for c in text)
-    if in_digits and not scripts and not _IN_DIGITS.fullmatch(in_digits[0]):
-        thousands = re.fullmatch(r"[1-9]\d{0,2}\.\d{3}", in_digits[0])
-        decimal = re.fullmatch(r"\d+\.\d+", in_digits[0])
-        return "fraction" if decimal and not thousands else "grouping"
+    # Digits of a single script were replaced by 0–9 before; those that are left are of several.
+    mixes_scripts = bool(re.search(r"[^\D0-9]", text))
+    if in_digits and not mixes_scripts and not _IN_DIGITS.fullmatch(in_digits[0]):
+        may_be_thousands = re.fullmatch(r"[1-9]\d{0,2}\.\d{3}", in_digits[0])
+        is_decimal = re.fullmatch(r"\d+\.\d+", in_digits[0])
+        if is_decimal and not may_be_thousands:
+            return "fraction"
+        return "grouping"
     if in_digits and len(re.sub(r"\D", "", in_digits[0])) > LONGEST:
         return "long"
     if _SCALES.search(other_text):
         return "words"
-    return "form" if in_digits or in_words else "none"
+    if in_digits or in_words:
+        return "form"
+    return "none"

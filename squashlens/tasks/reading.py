@@ -61,8 +61,17 @@ class Reading:
     as_asked: bool = True
 
     def __post_init__(self) -> None:
-        if self.why != "read":
+        if not self.is_read:
             object.__setattr__(self, "as_asked", False)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether a value was read."""
+        return self.why == "read"
+
+
+def _unread(why: Why) -> Reading:
+    return Reading("", why)
 
 
 # A reader's arguments: the model's text, the words that an answer opens with (may be empty), whether the model stopped.
@@ -77,7 +86,7 @@ _CLOSING = "'\"`’”»"  # a text that stops after one of these holds a comple
 _NOUNS = ("answer", "result", "solution")
 _COUNTS = (*_NOUNS, "count", "sum", "total", "number")
 # The opening words are repeated, with the placeholder of the question.
-_PLACEHOLDER = re.compile(r"[\W_]*(?:x{3,}|answer>)", re.IGNORECASE)
+_PLACEHOLDER = r"[\W_]*(?:x{3,}|answer>)"
 # Models that are not tuned for dialogue continue with other text; a line that begins like this is a new question.
 _QUESTION = re.compile(
     r"(?im)\n(?:[^\w\n]|[\d_])*(?:(?:user|human|student|teacher|q|question|problem|exercise|example|task|input)"
@@ -89,7 +98,7 @@ _SENTENCE_ENDS = re.compile(r"\n\s*|(?<=[.!?])\s+")
 _LIST_MARKS = re.compile(r"(?m)^[ \t]*(?:\d\d?[.)]|[-*•])[ \t]+(?=\S)")
 # Words that begin a correction. The rest of the sentence may say the same number again.
 _CORRECTION = re.compile(
-    r"\W*(?:(?:oh|but|and|so|well|ok|okay)\W+)?(?:(?:wait(?! for)|hold on|no(?= wait|\W*$|[,.;:!—])|actually"
+    r"^\W*(?:(?:oh|but|and|so|well|ok|okay)\W+)?(?:(?:wait(?! for)|hold on|no(?= wait|\W*$|[,.;:!—])|actually"
     r"|oops|correction|sorry(?! for)|my (?:mistake|error)|on second thoughts?|scratch that"
     r"|i (?:mean|meant|change)|let me (?:re)?(?:count|check))\b[\s,.:;*—]*)+",
     re.IGNORECASE,
@@ -173,7 +182,9 @@ def words(text: str, opening: str, ended: bool) -> Reading:
     if places:
         reading = _common_reading(places, ended, _as_words)
         return _unless_revised(reading, _sentences(places[-1].later), _as_words)
-    return _as_words(text) if ended else Reading("", "cut")
+    if not ended:
+        return _unread("cut")
+    return _as_words(text)
 
 
 class Place(NamedTuple):
@@ -192,17 +203,16 @@ def _read(
     bare = without_markup(text)
     places = _after_opening(bare, without_markup(opening))
     if places:
-        answered = [place for place in places if place.sentence] or places
+        said = [place for place in places if place.sentence]
+        last = said[-1] if said else places[-1]
         reading = _common_reading(places, ended, lenient)
-        later = _sentences(answered[-1].later)
-        reading = _unless_revised(reading, later, lenient)
+        reading = _unless_revised(reading, _sentences(last.later), lenient)
     elif ended:
         reading = _without_opening(bare, lenient)
     else:
-        reading = Reading("", "cut")
-    return replace(
-        reading, as_asked=_value_as_asked(text, opening, strict) == reading.value
-    )
+        reading = _unread("cut")
+    as_asked = _value_as_asked(text, opening, strict)
+    return replace(reading, as_asked=as_asked == reading.value)
 
 
 def _value_as_asked(text: str, opening: str, strict: Convert) -> str:
@@ -223,15 +233,10 @@ def _after_opening(
     if not opening:
         return []
     spaced = r"\s+".join(re.escape(word) for word in opening.split())
-    occurrences = [
-        match
-        for match in re.finditer(spaced, text, re.IGNORECASE)
-        if not _PLACEHOLDER.match(text, match.end())
-    ]
+    answering = re.compile(rf"{spaced}(?!{_PLACEHOLDER})", re.IGNORECASE)
     places = []
-    ends_of_text = [match.start() for match in occurrences[1:]] + [len(text)]
-    for match, until in zip(occurrences, ends_of_text, strict=False):
-        said = text[match.end() : until].lstrip(" \t*_\r\n")
+    for said in answering.split(text)[1:]:
+        said = said.lstrip(" \t*_\r\n")
         question = _QUESTION.search(said)
         if question:
             said = said[: question.start() + 1]
@@ -246,18 +251,21 @@ def _common_reading(places: Sequence[Place], ended: bool, convert: Convert) -> R
     """The reading that all places share; none if the text may have been cut off in the last one."""
     readings = [convert(place.sentence) for place in places]
     last = places[-1]
-    quoted = readings[-1].why == "read" and last.sentence[-1:] in _CLOSING
-    if not (ended or last.closed or quoted):
-        return Reading("", "cut")
+    is_closed = ended or last.closed
+    is_quoted = readings[-1].is_read and last.sentence[-1:] in _CLOSING
+    if not is_closed and not is_quoted:
+        return _unread("cut")
     return _agreed(readings)
 
 
 def _agreed(readings: Sequence[Reading]) -> Reading:
     """The common reading of all places that have one; "several" if they differ."""
-    different = set(readings) - {Reading("", "none")}
+    different = set(readings) - {_unread("none")}
     if len(different) > 1:
-        return Reading("", "several")
-    return different.pop() if different else Reading("", "none")
+        return _unread("several")
+    if different:
+        return different.pop()
+    return _unread("none")
 
 
 def _without_opening(text: str, convert: Convert) -> Reading:
@@ -268,20 +276,15 @@ def _without_opening(text: str, convert: Convert) -> Reading:
     whole = convert(text.strip())
     sentences = _sentences(text)
     readings = [convert(sentence) for sentence in sentences]
-    announcing = [
-        place
-        for place, sentence in enumerate(sentences)
-        if ANSWER.search(sentence) and readings[place].why == "read"
-    ]
-    if whole.why == "read" or not announcing:
+    last = -1
+    for place, sentence in enumerate(sentences):
+        if ANSWER.search(sentence) and readings[place].is_read:
+            last = place
+    if whole.is_read or last < 0:
         return whole
-    last = announcing[-1]
     sums = [place for place in range(last) if _is_sum(sentences[place])]
-    stated = [
-        readings[place]
-        for place in range(last + 1)
-        if readings[place].why == "read" and place not in sums[:-1]
-    ]
+    stated = [readings[place] for place in range(last + 1) if place not in sums[:-1]]
+    stated = [reading for reading in stated if reading.is_read]
     return _unless_revised(_agreed(stated), sentences[last + 1 :], convert)
 
 
@@ -302,25 +305,26 @@ def _unless_revised(
 
     If the same is said again after a correction, the answer counts. Of sums only the last result is another number.
     """
-    if reading.why != "read":
+    if not reading.is_read:
         return reading
     sums = [sentence for sentence in later if _is_sum(sentence)]
     retracted = False
     for sentence in later:
-        correction = _CORRECTION.match(sentence)
-        corrected = sentence[correction.end() :] if correction else sentence
+        corrected = _CORRECTION.sub("", sentence, count=1)
         if convert(corrected).value == reading.value:
             retracted = False
         elif sentence in sums:
             if sentence == sums[-1] and str(result_of_sum(sentence)) != reading.value:
-                return Reading("", "several")
+                return _unread("several")
         elif is_number(reading.value) and has_another_number(
             sentence, int(reading.value)
         ):
-            return Reading("", "several")
-        elif correction or _ERROR.search(sentence):
+            return _unread("several")
+        elif corrected != sentence or _ERROR.search(sentence):
             retracted = True
-    return Reading("", "retracted") if retracted else reading
+    if retracted:
+        return _unread("retracted")
+    return reading
 
 
 def _core(line: str, around: str = _AROUND + "\n", stops: str = _STOPS + ";,") -> str:
@@ -328,14 +332,15 @@ def _core(line: str, around: str = _AROUND + "\n", stops: str = _STOPS + ";,") -
     core = line.lstrip(around).rstrip(around + stops)
     # A single angle bracket means "less than" or "greater than".
     bracketed = re.fullmatch(r"<([^<>]*)>", core)
-    return _with_ascii_digits(bracketed[1] if bracketed else core)
+    if bracketed:
+        core = bracketed[1]
+    return _with_ascii_digits(core)
 
 
 def _with_ascii_digits(text: str) -> str:
     """The text with its digits as 0–9, unless they are of several scripts."""
-    zeros = {
-        ord(digit) - unicodedata.decimal(digit) for digit in re.findall(r"\d", text)
-    }
+    found = re.findall(r"\d", text)
+    zeros = {ord(digit) - unicodedata.decimal(digit) for digit in found}
     if len(zeros) != 1:
         return text
     zero = zeros.pop()
@@ -351,16 +356,16 @@ def _strict_number(line: str) -> Reading:
     digits = core.replace(",", "")
     if _NUMBER.fullmatch(core) and len(digits.lstrip("+-")) <= LONGEST:
         return Reading(str(int(digits)), "read")
-    return Reading("", "form")
+    return _unread("form")
 
 
 def _lenient_number(line: str, units: tuple[str, ...] = ()) -> Reading:
     core = _core(line)
     said = find_stated(core, _COUNTS, units)
     if said is None:
-        return Reading("", unread(core))
-    if sum(c.isdecimal() for c in said.partition(".")[0]) > LONGEST:
-        return Reading("", "long")
+        return _unread(unread(core))
+    if len(re.findall(r"\d", said.partition(".")[0])) > LONGEST:
+        return _unread("long")
     return Reading(str(value(said)), "read")
 
 
@@ -371,18 +376,23 @@ def _strict_digit(line: str) -> Reading:
 def _lenient_digit(line: str) -> Reading:
     core = _core(line)
     said = find_stated(core, _NOUNS)
-    return Reading("", unread(core)) if said is None else _one_digit(said, "digit")
+    if said is None:
+        return _unread(unread(core))
+    return _one_digit(said, "digit")
 
 
 def _one_digit(said: str, otherwise: Why) -> Reading:
     digit = str(SPELT.get(said.lower(), said))
-    is_digit = re.fullmatch("[0-9]", digit)
-    return Reading(digit, "read") if is_digit else Reading("", otherwise)
+    if re.fullmatch("[0-9]", digit):
+        return Reading(digit, "read")
+    return _unread(otherwise)
 
 
 def _as_words(line: str) -> Reading:
     said = " ".join(line.lstrip(_AROUND + "<").rstrip(_AROUND + _STOPS + ">").split())
-    return Reading(said, "read") if said else Reading("", "none")
+    if not said:
+        return _unread("none")
+    return Reading(said, "read")
 
 
 def _strict_digits(line: str) -> Reading:
@@ -398,4 +408,6 @@ def _lenient_digits(line: str) -> Reading:
 def _as_digits(core: str) -> Reading:
     if re.fullmatch(r"[0-9,]*[0-9]", core):
         return Reading(core, "read")
-    return Reading("", "form" if re.search(r"\d", core) else "none")
+    if re.search(r"\d", core):
+        return _unread("form")
+    return _unread("none")

@@ -36,7 +36,7 @@ from squashlens.tasks.turns import after_thoughts
 PLACE = "{sequence}"
 # Appendix C.1, chain of thought: the instruction, and what stands before examples.
 STEPS = "Let's think step by step, showing me your reasoning."
-EXAMPLES = "Here are a few examples:"
+EXAMPLES_FOLLOW = "Here are a few examples:"
 SHORT = 8  # most items in a short question
 FIRST = 5  # as many words of a template begin a question
 FEW = 2  # as few do not tell it from an answer
@@ -273,7 +273,8 @@ class Task:
         """
         text, ended = self.answer_in(question, text, ended)
         reading = self.read(text, self.opening, ended)
-        if not self.numeric or reading.why != "read" or reading.value == question.truth:
+        is_right = reading.value == question.truth
+        if not self.numeric or not reading.is_read or is_right:
             return reading
         if not is_number(reading.value):
             return Reading("", unread(reading.value))
@@ -299,7 +300,8 @@ class Task:
         new = re.search(rf"\S(\s*\n\s*(?:{_first_words_of(head, after)}))", rest)
         if not new:
             return text, ended
-        return text[: len(text) - len(rest) + new.start(1)], True
+        start_of_rest = len(text) - len(rest)
+        return text[: start_of_rest + new.start(1)], True
 
     def shown(self, joiner: str) -> "Task":
         """The same task with the text `joiner` between items, for tokenizers that merge items.
@@ -320,16 +322,22 @@ class Task:
     def _readable(self, question: "Question") -> "Question":
         """The question; an error if its right answer is not read back unchanged, or is no number in a numeric task."""
         truth = question.truth
-        reading = self.understood(question, f"{self.opening} {truth}".lstrip(), True)
-        if reading == Reading(truth, "read") and (is_number(truth) or not self.numeric):
+        if self.numeric and not is_number(truth):
+            raise InputError(
+                f"{self.name!r} has {truth!r} as the right answer, which is not a whole number.",
+                "Make the task with numeric=False, or let answer= return a number.",
+            )
+        said = f"{self.opening} {truth}".lstrip()
+        reading = self.understood(question, said, ended=True)
+        if reading == Reading(truth, "read"):
             return question
         why = f"does not read it ({WHY[reading.why]})"
-        if reading.why == "read":
+        if reading.is_read:
             why = f"reads it as {reading.value!r}"
         raise InputError(
             f"{self.name!r} has {truth!r} as the right answer, but its reader {why}, so no answer would be right.",
-            "Let answer= return the text that the reader returns, or give the task another reader by read=. Answers "
-            "that are not whole numbers need numeric=False. No line of an answer may begin as the question does.",
+            "Let answer= return the text that the reader returns, or give the task another reader by read=. No line of "
+            "an answer may begin as the question does.",
         )
 
     def _is_an_echo(self, question: "Question", said: str) -> bool:
@@ -356,7 +364,7 @@ class Task:
                 f"mode='cot_few_shot': the task {self.name!r} has no examples to show.",
                 "Use another mode, or give the task examples=.",
             )
-        return f"{STEPS} {EXAMPLES}\n\n{self.examples}\n\n{self.template}"
+        return f"{STEPS} {EXAMPLES_FOLLOW}\n\n{self.examples}\n\n{self.template}"
 
 
 @dataclass(frozen=True)

@@ -406,52 +406,35 @@ def test_invisible_characters_are_no_text() -> None:
         check(READ, text, "", "7")
     for text in ("", " \n"):
         check(READ, text, "", "none")
+        check(reading.digits, text, "", "none")
 
 
 # Ways to write a number that leave no doubt, for any number up to a million.
 WRITTEN = st.sampled_from(
-    [
-        "{}",
-        "{:,}",
-        "{}.0",
-        "= {}",
-        r"\boxed{{{}}}",
-        r"\({}\)",
-        r"\text{{{}}}",
-        "```\n{}\n```",
-        "{} ones",
-        "{};",
-        "{},",
-        "\ufeff{}",
-        "{}<|im_end|>",
-        "There are {} ones.",
-        "The answer is **{}**.",
-        "Answer: {}",
-        "<answer>{}</answer>",
-        "3 + 4 = {}",
-        "**{}** ones in total",
-        "The number of ones in the sequence is {}.",
-    ]
-)
+    r"""
+{}
+{:,}
+{}.0
+= {}
+\boxed{{{}}}
+\({}\)
+\text{{{}}}
+```⏎{}⏎```
+{} ones
+{};
+{},
+{}<|im_end|>
+There are {} ones.
+The answer is **{}**.
+Answer: {}
+<answer>{}</answer>
+3 + 4 = {}
+**{}** ones in total
+The number of ones in the sequence is {}.
+""".strip("\n").split("\n")
+).map(lambda form: form.replace("⏎", "\n"))
 AND = st.sampled_from(
-    [
-        " or ",
-        " and ",
-        " to ",
-        "-",
-        "–",
-        "/",
-        ", ",
-        "; ",
-        "\n",
-        " ",
-        "\t",
-        " = ",
-        ". No, ",
-        " (",
-        ":",
-        "|",
-    ]
+    [*"-–/\n \t:|", " or ", " and ", " to ", ", ", "; ", " = ", ". No, ", " ("]
 )
 NUMBERS = st.integers(0, 999_999)
 
@@ -532,25 +515,11 @@ def test_two_numbers_are_never_read(
         assert READ(f"{MATHS} {text}", MATHS, True).value == "", text
 
 
-HEDGES = (
-    "about {}",
-    "not {}",
-    "at least {}",
-    "{} or so",
-    "{}?",
-    "maybe {}",
-    "{}%",
-    "{} zeros",
-    "{}th",
-    "~{}",
-    "<{}",
-    "{}.5",
-    "{}^2",
-)
+HEDGES = "about {}|not {}|at least {}|{} or so|{}?|maybe {}|{}%|{} zeros|{}th|~{}|<{}|{}.5|{}^2"
 
 
 @settings(deadline=None, max_examples=150)
-@given(n=NUMBERS, hedge=st.sampled_from(HEDGES), form=WRITTEN)
+@given(n=NUMBERS, hedge=st.sampled_from(HEDGES.split("|")), form=WRITTEN)
 def test_a_hedge_is_never_read(n: int, hedge: str, form: str) -> None:
     for text in (
         hedge.format(n),
@@ -681,57 +650,34 @@ def test_whole_answers(reader: str, opening: str, ended: bool) -> None:
         check(READERS[reader], text, opening, expected, ended)
 
 
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        *((str(n), str(n)) for n in range(10)),
-        ("seven", "7"),
-        ("zero", "0"),
-        ("**ZERO**.", "0"),
-        ("<ANSWER>", "none"),
-        ("٠", "0"),
-        ("¹", "none"),
-        ("10", "digit"),
-        ("1,000", "digit"),
-        ("twenty-one", "digit"),
-        ("a one", "form"),
-        ("1 0", "several"),
-        ("0 or 1", "several"),
-        ("the last one", "form"),
-    ],
-)
-def test_digits_and_their_names(written: str, expected: str) -> None:
-    check(reading.digit, f"{COPIED} {written}", COPIED, expected)
-    check(reading.digit, written, "", expected)
+# The readers of digits and of sequences of digits, after the opening words and alone.
+OF_DIGITS = {
+    "0": "0\nzero\n**ZERO**.\n٠",
+    "7": "7\nseven",
+    "9": "9",
+    "none": "<ANSWER>\n¹",
+    "digit": "10\n1,000\ntwenty-one",
+    "form": "a one\nthe last one",
+    "several": "1 0\n0 or 1",
+}
+OF_SEQUENCES = {
+    "1010": "1010\n1 0 1 0\n<1010>\n1010,",
+    "101,010,1": "101,010,1\n101, 010, 1",
+    "101": "１０１",
+    "form": "1٢\n10…10\nthe number 1010",
+    "none": "²",
+}
 
 
 @pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        ("1010", "1010"),
-        ("1 0 1 0", "1010"),
-        ("101,010,1", "101,010,1"),
-        ("101, 010, 1", "101,010,1"),
-        ("<1010>", "1010"),
-        ("１０１", "101"),
-        ("1٢", "form"),
-        ("²", "none"),
-        ("10…10", "form"),
-        ("1010,", "1010"),
-        ("the number 1010", "form"),
-        ("", "none"),
-    ],
+    ("read", "table"), [(reading.digit, OF_DIGITS), (reading.digits, OF_SEQUENCES)]
 )
-def test_sequences_of_digits(written: str, expected: str) -> None:
-    check(reading.digits, f"{COPIED} {written}", COPIED, expected)
-    check(
-        reading.digits,
-        f"Here it is.\n{COPIED} {written}\nThat was it.",
-        COPIED,
-        expected,
-    )
-    check(reading.digits, written, "", expected)
-    check(reading.digits, written, "", "cut", ended=False)
+def test_digits_and_sequences_of_digits(read: Reader, table: dict[str, str]) -> None:
+    for text, expected in replies(table):
+        check(read, text, "", expected)
+        check(read, text, "", "cut", ended=False)
+        check(read, f"{COPIED} {text}", COPIED, expected)
+        check(read, f"Here it is.\n{COPIED} {text}\nThat was it.", COPIED, expected)
 
 
 QUOTES = [
@@ -766,21 +712,8 @@ def in_script(value: int, form: str, zero: str) -> str:
     )
 
 
-PIECES = st.sampled_from(
-    [
-        MATHS,
-        COPIED,
-        "xxxx",
-        "<ANSWER>",
-        "12",
-        "024",
-        "١٢",
-        "one",
-        "twelve",
-        "seventy-",
-        "ones",
-    ]
-)
+WORDS = ["xxxx", "<ANSWER>", "12", "024", "١٢", "one", "twelve", "seventy-", "ones"]
+PIECES = st.sampled_from([MATHS, COPIED, *WORDS])
 MARKS = st.sampled_from(" \n\r\xa0\u200b\x00\ud800.,-−+*'{)=01٠１²½")
 TEXTS = st.text(max_size=60) | st.lists(PIECES | MARKS, max_size=12).map("".join)
 
