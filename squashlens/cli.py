@@ -26,6 +26,7 @@ from squashlens.saving.files import PAGES, require_output
 
 __all__ = ["main"]
 
+PaperFigure = Literal[1, 2, 3, 4, 5, 6, 7, 8, 9]
 Text = Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")]
 TwoTexts = Annotated[
     tuple[str, str] | None, arg(metavar="PROMPT ANSWER", help_behavior_hint="")
@@ -155,17 +156,7 @@ def lengths(
 
 def paper(
     *,
-    figures: tuple[Literal[1, 2, 3, 4, 5, 6, 7, 8, 9], ...] = (
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-        7,
-        8,
-        9,
-    ),
+    figures: tuple[PaperFigure, ...] = get_args(PaperFigure),
     out: Path = Path("paper"),
     prompt: str = EXAMPLE_PROMPT,
     n: int = 96,

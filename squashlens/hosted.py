@@ -17,6 +17,7 @@ counts as cut off if the provider says so, because of its length or a content fi
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -78,10 +79,8 @@ def inspect_task(
     >>> len(asked.dataset), asked.dataset[0].id
     (12, 'answer_only-10-0')
     """
-    given = seeds if seeds is None or isinstance(seeds, int) else _numbers(seeds)
-    numbers = seeds_of(given, DRAWN_SEEDS if task.random else 1)
     modes: Any = _list(mode)
-    questions = task.asked(_numbers(lengths), numbers, modes)
+    questions = task.asked(_numbers(lengths), _seeds(task, seeds), modes)
     samples = [_sample(place, question) for place, question in enumerate(questions)]
     return InspectTask(
         MemoryDataset(samples, task.name),
@@ -137,13 +136,14 @@ def from_log(log: str | Path | EvalLog, *, task: Task | None = None) -> xr.Datas
 
 def _task_of(name: str, task: Task | None) -> Task:
     """The task of a log; raises if it is not the one that was given, or not known by its name."""
-    is_known = name in names() if task is None else name == task.name
-    if not is_known:
+    if task is None and name in names():
+        return find(name)
+    if task is None or name != task.name:
         raise InputError(
             f"This log has answers to another task, {name!r}.",
             "Give that task as task=.",
         )
-    return find(name) if task is None else task
+    return task
 
 
 def _require_independent(
@@ -190,17 +190,15 @@ def _score(task: Task | str, *, as_asked: bool) -> scores.Scorer:
         question = asked.about(state.metadata["items"])
         output = state.output
         reading = asked.understood(question, output.completion, _ended(output))
-        if reading.why != "read":
+        if not reading.is_read:
             return scores.Score(value=scores.INCORRECT, explanation=reading.why)
         if as_asked and not reading.as_asked:
             why = "not in the requested form"
             return scores.Score(value=scores.INCORRECT, explanation=why)
-        right = reading.value == target.text
-        return scores.Score(
-            value=scores.CORRECT if right else scores.INCORRECT,
-            answer=reading.value,
-            explanation="read",
-        )
+        value = scores.INCORRECT
+        if reading.value == target.text:
+            value = scores.CORRECT
+        return scores.Score(value=value, answer=reading.value, explanation="read")
 
     return score
 
@@ -224,6 +222,15 @@ def _list(values: Any) -> list[Any]:
     return several(values)
 
 
+def _seeds(task: Task, seeds: Numbers | None) -> list[int]:
+    """Random seeds, given as their number or as the seeds themselves."""
+    if seeds is not None and not isinstance(seeds, int):
+        return _numbers(seeds)
+    if task.random:
+        return seeds_of(seeds, DRAWN_SEEDS)
+    return seeds_of(seeds, 1)
+
+
 def _numbers(values: Numbers) -> list[int]:
     try:
         return [int(value) for value in _list(values)]
@@ -235,14 +242,9 @@ def _numbers(values: Numbers) -> list[int]:
 
 
 def _sample(place: int, question: Question) -> Sample:
-    about = {
-        "task": question.task,
-        "mode": question.mode,
-        "length": question.length,
-        "seed": question.seed,
-        "items": list(question.items),
-        "place": place,
-    }
+    about = asdict(question) | {"items": list(question.items), "place": place}
+    del about["prompt"]  # the sample's input
+    del about["truth"]  # its target
     name = f"{question.mode}-{question.length}-{question.seed}"
     return Sample(question.prompt, target=question.truth, id=name, metadata=about)
 
@@ -255,9 +257,11 @@ def _tokens(usage: ModelUsage | None) -> tuple[int, int]:
     """Numbers of tokens of the prompt, cached tokens included, and of the answer."""
     if usage is None:
         return 0, 0
-    read = usage.input_tokens_cache_read or 0
-    written = usage.input_tokens_cache_write or 0
-    return usage.input_tokens + read + written, usage.output_tokens
+    of_prompt = usage.input_tokens
+    for cached in (usage.input_tokens_cache_read, usage.input_tokens_cache_write):
+        if cached is not None:
+            of_prompt += cached
+    return of_prompt, usage.output_tokens
 
 
 def _open(log: str | Path) -> EvalLog:
@@ -286,8 +290,10 @@ def _whole(log: EvalLog) -> list[EvalSample]:
 
 def _fault(log: EvalLog, samples: list[EvalSample]) -> str:
     """What is wrong with a log; empty if nothing is."""
+    if log.error:
+        return log.error.message
     if log.status != "success":
-        return log.error.message if log.error else f"its status is {log.status!r}"
+        return f"its status is {log.status!r}"
     if not samples:
         return "it was saved without its samples"
     for sample in samples:
@@ -315,20 +321,19 @@ def _question(task: Task, sample: EvalSample) -> Question:
 def _facts(log: EvalLog, outputs: dict[Question, ModelOutput]) -> dict[str, Any]:
     """The facts for the provenance, without anything about the machine that ran the task."""
     spec = log.eval
-    said = outputs.values()
     settings: dict[str, Any] = {}
     for config in (spec.model_generate_config, log.plan.config):
         settings |= config.model_dump(exclude_none=True, exclude={"extra_headers"})
-    reasons = [output.stop_reason for output in said if output.choices]
-    call = {
-        "function": "hosted",
-        "mode": list(dict.fromkeys(question.mode for question in outputs)),
-        "lengths": list(dict.fromkeys(question.length for question in outputs)),
-        "seeds": list(dict.fromkeys(question.seed for question in outputs)),
-    }
+    answers = outputs.values()
+    reasons = [output.stop_reason for output in answers if output.choices]
+    call: dict[str, Any] = {"function": "hosted"}
+    for argument, name in (("mode", "mode"), ("lengths", "length"), ("seeds", "seed")):
+        values = dict.fromkeys(getattr(question, name) for question in outputs)
+        call[argument] = list(values)
+    provider, slash, name = spec.model.partition("/")
     return {
-        "model": "/".join(_pathless(part) for part in spec.model.split("/", 1)),
-        "answered_by": sorted({_pathless(output.model) for output in said}),
+        "model": f"{_pathless(provider)}{slash}{_pathless(name)}",
+        "answered_by": sorted({_pathless(output.model) for output in answers}),
         "generate": settings,
         "solver": [step.solver for step in log.plan.steps],
         "stop_reasons": Counter(reasons),
@@ -341,7 +346,8 @@ def _facts(log: EvalLog, outputs: dict[Question, ModelOutput]) -> dict[str, Any]
 
 def _pathless(value: Any) -> Any:
     """The last part of a path on this machine; any other value unchanged."""
-    if not isinstance(value, str):
-        return value
-    is_path = value.startswith((".", "~")) or Path(value).is_absolute()
-    return PurePath(value).name if is_path else value
+    if isinstance(value, str):
+        is_path = value.startswith((".", "~")) or Path(value).is_absolute()
+        if is_path:
+            return PurePath(value).name
+    return value

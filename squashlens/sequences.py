@@ -43,7 +43,10 @@ class Branch:
         return trunk[: self.at] + self.tokens
 
     def along(self, trunk: Ids, positions: Ids | None = None) -> "Branch":
-        """The same prompt with as many of its tokens on the trunk as possible, up to a gap in the trunk's positions."""
+        """The same prompt with as many of its leading tokens as possible taken from the trunk that prompts share.
+
+        A gap in the trunk's `positions` ends this, since a prompt's own positions have no gap.
+        """
         at = self.at
         for token in self.tokens:
             if at == len(trunk) or trunk[at] != token:
