@@ -19,18 +19,12 @@ import xarray as xr
 
 from squashlens._typing import Bridge, Mode, Template
 from squashlens.errors import InputError
-from squashlens.measure.answers._scores import N_TRAIN, Answers
 from squashlens.measure.answers.evaluate_task import (
     answer_questions,
     answers_file,
     prepare_questions,
 )
-from squashlens.measure.answers.frequencies import (
-    HALF,
-    Ability,
-    Answer,
-    score_answers,
-)
+from squashlens.measure.answers.frequencies import HALF, Ability, Answer
 from squashlens.measure.answers.probe import (
     N_RANDOM_MODELS,
     N_SEEDS,
@@ -38,12 +32,13 @@ from squashlens.measure.answers.probe import (
     require_probing,
     streams,
 )
+from squashlens.measure.answers.probe_scores import N_TRAIN, ProbedAnswers
 from squashlens.measure.collapse.metric import Metric
 from squashlens.measure.registration import measurement, this_call
 from squashlens.measure.variables import variables_of
 from squashlens.records.labels import Variable
 from squashlens.records.sentences import plural
-from squashlens.run.activations import at_last_tokens
+from squashlens.run.activations import LastTokens, at_last_tokens
 from squashlens.run.run import Run
 from squashlens.saving.journal import checked
 from squashlens.sequences import Ids
@@ -144,68 +139,64 @@ def collapse_vs_readout(
     run = Run.open(model, **this_call())
     run, asked = prepare_questions(run, task, lengths, seeds, form, n_seeds=N_SEEDS)
     doubled = [asked.task.doubled(question) for question in asked.each]
-    every = dict.fromkeys((*asked.each, *doubled, *asked.baseline))
-    ids = {question: asked.ids(run, question) for question in every}
+    ids = asked.all_ids(run, doubled)
     v = [ids[question] for question in asked.each]
     v_star = [ids[question] for question in doubled]
-    data = Answers.of(asked.task, asked.each, v, n_train)
+    data = ProbedAnswers.of(asked.task, asked.each, v, n_train)
     inserted = [more(*pair) for pair in zip(v, v_star, strict=True)]
     journal = answers_file(run, asked.task, resume)
     last = at_last_tokens(run, v + v_star, run.sites())
     answers = answer_questions(run, asked, ids, journal)
-    scores = score_answers(
-        asked.task,
-        {question: answers[question] for question in asked.each},
-        run.facts,
-        prefill=True,
-        short={question: answers[question] for question in asked.baseline},
-    ).isel(mode=0)
-    representations, of_doubled = streams(run, last).split(len(v), dim=1)
+    scores = asked.scored(run, answers).isel(mode=0)
     shape = (scores.sizes["length"], scores.sizes["seed"])
-    same_bits = identical(representations[-1], of_doubled[-1], run.dtype) == 1
-    same = {
-        "bit_identical": same_bits.numpy(),
-        "same_argmax": (last.next[: len(v)] == last.next[len(v) :]).numpy(),
-        **_same_answers(asked.each, doubled, answers),
-    }
-    shares = {name: np.reshape(each, shape) for name, each in same.items()}
-    metric = Metric("linf", "relative")
-    gaps = metric.gap(representations[-2:], of_doubled[-2:]).reshape(2, *shape)
-    found = {name: each.mean(axis=1) for name, each in shares.items()}
-    found |= {"distance": gaps[0], "distance_y": gaps[1]}
-    found |= {"inserted": np.reshape(inserted, shape), "right": scores["right"].values}
-    variables = variables_of(TABLE, found) | _accuracy_variables(scores)
+    pairs = _compared(run, asked.each, doubled, answers, last)
+    by_seed = {name: np.reshape(values, shape) for name, values in pairs.items()}
+    by_seed |= {"inserted": np.reshape(inserted, shape)}
+    by_seed |= {"right": scores["right"].values}
+    shares = {name: by_seed[name].mean(axis=1) for name in SAME}
+    variables = variables_of(TABLE, by_seed | shares) | _accuracy_variables(scores)
     coords = {name: scores[name].values for name in ("length", "seed", "able")}
     probes: dict[str, Variable] = {}
     if data.probed:
-        probes, facts = probe_layers(run, data, representations, v, n_random_models)
+        own = streams(run, last)[:, : len(v)]
+        probes, facts = probe_layers(run, data, own, v, n_random_models)
         run = run.knowing(**facts)
         coords["layer"] = np.arange(run.n_blocks + 1)
-    pairs = (found["right"], shares["bit_identical"], ~shares["same_truth"])
-    about_task = {"random": asked.task.random, "n_random_models": n_random_models}
-    judged = []
-    for at in range(shape[0]):
-        probe_of_y = _probe_of_y(probes, at)
-        judged.append(judge(evidence_at(data, at, *pairs, probe_of_y, **about_task)))
+    judged = _judgements(data, by_seed, probes, asked.task.random, n_random_models)
     variables |= probes | _judged_variables(judged, scores)
     about = f"collapse and read-out of {asked.task.name}"
     return run.dataset(about, coords, variables)
 
 
-def _same_answers(
+def _compared(
+    run: Run,
     questions: Sequence[Question],
     doubled: Sequence[Question],
     answers: Mapping[Question, Answer],
-) -> dict[str, list[bool]]:
-    """Whether the answers to each question and its pair are the same, and whether the right ones are."""
+    last: LastTokens,
+) -> dict[str, np.ndarray]:
+    """How each question and its pair compare: what is the same, and the distance at layer L and at y."""
+    n = len(questions)
+    representations, of_doubled = streams(run, last).split(n, dim=1)
     same_answer = []
     same_truth = []
     for question, other in zip(questions, doubled, strict=True):
         same_answer.append(answers[question].text == answers[other].text)
         same_truth.append(question.truth == other.truth)
-    return {"same_answer": same_answer, "same_truth": same_truth}
+    same_bits = identical(representations[-1], of_doubled[-1], run.dtype) == 1
+    distance, distance_y = LINF.gap(representations[-2:], of_doubled[-2:]).numpy()
+    return {
+        "bit_identical": same_bits.numpy(),
+        "same_argmax": (last.next[:n] == last.next[n:]).numpy(),
+        "same_answer": np.array(same_answer),
+        "same_truth": np.array(same_truth),
+        "distance": distance,
+        "distance_y": distance_y,
+    }
 
 
+LINF = Metric("linf", "relative")
+SAME = ("bit_identical", "same_argmax", "same_answer", "same_truth")
 BY_SEED = "length seed"
 TABLE = {
     "distance": (BY_SEED, "linf distance of v and v* at layer L", "1"),
@@ -222,20 +213,20 @@ TABLE = {
 
 
 def evidence_at(
-    data: Answers,
+    data: ProbedAnswers,
     at: int,
-    right: np.ndarray,
-    same_bits: np.ndarray,
-    differ: np.ndarray,
+    by_seed: Mapping[str, np.ndarray],
     probe: Mapping[str, float],
     **about_task: Any,
 ) -> "Evidence":
-    """The evidence at one length; `right`, `same_bits` and `differ` are over (length, seed)."""
+    """The evidence at one length, from variables over (length, seed), by name."""
+    right = by_seed["right"][at]
+    differ = ~by_seed["same_truth"][at]
     return Evidence(
-        right=int(right[at].sum()),
-        samples=right.shape[1],
-        same_bits=int((same_bits & differ)[at].sum()),
-        pairs=int(differ[at].sum()),
+        right=int(right.sum()),
+        samples=len(right),
+        same_bits=int((by_seed["bit_identical"][at] & differ).sum()),
+        pairs=int(differ.sum()),
         constant=not data.varied[at],
         prompts=data.prompts[at],
         needed=data.needed,
@@ -243,6 +234,22 @@ def evidence_at(
         probe=probe,
         **about_task,
     )
+
+
+def _judgements(
+    data: ProbedAnswers,
+    by_seed: Mapping[str, np.ndarray],
+    probes: Mapping[str, Variable],
+    random: bool,
+    n_random_models: int,
+) -> "list[Judgement]":
+    """The judgement at each length."""
+    about_task = {"random": random, "n_random_models": n_random_models}
+    judged = []
+    for at in range(len(data.lengths)):
+        probe_of_y = _probe_of_y(probes, at)
+        judged.append(judge(evidence_at(data, at, by_seed, probe_of_y, **about_task)))
+    return judged
 
 
 def _accuracy_variables(scores: xr.Dataset) -> dict[str, Variable]:
@@ -259,18 +266,12 @@ def _judged_variables(
     judged: "list[Judgement]", scores: xr.Dataset
 ) -> dict[str, Variable]:
     """The verdicts and reasons over lengths; the reasons say if length is not shown to matter."""
-    reasons = [reason for _, reason in judged]
+    verdicts, reasons = np.array(judged, dtype=object).T
     if scores["able"] != "yes":
         # What is said of wrong answers holds, but not as an effect of length.
         unable = f" Length is not shown to matter: {scores['able_reason'].item()}"
-        reasons = [
-            reason if verdict == READ else reason + unable for verdict, reason in judged
-        ]
-    said = {
-        "verdict": np.array([verdict for verdict, _ in judged], dtype=object),
-        "reason": np.array(reasons, dtype=object),
-    }
-    return variables_of(TABLE, said)
+        reasons = reasons + np.where(verdicts == READ, "", unable).astype(object)
+    return variables_of(TABLE, {"verdict": verdicts, "reason": reasons})
 
 
 def _probe_of_y(probes: Mapping[str, Variable], at: int) -> dict[str, float]:
@@ -336,9 +337,11 @@ class Evidence:
 
 def judge(evidence: Evidence) -> Judgement:
     """The judgement of the first step that decides, or that is undecided."""
-    steps = (_judge_answers, _judge_bits, _judge_length, _judge_probe)
-    judgements = (step(evidence) for step in steps)
-    return next(judgement for judgement in judgements if judgement is not None)
+    for step in (_judge_answers, _judge_bits, _judge_length):
+        judgement = step(evidence)
+        if judgement is not None:
+            return judgement
+    return _judge_probe(evidence)
 
 
 def _judge_answers(e: Evidence) -> Judgement | None:
@@ -435,5 +438,4 @@ def _judge_probe(e: Evidence) -> Judgement:
 
 def _range(low: float, high: float) -> str:
     """A range with two decimal places, without a minus sign before zero."""
-    ends = [f"{end + 0:.2f}".replace("-", "−") for end in (low, high)]
-    return " to ".join(ends).replace("−0.00", "0.00")
+    return f"{low:.2f} to {high:.2f}".replace("-", "−").replace("−0.00", "0.00")

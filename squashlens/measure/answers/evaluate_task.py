@@ -27,7 +27,7 @@ from squashlens.tasks.task import Prompting, seeds_of
 
 
 @dataclass(frozen=True)
-class Questions:
+class TaskQuestions:
     """The questions of a task, and their form."""
 
     task: Task
@@ -46,15 +46,33 @@ class Questions:
             asked.append(self.task.after_examples(in_mode, self.form.n_examples))
         return tuple(asked)
 
+    def scored(self, run: Run, answers: Mapping[Question, Answer]) -> xr.Dataset:
+        """The Dataset of `evaluate_task`, from the answers to all questions and those of the baseline."""
+        return score_answers(
+            self.task,
+            {question: answers[question] for question in self.each},
+            run.facts,
+            prefill=self.form.prefill,
+            short={question: answers[question] for question in self.baseline},
+        )
+
+    def all_ids(self, run: Run, others: Sequence[Question] = ()) -> dict[Question, Ids]:
+        """The token ids of the prompts of all questions, of others, and of the baseline."""
+        every = dict.fromkeys((*self.each, *others, *self.baseline))
+        return {question: self.ids(run, question) for question in every}
+
     def ids(self, run: Run, question: Question) -> Ids:
         """The token ids of the prompt of a question, with the first words of the answer if `prefill`."""
-        opening = self.task.opening if self.form.prefill else ""
-        if self.form.template == "none":
-            text = f"{question.prompt} {opening}" if opening else question.prompt
-            return tuple(tokenize(run.model, text)[0].tolist())
-        text = as_chat(run.model, question.prompt) + opening
-        tokens = torch.tensor(encode(run.model, text))
-        return tuple(tokenize(run.model, tokens)[0].tolist())
+        prompt: Any = question.prompt
+        opening = ""
+        if self.form.prefill:
+            opening = self.task.opening
+        if self.form.template == "chat":
+            text = as_chat(run.model, question.prompt) + opening
+            prompt = torch.tensor(encode(run.model, text))
+        elif opening:
+            prompt = f"{question.prompt} {opening}"
+        return tuple(tokenize(run.model, prompt)[0].tolist())
 
 
 def prepare_questions(
@@ -66,18 +84,20 @@ def prepare_questions(
     *,
     sampled: bool = False,
     n_seeds: int = DRAWN_SEEDS,
-) -> tuple[Run, Questions]:
+) -> tuple[Run, TaskQuestions]:
     """The run and the questions of a measurement of answers, all checked before anything is run.
 
     `sampled`: answers to one question differ between seeds. `n_seeds`: the default if questions or answers differ.
     """
     task = find(task)
     modes = several(form.mode)
-    numbers = seeds_of(seeds, n_seeds if task.random or sampled else 1)
+    if not (task.random or sampled):
+        n_seeds = 1
+    numbers = seeds_of(seeds, n_seeds)
     asked = task.asked(list(lengths), numbers, modes)
-    asked_lengths = list(dict.fromkeys(question.length for question in asked))
-    is_drawn = sampled or any(map(task.varies, asked_lengths))
-    if len(numbers) > 1 and not is_drawn:
+    asked_lengths = sorted({question.length for question in asked})
+    varies = any(map(task.varies, asked_lengths))
+    if len(numbers) > 1 and not sampled and not varies:
         raise InputError(
             f"The task {task.name!r} asks one question at each length, whatever the seed, and decoding is greedy, so "
             f"that {len(numbers)} seeds would count one answer several times.",
@@ -86,7 +106,7 @@ def prepare_questions(
     questions = tuple(
         task.after_examples(question, form.n_examples) for question in asked
     )
-    prepared = Questions(task, questions, form)
+    prepared = TaskQuestions(task, questions, form)
     given = [list(prepared.ids(run, question)) for question in questions]
     ids = torch.tensor(max(given, key=len))
     # The template of a chat determines whether it starts with BOS.
@@ -204,19 +224,16 @@ def evaluate_task(
         run, task, lengths, seeds, form, sampled=temperature > 0
     )
     journal = answers_file(run, questions.task, resume, temperature)
-    every = dict.fromkeys((*questions.each, *questions.baseline))
-    ids = {question: questions.ids(run, question) for question in every}
+    ids = questions.all_ids(run)
     answers = answer_questions(
         run, questions, ids, journal, temperature, max_new_tokens
     )
-    asked = {question: answers[question] for question in questions.each}
-    short = {question: answers[question] for question in questions.baseline}
-    return score_answers(questions.task, asked, run.facts, prefill=prefill, short=short)
+    return questions.scored(run, answers)
 
 
 def answer_questions(
     run: Run,
-    questions: Questions,
+    questions: TaskQuestions,
     ids: Mapping[Question, Ids],
     journal: Journal,
     temperature: float = 0.0,
@@ -231,7 +248,7 @@ def answer_questions(
     )
 
     def has_ended(question: Question, written: Sequence[int]) -> bool:
-        return task.answer_in(question, text_of(written), False)[1]
+        return task.answer_in(question, text_of(written), ended=False)[1]
 
     prompts: dict[Question, Prompt] = {}
     keys: dict[Question, str] = {}
@@ -268,7 +285,7 @@ def answer_questions(
 
 
 def _needed_tokens(
-    run: Run, questions: Questions, question: Question, prompt: int
+    run: Run, questions: TaskQuestions, question: Question, prompt: int
 ) -> int:
     """The number of tokens that an answer can need: for steps, for a number or all items, or for a sentence.
 

@@ -6,8 +6,7 @@ can wrong answers to longer questions be an effect of the length.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,12 +125,13 @@ def score_answers(
 
 def _axes_of(answers: Mapping[Question, Answer]) -> dict[str, list[Any]]:
     """The modes, lengths and seeds of the questions; raises unless there is one answer for each, in that order."""
-    axes = {
-        name: list(dict.fromkeys(getattr(question, name) for question in answers))
-        for name in BY_SEED.split()
-    }
-    places = [(question.mode, question.length, question.seed) for question in answers]
-    if not answers or places != list(product(*axes.values())):
+    table: Any = pd.DataFrame(
+        list(answers), columns=[field.name for field in fields(Question)]
+    )
+    places = table[BY_SEED.split()]
+    axes = {name: places[name].unique().tolist() for name in places}
+    every = pd.MultiIndex.from_product(list(axes.values()))
+    if not answers or places.to_records(index=False).tolist() != every.tolist():
         raise InputError(
             "answers= does not have one answer for each mode, length and seed, in that order.",
             "Give an answer for every question, in order.",
@@ -178,10 +178,8 @@ def _summaries(values: Mapping[str, np.ndarray]) -> dict[str, Variable]:
             values["prompt"].reshape(errors.shape[::-1]).T
         ).nunique(),
     }
-    cells = {
-        name: np.asarray(each).reshape(right.shape[:2])
-        for name, each in of_cells.items()
-    }
+    shape = right.shape[:2]
+    cells = {name: np.reshape(each, shape) for name, each in of_cells.items()}
     reading = values["reading"][..., None]  # (mode, length, seed, reason)
     cells["unread"] = (reading == np.array(UNREAD)).mean(axis=2)
     strict = right & values["as_asked"]
@@ -194,16 +192,17 @@ def _abilities(
     task: Task, short: Mapping[Question, Answer], opening: str, modes: Iterable[str]
 ) -> list["Ability"]:
     """Whether the model can do the task in each mode, from the answers to different short questions."""
-    right_by_prompt: dict[str, dict[str, tuple[bool, str]]] = {
-        mode: {} for mode in modes
-    }
-    for question, answer in short.items():
-        reading = task.understood(question, opening + answer.text, answer.ended)
-        right = reading.value == question.truth
-        right_by_prompt[question.mode][question.prompt] = right, question.truth
-    return [
-        judge_ability([*answered.values()]) for answered in right_by_prompt.values()
-    ]
+    abilities = []
+    for mode in modes:
+        truths: dict[str, str] = {}  # of different prompts
+        right: dict[str, bool] = {}
+        for question, answer in short.items():
+            if question.mode == mode:
+                reading = task.understood(question, opening + answer.text, answer.ended)
+                truths[question.prompt] = question.truth
+                right[question.prompt] = reading.value == question.truth
+        abilities.append(judge_ability(np.array([*right.values()]), [*truths.values()]))
+    return abilities
 
 
 def _remark_unread(
@@ -257,22 +256,21 @@ class Ability(NamedTuple):
     baseline_questions: int
 
 
-def judge_ability(answered: Sequence[tuple[bool, str]]) -> Ability:
+def judge_ability(right: np.ndarray, truths: Sequence[str]) -> Ability:
     """The verdict from different short questions: whether each was answered correctly, and its right answer.
 
     Chance is the largest share of the questions with one right answer, which a constant answer gets. The model is able
     if the whole interval of Clopper and Pearson is above both chance and one half, and not if it is below one half, or
     if a constant answer is right more often by the exact sign test, at 2.5 % divided by the number of constant answers.
     """
-    if not answered:
+    if not len(right):
         reason = f"No short questions were asked: {THEN['undecided']}"
         return Ability("undecided", reason, np.nan, np.nan, np.nan, np.nan, 0)
-    right = np.array([is_right for is_right, _ in answered])
-    truths = np.array([truth for _, truth in answered])
     # Over (constant answer, question): whether the constant is right.
-    constant = truths == np.unique(truths)[:, None]
+    constant = np.array(truths) == np.unique(truths)[:, None]
     chance = float(constant.mean(axis=1).max())
-    share, low, high = map(float, share_interval(torch.from_numpy(right).double()))
+    ends = torch.stack(share_interval(torch.from_numpy(right).double()))
+    share, low, high = ends.tolist()
     lost = (constant & ~right).sum(axis=1)
     gained = (right & ~constant).sum(axis=1)
     p_of_constant = special.bdtr(gained, lost + gained, HALF).min() * len(constant)
@@ -283,7 +281,7 @@ def judge_ability(answered: Sequence[tuple[bool, str]]) -> Ability:
     else:
         able = "undecided"
     reason = (
-        f"{sum(right)} of {len(right)} short questions are answered correctly (95 % interval {low:.2f} to {high:.2f}; "
+        f"{right.sum()} of {len(right)} short questions are answered correctly (95 % interval {low:.2f} to {high:.2f}; "
         f"the best constant answer is right for {chance:.2f}): {THEN[able]}"
     )
     return Ability(able, reason, share, low, high, chance, len(right))

@@ -15,15 +15,15 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Mode, Template, positive
 from squashlens.errors import InputError
-from squashlens.measure.answers._scores import (
+from squashlens.measure.answers.evaluate_task import prepare_questions
+from squashlens.measure.answers.probe_scores import (
     N_TRAIN,
-    Answers,
+    ProbedAnswers,
     gains,
     interval,
     of_length,
     score_probes,
 )
-from squashlens.measure.answers.evaluate_task import prepare_questions
 from squashlens.measure.registration import measurement, this_call
 from squashlens.measure.variables import variables_of, with_y
 from squashlens.records.labels import Variable
@@ -83,11 +83,12 @@ def probe(
         `probe_right`, the share of predictions that round to the truth; `r2_random_model` and `r2_control`, the R² with
         random weights and of the control task; `selectivity`; `gain`, R² − max(0, R² of the random model, the control,
         the length), whose interval also allows for one more draw of random weights (see
-        `squashlens.measure.answers._scores.gains`). Each except `probe_right` has the ends `_low` and `_high` of its
-        interval. Over (layer): `r2_overall`, the R² with sums over all lengths. All of these also have a variable with
-        `_y`, for y. Over (length): `r2_length`, with its ends; `prompts`, the number of distinct prompts. Over (length,
-        seed), in items: `truth`; `prediction`, from y, the mean over the splits that do not train on the prompt. The
-        provenance has the number of training prompts, the number of splits and the seeds of the random models.
+        `squashlens.measure.answers.probe_scores.gains`). Each except `probe_right` has the ends `_low` and `_high` of
+        its interval. Over (layer): `r2_overall`, the R² with sums over all lengths. All of these also have a variable
+        with `_y`, for y. Over (length): `r2_length`, with its ends; `prompts`, the number of distinct prompts. Over
+        (length, seed), in items: `truth`; `prediction`, from y, the mean over the splits that do not train on the
+        prompt. The provenance has the number of training prompts, the number of splits and the seeds of the random
+        models.
 
     Raises:
         InputError: right answers that are not numbers, or that are all the same; a task with one answer at each length,
@@ -115,7 +116,7 @@ def probe(
     run = Run.open(model, **this_call())
     run, questions = prepare_questions(run, task, lengths, seeds, form, n_seeds=N_SEEDS)
     prompts = [questions.ids(run, question) for question in questions.each]
-    data = Answers.of(questions.task, questions.each, prompts, n_train)
+    data = ProbedAnswers.of(questions.task, questions.each, prompts, n_train)
     _require_probed(data)
     last = at_last_tokens(run, prompts, run.sites())
     own = streams(run, last)
@@ -145,7 +146,7 @@ def streams(run: Run, last: LastTokens) -> Float[Tensor, "layer branch d"]:
 
 def probe_layers(
     run: Run,
-    data: Answers,
+    data: ProbedAnswers,
     representations: Float[Tensor, "layer branch d"],
     prompts: list[Ids],
     n_random_models: int,
@@ -221,9 +222,9 @@ ESTIMATES = {
 }
 
 
-def _require_probed(data: Answers) -> None:
+def _require_probed(data: ProbedAnswers) -> None:
     """Raise for right answers that a probe cannot learn anything about."""
-    if not any(data.varied):
+    if not data.varied.any():
         raise InputError(
             "At each length all prompts have the same right answer, so that only the length can be learned.",
             "Probe a task with random items, such as count_bernoulli or copy_last_random.",

@@ -186,12 +186,12 @@ def _accuracy(
     share, low, high = share_interval(torch.from_numpy(right).double())
     prompts = np.reshape([str(question.prompt) for question in asked], shape)
     are_one = (prompts == prompts[0]).all(axis=0)  # one prompt has no interval
-    of_short = zip(answered[len(asked) :].tolist(), truths[len(asked) :], strict=True)
+    able = judge_ability(answered[len(asked) :], truths[len(asked) :])
     coords = {
         "length": lengths,
         "accuracy_low": ("length", np.where(are_one, np.nan, low)),
         "accuracy_high": ("length", np.where(are_one, np.nan, high)),
-        **judge_ability(list(of_short))._asdict(),
+        **able._asdict(),
     }
     about = attributes(f"share of right answers to {what}", "1")
     return xr.DataArray(share.numpy(), coords, ["length"], attrs=about)

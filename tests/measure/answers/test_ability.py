@@ -42,10 +42,8 @@ COUNT = sl.tasks.find("taught_count_bernoulli")
 )
 def test_verdicts_by_hand(right: int, truths: str, able: str) -> None:
     """With 16 questions at least 13 must be right; a model that a constant answer beats or equals is not able."""
-    found = judge_ability(
-        [(place < right, truth) for place, truth in enumerate(truths)]
-    )
     n = len(truths)
+    found = judge_ability(np.arange(n) < right, list(truths))
     exact = binomtest(right, n).proportion_ci(method="exact")
     assert (found.able, found.baseline, found.baseline_questions) == (
         able,
@@ -63,10 +61,7 @@ def test_a_model_as_good_as_the_best_constant_answer_is_seldom_called_unable(
     """At most 2.5 % for each of two reasons, though the constant is chosen on the same questions (share right: 0.6)."""
     rng = np.random.default_rng(n)
     right, truths = rng.random((2000, n)) < 0.6, rng.choice(list("00012"), (2000, n))
-    drawn = [
-        judge_ability(list(zip(*each, strict=True))).able
-        for each in zip(right, truths, strict=True)
-    ]
+    drawn = [judge_ability(*each).able for each in zip(right, truths, strict=True)]
     assert drawn.count("no") <= 0.05 * len(drawn)
 
 

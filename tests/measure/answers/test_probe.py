@@ -9,8 +9,8 @@ from scipy import stats
 
 import squashlens as sl
 from squashlens.errors import InputError
-from squashlens.measure.answers._scores import (
-    Answers,
+from squashlens.measure.answers.probe_scores import (
+    ProbedAnswers,
     Scores,
     gains,
     interval,
@@ -24,7 +24,7 @@ COUNT = sl.tasks.find("taught_count_bernoulli")
 
 def answers(
     seeds: int = SEEDS, n_train: int = FIT, prompts: int | None = None, splits: int = 20
-) -> Answers:
+) -> ProbedAnswers:
     """Counts of ones in different prompts at each length, each drawn as often as any other."""
     rng, many = np.random.default_rng(7), prompts or seeds
     which = np.arange(seeds) % many
@@ -32,7 +32,7 @@ def answers(
     truth = np.stack([part.sum(axis=1) for part in items]).astype(float)
     number = np.arange(len(LENGTHS) * many).reshape(len(LENGTHS), many)
     tokens = np.repeat(np.array(LENGTHS)[:, None], seeds, axis=1)
-    return Answers(
+    return ProbedAnswers(
         LENGTHS,
         tuple(range(seeds)),
         truth,
@@ -44,7 +44,7 @@ def answers(
     )
 
 
-def planted(data: Answers, noise: float) -> np.ndarray:
+def planted(data: ProbedAnswers, noise: float) -> np.ndarray:
     """Truth along a direction, noise everywhere."""
     rng = np.random.default_rng(3)
     direction = rng.standard_normal(D)
@@ -52,11 +52,11 @@ def planted(data: Answers, noise: float) -> np.ndarray:
     return (signal + noise * rng.standard_normal(signal.shape)).reshape(-1, D)
 
 
-def scores(data: Answers, features: np.ndarray) -> Scores:
+def scores(data: ProbedAnswers, features: np.ndarray) -> Scores:
     return score_probes(features[None], data, range(data.splits), "probes")
 
 
-def r2(data: Answers, features: np.ndarray) -> np.ndarray:
+def r2(data: ProbedAnswers, features: np.ndarray) -> np.ndarray:
     return interval(scores(data, features).r2)[0][0]
 
 

@@ -6,13 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from squashlens.measure.answers._scores import (
-    Answers,
-    gains,
-    interval,
-    of_length,
-    score_probes,
-)
 from squashlens.measure.answers.collapse_vs_readout import (
     BASELINE,
     COLLAPSED,
@@ -24,6 +17,13 @@ from squashlens.measure.answers.collapse_vs_readout import (
     Evidence,
     evidence_at,
     judge,
+)
+from squashlens.measure.answers.probe_scores import (
+    ProbedAnswers,
+    gains,
+    interval,
+    of_length,
+    score_probes,
 )
 
 PROBE = {
@@ -98,7 +98,7 @@ def judged_at(n: int, own: float, other: float, seed: int, splits: int = 60) -> 
     places, d = 24, 12
     items = (rng.random((4096, places)) < 0.7).astype(int)[:n]
     truth = items.sum(axis=1).astype(float)
-    data = Answers(
+    data = ProbedAnswers(
         (places,),
         tuple(range(n)),
         truth[None],
@@ -134,7 +134,8 @@ def judged_at(n: int, own: float, other: float, seed: int, splits: int = 60) -> 
         probe |= {name: mean.item(), f"{name}_low": low.item()}
         probe[f"{name}_high"] = high.item()
     none = np.zeros((1, n), dtype=bool)
-    return judge(evidence_at(data, 0, none, none, none, probe))[0]
+    by_seed = {"right": none, "bit_identical": none, "same_truth": ~none}
+    return judge(evidence_at(data, 0, by_seed, probe))[0]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,7 @@ def test_more_draws_decide_more_and_never_otherwise(
 def test_the_same_bits_of_equal_answers_are_no_collapse() -> None:
     """Nine pairs in ten have one right answer and the same bits; those that differ in the answer differ in bits too."""
     n = 40
-    data = Answers(
+    data = ProbedAnswers(
         (4,),
         tuple(range(n)),
         np.zeros((1, n)),
@@ -183,8 +184,9 @@ def test_the_same_bits_of_equal_answers_are_no_collapse() -> None:
     )
     differ = (np.arange(n) % 10 == 0)[None]
     wrong = np.zeros((1, n), dtype=bool)
-    assert judge(evidence_at(data, 0, wrong, ~differ, differ, {}))[0] != COLLAPSED
+    by_seed = {"right": wrong, "bit_identical": ~differ, "same_truth": ~differ}
+    assert judge(evidence_at(data, 0, by_seed, {}))[0] != COLLAPSED
     for same_bits in (differ, ~wrong):
-        found = evidence_at(data, 0, wrong, same_bits, differ, {})
+        found = evidence_at(data, 0, by_seed | {"bit_identical": same_bits}, {})
         assert (found.same_bits, found.pairs) == (4, 4)
         assert judge(replace(found, random=False))[0] == COLLAPSED

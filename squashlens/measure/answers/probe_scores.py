@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, product
-from typing import NamedTuple
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,8 +25,8 @@ SPLITS = 100  # number of random splits, enough to estimate the 2.5 % quantiles
 class Distinct(NamedTuple):
     """The distinct prompts of a length: the first sample of each, the prompt of each sample, and how often each is."""
 
-    first: np.ndarray
-    of_sample: np.ndarray
+    first_sample: np.ndarray
+    prompt_of_sample: np.ndarray
     counts: np.ndarray
 
 
@@ -46,11 +46,21 @@ class Split:
     weight: np.ndarray
     targets: np.ndarray
 
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        """A ridge regression's predictions for the test prompts, (prompt, target), from features of the samples."""
+        prompts = features[self.samples]
+        return ridge(prompts[self.train], self.targets[self.train], prompts[self.test])
+
     def scores(self, predicted: np.ndarray) -> "Sums":
         """The weighted sums of squares of predictions for the test prompts, (prompt, target)."""
         truth = self.targets[self.test]
         about_mean = truth - np.average(truth, axis=0, weights=self.weight)
         return Sums(self.weight @ (truth - predicted) ** 2, self.weight @ about_mean**2)
+
+    def share_right(self, predicted: np.ndarray) -> float:
+        """The weighted share of test prompts whose prediction rounds to the right answer."""
+        is_right = np.rint(predicted[:, 0]) == self.targets[self.test, 0]
+        return float(np.average(is_right, weights=self.weight))
 
 
 class Sums(NamedTuple):
@@ -66,7 +76,7 @@ class Sums(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Answers:
+class ProbedAnswers:
     """The right answers of questions, and how probes are fitted to them.
 
     Over (length, seed): `truth`, `prompt` (an index that equal prompts share) and `tokens`, the number of tokens.
@@ -90,40 +100,39 @@ class Answers:
         ids: list[Ids],
         n_train: int,
         splits: int = SPLITS,
-    ) -> "Answers":
+    ) -> "ProbedAnswers":
         """The answers of questions. Raises for answers that are not numbers, unless they are all the same."""
-        truths = [question.truth for question in questions]
+        table: Any = pd.DataFrame(list(questions))
+        truths = table["truth"]
         # If all are the same it may be a word, since nothing can be learned about it.
-        if len(set(truths)) == 1:
-            truths = ["0"] * len(truths)
-        elif not task.numeric or not all(map(is_number, truths)):
+        if truths.nunique() == 1:
+            truths = pd.Series("0", index=table.index)
+        elif not task.numeric or not truths.map(is_number).all():
             raise InputError(
                 f"The right answers of the task {task.name!r} are not numbers.",
                 "Probe a task whose answers are counts or digits.",
             )
-        lengths = tuple(dict.fromkeys(question.length for question in questions))
-        seeds = tuple(dict.fromkeys(question.seed for question in questions))
+        lengths = tuple(table["length"].unique().tolist())
+        seeds = tuple(table["seed"].unique().tolist())
         shape = (len(lengths), len(seeds))
-        prompts = [question.prompt for question in questions]
-        _, prompt = np.unique(prompts, return_inverse=True)
-        symbols = sorted(set(chain.from_iterable(q.items for q in questions)))
-        rows = [np.searchsorted(symbols, question.items) for question in questions]
-        by_length = np.reshape(np.arange(len(rows)), shape)
+        _, prompt = np.unique(table["prompt"].tolist(), return_inverse=True)
+        symbols = np.unique(np.concatenate(table["items"].tolist()))
+        of_lengths = table.groupby("length", sort=False)["items"]
         return cls(
             lengths,
             seeds,
-            np.array(truths, dtype=float).reshape(shape),
+            truths.to_numpy(dtype=float).reshape(shape),
             prompt.reshape(shape),
-            np.array([len(row) for row in ids]).reshape(shape),
-            tuple(np.array([rows[k] for k in places]) for places in by_length),
+            np.reshape([len(row) for row in ids], shape),
+            tuple(np.searchsorted(symbols, items.tolist()) for _, items in of_lengths),
             n_train,
             splits,
         )
 
     @property
-    def prompts(self) -> list[int]:
+    def prompts(self) -> np.ndarray:
         """The number of distinct prompts at each length."""
-        return [len(np.unique(row)) for row in self.prompt]
+        return np.array([len(np.unique(row)) for row in self.prompt])
 
     @property
     def needed(self) -> int:
@@ -131,15 +140,15 @@ class Answers:
         return self.n_train + TESTED
 
     @cached_property
-    def varied(self) -> list[bool]:
+    def varied(self) -> np.ndarray:
         """Whether the right answer varies between samples, for each length."""
-        return [bool(np.ptp(row) > 0) for row in self.truth]
+        return np.ptp(self.truth, axis=1) > 0
 
     @cached_property
     def probed(self) -> list[int]:
         """The indices of the lengths with enough distinct prompts and varying answers."""
-        enough = np.array(self.prompts) >= self.needed
-        return np.flatnonzero(enough & self.varied).tolist()
+        is_probed = (self.prompts >= self.needed) & self.varied
+        return np.flatnonzero(is_probed).tolist()
 
     @cached_property
     def different(self) -> list[Distinct]:
@@ -150,25 +159,30 @@ class Answers:
         """A numbered split at a length, the same for the model, the random models and the control task.
 
         Of the shuffled samples the first `n_train` distinct prompts train; all others test, resampled with replacement.
+        A prompt that was drawn often comes early more often, and counts as often in the test.
         """
         distinct = self.different[at]
         rng = np.random.default_rng([number, self.lengths[at]])
-        shuffled = distinct.of_sample[rng.permutation(len(distinct.of_sample))]
-        order = pd.unique(shuffled)
+        shuffled = rng.permutation(len(distinct.prompt_of_sample))
+        order = pd.unique(distinct.prompt_of_sample[shuffled])
         train = order[: self.n_train]
         test = order[self.n_train :]
-        again = np.bincount(
-            rng.integers(len(test), size=len(test)), minlength=len(test)
+        resampled = rng.integers(len(test), size=len(test))
+        n_resampled = np.bincount(resampled, minlength=len(test))
+        truth = self.truth[at, distinct.first_sample]
+        return Split(
+            at=at,
+            samples=distinct.first_sample,
+            train=train,
+            test=test,
+            weight=distinct.counts[test] * n_resampled,
+            targets=np.stack([truth, self.control(at, number)], axis=1),
         )
-        truth = self.truth[at, distinct.first]
-        targets = np.stack([truth, self.control(at, number)], axis=1)
-        weight = distinct.counts[test] * again
-        return Split(at, distinct.first, train, test, weight, targets)
 
     def control(self, at: int, number: int) -> np.ndarray:
         """The target of the control task for each distinct prompt: Σ_i c(i, x_i), with each c(i, x) from N(0, 1)."""
         rng = np.random.default_rng([number, self.lengths[at], 1])
-        items = self.items[at][self.different[at].first]
+        items = self.items[at][self.different[at].first_sample]
         n_items = items.shape[1]
         n_symbols = max(part.max() for part in self.items) + 1
         table = rng.standard_normal((n_items, n_symbols))
@@ -177,9 +191,9 @@ class Answers:
     def of_samples(self, at: int, test: np.ndarray, values: np.ndarray) -> np.ndarray:
         """The values of some distinct prompts, for each sample; NaN for samples of the other prompts."""
         distinct = self.different[at]
-        by_prompt = np.full(len(distinct.first), np.nan)
+        by_prompt = np.full(len(distinct.first_sample), np.nan)
         by_prompt[test] = values
-        return by_prompt[distinct.of_sample]
+        return by_prompt[distinct.prompt_of_sample]
 
 
 @dataclass(frozen=True)
@@ -199,7 +213,7 @@ class Scores:
 
 
 def score_probes(
-    layers: np.ndarray, data: Answers, numbers: range, label: str
+    layers: np.ndarray, data: ProbedAnswers, numbers: range, label: str
 ) -> Scores:
     """The scores of probes on features of shape (layer, length · seed, d), for the splits with these numbers."""
     from threadpoolctl import threadpool_limits
@@ -224,17 +238,11 @@ def score_probes(
             for layer, features in enumerate(rows):
                 sums = []
                 for split in splits:
-                    prompts = features[split.at, split.samples]
-                    predicted = ridge(
-                        prompts[split.train],
-                        split.targets[split.train],
-                        prompts[split.test],
-                    )
+                    predicted = split.predict(features[split.at])
                     here = place, layer, split.at
                     sums.append(split.scores(predicted))
                     r2[here], control[here] = sums[-1].r2
-                    is_right = np.rint(predicted[:, 0]) == split.targets[split.test, 0]
-                    right[here] = np.average(is_right, weights=split.weight)
+                    right[here] = split.share_right(predicted)
                     of_last_layer[split.at] = data.of_samples(
                         split.at, split.test, predicted[:, 0]
                     )
@@ -246,16 +254,15 @@ def score_probes(
     return Scores(r2, control, right, overall, mean)
 
 
-def of_length(data: Answers) -> np.ndarray:
+def of_length(data: ProbedAnswers) -> np.ndarray:
     """R² of the training prompts' mean answer at a number of tokens, interpolated between numbers, (split, length)."""
     found = np.full((data.splits, len(data.lengths)), np.nan)
     for number, at in product(range(data.splits), data.probed):
         split = data.split(at, number)
         tokens = data.tokens[at, split.samples]
         truth = split.targets[split.train, 0]
-        seen, which = np.unique(tokens[split.train], return_inverse=True)
-        means = np.bincount(which, weights=truth) / np.bincount(which)
-        predicted = np.interp(tokens[split.test], seen, means)
+        of_tokens: Any = pd.Series(truth).groupby(tokens[split.train]).mean()
+        predicted = np.interp(tokens[split.test], of_tokens.index, of_tokens)
         found[number, at] = split.scores(predicted[:, None]).r2[0]
     return found
 
