@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from squashlens._typing import Bridge, TextsOrPairs, dtype_name, positive
@@ -22,13 +23,9 @@ from squashlens.measure.answers.forced_answers import (
     tokens_up_to,
     write_freely,
 )
-from squashlens.measure.answers.placebos import (
-    is_mentioned_alone,
-    placebos_of,
-    words_of,
-)
-from squashlens.measure.answers.verdict_evidence import PREFERRED, Evidence, decide
-from squashlens.measure.answers.verdict_questions import Questions, prepare_pairs
+from squashlens.measure.answers.placebos import is_mentioned_alone, placebos_of
+from squashlens.measure.answers.verdict_evidence import PREFERRED, Evidence
+from squashlens.measure.answers.verdict_questions import ComparedPrompts, prepare_pairs
 from squashlens.measure.registration import measurement, this_call
 from squashlens.measure.variables import variables_of, with_y
 from squashlens.model.text.context import text_after
@@ -116,94 +113,100 @@ def diagnose(
     require_understood(run)
     written, forced = _answers_of(run, asked)
     evidence = [_evidence(run, asked, pair, written, forced) for pair in asked.pairs]
-    open_pairs = [
-        pair for pair, known in enumerate(evidence) if decide(known)[0] == PREFERRED
-    ]
+    open_pairs = _preferred(evidence)
     if open_pairs:
         _add_placebos(run, asked, evidence)
-    still_open = [pair for pair in open_pairs if decide(evidence[pair])[0] == PREFERRED]
+    still_open = _preferred(evidence)
     random_odds = _odds_in_random_weights(run, asked, still_open, n_random_models)
     for pair in still_open:
         evidence[pair].random = random_odds[:, :, pair]
-    decided = [decide(known) for known in evidence]
-    first_prompts, second_prompts = np.array(asked.pairs).T
+    table = pd.DataFrame([known.as_row() for known in evidence])
+    labels = ("verdict", "reason", "written", "written_after", "last_told_apart")
     coords: dict[str, Any] = {
         "pair": np.arange(len(asked.pairs)),
         "layer": np.arange(run.n_blocks + 1),
-        "verdict": ("pair", [said for said, _ in decided]),
-        "reason": ("pair", [reason for _, reason in decided]),
-        "written": ("pair", [written[first] for first in first_prompts]),
-        "written_after": ("pair", [written[second] for second in second_prompts]),
-        "last_told_apart": ("pair", [known.last_told_apart for known in evidence]),
+        **{name: ("pair", table[name].to_numpy()) for name in labels},
         **asked.labels,
     }
-    found = _numbers(asked, forced, evidence)
-    layers = {
-        "margin": np.stack([known.margins for known in evidence]),
-        "recovered": np.stack([known.recovered for known in evidence]),
-    }
+    found = {name: table[name].to_numpy() for name in table.columns.drop([*labels])}
     if n_random_models:
         coords["random_model"] = np.arange(n_random_models)
         found["log_odds_random"] = random_odds[:, 0]
         found["log_odds_after_random"] = random_odds[:, 1]
+    layers = {
+        "margin": np.stack([known.margins for known in evidence]),
+        "recovered": np.stack([known.recovered for known in evidence]),
+    }
     variables = variables_of(TABLE, found) | with_y(variables_of(TABLE, layers))
     return run.dataset("verdict", coords, variables)
 
 
-def _answers_of(run: Run, asked: Questions) -> tuple[list[str], list[ForcedAnswers]]:
+def _preferred(evidence: Sequence[Evidence]) -> list[int]:
+    """The numbers of the pairs that are so far preferred, not answered."""
+    return [pair for pair, known in enumerate(evidence) if known.verdict == PREFERRED]
+
+
+def _answers_of(
+    run: Run, asked: ComparedPrompts
+) -> tuple[list[str], list[ForcedAnswers]]:
     """What greedy decoding writes after each prompt, and each prompt with the answers of its pairs forced on it.
 
     An answer that is written in other tokens than those expected is one more spelling of it.
     """
-    wanted: list[dict[str, None]] = [{} for _ in asked.prompts]
+    wanted: list[list[str]] = [[] for _ in asked.prompts]
     for first, second in asked.pairs:
-        both = dict.fromkeys(asked.answers_of(first, second))
-        wanted[first] |= both
-        wanted[second] |= both
+        wanted[first] += asked.answers_of(first, second)
+        wanted[second] += asked.answers_of(first, second)
     spellings = [asked.spellings(prompt, texts) for prompt, texts in enumerate(wanted)]
-    every = [chain.from_iterable(of_prompt.values()) for of_prompt in spellings]
-    longest = max(map(len, chain.from_iterable(every)))
+    longest = 0
+    for of_prompt in spellings:
+        every = chain.from_iterable(of_prompt.values())
+        longest = max(longest, *map(len, every))
+    texts = []
     written = write_freely(run, asked.prompts, longest)
-    texts = [
-        text_after(run.model.tokenizer, ids, new) if new else ""
-        for ids, new in zip(asked.prompts, written, strict=True)
-    ]
-    for prompt, answer in enumerate(asked.right):
-        if answer_in(texts[prompt], [answer]) == answer:
-            tokens = tokens_up_to(run, asked.prompts[prompt], written[prompt], answer)
-            spellings[prompt][answer] = list(
-                dict.fromkeys([*spellings[prompt][answer], tokens])
-            )
+    for ids, answer, tokens, of_prompt in zip(
+        asked.prompts, asked.right, written, spellings, strict=True
+    ):
+        text = text_after(run.model.tokenizer, ids, tokens) if tokens else ""
+        if answer_in(text, [answer]) == answer:
+            expected = of_prompt[answer]
+            as_written = tokens_up_to(run, ids, tokens, answer)
+            of_prompt[answer] = list(dict.fromkeys([*expected, as_written]))
+        texts.append(text)
     return texts, force_each(run, asked.prompts, spellings)
 
 
 def _evidence(
     run: Run,
-    asked: Questions,
+    asked: ComparedPrompts,
     pair: tuple[int, int],
     written: list[str],
     forced: list[ForcedAnswers],
 ) -> Evidence:
     """What is known of a pair before placebos and random weights."""
     first, second = pair
+    before = forced[first]
+    after = forced[second]
     answers = asked.answers_of(first, second)
-    odds, noise = forced[first].log_odds(*answers)
-    odds_after, noise_after = forced[second].log_odds(*answers)
-    first_streams, second_streams = forced[first].streams, forced[second].streams
-    margins = distance_by_noise(first_streams, second_streams, run.dtype)
+    answer, answer_after = answers
+    odds, noise = before.log_odds(*answers)
+    odds_after, noise_after = after.log_odds(*answers)
+    margins = distance_by_noise(before.streams, after.streams, run.dtype)
     return Evidence(
         answers=answers,
         said=(written[first], written[second]),
         writes=(
-            _writes(answers, answers[0], written[first], forced[first]),
-            _writes(answers, answers[1], written[second], forced[second]),
+            _writes(answers, answer, written[first], before),
+            _writes(answers, answer_after, written[second], after),
         ),
         odds=odds.numpy(),
         odds_after=odds_after.numpy(),
         noise=max(noise, noise_after),
-        behind=max(forced[first].behind(answers[0]), forced[second].behind(answers[1])),
+        probabilities=(before.probability(answer), after.probability(answer_after)),
+        rank=before.rank(answer),
+        behind=max(before.behind(answer), after.behind(answer_after)),
         margins=margins.numpy(),
-        recovered=nearer_to_own(first_streams, second_streams).numpy(),
+        recovered=nearer_to_own(before.streams, after.streams).numpy(),
         dtype=dtype_name(run.dtype),
     )
 
@@ -221,7 +224,9 @@ def _writes(
     return None if in_runs.any() and not in_runs.all() else False
 
 
-def _add_placebos(run: Run, asked: Questions, evidence: Sequence[Evidence]) -> None:
+def _add_placebos(
+    run: Run, asked: ComparedPrompts, evidence: Sequence[Evidence]
+) -> None:
     """Force the words that differ between the two prompts of a pair in the same places on both, for every pair."""
     for (first, second), known in zip(
         asked.pairs, bar(evidence, desc="placebos", unit="pair"), strict=True
@@ -232,15 +237,17 @@ def _add_placebos(run: Run, asked: Questions, evidence: Sequence[Evidence]) -> N
         if not words:
             continue
         by_words = _quick_odds(run, asked, (first, second), words)
-        for pair_of_words, (odds, odds_after) in by_words.items():
-            known.placebos[pair_of_words] = min(odds, -odds_after)
-    everywhere = _array(lead for known in evidence for lead in known.placebos.values())
+        for two_words, (odds, odds_after) in by_words.items():
+            known.placebos[two_words] = min(odds, -odds_after)
+    everywhere: list[float] = []
     for known in evidence:
-        known.all_placebos = everywhere
+        everywhere += known.placebos.values()
+    for known in evidence:
+        known.all_placebos = np.array(everywhere)
 
 
 def _odds_in_random_weights(
-    run: Run, asked: Questions, pairs: Sequence[int], n_random_models: int
+    run: Run, asked: ComparedPrompts, pairs: Sequence[int], n_random_models: int
 ) -> np.ndarray:
     """λ(P) and λ(P′) in models with random weights, (model, 2, pair); NaN for other pairs than `pairs`."""
     odds = np.full((n_random_models, 2, len(asked.pairs)), np.nan)
@@ -256,13 +263,13 @@ def _odds_in_random_weights(
 
 def _quick_odds(
     run: Run,
-    asked: Questions,
+    asked: ComparedPrompts,
     pair: tuple[int, int],
     words: Sequence[tuple[str, str]],
 ) -> dict[tuple[str, str], tuple[float, float]]:
     """The log-odds of each two words after both prompts of a pair, in one grouping."""
     first, second = pair
-    texts = words_of(words)
+    texts = list(dict.fromkeys(chain.from_iterable(words)))
     spellings = asked.spellings(first, texts)
     spellings_after = asked.spellings(second, texts)
     forced = force(run, asked.prompts[first], spellings, QUICK)
@@ -273,30 +280,6 @@ def _quick_odds(
         odds_after, _ = forced_after.log_odds(word, other)
         by_words[word, other] = float(odds[0]), float(odds_after[0])
     return by_words
-
-
-def _numbers(
-    asked: Questions, forced: Sequence[ForcedAnswers], evidence: Sequence[Evidence]
-) -> dict[str, np.ndarray]:
-    """The numbers of pairs that are known without random weights."""
-    first_prompts, second_prompts = np.array(asked.pairs).T
-
-    def probabilities(prompts: Iterable[int]) -> list[float]:
-        return [forced[prompt].probability(asked.right[prompt]) for prompt in prompts]
-
-    values: dict[str, list[float]] = {
-        "log_odds": [float(known.odds[0]) for known in evidence],
-        "log_odds_after": [float(known.odds_after[0]) for known in evidence],
-        "log_odds_noise": [known.noise for known in evidence],
-        "gap_to_likeliest": [known.behind for known in evidence],
-        "placebo": [known.placebo for known in evidence],
-        "probability": probabilities(first_prompts),
-        "probability_after": probabilities(second_prompts),
-        "worst_rank": [
-            forced[prompt].rank(asked.right[prompt]) for prompt in first_prompts
-        ],
-    }
-    return {name: _array(each) for name, each in values.items()}
 
 
 AFTER = "after the first prompt"
@@ -330,7 +313,3 @@ TABLE = {
         "nats",
     ),
 }
-
-
-def _array(values: Iterable[float]) -> np.ndarray:
-    return np.array(list(values), dtype=float)

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -83,12 +84,11 @@ class ForcedAnswers:
         """
         log_p = []
         for spelling in self.spellings[text]:
-            whole, length = spelling.log_p.sum(dim=-1), len(spelling.tokens)
+            whole = spelling.log_p.sum(dim=-1)
+            length = len(spelling.tokens)
             for longer in self.spellings[other]:
-                if (
-                    len(longer.tokens) > length
-                    and longer.tokens[:length] == spelling.tokens
-                ):
+                goes_on = len(longer.tokens) > length
+                if goes_on and longer.tokens[:length] == spelling.tokens:
                     whole = whole + torch.log1p(-longer.log_p[:, length].exp())
                     break
             log_p.append(whole)
@@ -104,18 +104,14 @@ def force(
     sizes: Sequence[int | None] = (None, *PIECES),
 ) -> ForcedAnswers:
     """Run a prompt with every spelling of every text after it, in the groupings of `sizes`."""
-    every = list(
-        dict.fromkeys(tokens for of_text in spellings.values() for tokens in of_text)
-    )
+    every = list(dict.fromkeys(chain.from_iterable(spellings.values())))
     streams, before_tokens = continued_streams(run, ids, every, sizes)
-    read = {
-        tokens: _read(run, tokens, y)
-        for tokens, y in zip(every, before_tokens, strict=True)
-    }
-    by_text = {
-        text: [read[tokens] for tokens in of_text]
-        for text, of_text in spellings.items()
-    }
+    by_tokens = {}
+    for tokens, y in zip(every, before_tokens, strict=True):
+        by_tokens[tokens] = _spelling(run, tokens, y)
+    by_text = {}
+    for text, of_text in spellings.items():
+        by_text[text] = [by_tokens[tokens] for tokens in of_text]
     return ForcedAnswers(streams, by_text)
 
 
@@ -152,9 +148,12 @@ def answer_in(text: str, answers: Sequence[str]) -> str | None:
     ('Ann Lee', None, '9')
     """
     said = text.lstrip()
-    begun = [answer for answer in answers if said.startswith(answer.lstrip())]
-    ended = [answer for answer in begun if not _goes_on(said[len(answer.lstrip()) :])]
-    return max(ended, key=lambda answer: len(answer.lstrip()), default=None)
+    longest = None
+    for answer in sorted(answers, key=len):
+        begins = said.startswith(answer.lstrip())
+        if begins and not _goes_on(said.removeprefix(answer.lstrip())):
+            longest = answer
+    return longest
 
 
 def _goes_on(rest: str) -> bool:
@@ -171,10 +170,12 @@ def tokens_up_to(run: Run, prompt: Ids, written: Ids, answer: str) -> Ids:
     return written
 
 
-def _read(run: Run, tokens: Ids, y: Float[Tensor, "run token d"]) -> Spelling:
+def _spelling(run: Run, tokens: Ids, y: Float[Tensor, "run token d"]) -> Spelling:
     logits = torch.stack([logits_of(run, rows).double().cpu() for rows in y])
-    own = logits.gather(-1, torch.tensor(tokens).expand(len(y), -1)[..., None])
-    log_p = (own - logits.logsumexp(dim=-1, keepdim=True))[..., 0]
-    ranks = (logits > own).sum(dim=-1).amax(dim=-1) + 1
-    behind = float((logits[0].amax(dim=-1, keepdim=True) - own[0]).max())
-    return Spelling(tokens, log_p, ranks, ulp(own[0, :, 0], run.dtype) / 2, behind)
+    each_run = torch.tensor(tokens).expand(len(y), -1)[..., None]
+    token_logits = logits.gather(-1, each_run)
+    log_p = (token_logits - logits.logsumexp(dim=-1, keepdim=True))[..., 0]
+    ranks = (logits > token_logits).sum(dim=-1).amax(dim=-1) + 1
+    behind = logits[0].amax(dim=-1, keepdim=True) - token_logits[0]
+    rounding = ulp(token_logits[0, :, 0], run.dtype) / 2
+    return Spelling(tokens, log_p, ranks, rounding, float(behind.max()))

@@ -5,7 +5,6 @@ occurs in its own prompt alone must therefore lead by more than such words do.
 """
 
 import re
-from collections.abc import Iterable
 from difflib import SequenceMatcher
 
 # Han, kana, Thai, Lao, Burmese and Khmer are written without spaces: there a character counts as a word.
@@ -24,11 +23,11 @@ def changed_words(text: str, other: str) -> list[tuple[str, str]]:
     >>> changed_words("法国的首都是", "德国的首都是")
     [('法', '德')]
     """
-    words, others = WORD.findall(text), WORD.findall(other)
+    words = WORD.findall(text)
+    others = WORD.findall(other)
+    matcher = SequenceMatcher(None, words, others, autojunk=False)
     pairs: list[tuple[str, str]] = []
-    for kind, start, end, other_start, other_end in SequenceMatcher(
-        None, words, others, False
-    ).get_opcodes():
+    for kind, start, end, other_start, other_end in matcher.get_opcodes():
         if kind == "replace":
             pairs += zip(words[start:end], others[other_start:other_end], strict=False)
     return list(dict.fromkeys(pairs))
@@ -38,19 +37,16 @@ def placebos_of(
     texts: tuple[str, str], answers: tuple[str, str]
 ) -> list[tuple[str, str]]:
     """Pairs of changed words of which neither is one of the answers, or a part of one."""
-    spoken = {word for answer in answers for word in WORD.findall(answer)}
-    return [pair for pair in changed_words(*texts) if not spoken & {*pair}][:MOST]
+    answer, other_answer = answers
+    spoken = {*WORD.findall(answer), *WORD.findall(other_answer)}
+    pairs = [pair for pair in changed_words(*texts) if spoken.isdisjoint(pair)]
+    return pairs[:MOST]
 
 
 def is_mentioned_alone(texts: tuple[str, str], answers: tuple[str, str]) -> bool:
     """Whether an answer occurs in its own prompt and not in the other one, so that being mentioned may suffice."""
     text, other = texts
-    answer, other_answer = (each.strip() for each in answers)
-    return (answer in text and answer not in other) or (
-        other_answer in other and other_answer not in text
-    )
-
-
-def words_of(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """All words of some pairs, each once."""
-    return list(dict.fromkeys(word for pair in pairs for word in pair))
+    answer, other_answer = answers
+    is_alone = answer.strip() in text and answer.strip() not in other
+    is_other_alone = other_answer.strip() in other and other_answer.strip() not in text
+    return is_alone or is_other_alone

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +30,10 @@ class Evidence:
     """What decides the verdict on one pair. Log-odds are λ(P) and λ(P′) in every run, the first run first.
 
     `said` is what greedy decoding writes after each prompt, and `writes` whether that is the right answer: None if it
-    depends on the grouping. `placebos` has the lead, min(λ, −λ′), of each pair of placebo words, `all_placebos` those
-    of all pairs of prompts, and `random` λ and λ′ in models with random weights, (model, 2).
+    depends on the grouping. `probabilities` are those of the right answers, `rank` is the worst one of a token of the
+    first, and `behind` how far the likeliest token is ahead at most, in nats. `placebos` has the lead, min(λ, −λ′), of
+    each pair of placebo words, `all_placebos` those of all pairs of prompts, and `random` λ and λ′ in models with
+    random weights, (model, 2).
     """
 
     answers: tuple[str, str]
@@ -39,6 +42,8 @@ class Evidence:
     odds: np.ndarray
     odds_after: np.ndarray
     noise: float
+    probabilities: tuple[float, float]
+    rank: int
     behind: float
     margins: np.ndarray
     recovered: np.ndarray
@@ -67,6 +72,33 @@ class Evidence:
     def placebo(self) -> float:
         """By how much the strongest placebo is preferred, NaN without one."""
         return max(self.placebos.values(), default=math.nan)
+
+    @property
+    def verdict(self) -> str:
+        """The verdict from what is known so far."""
+        verdict, _ = decide(self)
+        return verdict
+
+    def as_row(self) -> dict[str, Any]:
+        """What the result says of the pair, by the names of `diagnose`."""
+        verdict, reason = decide(self)
+        written, written_after = self.said
+        probability, probability_after = self.probabilities
+        return {
+            "verdict": verdict,
+            "reason": reason,
+            "written": written,
+            "written_after": written_after,
+            "last_told_apart": self.last_told_apart,
+            "log_odds": float(self.odds[0]),
+            "log_odds_after": float(self.odds_after[0]),
+            "log_odds_noise": self.noise,
+            "gap_to_likeliest": self.behind,
+            "placebo": self.placebo,
+            "probability": probability,
+            "probability_after": probability_after,
+            "worst_rank": float(self.rank),
+        }
 
 
 def decide(known: Evidence) -> tuple[str, str]:

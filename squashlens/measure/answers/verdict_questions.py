@@ -1,10 +1,12 @@
 """The prompts of a verdict, their right answers, and which two of them are compared."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, pairwise
 from typing import Any
 
+import numpy as np
 import torch
 
 from squashlens.errors import InputError
@@ -17,7 +19,7 @@ from squashlens.sequences import GrowingSequence, Ids
 
 
 @dataclass(frozen=True)
-class Questions:
+class ComparedPrompts:
     """The prompts of a verdict as ids and texts, their right answers, and the pairs that are compared.
 
     `labels` are coordinates of the pairs.
@@ -39,34 +41,34 @@ class Questions:
         spaced = any(answer != answer.lstrip() for answer in self.right)
         forms = ("",) if spaced else ("", " ")
         spelled: dict[str, list[Ids]] = {}
+        after = partial(tokenize_after, self.run.model, self.prompts[prompt])
         for text in texts:
-            tokens = [
-                tokenize_after(self.run.model, self.prompts[prompt], form + text)
-                for form in forms
-            ]
+            tokens = [after(form + text) for form in forms]
             spelled[text] = list(dict.fromkeys(tokens))
         return spelled
 
 
 def prepare_pairs(
     run: Run, prompts: Any, answers: Any, lengths: Iterable[int] | None
-) -> Questions:
+) -> ComparedPrompts:
     """The checked prompts, right answers and pairs."""
-    labels: dict[str, Any] = {}
     if callable(answers) != isinstance(prompts, GrowingSequence):
         raise InputError(
             f"answers= is of type {type(answers).__name__}.",
             "Give a function of a growing sequence, such as lambda items: str(len(items)), and a list of texts.",
         )
+    labels: dict[str, Any] = {}
     if isinstance(prompts, GrowingSequence):
         chosen = list(range(1, len(prompts) + 1) if lengths is None else lengths)
-        asked = [AskedSequence(prompts, n) for n in chosen]
-        ids = [each.prompt for each in asked]
-        texts = [
-            require_tokenizer(run.model).decode(row, skip_special_tokens=True)
-            for row in ids
-        ]
-        right = [each.right_answer(run, answers) for each in asked]  # pyright: ignore[reportArgumentType]
+        decode = require_tokenizer(run.model).decode
+        ids = []
+        texts = []
+        right = []
+        for length in chosen:
+            asked = AskedSequence(prompts, length)
+            ids.append(asked.prompt)
+            texts.append(decode(asked.prompt, skip_special_tokens=True))
+            right.append(asked.right_answer(run, answers))
         pairs = list(pairwise(range(len(ids))))
         labels = {"length": ("pair", chosen[:-1]), "length_after": ("pair", chosen[1:])}
     else:
@@ -79,6 +81,22 @@ def prepare_pairs(
         ids = [tuple(tokenize(run.model, text)[0].tolist()) for text in texts]
     if not pairs:
         raise InputError("prompts= has no pair to compare.", "Give at least two.")
+    _require_different(pairs, right, ids)
+    facts = {
+        "answers": right if callable(answers) else answers,
+        "token_ids": [list(row) for row in ids],
+    }
+    run = run.with_prompts(torch.tensor(max(ids, key=len)), **facts)
+    first, second = np.array(pairs).T
+    labels["answer"] = ("pair", np.array(right)[first])
+    labels["answer_after"] = ("pair", np.array(right)[second])
+    return ComparedPrompts(run, ids, texts, right, pairs, labels)
+
+
+def _require_different(
+    pairs: Iterable[tuple[int, int]], right: Sequence[str], ids: Sequence[Ids]
+) -> None:
+    """Raise for two compared prompts with the same right answer or token ids: nothing can be lost between them."""
     for first, second in pairs:
         same = ""
         if right[first].strip() == right[second].strip():
@@ -92,14 +110,6 @@ def prepare_pairs(
                 "each prompt with a counterpart of its own, give pairs: prompts=[(prompt, counterpart), …] and "
                 "answers=[(answer, its answer), …].",
             )
-    facts = {
-        "answers": answers if not callable(answers) else right,
-        "token_ids": [list(row) for row in ids],
-    }
-    run = run.with_prompts(torch.tensor(max(ids, key=len)), **facts)
-    labels |= {"answer": ("pair", [right[first] for first, _ in pairs])}
-    labels |= {"answer_after": ("pair", [right[second] for _, second in pairs])}
-    return Questions(run, ids, texts, right, pairs, labels)
 
 
 def _listed(

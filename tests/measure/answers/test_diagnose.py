@@ -110,6 +110,8 @@ def truth(**changed: Any) -> Evidence:
         "odds": np.full(3, 4.0),
         "odds_after": np.full(3, -5.0),
         "noise": 1e-3,
+        "probabilities": (0.5, 0.5),
+        "rank": 2,
         "behind": 1.0,
         "margins": np.array([0.0, 50.0, 90.0]),
         "recovered": np.array([0.0, 1.0, 1.0]),
