@@ -297,10 +297,15 @@ def _row_of(asked: Choices) -> dict[Ids, int]:
 def _scores(run: Run, asked: Choices) -> Float[np.ndarray, "prompt outcome layer"]:
     """The log-probability of each prompt's choices, token by token, in the readout of each layer."""
     row_of = _row_of(asked)
-    sites = run.sites()[:-1]
-    values = at_last_tokens(run, list(row_of), sites).values
-    streams = torch.stack([values[site] for site in sites])
-    return _of_choices(run, streams, row_of, asked)
+    values = at_last_tokens(run, list(row_of), run.sites()[:-1]).values
+    return _of_choices(run, _streams(run, values), row_of, asked)
+
+
+def _streams(
+    run: Run, values: Mapping[str, Float[Tensor, "row d"]]
+) -> Float[Tensor, "layer row d"]:
+    """v⁽⁰⁾ … v⁽ᴸ⁾ among activations by hook point."""
+    return torch.stack([values[site] for site in run.sites()[:-1]])
 
 
 def _of_choices(
@@ -376,14 +381,14 @@ def _are_likeliest(
 def _read_out(run: Run, asked: Choices) -> Readouts:
     """All that is read of the model itself, from one pass for each prompt and each token of a choice but the last."""
     row_of = _row_of(asked)
-    sites = run.sites()[:-1]
     parts = parts_of(run, "sublayers")
-    also = sites_of(run, parts)
-    both = list(dict.fromkeys([*sites, *also]))
-    values = at_last_tokens(run, list(row_of), both).values
-    streams = torch.stack([values[site] for site in sites])
+    sites = sites_of(run, parts)
+    every = list(dict.fromkeys(run.sites() + sites))
+    values = at_last_tokens(run, list(row_of), every).values
+    streams = _streams(run, values)
     rivals = _rivals(asked, row_of, readout(run, streams[-1]))
-    there = {site: values[site][[rival.row for rival in rivals]] for site in also}
+    at_rivals = [rival.row for rival in rivals]
+    there = {site: values[site][at_rivals] for site in sites}
     pairs = torch.tensor([[rival.right_token, rival.tokens[-1]] for rival in rivals])
     texts = [
         (prompt, rival.tokens)
@@ -418,10 +423,10 @@ def readout(
             "Measure where the answer is with `diagnose`, which reads whole passes only.",
         )
     with without_ambient(run.model):
-        return _read(run, streams, vocabulary)
+        return _logit_lens(run, streams, vocabulary)
 
 
-def _read(run: Run, streams: Tensor, vocabulary: Sequence[int] | None) -> Tensor:
+def _logit_lens(run: Run, streams: Tensor, vocabulary: Sequence[int] | None) -> Tensor:
     from transformer_lens.tools.analysis import (
         logit_readout,
     )  # takes a second to import
@@ -445,7 +450,7 @@ def _reads_out(run: Run) -> bool:
         watch = [(run.site(run.n_blocks), keep_last)]
         truth = next_logits(run, probe_ids(run.model), watch)
         try:
-            found = _read(run, last[0], None)
+            found = _logit_lens(run, last[0], None)
         except (NotImplementedError, TypeError, ValueError):
             return False  # TransformerLens has no readout of this model
     return agree(found, truth.float().log_softmax(dim=-1).cpu(), run.dtype)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from squashlens._typing import listed
+from squashlens._typing import listed, short_repr
 from squashlens.errors import InputError
 from squashlens.model.text.tokens import tokenize
 from squashlens.prompts import answers_after
@@ -47,15 +47,14 @@ def questions_of(
     if isinstance(prompts, str | Path):
         items = _lines_of(Path(prompts))
     elif all(isinstance(prompt, str) for prompt in prompts):
-        labels = None if group is None else [str(label) for label in group]
-        return Asked(list(prompts), list(answers or ()), choices, clusters, labels)
+        right = [] if answers is None else list(answers)
+        return Asked(list(prompts), right, choices, clusters, _as_texts(group))
     else:
         items = list(prompts)
     for number, item in enumerate(items, start=1):
-        if not isinstance(item, dict) or not {"prompt", "answer"} <= {*item}:
-            has = listed(sorted(map(str, item))) if isinstance(item, dict) else item
+        if not isinstance(item, dict) or not item.keys() >= {"prompt", "answer"}:
             raise InputError(
-                f"Item {number} of prompts= is no dictionary with 'prompt' and 'answer'; it has {has!r}.",
+                f"Item {number} of prompts= is no dictionary with 'prompt' and 'answer': {short_repr(item)}.",
                 "Give one for each prompt; 'choices', 'group' and 'cluster' may be beside them.",
             )
     if answers is not None:
@@ -63,32 +62,36 @@ def questions_of(
             "answers= is given beside prompts that have their own.",
             "Leave it out, or give prompts= as texts.",
         )
-    given = {"choices": choices, "cluster": clusters, "group": group}
-    unread = set().union(*items) - {"prompt", "answer", *given}
+    table = pd.DataFrame(items, dtype=object)
+    unread = set(table) - {"prompt", "answer", "choices", "cluster", "group"}
     if unread:
-        remark(f"Of prompts=, {listed(sorted(map(str, unread)))} are not read.")
-    for key, value in given.items():
-        given[key] = _beside(items, key, value)
+        remark(f"Of prompts=, {listed(sorted(unread))} are not read.")
     return Asked(
         [item["prompt"] for item in items],
         [_answer_of(item) for item in items],
-        given["choices"],
-        given["cluster"],
-        given["group"] and [str(label) for label in given["group"]],
+        _beside(table, "choices", choices),
+        _beside(table, "cluster", clusters),
+        _as_texts(_beside(table, "group", group)),
     )
 
 
-def _beside(items: Sequence[dict[str, Any]], key: str, argument: Any) -> Any:
+def _as_texts(labels: Iterable[Any] | None) -> list[str] | None:
+    if labels is None:
+        return None
+    return [str(label) for label in labels]
+
+
+def _beside(table: Any, key: str, argument: Any) -> Any:
     """What dictionaries say beside each prompt, or the argument if they say nothing."""
-    n_with = sum(item.get(key) is not None for item in items)
-    if n_with == 0:
+    if key not in table or table[key].isna().all():
         return argument
-    if argument is not None or n_with < len(items):
+    n_with = table[key].notna().sum()
+    if argument is not None or n_with < len(table):
         raise InputError(
-            f"{n_with} of {len(items)} items of prompts= have {key!r}.",
+            f"{n_with} of {len(table)} items of prompts= have {key!r}.",
             "Give it to all items, or to none and as an argument.",
         )
-    return [item[key] for item in items]
+    return table[key].tolist()
 
 
 def _lines_of(path: Path) -> list[Any]:
@@ -157,7 +160,7 @@ class Choices:
     @property
     def is_grouped(self) -> bool:
         """Whether prompts were given groups."""
-        return {*self.groups} != {ALL}
+        return ALL not in self.groups
 
     @cached_property
     def members(self) -> dict[str, Bool[np.ndarray, " prompt"]]:
@@ -210,9 +213,11 @@ def of_choices(
     By default each different prompt is a cluster of its own.
     """
     require_an_answer_each(prompts, answers)
-    labels = {"clusters": prompts, "group": [ALL] * len(prompts)}
-    given = {"clusters": clusters, "group": group}
-    labels |= {name: list(each) for name, each in given.items() if each is not None}
+    labels: dict[str, Any] = {"clusters": prompts, "group": [ALL] * len(prompts)}
+    if clusters is not None:
+        labels["clusters"] = list(clusters)
+    if group is not None:
+        labels["group"] = group
     different = _different(
         {
             "prompt": prompts,
@@ -221,16 +226,14 @@ def of_choices(
         },
         labels,
     )
-    texts, right, of_prompts = (different[name].tolist() for name in QUESTION)
-    ids = [tuple(tokenize(run.model, text)[0].tolist()) for text in texts]
-    tokens = [
-        tuple(answers_after(run.model, row, of_prompt))
-        for row, of_prompt in zip(ids, of_prompts, strict=True)
-    ]
-    places = [
-        of_prompt.index(answer)
-        for answer, of_prompt in zip(right, of_prompts, strict=True)
-    ]
+    ids = []
+    tokens = []
+    places = []
+    for question in different.itertuples():
+        row = tuple(tokenize(run.model, question.prompt)[0].tolist())
+        ids.append(row)
+        tokens.append(tuple(answers_after(run.model, row, question.choices)))
+        places.append(question.choices.index(question.answer))
     facts = {
         "answers": list(answers),
         "choices": choices,
@@ -239,16 +242,20 @@ def of_choices(
     }
     run = run.with_prompts(torch.tensor(max(ids, key=len)), **facts)
     members, _ = pd.factorize(different["clusters"], use_na_sentinel=False)
-    groups = [str(label) for label in different["group"]]
     return run, Choices(
-        tuple(ids), right, tuple(tokens), np.array(places), members, groups
+        prompts=tuple(ids),
+        answers=different["answer"].tolist(),
+        tokens=tuple(tokens),
+        right=np.array(places),
+        clusters=members,
+        groups=different["group"].tolist(),
     )
 
 
 def _different(
     questions: Mapping[str, Sequence[Any]], labels: Mapping[str, Sequence[Any]]
-) -> pd.DataFrame:
-    """The different questions with their labels, each once; equal ones must have equal labels."""
+) -> Any:
+    """The different questions, as a table with their labels, each once; equal ones must have equal labels."""
     n_prompts = len(questions["prompt"])
     for argument, given in labels.items():
         if len(given) != n_prompts:
@@ -256,7 +263,7 @@ def _different(
                 f"The numbers of prompts and {argument} are {n_prompts} and {len(given)}.",
                 "Give one label for each prompt.",
             )
-    table = pd.DataFrame({**questions, **labels}, dtype=object)
+    table: Any = pd.DataFrame({**questions, **labels}, dtype=object)
     different = table.drop_duplicates(QUESTION)
     for argument in labels:
         labelled = table.drop_duplicates([*QUESTION, argument])
@@ -266,7 +273,7 @@ def _different(
                 f"{argument}= gives prompt {number} another label than an equal prompt: {table[argument][number]!r}.",
                 "Equal prompts are measured once: give them one label, or leave one of them out.",
             )
-    groups = set(map(str, different["group"]))
+    groups = set(different["group"])
     if ALL in groups and len(groups) > 1:
         raise InputError(
             f"A group is named {ALL!r}, which stands for the prompts of all groups.",
@@ -281,11 +288,11 @@ def _different(
 
 def _choices_of_prompts(right: Sequence[str], choices: Any) -> list[list[str]]:
     """The choices of each prompt; raises unless they are equally many, with the right answer among them."""
-    given = list(dict.fromkeys(right) if choices is None else choices)
-    if given and isinstance(given[0], str):
-        of_prompts = [given] * len(right)
-    else:
-        of_prompts = [list(of_prompt) for of_prompt in given]
+    if choices is None:
+        choices = list(dict.fromkeys(right))
+    of_prompts = [list(of_prompt) for of_prompt in choices]
+    if choices and isinstance(choices[0], str):
+        of_prompts = [list(choices)] * len(right)
     numbers = {len(of_prompt) for of_prompt in of_prompts}
     if len(of_prompts) != len(right) or len(numbers) > 1 or min(numbers) < 2:
         raise InputError(

@@ -6,6 +6,7 @@ may depend on it, or undo it.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -156,30 +157,26 @@ def sublayer_effects(
     replacements = _replacements(every, values, missing)
     draws = _random_replacements(every, values, replacements, n_random_vectors, seed)
     logits = _logits_of_choices(run, asked, every, [replacements, *draws], values)
-    leads = Leads.of(logits, asked.right, run.dtype)
-    right_and_best_wrong = np.stack([asked.right, logits.best_wrong(asked.right)], 1)
-    pairs = asked.first_tokens.gather(1, torch.from_numpy(right_and_best_wrong))
+    variants = Variants(logits, len(every), asked.right, run.dtype)
     replaced = f"with {WITHOUT[missing]} at the last token"
-    n_parts = len(every) // run.n_blocks  # of each block
-    by_part = (len(asked.prompts), run.n_blocks, n_parts)
-    written = written_directly(run, values, every, pairs)
-    variables = _of_prompts(leads, written, by_part, replaced)
+    variables = _of_prompts(run, asked, every, values, variants, replaced)
     if texts:
         token_ids = [tokenize(run.model, text) for text in texts]
         variables |= _losses(run, token_ids, every, missing)
     coords: dict[str, Any] = {
         "prompt": np.arange(len(asked.prompts)),
         "block": np.arange(run.n_blocks),
-        "sublayer": [part.name for part in every[:n_parts]],
+        "sublayer": [part.name for part in every if part.block == 0],
         "answer": ("prompt", asked.answers),
         "cluster": ("prompt", asked.clusters),
     }
     selecting = selection.halves(asked.clusters, seed)
-    _remark_doubtful(run, leads, selecting)
+    _remark_doubtful(run, variants, selecting)
     if int(asked.clusters.max()) + 1 >= FEWEST:
-        chosen = logits.select(asked, selecting, seed)
+        chosen = variants.select(asked.clusters, selecting, seed)
         in_half = np.stack([selecting, ~selecting])
-        variables |= _by_half(leads, in_half, asked.clusters, by_part[1:], replaced)
+        shape = (run.n_blocks, len(every) // run.n_blocks)
+        variables |= _by_half(variants, in_half, asked.clusters, shape, replaced)
         variables |= _of_selected(chosen, replaced)
         part = every[chosen.part]
         coords |= {
@@ -219,89 +216,111 @@ MEANS = {
 
 
 @dataclass(frozen=True)
-class ChoiceLogits:
-    """The logits of each prompt's choices: as it is, in two batches, and with each part's output replaced.
+class Variants:
+    """The logits of each prompt's choices in all variants, and how far the right choice leads in each.
 
-    `own` is of the same batch as `without` and `random`, which has an entry for each draw of random vectors.
+    Variants 0 and 1 are the prompt as it is, in two batches; then each part's output is replaced, and then, for each
+    draw of random vectors, each part's output by those.
     """
 
-    first: Float[np.ndarray, "prompt outcome"]
-    own: Float[np.ndarray, "prompt outcome"]
-    without: Float[np.ndarray, "prompt part outcome"]
-    random: list[Float[np.ndarray, "prompt part outcome"]]
+    logits: Float[np.ndarray, "prompt variant outcome"]
+    n_parts: int
+    right: Int[np.ndarray, " prompt"]
+    dtype: torch.dtype
 
-    def select(
-        self, asked: Choices, selecting: Bool[np.ndarray, " prompt"], seed: int
-    ) -> selection.Selection:
-        """The part that repairs most in the half that selects, and what the same selection reaches by chance."""
-        own_and_without = np.concatenate([self.own[:, None], self.without], axis=1)
-        return selection.select(
-            own_and_without, self.random, asked.right, asked.clusters, selecting, seed
-        )
+    @cached_property
+    def leads(self) -> Float[np.ndarray, "prompt variant"]:
+        return selection.leads(self.logits, self.right)
 
-    def best_wrong(self, right: Int[np.ndarray, " prompt"]) -> np.ndarray:
+    @property
+    def lead(self) -> Float[np.ndarray, " prompt"]:
+        """That of the prompt as it is, in the batch of the others."""
+        return self.leads[:, 1]
+
+    @property
+    def lead_noise(self) -> Float[np.ndarray, " prompt"]:
+        """How far another batch moves it."""
+        first = self.logits[:, 0]
+        return noise_of_leads(first, self.logits[:, 1], self.right, self.dtype)
+
+    @property
+    def lead_without(self) -> Float[np.ndarray, "prompt part"]:
+        return self.leads[:, 2 : 2 + self.n_parts]
+
+    @property
+    def lead_random(self) -> Float[np.ndarray, "draw prompt part"]:
+        return self._of_draws(self.leads)
+
+    @property
+    def best_wrong(self) -> Int[np.ndarray, " prompt"]:
         """The likeliest other choice of each prompt."""
-        wrong = self.first.copy()
-        wrong[np.arange(len(right)), right] = -np.inf
+        wrong = self.logits[:, 0].copy()
+        wrong[np.arange(len(self.right)), self.right] = -np.inf
         return wrong.argmax(axis=-1)
 
+    def _of_draws(
+        self, values: Float[np.ndarray, "prompt variant ..."]
+    ) -> Float[np.ndarray, "draw prompt part ..."]:
+        """Those with random vectors, for each draw."""
+        random = values[:, 2 + self.n_parts :]
+        by_draw = (len(values), -1, self.n_parts, *values.shape[2:])
+        return random.reshape(by_draw).swapaxes(0, 1)
 
-@dataclass(frozen=True)
-class Leads:
-    """How far the right choice leads: as it is, how far rounding moves that, and with each part's output replaced."""
-
-    own: Float[np.ndarray, " prompt"]
-    noise: Float[np.ndarray, " prompt"]
-    without: Float[np.ndarray, "prompt part"]
-    random: list[Float[np.ndarray, "prompt part"]]
-
-    @classmethod
-    def of(
-        cls, logits: ChoiceLogits, right: Int[np.ndarray, " prompt"], dtype: torch.dtype
-    ) -> "Leads":
-        """The leads in all variants; the noise is that between two batches."""
-        return cls(
-            own=selection.leads(logits.own[:, None], right)[:, 0],
-            noise=noise_of_leads(logits.first, logits.own, right, dtype),
-            without=selection.leads(logits.without, right),
-            random=[selection.leads(draw, right) for draw in logits.random],
+    def select(
+        self,
+        clusters: Int[np.ndarray, " prompt"],
+        selecting: Bool[np.ndarray, " prompt"],
+        seed: int,
+    ) -> selection.Selection:
+        """The part that repairs most in the half that selects, and what the same selection reaches by chance."""
+        as_it_is_and_without = self.logits[:, 1 : 2 + self.n_parts]
+        random = list(self._of_draws(self.logits))
+        return selection.select(
+            as_it_is_and_without, random, self.right, clusters, selecting, seed
         )
 
     def gained(self, changed: Float[np.ndarray, "prompt part"]) -> np.ndarray:
         """1 where a change makes a wrong answer right, −1 where a right one wrong, else 0; (part, prompt)."""
-        return selection.gained(np.column_stack([self.own, changed])).T
+        return selection.gained(np.column_stack([self.lead, changed])).T
 
 
 def _of_prompts(
-    leads: Leads,
-    written: Float[np.ndarray, "prompt part"],
-    by_part: tuple[int, int, int],
+    run: Run,
+    asked: Choices,
+    parts: Sequence[Part],
+    values: Mapping[str, Tensor],
+    variants: Variants,
     replaced: str,
 ) -> dict[str, Variable]:
     """The numbers of each prompt."""
+    right_and_best_wrong = np.stack([asked.right, variants.best_wrong], axis=1)
+    pairs = asked.first_tokens.gather(1, torch.from_numpy(right_and_best_wrong))
+    written = written_directly(run, values, parts, pairs)
+    by_part = (len(asked.prompts), run.n_blocks, len(parts) // run.n_blocks)
     found = {
-        "lead": leads.own,
-        "lead_noise": leads.noise,
-        "lead_without": leads.without.reshape(by_part),
+        "lead": variants.lead,
+        "lead_noise": variants.lead_noise,
+        "lead_without": variants.lead_without.reshape(by_part),
         "written": written.reshape(by_part),
     }
-    if leads.random:
-        found["lead_random"] = np.reshape(leads.random, (-1, *by_part))
+    if len(variants.lead_random):
+        found["lead_random"] = variants.lead_random.reshape(-1, *by_part)
     return variables_of(TABLE, found, replaced=replaced)
 
 
 def _remark_doubtful(
-    run: Run, leads: Leads, selecting: Bool[np.ndarray, " prompt"]
+    run: Run, variants: Variants, selecting: Bool[np.ndarray, " prompt"]
 ) -> None:
     """Say if no answer can be repaired, and how many answers are decided by rounding."""
-    if selecting.any() and (leads.own[selecting] > 0).all():
+    lead = variants.lead
+    if selecting.any() and (lead[selecting] > 0).all():
         remark(
             "No answer of the half that selects is wrong, so that no sublayer can repair any."
         )
-    unsure = int((np.abs(leads.own) <= leads.noise).sum())
+    unsure = int((np.abs(lead) <= variants.lead_noise).sum())
     if unsure:
         remark(
-            f"{unsure} of {len(leads.own)} answers are right or wrong by rounding in {dtype_name(run.dtype)}: load a "
+            f"{unsure} of {len(lead)} answers are right or wrong by rounding in {dtype_name(run.dtype)}: load a "
             "wider dtype to be sure."
         )
 
@@ -348,8 +367,11 @@ def _logits_of_choices(
     parts: Sequence[Part],
     replacements: Sequence[Sequence[Float[Tensor, "prompt out"]]],
     values: Mapping[str, Tensor],
-) -> ChoiceLogits:
-    """The logits with each part's output replaced, for each list of replacements."""
+) -> Float[np.ndarray, "prompt variant outcome"]:
+    """The logits of each prompt's choices: as it is, in two batches, and with each part's output replaced.
+
+    That for each list of replacements, with an entry for each part.
+    """
     y = values[run.site("y")]
     vectors = list(chain.from_iterable(replacements))
     replaced_parts = list(parts) * len(replacements)
@@ -363,33 +385,32 @@ def _logits_of_choices(
         every_y = torch.cat([y[row, None], edited])
         among = logits_among(run, every_y, asked.first_tokens[row])
         logits.append(among.double().cpu())
-    of_variants = torch.stack(logits).numpy()
-    without, *random = np.split(of_variants[:, 2:], len(replacements), axis=1)
-    return ChoiceLogits(of_variants[:, 0], of_variants[:, 1], without, random)
+    return torch.stack(logits).numpy()
 
 
 def _by_half(
-    leads: Leads,
+    variants: Variants,
     in_half: Bool[np.ndarray, "half prompt"],
     clusters: Int[np.ndarray, " prompt"],
     shape: tuple[int, int],
     replaced: str,
 ) -> dict[str, Variable]:
     """Shares of repaired and broken answers, their net share, and the mean change, in each half."""
-    without = leads.without.T  # (part, prompt)
-    wrong = leads.own <= 0
-    right = leads.own > 0
+    without = variants.lead_without.T  # (part, prompt)
+    wrong = variants.lead <= 0
+    right = variants.lead > 0
     every = np.ones_like(right)
     net_random = np.full(without.shape, np.nan)
-    if leads.random:
-        net_random = np.mean([leads.gained(draw) for draw in leads.random], axis=0)
+    if len(variants.lead_random):
+        gained = [variants.gained(lead) for lead in variants.lead_random]
+        net_random = np.mean(gained, axis=0)
     # What is averaged, over which prompts, and whether it is a share.
     means = {
         "repaired": (without > 0, wrong, True),
         "broken": (without <= 0, right, True),
-        "net": (leads.gained(leads.without), every, False),
+        "net": (variants.gained(variants.lead_without), every, False),
         "net_random": (net_random, every, False),
-        "change": (without - leads.own, every, True),
+        "change": (without - variants.lead, every, True),
     }
     found: dict[str, Variable] = {}
     for name, (values, counted, share) in means.items():

@@ -16,6 +16,17 @@ PAIR = [
 ]
 
 
+PROMPTS = [f"What is the last digit in this sequence? {n} =" for n in (7, 1, 3, 17)]
+RIGHT = ["7", "1", "3", "7"]
+LABELLED = {"prompt": "110 =", "answer": "2", "choices": ["2", "3"]}
+
+
+def answered(
+    function: Any = sl.answer_by_layer, **options: Any
+) -> Callable[[Any], Any]:
+    return lambda model: function(model, PROMPTS, **{"answers": RIGHT} | options)
+
+
 def evaluated(**options: Any) -> Callable[[Any], Any]:
     task = sl.tasks.find("taught_count_bernoulli")
     return lambda model: sl.evaluate_task(model, task, **{"lengths": [3], **options})
@@ -59,6 +70,22 @@ REFUSED: list[Callable[[Any], Any]] = [
     lambda model: sl.diagnose(model, PAIR, ["1", "1"]),
     lambda model: sl.diagnose(model, PAIR[:1] * 2, ["1", "2"]),
     lambda model: sl.diagnose(model, PAIR, ["1", " "]),
+    answered(answers=["7"]),
+    answered(choices=["7", "1"]),
+    answered(choices=[["7", "1"]] * 2 + [["3", "7", "1"]] * 2),
+    answered(choices=["7", "1", "3", "30"]),
+    answered(clusters=["a"]),
+    answered(sl.sublayer_effects, seed=-1),
+    answered(sl.sublayer_effects, answers=["12", "13", "12", "13"]),
+    lambda model: sl.answer_by_layer(model, PROMPTS[:1], ["7"]),
+    lambda model: sl.answer_by_layer(model, PROMPTS[:1] * 2, ["7"] * 2, group="ab"),
+    lambda model: sl.answer_by_layer(model, [{"prompt": "110 ="}]),
+    lambda model: sl.answer_by_layer(model, "nowhere.jsonl"),
+    lambda model: sl.answer_by_layer(model, [LABELLED], ["2"]),
+    lambda model: sl.answer_by_layer(model, [LABELLED, LABELLED | {"group": "a"}]),
+    lambda model: sl.sublayer_effects(
+        model, ["110 ="], ["2"], choices=["2", "3"], missing="mean"
+    ),
 ]
 
 

@@ -15,7 +15,6 @@ from scipy.stats import norm
 from transformers import AutoModelForCausalLM, OlmoConfig
 
 import squashlens as sl
-from squashlens.errors import InputError
 from squashlens.model.loading.random_weights import with_random_weights
 from squashlens.records.provenance import without_provenance
 from squashlens.theory.statistics.ranks import mean_interval
@@ -526,38 +525,3 @@ def test_without_random_vectors_nothing_is_above_them(tiny: Any) -> None:
     assert found["net_random"].isnull().all()
     assert found["above_null"].item() in ("no", "not measured")
     assert "lead_random" not in found
-
-
-RIGHT = ["7", "1", "3", "7", "1"]
-LABELLED = {"prompt": "110 =", "answer": "2", "choices": ["2", "3"]}
-UNANSWERED: list[dict[str, Any]] = [
-    {"answers": ["7"]},
-    {"choices": ["7", "1"]},
-    {"choices": [["7", "1"]] * 2 + [["3", "7", "1"]] * 3},
-    {"choices": ["7", "1", "3", "30"]},
-    {"clusters": ["a"]},
-]
-REFUSED: list[Callable[[Any], Any]] = [
-    *(
-        lambda model, function=function, given=given: function(
-            model, PROMPTS, **{"answers": RIGHT} | given
-        )
-        for function in (sl.answer_by_layer, sl.sublayer_effects)
-        for given in UNANSWERED
-    ),
-    lambda model: sl.answer_by_layer(model, PROMPTS[:1], ["7"]),
-    lambda model: sl.answer_by_layer(model, [{"prompt": "110 ="}]),
-    lambda model: sl.answer_by_layer(model, "nowhere.jsonl"),
-    lambda model: sl.answer_by_layer(model, [LABELLED], ["2"]),
-    lambda model: sl.sublayer_effects(
-        model, ["110 ="], ["2"], choices=["2", "3"], missing="mean"
-    ),
-    lambda model: sl.sublayer_effects(model, PROMPTS, ["12", "13", "12", "13", "12"]),
-    lambda model: sl.sublayer_effects(model, PROMPTS, RIGHT, seed=-1),
-]
-
-
-@pytest.mark.parametrize("call", REFUSED, ids=range(len(REFUSED)))
-def test_it_is_refused(call: Callable[[Any], Any], tiny: Any) -> None:
-    with pytest.raises(InputError):
-        call(tiny)
