@@ -128,7 +128,7 @@ def bernoulli(
             "Use a p from 0 to 1 and two tokens.",
         )
     positive(n, "n", "a number of content tokens")
-    rng = Random(seed)
+    rng = _generator(seed)
     content = [alphabet[rng.random() < p] for _ in range(n)]
     around = Surroundings(prefix, suffix, separator, every, ending, template)
     name = f"Bernoulli({p:g}), seed {seed}"
@@ -271,10 +271,16 @@ def _uniform_draws(
     positive(n, "n", "a number of content tokens")
     if not alphabet:
         raise InputError("alphabet= is empty.", "Give at least one token.")
-    rng = Random(seed)
+    rng = _generator(seed)
     content = [rng.choice(alphabet) for _ in range(n)]
     name = f"uniform draws, seed {seed}"
     return _sequence(model, name, content, alphabet, around)
+
+
+def _generator(seed: int) -> Random:
+    """A random generator; a negative seed would draw what the positive one draws."""
+    positive(seed, "seed", "a random seed", or_zero=True)
+    return Random(seed)
 
 
 def _sequence(

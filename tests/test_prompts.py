@@ -174,6 +174,8 @@ REFUSED: list[Any] = [
     lambda m: sl.prompts.repeated(m, "1", 3, every=4),
     lambda m: sl.prompts.bernoulli(m, 3, seed=0, p=1.5),
     lambda m: sl.prompts.words(m, 3, [], seed=0),
+    lambda m: sl.prompts.digits(m, 3, seed=-1),
+    lambda m: sl.prompts.bernoulli(m, 3, seed=-1),
     lambda m: sl.prompts.repeated(m, "car", 3).contrast(2),
     lambda _: GrowingSequence("x", (3, 4), (3,), breaks=(3,), separators=(5,)),
     lambda _: GrowingSequence("x", (3, 4), (3,), breaks=(1,)),
