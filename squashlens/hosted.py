@@ -28,7 +28,7 @@ from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, ModelAccessError
 from squashlens.records.provenance import versions
 from squashlens.tasks import DRAWN_SEEDS, Question, Task, find, names
-from squashlens.tasks.task import seeds_of
+from squashlens.tasks.task import require_drawn, seeds_of
 
 try:
     from inspect_ai import Task as InspectTask
@@ -126,7 +126,8 @@ def from_log(log: str | Path | EvalLog, *, task: Task | None = None) -> xr.Datas
     known = _task_of(samples[0].metadata["task"], task)
     outputs = {_question(known, sample): sample.output for sample in samples}
     facts = _facts(found, outputs)
-    _require_independent(known, list(outputs), facts["generate"].get("temperature"))
+    if facts["generate"].get("temperature") == 0:
+        require_drawn(known, outputs)
     answers = {
         question: Answer(output.completion, _ended(output), *_tokens(output.usage))
         for question, output in outputs.items()
@@ -144,19 +145,6 @@ def _task_of(name: str, task: Task | None) -> Task:
             "Give that task as task=.",
         )
     return task
-
-
-def _require_independent(
-    task: Task, questions: list[Question], temperature: float | None
-) -> None:
-    """Raise for several seeds of one prompt if each gives the same answer."""
-    seeds = {question.seed for question in questions}
-    lengths = {question.length for question in questions}
-    if temperature == 0 and len(seeds) > 1 and not any(map(task.varies, lengths)):
-        raise InputError(
-            "The log has several seeds of one prompt at temperature 0, which count one answer several times.",
-            "Run the task with seeds=1.",
-        )
 
 
 @scores.metric

@@ -56,6 +56,19 @@ def seeds_of(seeds: int | Iterable[int] | None, default: int) -> list[int]:
     return list(range(seeds))
 
 
+def require_drawn(task: "Task", questions: Iterable["Question"]) -> None:
+    """Raise for several seeds that ask the same: with greedy decoding they would count one answer several times."""
+    asked = list(questions)
+    seeds = {question.seed for question in asked}
+    lengths = {question.length for question in asked}
+    if len(seeds) > 1 and not any(map(task.varies, lengths)):
+        raise InputError(
+            f"The task {task.name!r} asks one question at each length, whatever the seed, and decoding is greedy, so "
+            f"that {len(seeds)} seeds would count one answer several times.",
+            "Give seeds=1, a task whose draw= uses its generator, or a temperature above 0 to sample answers.",
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Prompting:
     """The form in which questions are put to a model: keywords of `evaluate_task`, which describes them."""

@@ -23,7 +23,7 @@ from squashlens.run.run import Run
 from squashlens.saving.journal import Journal, checked
 from squashlens.sequences import Ids
 from squashlens.tasks import DRAWN_SEEDS, Question, Task, find
-from squashlens.tasks.task import Prompting, seeds_of
+from squashlens.tasks.task import Prompting, require_drawn, seeds_of
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,8 @@ def prepare_questions(
     numbers = seeds_of(seeds, n_seeds)
     asked = task.asked(list(lengths), numbers, modes)
     asked_lengths = sorted({question.length for question in asked})
-    varies = any(map(task.varies, asked_lengths))
-    if len(numbers) > 1 and not sampled and not varies:
-        raise InputError(
-            f"The task {task.name!r} asks one question at each length, whatever the seed, and decoding is greedy, so "
-            f"that {len(numbers)} seeds would count one answer several times.",
-            "Give seeds=1, a task whose draw= uses its generator, or temperature= to sample answers.",
-        )
+    if not sampled:
+        require_drawn(task, asked)
     questions = tuple(
         task.after_examples(question, form.n_examples) for question in asked
     )
