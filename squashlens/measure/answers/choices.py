@@ -45,8 +45,9 @@ def questions_of(
     if isinstance(prompts, str | Path):
         items = _lines_of(Path(prompts))
     elif all(isinstance(each, str) for each in prompts):
-        labels = None if group is None else [str(label) for label in group]
-        return Asked(list(prompts), list(answers or ()), choices, clusters, labels)
+        texts = list(prompts)
+        labels = _as_labels(clusters), _as_labels(group)
+        return Asked(texts, list(answers or ()), choices, *labels)
     else:
         items = list(prompts)
     for number, item in enumerate(items, start=1):
@@ -71,9 +72,21 @@ def questions_of(
         [item["prompt"] for item in items],
         [_answer_of(item) for item in items],
         given["choices"],
-        given["cluster"],
-        given["group"] and [str(label) for label in given["group"]],
+        _as_labels(given["cluster"]),
+        _as_labels(given["group"]),
     )
+
+
+def _as_labels(given: Sequence[Any] | None) -> list[str] | None:
+    """Labels as text, or None for none; the number 1.0 is the label 1."""
+    if given is None:
+        return None
+    return [_as_label(label) for label in given]
+
+
+def _as_label(given: Any) -> str:
+    is_whole = isinstance(given, float) and given.is_integer()
+    return str(int(given) if is_whole else given)
 
 
 def _beside(items: Sequence[dict[str, Any]], key: str, argument: Any) -> Any:

@@ -19,6 +19,7 @@ from squashlens.measure.models.questions import (
     TOGETHER,
     TwoModels,
     choice_logits,
+    mean_kl_of,
     next_tokens,
     two_models,
 )
@@ -50,12 +51,10 @@ TABLE = {
     "same_top": ("prompt", "whether the likeliest next token is the same", "1"),
     "count": ("group outcome_kind", "number of prompts with this outcome", "1"),
 }
-WRITES = "share of prompts after which greedy decoding writes the right answer"
-MEANS = {
-    "right": ("share of prompts in which the right answer leads", "1"),
-    "writes": (WRITES, "1"),
-    "mean_kl": ("mean KL of the next token", "nats"),
-    "mean_same_top": ("share of prompts with the same likeliest next token", "1"),
+SHARES = {
+    "right": "share of prompts in which the right answer leads",
+    "writes": "share of prompts after which greedy decoding writes the right answer",
+    "mean_same_top": "share of prompts with the same likeliest next token",
 }
 
 
@@ -264,23 +263,19 @@ def _by_group(
 ) -> dict[str, Variable]:
     """Shares and means over the prompts of each group, with intervals over clusters."""
     clusters = two.asked.clusters
-    means = {
+    shares = {
         "right": right,
         "writes": writes,
-        "mean_kl": kl,
         "mean_same_top": same_top.astype(float),
     }
     variables: dict[str, Variable] = {}
-    for name, values in means.items():
+    for name, values in shares.items():
         dims = ("model", "group")[-values.ndim :]
-        variables |= mean_of(
-            name,
-            dims,
-            in_groups(values, members),
-            *MEANS[name],
-            clusters=clusters,
-            share=name != "mean_kl",
-        )
+        of_groups = in_groups(values, members)
+        variables |= mean_of(name, dims, of_groups, SHARES[name], clusters=clusters)
+    kl_of_groups = in_groups(kl, members)
+    text = "mean KL of the next token"
+    variables |= mean_kl_of(("group",), kl_of_groups, text, clusters)
     of_reference, of_other = torch.from_numpy(in_groups(right, members))
     ends = paired_change(of_reference, of_other, torch.from_numpy(clusters))
     text = "share right in the other model minus the share in the reference"

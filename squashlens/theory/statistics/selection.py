@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from scipy import special
 from torch import Tensor
 
+from squashlens._typing import positive
 from squashlens.theory.statistics.ranks import mean_interval
 
 SHUFFLES = 200  # enough for a 95 % quantile
@@ -60,7 +61,14 @@ def halves(
 ) -> Bool[np.ndarray, " place"]:
     """Whether each unit belongs to the half that selects: that of half of the clusters, drawn at random."""
     many = int(clusters.max()) + 1
-    return np.isin(clusters, np.random.default_rng(seed).permutation(many)[: many // 2])
+    order = random_stream(seed).permutation(many)
+    return np.isin(clusters, order[: many // 2])
+
+
+def random_stream(seed: int, *number: int) -> np.random.Generator:
+    """The random numbers of a seed, at least 0; those of each `number` are another stream."""
+    positive(seed, "seed", "a random seed", or_zero=True, most=2**63 - 1)
+    return np.random.default_rng([seed, *number])
 
 
 def leads(
@@ -133,7 +141,7 @@ def select(
         held_out(np.hstack([without_change, leads(changed, right)]), selecting)
         for changed in random
     ]
-    rng = np.random.default_rng([seed, 1])  # another stream than that of the halves
+    rng = random_stream(seed, 1)  # another stream than that of the halves
     answers = np.stack([shuffled(right, clusters, rng) for _ in range(SHUFFLES)])
     of_shuffled = [held_out(lead, selecting) for lead in leads(logits, answers)]
     if (right == right[0]).all():
