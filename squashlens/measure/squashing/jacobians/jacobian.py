@@ -5,9 +5,20 @@ products give all blocks J_i. If the model has no hooks, they run block by block
 of one block only.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import xarray as xr
 
-from squashlens._typing import Bridge, FrozenParts, Method, Norm, SpansOfTokens, Targets
+from squashlens._typing import (
+    Bridge,
+    FrozenParts,
+    Method,
+    Norm,
+    SpansOfTokens,
+    Target,
+    Targets,
+)
 from squashlens.checks.arguments import and_frozen
 from squashlens.hooks.freeze import freezing, frozen_parts
 from squashlens.measure.registration import measurement, this_call
@@ -114,17 +125,13 @@ def jacobian_norms(
     long_name = f"{way.kind}{norm} norm of the Jacobian{and_frozen(parts)}"
     if groups is not None:
         long_name += ", of all tokens of the span together"
-    found = {}
+    found: dict[Target, xr.DataArray] = {}
     if way.method == "sketch_upper":
-        bounds, known = sketch.certified_norms(
+        bounds, certificate = sketch.certified_norms(
             run, tops, hooks, from_layer, n, norm, way, groups
         )
-        stated = {name: known[name] for name in STATED if name in known}
         for to, ends in bounds.items():
-            bound = run.label(ends.high, "jacobian_norm", long_name, "1", sketch=known)
-            low = run.by_token(ends.low, "lower bound on the norm", "1")
-            found[to] = bound.assign_coords(arrays_of({"low": low}))
-            found[to] = found[to].assign_attrs(stated)
+            found[to] = _certified(run, ends, long_name, certificate)
         return run.by_layer(to_layer, found)
     if run.dtype.itemsize < 4:
         remark(
@@ -133,17 +140,27 @@ def jacobian_norms(
     for to, top in tops.items():
         pullback = Pullback(run, [from_layer], hooks, top, to, vjp_batch_size)
         estimate = sketch.estimated(Products(pullback, n, groups), norm, way, len(tops))
-        norms = run.label(
-            estimate.norms,
-            "jacobian_norm",
-            long_name,
-            "1",
-            **estimate.facts,
-            attention_implementation=pullback.attention,
-        )
-        intervals: dict[str, Variable] = {
-            name: run.by_token(end, f"{name} end of the 95 % interval", "1")
-            for name, end in estimate.ends.items()
-        }
-        found[to] = norms.assign_coords(arrays_of(intervals))
+        found[to] = _estimated(run, estimate, long_name, pullback.attention)
     return run.by_layer(to_layer, found)
+
+
+def _certified(
+    run: Run, ends: sketch.Ends, long_name: str, certificate: Mapping[str, Any]
+) -> xr.DataArray:
+    """A certified upper bound for each token, with the lower bound and what the certificate says."""
+    bound = run.label(ends.high, "jacobian_norm", long_name, "1", sketch=certificate)
+    low = run.by_token(ends.low, "lower bound on the norm", "1")
+    stated = {name: certificate[name] for name in STATED if name in certificate}
+    return bound.assign_coords(arrays_of({"low": low})).assign_attrs(stated)
+
+
+def _estimated(
+    run: Run, estimate: sketch.Estimate, long_name: str, attention: str
+) -> xr.DataArray:
+    """The norm for each token, with the ends of its interval if it has one."""
+    facts = {**estimate.facts, "attention_implementation": attention}
+    norms = run.label(estimate.norms, "jacobian_norm", long_name, "1", **facts)
+    intervals: dict[str, Variable] = {}
+    for name, end in estimate.ends.items():
+        intervals[name] = run.by_token(end, f"{name} end of the 95 % interval", "1")
+    return norms.assign_coords(arrays_of(intervals))
