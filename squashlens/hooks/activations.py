@@ -39,7 +39,7 @@ class Activations:
         return min(map(len, self.rows.values()))
 
 
-def kept(source: Source) -> Source:
+def rereadable(source: Source) -> Source:
     """`source` in a form that can be read repeatedly: a generator becomes a list. Anything else raises an error."""
     if isinstance(source, Capture):
         raise InputError(
