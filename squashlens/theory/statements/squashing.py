@@ -355,6 +355,7 @@ def _log_bound(log_rate: float, nu: float, tokens: int, depth: int) -> float:
 
 
 def _square(pattern: Tensor) -> Float[Tensor, "query key"]:
+    """A pattern in float64; raises unless it is square."""
     if pattern.shape[0] != pattern.shape[1] or not len(pattern):
         raise InputError(
             f"The pattern has shape {tuple(pattern.shape)}.",
@@ -369,6 +370,7 @@ def _off_diagonal(a: Float[Tensor, "query key"]) -> Float[Tensor, " query"]:
 
 
 def _stochastic(pattern: Tensor) -> dict[str, bool]:
+    """The premises that a pattern is triangular, and its rows distributions."""
     return {
         "triangular": not bool(pattern.triu(1).any()),
         "rows are distributions": distributions(pattern),
@@ -376,6 +378,7 @@ def _stochastic(pattern: Tensor) -> dict[str, bool]:
 
 
 def _of_a_chain(pattern: Tensor) -> dict[str, bool]:
+    """These premises, and that no row after the first attends to a single token."""
     two = bool(((pattern != 0).sum(dim=-1)[1:] >= 2).all())
     return {
         **_stochastic(pattern),
