@@ -167,7 +167,8 @@ def separator_ablation(
     hooked = _hooked(growing, kinds, blocks, seed)
     measured = _measured(growing, metric, {**prompts, **hooked}, noise_lengths)
     variables = _of_edits(metric, measured, list(prompts))
-    tokens = [_n_tokens(variant, growing.lengths) for variant in prompts.values()]
+    sequences = [variant.sequence for variant in prompts.values()]
+    tokens = [metrics.n_tokens(sequence, growing.lengths) for sequence in sequences]
     coords = metrics.coords(growing) | {
         "edit": list(prompts),
         "tokens": (("edit", "length"), np.array(tokens)),
@@ -212,11 +213,6 @@ def _measured(
                     replay = varied.replayed((v, star), noise_lengths)
                 floors.append(metric.floor(v, star, replay))
     return MeasuredVariants(distances, torch.stack(floors).amax(dim=0), streams)
-
-
-def _n_tokens(variant: Variant, lengths: Sequence[int]) -> list[int]:
-    """The number of tokens of a variant at each length."""
-    return [len(variant.sequence.plain(length)) for length in lengths]
 
 
 def _first_blocks(growing: Growing, from_blocks: Iterable[int] | None) -> list[int]:
@@ -362,7 +358,8 @@ def _with_gaps(growing: Growing) -> Variant:
     longest = len(without.stem(growing.lengths[-1]))
     every = range(len(sequence.trunk))
     kept = np.delete(every, sequence.separator_places()).tolist()[:longest]
-    return Variant(without, {"positions": (*kept, kept[-1] + 1)})
+    positions = [*kept, kept[-1] + 1]
+    return Variant(without, {"positions": tuple(positions)})
 
 
 def require_position_ids(run: Run) -> None:

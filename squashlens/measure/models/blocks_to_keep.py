@@ -132,6 +132,7 @@ def blocks_to_keep(
 
 
 def _candidates(two: TwoModels, units: Units) -> list[Unit]:
+    """All blocks, or both parts of each."""
     blocks = range(two.reference.n_blocks)
     parts: tuple[Exchanged, ...] = ("block",)
     if units == "sublayers":
@@ -186,31 +187,36 @@ def _select(
     candidates: Sequence[Unit],
     n_keep: int,
     right: Int[np.ndarray, " prompt"],
-    tried: Callable[[tuple[Unit, ...]], Trials],
+    tried: Callable[[tuple[int, ...]], Trials],
     *,
     by_kl: bool,
 ) -> Selected:
     """Select units one after another, each beside those before, by right answers or by KL.
 
-    `tried` gives the trials of each candidate that is left beside some units.
+    `tried` gives the trials of each candidate that is left beside those with these numbers.
     """
-    units: tuple[Unit, ...] = ()
+    chosen: tuple[int, ...] = ()
     shares = np.full((n_keep, len(candidates)), np.nan)
     divergences = np.full((n_keep, len(candidates)), np.nan)
     for step in range(n_keep):
-        left = [unit for unit in candidates if unit not in units]
-        trials = tried(units)
+        left = _left_of(candidates, chosen)
+        trials = tried(chosen)
         leads = selection.leads(trials.choices, right)
         kl = trials.kl.mean(axis=0)
         right_shares = (leads > 0).mean(axis=0)
-        columns = [candidates.index(unit) for unit in left]
-        shares[step, columns] = right_shares
-        divergences[step, columns] = kl
-        best = int(np.lexsort((leads.mean(axis=0), right_shares))[-1])
+        shares[step, left] = right_shares
+        divergences[step, left] = kl
+        best = np.lexsort((leads.mean(axis=0), right_shares))[-1]
         if by_kl:
-            best = int(kl.argmin())
-        units += (left[best],)
-    return Selected(list(units), shares, divergences)
+            best = kl.argmin()
+        chosen += (int(left[best]),)
+    units = [candidates[number] for number in chosen]
+    return Selected(units, shares, divergences)
+
+
+def _left_of(candidates: Sequence[Unit], chosen: tuple[int, ...]) -> np.ndarray:
+    """The numbers of the candidates that are not chosen."""
+    return np.setdiff1d(np.arange(len(candidates)), chosen)
 
 
 def _tested(
@@ -267,9 +273,11 @@ def _both_selected(
 
     # Both criteria begin with the same trials.
     @cache
-    def tried(units: tuple[Unit, ...]) -> Trials:
-        left = [unit for unit in candidates if unit not in units]
-        return _trials(two, selecting, [[*units, unit] for unit in left])
+    def tried(chosen: tuple[int, ...]) -> Trials:
+        units = [candidates[number] for number in chosen]
+        left = _left_of(candidates, chosen)
+        sets = [[*units, candidates[number]] for number in left]
+        return _trials(two, selecting, sets)
 
     right = two.asked.right[selecting]
     by_answers = _select(candidates, n_keep, right, tried, by_kl=False)

@@ -217,6 +217,7 @@ def _result(
     kl: Float[np.ndarray, " prompt"],
     same_top: Bool[np.ndarray, " prompt"],
 ) -> xr.Dataset:
+    """The result: leads and outcomes of all prompts, and shares of each group."""
     both = (reference, other)
     outcome = outcomes(reference, other)
     found: dict[str, Any] = {

@@ -86,6 +86,7 @@ def damage_by_block(
 
 
 def _damages(two: TwoModels, streams: StreamsOf) -> xr.Dataset:
+    """Damages of all parts, and leads with each block of the reference alone, prompt by prompt."""
     n_blocks = two.reference.n_blocks
     n_prompts = len(two.asked.prompts)
     sides = ["reference", "other"] if streams == "both" else [streams]
@@ -133,6 +134,7 @@ def _result(
     alone: Float[np.ndarray, "prompt block"],
     leads: Float[np.ndarray, "model prompt"],
 ) -> xr.Dataset:
+    """The result of all prompts, with means over them."""
     n_blocks = two.reference.n_blocks
     clusters = two.asked.clusters
     variables = variables_of(
