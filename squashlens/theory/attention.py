@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from squashlens._typing import by_device
 from squashlens.theory.fused_attention import (
     attend_with_lse,
     or_else,
@@ -96,8 +97,7 @@ class Attention:
         """Blocks of rows, each with the keys that it may see; `copies` of its weights must fit into a block."""
         prompts, heads, n, _ = self.queries.shape
         rows = rows or slice(0, n)
-        device = "cpu" if self.queries.device.type == "cpu" else "cuda"
-        cells = CELLS[device] // (copies * prompts * heads)
+        cells = by_device(CELLS, self.queries.device) // (copies * prompts * heads)
         start = rows.start
         while start < rows.stop:
             seen = self.reached(slice(start, start + 1))
@@ -182,17 +182,15 @@ class Attention:
         many = within.stop - within.start > LONGEST
         if self.lse is not None and many and len(flat) <= FEW:
             with or_else(self.failed):
-                return self._pushed_by_kernel(flat, self.lse, within).reshape(
-                    rows.shape
-                )
+                product = self._pushed_by_kernel(flat, self.lse, within)
+                return product.reshape(rows.shape)
         product = torch.zeros_like(flat)
         for block, keys in self.blocks(rows=within):
             weights, _ = self.weights(block, keys)
             # rows may be beyond float32's range
             pattern = weights.mean(dim=(1, 2)).double()
-            product[..., keys] += torch.einsum(
-                "rpj,pjk->rpk", flat[..., block], pattern
-            )
+            some = flat[..., block]
+            product[..., keys] += torch.einsum("rpj,pjk->rpk", some, pattern)
         return product.reshape(rows.shape)
 
     def _pushed_by_kernel(
@@ -252,7 +250,9 @@ def unmasked(
 def nonzero_range(rows: Bool[Tensor, " query"]) -> slice:
     """The slice from the first to the last row that is True; empty if none is."""
     places = rows.nonzero()
-    return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
+    if not len(places):
+        return slice(0, 0)
+    return slice(int(places[0]), int(places[-1]) + 1)
 
 
 def attention_output(
@@ -262,16 +262,14 @@ def attention_output(
     fused = _fused_output(attention, values)
     if fused is not None:
         return fused
-    output = attention.queries.new_empty(
-        *attention.queries.shape[:-1], values.shape[-1]
-    )
+    shape = (*attention.queries.shape[:-1], values.shape[-1])
+    output = attention.queries.new_empty(shape)
     for rows, keys in attention.blocks():
         weights, _ = attention.weights(rows, keys)
         weights = rearrange(weights, "p c e j k -> p c (e j) k")
         mixed = weights @ values[:, :, keys].to(weights.dtype)
-        by_head = rearrange(
-            mixed, "p c (e j) v -> p (c e) j v", j=rows.stop - rows.start
-        )
+        n = rows.stop - rows.start
+        by_head = rearrange(mixed, "p c (e j) v -> p (c e) j v", j=n)
         output[:, :, rows] = by_head.to(output.dtype)
     return output
 

@@ -25,7 +25,7 @@ from squashlens.measure.registration import measurement, this_call
 from squashlens.measure.squashing.jacobians import sketch
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.records.labels import Variable, arrays_of
+from squashlens.records.labels import arrays_of
 from squashlens.remarks import remark
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.run import Run
@@ -139,8 +139,14 @@ def jacobian_norms(
         )
     for to, top in tops.items():
         pullback = Pullback(run, [from_layer], hooks, top, to, vjp_batch_size)
-        estimate = sketch.estimated(Products(pullback, n, groups), norm, way, len(tops))
-        found[to] = _estimated(run, estimate, long_name, pullback.attention)
+        products = Products(pullback, n, groups)
+        chance = sketch.chance_of_each(len(tops) * products.count)
+        ends = sketch.ends_of(products, norm, way, chance)
+        facts = {**way.facts, "attention_implementation": pullback.attention}
+        norms = run.label(ends.estimate, "jacobian_norm", long_name, "1", **facts)
+        found[to] = norms
+        if way.method == "sketch":
+            found[to] = norms.assign_coords(_interval(run, ends))
     return run.by_layer(to_layer, found)
 
 
@@ -154,13 +160,9 @@ def _certified(
     return bound.assign_coords(arrays_of({"low": low})).assign_attrs(stated)
 
 
-def _estimated(
-    run: Run, estimate: sketch.Estimate, long_name: str, attention: str
-) -> xr.DataArray:
-    """The norm for each token, with the ends of its interval if it has one."""
-    facts = {**estimate.facts, "attention_implementation": attention}
-    norms = run.label(estimate.norms, "jacobian_norm", long_name, "1", **facts)
-    intervals: dict[str, Variable] = {}
-    for name, end in estimate.ends.items():
-        intervals[name] = run.by_token(end, f"{name} end of the 95 % interval", "1")
-    return norms.assign_coords(arrays_of(intervals))
+def _interval(run: Run, ends: sketch.Ends) -> dict[str, Any]:
+    """The ends of the interval of each norm, as coordinates."""
+    text = "end of the 95 % interval"
+    low = run.by_token(ends.low, f"low {text}", "1")
+    high = run.by_token(ends.high, f"high {text}", "1")
+    return arrays_of({"low": low, "high": high})
