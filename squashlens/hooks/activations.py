@@ -84,6 +84,8 @@ def mean_activations(
     sums: Rows = {}
 
     def adding(block: int) -> Callable[[Tensor], None]:
+        """What adds the activations of one prompt to the sum of a block, at least in float32."""
+
         def add(tensor: Tensor) -> None:
             wide = torch.promote_types(tensor.dtype, torch.float32)
             row = tensor[0].detach().to(wide)

@@ -307,6 +307,7 @@ class Insertion:
         name = self.place.name
 
         def make(model: Bridge) -> list[Hook]:
+            """The hooks for a model, whose source is run now."""
             chosen = blocks_of(model, blocks, name)
             found = find(model, chosen)
             if self.there is not None and max(self.there) >= found.positions:
@@ -333,6 +334,7 @@ class Insertion:
         chosen = self.place.positions
 
         def edit(tensor: Tensor) -> Tensor:
+            """The tensor with the rows at `there` of the source in place of those at `here`."""
             rows = source.to(tensor)
             n = tensor.shape[1]
             if rows.shape[1:] != tensor.shape[2:] or rows.ndim != tensor.ndim - 1:

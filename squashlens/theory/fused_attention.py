@@ -58,7 +58,8 @@ def attend_with_lse(
         values = _for_each_head(queries, values)
         output, lse, *_ = flash(queries, keys, values, 0.0, is_causal=True, scale=scale)
         return output, lse
-    mask = _block_mask(n, n, 0, window, False, queries.device)
+    device = queries.device
+    mask = _block_mask(n, n, 0, window, exchanged=False, device=device)
     return _flex(queries, keys, values, _logits(queries, cap), mask, scale)
 
 
@@ -124,9 +125,10 @@ def row_times_pattern(
     logs = torch.where(share == 0, FLOOR, share).log().to(lse.dtype)
     # Not the heads of a group as further queries of its keys: few blocks would run at once.
     each_key = _for_each_head(queries, keys)
-    mask = _block_mask(
-        keys.shape[2], queries.shape[2], ahead, window, True, keys.device
-    )
+    n_keys = keys.shape[2]
+    n = queries.shape[2]
+    device = keys.device
+    mask = _block_mask(n_keys, n, ahead, window, exchanged=True, device=device)
     logits = _logits(queries, cap, _own(logs[:, None] - lse))
     _, sums = _flex(each_key, queries, queries[..., :UNUSED], logits, mask, scale)
     return sums.double().exp().mean(dim=1) * largest

@@ -108,7 +108,8 @@ def _require_one_tokenizer(
 
     Each text follows the first prompt.
     """
-    written = [*prompts, *(prompts[0] + text for text in texts)]
+    written = list(prompts)
+    written += [prompts[0] + text for text in texts]
     for text in written:
         ids = tokenize(reference.model, text)
         theirs = tokenize(other.model, text)
@@ -169,8 +170,8 @@ def mean_kl_of(
     name = "mean_kl"
     means = mean_of(name, dims, kl, text, "nats", clusters=clusters, share=False)
     low = f"{name}_low"
-    over, ends, *labels = means[low]
-    return {**means, low: (over, ends.clamp(min=0), *labels)}
+    over, end, text_of_low, units = means[low]
+    return means | {low: (over, end.clamp(min=0), text_of_low, units)}
 
 
 def next_tokens(

@@ -169,13 +169,13 @@ def _ranked(
 
 def _ranks(inner: xr.Dataset, norm: Norm) -> dict[str, Variable]:
     """Rank correlations of the estimates with the Jacobian and the position."""
-    values = [inner[name].values for name in ESTIMATES]
-    table = torch.tensor(np.stack(values), dtype=torch.float64)
+    values = inner[list(ESTIMATES)].to_array("estimate").values
+    table = torch.tensor(values, dtype=torch.float64)
     truth = table[ESTIMATES.index("jacobian")]
     n_tokens = len(truth)
     agreement = association(table, truth)
     # The Jacobian agrees with itself, so that is not tested.
-    itself = torch.tensor([name == "jacobian" for name in ESTIMATES])
+    itself = torch.from_numpy(np.array(ESTIMATES) == "jacobian")
     agreement = agreement._replace(p=agreement.p.masked_fill(itself, torch.nan))
     trend = association(table, torch.arange(n_tokens, dtype=torch.float64))
     among = "the estimates that are tested"

@@ -1,11 +1,12 @@
 """Sensitivity of the last token to one token or word of many prompts: for each prompt, and as means of groups."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 import xarray as xr
 
@@ -131,8 +132,7 @@ def needle_sensitivity(
         if len(inside) == 1:
             name = run.tokens_of(run.ids)[0][inside[0]]
         tokens.append(name)
-    values = {name: np.array([row[name] for row in measured]) for name in MEASURES}
-    variables, coords = _with_means(values, groups, norm)
+    variables, coords = _with_means(pd.DataFrame(measured), groups, norm)
     coords |= {
         "prompt": np.arange(len(prompts)),
         "position": ("prompt", [inside[0] for inside in places]),
@@ -155,7 +155,7 @@ def _require_one_each(
 def _tokens_of_alike(run: Run, prompts: Sequence[Sequence[int]]) -> list[int]:
     """The distinct tokens, without BOS, of all prompts that are as long as that of the run."""
     alike = [ids for ids in prompts if len(ids) == run.positions]
-    return sorted({*chain.from_iterable(alike)} - {start_of(run.model).bos})
+    return sorted(set(chain.from_iterable(alike)) - {start_of(run.model).bos})
 
 
 def _sensitivity_to(
@@ -215,11 +215,10 @@ def _places_of(
 
 
 def _with_means(
-    measured: Mapping[str, np.ndarray], groups: Sequence[tuple[str, int]], norm: Norm
+    measured: pd.DataFrame, groups: Sequence[tuple[str, int]], norm: Norm
 ) -> tuple[dict[str, Variable], dict[str, Any]]:
     """All values by prompt, with means and intervals of the groups, and the labels of the groups."""
-    name_of = [name for name, _ in groups]
-    number_of = [number for _, number in groups]
+    name_of, number_of = map(list, zip(*groups, strict=True))
     names = list(dict.fromkeys(name_of))
     numbers = sorted(set(number_of))
     # (group, number, prompt)
@@ -228,8 +227,8 @@ def _with_means(
     is_member = has_name & has_number
     by_group = ("group", "number")
     variables: dict[str, Variable] = {}
-    for name, values in measured.items():
-        text, units = MEASURES[name]
+    for name, (text, units) in MEASURES.items():
+        values = measured[name].to_numpy()
         text = text.format(norm=norm)
         ends = mean_interval(torch.from_numpy(np.where(is_member, values, np.nan)))
         means = with_ends(name, by_group, ends, f"{text}: mean", units)
