@@ -13,7 +13,7 @@ attention; its logsumexp needs PyTorch 2.9. On the CPU flex_attention runs uncom
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -51,15 +51,13 @@ def attend_with_lse(
     """The outputs ``Σ_k α_jk w_k`` of causal attention, and the logsumexp of each row's logits, at least in float32."""
     n, width = queries.shape[2:]
     if is_flash(width, values.shape[-1], window is not None, cap):
-        flash = torch.ops.aten._scaled_dot_product_flash_attention
-        if queries.device.type == "cpu":
-            flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        keys = _for_each_head(queries, keys)
-        values = _for_each_head(queries, values)
-        output, lse, *_ = flash(queries, keys, values, 0.0, is_causal=True, scale=scale)
+        name = f"_scaled_dot_product_flash_attention{'_for_cpu' if queries.device.type == 'cpu' else ''}"
+        spread = _for_each_head(queries, keys, values)
+        output, lse, *_ = getattr(torch.ops.aten, name)(
+            queries, *spread, 0.0, True, scale=scale
+        )
         return output, lse
-    device = queries.device
-    mask = _block_mask(n, n, 0, window, exchanged=False, device=device)
+    mask = _block_mask(n, n, 0, window, False, queries.device)
     return _flex(queries, keys, values, _logits(queries, cap), mask, scale)
 
 
@@ -80,29 +78,27 @@ def pulled_back(
 
     Its kernels round weights and their derivatives to the dtype of the queries before each product.
     """
-    many, prompts = cotangents.shape[:2]
-    n = queries.shape[2]
-    each_key = _for_each_head(queries, keys)
-    each_value = _for_each_head(queries, values)
-    # The prompts once for each cotangent.
-    batch = [cotangents.flatten(0, 1)]
-    for part in (queries, each_key, each_value, outputs, lse):
-        batch.append(part.expand(many, *part.shape).flatten(0, 1))
+    many, prompts, n = *cotangents.shape[:2], queries.shape[2]
+    parts = (queries, *_for_each_head(queries, keys, values), outputs, lse)
+    batch = [
+        cotangents.flatten(0, 1),
+        *(x.expand(many, *x.shape).flatten(0, 1) for x in parts),
+    ]
     if queries.device.type == "cpu":
         pull = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        pulled = pull(*batch, 0.0, True, scale=scale)
+        found = pull(*batch, 0.0, True, scale=scale)
     else:
-        pull = torch.ops.aten._scaled_dot_product_flash_attention_backward
-        unused = lse.new_empty(0, dtype=torch.long)
+        pull, unused = (
+            torch.ops.aten._scaled_dot_product_flash_attention_backward,
+            lse.new_empty(0, dtype=torch.long),
+        )
         batch[-1] = batch[-1].contiguous()  # it is read as if it were
-        pulled = pull(*batch, None, None, n, n, 0.0, True, unused, unused, scale=scale)
-    to_queries, to_keys, to_values = [
-        gradient.unflatten(0, (many, prompts)) for gradient in pulled
-    ]
-    sum_of_heads = partial(
-        reduce, pattern="g p (c e) k v -> g p c k v", reduction="sum", c=keys.shape[1]
+        found = pull(*batch, None, None, n, n, 0.0, True, unused, unused, scale=scale)
+    to_queries, *rest = (part.unflatten(0, (many, prompts)) for part in found)
+    to_keys, to_values = (
+        reduce(x, "g p (c e) k v -> g p c k v", "sum", c=keys.shape[1]) for x in rest
     )
-    return to_queries, sum_of_heads(to_keys), sum_of_heads(to_values)
+    return to_queries, to_keys, to_values
 
 
 def row_times_pattern(
@@ -119,25 +115,27 @@ def row_times_pattern(
 
     Query j is at the position of key ``j + ahead``.
     """
-    # Relative to the largest entry, float32 has the digits of the logarithms.
-    largest = row.amax(dim=-1, keepdim=True).clamp(min=FLOOR)
+    largest = row.amax(dim=-1, keepdim=True).clamp(
+        min=FLOOR
+    )  # so that float32 has the digits of the logarithms
     share = (row / largest).double()
     logs = torch.where(share == 0, FLOOR, share).log().to(lse.dtype)
     # Not the heads of a group as further queries of its keys: few blocks would run at once.
-    each_key = _for_each_head(queries, keys)
-    n_keys = keys.shape[2]
-    n = queries.shape[2]
-    device = keys.device
-    mask = _block_mask(n_keys, n, ahead, window, exchanged=True, device=device)
+    (spread,) = _for_each_head(queries, keys)
+    mask = _block_mask(
+        keys.shape[2], queries.shape[2], ahead, window, True, keys.device
+    )
     logits = _logits(queries, cap, _own(logs[:, None] - lse))
-    _, sums = _flex(each_key, queries, queries[..., :UNUSED], logits, mask, scale)
+    _, sums = _flex(spread, queries, queries[..., :UNUSED], logits, mask, scale)
     return sums.double().exp().mean(dim=1) * largest
 
 
-def _for_each_head(queries: Tensor, part: Tensor) -> Tensor:
+def _for_each_head(queries: Tensor, *parts: Tensor) -> list[Tensor]:
     """Keys or values once for each query head of their group."""
-    heads_of_group = queries.shape[1] // part.shape[1]
-    return repeat(part, "p c k v -> p (c e) k v", e=heads_of_group)
+    return [
+        repeat(x, "p c k v -> p (c e) k v", e=queries.shape[1] // x.shape[1])
+        for x in parts
+    ]
 
 
 @contextmanager
@@ -148,8 +146,7 @@ def or_else(failed: Callable[[str], None]) -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever compilers raise
-        first_line = str(error).partition("\n")[0]
-        failed(f"{type(error).__name__}: {first_line[:200]}")
+        failed(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}")
 
 
 def _logits(
@@ -192,12 +189,10 @@ def _block_mask(
     from torch.nn.attention.flex_attention import BlockMask
 
     with torch.inference_mode(False), torch.device(device):
-        sign = -1 if exchanged else 1
-        reach = window or ahead + max(length, others)
-        # Tensors, since numbers of a mask are compiled into it.
-        direction = torch.tensor(sign, dtype=torch.int32)
-        shift = torch.tensor(ahead, dtype=torch.int32)
-        seen = torch.tensor(reach, dtype=torch.int32)
+        sign, reach = -1 if exchanged else 1, window or ahead + max(length, others)
+        direction, shift, seen = (
+            torch.tensor(number, dtype=torch.int32) for number in (sign, ahead, reach)
+        )
 
         def visible(prompt: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             behind = direction * (query - key) + shift
@@ -205,20 +200,17 @@ def _block_mask(
 
         first, last = _edges(length)
         start, end = _edges(others)
-        # How far the nearest and the farthest token of two blocks are behind each other.
-        one_corner = sign * (first[:, None] - end) + ahead
-        other_corner = sign * (last[:, None] - start) + ahead
-        least = torch.minimum(one_corner, other_corner)
-        most = torch.maximum(one_corner, other_corner)
-        is_whole = (last - first == BLOCK - 1)[:, None] & (end - start == BLOCK - 1)
-        full = (least >= 0) & (most < reach) & is_whole
+        differences = (
+            sign * (first[:, None] - end) + ahead,
+            sign * (last[:, None] - start) + ahead,
+        )
+        least, most = torch.minimum(*differences), torch.maximum(*differences)
+        whole = (last - first == BLOCK - 1)[:, None] & (end - start == BLOCK - 1)
+        full = (least >= 0) & (most < reach) & whole
         partly = (most >= 0) & (least < reach) & ~full
+        listed = [x for kind in (partly, full) for x in _listed(kind)]
         return BlockMask.from_kv_blocks(
-            *_listed(partly),
-            *_listed(full),
-            BLOCK_SIZE=BLOCK,
-            mask_mod=visible,
-            seq_lengths=(length, others),
+            *listed, BLOCK_SIZE=BLOCK, mask_mod=visible, seq_lengths=(length, others)
         )
 
 
@@ -230,9 +222,10 @@ def _edges(length: int) -> tuple[Tensor, Tensor]:
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
     """The number of blocks of each row, and their indices first."""
-    count = blocks.sum(dim=-1, dtype=torch.int32)
     order = blocks.int().argsort(dim=-1, descending=True, stable=True)
-    return _own(count[None, None]), _own(order.int()[None, None])
+    return _own(blocks.sum(dim=-1, dtype=torch.int32)[None, None]), _own(
+        order.int()[None, None]
+    )
 
 
 def _flex(
@@ -247,18 +240,18 @@ def _flex(
     from torch.nn.attention.flex_attention import AuxRequest
 
     flex = _kernel(queries.device.type != "cpu")
+    factors, grouped = (
+        (_own(x) for x in (queries, keys, values)),
+        queries.shape[1] != keys.shape[1],
+    )
     limit = torch._dynamo.config.patch(recompile_limit=GRAPHS)  # pyright: ignore[reportAttributeAccessIssue]
-    # One mode, since each is compiled for itself.
-    with torch.inference_mode(False), torch.no_grad(), limit:
+    with (
+        torch.inference_mode(False),
+        torch.no_grad(),
+        limit,
+    ):  # one mode, since each is compiled for itself
         output, more = flex(
-            _own(queries),
-            _own(keys),
-            _own(values),
-            logits,
-            mask,
-            scale,
-            enable_gqa=queries.shape[1] != keys.shape[1],
-            return_aux=AuxRequest(lse=True),
+            *factors, logits, mask, scale, grouped, return_aux=AuxRequest(lse=True)
         )
     return output, more.lse
 
@@ -271,10 +264,11 @@ def _own(tensor: Tensor) -> Tensor:
 
 @cache
 def _kernel(compiled: bool) -> Callable[..., Any]:
-    """flex_attention, compiled or as it is."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    if not compiled:
-        return flex_attention
     # As one graph, since then a failure to compile is an error: uncompiled it would write all logits.
-    return torch.compile(flex_attention, dynamic=True, fullgraph=True)
+    return (
+        torch.compile(flex_attention, dynamic=True, fullgraph=True)
+        if compiled
+        else flex_attention
+    )
