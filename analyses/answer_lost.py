@@ -25,33 +25,10 @@ FORMS = {
     "smollm2-135m": "Digits:407. Copy:407\nDigits:39. Copy:39\nDigits:81126. Copy:81126\nDigits:{}. Copy:",
 }
 SOLVED = {"smollm2-135m": 3}  # lookups that are shown after the list, before the name
-NAMES = [
-    "Anna",
-    "Tom",
-    "Maria",
-    "Peter",
-    "Laura",
-    "David",
-    "Sarah",
-    "Paul",
-    "Emma",
-    "Mark",
-    "Julia",
-    "Simon",
-]
-VALUES = [
-    " red",
-    " blue",
-    " green",
-    " black",
-    " white",
-    " yellow",
-    " brown",
-    " pink",
-    " gold",
-    " silver",
-    " orange",
-]
+PEOPLE = "Anna Tom Maria Peter Laura David Sarah Paul Emma Mark Julia Simon"
+NAMES = PEOPLE.split()
+COLOURS = "red blue green black white yellow brown pink gold silver orange"
+VALUES = [f" {colour}" for colour in COLOURS.split()]
 PAIRS = {*range(2, 12)}
 TEXTS = Path(__file__).with_name("texts.txt").read_text("utf-8").splitlines()[:16]
 

@@ -49,30 +49,10 @@ CAPITALS = {
     "Croatia": " Zagreb", "Switzerland": " Bern", "Qatar": " Doha", "Jordan": " Amman",
 }  # fmt: skip
 SHOWN = "The capital of Germany is Berlin. The capital of Mexico is Mexico City. The capital of Cyprus is Nicosia. "
-NAMES = [
-    "Anna",
-    "Tom",
-    "Maria",
-    "Peter",
-    "Laura",
-    "David",
-    "Sarah",
-    "Paul",
-    "Emma",
-    "Mark",
-]
-VALUES = [
-    " red",
-    " blue",
-    " green",
-    " black",
-    " white",
-    " yellow",
-    " brown",
-    " pink",
-    " gold",
-    " silver",
-]
+PEOPLE = "Anna Tom Maria Peter Laura David Sarah Paul Emma Mark"
+NAMES = PEOPLE.split()
+COLOURS = "red blue green black white yellow brown pink gold silver"
+VALUES = [f" {colour}" for colour in COLOURS.split()]
 DIGITS = (
     "Digits:407. First:4\nDigits:39. First:3\nDigits:81126. First:8\nDigits:{}. First:"
 )

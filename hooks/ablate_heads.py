@@ -6,14 +6,15 @@ what is particular to this prompt and keeps what all of them have in common.
     python hooks/ablate_heads.py
 """
 
+import pandas as pd
+
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
-L = len(model.blocks)
 heads = range(model.cfg.n_heads)
 
 
-def answer(prompt: str, *hooks) -> str:
+def answer(prompt: str, *hooks: sl.hooks.Hook) -> str:
     """The most likely next token and its probability, with some hooks."""
     with sl.applied(model, *hooks):
         best = sl.top_tokens(model, prompt, k=1)
@@ -23,16 +24,15 @@ def answer(prompt: str, *hooks) -> str:
 question = "What is the last digit in this sequence? 407158{} ="
 prompt = question.format(2)
 others = [question.format(digit) for digit in "0123456789"]
-print(f"{prompt}   {answer(prompt)}")
-for b in range(L):
+table = {}
+for b in range(len(model.blocks)):
     ablations = {
         "all at 0": sl.hooks.zero_heads(heads, (b,)),
         "all at their mean": sl.hooks.mean_heads(heads, others, (b,)),
-        **{f"head {h} at 0": sl.hooks.zero_heads([h], (b,)) for h in heads},
     }
-    if b == 0:
-        print(f"{'':>7}" + "".join(f"  {name:>17}" for name in ablations))
-    print(
-        f"block {b}"
-        + "".join(f"  {answer(prompt, hook):>17}" for hook in ablations.values())
-    )
+    for head in heads:
+        ablations[f"head {head} at 0"] = sl.hooks.zero_heads([head], (b,))
+    answers = {name: answer(prompt, hook) for name, hook in ablations.items()}
+    table[f"block {b}"] = answers
+print(f"{prompt}   {answer(prompt)}")
+print(pd.DataFrame(table).T.to_string())

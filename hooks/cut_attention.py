@@ -6,11 +6,13 @@ tokens' texts. Information that is cut in one block may still pass through anoth
     python hooks/cut_attention.py
 """
 
+import pandas as pd
+
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
-L = len(model.blocks)
 heads = range(model.cfg.n_heads)
+places = {f"block {b}": (b,) for b in range(len(model.blocks))} | {"every": None}
 
 
 def answer(prompt: str, *hooks: sl.hooks.Hook) -> str:
@@ -25,34 +27,27 @@ for asked, which in {"last": -1, "first": 0}.items():
     digits = sl.hooks.find_positions(model, prompt, str.isdigit)
     end = sl.hooks.find_positions(model, prompt, "=")
     question = range(1, digits[0])
-    wanted = digits[which]
+    wanted = [digits[which]]
     cuts = {
         "= from the question": (end, question),
         "= from the digits": (end, digits),
-        f"= from the {asked} digit": (end, [wanted]),
+        f"= from the {asked} digit": (end, wanted),
         "digits from the question": (digits, question),
     }
-    print(
-        f"\n{prompt}   {answer(prompt)}\n{'cut off':>24}"
-        + "".join(f"  block {b}" for b in range(L))
-        + "  every"
-    )
+    table = pd.DataFrame(index=list(cuts), columns=list(places))
     for name, (queries, keys) in cuts.items():
-        row = [
-            answer(prompt, sl.hooks.mask_attention(queries, keys, b))
-            for b in [*((b,) for b in range(L)), None]
-        ]
-        print(f"{name:>24}" + "".join(f"  {cell:>7}" for cell in row))
+        for place, blocks in places.items():
+            cut = sl.hooks.mask_attention(queries, keys, blocks)
+            table.loc[name, place] = answer(prompt, cut)
+    print(f"\n{prompt}   {answer(prompt)}\n{table.to_string()}")
 
-    print(f"{'= from it, block 1, head':>24}" + "".join(f"  {h:>7}" for h in heads))
-    for name, chosen in {
-        "alone": lambda h: [h],
-        "all but this": lambda h: [g for g in heads if g != h],
-    }.items():
-        row = [
-            answer(
-                prompt, sl.hooks.mask_attention(end, [wanted], (1,), heads=chosen(h))
-            )
-            for h in heads
-        ]
-        print(f"{name:>24}" + "".join(f"  {cell:>7}" for cell in row))
+    by_head = {}
+    for head in heads:
+        others = [other for other in heads if other != head]
+        alone = sl.hooks.mask_attention(end, wanted, (1,), heads=[head])
+        all_others = sl.hooks.mask_attention(end, wanted, (1,), heads=others)
+        by_head[f"head {head}"] = {
+            "alone": answer(prompt, alone),
+            "all but this": answer(prompt, all_others),
+        }
+    print(f"= from it in block 1\n{pd.DataFrame(by_head).to_string()}")

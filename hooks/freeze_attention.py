@@ -6,6 +6,8 @@ on the hooked model, and its provenance names the hooks.
     python hooks/freeze_attention.py
 """
 
+import pandas as pd
+
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
@@ -19,13 +21,9 @@ with sl.applied(model, sl.hooks.freeze_attention(blocks=(0, 1, 2))):
 with sl.applied(model, sl.hooks.freeze_attention()):
     every = sl.jacobian_norms(model, tokens)
 
-print(
-    "frozen in every block, by:",
-    *sl.results.provenance(every)["ambient_hooks"][:1],
-    "…",
-)
-print(f"{'token':>10}  {'free':>9}  {'blocks 0-2':>10}  {'all blocks':>10}")
-for token, *values in zip(
-    free["token"].values, free.values, lower.values, every.values, strict=True
-):
-    print(f"{token:>10}  {values[0]:9.3g}  {values[1]:10.3g}  {values[2]:10.3g}")
+hooks = sl.results.provenance(every)["ambient_hooks"]
+print(f"frozen in every block, by: {hooks[0]} …")
+frozen = {"free": free, "blocks 0-2": lower, "all blocks": every}
+table = {name: norms.values for name, norms in frozen.items()}
+by_token = pd.DataFrame(table, index=free["token"].values)
+print(by_token.to_string(float_format="{:.3g}".format))

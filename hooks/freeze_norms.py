@@ -6,6 +6,8 @@ model is a linear map at this prompt, up to its biases, so that its output is a 
     python hooks/freeze_norms.py
 """
 
+import pandas as pd
+
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
@@ -13,25 +15,20 @@ tokens = sl.prompts.tokenize(
     model, "How many ones are in the following sequence? 110111011101 ="
 )
 
-steps = {
+attention = sl.hooks.freeze_attention()
+norms = sl.hooks.freeze_norms()
+gates = sl.hooks.freeze_gates()
+table = {}
+for name, hooks in {
     "nothing": (),
-    "attention": (sl.hooks.freeze_attention(),),
-    "+ norms": (sl.hooks.freeze_attention(), sl.hooks.freeze_norms()),
-    "+ gates": (
-        sl.hooks.freeze_attention(),
-        sl.hooks.freeze_norms(),
-        sl.hooks.freeze_gates(),
-    ),
-}
-norms = {}
-for name, hooks in steps.items():
+    "attention": (attention,),
+    "+ norms": (attention, norms),
+    "+ gates": (attention, norms, gates),
+}.items():
     with sl.applied(model, *hooks):
-        norms[name] = sl.jacobian_norms(model, tokens)
+        sensitivity = sl.jacobian_norms(model, tokens)
+    table[name] = sensitivity.values
 
 # The same by name: sl.jacobian_norms(model, tokens, freeze=("attention", "norms", "gates"))
-print(f"{'token':>10}" + "".join(f"{name:>11}" for name in steps))
-for place, token in enumerate(norms["nothing"]["token"].values):
-    print(
-        f"{token:>10}"
-        + "".join(f"{values.values[place]:11.3g}" for values in norms.values())
-    )
+by_token = pd.DataFrame(table, index=sensitivity["token"].values)
+print(by_token.to_string(float_format="{:.3g}".format))

@@ -7,11 +7,15 @@ is uncertain.
     python hooks/mask_sink.py
 """
 
+import numpy as np
+import pandas as pd
+
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
 digits = "11001101111111111110001011111011001111110111"  # 44, of which 33 are ones
-prompt = f"How many ones are in the following sequence? {digits} = 3"  # ends with the answer's first digit
+# It ends with the answer's first digit; the second one is 3, too.
+prompt = f"How many ones are in the following sequence? {digits} = 3"
 ids = sl.prompts.tokenize(model, prompt)
 shorter = sl.prompts.tokenize(model, prompt, bos="none")
 right = "3"
@@ -27,37 +31,30 @@ def chance(*hooks: sl.hooks.Hook, given=ids) -> float:
 
 
 run = sl.capture(model, prompt)
-print(
-    "attention on the first token, mean over later ones; and p(3) with it masked in that block"
-)
-print(
-    f"{'block':>13}  {'all heads':>9}  {'most, in head':>13}  {'by the last token':>17}  {'p(3)':>6}"
-)
+uniform = (1 / np.arange(2, n + 1)).mean()
+table = {"if uniform": {"all heads": uniform, "last token": 1 / n}}
 for b in range(L):
-    sink = run.patterns[b][0, :, 1:, 0]  # head, query
-    most = sink.mean(-1).max(0)
-    cells = f"{sink.mean():9.3f}  {most.values:10.3f}, {most.indices}  {sink[:, -1].mean():17.3f}"
-    print(f"{b:>13}  {cells}  {chance(sl.hooks.mask_tokens([0], blocks=(b,))):6.4f}")
-print(
-    f"{'if uniform':>13}  {sum(1 / seen for seen in range(2, n + 1)) / (n - 1):9.3f}  {'':13}  {1 / n:17.3f}"
-)
-print(f"{'unchanged':>13}  {chance():51.4f}")
-print(f"{'masked in all':>13}  {chance(sl.hooks.mask_tokens([0])):51.4f}")
-print(f"{'left out':>13}  {chance(given=shorter):51.4f}")
-print(
-    f"{'second masked':>13}  {chance(sl.hooks.mask_tokens([1])):51.4f}   the second token in all blocks, for comparison"
-)
+    sink = run.patterns[b][0, :, 1:, 0]  # (head, later query)
+    most, head = sink.mean(-1).max(0)
+    table[f"block {b}"] = {
+        "all heads": sink.mean().item(),
+        "most": most.item(),
+        "in head": head.item(),
+        "last token": sink[:, -1].mean().item(),
+        "p(3) if masked": chance(sl.hooks.mask_tokens([0], blocks=(b,))),
+    }
+print("attention of later tokens to the first one; p(3) with it masked in this block")
+print(pd.DataFrame(table).T.to_string(float_format="{:.3g}".format, na_rep=""))
 
-with sl.applied(model, sl.hooks.mask_tokens([0])):
+first = sl.hooks.mask_tokens([0])
+print(f"p(3): unchanged {chance():.4f}, first token masked in all {chance(first):.4f},")
+print(f"  left out {chance(given=shorter):.4f},", end=" ")
+print(f"second token masked in all {chance(sl.hooks.mask_tokens([1])):.4f}")
+
+with sl.applied(model, first):
     masked = sl.capture(model, prompt).residuals[L][:, 1:]
 without = sl.capture(model, shorter).residuals[L]
 plain = run.residuals[L][:, 1:]
-print(
-    f"\nlast layer's streams, all tokens but the first: largest coordinate {plain.abs().max():.0f}"
-)
-print(
-    f"  masked in all against left out: they differ by at most {(masked - without).abs().max():.1g}"
-)
-print(
-    f"  unchanged     against left out: they differ by at most {(plain - without).abs().max():.2g}"
-)
+print("last layer's streams, all tokens but the first, against those with it left out:")
+print(f"  masked in all differ by at most {(masked - without).abs().max():.1g},")
+print(f"  unchanged by {(plain - without).abs().max():.2g} of {plain.abs().max():.0f}")

@@ -7,44 +7,41 @@ carry it.
     python hooks/patch_activations.py
 """
 
+import pandas as pd
+
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
-L = len(model.blocks)
 heads = range(model.cfg.n_heads)
-prompt, other = (
-    f"What is the last digit in this sequence? 40715{digit} =" for digit in "83"
-)
+question = "What is the last digit in this sequence? 40715{} ="
+prompt = question.format(8)
+other = question.format(3)
 digit = sl.hooks.find_positions(model, prompt, "8")
 end = sl.hooks.find_positions(model, prompt, "=")
 
 
-def share(*hooks) -> str:
+def share(*hooks: sl.hooks.Hook) -> str:
     """The probabilities of this prompt's answer and of the other's, with some hooks."""
     with sl.applied(model, *hooks):
         said = sl.top_tokens(model, prompt, k=20)
-    found = {
-        str(token): float(p)
-        for token, p in zip(said["token"].values, said.values, strict=True)
+    chances = [said.where(said["token"] == answer).sum().item() for answer in "83"]
+    return "{:.3f} {:.3f}".format(*chances)
+
+
+# The prompt's text works too.
+_, cache = model.run_with_cache(sl.prompts.tokenize(model, other))
+table = {}
+for b in range(len(model.blocks)):
+    table[f"block {b}"] = {
+        "digit": share(sl.hooks.patch_residual(digit, cache, (b,))),
+        "=": share(sl.hooks.patch_residual(end, cache, (b,))),
+        "heads at =": share(sl.hooks.patch_heads(heads, cache, (b,), positions=end)),
     }
-    return f"{found.get('8', 0):.3f} {found.get('3', 0):.3f}"
-
-
-_, cache = model.run_with_cache(
-    sl.prompts.tokenize(model, other)
-)  # the prompt's text works too
 print(f"{prompt}   p(8) p(3) = {share()}")
-print(f"{'':>7}  {'digit':>11}  {'=':>11}  {'heads at =':>11}")
-for b in range(L):
-    row = [
-        share(sl.hooks.patch_residual(digit, cache, (b,))),
-        share(sl.hooks.patch_residual(end, cache, (b,))),
-        share(sl.hooks.patch_heads(heads, cache, (b,), positions=end)),
-    ]
-    print(f"block {b}" + "".join(f"  {cell:>11}" for cell in row))
+print(pd.DataFrame(table).T.to_string())
 
-shifted = "What is the last digit in this sequence? 4407153 ="  # one more digit moves later tokens by one
+# One more digit moves later tokens by one.
+longer = "What is the last digit in this sequence? 4407153 ="
 later = [place + 1 for place in digit]
-print(
-    f"from a longer prompt: {share(sl.hooks.patch_residual(digit, shifted, (0,), from_positions=later))}"
-)
+shifted = sl.hooks.patch_residual(digit, longer, (0,), from_positions=later)
+print(f"from a longer prompt: {share(shifted)}")

@@ -7,13 +7,15 @@ it.
     python hooks/resample_streams.py
 """
 
+import pandas as pd
+
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
 L = len(model.blocks)
 
 
-def answer(prompt: str, *hooks) -> str:
+def answer(prompt: str, *hooks: sl.hooks.Hook) -> str:
     """The most likely next token and its probability, with some hooks."""
     with sl.applied(model, *hooks):
         best = sl.top_tokens(model, prompt, k=1)
@@ -26,25 +28,19 @@ for question, digit in {
 }.items():
     prompt = question.format(digit)
     place = sl.hooks.find_positions(model, prompt, str.isdigit)[-1:]
-    others = [
-        question.format(other) for other in "0123456789" if other != digit
-    ]  # they differ in that digit only
-    print(f"\n{prompt}   {answer(prompt)}\nlast digit's stream, from block")
-    print(
-        f"{'':>5}"
-        + "".join(
-            f"  {name:>12}"
-            for name in ("zero", "mean of nine", "one, seed 0", "one, seed 1")
-        )
-    )
+    # They differ in that digit only.
+    others = [question.format(other) for other in "0123456789" if other != digit]
+    table = {}
     for first in range(L):
         blocks = tuple(range(first, L))
-        hooks = (
-            sl.hooks.zero_residual(place, blocks),
-            sl.hooks.mean_residual(place, others, blocks),
-            sl.hooks.resample_residual(place, others, blocks, seed=0),
-            sl.hooks.resample_residual(place, others, blocks, seed=1),
-        )
-        print(
-            f"{first:>5}" + "".join(f"  {answer(prompt, hook):>12}" for hook in hooks)
-        )
+        hooks = {
+            "zero": sl.hooks.zero_residual(place, blocks),
+            "mean of nine": sl.hooks.mean_residual(place, others, blocks),
+        }
+        for seed in (0, 1):
+            drawn = sl.hooks.resample_residual(place, others, blocks, seed=seed)
+            hooks[f"one, seed {seed}"] = drawn
+        answers = {name: answer(prompt, hook) for name, hook in hooks.items()}
+        table[first] = answers
+    print(f"\n{prompt}   {answer(prompt)}\nlast digit's stream, from block")
+    print(pd.DataFrame(table).T.to_string())

@@ -7,6 +7,8 @@ uncertain.
     python hooks/round_keys_values.py
 """
 
+import pandas as pd
+
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
@@ -26,18 +28,21 @@ def answer(prompt: str, *hooks: sl.hooks.Hook) -> str:
 
 
 for name, prompt in prompts.items():
-    print(f"\n{name}: …{prompt[-16:]}   {answer(prompt)}")
-    print(
-        f"{'':>13}"
-        + "".join(f"  {what:>8}" for what in ("keys", "values", "both", "patterns"))
-    )
-    for to in ("bfloat16", 3, 1, 0):
+    table = {}
+    for label, to in {
+        "bfloat16": "bfloat16",
+        "3 bits": 3,
+        "1 bit": 1,
+        "0 bits": 0,
+    }.items():
         keys = sl.hooks.round_activations(to, "keys")
         values = sl.hooks.round_activations(to, "values")
         patterns = sl.hooks.round_activations(to, "patterns")
-        row = [
-            answer(prompt, *hooks)
-            for hooks in ((keys,), (values,), (keys, values), (patterns,))
-        ]
-        label = f"bits: {to}" if isinstance(to, int) else to
-        print(f"{label:>13}" + "".join(f"  {cell:>8}" for cell in row))
+        table[label] = {
+            "keys": answer(prompt, keys),
+            "values": answer(prompt, values),
+            "both": answer(prompt, keys, values),
+            "patterns": answer(prompt, patterns),
+        }
+    print(f"\n{name}: …{prompt[-16:]}   {answer(prompt)}")
+    print(pd.DataFrame(table).T.to_string())

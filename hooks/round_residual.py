@@ -6,21 +6,21 @@ the leading one, and rounds the stream, keys, values or patterns. Derivatives ig
     python hooks/round_residual.py
 """
 
+import pandas as pd
+
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
 tokens = sl.prompts.tokenize(
     model, "How many ones are in the following sequence? 110111011101 ="
 )
-L = len(model.blocks)
+places = {f"block {b}": (b,) for b in range(len(model.blocks))} | {"all": None}
 
-print(f"{'bits':>4}" + "".join(f"   block {b}" for b in range(L)) + "       all")
-for bits in (10, 7, 4, 2, 0):
-    row = []
-    for blocks in (*[(b,) for b in range(L)], None):
-        with sl.applied(
-            model, sl.hooks.round_activations(bits, "residual", blocks=blocks)
-        ):
-            answer = sl.top_tokens(model, tokens, k=1)
-        row.append(f"{answer['token'].item()} {answer.item():.4f}")
-    print(f"{bits:>4}" + "".join(f"  {cell:>8}" for cell in row))
+table = pd.DataFrame(index=[10, 7, 4, 2, 0], columns=list(places))
+for bits in table.index:
+    for place, blocks in places.items():
+        rounding = sl.hooks.round_activations(int(bits), "residual", blocks=blocks)
+        with sl.applied(model, rounding):
+            best = sl.top_tokens(model, tokens, k=1)
+        table.loc[bits, place] = f"{best['token'].item()} {best.item():.4f}"
+print(table.rename_axis("bits").to_string())

@@ -7,39 +7,39 @@ share of the path bound.
     python hooks/temper_attention.py
 """
 
+import pandas as pd
+
 import squashlens as sl
 
 model = sl.load("tiny-gemma")
 prompt = "How many ones are in the following sequence? 110111011101 ="
 first = sl.hooks.find_positions(model, prompt, str.isdigit)[0]
-L = len(model.blocks)
+every = range(len(model.blocks))
+places = {f"block {b}": (b,) for b in every} | {"all": tuple(every)}
+ANSWER = "answer and its probability"
+SHARE = "path bound: the first digit's share"
 
 
-def under(*hooks: sl.hooks.Hook) -> tuple[str, str]:
+def under(*hooks: sl.hooks.Hook) -> dict[str, str]:
     """The most likely next token with its probability; the first digit's share of the path bound."""
     with sl.applied(model, *hooks):
         best = sl.top_tokens(model, prompt, k=1)
         bound = sl.path_bound(model, prompt)
-    return (
-        f"{best['token'].item()} {best.item():.3f}",
-        f"{float(bound[first] / bound.sum()):.4f}",
-    )
+    return {
+        ANSWER: f"{best['token'].item()} {best.item():.3f}",
+        SHARE: f"{float(bound[first] / bound.sum()):.4f}",
+    }
 
 
-temperatures = (0.25, 2.0, 4.0, 8.0)
 found = []
-for blocks in (*[(b,) for b in range(L)], tuple(range(L))):
-    tempered = [sl.hooks.attention_temperature(T, blocks) for T in temperatures]
-    found.append(
-        [under(hook) for hook in (*tempered, sl.hooks.uniform_attention(blocks))]
-    )
+for place, blocks in places.items():
+    hooks = {"uniform": sl.hooks.uniform_attention(blocks)}
+    for T in (0.25, 2.0, 4.0, 8.0):
+        hooks[f"T = {T:g}"] = sl.hooks.attention_temperature(T, blocks)
+    for name, hook in hooks.items():
+        found.append({"in": place, "attention": name, **under(hook)})
 
-names = (*[f"T = {T:g}" for T in temperatures], "uniform")
-titles = ("answer and its probability", "path bound: the first digit's share")
-for table, (title, unchanged) in enumerate(zip(titles, under(), strict=True)):
+table = pd.DataFrame(found)
+for title, unchanged in under().items():
     print(f"\n{title}; unchanged: {unchanged}")
-    print(f"{'':>7}" + "".join(f"  {name:>8}" for name in names))
-    for name, row in zip(
-        (*[f"block {b}" for b in range(L)], "all"), found, strict=True
-    ):
-        print(f"{name:>7}" + "".join(f"  {cell[table]:>8}" for cell in row))
+    print(table.pivot(index="in", columns="attention", values=title).to_string())

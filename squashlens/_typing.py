@@ -42,6 +42,7 @@ else:  # the same name for `help`; importing the class itself takes seconds
     Bridge.__module__ = "transformer_lens.model_bridge"
 
 S = TypeVar("S", bound=Sequence[Hashable])
+N = TypeVar("N", int, float)
 
 Freezable = Literal["attention", "norms", "gates"]
 Norm = Literal["spectral", "frobenius"]
@@ -137,6 +138,13 @@ def one_of(value: object, choices: object, argument: str) -> None:
     if not isinstance(value, Hashable) or value not in allowed:
         cause = f"{argument}={short_repr(value)} is not a choice."
         raise InputError(cause, f"Use one of: {', '.join(map(repr, allowed))}.")
+
+
+def by_device(numbers: Mapping[str, N], device: Any) -> N:
+    """The number for a device of PyTorch: that for the CPU, or that for CUDA, which stands for all others."""
+    if device.type == "cpu":
+        return numbers["cpu"]
+    return numbers["cuda"]
 
 
 def several(given: Any) -> list[Any]:

@@ -60,6 +60,7 @@ class Bar(tqdm):  # pyright: ignore[reportUntypedBaseClass]
     what: str | None = None
 
     def __iter__(self) -> Iterator[Any]:
+        """The items, each of which is counted once it is done."""
         try:
             for item in self.iterable:
                 yield item
@@ -99,6 +100,7 @@ class Call:
         share = 0.0
         step = 1.0
         for inner in self.open:
+            # Of a bar without a total no share is known to be done.
             step /= inner.total or math.inf
             share += step * inner.n
         return share

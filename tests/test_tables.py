@@ -127,6 +127,13 @@ def test_whole_numbers_stay_whole_and_flags_are_1_and_0() -> None:
     assert table["layer"].isna().tolist() == [False, False, True, True]
 
 
+def test_what_is_of_several_calls_has_numbers_and_no_model(tiny: Any) -> None:
+    ratio = sl.path_bound(tiny, "11 =") / sl.path_bound(tiny, "11 =", query=-2)
+    table = table_of(ratio.rename("ratio"))
+    assert table["value"].tolist() == ratio.values.tolist()
+    assert (table[["model", "prompt", "hooks"]] == "").all(axis=None)
+
+
 def test_what_has_no_table_is_refused() -> None:
     for given in ({}, measurements.result("evaluate_task")[["answer"]]):
         with pytest.raises(InputError):

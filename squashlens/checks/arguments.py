@@ -144,25 +144,29 @@ def _written(hint: Any) -> str:
 
 
 def _require(holds: object, value: Any, hint: Any, cause: str = "") -> None:
+    """Raise unless what an annotation says of a value holds."""
     if not holds:
         raise MismatchError(value, hint, cause)
 
 
 def _convert(value: Any, hint: Any) -> Any:
+    """A value converted to the kind of its annotation; a `MismatchError` for one of another kind."""
     hint = getattr(hint, "__value__", hint)  # of an alias
-    if hint in (inspect.Parameter.empty, Any) or isinstance(hint, TypeVar):
-        return value
     convert = CONVERTERS.get(get_origin(hint))
     if convert is not None:
         return convert(value, hint)
     if _is_tensor(hint):
         return _tensor(value, hint)
-    return _single(value, hint) if isinstance(hint, type) else value
+    if isinstance(hint, type) and hint not in (inspect.Parameter.empty, Any):
+        return _single(value, hint)
+    return value  # of any kind
 
 
 def _is_tensor(hint: Any) -> bool:
     """Whether an annotation is one of jaxtyping, or the tensor of PyTorch."""
-    return hasattr(hint, "array_type") or getattr(hint, "__name__", "") == "Tensor"
+    if hasattr(hint, "array_type"):
+        return True
+    return getattr(hint, "__name__", "") == "Tensor"
 
 
 def _inside(value: Any, hint: Any, place: str) -> Any:
@@ -197,9 +201,9 @@ def _choices_of(hint: Any) -> list[Any]:
 
 
 def _one_of_several(value: Any, hint: Any) -> Any:
+    """A value of one of the kinds of a union, of which the first that fits counts."""
     options = _alternatives(hint)
-    takes_tensors = any(map(_is_tensor, options))
-    if str in options and takes_tensors:
+    if str in options and any(map(_is_tensor, options)):
         return _prompts(value, options, hint)
     mismatches = []
     for option in options:
@@ -217,14 +221,25 @@ def _one_of_several(value: Any, hint: Any) -> Any:
 def _prompts(value: Any, options: Sequence[Any], hint: Any) -> Any:
     """Text, texts, ids or a capture; `squashlens.prompts.tokenize` checks whether they are prompts of a model."""
     classes = tuple(option for option in options if isinstance(option, type))
-    is_array = hasattr(value, "__array__") and getattr(value, "ndim", 0)
-    if is_tokenized(value) or isinstance(value, classes) or is_array:
-        return str(value) if isinstance(value, str) else value
+    if is_tokenized(value) or isinstance(value, classes) or _is_array(value):
+        return _plain_text(value)
     try:
         items = _listed(value, hint)
     except MismatchError:
         raise MismatchError(value, hint, NO_PROMPT) from None
-    return [str(item) if isinstance(item, str) else item for item in items]
+    return [_plain_text(item) for item in items]
+
+
+def _is_array(value: Any) -> bool:
+    """Whether a value is an array or tensor with dimensions, of any library."""
+    return hasattr(value, "__array__") and getattr(value, "ndim", 0) > 0
+
+
+def _plain_text(value: Any) -> Any:
+    """A text of a subclass, such as NumPy's, as Python's; other values are returned unchanged."""
+    if isinstance(value, str):
+        return str(value)
+    return value
 
 
 NO_PROMPT = (
@@ -239,6 +254,7 @@ def is_tokenized(value: object) -> bool:
 
 
 def _choice(value: Any, hint: Any) -> Any:
+    """One of the choices of a `Literal`."""
     choices = get_args(hint)
     # A parameter that takes names of dtypes takes the dtypes too.
     if type(value).__module__ == "torch" and getattr(value, "is_floating_point", False):
@@ -250,6 +266,7 @@ def _choice(value: Any, hint: Any) -> Any:
 
 
 def _single(value: Any, hint: type) -> Any:
+    """A number, a path, a dtype, or a value of another class."""
     if hint is bool:
         _require(plain_type(value) is bool, value, hint)
         return bool(value)
@@ -261,7 +278,9 @@ def _single(value: Any, hint: type) -> Any:
     if hint is float:
         number = _real(value, hint)
         _require(math.isfinite(number), value, hint, "is not a finite number")
-        return value if type(value) is int else number
+        if type(value) is int:
+            return value
+        return number
     if hint is Path:
         _require(isinstance(value, str | os.PathLike), value, hint)
         return value
@@ -272,8 +291,9 @@ def _single(value: Any, hint: type) -> Any:
 
 
 def _real(value: Any, hint: Any) -> float:
-    is_real = isinstance(value, Real) and plain_type(value) is not bool
-    _require(is_real, value, hint)
+    """A real number of any type as a float."""
+    _require(isinstance(value, Real), value, hint)
+    _require(plain_type(value) is not bool, value, hint)
     try:
         return float(value)
     except OverflowError:
@@ -281,6 +301,7 @@ def _real(value: Any, hint: Any) -> float:
 
 
 def _items(value: Any, hint: Any) -> Any:
+    """A list or tuple whose items are converted, or, where tokens are meant, one text."""
     kinds = get_args(hint)
     # Tokens may be given as one text.
     if isinstance(value, str) and {str, int} <= set(_alternatives(kinds[0])):
@@ -289,20 +310,23 @@ def _items(value: Any, hint: Any) -> Any:
         items = _items_of_kind(value, kinds[0], hint)
         if isinstance(value, tuple):
             return tuple(items)
-        return items if isinstance(items, range) else list(items)
+        if isinstance(items, range):
+            return items
+        return list(items)
     if kinds[-1] is Ellipsis:
         return tuple(_items_of_kind(value, kinds[0], hint))
     items = _listed(value, hint)
     _require(len(items) == len(kinds), value, hint, f"has {len(items)} items")
-    places = [f"[{n}]" for n in range(len(items))]
-    return tuple(map(_inside, items, kinds, places))
+    pairs = enumerate(zip(items, kinds, strict=True))
+    return tuple(_inside(item, kind, f"[{n}]") for n, (item, kind) in pairs)
 
 
 def _items_of_kind(value: Any, kind: Any, hint: Any) -> Any:
     """The items of a list, which are all of one kind."""
     # `blocks=1` and `mask_tokens(0)`; token ids are a Sequence, and one of them is no prompt.
-    if kind is int and get_origin(hint) in (Iterable, tuple):
-        value = [value] if plain_type(value) is int else value
+    takes_one = kind is int and get_origin(hint) in (Iterable, tuple)
+    if takes_one and plain_type(value) is int:
+        value = [value]
     items = _listed(value, hint)
     if kind is int and (isinstance(items, range) or _are_ids(items)):
         return items
@@ -321,9 +345,10 @@ def _listed(value: Any, hint: Any) -> Any:
     if isinstance(value, list | tuple | range):
         return value
     is_other = isinstance(value, Mapping | str | bytes | bytearray | memoryview)
-    is_unordered = isinstance(value, Set) and get_origin(hint) is Sequence
-    has_items = isinstance(value, Iterable) and not is_other
-    _require(has_items and not is_unordered, value, hint)
+    _require(isinstance(value, Iterable), value, hint)
+    _require(not is_other, value, hint)
+    if get_origin(hint) is Sequence:
+        _require(not isinstance(value, Set), value, hint)
     try:
         items = _items_in_order(value)
     except (TypeError, RuntimeError) as error:
@@ -346,6 +371,7 @@ def _items_in_order(value: Any) -> Any:
 
 
 def _mapping(value: Any, hint: Any) -> Any:
+    """A mapping; the keys and values of a dict are converted."""
     _require(isinstance(value, Mapping), value, hint)
     kinds = get_args(hint)
     # Other mappings may read their values from disk.
@@ -360,19 +386,24 @@ def _mapping(value: Any, hint: Any) -> Any:
 
 
 def _function(value: Any, hint: Any) -> Any:
+    """Anything that can be called."""
     _require(callable(value), value, hint)
     return value
 
 
 def _tensor(value: Any, hint: Any) -> Any:
+    """A tensor of the dtype and the number of axes of its annotation, without its graph."""
     import torch
 
     _require(isinstance(value, torch.Tensor), value, hint)
     # Not `isinstance`, which would compare axis sizes with those of the caller.
     if hasattr(hint, "array_type"):
-        axes = value.ndim - len(hint.dims)
-        alike = axes == 0 if hint.index_variadic is None else axes >= -1
-        _require(alike and dtype_name(value.dtype) in hint.dtypes, value, hint)
+        axes = len(hint.dims)
+        if hint.index_variadic is None:
+            _require(value.ndim == axes, value, hint)
+        else:  # "*many" may be any number of axes, or none
+            _require(value.ndim >= axes - 1, value, hint)
+        _require(dtype_name(value.dtype) in hint.dtypes, value, hint)
     return value.detach()
 
 
@@ -399,4 +430,6 @@ def plain_type(value: Any) -> type:
         return bool
     if isinstance(value, str):
         return str
-    return int if isinstance(value, Integral) else type(value)
+    if isinstance(value, Integral):
+        return int
+    return type(value)

@@ -44,7 +44,9 @@ def require(
             continue
         wanted = set(text.split()) - {"...", "?"}
         dims = set() if values is None else set(values.dims)
-        further = set() if "..." in text else dims - wanted
+        further = dims - wanted
+        if "..." in text:
+            further = set()
         if further and further <= {*EACH, *joined}:
             selected = ", ".join(f"{dim}=0" for dim in sorted(map(str, further)))
             raise InputError(

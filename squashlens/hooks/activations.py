@@ -39,7 +39,7 @@ class Activations:
         return min(map(len, self.rows.values()))
 
 
-def kept(source: Source) -> Source:
+def rereadable(source: Source) -> Source:
     """`source` in a form that can be read repeatedly: a generator becomes a list. Anything else raises an error."""
     if isinstance(source, Capture):
         raise InputError(
@@ -84,6 +84,8 @@ def mean_activations(
     sums: Rows = {}
 
     def adding(block: int) -> Callable[[Tensor], None]:
+        """What adds the activations of one prompt to the sum of a block, at least in float32."""
+
         def add(tensor: Tensor) -> None:
             wide = torch.promote_types(tensor.dtype, torch.float32)
             row = tensor[0].detach().to(wide)

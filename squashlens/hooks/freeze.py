@@ -64,6 +64,7 @@ def freeze_norms(blocks: tuple[int, ...] | None = None) -> Recipe:
     """
 
     def make(model: Bridge) -> list[Hook]:
+        """A hook for each denominator, in the chosen blocks."""
         _require_known_norms(model)
         names = sorted(layout_of(model).distinct)
         names = [name for name in names if name.endswith("hook_scale")]
@@ -122,6 +123,7 @@ def freeze_gates(blocks: tuple[int, ...] | None = None) -> Recipe:
     """
 
     def make(model: Bridge) -> list[Hook]:
+        """One hook for each gated MLP, two for one that is not gated, and none for a block without an MLP."""
         known = layout_of(model).distinct
         hooks: list[Hook] = []
         for block in range(n_blocks(model)) if blocks is None else blocks:

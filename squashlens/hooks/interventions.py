@@ -278,6 +278,7 @@ def _zeroing(
     place = Place.of(factory, site, positions, heads)
 
     def edit(tensor: Tensor) -> Tensor:
+        """Zeros at the chosen positions of the prompt, in all heads."""
         if place.positions is None:
             return torch.zeros_like(tensor)
         every = torch.arange(tensor.shape[1], device=tensor.device)
@@ -361,6 +362,7 @@ def rescored(
     """
 
     def change(scores: Tensor, sink: Float[Tensor, " head"] | None = None) -> Tensor:
+        """The new logits, with −∞ where the old ones had it."""
         queries, _ = grid(scores)
         if sink is None:
             changed = to(scores, queries)
@@ -371,7 +373,9 @@ def rescored(
             changed = with_sink[..., :-1] + (last - with_sink[..., -1:])
         return torch.where(unmasked(scores), changed, scores)
 
-    return _of_attention(name, SCORES, change, blocks, heads, positional, True)
+    return _of_attention(
+        name, SCORES, change, blocks, heads, positional, takes_sink=True
+    )
 
 
 def _of_attention(
@@ -381,6 +385,7 @@ def _of_attention(
     blocks: Blocks,
     heads: Heads,
     positional: Positional,
+    *,
     takes_sink: bool = False,
 ) -> Hook:
     """A hook that changes attention logits or weights, (prompt, head, query, key), in some heads or in all."""
@@ -395,6 +400,7 @@ def in_heads(change: Edit, chosen: tuple[int, ...], dim: int) -> Edit:
     """An edit of a tensor with four axes that changes only the `chosen` entries of axis `dim`, the heads."""
 
     def edit(before: Tensor, sink: Tensor | None = None) -> Tensor:
+        """The changed tensor in the chosen heads, and the given one in the others."""
         if before.ndim != 4:
             raise InputError(
                 f"This hook point has no axis for heads: its tensor has shape {tuple(before.shape)}.",

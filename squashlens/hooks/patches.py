@@ -21,8 +21,8 @@ from squashlens.hooks.activations import (
     Activations,
     Source,
     activations,
-    kept,
     mean_activations,
+    rereadable,
 )
 from squashlens.hooks.interventions import (
     OUTPUTS,
@@ -35,7 +35,7 @@ from squashlens.hooks.interventions import (
     positions_of,
 )
 from squashlens.model.anatomy import n_blocks
-from squashlens.model.hooking.hook import Hook, Recipe
+from squashlens.model.hooking.hook import Hook, Recipe, require_blocks
 from squashlens.model.text.tokens import Prompts, tokenize
 
 Positions = Iterable[int] | None
@@ -270,10 +270,11 @@ def _from_one_prompt(
             f"{place.factory}: positions={here!r} names a position twice.",
             "Give each position once.",
         )
-    readable = kept(source)
+    # Each application of the recipe reads the source again.
+    source = rereadable(source)
 
     def find(model: Bridge, chosen: Sequence[int]) -> Activations:
-        return activations(model, readable, place.site, chosen, name)
+        return activations(model, source, place.site, chosen, name)
 
     return Insertion(replace(place, name=name), there).recipe(blocks, find)
 
@@ -306,10 +307,8 @@ class Insertion:
         name = self.place.name
 
         def make(model: Bridge) -> list[Hook]:
-            every = n_blocks(model)
-            # Raises for a block that the model does not have.
-            Hook(name, self.place.site, torch.clone, blocks).points(every)
-            chosen = list(range(every) if blocks is None else dict.fromkeys(blocks))
+            """The hooks for a model, whose source is run now."""
+            chosen = blocks_of(model, blocks, name)
             found = find(model, chosen)
             if self.there is not None and max(self.there) >= found.positions:
                 raise InputError(
@@ -335,6 +334,7 @@ class Insertion:
         chosen = self.place.positions
 
         def edit(tensor: Tensor) -> Tensor:
+            """The tensor with the rows at `there` of the source in place of those at `here`."""
             rows = source.to(tensor)
             n = tensor.shape[1]
             if rows.shape[1:] != tensor.shape[2:] or rows.ndim != tensor.ndim - 1:
@@ -351,13 +351,22 @@ class Insertion:
                 )
             here = torch.arange(n) if chosen is None else torch.tensor(chosen)
             there = here if self.there is None else torch.tensor(self.there)
-            within = here < n
-            inserted = rows[there[within].to(rows.device)]
-            places = here[within].to(tensor.device)
-            inserted = inserted.expand(len(tensor), *inserted.shape)
-            return tensor.index_copy(1, places, inserted)
+            is_in_prompt = here < n
+            here = here[is_in_prompt].to(tensor.device)
+            there = there[is_in_prompt].to(rows.device)
+            for_each_prompt = rows[there].expand(len(tensor), *rows[there].shape)
+            return tensor.index_copy(1, here, for_each_prompt)
 
         return edit
+
+
+def blocks_of(model: Bridge, blocks: Blocks, name: str) -> list[int]:
+    """The blocks in which the hook `name` acts, each once; all by default. Raises for one that the model lacks."""
+    every = range(n_blocks(model))
+    if blocks is None:
+        return list(every)
+    require_blocks(blocks, len(every), name)
+    return list(dict.fromkeys(blocks))
 
 
 def drawn_from(ids: Tensor, seed: int) -> Tensor:

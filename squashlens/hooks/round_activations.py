@@ -6,7 +6,14 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeAliasType
 
-from squashlens._typing import Bridge, choices_of, dtype_name, full_name, short_repr
+from squashlens._typing import (
+    Bridge,
+    choices_of,
+    distinct,
+    dtype_name,
+    full_name,
+    short_repr,
+)
 from squashlens.checks.arguments import validated
 from squashlens.errors import InputError, RangeError
 from squashlens.hooks.interventions import PATTERN, STREAMS, VALUES
@@ -92,13 +99,14 @@ def quantize_keys_values(
         blocks: blocks to act in; all by default.
 
     Raises:
-        InputError: keys of a family whose bridge does not show them after the rotary embedding, or heads whose width is
-            no multiple of 32.
+        InputError: an empty `what`; keys of a family whose bridge does not show them after the rotary embedding, or
+            heads whose width is no multiple of 32.
 
     >>> import squashlens as sl
     >>> sl.hooks.quantize_keys_values("q8_0")
     quantize_keys_values(q8_0, keys and values)
     """
+    distinct(what, "what")
 
     def edit(tensor: Tensor) -> Tensor:
         quantized = there_and_back(tensor, cast(GgufFormat, to.upper()))

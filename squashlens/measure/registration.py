@@ -77,19 +77,22 @@ def measurement(
     """
 
     def register(function: Callable[P, T]) -> Callable[P, T]:
-        def told(**arguments: Any) -> Any:
-            untyped: Any = function
-            elsewhere = OF_CAPTURE if captured else ()
+        untyped: Any = function
+        elsewhere = OF_CAPTURE if captured else ()
+
+        def as_this_call(**arguments: Any) -> Any:
+            """The function, during which `this_call` has its arguments."""
             with calling(function.__name__, arguments, elsewhere):
                 return untyped(**arguments)
 
         def call(bound: BoundArguments) -> T:
+            """The result for the arguments of a call, which are checked."""
             if captured:
                 refuse_keywords_of_capture(bound.arguments)
             bound.apply_defaults()
             if prompts == "as given":
-                return told(**bound.arguments)
-            return _of_prompts(told, bound.arguments, alone=prompts == "one")
+                return as_this_call(**bound.arguments)
+            return _of_prompts(as_this_call, bound.arguments, alone=prompts == "one")
 
         measure = public(function, call, cheaper)
         setattr(measure, "__measures__", (figures, cheaper))  # noqa: B010
@@ -107,13 +110,15 @@ def _of_prompts(
         return function(**arguments)
     model = require_sound(arguments["model"])
     lengths = [len(row) for row in tokens.rows_of(model, given)]
-    is_alike = len(set(lengths)) == 1 and not (alone and len(lengths) > 1)
-    if is_alike or arguments.get("spans") is not None:  # which several do not have
+    in_one_call = len(set(lengths)) == 1 and not (alone and len(lengths) > 1)
+    # Spans of several prompts are refused by the function itself.
+    if in_one_call or arguments.get("spans") is not None:
         return function(**arguments)
     others = {name: value for name, value in arguments.items() if name != "prompt"}
     results: list[Any] = []
     for number, prompt in enumerate(bar(tokens.each_of(given), desc="prompts")):
         try:
+            # What a device reports late is an error of this prompt.
             with awaited():
                 results.append(function(prompt=prompt, **others))
         except SquashlensError as error:

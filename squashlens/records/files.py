@@ -118,7 +118,9 @@ def result_of(content: bytes, path: Path) -> Result:
     if dataset.attrs.pop(FORMAT) == DATASET:
         return dataset
     (array,) = dataset.data_vars.values()
-    return array.rename(None) if array.name == NAMELESS else array
+    if array.name == NAMELESS:
+        return array.rename(None)
+    return array
 
 
 def _parsed(content: bytes) -> xr.Dataset:
@@ -150,8 +152,9 @@ def _storable(result: Result) -> xr.Dataset:
 
 def _is_text(values: np.ndarray) -> bool:
     """Whether an array of objects has texts, and at most missing values beside them."""
-    kind = pd.api.types.infer_dtype(values.ravel(), skipna=True)
-    return values.dtype == object and kind == "string"
+    if values.dtype != object:
+        return False
+    return pd.api.types.infer_dtype(values.ravel(), skipna=True) == "string"
 
 
 def _not_storable(cause: str) -> InputError:

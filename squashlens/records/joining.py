@@ -113,8 +113,9 @@ def aligned(parts: Sequence[R]) -> list[R]:
 def _union(labels: Sequence[pd.Index]) -> np.ndarray:
     """All labels: numbers in ascending order, texts as they first occur."""
     every = np.concatenate([index.to_numpy() for index in labels])
-    is_number = every.dtype.kind in "iuf"
-    return np.unique(every) if is_number else pd.unique(every)
+    if every.dtype.kind in "iuf":
+        return np.unique(every)
+    return pd.unique(every)
 
 
 def padded(part: R, labels: Mapping[Any, Any]) -> R:
@@ -158,8 +159,9 @@ def _with_size(part: R) -> R:
 
 def _without_label(part: Result, dim: str) -> Result:
     """A part without the label along `dim` that it may have from a selection."""
-    is_label = dim in part.coords and not part[dim].ndim
-    return part.drop_vars(dim) if is_label else part
+    if dim in part.coords and not part[dim].ndim:
+        return part.drop_vars(dim)
+    return part
 
 
 def _meanings(part: Result) -> dict[str, str]:

@@ -70,7 +70,10 @@ def dataset_of(
     variables: Mapping[str, Variable],
     facts: Facts,
 ) -> xr.Dataset:
-    """A Dataset of named variables, each given as (dimensions, values, long name, units), with its provenance."""
+    """A Dataset of named variables, each given as (dimensions, values, long name, units).
+
+    Its provenance is a coordinate, which xarray keeps where it is true.
+    """
     return xr.Dataset(
         arrays_of(variables),
         coords={**coords, **stated(facts)},

@@ -192,7 +192,9 @@ def _named(model: str, origin: Facts | None) -> str:
     >>> _named("a", {"note": "read from F16 in a GGUF file"}), _named("a", None)
     ('a', 'a')
     """
-    note = origin.get("note", "") if origin else ""
-    change = note.partition(";")[0]
-    is_as_published = not change or change.startswith("read from")
-    return model if is_as_published else f"{model} ({change})"
+    if not origin:
+        return model
+    change = origin.get("note", "").partition(";")[0]
+    if not change or change.startswith("read from"):
+        return model
+    return f"{model} ({change})"

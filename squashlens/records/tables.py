@@ -1,6 +1,7 @@
 """Results as tables with a row for each number."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -80,7 +81,7 @@ def rows_of(values: xr.DataArray, taken: list[str]) -> pd.DataFrame:
 
     Whole numbers and truth values among the coordinates keep their kind where they are put below rows without them.
     """
-    names = set(taken) & {*values.dims, *values.coords}
+    names = set(taken) & (set(values.dims) | set(values.coords))
     values = values.rename({name: f"{name}_" for name in names}).rename("value")
     if values.ndim:
         frame = values.to_dataframe().reset_index()
@@ -118,14 +119,13 @@ def _rows(values: xr.DataArray, name: str) -> pd.DataFrame:
     frame = rows_of(values, VALUE)
     if "n_tokens" in frame and "position" in frame:
         frame = frame.query("position < n_tokens")
-    facts = _facts_of_rows(frame.reindex(columns=names_of(values)))
+    about = _about_rows(frame.reindex(columns=names_of(values)))
     frame = frame.drop(columns=names_of(values))
     # A label called like one of these columns stands in it.
-    if "model" not in frame:
-        frame["model"] = [_as_text(of_row.get("model")) for of_row in facts]
-    if "hooks" not in frame:
-        frame["hooks"] = [_hooks_of(of_row) for of_row in facts]
-    frame["prompt"] = _prompts(frame, facts)
+    for column in ("model", "hooks"):
+        if column not in frame:
+            frame[column] = about[column]
+    frame["prompt"] = _prompts(frame, about["subject"])
     return frame.assign(
         variable=name,
         meaning=str(values.attrs.get("long_name", "")),
@@ -134,11 +134,17 @@ def _rows(values: xr.DataArray, name: str) -> pd.DataFrame:
     )
 
 
-def _facts_of_rows(texts: pd.DataFrame) -> list[dict[str, Any]]:
-    """What the provenances of each row say; each text is read once."""
-    rows = list(texts.itertuples(index=False, name=None))
-    known = {row: merged([read(text) for text in row]) for row in set(rows)}
-    return [known[row] for row in rows]
+def _about_rows(texts: pd.DataFrame) -> pd.DataFrame:
+    """What the provenances of each row say of the model, the hooks and what was measured; each text is read once."""
+    said = cache(_said)
+    rows = [said(tuple(row)) for row in texts.to_numpy(dtype=object)]
+    return pd.DataFrame(rows, texts.index, ["model", "hooks", "subject"])
+
+
+def _said(texts: tuple[Any, ...]) -> tuple[str, str, Any]:
+    """The model, its hooks and what was measured, by the provenances of one row."""
+    facts = merged([read(text) for text in texts])
+    return _as_text(facts.get("model")), _hooks_of(facts), subject_of(facts)
 
 
 def _hooks_of(facts: Facts) -> str:
@@ -149,14 +155,13 @@ def _hooks_of(facts: Facts) -> str:
     return "; ".join(dict.fromkeys(names))
 
 
-def _prompts(frame: pd.DataFrame, facts: Sequence[Facts]) -> list[Any]:
+def _prompts(frame: pd.DataFrame, subjects: Any) -> Any:
     """What each row is of: its label, if that is text, or else the prompt, the sequence or the task."""
-    subjects = [subject_of(of_row) for of_row in facts]
     if "prompt" not in frame:
-        return [_as_text(subject) for subject in subjects]
+        return subjects.map(_as_text)
     if not pd.api.types.is_numeric_dtype(frame["prompt"]):
-        return frame["prompt"].tolist()
-    return list(map(_numbered, subjects, frame["prompt"]))
+        return frame["prompt"]
+    return subjects.combine(frame["prompt"], _numbered)
 
 
 def _numbered(subject: Any, number: int) -> str:
@@ -177,6 +182,6 @@ def _as_text(value: Any) -> str:
 def _in_order(frames: list[pd.DataFrame]) -> pd.DataFrame:
     """Tables below each other, with the columns of all."""
     whole = pd.concat(frames, ignore_index=True)
-    about = [name for name in ABOUT if name in whole]
-    labels = whole.columns.drop([*about, *VALUE])
+    about = pd.Index(ABOUT).intersection(whole.columns, sort=False)
+    labels = whole.columns.difference(ABOUT + VALUE, sort=False)
     return whole.reindex(columns=[*about, *labels, *VALUE])

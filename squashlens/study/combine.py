@@ -27,7 +27,7 @@ def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
     if any(_form(part) != _form(first) for part in parts.values()):
         cause = f"The cells of {grid.name!r} have different variables or dimensions."
         raise InputError(cause, "Describe them in several grids.")
-    taken = [*first.variables, *first.dims]
+    taken = set(first.variables) | set(first.dims)
     axes = {axis_name(name, taken): list(labels) for name, labels in grid.axes.items()}
     # Parts are joined along the last axis, then along the one before it, and so on.
     for dim in reversed(axes):

@@ -47,6 +47,7 @@ def measurements() -> dict[str, Callable[..., Any]]:
 
 
 def _measures(function: Any) -> bool:
+    """Whether a public name is a function that returns a result of one model, or of none."""
     if not inspect.isfunction(function):
         return False
     stated = signature(function)

@@ -26,7 +26,7 @@ from squashlens.errors import InputError, SquashlensError
 from squashlens.model.digests import sha256
 from squashlens.study.store import extra
 
-ENDINGS = (".jsonl", ".json", ".csv", ".txt", ".parquet")
+ENCODING = "utf-8-sig"  # a file may begin with a byte order mark
 LOOKED_AT = 100  # rows, of which one must have a prompt
 
 Prompt = str | list[int] | InputError
@@ -54,38 +54,67 @@ def over(file: str | Path, column: str = "prompt", shard: int = 256) -> list[Sha
     prompts = [_prompt(row, column) for row in _rows(path)]
     if not prompts:
         raise InputError(f"{path.name!r} has no prompt.", "Give another file.")
-    wrong = [one for one in prompts[:LOOKED_AT] if isinstance(one, InputError)]
-    if len(wrong) == len(prompts[:LOOKED_AT]):
-        cause = f"{path.name!r} has no prompt in its first rows. {wrong[0].cause}"
-        raise InputError(cause, wrong[0].remedy)
+    if all(isinstance(prompt, InputError) for prompt in prompts[:LOOKED_AT]):
+        why: Any = prompts[0]
+        cause = f"{path.name!r} has no prompt in its first rows. {why.cause}"
+        raise InputError(cause, why.remedy)
     starts = range(0, len(prompts), shard)
     return [Shard(start, prompts[start : start + shard]) for start in starts]
 
 
 def _rows(file: Path) -> list[Any]:
     """The rows of a file: texts, or values by column, or why a row cannot be read."""
-    if file.suffix not in ENDINGS:
+    if file.suffix not in READERS:
         cause = f"{file.name!r} has no known ending."
-        raise InputError(cause, f"Use one of {', '.join(ENDINGS)}.")
+        raise InputError(cause, f"Use one of {', '.join(READERS)}.")
     try:
-        if file.suffix == ".parquet":
-            from pyarrow import parquet
-
-            return parquet.read_table(file).to_pylist()
-        if file.suffix == ".csv":
-            table = pd.read_csv(file, dtype=str, keep_default_na=False)
-            return table.to_dict("records")
-        text = file.read_text(encoding="utf-8-sig")
+        return READERS[file.suffix](file)
     except (OSError, ValueError) as error:
         cause = f"{str(file)!r} cannot be read: {error}."
-        raise InputError(
-            cause, "Give the name of a file, with text in UTF-8."
-        ) from error
-    if file.suffix != ".txt" and text.startswith("["):
-        array = _json(text)
-        return array if isinstance(array, list) else [array]
-    lines = text.removesuffix("\n").split("\n")
-    return lines if file.suffix == ".txt" else list(map(_json, lines))
+        remedy = "Give the name of a file, with text in UTF-8."
+        raise InputError(cause, remedy) from error
+
+
+def _from_parquet(file: Path) -> list[Any]:
+    """The rows of a Parquet table, by column."""
+    from pyarrow import parquet
+
+    return parquet.read_table(file).to_pylist()
+
+
+def _from_csv(file: Path) -> list[Any]:
+    """The rows of a CSV table as texts, by column."""
+    table = pd.read_csv(file, dtype=str, keep_default_na=False)
+    return table.to_dict("records")
+
+
+def _from_text(file: Path) -> list[Any]:
+    """The lines of a text."""
+    return _lines(file.read_text(encoding=ENCODING))
+
+
+def _lines(text: str) -> list[str]:
+    return text.removesuffix("\n").split("\n")
+
+
+def _from_json(file: Path) -> list[Any]:
+    """The items of an array, or the value of each line; of one that is no JSON, the error."""
+    text = file.read_text(encoding=ENCODING)
+    if not text.startswith("["):
+        return list(map(_json, _lines(text)))
+    array = _json(text)
+    if isinstance(array, list):
+        return array
+    return [array]
+
+
+READERS: dict[str, Callable[[Path], list[Any]]] = {
+    ".jsonl": _from_json,
+    ".json": _from_json,
+    ".csv": _from_csv,
+    ".txt": _from_text,
+    ".parquet": _from_parquet,
+}
 
 
 def _json(text: str) -> Any:
@@ -101,10 +130,12 @@ def _prompt(row: Any, column: str) -> Prompt:
     if isinstance(row, InputError):
         return row
     if isinstance(row, dict) and column not in row:
-        columns = ", ".join(str(name) for name in row)
+        columns = ", ".join(map(str, row))
         cause = f"The row has no {column!r}."
         return InputError(cause, f"Give column=, one of: {columns}.")
-    prompt = row[column] if isinstance(row, dict) else row
+    prompt = row
+    if isinstance(row, dict):
+        prompt = row[column]
     if isinstance(prompt, str) and prompt:
         return prompt
     if isinstance(prompt, list) and set(map(type, prompt)) == {int}:

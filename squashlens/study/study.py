@@ -147,7 +147,7 @@ class Study:
         failures = self.store.keys("failures")
         grids = [cell.grid for cell in self.cells]
         keys = pd.Series([cell.key for cell in self.cells], dtype=object)
-        partly = done & failures & {*keys}
+        partly = done & failures & set(keys)
         rows = {key: len(self.store.failure(key).get("rows", [])) for key in partly}
         table: Any = pd.DataFrame({"grid": grids, "cells": 1})
         table["done"] = keys.isin(done)

@@ -88,6 +88,7 @@ def _measured(cell: Cell, device: str | None) -> tuple[str, bytes, list[Any]]:
     arguments = known.arguments_of(model, cell.function, cell.arguments)
 
     def measure(**prompt: Any) -> Any:
+        """The result of one call, which must be an xarray object."""
         result = cell.function(**arguments, **prompt)
         if not isinstance(result, xr.DataArray | xr.Dataset):
             cause = f"The measurement returned {short_repr(result)}."
@@ -103,7 +104,8 @@ def _measured(cell: Cell, device: str | None) -> tuple[str, bytes, list[Any]]:
     with applied(model, *hooks) if cell.model else nullcontext():
         if cell.shard is None:
             return ".nc", content_of(measure()), []
-        return ".parquet", *scans.measured(cell.shard, measure_prompt)
+        content, failed_rows = scans.measured(cell.shard, measure_prompt)
+        return ".parquet", content, failed_rows
 
 
 def _model(wanted: Model, device: str | None) -> Any:
@@ -121,6 +123,7 @@ def _model(wanted: Model, device: str | None) -> Any:
 
 
 def _loaded(wanted: Model, device: str | None) -> Any:
+    """The model as `load` opens it, or one with its architecture and random weights."""
     import torch
 
     from squashlens.model.loading import load

@@ -3,6 +3,8 @@
 Every function goes over blocks of rows ``α_j = softmax(s_j)``, where s are the model's logits: scaled, capped, masked,
 with sinks. A block has whole rows, so memory grows with n, and only time with n². The backward pass recomputes the
 weights, and each block is used for every cotangent of a batch.
+
+The axes of `rearrange` are p prompt, c key group, e head of the group, j query, k key, v coordinate, g cotangent.
 """
 
 import warnings
@@ -18,6 +20,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from squashlens._typing import by_device
 from squashlens.theory.fused_attention import (
     attend_with_lse,
     or_else,
@@ -94,8 +97,7 @@ class Attention:
         """Blocks of rows, each with the keys that it may see; `copies` of its weights must fit into a block."""
         prompts, heads, n, _ = self.queries.shape
         rows = rows or slice(0, n)
-        device = "cpu" if self.queries.device.type == "cpu" else "cuda"
-        cells = CELLS[device] // (copies * prompts * heads)
+        cells = by_device(CELLS, self.queries.device) // (copies * prompts * heads)
         start = rows.start
         while start < rows.stop:
             seen = self.reached(slice(start, start + 1))
@@ -133,6 +135,7 @@ class Attention:
         return with_sink.softmax(dim=-1)[..., :-1], cap_slope
 
     def _masked(self, logits: Tensor, rows: slice, keys: slice) -> Tensor:
+        """Logits of a block of rows, which may be changed in place, with −∞ or the mask added at hidden keys."""
         if self.mask is not None:
             mask = self.mask[:, :, rows, keys].to(self.dtype)
             heads = self.keys.shape[1] if mask.shape[1] > 1 else 1
@@ -179,17 +182,15 @@ class Attention:
         many = within.stop - within.start > LONGEST
         if self.lse is not None and many and len(flat) <= FEW:
             with or_else(self.failed):
-                return self._pushed_by_kernel(flat, self.lse, within).reshape(
-                    rows.shape
-                )
+                product = self._pushed_by_kernel(flat, self.lse, within)
+                return product.reshape(rows.shape)
         product = torch.zeros_like(flat)
         for block, keys in self.blocks(rows=within):
             weights, _ = self.weights(block, keys)
             # rows may be beyond float32's range
             pattern = weights.mean(dim=(1, 2)).double()
-            product[..., keys] += torch.einsum(
-                "rpj,pjk->rpk", flat[..., block], pattern
-            )
+            some = flat[..., block]
+            product[..., keys] += torch.einsum("rpj,pjk->rpk", some, pattern)
         return product.reshape(rows.shape)
 
     def _pushed_by_kernel(
@@ -218,10 +219,15 @@ class Attention:
 def by_rows(
     pattern: Float[Tensor, "*many query key"] | Attention, copies: int = 1
 ) -> Iterator[tuple[slice, slice, Float[Tensor, "head query key"]]]:
-    """Blocks of rows of one prompt's attention, each with the keys that it may see; a mean over heads is one head."""
+    """Blocks of rows of one prompt's attention, each with the keys that it may see; a mean over heads is one head.
+
+    `copies` of a block of weights must fit into a block's size.
+    """
     if isinstance(pattern, Attention):
         for rows, keys in pattern.blocks(copies):
-            yield rows, keys, pattern.weights(rows, keys)[0][0].flatten(0, 1)
+            weights, _ = pattern.weights(rows, keys)
+            of_prompt = weights[0]
+            yield rows, keys, of_prompt.flatten(0, 1)  # groups × heads of each
         return
     n = pattern.shape[-1]
     for start in range(0, n, LONGEST):
@@ -244,7 +250,9 @@ def unmasked(
 def nonzero_range(rows: Bool[Tensor, " query"]) -> slice:
     """The slice from the first to the last row that is True; empty if none is."""
     places = rows.nonzero()
-    return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
+    if not len(places):
+        return slice(0, 0)
+    return slice(int(places[0]), int(places[-1]) + 1)
 
 
 def attention_output(
@@ -254,16 +262,14 @@ def attention_output(
     fused = _fused_output(attention, values)
     if fused is not None:
         return fused
-    output = attention.queries.new_empty(
-        *attention.queries.shape[:-1], values.shape[-1]
-    )
+    shape = (*attention.queries.shape[:-1], values.shape[-1])
+    output = attention.queries.new_empty(shape)
     for rows, keys in attention.blocks():
         weights, _ = attention.weights(rows, keys)
         weights = rearrange(weights, "p c e j k -> p c (e j) k")
         mixed = weights @ values[:, :, keys].to(weights.dtype)
-        by_head = rearrange(
-            mixed, "p c (e j) v -> p (c e) j v", j=rows.stop - rows.start
-        )
+        n = rows.stop - rows.start
+        by_head = rearrange(mixed, "p c (e j) v -> p (c e) j v", j=n)
         output[:, :, rows] = by_head.to(output.dtype)
     return output
 
@@ -334,7 +340,6 @@ def gradients(
     to_keys = None if frozen else zeros(attention.keys)
     if reached is None:
         reached = nonzero_range(cotangents.any(dim=-1).flatten(0, 2).any(dim=0))
-    # Axes: g cotangent, p prompt, c key group, e head of the group, j query, k key, v coordinate.
     copies = 1 if frozen else max(1, many)
     for rows, keys in attention.blocks(copies=copies, rows=reached):
         weights, slope = attention.weights(rows, keys, slope=not frozen)
@@ -350,13 +355,8 @@ def gradients(
         )
         if to_queries is None or to_keys is None:
             continue
-        stacked = rearrange(arriving, "g p c j v -> p c (g j) v")
-        to_weights = stacked @ values[:, :, keys].to(dtype).mT
-        to_logits = rearrange(to_weights, "p c (g j) k -> p c g j k", g=many)
-        to_logits *= weights[:, :, None]
-        to_logits -= weights[:, :, None] * to_logits.sum(dim=-1, keepdim=True)
-        if slope is not None:
-            to_logits *= rearrange(slope, "p c e j k -> p c 1 (e j) k")
+        to_weights = _pulled_to_weights(arriving, values[:, :, keys].to(dtype))
+        to_logits = _pulled_to_logits(to_weights, weights, slope)
         scaled_keys = attention.keys[:, :, None, keys].to(dtype) * attention.scale
         to_queries[:, :, :, rows] = rearrange(
             to_logits @ scaled_keys,
@@ -371,6 +371,28 @@ def gradients(
             to_logits.mT @ scaled_queries, "p c g k v -> g p c k v"
         )
     return to_queries, to_keys, to_values
+
+
+def _pulled_to_weights(
+    arriving: Float[Tensor, "cotangent prompt group row value"],
+    values: Float[Tensor, "prompt group key value"],
+) -> Float[Tensor, "prompt group cotangent row key"]:
+    """``dP = dz wᵀ``, one product for all cotangents."""
+    stacked = rearrange(arriving, "g p c j v -> p c (g j) v")
+    return rearrange(stacked @ values.mT, "p c (g j) k -> p c g j k", g=len(arriving))
+
+
+def _pulled_to_logits(
+    to_weights: Float[Tensor, "prompt group cotangent row key"],
+    weights: Float[Tensor, "prompt group row key"],
+    slope: Float[Tensor, "prompt group each query key"] | None,
+) -> Float[Tensor, "prompt group cotangent row key"]:
+    """``ds = P ∘ (dP − rowsum(P ∘ dP))``, times the slope of the cap, in place of dP."""
+    to_logits = to_weights.mul_(weights[:, :, None])
+    to_logits -= weights[:, :, None] * to_logits.sum(dim=-1, keepdim=True)
+    if slope is not None:
+        to_logits *= rearrange(slope, "p c e j k -> p c 1 (e j) k")
+    return to_logits
 
 
 class Attended(torch.autograd.Function):
@@ -442,6 +464,7 @@ class PulledBack(torch.autograd.Function):
         cotangent: Tensor,
         *constant: Any,
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        """The gradients of a batch of cotangents that `torch.func.vmap` brings, in one call."""
         if in_dims[:3] != (None, None, None):
             raise NotImplementedError(
                 "Only cotangents can be batched, not queries, keys or values."
@@ -459,6 +482,7 @@ class PulledBack(torch.autograd.Function):
         attention: Attention,
         *constant: Any,
     ) -> tuple[Tensor, ...]:
+        """The gradients for a batch of cotangents, in the dtypes of what they are gradients of."""
         here = replace(attention, queries=queries, keys=keys)
         to_queries, to_keys, to_values = gradients(here, values, batch, *constant)
         # what frozen weights do not have, since a tensor must be returned

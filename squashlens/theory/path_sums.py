@@ -31,6 +31,7 @@ class Uniform:
     sink: bool = False
 
     def pushed(self, rows: Float[Tensor, "... query"]) -> Float[Tensor, "... key"]:
+        """``r A``: each entry divided by the number of keys that its query sees, and summed over the queries."""
         n = rows.shape[-1]
         seen = torch.arange(1, n + 1, dtype=rows.dtype, device=rows.device)
         if self.window is not None:
@@ -45,6 +46,7 @@ class Visible:
     window: int | None = None
 
     def pushed(self, rows: Float[Tensor, "... query"]) -> Float[Tensor, "... key"]:
+        """``r A``: for each key the sum over the queries that see it."""
         # Σ_{i ≤ j < i + w} r_j, summed in blocks of length w: a difference of two cumulative sums would lose digits.
         if self.window is None or self.window >= rows.shape[-1]:
             return rows.flip(-1).cumsum(-1).flip(-1)

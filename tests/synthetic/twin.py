@@ -104,10 +104,8 @@ def attend(
             for i in keys:
                 query, key = q[j, cut], k[i, cut]
                 if stack.encoding == "rope":
-                    query, key = (
-                        turned(query, j, stack.base),
-                        turned(key, i, stack.base),
-                    )
+                    query = turned(query, j, stack.base)
+                    key = turned(key, i, stack.base)
                 scores.append(
                     query @ key / math.sqrt(size)
                     + bias(stack, drawn, seed, head, j - i)

@@ -58,10 +58,8 @@ def test_ulps_use_the_unit_of_their_own_coordinate() -> None:
 
 
 def test_identical_counts_after_rounding() -> None:
-    v, w = (
-        torch.tensor([[1.0, 1.0, 2.0, 0.0]]),
-        torch.tensor([[1.0 + 2**-10, 1.5, 2.0, 1e-9]]),
-    )
+    v = torch.tensor([[1.0, 1.0, 2.0, 0.0]])
+    w = torch.tensor([[1.0 + 2**-10, 1.5, 2.0, 1e-9]])
     assert identical(v, w, torch.bfloat16).item() == 0.5
     assert identical(v, w, torch.float32).item() == 0.25
 
@@ -83,10 +81,8 @@ def test_distributions_against_scipy(seed: int, n: int) -> None:
 
 
 def test_divergence_with_impossible_outcomes() -> None:
-    log_p, log_q = (
-        torch.tensor([[0.0, -torch.inf]]),
-        torch.tensor([[math.log(0.5), math.log(0.5)]]),
-    )
+    log_p = torch.tensor([[0.0, -torch.inf]])
+    log_q = torch.tensor([[math.log(0.5), math.log(0.5)]])
     assert divergence(log_p, log_q).item() == pytest.approx(math.log(2))
     assert divergence(log_q, log_p).item() == math.inf
 

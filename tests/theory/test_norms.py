@@ -84,10 +84,8 @@ def test_what_a_sketch_surely_says_is_the_norm_of_the_part_in_its_row_space(
     cotangents: int,
 ) -> None:
     rng = np.random.default_rng(cotangents)
-    directions, blocks = (
-        rng.standard_normal((cotangents, 9)),
-        rng.standard_normal((4, 9, 6)),
-    )
+    directions = rng.standard_normal((cotangents, 9))
+    blocks = rng.standard_normal((4, 9, 6))
     within = np.linalg.pinv(directions) @ directions  # the projector onto the row space
     expected = np.linalg.norm(within @ blocks, ord=2, axis=(1, 2))
     unmixed = unmixing(torch.tensor(directions))
@@ -213,8 +211,6 @@ def test_missing_parts_are_covered_as_often_as_stated() -> None:
         (torch.stack(found) < vectors.norm(dim=-1)).any(dim=-1).double().mean().item()
     )
     assert 0 < failed <= 0.2 + 3 * math.sqrt(0.16 / 600)
-    alone, five = (
-        missing_sizes(torch.ones(4, 1, 1), 0.2 / 5),
-        missing_sizes(torch.ones(4, 5, 1), 0.2),
-    )
+    alone = missing_sizes(torch.ones(4, 1, 1), 0.2 / 5)
+    five = missing_sizes(torch.ones(4, 5, 1), 0.2)
     assert torch.equal(alone.expand(5), five)

@@ -54,10 +54,8 @@ def test_a_fit_is_ridge_regression(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_odd_prompt_does_not_run_away() -> None:
     """Prompts that are alike but for rounding, and one that is not."""
     rng = np.random.default_rng(4)
-    features, target = (
-        1e-7 * rng.standard_normal((20, 12)),
-        rng.integers(3, 8, size=(20, 1)).astype(float),
-    )
+    features = 1e-7 * rng.standard_normal((20, 12))
+    target = rng.integers(3, 8, size=(20, 1)).astype(float)
     odd = ridge(features, target, np.ones((1, 12)))
     assert target.min() - np.ptp(target) <= odd.item() <= target.max() + np.ptp(target)
 

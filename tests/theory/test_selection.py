@@ -43,10 +43,8 @@ def made(
     sizes = np.exp(rng.normal(-0.5, 0.7, size=(PARTS, 1)))
 
     def changes() -> np.ndarray:
-        shared, own = (
-            rng.standard_normal((1, PARTS, CHOICES)),
-            rng.standard_normal((n, PARTS, CHOICES)),
-        )
+        shared = rng.standard_normal((1, PARTS, CHOICES))
+        own = rng.standard_normal((n, PARTS, CHOICES))
         return sizes * (alike * shared + np.sqrt(1 - alike**2) * own)
 
     without = changes()

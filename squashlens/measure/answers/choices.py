@@ -48,7 +48,8 @@ def questions_of(
         items = _lines_of(Path(prompts))
     elif all(isinstance(prompt, str) for prompt in prompts):
         right = [] if answers is None else list(answers)
-        return Asked(list(prompts), right, choices, clusters, _as_texts(group))
+        labels = (_as_labels(clusters), _as_labels(group))
+        return Asked(list(prompts), right, choices, *labels)
     else:
         items = list(prompts)
     for number, item in enumerate(items, start=1):
@@ -70,15 +71,21 @@ def questions_of(
         [item["prompt"] for item in items],
         [_answer_of(item) for item in items],
         _beside(table, "choices", choices),
-        _beside(table, "cluster", clusters),
-        _as_texts(_beside(table, "group", group)),
+        _as_labels(_beside(table, "cluster", clusters)),
+        _as_labels(_beside(table, "group", group)),
     )
 
 
-def _as_texts(labels: Iterable[Any] | None) -> list[str] | None:
+def _as_labels(labels: Iterable[Any] | None) -> list[str] | None:
+    """Labels as text, or None for none; the number 1.0 is the label 1."""
     if labels is None:
         return None
-    return [str(label) for label in labels]
+    return [_as_label(label) for label in labels]
+
+
+def _as_label(label: Any) -> str:
+    is_whole = isinstance(label, float) and label.is_integer()
+    return str(int(label) if is_whole else label)
 
 
 def _beside(table: Any, key: str, argument: Any) -> Any:

@@ -347,7 +347,7 @@ def _random_replacements(
     seed: int,
 ) -> list[list[Float[Tensor, "prompt out"]]]:
     """For each random vector, each output changed by as much as its replacement, in a random direction."""
-    rng = np.random.default_rng([seed, 2])
+    rng = selection.random_stream(seed, 2)
     draws = []
     for seeds in rng.integers(2**31, size=(n_random_vectors, len(parts))).tolist():
         turned = []

@@ -208,10 +208,9 @@ def _precision(dtype: torch.dtype, pairs: PairCapture) -> dict[str, Variable]:
         "relative_median": distances.relative_median,
         "bit_identical": partial(distances.identical, dtype=dtype),
     }
-    values = {
-        name: layer_by_layer(compare, pairs.v.values, pairs.star.values)
-        for name, compare in compared.items()
-    }
+    values: dict[str, Tensor] = {}
+    for name, compare in compared.items():
+        values[name] = layer_by_layer(compare, pairs.v.values, pairs.star.values)
     largest = "|Δ| at the coordinate that attains L∞"
     median = "median over coordinates of |Δ| ÷ the larger of |v| and |v*|"
     table = {
@@ -241,7 +240,7 @@ def _compare(run: Run, y: Y, other: Y) -> dict[str, Float[Tensor, " branch"]]:
 
     Logits of equal rows are computed once: where a sequence ends in equal tokens, v* of one length is v of the next.
     """
-    parts: list[dict[str, Tensor]] = []
+    parts: dict[str, list[Tensor]] = {name: [] for name in COMPARED}
     for some, others in zip(y.split(TOGETHER), other.split(TOGETHER), strict=True):
         both = torch.cat([some.double(), others.double()])
         rows, numbers = both.unique(dim=0, return_inverse=True)
@@ -251,8 +250,9 @@ def _compare(run: Run, y: Y, other: Y) -> dict[str, Float[Tensor, " branch"]]:
         for first, second in places.split(rows_together(run), dim=1):
             log_p = logits[first].double().log_softmax(dim=-1)
             log_q = logits[second].double().log_softmax(dim=-1)
-            parts.append(_differences(log_p, log_q))
-    return {name: torch.cat([part[name].cpu() for part in parts]) for name in COMPARED}
+            for name, difference in _differences(log_p, log_q).items():
+                parts[name].append(difference.cpu())
+    return {name: torch.cat(differences) for name, differences in parts.items()}
 
 
 def _by_head(
@@ -270,8 +270,8 @@ def _by_head(
         text = "distance of the outputs of one head for v and v*"
         sites = [head_site(block) for block in pairs.layers[:-1]]
         # (block, length, head, coordinate)
-        v = torch.stack([pairs.v.others[site] for site in sites]).transpose(1, 2)
-        star = torch.stack([pairs.star.others[site] for site in sites]).transpose(1, 2)
+        v = metrics.activations_at(pairs.v, sites).transpose(1, 2)
+        star = metrics.activations_at(pairs.star, sites).transpose(1, 2)
     gaps = layer_by_layer(metric.gap, v, star)
     text = metric.distance(text)
     units = metric.units

@@ -149,14 +149,18 @@ def _of_streams(
 ) -> dict[str, Variable]:
     """The variables over layers, and for y."""
     by_layer = streams.transpose(0, 1)
-    recoveries = [theory.recovered(theory.to_first_run(runs)) for runs in by_layer]
-    recovered = torch.stack([share for share, _ in recoveries])
-    places = torch.stack([nearest for _, nearest in recoveries])
+    shares: list[Tensor] = []
+    nearest: list[Tensor] = []
+    for runs in by_layer:
+        share, place = theory.recovered(theory.to_first_run(runs))
+        shares.append(share)
+        nearest.append(place)
+    recovered = torch.stack(shares)
     found = {
         "noise": metrics.layer_by_layer(theory.noise_of_runs, by_layer),
         "step": metrics.layer_by_layer(theory.steps, by_layer),
         "recovered": recovered,
-        "nearest": torch.tensor(lengths)[places],
+        "nearest": torch.tensor(lengths)[torch.stack(nearest)],
         "recovery": recovered.mean(dim=-1),
         "margin": metrics.layer_by_layer(theory.margin, by_layer),
     }

@@ -23,7 +23,14 @@ from torch import Tensor
 
 from squashlens._typing import Bridge, Distance, Passes
 from squashlens.errors import InputError, UnsoundModelError
-from squashlens.measure.collapse.metric import REPLAYED, Metric, coords, take_pairs
+from squashlens.measure.collapse.metric import (
+    REPLAYED,
+    Metric,
+    activations_at,
+    coords,
+    n_tokens,
+    take_pairs,
+)
 from squashlens.measure.registration import measurement, this_call
 from squashlens.measure.variables import variables_of
 from squashlens.model.agreement import agree, difference
@@ -156,12 +163,11 @@ def _attention(
     """The total variation δ over the first n positions, and the attention of position n + 1 to itself."""
     sites = [pattern_site(block) for block in pairs.layers[:-1]]
     # The last attention rows, (block, length, head, key).
-    alpha = torch.stack([pairs.v.others[site] for site in sites])
-    alpha_star = torch.stack([pairs.star.others[site] for site in sites])
+    alpha = activations_at(pairs.v, sites)
+    alpha_star = activations_at(pairs.star, sites)
     variation: list[Tensor] = []
     self_weight: list[Tensor] = []
-    for place, length in enumerate(pairs.lengths):
-        n = len(pairs.sequence.plain(length))
+    for place, n in enumerate(n_tokens(pairs.sequence, pairs.lengths)):
         shared = alpha_star[:, place, :, :n]
         variation.append(total_variation(alpha[:, place, :, :n], shared))
         self_weight.append(alpha_star[:, place, :, n].double())
@@ -186,8 +192,8 @@ def _first_block(
         # The largest so far among the tokens before each position, 0 before the first.
         before = _contribution(pairs.values, weights).cummax(dim=0).values
         before = torch.cat([torch.zeros_like(before[:1]), before])
-        shared = [len(pairs.sequence.plain(n)) - 1 for n in pairs.lengths]
-        largest = torch.maximum(largest, before[shared])
+        shared = n_tokens(pairs.sequence, pairs.lengths) - 1
+        largest = torch.maximum(largest, before[torch.from_numpy(shared)])
     bound = (largest.T * (variation + self_weight)).sum(dim=0)
     return distance(v[OUTPUT], star[OUTPUT], "l1"), bound
 
@@ -209,10 +215,9 @@ def _contribution(
     """The norm ‖x^h‖₁ = ‖W_O^h value‖₁ for each query head h, which reads key/value head h // (heads per group)."""
     heads_per_group = len(weights) // values.shape[1]
     by_head = values.double().repeat_interleave(heads_per_group, dim=1)
-    norms = [
-        (by_head[:, head] @ weight).abs().sum(dim=-1)
-        for head, weight in enumerate(weights)
-    ]
+    norms: list[Tensor] = []
+    for head, weight in enumerate(weights):
+        norms.append((by_head[:, head] @ weight).abs().sum(dim=-1))
     return torch.stack(norms, dim=-1)
 
 

@@ -1,6 +1,6 @@
 """How pairs are compared: the run and its pairs, norm and scale, and the noise floor of a distance."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -157,14 +157,25 @@ def with_passes(run: Run, *streams: Streams, **facts: Any) -> Run:
 
 def coords(of: PairCapture | Growing) -> dict[str, Any]:
     """The coordinates of results over `layer` and `length`."""
-    tokens = [len(of.sequence.plain(n)) for n in of.lengths]
     before_separator = [of.sequence.before_separator(n) for n in of.lengths]
     return {
         "layer": np.array(of.layers),
         "length": np.array(of.lengths),
-        "tokens": ("length", np.array(tokens)),
+        "tokens": ("length", n_tokens(of.sequence, of.lengths)),
         "before_separator": ("length", np.array(before_separator)),
     }
+
+
+def n_tokens(sequence: GrowingSequence, lengths: Iterable[int]) -> np.ndarray:
+    """The number of tokens of v at each length."""
+    return np.array([len(sequence.plain(length)) for length in lengths])
+
+
+def activations_at(
+    streams: Streams, sites: Iterable[str]
+) -> Float[Tensor, "block branch ..."]:
+    """What was captured beside the streams at a hook point of each block."""
+    return torch.stack([streams.others[site] for site in sites])
 
 
 def _facts_of_sequence(run: Run, sequence: GrowingSequence) -> dict[str, Any]:

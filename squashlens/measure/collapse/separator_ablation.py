@@ -9,6 +9,7 @@ equals `delete_keep_positions`, because no token ever attends to the separators.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from random import Random
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_args
@@ -164,37 +165,54 @@ def separator_ablation(
         facts["substitute"] = run.tokens_of(torch.tensor([[other]]))[0][0]
     prompts = _edited_prompts(growing, kinds, other, seed)
     hooked = _hooked(growing, kinds, blocks, seed)
+    measured = _measured(growing, metric, {**prompts, **hooked}, noise_lengths)
+    variables = _of_edits(metric, measured, list(prompts))
+    sequences = [variant.sequence for variant in prompts.values()]
+    tokens = [metrics.n_tokens(sequence, growing.lengths) for sequence in sequences]
+    coords = metrics.coords(growing) | {
+        "edit": list(prompts),
+        "tokens": (("edit", "length"), np.array(tokens)),
+        "place_in_group": ("length", _place_in_group(growing)),
+    }
+    if hooked:
+        kinds_of_hooks = list(dict.fromkeys(kind for kind, _ in hooked))
+        variables |= _of_hooks(metric, measured, kinds_of_hooks, blocks)
+        coords |= {"hook": kinds_of_hooks, "from_block": blocks}
+    run = metrics.with_sequence(run, growing)
+    run = metrics.with_passes(run, *measured.streams, **facts)
+    return run.dataset("separator ablation", coords, variables)
+
+
+class MeasuredVariants(NamedTuple):
+    """The distances D under each ablation, the noise floor of all, and the streams of v, for the provenance."""
+
+    distances: dict[Any, Gaps]
+    floor: Float[Tensor, " layer"]
+    streams: list[Streams]
+
+
+def _measured(
+    growing: Growing,
+    metric: Metric,
+    variants: Mapping[Any, Variant],
+    noise_lengths: int,
+) -> MeasuredVariants:
+    """The distance D under each ablation; noise is that with and without separators."""
     distances: dict[Any, Gaps] = {}
     floors: list[Float[Tensor, " layer"]] = []
     streams: list[Streams] = []
-    for name, variant in bar({**prompts, **hooked}.items(), desc="ablations"):
+    for name, variant in bar(variants.items(), desc="ablations"):
         varied = replace(growing, sequence=variant.sequence)
         with patterns_written("hooks inside attention are compared with none"):
             v, star = varied.pairs(**variant.options)
             distances[name] = metric.gap(v.values, star.values)
+            streams.append(v)
             if name in ("none", "separators"):
                 replay = None
                 if noise_lengths:
                     replay = varied.replayed((v, star), noise_lengths)
                 floors.append(metric.floor(v, star, replay))
-        streams.append(v)
-
-    floor = torch.stack(floors).amax(dim=0)
-    variables = _of_edits(metric, distances, list(prompts), floor)
-    coords = metrics.coords(growing) | {"edit": list(prompts)}
-    if hooked:
-        kinds_of_hooks = list(dict.fromkeys(kind for kind, _ in hooked))
-        variables |= _of_hooks(metric, distances, kinds_of_hooks, blocks, floor)
-        coords |= {"hook": kinds_of_hooks, "from_block": blocks}
-    tokens = [
-        [len(edited.sequence.plain(n)) for n in growing.lengths]
-        for edited in prompts.values()
-    ]
-    coords["tokens"] = (("edit", "length"), np.array(tokens))
-    coords["place_in_group"] = ("length", _place_in_group(growing))
-    run = metrics.with_sequence(run, growing)
-    run = metrics.with_passes(run, *streams, **facts)
-    return run.dataset("separator ablation", coords, variables)
+    return MeasuredVariants(distances, torch.stack(floors).amax(dim=0), streams)
 
 
 def _first_blocks(growing: Growing, from_blocks: Iterable[int] | None) -> list[int]:
@@ -220,12 +238,11 @@ def _place_in_group(growing: Growing) -> np.ndarray:
 
 
 def _of_edits(
-    metric: Metric,
-    distances: Mapping[Any, Gaps],
-    edits: Sequence[str],
-    floor: Float[Tensor, " layer"],
+    metric: Metric, measured: MeasuredVariants, edits: Sequence[str]
 ) -> dict[str, Variable]:
     """The variables over edits of the prompt, the noise floor, and the factors of gaps and of attention."""
+    distances = measured.distances
+    floor = measured.floor
     none = distances["none"]
     separators = distances["separators"]
     edited = torch.stack([distances[name] for name in edits])
@@ -264,22 +281,18 @@ def _table(metric: Metric) -> Table:
 
 def _of_hooks(
     metric: Metric,
-    distances: Mapping[Any, Gaps],
+    measured: MeasuredVariants,
     kinds: Sequence[str],
     blocks: Sequence[int],
-    floor: Float[Tensor, " layer"],
 ) -> dict[str, Variable]:
     """The variables over hooks and the block from which they act."""
-    by_kind: list[Gaps] = []
-    for kind in kinds:
-        by_kind.append(torch.stack([distances[kind, block] for block in blocks]))
-    hooked = torch.stack(by_kind)
-    without = distances["none"]
-    separators = distances["separators"]
-    of_hooks = {
-        "distance_from": hooked,
-        "retained_from": _retained(hooked, without, separators, floor),
-    }
+    distances = measured.distances
+    hooked = torch.stack([distances[each] for each in product(kinds, blocks)])
+    hooked = hooked.unflatten(0, (len(kinds), len(blocks)))
+    retained = _retained(
+        hooked, distances["none"], distances["separators"], measured.floor
+    )
+    of_hooks = {"distance_from": hooked, "retained_from": retained}
     return with_y(variables_of(_table(metric), of_hooks))
 
 
@@ -345,7 +358,8 @@ def _with_gaps(growing: Growing) -> Variant:
     longest = len(without.stem(growing.lengths[-1]))
     every = range(len(sequence.trunk))
     kept = np.delete(every, sequence.separator_places()).tolist()[:longest]
-    return Variant(without, {"positions": (*kept, kept[-1] + 1)})
+    positions = [*kept, kept[-1] + 1]
+    return Variant(without, {"positions": tuple(positions)})
 
 
 def require_position_ids(run: Run) -> None:

@@ -261,21 +261,20 @@ def table_of(
     reader: Bridge, texts: Sequence[Sequence[RepeatedText]], repeat: str
 ) -> dict[str, Variable]:
     """All variables that follow from the token ids, over (form, repeats) and (form, repeats, place)."""
-    steps = list(chain.from_iterable(map(pairwise, texts)))
+    steps = chain.from_iterable(map(pairwise, texts))
     rows = [_properties(reader, text, longer, repeat) for text, longer in steps]
     columns = pd.DataFrame(rows)
-    found = {name: columns[name].to_numpy() for name in columns}
-    width = max(len(text.content) for text, _ in steps)
-    token_id = np.full((len(steps), width), -1)
-    piece = np.full((len(steps), width), "", dtype=object)
-    for row, (text, _) in enumerate(steps):
-        token_id[row, : len(text.content)] = text.content
-        piece[row, : len(text.content)] = pieces_of(reader, text)
-    found |= {"piece": piece, "token_id": token_id}
-    shape = (len(texts), -1)
-    by_form = {
-        name: each.reshape(*shape, *each.shape[1:]) for name, each in found.items()
+    # A column for each place, filled after the last token.
+    places = {
+        "piece": pd.DataFrame(columns.pop("piece").tolist()).fillna(""),
+        "token_id": pd.DataFrame(columns.pop("token_id").tolist())
+        .fillna(-1)
+        .astype(int),
     }
+    by_form: dict[str, np.ndarray] = {}
+    for name, values in {**columns, **places}.items():
+        array = values.to_numpy()
+        by_form[name] = array.reshape(len(texts), -1, *array.shape[1:])
     return variables_of(TABLE, by_form)
 
 
@@ -283,10 +282,13 @@ def _properties(
     reader: Bridge, text: RepeatedText, longer: RepeatedText, repeat: str
 ) -> dict[str, Any]:
     """What is known of the tokens of a text from it and the text with one more repeat."""
+    pieces = pieces_of(reader, text)
     return {
         "text": text.written,
         "tokens": len(text.content),
-        "pieces": BETWEEN.join(pieces_of(reader, text)),
+        "piece": pieces,
+        "token_id": text.content,
+        "pieces": BETWEEN.join(pieces),
         "uniform": _is_uniform(reader, text, repeat),
         "grows": longer.ids[: len(text.ids)] == text.ids,
         "pair": longer.ids == text.ids + text.ids[-1:],

@@ -25,12 +25,15 @@ from squashlens.measure.models.questions import (
     LEAD,
     TwoModels,
     choice_logits,
+    mean_kl_of,
     next_tokens,
     recorded_batches,
     two_models,
 )
 from squashlens.measure.registration import measurement, this_call
 from squashlens.measure.variables import variables_of
+from squashlens.records.labels import Variable
+from squashlens.remarks import remark
 from squashlens.run.exchange import Exchanged, require_exchangeable
 from squashlens.theory.distances import divergence
 from squashlens.theory.statistics import selection
@@ -88,8 +91,9 @@ def blocks_to_keep(
         reference, other, prompts, answers, choices, clusters: as in `damage_by_block`. Use 48 prompts or more.
         n_keep: number of blocks, or sublayers, to keep; 2 by default.
         units: ``"blocks"``, the default, or ``"sublayers"``, attention or MLP of a block by themselves.
-        n_random: number of random sets; 8 by default. With fewer than two there is no limit.
-        seed: random seed of the halves, the random sets and the shuffles; 0 by default.
+        n_random: number of random sets; 8 by default, or all other sets if there are fewer. With fewer than two
+            there is no limit.
+        seed: random seed of the halves, the random sets and the shuffles, at least 0; 0 by default.
 
     Returns:
         Dataset. Over (kept, prompt), with `kept` ``"none"``, ``"selected"``, ``"selected by KL"``, ``"random 0"`` … and
@@ -102,7 +106,7 @@ def blocks_to_keep(
         ``"not measured"``.
 
     Raises:
-        InputError: the cases of `damage_by_block`; fewer than four clusters; more units than there are.
+        InputError: the cases of `damage_by_block`; fewer than four clusters; more units than there are; a seed below 0.
 
     >>> import squashlens as sl
     >>> model = sl.load("tiny-gemma")
@@ -128,6 +132,7 @@ def blocks_to_keep(
 
 
 def _candidates(two: TwoModels, units: Units) -> list[Unit]:
+    """All blocks, or both parts of each."""
     blocks = range(two.reference.n_blocks)
     parts: tuple[Exchanged, ...] = ("block",)
     if units == "sublayers":
@@ -182,49 +187,44 @@ def _select(
     candidates: Sequence[Unit],
     n_keep: int,
     right: Int[np.ndarray, " prompt"],
-    tried: Callable[[tuple[Unit, ...]], Trials],
+    tried: Callable[[tuple[int, ...]], Trials],
     *,
     by_kl: bool,
 ) -> Selected:
     """Select units one after another, each beside those before, by right answers or by KL.
 
-    `tried` gives the trials of each candidate that is left beside some units.
+    `tried` gives the trials of each candidate that is left beside those with these numbers.
     """
-    units: tuple[Unit, ...] = ()
+    chosen: tuple[int, ...] = ()
     shares = np.full((n_keep, len(candidates)), np.nan)
     divergences = np.full((n_keep, len(candidates)), np.nan)
     for step in range(n_keep):
-        left = [unit for unit in candidates if unit not in units]
-        trials = tried(units)
+        left = _left_of(candidates, chosen)
+        trials = tried(chosen)
         leads = selection.leads(trials.choices, right)
         kl = trials.kl.mean(axis=0)
         right_shares = (leads > 0).mean(axis=0)
-        columns = [candidates.index(unit) for unit in left]
-        shares[step, columns] = right_shares
-        divergences[step, columns] = kl
-        best = int(np.lexsort((leads.mean(axis=0), right_shares))[-1])
+        shares[step, left] = right_shares
+        divergences[step, left] = kl
+        best = np.lexsort((leads.mean(axis=0), right_shares))[-1]
         if by_kl:
-            best = int(kl.argmin())
-        units += (left[best],)
-    return Selected(list(units), shares, divergences)
+            best = kl.argmin()
+        chosen += (int(left[best]),)
+    units = [candidates[number] for number in chosen]
+    return Selected(units, shares, divergences)
+
+
+def _left_of(candidates: Sequence[Unit], chosen: tuple[int, ...]) -> np.ndarray:
+    """The numbers of the candidates that are not chosen."""
+    return np.setdiff1d(np.arange(len(candidates)), chosen)
 
 
 def _tested(
     two: TwoModels, candidates: list[Unit], n_keep: int, n_random: int, seed: int
 ) -> xr.Dataset:
     """Select on one half of the clusters, and test on the other."""
-    clusters = two.asked.clusters
-    selecting = selection.halves(clusters, seed)
-
-    # Both criteria begin with the same trials.
-    @cache
-    def tried(units: tuple[Unit, ...]) -> Trials:
-        left = [unit for unit in candidates if unit not in units]
-        return _trials(two, selecting, [[*units, unit] for unit in left])
-
-    asked_first = (candidates, n_keep, two.asked.right[selecting], tried)
-    by_answers = _select(*asked_first, by_kl=False)
-    by_kl = _select(*asked_first, by_kl=True)
+    selecting = selection.halves(two.asked.clusters, seed)
+    by_answers, by_kl = _both_selected(two, candidates, n_keep, selecting)
     random_sets = _random_sets(candidates, by_answers.units, n_random, seed)
     sets: dict[str, list[Unit]] = {
         NONE: [],
@@ -236,36 +236,26 @@ def _tested(
     sets[ALL] = [(block, "block") for block in range(two.reference.n_blocks)]
     trials = _trials(two, ~selecting, list(sets.values()))
     right = two.asked.right[~selecting]
+    # The clusters of the half that tests, numbered from 0 on.
+    _, clusters = np.unique(two.asked.clusters[~selecting], return_inverse=True)
+    judged = _judged(trials.choices, right, clusters, len(random_sets), seed)
     leads = selection.leads(trials.choices, right).T
-    kl = trials.kl.T
-    _, of_half = np.unique(clusters[~selecting], return_inverse=True)
-    judged = _judged(trials.choices, right, of_half, len(random_sets), seed)
-    is_right = (leads > 0).astype(float)
     found = {
         "lead": leads,
-        "kl": kl,
+        "kl": trials.kl.T,
         "right_with": by_answers.right,
         "kl_with": by_answers.kl,
         "random_limit": judged.random_limit,
         "shuffled_limit": judged.shuffled_limit,
     }
-    variables = variables_of(TABLE, found)
-    over = ("kept",)
-    text = "share of prompts in which the right answer leads"
-    variables |= mean_of("right", over, is_right, text, clusters=of_half)
-    text = "share of right answers that keeping these gives back"
-    variables |= with_ends("gain", over, _gains(is_right, of_half), text)
-    text = f"mean {KL}"
-    variables |= mean_of(
-        "mean_kl", over, kl, text, "nats", clusters=of_half, share=False
-    )
+    variables = variables_of(TABLE, found) | _means(leads, trials.kl.T, clusters)
     tested = np.flatnonzero(~selecting)
     coords: dict[str, Any] = {
         "kept": list(sets),
         "units_kept": ("kept", [_in_words(units) for units in sets.values()]),
         "prompt": tested,
         "answer": ("prompt", np.array(two.asked.answers, dtype=object)[tested]),
-        "cluster": ("prompt", clusters[~selecting]),
+        "cluster": ("prompt", two.asked.clusters[tested]),
         "step": np.arange(n_keep),
         "unit": [_in_words([unit]) for unit in candidates],
         "above_null": judged.above_null,
@@ -273,12 +263,51 @@ def _tested(
     return two.reference.dataset("blocks to keep", coords, variables)
 
 
+def _both_selected(
+    two: TwoModels,
+    candidates: list[Unit],
+    n_keep: int,
+    selecting: Bool[np.ndarray, " prompt"],
+) -> tuple[Selected, Selected]:
+    """The units that are selected by right answers, and those by KL."""
+
+    # Both criteria begin with the same trials.
+    @cache
+    def tried(chosen: tuple[int, ...]) -> Trials:
+        units = [candidates[number] for number in chosen]
+        left = _left_of(candidates, chosen)
+        sets = [[*units, candidates[number]] for number in left]
+        return _trials(two, selecting, sets)
+
+    right = two.asked.right[selecting]
+    by_answers = _select(candidates, n_keep, right, tried, by_kl=False)
+    by_kl = _select(candidates, n_keep, right, tried, by_kl=True)
+    return by_answers, by_kl
+
+
+def _means(
+    leads: Float[np.ndarray, "kept prompt"],
+    kl: Float[np.ndarray, "kept prompt"],
+    clusters: Int[np.ndarray, " prompt"],
+) -> dict[str, Variable]:
+    """The share of right answers of each set that is kept, what it gives back, and its mean KL, with intervals."""
+    over = ("kept",)
+    is_right = (leads > 0).astype(float)
+    text = "share of prompts in which the right answer leads"
+    right = mean_of("right", over, is_right, text, clusters=clusters)
+    text = "share of right answers that keeping these gives back"
+    gain = with_ends("gain", over, _gains(is_right, clusters), text)
+    return right | gain | mean_kl_of(over, kl, f"mean {KL}", clusters)
+
+
 def _random_sets(
     candidates: Sequence[Unit], selected: Sequence[Unit], n_random: int, seed: int
 ) -> list[list[Unit]]:
     """Different sets of as many units as were selected, none of them the selected one; all of them if they are few."""
-    rng = np.random.default_rng([seed, 1])
+    rng = selection.random_stream(seed, 1)
     n_others = math.comb(len(candidates), len(selected)) - 1
+    if n_others < n_random:
+        remark(f"n_random={n_random} is more than the {n_others} other sets there are.")
     known = {frozenset(selected)}
     sets: list[list[Unit]] = []
     while len(sets) < min(n_random, n_others):
@@ -312,7 +341,7 @@ def _judged(
     is_right = (selection.leads(choices, right) > 0).T.astype(float)
     gains, lows, highs = _gains(is_right, clusters)
     random_gains = gains[3 : 3 + n_random].numpy()
-    rng = np.random.default_rng([seed, 2])
+    rng = selection.random_stream(seed, 2)
     shuffled_gains = np.full(selection.SHUFFLES, np.nan)
     # No shuffle changes answers that are all the same.
     if (right != right[0]).any():

@@ -19,6 +19,7 @@ from squashlens.measure.models.questions import (
     TOGETHER,
     TwoModels,
     choice_logits,
+    mean_kl_of,
     next_tokens,
     two_models,
 )
@@ -50,12 +51,10 @@ TABLE = {
     "same_top": ("prompt", "whether the likeliest next token is the same", "1"),
     "count": ("group outcome_kind", "number of prompts with this outcome", "1"),
 }
-WRITES = "share of prompts after which greedy decoding writes the right answer"
-MEANS = {
-    "right": ("share of prompts in which the right answer leads", "1"),
-    "writes": (WRITES, "1"),
-    "mean_kl": ("mean KL of the next token", "nats"),
-    "mean_same_top": ("share of prompts with the same likeliest next token", "1"),
+SHARES = {
+    "right": "share of prompts in which the right answer leads",
+    "writes": "share of prompts after which greedy decoding writes the right answer",
+    "mean_same_top": "share of prompts with the same likeliest next token",
 }
 
 
@@ -67,7 +66,7 @@ class Answers:
         lead: logit of the right choice's first token minus that of the likeliest other one.
         noise: how far the lead of another pass is from it, at least what rounding two logits does.
         probability: of the whole right answer, by teacher forcing.
-        written: what greedy decoding writes.
+        written: texts that greedy decoding writes.
         writes: whether that begins with the right answer.
     """
 
@@ -75,7 +74,7 @@ class Answers:
     lead: Float[np.ndarray, " prompt"]
     noise: Float[np.ndarray, " prompt"]
     probability: Float[np.ndarray, " prompt"]
-    written: list[str]
+    written: np.ndarray
     writes: Bool[np.ndarray, " prompt"]
 
 
@@ -179,18 +178,20 @@ def _answers_of(two: TwoModels, run: Run) -> Answers:
     alone = choice_logits(two, run, every, torch.cat(ys_alone))
     longest = max(len(choice) for choices in asked.tokens for choice in choices)
     new_tokens = write_freely(run, asked.prompts, longest)
-    prompts = zip(asked.prompts, new_tokens, strict=True)
-    written = [
-        text_after(run.model.tokenizer, ids, new) if new else "" for ids, new in prompts
-    ]
-    answers = zip(written, asked.answers, strict=True)
-    writes = [answer_in(text, [answer]) == answer for text, answer in answers]
+    written: list[str] = []
+    writes: list[bool] = []
+    for ids, new, answer in zip(asked.prompts, new_tokens, asked.answers, strict=True):
+        text = ""
+        if new:
+            text = text_after(run.model.tokenizer, ids, new)
+        written.append(text)
+        writes.append(answer_in(text, [answer]) == answer)
     return Answers(
         y,
         selection.leads(in_batches[:, None], asked.right)[:, 0],
         noise_of_leads(in_batches, alone, asked.right, run.dtype),
         np.array(probabilities),
-        written,
+        np.array(written, dtype=object),
         np.array(writes),
     )
 
@@ -218,12 +219,17 @@ def _result(
     kl: Float[np.ndarray, " prompt"],
     same_top: Bool[np.ndarray, " prompt"],
 ) -> xr.Dataset:
-    both = (reference, other)
+    """The result: leads and outcomes of all prompts, and shares of each group."""
     outcome = outcomes(reference, other)
+
+    def of_both(name: str) -> np.ndarray:
+        """One of the numbers of both models, (model, prompt)."""
+        return np.stack([getattr(reference, name), getattr(other, name)])
+
     found: dict[str, Any] = {
-        "lead": [answers.lead for answers in both],
-        "lead_noise": [answers.noise for answers in both],
-        "probability": [answers.probability for answers in both],
+        "lead": of_both("lead"),
+        "lead_noise": of_both("noise"),
+        "probability": of_both("probability"),
         "kl": kl,
         "same_top": same_top.astype(float),
     }
@@ -234,8 +240,8 @@ def _result(
     is_kind = outcome == np.array(OUTCOMES)[:, None]
     found["count"] = (np.stack(list(members.values()))[:, None] & is_kind).sum(axis=-1)
     variables = variables_of(TABLE, found)
-    right = np.stack([a.lead > 0 for a in both]).astype(float)
-    writes = np.stack([a.writes for a in both]).astype(float)
+    right = (of_both("lead") > 0).astype(float)
+    writes = of_both("writes").astype(float)
     variables |= _by_group(two, members, right, writes, kl, same_top)
     coords: dict[str, Any] = {
         "model": list(two.runs),
@@ -246,10 +252,7 @@ def _result(
         "answer": ("prompt", two.asked.answers),
         "group_of": ("prompt", two.asked.groups),
         "cluster": ("prompt", two.asked.clusters),
-        "written": (
-            ("model", "prompt"),
-            np.array([a.written for a in both], dtype=object),
-        ),
+        "written": (("model", "prompt"), of_both("written")),
     }
     return two.reference.dataset("answers of two models", coords, variables)
 
@@ -264,23 +267,19 @@ def _by_group(
 ) -> dict[str, Variable]:
     """Shares and means over the prompts of each group, with intervals over clusters."""
     clusters = two.asked.clusters
-    means = {
+    shares = {
         "right": right,
         "writes": writes,
-        "mean_kl": kl,
         "mean_same_top": same_top.astype(float),
     }
     variables: dict[str, Variable] = {}
-    for name, values in means.items():
+    for name, values in shares.items():
         dims = ("model", "group")[-values.ndim :]
-        variables |= mean_of(
-            name,
-            dims,
-            in_groups(values, members),
-            *MEANS[name],
-            clusters=clusters,
-            share=name != "mean_kl",
-        )
+        of_groups = in_groups(values, members)
+        variables |= mean_of(name, dims, of_groups, SHARES[name], clusters=clusters)
+    kl_of_groups = in_groups(kl, members)
+    text = "mean KL of the next token"
+    variables |= mean_kl_of(("group",), kl_of_groups, text, clusters)
     of_reference, of_other = torch.from_numpy(in_groups(right, members))
     ends = paired_change(of_reference, of_other, torch.from_numpy(clusters))
     text = "share right in the other model minus the share in the reference"

@@ -86,6 +86,7 @@ def damage_by_block(
 
 
 def _damages(two: TwoModels, streams: StreamsOf) -> xr.Dataset:
+    """Damages of all parts, and leads with each block of the reference alone, prompt by prompt."""
     n_blocks = two.reference.n_blocks
     n_prompts = len(two.asked.prompts)
     sides = ["reference", "other"] if streams == "both" else [streams]
@@ -100,10 +101,9 @@ def _damages(two: TwoModels, streams: StreamsOf) -> xr.Dataset:
         leads[:, places] = lead, lead_of_other
         for number, side in enumerate(sides):
             chain = _chain(two, places, pair, side)
-            if side == "reference":
-                lost = np.diff([lead_of_other, *chain, lead], axis=0)
-            else:
-                lost = -np.diff([lead, *chain, lead_of_other], axis=0)
+            lost = _steps(lead_of_other, chain, lead)
+            if side == "other":
+                lost = -_steps(lead, chain, lead_of_other)
             damage[number, places] = lost.T
         for block in range(n_blocks):
             y = pair.y_keeping({block: "block"})
@@ -111,19 +111,28 @@ def _damages(two: TwoModels, streams: StreamsOf) -> xr.Dataset:
     return _result(two, sides, damage, alone, leads)
 
 
+def _steps(
+    first: Float[np.ndarray, " row"],
+    chain: Float[np.ndarray, "layer row"],
+    last: Float[np.ndarray, " row"],
+) -> Float[np.ndarray, "part row"]:
+    """The steps from one lead of each row to the next."""
+    return np.diff(chain, axis=0, prepend=first[None], append=last[None])
+
+
 def _chain(
     two: TwoModels, places: list[int], pair: Pair, side: str
-) -> list[Float[np.ndarray, " row"]]:
+) -> Float[np.ndarray, "layer row"]:
     """c_0 … c_L: the leads if the streams of one model enter the blocks of the other one, at each layer."""
     feeding, fed = pair.reference, pair.other
     run = two.other
     if side == "other":
         feeding, fed = pair.other, pair.reference
         run = two.reference
-    return [
-        leads_at(two, run, places, fed.y_from(layer, stream))
-        for layer, stream in enumerate(feeding.streams)
-    ]
+    leads: list[Float[np.ndarray, " row"]] = []
+    for layer, stream in enumerate(feeding.streams):
+        leads.append(leads_at(two, run, places, fed.y_from(layer, stream)))
+    return np.stack(leads)
 
 
 def _result(
@@ -133,6 +142,7 @@ def _result(
     alone: Float[np.ndarray, "prompt block"],
     leads: Float[np.ndarray, "model prompt"],
 ) -> xr.Dataset:
+    """The result of all prompts, with means over them."""
     n_blocks = two.reference.n_blocks
     clusters = two.asked.clusters
     variables = variables_of(
@@ -146,10 +156,10 @@ def _result(
         variables |= mean_of(
             name, dims, values, text, "nats", clusters=clusters, share=False
         )
-    blocks = range(n_blocks)
+    blocks = [f"block {block}" for block in range(n_blocks)]
     coords: dict[str, Any] = {
         "streams": sides,
-        "part": ["embedding", *(f"block {block}" for block in blocks), "norm and head"],
+        "part": ["embedding", *blocks, "norm and head"],
         "block": np.arange(n_blocks),
         "model": list(two.runs),
         "prompt": np.arange(len(alone)),

@@ -13,7 +13,12 @@ from torch import Tensor
 from squashlens._typing import Bridge, short_repr
 from squashlens.bars import bar
 from squashlens.errors import InputError
-from squashlens.measure.answers.choices import Choices, of_choices, questions_of
+from squashlens.measure.answers.choices import (
+    Choices,
+    mean_of,
+    of_choices,
+    questions_of,
+)
 from squashlens.model.anatomy import n_outcomes
 from squashlens.model.proof import opened, require_bridge
 from squashlens.model.text.tokens import tokenize
@@ -28,6 +33,7 @@ from squashlens.run.forward import (
 from squashlens.run.passes import batches
 from squashlens.run.run import Run
 from squashlens.theory.statistics import selection
+from squashlens.theory.statistics.trends import Labelled
 
 # What results state of the other model, beside the facts of the reference.
 STATED = (
@@ -102,7 +108,8 @@ def _require_one_tokenizer(
 
     Each text follows the first prompt.
     """
-    written = [*prompts, *(prompts[0] + text for text in texts)]
+    written = list(prompts)
+    written += [prompts[0] + text for text in texts]
     for text in written:
         ids = tokenize(reference.model, text)
         theirs = tokenize(other.model, text)
@@ -151,6 +158,20 @@ def leads_at(
     """The leads of the right answers of some prompts, read from y by the head of one of the models."""
     logits = choice_logits(two, run, places, y)
     return selection.leads(logits[:, None], two.asked.right[list(places)])[:, 0]
+
+
+def mean_kl_of(
+    dims: tuple[str, ...],
+    kl: Float[np.ndarray, "*many prompt"],
+    text: str,
+    clusters: Int[np.ndarray, " prompt"],
+) -> Labelled:
+    """The mean KL over prompts with its interval, of which no end is below 0, as no KL is."""
+    name = "mean_kl"
+    means = mean_of(name, dims, kl, text, "nats", clusters=clusters, share=False)
+    low = f"{name}_low"
+    over, end, text_of_low, units = means[low]
+    return means | {low: (over, end.clamp(min=0), text_of_low, units)}
 
 
 def next_tokens(

@@ -119,11 +119,7 @@ def bound_vs_jacobian(
             spans=None if groups is None else groups.named(),
             **asdict(way),
         )
-        norms = norms.assign_coords(run.coords()[1])
-        quantities[name] = norms.drop_vars(ENDS, errors="ignore")
-        for end in ENDS:
-            if end in norms.coords:
-                quantities[f"{name}_{end}"] = norms[end].drop_vars(ENDS)
+        quantities |= _with_ends_apart(name, norms.assign_coords(run.coords()[1]))
     dataset = xr.Dataset(
         {name: as_variable(values, name) for name, values in quantities.items()}
     )
@@ -134,6 +130,15 @@ def bound_vs_jacobian(
         long_name="sensitivity of the query's representation"
     )
     return with_provenance(dataset, run.as_run())
+
+
+def _with_ends_apart(name: str, norms: xr.DataArray) -> dict[str, xr.DataArray]:
+    """A norm, and the ends of its interval if it has one, each as a quantity."""
+    quantities = {name: norms.drop_vars(ENDS, errors="ignore")}
+    for end in ENDS:
+        if end in norms.coords:
+            quantities[f"{name}_{end}"] = norms[end].drop_vars(ENDS)
+    return quantities
 
 
 def _ranked(
@@ -164,13 +169,13 @@ def _ranked(
 
 def _ranks(inner: xr.Dataset, norm: Norm) -> dict[str, Variable]:
     """Rank correlations of the estimates with the Jacobian and the position."""
-    values = [inner[name].values for name in ESTIMATES]
-    table = torch.tensor(np.stack(values), dtype=torch.float64)
+    values = inner[list(ESTIMATES)].to_array("estimate").values
+    table = torch.tensor(values, dtype=torch.float64)
     truth = table[ESTIMATES.index("jacobian")]
     n_tokens = len(truth)
     agreement = association(table, truth)
     # The Jacobian agrees with itself, so that is not tested.
-    itself = torch.tensor([name == "jacobian" for name in ESTIMATES])
+    itself = torch.from_numpy(np.array(ESTIMATES) == "jacobian")
     agreement = agreement._replace(p=agreement.p.masked_fill(itself, torch.nan))
     trend = association(table, torch.arange(n_tokens, dtype=torch.float64))
     among = "the estimates that are tested"

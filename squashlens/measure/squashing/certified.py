@@ -86,11 +86,15 @@ def certified_rows(
     edges = _Edges(run, top_down, freeze, seed, vjp_batch_size)
     one_hot = torch.nn.functional.one_hot(torch.tensor(query), run.positions).double()
     rows: dict[Target, list[Tensor]] = {to: [] for to in targets}
+    rounding = 0.0
     require_one_device(run)
     with certifying(run):
         edges.require_fits()
         for ids in run.ids:
-            matrices = dict(edges.matrices(ids[None]))
+            matrices: dict[Stretch, Tensor] = {}
+            for stretch, matrix, off in edges.matrices(ids[None]):
+                matrices[stretch] = matrix
+                rounding = max(rounding, off)
             for to, chain in chains.items():
                 row = one_hot
                 for stretch in reversed(chain):
@@ -98,8 +102,8 @@ def certified_rows(
                 rows[to].append(row)
     certificate = {
         "certifies": CERTIFIES,
-        "rounding_per_step": edges.rounding,
-        "rounding": (1 + edges.rounding) ** steps - 1,
+        "rounding_per_step": rounding,
+        "rounding": (1 + rounding) ** steps - 1,
         "failure_probability": FAILURE,
     }
     return {to: torch.stack(parts) for to, parts in rows.items()}, certificate
@@ -117,17 +121,23 @@ def _bottom(wanted: tuple[Stretch, range]) -> int:
     return stretch.bottom
 
 
-@dataclass
+class _Matrix(NamedTuple):
+    """The edges of a stretch on one prompt, and how far rounding may be off, relative to the largest edge of a row."""
+
+    stretch: Stretch
+    edges: Float[Tensor, "query key"]
+    rounding: float
+
+
+@dataclass(frozen=True)
 class _Edges:
-    """The edges of stretches into some queries, from the top stretch down, and the most that rounding did in any of
-    them."""
+    """The edges of stretches into some queries, from the top stretch down."""
 
     run: Run
     queries: Mapping[Stretch, range]
     freeze: Sequence[str]
     seed: int
     batch_size: int | None
-    rounding: float = 0.0
 
     def require_fits(self) -> None:
         """Raise if the Jacobian's rows of one query do not fit."""
@@ -140,10 +150,8 @@ class _Edges:
             "Use a shorter prompt. `jacobian_norms(method='sketch_upper')` is certified too, and takes less.",
         )
 
-    def matrices(
-        self, ids: Tensor
-    ) -> Iterator[tuple[Stretch, Float[Tensor, "query key"]]]:
-        """The edges of every stretch on one prompt, as matrices on the CPU."""
+    def matrices(self, ids: Tensor) -> Iterator[_Matrix]:
+        """The edges of every stretch on one prompt, as matrices on the CPU that include the allowance for rounding."""
         run = self.run
         n = run.positions
         hooks = freezing(self.freeze)
@@ -162,9 +170,9 @@ class _Edges:
             rounding += self._rounded_away(
                 plain, jittered, stretch.to, queries, largest
             )
-            self.rounding = max(self.rounding, rounding)
             reached = visibility.tokens_reaching(seen, stretch.blocks, every)
-            yield stretch, with_rounding(edges.cpu(), reached, rounding)
+            edges = with_rounding(edges.cpu(), reached, rounding)
+            yield _Matrix(stretch, edges, rounding)
 
     def _open(
         self, ids: Tensor, stretch: Stretch, within: Jittered | None = None

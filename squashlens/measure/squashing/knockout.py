@@ -98,21 +98,21 @@ def knockout_effect(
     together = choose_places(positions, groups, 0, n)
     knocked_out = list(together)
     # One row for each knockout; the first one is the prompt itself.
-    hidden = torch.zeros(len(together) + 1, n + 1, dtype=torch.bool)
+    knockouts = torch.zeros(len(together) + 1, n + 1, dtype=torch.bool)
     for row, places in enumerate(together.values(), start=1):
-        hidden[row, places] = True
+        knockouts[row, places] = True
     effects = empty_effects(run, groups, together, n, BY_TOKEN)
     effects["target_score"] = torch.zeros(len(run.ids), dtype=torch.float64)
     effects["target_score_noise"] = torch.zeros(len(run.ids), dtype=torch.float64)
     labels: dict[str, list[str]] = {"target": [], "against": []}
     for row, ids in enumerate(run.ids):
-        before = _Before(run, ids[: n + 1], hidden, kind)
-        y = before.y()[:, 0]
+        variants = _Variants(run, ids[: n + 1], knockouts, kind)
+        y = variants.y()[:, 0]
         moved = distance(y[1:], y[:1].expand_as(y[1:]), "l2")
-        next_token = _next_token(run, y, _given_answers(run, before.ids, target))
+        next_token = _next_token(run, y, _given_answers(run, variants.ids, target))
         answers = next_token.answers
-        odds = before.lead(answers, next_token.first_logs)
-        again = before.lead_without_hooks(answers)
+        odds = variants.lead(answers, next_token.first_logs)
+        again = variants.lead_without_hooks(answers)
         effects["output_change"][row, knocked_out] = moved.cpu()
         effects["kl"][row, knocked_out] = next_token.kl[1:]
         effects["probability_l1"][row, knocked_out] = next_token.total_variation[1:]
@@ -205,7 +205,8 @@ def _next_token(
     variation: list[Tensor] = []
     first_logs: list[Tensor] = []
     for original, logs in beside_the_first(run, y):
-        answers = answers or _likeliest_answers(run, original[0])
+        if not answers:  # of the first batch, for all
+            answers = _likeliest_answers(run, original[0])
         first_tokens = [answer.tokens[0] for answer in answers]
         p = original.exp().expand_as(logs)
         kl.append(divergence(original, logs))
@@ -219,36 +220,40 @@ def _next_token(
     )
 
 
-class _Before(NamedTuple):
-    """One prompt up to the query, and the positions that are knocked out in each variant of it, none in the first."""
+class _Variants(NamedTuple):
+    """Variants of one prompt up to the query. In each some positions are knocked out, and in the first one none."""
 
     run: Run
     ids: Tensor
-    hidden: Bool[Tensor, "variant position"]
+    knocked_out: Bool[Tensor, "variant position"]
     kind: Knockout
 
-    def y(self, more: Ids = ()) -> Float[Tensor, "variant position d"]:
-        """y from the query on for each variant of the prompt, followed by more tokens."""
-        ids = self._and(more)
-        rows = torch.nn.functional.pad(self.hidden, (0, len(more))).to(ids.device)
+    def y(self, answer: Ids = ()) -> Float[Tensor, "variant position d"]:
+        """y from the query on for each variant, followed by an answer."""
+        ids = self._followed_by(answer)
+        # No token of the answer is knocked out.
+        places = torch.nn.functional.pad(self.knocked_out, (0, len(answer)))
+        places = places.to(ids.device)
 
-        def hooks(numbers: list[int]) -> list[Hook]:
-            return [_hook(self.kind, rows[numbers])]
+        def hooks(variants: list[int]) -> list[Hook]:
+            return [_hook(self.kind, places[variants])]
 
-        variants = edited_copies(self.run, ids, len(rows), hooks)
-        return torch.cat([y[:, len(self.ids) - 1 :].clone() for y in variants])
+        batches = edited_copies(self.run, ids, len(places), hooks)
+        # Cloned, since a part of y would keep the whole of it in memory.
+        return torch.cat([y[:, len(self.ids) - 1 :].clone() for y in batches])
 
-    def y_without_hooks(self, more: Ids) -> Float[Tensor, "1 position d"]:
-        """The same of the prompt itself, in a pass of another shape."""
+    def y_without_hooks(self, answer: Ids) -> Float[Tensor, "1 position d"]:
+        """y of the prompt itself, in a pass of another shape, which rounds otherwise."""
 
-        def no_hooks(numbers: list[int]) -> list[Hook]:
+        def no_hooks(variants: list[int]) -> list[Hook]:
             return []
 
-        y = next(edited_copies(self.run, self._and(more), 1, no_hooks))
+        y = next(edited_copies(self.run, self._followed_by(answer), 1, no_hooks))
         return y[:, len(self.ids) - 1 :]
 
-    def _and(self, more: Ids) -> Tensor:
-        return torch.cat([self.ids, self.ids.new_tensor(more)])
+    def _followed_by(self, answer: Ids) -> Tensor:
+        """The token ids of the prompt and of an answer."""
+        return torch.cat([self.ids, self.ids.new_tensor(answer)])
 
     def lead(
         self, answers: list[_Answer], first_logs: Float[Tensor, "variant answer"]
@@ -264,7 +269,7 @@ class _Before(NamedTuple):
         return _first_minus_second(logs)
 
     def lead_without_hooks(self, answers: list[_Answer]) -> Float[Tensor, " 1"]:
-        """The same of the prompt itself, in a pass of another shape."""
+        """`lead` of the prompt itself in another pass; their difference shows how far rounding moves it."""
         logs: list[Tensor] = []
         for answer in answers:
             y = self.y_without_hooks(answer.tokens[:-1])
@@ -286,27 +291,26 @@ def _only_in_embeddings(run: Run) -> bool:
     """Whether two prompts are the same to the model if the only token that differs has an embedding of zero."""
     ids = probe_ids(run.model)[:, :4].repeat(2, 1)
     ids[1, 1] = (ids[1, 1] + 1) % int(run.model.cfg.d_vocab)
-    hidden = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
-    hidden[:, 1] = True
-    hook = _hook("embedding", hidden)
+    second_token = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
+    second_token[:, 1] = True
+    hook = _hook("embedding", second_token)
     with without_ambient(run.model), attached(run.model, hook):
         first, second = next_logits(run, ids)
     return agree(first, second, run.dtype)
 
 
-def _hook(kind: Knockout, hidden: Bool[Tensor, "variant position"]) -> Hook:
-    """The hook that knocks the `hidden` positions of each prompt of a batch out."""
+def _hook(kind: Knockout, knocked_out: Bool[Tensor, "variant position"]) -> Hook:
+    """The hook that knocks positions of each prompt of a batch out."""
 
-    def unread(scores: Tensor) -> Tensor:
+    def mask_for_later(scores: Tensor) -> Tensor:
         query, key = grid(scores)
-        is_later = query > key
-        unseen = hidden.to(scores.device)[:, None, None] & is_later
-        return scores.masked_fill(unseen, -torch.inf)
+        is_key_out = knocked_out.to(scores.device)[:, None, None]
+        return scores.masked_fill(is_key_out & (query > key), -torch.inf)
 
-    def zeroed(embeddings: Tensor) -> Tensor:
-        return embeddings.masked_fill(hidden[..., None], 0.0)
+    def zero(embeddings: Tensor) -> Tensor:
+        return embeddings.masked_fill(knocked_out[..., None], 0.0)
 
     name = f"knockout of {kind}"
     if kind == "attention":
-        return Hook(name, SCORES, unread, positional=True)
-    return Hook(name, EMBEDDING, zeroed, positional=True)
+        return Hook(name, SCORES, mask_for_later, positional=True)
+    return Hook(name, EMBEDDING, zero, positional=True)

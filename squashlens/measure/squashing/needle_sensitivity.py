@@ -1,11 +1,12 @@
 """Sensitivity of the last token to one token or word of many prompts: for each prompt, and as means of groups."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 import xarray as xr
 
@@ -106,11 +107,7 @@ def needle_sensitivity(
     places = _places_of(opened, prompts, positions, find or "")
     if groups is None:
         groups = [(find or "needle", inside[0]) for inside in places]
-    if not len(prompts) == len(places) == len(groups):
-        raise InputError(
-            f"The numbers of prompts, positions and groups are {len(prompts)}, {len(places)} and {len(groups)}.",
-            "Give one of each for every prompt.",
-        )
+    _require_one_each(prompts, places, groups)
     options: dict[str, Any] = {
         "norm": norm,
         "method": way.method,
@@ -129,23 +126,36 @@ def needle_sensitivity(
     for row, run in enumerate(bar(runs, desc="needle_sensitivity")):
         inside = [run.query(place, f"positions[{row}]") for place in places[row]]
         if candidates is None:
-            alike = [ids for ids in prompts if len(ids) == run.positions]
-            present = sorted({*chain.from_iterable(alike)} - {start_of(run.model).bos})
-            replaced["candidates"] = present
+            replaced["candidates"] = _tokens_of_alike(run, prompts)
         measured.append(_sensitivity_to(run, inside, options, replaced))
-        texts = run.tokens_of(run.ids)[0]
-        tokens.append(texts[inside[0]] if len(inside) == 1 else str(find).strip())
-    values = {name: np.array([row[name] for row in measured]) for name in MEASURES}
-    variables, coords = _with_means(values, groups, norm)
-    names, numbers = zip(*groups, strict=True)
+        name = str(find).strip()
+        if len(inside) == 1:
+            name = run.tokens_of(run.ids)[0][inside[0]]
+        tokens.append(name)
+    variables, coords = _with_means(pd.DataFrame(measured), groups, norm)
     coords |= {
         "prompt": np.arange(len(prompts)),
         "position": ("prompt", [inside[0] for inside in places]),
         "token": ("prompt", np.array(tokens, dtype=object)),
-        "group_of": ("prompt", list(names)),
-        "number_of": ("prompt", list(numbers)),
     }
     return runs[0].dataset("sensitivity to one token of each prompt", coords, variables)
+
+
+def _require_one_each(
+    prompts: Sequence[Any], places: Sequence[Any], groups: Sequence[Any]
+) -> None:
+    """Raise unless there are as many positions and groups as prompts."""
+    if not len(prompts) == len(places) == len(groups):
+        raise InputError(
+            f"The numbers of prompts, positions and groups are {len(prompts)}, {len(places)} and {len(groups)}.",
+            "Give one of each for every prompt.",
+        )
+
+
+def _tokens_of_alike(run: Run, prompts: Sequence[Sequence[int]]) -> list[int]:
+    """The distinct tokens, without BOS, of all prompts that are as long as that of the run."""
+    alike = [ids for ids in prompts if len(ids) == run.positions]
+    return sorted(set(chain.from_iterable(alike)) - {start_of(run.model).bos})
 
 
 def _sensitivity_to(
@@ -205,19 +215,20 @@ def _places_of(
 
 
 def _with_means(
-    measured: Mapping[str, np.ndarray], groups: Sequence[tuple[str, int]], norm: Norm
+    measured: pd.DataFrame, groups: Sequence[tuple[str, int]], norm: Norm
 ) -> tuple[dict[str, Variable], dict[str, Any]]:
     """All values by prompt, with means and intervals of the groups, and the labels of the groups."""
-    all_names, all_numbers = map(np.array, zip(*groups, strict=True))
-    names = list(dict.fromkeys(all_names.tolist()))
-    numbers = sorted(set(all_numbers.tolist()))
-    # (group, at, prompt)
-    has_name = all_names == np.array(names)[:, None, None]
-    is_member = has_name & (all_numbers == np.array(numbers)[:, None])
+    name_of, number_of = map(list, zip(*groups, strict=True))
+    names = list(dict.fromkeys(name_of))
+    numbers = sorted(set(number_of))
+    # (group, number, prompt)
+    has_name = np.array(name_of) == np.array(names)[:, None, None]
+    has_number = np.array(number_of) == np.array(numbers)[:, None]
+    is_member = has_name & has_number
     by_group = ("group", "number")
     variables: dict[str, Variable] = {}
-    for name, values in measured.items():
-        text, units = MEASURES[name]
+    for name, (text, units) in MEASURES.items():
+        values = measured[name].to_numpy()
         text = text.format(norm=norm)
         ends = mean_interval(torch.from_numpy(np.where(is_member, values, np.nan)))
         means = with_ends(name, by_group, ends, f"{text}: mean", units)
@@ -226,4 +237,10 @@ def _with_means(
     counts = is_member.sum(axis=-1)
     text = "number of prompts in the mean"
     variables["prompts"] = (by_group, counts, text, "prompts")
-    return variables, {"group": names, "number": numbers}
+    coords = {
+        "group": names,
+        "number": numbers,
+        "group_of": ("prompt", name_of),
+        "number_of": ("prompt", number_of),
+    }
+    return variables, coords

@@ -1,8 +1,9 @@
 """Attention patterns: what path bounds multiply; paths by hops, the strongest, their depth limit; attention sinks."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -327,10 +328,12 @@ def depth_limit(
     run.require_one()
     blocks = range(run.n_blocks)
     patterns = patterns_of(run, "model", blocks).values()
-    full = [written_out(run, pattern) for pattern in patterns]
     row = one_hot(run, query)
-    limits = [_limit_of(pattern, row, run.query(query), depth) for pattern in full]
-    found = {name: np.stack([limit[name] for limit in limits]) for name in limits[0]}
+    found: defaultdict[str, list[Any]] = defaultdict(list)
+    for pattern in patterns:
+        full = written_out(run, pattern)
+        for name, value in _limit_of(full, row, run.query(query), depth).items():
+            found[name].append(value)
     coords = {"block": list(blocks), "depth": np.arange(depth + 1)}
     variables = variables_of(TABLE, found)
     return run.dataset("depth limit of repeated attention", coords, variables)

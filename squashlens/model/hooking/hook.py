@@ -115,15 +115,18 @@ class Hook:
         if "{block}" not in self.site:
             return [self.site]
         blocks = range(n_blocks) if self.blocks is None else self.blocks
-        points: list[str] = []
-        for block in blocks:
-            if not 0 <= block < n_blocks:
-                raise InputError(
-                    f"{self.name} has block {block}, which the model does not have.",
-                    f"Use blocks 0 to {n_blocks - 1}.",
-                )
-            points.append(self.site.replace("{block}", str(block)))
-        return points
+        require_blocks(blocks, n_blocks, self.name)
+        return [self.site.replace("{block}", str(block)) for block in blocks]
+
+
+def require_blocks(blocks: Iterable[int], n_blocks: int, name: str) -> None:
+    """Raise an error for a block of the hook `name` that a model with `n_blocks` blocks does not have."""
+    for block in blocks:
+        if not 0 <= block < n_blocks:
+            raise InputError(
+                f"{name} has block {block}, which the model does not have.",
+                f"Use blocks 0 to {n_blocks - 1}.",
+            )
 
 
 @dataclass(frozen=True)

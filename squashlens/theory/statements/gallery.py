@@ -72,26 +72,39 @@ def gallery(seed: int = 0) -> tuple[Exhibit, ...]:
     Returns:
         One `Exhibit` for each statement.
     """
-    # The function is long because it lists every statement once.
     draw = _Draw(seed)
     long = draw.uniform(LONGEST)
     values = draw.uniform(LONGEST, 3)
-    nearer = 0.1 / torch.arange(1, LONGEST + 1, dtype=torch.float64).sqrt()
-    # a bfloat16 number, so that small changes round back to it
-    y = (values[:8, 0] + 1).bfloat16().double()
     chain = draw.pattern(20)
-    sequence = draw.uniform(12, 4) - 0.5
+    tokens = draw.uniform(12, 4) - 0.5
     symbols = draw.uniform(2, 8) - 0.5
     weights = 3 * (draw.uniform(3, 8, 8) - 0.5)
+    # a bfloat16 number, so that small changes round back to it
+    y = (values[:8, 0] + 1).bfloat16().double()
     return (
-        Exhibit(
-            theorem_51,
-            "layers",
-            LAYERS,
-            tuple(_path(draw, sequence, many) for many in LAYERS),
-            theorem_51([_of_tokens], 3 * sequence, torch.tanh, sigma=1.0),
-            "attention is a softmax of the tokens",
-        ),
+        _of_path_bound(draw, tokens),
+        *_of_limits(long, values),
+        *_of_stochastic_matrices(draw, chain),
+        *_of_counting(symbols, weights, y),
+    )
+
+
+def _of_path_bound(draw: "_Draw", tokens: Tensor) -> Exhibit:
+    """Theorem 5.1, with constant patterns and with a pattern that depends on the tokens."""
+    return Exhibit(
+        theorem_51,
+        "layers",
+        LAYERS,
+        tuple(_path(draw, tokens, many) for many in LAYERS),
+        theorem_51([_of_tokens], 3 * tokens, torch.tanh, sigma=1.0),
+        "attention is a softmax of the tokens",
+    )
+
+
+def _of_limits(long: Tensor, values: Tensor) -> tuple[Exhibit, ...]:
+    """Lemmas B.1 and B.2, Theorem B.3 and Proposition B.4, for growing n."""
+    nearer = 0.1 / torch.arange(1, LONGEST + 1, dtype=torch.float64).sqrt()
+    return (
         Exhibit(
             lemma_b1,
             "n",
@@ -124,6 +137,12 @@ def gallery(seed: int = 0) -> tuple[Exhibit, ...]:
             proposition_b4(11),
             "n is odd",
         ),
+    )
+
+
+def _of_stochastic_matrices(draw: "_Draw", chain: Tensor) -> tuple[Exhibit, ...]:
+    """Lemmas B.6 and B.7 and Proposition B.8, for attention as a triangular row-stochastic matrix."""
+    return (
         Exhibit(
             lemma_b6,
             "n",
@@ -148,6 +167,12 @@ def gallery(seed: int = 0) -> tuple[Exhibit, ...]:
             proposition_b8(draw.alone(20)),
             "one row attends only to itself, and keeps its mass",
         ),
+    )
+
+
+def _of_counting(symbols: Tensor, weights: Tensor, y: Tensor) -> tuple[Exhibit, ...]:
+    """Proposition B.9 and Corollary B.10."""
+    return (
         Exhibit(
             proposition_b9,
             "times",

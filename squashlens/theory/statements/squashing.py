@@ -27,6 +27,7 @@ from squashlens.theory.statements.statement import (
 
 ROUNDING = 1e-9
 Attention = Float[Tensor, "query key"] | Callable[[Tensor], Tensor]
+Betas = tuple[float, float, float]
 
 
 @validated
@@ -36,7 +37,7 @@ def theorem_51(
     mlp: Callable[[Tensor], Tensor],
     *,
     sigma: float,
-    betas: tuple[float, float, float] = (1.0, 1.0, 1.0),
+    betas: Betas = (1.0, 1.0, 1.0),
 ) -> Statement:
     """Check Theorem 5.1 (B.5): the path bound is an upper bound on the Jacobian norm at every position.
 
@@ -73,30 +74,15 @@ def theorem_51(
             f"betas={betas!r} or sigma={sigma!r} is not allowed.",
             "Give positive betas, and sigma >= 0.",
         )
-    beta1, beta2, beta3 = betas
     v = tokens.double()
     require_shape(mlp(v), v.shape, "mlp")
     blocks: list[_Block] = []
     stream = v
     for given in attention:
-        blocks.append(_Block.at(stream, given, mlp, beta1, beta2))
+        blocks.append(_Block.at(stream, given, mlp, betas))
         stream = blocks[-1].output
-
-    def last(now: Tensor) -> Tensor:
-        for block in attention:
-            pattern = block(now) if callable(block) else block
-            now = now + pattern.double() @ now / beta1
-            now = now + mlp(now / beta2)
-        return now[-1] / beta3
-
-    # (coordinate out, token in, coordinate in) → one block of the Jacobian for each token
-    jacobian = _norms(torch.func.jacrev(last)(v).detach().transpose(0, 1))
-    row = torch.eye(len(v), dtype=torch.float64)[-1]
-    top_down = [block.pattern for block in reversed(blocks)]
-    *_, product = sweep(
-        row, top_down, attention_scale=1 / beta1, gain=sigma / beta2 + 1
-    )
-    bound = product / beta3
+    jacobian = _jacobian_norms(v, attention, mlp, betas)
+    bound = _path_bound(blocks, sigma, betas)
     without_bound = torch.where(jacobian > 0, torch.inf, jacobian)
     ratio = torch.where(bound > 0, jacobian / bound, without_bound)
     worst = float(ratio.max())
@@ -125,6 +111,38 @@ def theorem_51(
     )
 
 
+def _jacobian_norms(
+    v: Float[Tensor, "position d"],
+    attention: Sequence[Attention],
+    mlp: Callable[[Tensor], Tensor],
+    betas: Betas,
+) -> Float[Tensor, " position"]:
+    """‖∂y_n/∂v⁽⁰⁾_i‖ for each token i, by automatic differentiation of the whole model."""
+    beta1, beta2, beta3 = betas
+
+    def last_token(stream: Tensor) -> Tensor:
+        for block in attention:
+            pattern = block(stream) if callable(block) else block
+            stream = stream + pattern.double() @ stream / beta1
+            stream = stream + mlp(stream / beta2)
+        return stream[-1] / beta3
+
+    # (coordinate out, token in, coordinate in) → one block of the Jacobian for each token
+    return _norms(torch.func.jacrev(last_token)(v).detach().transpose(0, 1))
+
+
+def _path_bound(
+    blocks: Sequence["_Block"], sigma: float, betas: Betas
+) -> Float[Tensor, " position"]:
+    """(1/β₃) (σ_ψ/β₂ + 1)^L [Π_ℓ (Λ⁽ℓ⁾/β₁ + I)]_{n,i} for each token i."""
+    beta1, beta2, beta3 = betas
+    top_down = [block.pattern for block in reversed(blocks)]
+    last_row = torch.eye(len(top_down[0]), dtype=torch.float64)[-1]
+    gain = sigma / beta2 + 1
+    *_, product = sweep(last_row, top_down, attention_scale=1 / beta1, gain=gain)
+    return product / beta3
+
+
 @dataclass(frozen=True)
 class _Block:
     """One block of the paper's model at one input: what it computes there, and what the theorem assumes of it."""
@@ -143,10 +161,10 @@ class _Block:
         v: Float[Tensor, "position d"],
         attention: Attention,
         mlp: Callable[[Tensor], Tensor],
-        beta1: float,
-        beta2: float,
+        betas: Betas,
     ) -> "_Block":
         """The block ``z = Λ v/β₁ + v`` and ``v' = ψ(z/β₂) + z``, with ψ' at z/β₂."""
+        beta1, beta2, _ = betas
         n = len(v)
         given = attention(v) if callable(attention) else attention
         require_shape(given, (n, n), "A function in attention")
@@ -337,6 +355,7 @@ def _log_bound(log_rate: float, nu: float, tokens: int, depth: int) -> float:
 
 
 def _square(pattern: Tensor) -> Float[Tensor, "query key"]:
+    """A pattern in float64; raises unless it is square."""
     if pattern.shape[0] != pattern.shape[1] or not len(pattern):
         raise InputError(
             f"The pattern has shape {tuple(pattern.shape)}.",
@@ -351,6 +370,7 @@ def _off_diagonal(a: Float[Tensor, "query key"]) -> Float[Tensor, " query"]:
 
 
 def _stochastic(pattern: Tensor) -> dict[str, bool]:
+    """The premises that a pattern is triangular, and its rows distributions."""
     return {
         "triangular": not bool(pattern.triu(1).any()),
         "rows are distributions": distributions(pattern),
@@ -358,6 +378,7 @@ def _stochastic(pattern: Tensor) -> dict[str, bool]:
 
 
 def _of_a_chain(pattern: Tensor) -> dict[str, bool]:
+    """These premises, and that no row after the first attends to a single token."""
     two = bool(((pattern != 0).sum(dim=-1)[1:] >= 2).all())
     return {
         **_stochastic(pattern),

@@ -13,10 +13,8 @@ from squashlens.prompts import GrowingSequence
 from tests.cases import CONTENT, FAMILIES, few, random_model, sequence_for
 from tests.references import distances_equal, last_streams, passing
 
-COUNT, COPY = (
-    "How many ones are in the following sequences?",
-    "Can you copy the following number?",
-)
+COUNT = "How many ones are in the following sequences?"
+COPY = "Can you copy the following number?"
 PANELS = {
     "a": lambda m, n, **form: sl.prompts.repeated(m, "1", n, prefix=COUNT, **form),
     "b": lambda m, n, **form: sl.prompts.digits(m, n, seed=7, prefix=COUNT, **form),
@@ -161,10 +159,8 @@ def test_heads_both_ways(tiny: Any, plain_tiny: Any) -> None:
             atol=1e-5 * np.abs(v).max(),
         )
         for block in range(6):
-            out, pair = (
-                plain_tiny.model.layers[block].self_attn.o_proj,
-                sequence.pair(length),
-            )
+            out = plain_tiny.model.layers[block].self_attn.o_proj
+            pair = sequence.pair(length)
             z = [
                 passing(plain_tiny, ids, out)[0][0][-1].reshape(4, 32)
                 for ids in (pair.v, pair.v_star)

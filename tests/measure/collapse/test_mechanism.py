@@ -81,10 +81,8 @@ def per_head_values(attention: Any, u: torch.Tensor, heads: int = 4) -> np.ndarr
             values = attention.c_attn(u)[:, 32:].double()
             out = attention.c_proj.weight.double()
         else:
-            values, out = (
-                attention.v_proj(u).double(),
-                attention.o_proj.weight.double().T,
-            )
+            values = attention.v_proj(u).double()
+            out = attention.o_proj.weight.double().T
     width = out.shape[0] // heads
     groups = values.shape[1] // width
     largest = np.zeros(heads)

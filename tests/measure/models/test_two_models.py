@@ -241,6 +241,25 @@ def test_nothing_is_kept_above_chance_where_nothing_is_lost(tiny: Any) -> None:
         tiny, other, PROMPTS[FEW], ANSWERS[FEW], n_keep=1, n_random=2
     )
     assert found["above_null"] == "no"
+    assert float(found["mean_kl_low"].min()) >= 0
+
+
+def test_all_random_sets_are_drawn_where_there_are_few(tiny: Any, broken: Any) -> None:
+    with pytest.warns(UserWarning, match="other sets"):
+        found = sl.blocks_to_keep(tiny, broken, PROMPTS[FEW], ANSWERS[FEW], n_keep=1)
+    names = [name for name in found["kept"].values if name.startswith("random")]
+    assert len(names) == tiny.cfg.n_layers - 1
+
+
+def test_a_label_is_one_however_its_number_is_written(tiny: Any, broken: Any) -> None:
+    labels = [1, 1.0, "1", 2, 2.0]
+    items = [
+        {"prompt": prompt, "answer": answer, "cluster": label, "group": label}
+        for prompt, answer, label in zip(PROMPTS, ANSWERS, labels, strict=False)
+    ]
+    found = sl.compare_models(tiny, broken, items)
+    assert found["cluster"].values.tolist() == [0, 0, 0, 1, 1]
+    assert found["group"].values.tolist() == ["all", "1", "2"]
 
 
 @pytest.mark.parametrize(("to", "steps"), [("q8_0", 127), ("q4_0", 8)])
@@ -281,6 +300,8 @@ def test_what_cannot_be_compared_is_refused(tiny: Any, models: tuple[Any, Any]) 
             reference, other, *few, choices=["0", "01", "1", "2", "3"]
         ),
         lambda: sl.blocks_to_keep(reference, other, *few, n_keep=99),
+        lambda: sl.blocks_to_keep(reference, other, *few, seed=-1),
+        lambda: sl.hooks.quantize_keys_values("q8_0", ()),
         lambda: sl.compare_models(reference, cast(Any, None), *few),
         lambda: sl.compare_models(
             reference, other, PROMPTS[:1] * 2 + PROMPTS[1:2], [*"001"], group=[*"aba"]

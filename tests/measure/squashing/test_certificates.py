@@ -349,26 +349,20 @@ def test_heads_that_cancel_are_in_the_interval_or_refused(
 def test_certificates_hold_of_a_model_with_hooks_that_round(
     form: Any, kind: str, bridge_of: Any
 ) -> None:
-    hook, model, wide = (
-        sl.hooks.round_activations(form, blocks=(1,)),
-        bridge_of("llama"),
-        bridge_of("llama", torch.float64),
-    )
+    hook = sl.hooks.round_activations(form, blocks=(1,))
+    model = bridge_of("llama")
+    wide = bridge_of("llama", torch.float64)
     with sl.applied(model, hook), sl.applied(wide, hook):
-        found, truth = (
-            certified(model, kind).values,
-            sl.jacobian_norms(wide, IDS).values,
-        )
+        found = certified(model, kind).values
+        truth = sl.jacobian_norms(wide, IDS).values
     assert (found >= truth * (1 - 1e-6)).all()
 
 
 def test_a_hook_that_computes_in_half_precision_has_no_certificate(
     bridge_of: Any,
 ) -> None:
-    model, hook = (
-        bridge_of("llama"),
-        ("blocks.1.hook_resid_pre", lambda z: z.bfloat16().to(z.dtype)),
-    )
+    model = bridge_of("llama")
+    hook = ("blocks.1.hook_resid_pre", lambda z: z.bfloat16().to(z.dtype))
     with (
         sl.applied(model, hook),
         pytest.raises(UnsoundModelError),

@@ -61,18 +61,14 @@ def test_distances_are_means_of_what_positions_keep(tiny: Any) -> None:
 
 def test_heads_and_representations_are_those_of_a_capture(tiny: Any) -> None:
     prompt = "How many ones are in 1101 ="
-    found, heads = (
-        sl.token_influence(tiny, prompt),
-        sl.head_statistics(tiny, prompt),
-    )
+    found = sl.token_influence(tiny, prompt)
+    heads = sl.head_statistics(tiny, prompt)
     run = sl.capture(tiny, prompt)
     again = sl.token_influence(tiny, run)
     np.testing.assert_allclose(again["path_bound"], found["path_bound"], rtol=1e-5)
     seen = run.to_xarray()
-    pattern, streams = (
-        seen["pattern"][:, 0].values.astype(float),
-        seen["residual"][:, 0].values.astype(float),
-    )
+    pattern = seen["pattern"][:, 0].values.astype(float)
+    streams = seen["residual"][:, 0].values.astype(float)
     np.testing.assert_allclose(
         heads["sink_rate"], pattern[:, :, 1:, 0].mean(axis=2), rtol=1e-4
     )

@@ -75,22 +75,9 @@ def test_bounds_of_spans_and_their_sensitivity(tiny: Any) -> None:
     prompt = "How many ones are in 1101 ="
     shared: Any = {"query": 9}
     words = sl.bound_vs_jacobian(tiny, prompt, spans="words", **shared)
-    assert sl.results.provenance(words)["spans"] == [
-        [1],
-        [2],
-        [3],
-        [4],
-        [5],
-        [6, 7, 8, 9],
-    ]
-    assert words["token"].values.tolist() == [
-        "How",
-        "many",
-        "ones",
-        "are",
-        "in",
-        "1101",
-    ]
+    of_words = [[1], [2], [3], [4], [5], [6, 7, 8, 9]]
+    assert sl.results.provenance(words)["spans"] == of_words
+    assert " ".join(words["token"].values) == "How many ones are in 1101"
     for name, one in (
         ("path_bound", sl.path_bound(tiny, prompt, query=9)),
         ("null", sl.path_bound(tiny, prompt, query=9, attention="uniform")),
@@ -110,11 +97,9 @@ def test_the_effect_of_a_span_is_that_of_replacing_all_its_tokens(
     family: str, bridge_of: Callable[..., Any]
 ) -> None:
     """Against every replacement on the plain model: 200 draws of at most 6 find them all, and count each once."""
-    model, plain, among = (
-        bridge_of(family, torch.float64),
-        random_model(CONFIGS[family]).double(),
-        [5, 7, 9],
-    )
+    model = bridge_of(family, torch.float64)
+    plain = random_model(CONFIGS[family]).double()
+    among = [5, 7, 9]
     shared: dict[str, Any] = {"candidates": among, "query": 5}
     spans = {"pair": [3, 1], "one": [4], "up to the query": [5, 6]}
     found = sl.substitution_effect(
@@ -174,21 +159,8 @@ def test_words_sentences_and_lines(kind: Any) -> None:
 
 
 def test_tokens_of_pieces() -> None:
-    tokens = [
-        "One",
-        " two",
-        ".",
-        ' "',
-        "Thr",
-        "ee!",
-        '"',
-        " Four",
-        "\n",
-        "\n ",
-        "5",
-        ".5",
-        " six",
-    ]
+    text = 'One| two|.| "|Thr|ee!|"| Four|\n|\n |5|.5| six'
+    tokens = text.split("|")
     words = positions_in(tokens, pieces_of(TEXT, "words"))
     assert words == [[0], [1, 2], [3, 4, 5, 6], [7], [8, 9, 10, 11], [12]]
     lines = positions_in(tokens, pieces_of(TEXT, "lines"))
@@ -221,10 +193,8 @@ def test_the_ends_of_known_norms() -> None:
     assert (
         ends.tightness == 1.5
     )  # 3 ÷ 2, as the estimate is below the lower end; 0 ÷ 0 is 1
-    spans, reached = (
-        Spans(["a", "b", ""], [[0, 2], [1], [0, 1, 2]]),
-        torch.tensor([[[True, False, True]]]),
-    )
+    spans = Spans(["a", "b", ""], [[0, 2], [1], [0, 1, 2]])
+    reached = torch.tensor([[[True, False, True]]])
     found = ends.by_span(reached, torch.tensor([[0.1]], dtype=torch.float64), spans)
     root = 0.1 * 2**0.5  # of the two rows of the first span; nothing reaches the second
     np.testing.assert_allclose(found.high, [[3 + root * (3 + 4), 0]])

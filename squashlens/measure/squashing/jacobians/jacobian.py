@@ -5,16 +5,27 @@ products give all blocks J_i. If the model has no hooks, they run block by block
 of one block only.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import xarray as xr
 
-from squashlens._typing import Bridge, FrozenParts, Method, Norm, SpansOfTokens, Targets
+from squashlens._typing import (
+    Bridge,
+    FrozenParts,
+    Method,
+    Norm,
+    SpansOfTokens,
+    Target,
+    Targets,
+)
 from squashlens.checks.arguments import and_frozen
 from squashlens.hooks.freeze import freezing, frozen_parts
 from squashlens.measure.registration import measurement, this_call
 from squashlens.measure.squashing.jacobians import sketch
 from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.measure.squashing.token_spans import Spans
-from squashlens.records.labels import Variable, arrays_of
+from squashlens.records.labels import arrays_of
 from squashlens.remarks import remark
 from squashlens.run.captured import PromptOrCapture
 from squashlens.run.run import Run
@@ -114,17 +125,13 @@ def jacobian_norms(
     long_name = f"{way.kind}{norm} norm of the Jacobian{and_frozen(parts)}"
     if groups is not None:
         long_name += ", of all tokens of the span together"
-    found = {}
+    found: dict[Target, xr.DataArray] = {}
     if way.method == "sketch_upper":
-        bounds, known = sketch.certified_norms(
+        bounds, certificate = sketch.certified_norms(
             run, tops, hooks, from_layer, n, norm, way, groups
         )
-        stated = {name: known[name] for name in STATED if name in known}
         for to, ends in bounds.items():
-            bound = run.label(ends.high, "jacobian_norm", long_name, "1", sketch=known)
-            low = run.by_token(ends.low, "lower bound on the norm", "1")
-            found[to] = bound.assign_coords(arrays_of({"low": low}))
-            found[to] = found[to].assign_attrs(stated)
+            found[to] = _certified(run, ends, long_name, certificate)
         return run.by_layer(to_layer, found)
     if run.dtype.itemsize < 4:
         remark(
@@ -132,18 +139,30 @@ def jacobian_norms(
         )
     for to, top in tops.items():
         pullback = Pullback(run, [from_layer], hooks, top, to, vjp_batch_size)
-        estimate = sketch.estimated(Products(pullback, n, groups), norm, way, len(tops))
-        norms = run.label(
-            estimate.norms,
-            "jacobian_norm",
-            long_name,
-            "1",
-            **estimate.facts,
-            attention_implementation=pullback.attention,
-        )
-        intervals: dict[str, Variable] = {
-            name: run.by_token(end, f"{name} end of the 95 % interval", "1")
-            for name, end in estimate.ends.items()
-        }
-        found[to] = norms.assign_coords(arrays_of(intervals))
+        products = Products(pullback, n, groups)
+        chance = sketch.chance_of_each(len(tops) * products.count)
+        ends = sketch.ends_of(products, norm, way, chance)
+        facts = {**way.facts, "attention_implementation": pullback.attention}
+        norms = run.label(ends.estimate, "jacobian_norm", long_name, "1", **facts)
+        found[to] = norms
+        if way.method == "sketch":
+            found[to] = norms.assign_coords(_interval(run, ends))
     return run.by_layer(to_layer, found)
+
+
+def _certified(
+    run: Run, ends: sketch.Ends, long_name: str, certificate: Mapping[str, Any]
+) -> xr.DataArray:
+    """A certified upper bound for each token, with the lower bound and what the certificate says."""
+    bound = run.label(ends.high, "jacobian_norm", long_name, "1", sketch=certificate)
+    low = run.by_token(ends.low, "lower bound on the norm", "1")
+    stated = {name: certificate[name] for name in STATED if name in certificate}
+    return bound.assign_coords(arrays_of({"low": low})).assign_attrs(stated)
+
+
+def _interval(run: Run, ends: sketch.Ends) -> dict[str, Any]:
+    """The ends of the interval of each norm, as coordinates."""
+    text = "end of the 95 % interval"
+    low = run.by_token(ends.low, f"low {text}", "1")
+    high = run.by_token(ends.high, f"high {text}", "1")
+    return arrays_of({"low": low, "high": high})

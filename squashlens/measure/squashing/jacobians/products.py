@@ -12,7 +12,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
-from squashlens._typing import Norm, Target, positive
+from squashlens._typing import Norm, Target, by_device, positive
 from squashlens.bars import bar
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.squashing.token_spans import Spans
@@ -123,10 +123,11 @@ class Pullback:
     def _graph(self) -> tuple[dict[int, Tensor], Tensor]:
         """The stream at each layer, and the output, on the graph of all blocks."""
         streams: dict[int, Tensor] = {}
+        # Each stream above the leaf is kept in `streams` when it is seen.
+        above = [layer for layer in self.layers if layer > self.bottom]
         watch = [
             (self.run.site(layer), partial(streams.__setitem__, layer))
-            for layer in self.layers
-            if layer > self.bottom
+            for layer in above
         ]
         spans = open_spans(
             self.run, self.run.ids, self.hooks, [self.bottom], self.top, watch
@@ -327,8 +328,7 @@ def _joined(parts: list[Tensor], dim: int) -> Tensor:
 def _places_together(rows: Blocks) -> int:
     """The number of places whose rows are multiplied together."""
     prompts, _, count, d = rows.shape
-    cells = CELLS["cpu" if rows.device.type == "cpu" else "cuda"]
-    return max(1, cells // (prompts * count * d))
+    return max(1, by_device(CELLS, rows.device) // (prompts * count * d))
 
 
 def _gram_of_span(

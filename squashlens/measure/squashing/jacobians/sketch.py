@@ -15,14 +15,14 @@ that each norm an equal share.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from squashlens._typing import Method, Norm, Target, positive
+from squashlens._typing import Method, Norm, Target, by_device, positive
 from squashlens.errors import InputError
 from squashlens.measure.squashing.jacobians.products import (
     ByToken,
@@ -60,9 +60,22 @@ class Estimation:
         """What a long name says of the norm, with a space after it."""
         return KINDS.get(self.method, "")
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the provenance says of estimates with intervals; nothing of exact norms."""
+        if self.method != "sketch":
+            return {}
+        facts = {
+            "kind": "estimate",
+            "n_probes": self.n_probes,
+            "seed": self.seed,
+            "failure_probability": MISSED,
+        }
+        return {"sketch": facts}
+
 
 def resolved(given: Estimation, run: Run, allowed: Collection[str]) -> Estimation:
-    """The same with the method that ``"auto"`` stands for.
+    """What was asked for, with the method that ``"auto"`` stands for.
 
     The method depends on the model and its device, and not on the prompt. Raises for one that is not `allowed`.
     """
@@ -75,10 +88,10 @@ def resolved(given: Estimation, run: Run, allowed: Collection[str]) -> Estimatio
             f"Use one of {', '.join(known)}.",
         )
     if method == "auto":
-        device = "cpu" if run.device.type == "cpu" else "cuda"
+        method = "sketch"
         operations = 2 * run.width * _weights_in_blocks(run)
-        is_exact = run.width <= given.n_probes or operations <= EXACT[device]
-        method = "exact" if is_exact else "sketch"
+        if run.width <= given.n_probes or operations <= by_device(EXACT, run.device):
+            method = "exact"
     return replace(given, method=method)
 
 
@@ -125,7 +138,7 @@ class Ends:
         lost: Float[Tensor, "prompt 1"],
         spans: Spans,
     ) -> "Ends":
-        """The same for spans, the last of which has all positions; it is left out of the result.
+        """`rounded` for spans, the last of which has all positions; it is left out of the result.
 
         The blocks of m positions side by side are off by at most ``√Σ ρ²(e_i + e)² ≤ ρ√m (e_S + e)``, where e_i are the
         norms of the blocks, e is the largest of the row, which the last span bounds, and e_S is the norm of the span.
@@ -148,6 +161,7 @@ class Measure:
     def __call__(
         self, gram: Float[Tensor, "*many out out"]
     ) -> Float[Tensor, "*many several"]:
+        """The numbers of each block, from its Gram matrix."""
         unmixed = self.unmixed.to(gram.device)
         in_row_space = norms.largest(unmixed @ gram @ unmixed.mT)
         sizes = [norms.spike_sizes(gram), in_row_space, norms.moment_sizes(gram)]
@@ -191,31 +205,10 @@ def ends_of(products: Products, norm: Norm, method: Estimation, chance: float) -
     return Ends(high * likely, low * likely, likely)
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Norms for one target, the ends of their intervals by name, and what the provenance says of them."""
-
-    norms: ByToken
-    ends: Mapping[str, ByToken] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-
-def estimated(
-    products: Products, norm: Norm, method: Estimation, targets: int
-) -> Estimate:
-    """The exact or estimated norms for one of some targets, whose intervals all hold together."""
-    chance = MISSED / 2 / (targets * products.count)
-    ends = ends_of(products, norm, method, chance)
-    if method.method == "exact":
-        return Estimate(ends.estimate)
-    facts = {
-        "kind": "estimate",
-        "n_probes": method.n_probes,
-        "seed": method.seed,
-        "failure_probability": MISSED,
-    }
-    intervals = {"low": ends.low, "high": ends.high}
-    return Estimate(ends.estimate, intervals, {"sketch": facts})
+def chance_of_each(count: int) -> float:
+    """The probability with which each end of an interval may fail, so that all intervals of `count` norms hold together
+    except with probability `MISSED`."""
+    return MISSED / 2 / count
 
 
 def certified_norms(

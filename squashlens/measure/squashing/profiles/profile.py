@@ -1,8 +1,8 @@
 """All queries and all layers of one prompt: influence by position and by distance, and representations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -105,21 +105,24 @@ def token_influence(
     asked = _asked(model, prompt, queries, layers, way, norm)
     n_series = {"none": 2, "exact": 3, "sketch": 5}[asked.way.method]
     asked.require_fits(8 * n_series * len(asked.queries) * len(asked.layers) * asked.n)
-    values = _ByPosition(asked)
-    facts = asked.measure(values)
+    shape = (len(asked.queries), len(asked.layers), asked.n)
+    by_name: dict[str, Float[Tensor, "query layer position"]] = {}
+    for name, layer, some, values in asked.measured():
+        if name not in by_name:
+            by_name[name] = torch.zeros(shape, dtype=torch.float64)
+        by_name[name][some, layer] = values
     text = f"{asked.kind_of_norm} of the Jacobian"
     texts = NAMES | {"jacobian": text}
     for end in ENDS:
         texts[f"jacobian_{end}"] = f"{end} end of the interval of the {text}"
     by_query = ("query", "layer", "position")
     variables: dict[str, Variable] = {
-        name: (by_query, tensor, texts[name], "1")
-        for name, tensor in values.values.items()
+        name: (by_query, values, texts[name], "1") for name, values in by_name.items()
     }
     variables |= representations(asked.run, asked.layers)
     _, coords = asked.run.coords()
     coords |= {"query": asked.queries.numpy(), "layer": np.array(asked.layers)}
-    run = asked.run.knowing(**facts)
+    run = asked.run.knowing(**asked.way.facts)
     return run.dataset("influence and representations of a prompt", coords, variables)
 
 
@@ -183,16 +186,15 @@ def influence_by_distance(
     way = sketch.Estimation(method=method, n_probes=n_probes, seed=seed)
     asked = _asked(model, prompt, queries, layers, way, norm)
     asked.require_fits(0)
-    means = _ByDistanceOnly(asked)
-    facts = asked.measure(means)
-    sums = dict(means.sums)
+    sums = _by_distance(asked)
     of_random: dict[str, list[ByDistance]] = {}
     for random_seed in range(n_random_models):
         for name, of_one in _of_untrained(asked, random_seed).items():
             of_random.setdefault(f"{name}_random", []).append(of_one)
     for name, (first, *others) in of_random.items():
         sums[name] = first.joined(others)
-    run = asked.run.knowing(**facts, random_model_seeds=list(range(n_random_models)))
+    seeds = list(range(n_random_models))
+    run = asked.run.knowing(**asked.way.facts, random_model_seeds=seeds)
     of = ""
     if asked.way.method != "none":
         of = f", of the Jacobian the {asked.kind_of_norm}"
@@ -214,49 +216,13 @@ def influence_by_distance(
     return run.dataset("influence by distance", coords, variables)
 
 
-class _ByPosition:
-    """Values of every query, layer and position, by name."""
+class Rows(NamedTuple):
+    """Values of some queries at all positions, from one layer, which is counted among those that are asked for."""
 
-    def __init__(self, asked: "_Asked") -> None:
-        self.shape = (len(asked.queries), len(asked.layers), asked.n)
-        self.values: dict[str, Float[Tensor, "query layer position"]] = {}
-
-    def add(
-        self,
-        name: str,
-        layer: int,
-        rows: slice,
-        values: Float[Tensor, "query position"],
-    ) -> None:
-        """Keep the values of some queries at a layer, which is counted among those that are asked for."""
-        if name not in self.values:
-            self.values[name] = torch.zeros(self.shape, dtype=torch.float64)
-        self.values[name][rows, layer] = values
-
-
-class _ByDistanceOnly:
-    """Sums of such values at each distance, by name."""
-
-    def __init__(self, asked: "_Asked") -> None:
-        self.asked = asked
-        self.sums: dict[str, ByDistance] = {}
-
-    def add(
-        self,
-        name: str,
-        layer: int,
-        rows: slice,
-        values: Float[Tensor, "query position"],
-    ) -> None:
-        """Add the values of some queries at a layer to the sums."""
-        queries = self.asked.queries
-        if name.endswith(ENDS):  # intervals have no mean
-            return
-        if name not in self.sums:
-            first = int(self.asked.run.facts["bos_count"])
-            n_layers = len(self.asked.layers)
-            self.sums[name] = ByDistance(self.asked.n, n_layers, queries, first)
-        self.sums[name].add(layer, queries[rows], values)
+    name: str
+    layer: int
+    queries: slice
+    values: Float[Tensor, "query position"]
 
 
 def _asked(
@@ -314,12 +280,8 @@ class _Asked:
         if size > REPORT_ABOVE:
             write(f"{name}: {human(size)} for {len(self.queries)} queries")
 
-    def measure(
-        self,
-        into: _ByPosition | _ByDistanceOnly,
-        paths: Mapping[str, AttentionKind] = PATHS,
-    ) -> dict[str, Any]:
-        """Measure path bounds and norms, and return further facts for the provenance."""
+    def measured(self, paths: Mapping[str, AttentionKind] = PATHS) -> Iterator[Rows]:
+        """Path bounds and norms of the Jacobian, some queries at a time."""
         why_not = why_no_paths(self.run.model)
         if why_not and self.way.method == "none":
             require_paths(self.run.model)
@@ -327,61 +289,62 @@ class _Asked:
             remark(f"No path bound: {why_not}")
         else:
             for name, attention in paths.items():
-                self._bounds(name, attention, into)
-        if self.way.method == "none":
-            return {}
-        return self._norms(into)
+                yield from self._bounds(name, attention)
+        if self.way.method != "none":
+            yield from self._norms()
 
-    def _bounds(
-        self, name: str, attention: AttentionKind, into: _ByPosition | _ByDistanceOnly
-    ) -> None:
+    def _bounds(self, name: str, attention: AttentionKind) -> Iterator[Rows]:
         """The path bound of every query from every layer: one product of patterns for some queries at a time."""
         top = self.run.n_blocks
         down = top_down(self.run, attention, min(self.layers), top)
         size = max(1, CHUNK // self.n)
         starts = range(0, len(self.queries), size)
         for start in bar(starts, desc=NAMES[name], unit="chunk"):
-            rows = slice(start, min(len(self.queries), start + size))
-            products = compositions(self.queries[rows], self.n, down, 2.0)
+            some = slice(start, min(len(self.queries), start + size))
+            products = compositions(self.queries[some], self.n, down, 2.0)
             if self.run.device.type != "cpu":
                 # waited for once, and not after each block
                 products = to_cpu(list(products))
             for below, values in enumerate(products):
                 if top - below in self.layers:
-                    into.add(name, self.layers.index(top - below), rows, values)
+                    yield Rows(name, self.layers.index(top - below), some, values)
 
-    def _norms(self, into: _ByPosition | _ByDistanceOnly) -> dict[str, Any]:
+    def _norms(self) -> Iterator[Rows]:
         """Norms of the Jacobian of every query at every layer, exact or with intervals that hold together."""
         pullback = Pullback(self.run, self.layers)
         count = len(self.queries) * len(self.layers) * self.n
-        chance = sketch.MISSED / 2 / count
-        for row in bar(range(len(self.queries)), desc="jacobian", unit="query"):
-            products = Products(pullback, int(self.queries[row]))
+        chance = sketch.chance_of_each(count)
+        for number in bar(range(len(self.queries)), desc="jacobian", unit="query"):
+            products = Products(pullback, int(self.queries[number]))
             ends = sketch.ends_of(products, self.norm, self.way, chance)
             series = {"jacobian": ends.estimate}
             if self.way.method == "sketch":
                 series |= {"jacobian_low": ends.low, "jacobian_high": ends.high}
+            query = slice(number, number + 1)
             for name, by_layer in series.items():
                 for layer, values in enumerate(by_layer):
-                    into.add(name, layer, slice(row, row + 1), values[None])
-        if self.way.method == "exact":
-            return {}
-        facts = {
-            "kind": "estimate",
-            "failure_probability": sketch.MISSED,
-            "n_probes": self.way.n_probes,
-            "seed": self.way.seed,
-        }
-        return {"sketch": facts}
+                    yield Rows(name, layer, query, values[None])
+
+
+def _by_distance(
+    asked: _Asked, paths: Mapping[str, AttentionKind] = PATHS
+) -> dict[str, ByDistance]:
+    """Sums of what is measured at each distance, by name; intervals have no mean."""
+    first = int(asked.run.facts["bos_count"])
+    sums: dict[str, ByDistance] = {}
+    for name, layer, queries, values in asked.measured(paths):
+        if name.endswith(ENDS):
+            continue
+        if name not in sums:
+            sums[name] = ByDistance(asked.n, len(asked.layers), asked.queries, first)
+        sums[name].add(layer, asked.queries[queries], values)
+    return sums
 
 
 def _of_untrained(asked: _Asked, seed: int) -> dict[str, ByDistance]:
     """The sums of a model with random weights on the same tokens, without the null, which is the same."""
     with untrained(asked.run, seed) as other:
-        of_other = replace(asked, run=other)
-        means = _ByDistanceOnly(of_other)
-        of_other.measure(means, {"path_bound": "model"})
-    return means.sums
+        return _by_distance(replace(asked, run=other), {"path_bound": "model"})
 
 
 def _parts_of_laws(laws: Sequence[FittedLaw], of: str) -> dict[str, Variable]:

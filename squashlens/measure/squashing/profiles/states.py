@@ -80,8 +80,8 @@ def head_statistics(model: Bridge, prompt: PromptOrCapture) -> xr.Dataset:
     run.require_one(tokens=2)
     seen = _Seen(run)
     seen.read()
-    sink_rate, entropies = _stack(seen.heads.values()).unbind(dim=-1)
-    of_first, of_others = _stack(seen.values.values()).unbind(dim=-1)
+    sink_rate, entropies = _stack(seen.attention.values()).unbind(dim=-1)
+    of_first, of_others = _stack(seen.value_norms.values()).unbind(dim=-1)
     reach = anatomy.known_windows(run.model, run.positions)
     uniform = [
         _uniform_entropy(run.positions, reach[block], has_sink(run, block))
@@ -127,29 +127,31 @@ def _stack(parts: Iterable[Tensor]) -> Tensor:
 
 
 class _Seen:
-    """Statistics by block of what heads attend to, and of their value vectors, from one forward pass.
+    """Statistics of the heads of each block from one forward pass, as tensors (head, 2); NaN where none was seen.
 
-    Each is a tensor (head, 2), of NaN where a block was not seen.
+    Attributes:
+        attention: by block, the attention to the first token, and the entropy of attention.
+        value_norms: by block, the norm of the first token's value vector, and the mean of those of the others.
     """
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.n_heads = int(run.model.cfg.n_heads)
         unseen = torch.full((self.n_heads, 2), torch.nan, dtype=torch.float64)
-        self.heads = dict.fromkeys(range(run.n_blocks), unseen)
-        self.values = dict.fromkeys(range(run.n_blocks), unseen)
+        self.attention = dict.fromkeys(range(run.n_blocks), unseen)
+        self.value_norms = dict.fromkeys(range(run.n_blocks), unseen)
 
     def read(self) -> None:
         """Run the prompt once, and look at values and attention."""
         model = self.run.model
         hooks = model.hook_dict
         watch: list[Any] = []
-        for block in self.values:
+        for block in self.value_norms:
             site = f"blocks.{block}.attn.hook_v"
             if site in hooks:
                 watch.append((site, partial(self._see_values, block)))
         if why_not_streamed(model, [site for site, _ in watch]) is not None:
-            for block in self.heads:
+            for block in self.attention:
                 site = anatomy.pattern_site(block)
                 if site in hooks:
                     watch.append((site, partial(self._see_attention, block)))
@@ -163,10 +165,12 @@ class _Seen:
         # (position, key/value group) → one for each head
         norms = values[0].double().norm(dim=-1)
         norms = norms.repeat_interleave(self.n_heads // norms.shape[1], dim=1)
-        self.values[block] = torch.stack([norms[0], norms[1:].mean(dim=0)], dim=-1)
+        both = [norms[0], norms[1:].mean(dim=0)]
+        self.value_norms[block] = torch.stack(both, dim=-1)
 
     def _see_attention(self, block: int, pattern: Any) -> None:
-        self.heads[block] = heads_of(pattern, has_sink(self.run, block))
+        """Attention to the first token and its entropy, of each head."""
+        self.attention[block] = heads_of(pattern, has_sink(self.run, block))
 
 
 def _distances(
@@ -182,17 +186,17 @@ def _distances(
         remark(
             "The prompt with its last token repeated is longer than the model's context: no distance D is given."
         )
-        far = torch.full((len(layers),), torch.nan)
-        floor = far
+        gap = torch.full((len(layers),), torch.nan)
+        floor = gap
     else:
         roundings = anatomy.unseen_roundings(run.model)
         v_again, star_again = _last_two(run, layers, copies=2).unbind(dim=1)
         star = _last_two(run, layers, copies=1)[:, 1]
-        far = distance(v, star, "linf")
+        gap = distance(v, star, "linf")
         floor = noise(v, v_again, "linf", roundings)
         floor = floor + noise(star, star_again, "linf", roundings)
     return {
-        "collapse_distance": far,
+        "collapse_distance": gap,
         "collapse_noise": floor,
         "last_token_rms": rms(v),
     }
