@@ -156,11 +156,18 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def tiny() -> Any:
-    """The bundled model. Tests must leave it as they found it."""
-    import squashlens as sl
+def tiny() -> Iterator[Any]:
+    """The bundled model. Tests must leave it as they found it, which is looked at when all are done."""
+    import torch
 
-    return sl.load("tiny-gemma", device="cpu")
+    import squashlens as sl
+    from tests.references import fingerprint
+
+    model = sl.load("tiny-gemma", device="cpu")
+    model(torch.tensor([[2, 5, 6]]))  # when the libraries hang hooks of theirs
+    before = fingerprint(model)
+    yield model
+    assert fingerprint(model) == before
 
 
 @pytest.fixture(scope="session")

@@ -171,6 +171,7 @@ def uniform_by_offsets(
     return len(found) == 1 and [span[1:] for span in found.pop()] == [(0, len(repeat))]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "prompt", [pytest.param("", marks=pytest.mark.slow), "count: "]
 )

@@ -133,6 +133,7 @@ def lead(values: torch.Tensor, tokens: list[int], right: int) -> float:
     return float(values[tokens[right]] - max(others))
 
 
+@pytest.mark.few(3)
 def test_leads_and_divergences_are_those_of_plain_transformers(
     folder: Path, models: Any
 ) -> None:
@@ -155,6 +156,7 @@ def test_leads_and_divergences_are_those_of_plain_transformers(
     assert float(found["kl"].max()) > 1e-7
 
 
+@pytest.mark.few(3)
 def test_damages_are_those_of_streams_put_into_plain_transformers(
     folder: Path, models: Any
 ) -> None:
@@ -189,6 +191,7 @@ def test_damages_are_those_of_streams_put_into_plain_transformers(
     assert float(abs(found["damage"].sel(part=["embedding", "block 0"])).max()) < 1e-4
 
 
+@pytest.mark.few(2)
 def test_equal_models_lose_nothing(models: tuple[Any, Any]) -> None:
     reference, _ = models
     found = sl.compare_models(reference, reference, PROMPTS[FEW], ANSWERS[FEW])
@@ -266,6 +269,7 @@ def test_keys_and_values_are_rounded_as_a_cache_holds_them(
         assert (change > 0.1 * largest / steps).float().mean() > 0.5
 
 
+@pytest.mark.few(1)
 def test_what_cannot_be_compared_is_refused(tiny: Any, models: tuple[Any, Any]) -> None:
     reference, other = models
     prose = sl.load("tiny-prose", device="cpu")
