@@ -108,3 +108,15 @@ def test_another_file_or_none_is_refused(
         with pytest.raises(ModelAccessError):
             sl.load(name)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.smollm
+def test_its_chat_template_is_kept(smollm: Any) -> None:
+    chat = smollm.tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Hi"}], tokenize=False, add_generation_prompt=True
+    )
+    system = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+    assert chat == f"{system}<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    assert sl.prompts.tokenize(smollm, "<|im_start|>user").tolist() == [[1, 4093]], (
+        "a token of its own"
+    )
