@@ -75,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
     import torch
     from hypothesis import Phase, settings
 
-    # One thread, since workers fill the cores; `tests.processors` asks for more to have sums in another order.
+    # One thread, since workers fill the cores; `make processors` asks for more to have sums in another order.
     torch.set_num_threads(int(os.environ.get("SQUASHLENS_TEST_THREADS", "1")))
     # Few examples by default, many with the slow tests. Under a mutation the same ones each time, and no search for the
     # smallest that fails.
@@ -156,11 +156,19 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def tiny() -> Any:
-    """The bundled model. Tests must leave it as they found it."""
-    import squashlens as sl
+def tiny() -> Iterator[Any]:
+    """The bundled model. Tests must leave it as they found it, which is looked at when all are done."""
+    import torch
 
-    return sl.load("tiny-gemma", device="cpu")
+    import squashlens as sl
+    from tests.references import fingerprint
+
+    model = sl.load("tiny-gemma", device="cpu")
+    # Transformers hangs hooks of its own when streams are asked for, and leaves them.
+    model.original_model(torch.tensor([[2, 5, 6]]), output_hidden_states=True)
+    before = fingerprint(model)
+    yield model
+    assert fingerprint(model) == before
 
 
 @pytest.fixture(scope="session")

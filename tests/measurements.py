@@ -81,6 +81,11 @@ class Subject:
         """Another prompt of the same length."""
         return [*self.prompt[:-3], self.prompt[-2], *self.prompt[-2:]]
 
+    @cached_property
+    def rounded(self) -> Any:
+        """The same model with weights of four bits."""
+        return sl.quantize_weights(self.model, "Q4_0")
+
     @property
     def pair(self) -> list[list[int]]:
         return [self.prompt, self.other]
@@ -771,7 +776,7 @@ def argument(s: Subject, parameter: inspect.Parameter) -> Any:
     if parameter.name in named:
         return named[parameter.name]
     if parameter.name == "other":
-        return sl.quantize_weights(s.model, "Q4_0")
+        return s.rounded
     for value in (*get_args(parameter.annotation), 0.5, 2, [1, 2], "1"):
         with suppress(sl.errors.InputError):
             return converted(value, parameter.annotation, parameter.name)

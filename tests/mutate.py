@@ -10,20 +10,24 @@ import ast
 import os
 import random
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
+import pytest
 import tyro
 
 ROOT = Path(__file__).parent.parent
 WHERE = ("theory", "measure")  # folders of squashlens
 SECONDS = 600  # for the tests of one mutation
+LOG = "mutated.log"
+SETTINGS = ("SQUASHLENS_MUTATED", "OMP_NUM_THREADS")
 OPERATORS: dict[type, type] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
@@ -68,40 +72,28 @@ class Mutation:
     def text(self) -> str:
         """The module with the change in it."""
         tree = ast.parse((ROOT / self.module).read_text(encoding="utf-8"))
-        _change(
-            next(
-                node for place, node in enumerate(ast.walk(tree)) if place == self.place
-            )
-        )
+        _change(list(ast.walk(tree))[self.place])
         return ast.unparse(tree)
 
 
 def mutations(path: Path) -> Iterator[Mutation]:
     """All mutations of a module."""
+    module = path.relative_to(ROOT).as_posix()
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    skipped = {
-        id(one)
-        for node in ast.walk(tree)
-        for part in _stated(node)
-        for one in ast.walk(part)
-    }
+    annotations = set(_in_annotations(tree))
     for place, node in enumerate(ast.walk(tree)):
-        what = "" if id(node) in skipped else _change(copy(node))
+        what = "" if node in annotations else _change(copy(node))
         if what:
-            yield Mutation(
-                path.relative_to(ROOT).as_posix(),
-                place,
-                getattr(node, "lineno", 0),
-                what,
-            )
+            yield Mutation(module, place, getattr(node, "lineno", 0), what)
 
 
-def _stated(node: ast.AST) -> list[ast.AST]:
-    """The parts of a node that compute nothing: annotations and imports."""
-    found = [getattr(node, name, None) for name in ("annotation", "returns")]
-    return [one for one in found if isinstance(one, ast.AST)] + [node] * isinstance(
-        node, ast.Import | ast.ImportFrom
-    )
+def _in_annotations(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of annotations, which compute nothing."""
+    for node in ast.walk(tree):
+        for name in ("annotation", "returns"):
+            annotation = getattr(node, name, None)
+            if annotation is not None:
+                yield from ast.walk(annotation)
 
 
 def _change(node: ast.AST) -> str:
@@ -144,36 +136,28 @@ def tried(mutation: Mutation, tree: Path) -> bool:
     """Whether a test fails under a mutation; also one that takes too long counts as failed."""
     target = tree / mutation.module
     target.write_text(mutation.text(), encoding="utf-8")
-    options = [
-        "-x",
-        "-q",
-        "-p",
-        "no:xdist",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not slow and not cuda",
-    ]
-    settings = dict.fromkeys(
-        ("SQUASHLENS_MUTATED", "OMP_NUM_THREADS", "PYTHONDONTWRITEBYTECODE"), "1"
-    )
-    settings["PYTHONPATH"] = str(tree)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *files_for(mutation.module)],
-            cwd=tree,
-            env=os.environ | settings,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return True
-    finally:
-        shutil.copy2(ROOT / mutation.module, target)
-    if done.returncode not in (0, 1, 2):
-        raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
-    return done.returncode != 0
+    child = os.fork()
+    if child == 0:
+        os._exit(tested(tree, files_for(mutation.module)))
+    _, status = os.waitpid(child, 0)
+    shutil.copy2(ROOT / mutation.module, target)
+    code = os.waitstatus_to_exitcode(status)
+    if code not in (0, 1, 2, -signal.SIGALRM):
+        raise RuntimeError((tree / LOG).read_text(encoding="utf-8")[-4000:])
+    return code != 0
+
+
+def tested(tree: Path, files: list[str]) -> int:
+    """The exit code of pytest on some files of a tree, in this process."""
+    signal.alarm(SECONDS)
+    os.chdir(tree)
+    sys.modules.pop("tests")  # which is that of another folder
+    sys.path.insert(0, str(tree))
+    log = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    default = ["-m", "not slow and not cuda"]
+    return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *default, *files]))
 
 
 @dataclass
@@ -205,6 +189,10 @@ def main() -> None:
         if not given.words or any(word in str(path) for word in given.words)
     ]
     every = [mutation for path in chosen for mutation in mutations(path)]
+    os.environ |= dict.fromkeys(SETTINGS, "1")
+    # Every mutation is tried in a copy of this process, which has the libraries already.
+    for library in ("hypothesis", "scipy.stats", "transformer_lens", "xarray"):
+        import_module(library)
     sample = random.Random(given.seed).sample(every, min(given.n, len(every)))
     print(f"{len(sample)} of {len(every)} mutations, seed {given.seed}", flush=True)
     count = 0

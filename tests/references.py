@@ -1,6 +1,7 @@
 """Slow twins: the same quantities by other means, on plain Hugging Face models, without any hook of ours."""
 
 import copy
+import hashlib
 import inspect
 import itertools
 import os
@@ -17,6 +18,13 @@ from torch import Tensor
 
 from squashlens.measure.registration import calling
 from squashlens.run.run import Run
+
+HOOK_TABLES = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
 
 
 def raw(function: Any) -> Any:
@@ -429,35 +437,27 @@ def layers_of(plain: Any) -> Any:
 
 def fingerprint(model: Any) -> dict[str, Any]:
     """Everything a measurement must leave as it was, by means of its own."""
-    import hashlib
-
     weights = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
-        weights.update(
-            name.encode()
-            + value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
-        )
-    hooks = {
-        name: [
-            table
-            for table in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
-            if getattr(m, table)
-        ]
-        for name, m in model.named_modules()
-    }
+        content = value.detach().cpu().contiguous().view(torch.uint8).numpy()
+        weights.update(name.encode() + content.tobytes())
+    parameters = dict(model.named_parameters())
+    hooks = {}
+    for whole in (model, model.original_model):
+        for name, module in whole.named_modules():
+            for table in HOOK_TABLES:
+                hooks[type(whole), name, table] = len(getattr(module, table))
+    for name, point in model.hook_dict.items():
+        hooks["points", name] = len(point.fwd_hooks) + len(point.bwd_hooks)
     return {
         "weights": weights.hexdigest(),
-        "dtypes": {n: str(p.dtype) for n, p in model.named_parameters()},
-        "grad": {
-            n: (p.requires_grad, p.grad is None) for n, p in model.named_parameters()
-        },
+        "dtypes": {n: str(p.dtype) for n, p in parameters.items()},
+        "grad": {n: (p.requires_grad, p.grad is None) for n, p in parameters.items()},
+        "devices": {n: str(p.device) for n, p in parameters.items()},
         "training": {n: m.training for n, m in model.named_modules()},
         "hooks": hooks,
-        "hook_counts": {
-            n: len(p.fwd_hooks) + len(p.bwd_hooks) for n, p in model.hook_dict.items()
-        },
         "decoding": model.original_model.generation_config.to_dict(),
-        "devices": {n: str(p.device) for n, p in model.named_parameters()},
+        "attention": model.original_model.config._attn_implementation,
     }
 
 

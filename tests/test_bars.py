@@ -32,6 +32,21 @@ def test_a_measurement_made_of_others_has_one_bar(
     assert made.count(False) == 1
 
 
+def test_a_bar_that_ends_leaves_the_one_around_it_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where tqdm would draw both on one line."""
+    monkeypatch.setenv("SQUASHLENS_PROGRESS", "1")
+    with bars.one_bar("a call"):
+        outer = bars.bar(range(3))
+        for _ in range(2):
+            inner = bars.bar(range(3))
+            assert inner.disable
+            inner.pos = outer.pos
+            inner.close()
+        outer.close()
+
+
 @pytest.mark.slow
 def test_warnings_point_at_the_callers_line() -> None:
     model = sl.load("tiny-gemma", dtype="bf16", verify=False)

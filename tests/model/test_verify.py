@@ -89,6 +89,7 @@ def test_rounding_that_weights_magnify_does_not_part_a_bridge_from_its_model(
         verify.prove(model, plain)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("own", [True, False])
 def test_a_mixer_beside_attention_rules_out_paths_and_nothing_else(
     own: bool, tmp_path: Path

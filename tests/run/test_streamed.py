@@ -147,9 +147,8 @@ def test_rounding_of_a_deep_model_is_not_taken_for_another_attention(
 ) -> None:
     """In bfloat16 sharp attention multiplies rounding beyond every constant tolerance; a wrong scale still shows."""
     sizes = COMMON | {
-        "num_hidden_layers": 28,
-        "hidden_size": 64,
-        "intermediate_size": 256,
+        "num_hidden_layers": 10,
+        "hidden_size": 32,
         "head_dim": 64,
     }
     torch.manual_seed(0)
@@ -159,6 +158,9 @@ def test_rounding_of_a_deep_model_is_not_taken_for_another_attention(
     )
     model = foreign(inner.eval()).eval().requires_grad_(False)
     assert streamed._prove(model).reason is None
+    with monkeypatch.context() as patch:
+        patch.setattr(streamed, "SHAKEN", 0)  # what is beyond the constant tolerance
+        assert streamed._prove(model).reason is not None
     attend = streamed._attend
 
     def another(*args: Any, scaling: float, **others: Any) -> Any:
@@ -186,9 +188,10 @@ def fused_anywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-FUSED = ("gemma", "gemma2", "gemma3", "llama", "mistral", "gpt2")
+FUSED = ("gemma2", "llama", "mistral", "gemma", "gemma3", "gpt2")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", FUSED)
 def test_measurements_by_fused_attention_equal_those_by_blocks(
     name: str, bridge_of: Any, monkeypatch: pytest.MonkeyPatch

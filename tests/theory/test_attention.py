@@ -1,5 +1,6 @@
 """Attention by blocks of rows against patterns written out, and its derivative against autograd through them."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from squashlens.theory.attention import (
     differentiable_attention,
 )
 from squashlens.theory.path_sums import by_hops, sweep
+from squashlens.theory.spread import received
 
 
 def written(attention: Attention) -> Tensor:
@@ -218,3 +220,21 @@ def test_cotangents_that_stand_at_some_queries(reached: slice, frozen: bool) -> 
         for given in (reached, None)
     )
     torch.testing.assert_close(told, looked, rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("_small_blocks")
+@pytest.mark.parametrize("window", [None, 4])
+def test_what_a_token_receives_is_a_sum_over_later_queries(window: int | None) -> None:
+    attention, _ = drawn(10, prompts=1, window=window)
+    pattern = written(attention)[0].mean(dim=0)
+    expected = [pattern[key + 1 :, key].sum() for key in range(10)]
+    torch.testing.assert_close(received(held(attention)), torch.stack(expected))
+
+
+def test_the_largest_product_is_that_of_the_longest_vectors() -> None:
+    attention, _ = drawn(6)
+    lengths = []
+    for vectors in (attention.queries, attention.keys):
+        lengths.append(max(math.hypot(*x.tolist()) for x in vectors.flatten(0, 2)))
+    expected = 0.7 * lengths[0] * lengths[1]
+    assert attention.largest_product() == pytest.approx(expected, rel=1e-12)

@@ -13,6 +13,7 @@ from squashlens.theory.statistics.ranks import (
     mean_interval,
     paired_change,
     share_interval,
+    wilson,
 )
 
 
@@ -196,3 +197,17 @@ def test_an_interval_of_a_change_covers_it(
     )
     # The correction of the correlation is for the number of values.
     assert float((doubled[1] - low).abs().max()) < 0.12
+
+
+@pytest.mark.parametrize("trials", [1, 2, 5, 16, 100])
+def test_intervals_are_wilsons(trials: int) -> None:
+    """As SciPy has them, for none, some and all."""
+    for hits in {0, 1, trials // 3, trials // 2, trials - 1, trials}:
+        low, high = wilson(np.array([hits / trials]), trials)
+        expected = stats.binomtest(hits, trials).proportion_ci(
+            confidence_level=0.95, method="wilson"
+        )
+        np.testing.assert_allclose(
+            [low[0], high[0]], [expected.low, expected.high], atol=1e-7
+        )
+        assert 0 <= low[0] <= hits / trials <= high[0] <= 1 or hits in (0, trials)

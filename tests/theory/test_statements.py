@@ -139,16 +139,17 @@ def test_b4_is_its_limit_at_every_even_n(n: int) -> None:
 
 
 def attention(seed: int, n: int, d: int) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """Rows of the last token over v and over v*, at four lengths up to n, and values; without positions.
+    """Rows of the last token over v and over v*, at four lengths up to n, and values.
 
-    The last token has the same score at each length, or its weight would follow its score.
+    The last token has the same score at each length, or its weight would follow its score. Its repetition has another
+    one, as with positions.
     """
     scores, values = drawn(seed, n), drawn(seed + 1, n, d) - 0.5
     sizes = [n // 10, n // 4, n // 2, n]
     scores[[m - 1 for m in sizes]] = 0.5
     ends = [scores[:m] for m in sizes]
     return [
-        (s.softmax(dim=0), torch.cat([s, s[-1:]]).softmax(dim=0)) for s in ends
+        (s.softmax(dim=0), torch.cat([s, s[-1:] - 0.2]).softmax(dim=0)) for s in ends
     ], values
 
 

@@ -10,13 +10,10 @@ PyTorch's own index can be reached. Interpreters are those that uv finds, or can
 """
 
 import json
-import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import pandas as pd
 from packaging.requirements import Requirement
@@ -28,6 +25,7 @@ FOLDER, PAGE = ROOT / "runs" / "versions", ROOT / "docs" / "versions.md"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 # A cluster has `make cluster`.
 EXTRAS = ("cluster", "eval", "figures", "notebook", "study")
+# Always the newest that fit.
 TOOLS = ("beartype", "hypothesis", "pytest", "pytest-timeout")
 SMOKE = ("tests/test_smoke.py",)
 # One family through the measurements (the golden numbers of the bundled model), results, files and figures.
@@ -47,7 +45,7 @@ OF_EXTRAS = (
     "tests/study/test_running.py",
     "tests/pages/maps/test_live.py",
 )
-UV = str(ROOT / ".venv" / "bin" / "uv")
+BIN = ROOT / ".venv" / "bin"
 SECONDS = 3600.0  # for each program that is run
 HEAD = """# Versions that were tried
 
@@ -59,190 +57,131 @@ versions, and pyright reads the code as that Python would.
 """
 
 
-@dataclass(frozen=True)
-class Environment:
+class Environment(NamedTuple):
     """A Python with dependencies that uv resolves in one way, and the tests that run there."""
 
-    name: str
     python: str
     resolution: str
     tests: tuple[str, ...]
     extras: tuple[str, ...] = ()
 
-    @property
-    def folder(self) -> Path:
-        return FOLDER / self.name
 
-    @property
-    def interpreter(self) -> Path:
-        return self.folder / "bin" / "python"
-
-
-ENVIRONMENTS = (
-    Environment("oldest", PYTHONS[0], "lowest-direct", CORE),
-    Environment("oldest-extras", PYTHONS[0], "lowest-direct", OF_EXTRAS, EXTRAS),
-    Environment("newest", PYTHONS[0], "highest", CORE),
-    Environment("newest-extras", PYTHONS[0], "highest", OF_EXTRAS, EXTRAS),
-    *(
-        Environment(f"python-{python}", python, "highest", SMOKE)
-        for python in PYTHONS[1:]
-    ),
-)
+ENVIRONMENTS = {
+    "oldest": Environment("3.11", "lowest-direct", CORE),
+    "oldest-extras": Environment("3.11", "lowest-direct", OF_EXTRAS, EXTRAS),
+    "newest": Environment("3.11", "highest", CORE),
+    "newest-extras": Environment("3.11", "highest", OF_EXTRAS, EXTRAS),
+    "python-3.12": Environment("3.12", "highest", SMOKE),
+    "python-3.13": Environment("3.13", "highest", SMOKE),
+    "python-3.14": Environment("3.14", "highest", SMOKE),
+}
 
 
 def main() -> int:
-    names = [*(one.name for one in ENVIRONMENTS), "pyright"]
-    chosen = sys.argv[1:] or names
-    if not {*chosen} <= {*names}:
-        raise SystemExit(f"Names of environments are {', '.join(names)}.")
     FOLDER.mkdir(parents=True, exist_ok=True)
     record = FOLDER / "results.json"
     held = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
-    for name in chosen:
-        environment = next((one for one in ENVIRONMENTS if one.name == name), None)
-        held[name] = (
-            tried(environment)
-            if environment
-            else {python: read_as(python) for python in PYTHONS}
-        )
+    for name in sys.argv[1:] or [*ENVIRONMENTS, "pyright"]:
+        held[name] = read_as_each() if name == "pyright" else tried(name)
         print(f"{name}: {held[name]}", flush=True)
-        held = {name: held[name] for name in names if name in held}  # in this order
         record.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(
-        page(held, (ROOT / "pyproject.toml").read_text(encoding="utf-8"), EXTRAS),
-        encoding="utf-8",
+    PAGE.write_text(page(held), encoding="utf-8")
+    has_errors = not all(
+        said.startswith("0 errors") for said in held.get("pyright", {}).values()
     )
-    return int(failed(held))
+    failures = [found["failures"] for found in found_in(held).values()]
+    return int(has_errors or any(failures))
 
 
-def tried(environment: Environment) -> dict[str, Any]:
+def found_in(held: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What was found in each environment that was tried."""
+    return {name: held[name] for name in ENVIRONMENTS if name in held}
+
+
+def tried(name: str) -> dict[str, Any]:
     """Install an environment and run its tests: the versions and what failed, or why it could not be had."""
-    for what, command in installation(environment):
+    python, resolution, tests, extras = ENVIRONMENTS[name]
+    folder = FOLDER / name
+    interpreter = str(folder / "bin" / "python")
+    uv = [str(BIN / "uv")]
+    into = [*uv, "pip", "install", "-q", "--python", interpreter]
+    project = f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)
+    found: dict[str, Any] = {"python": python, "versions": {}, "failures": []}
+    for command in (
+        [*uv, "venv", "-q", "--clear", "--python", python, str(folder)],
+        [*into, "--resolution", resolution, "-e", project],
+        [*into, *TOOLS],
+    ):
         lines, reason = printed(command, SECONDS)
         if reason:
-            return {
-                "python": environment.python,
-                "unavailable": f"{what}: {' / '.join(lines[-4:]) or reason}"[:400],
+            return found | {
+                "tests": f"not run: {' / '.join(lines[-4:]) or reason}"[:400]
             }
-    listed = [
-        UV,
-        "pip",
-        "list",
-        "--python",
-        str(environment.interpreter),
-        "--format",
-        "json",
-    ]
-    versions = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
-    python = subprocess.run(
-        [environment.interpreter, "--version"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    lines, _ = printed([interpreter, "--version"], SECONDS)
+    found["python"] = lines[-1].split()[-1]
+    listed = [*uv, "pip", "list", "--python", interpreter, "--format", "json"]
+    lines, _ = printed(listed, SECONDS)
+    for package in json.loads(lines[-1]):
+        found["versions"][package["name"]] = package["version"]
     chosen = ["-m", "not slow and not cuda and not browser", "-k", CHOSEN]
-    program = [
-        str(environment.interpreter),
-        "-m",
-        "pytest",
-        "-q",
-        "-rfEs",
-        *chosen,
-        *environment.tests,
-    ]
-    return {
-        "python": python.split()[-1],
-        "versions": {one["name"]: one["version"] for one in json.loads(versions)},
-    } | outcome(*printed(program, SECONDS))
+    pytest = [interpreter, "-m", "pytest", "-q", "-rfE", *chosen, *tests]
+    lines, reason = printed(pytest, SECONDS)
+    return found | outcome(lines, reason)
 
 
-def installation(environment: Environment) -> list[tuple[str, list[str]]]:
-    """What is run to install an environment, by name. Tools of the tests are always the newest that fit."""
-    made = [
-        UV,
-        "venv",
-        "-q",
-        "--clear",
-        "--python",
-        environment.python,
-        str(environment.folder),
-    ]
-    into = [UV, "pip", "install", "-q", "--python", str(environment.interpreter)]
-    own = f"{ROOT}[{','.join(environment.extras)}]" if environment.extras else str(ROOT)
-    return [
-        (f"Python {environment.python}", made),
-        ("squashlens", [*into, "--resolution", environment.resolution, "-e", own]),
-        ("tools", [*into, *TOOLS]),
-    ]
-
-
-def outcome(lines: Sequence[str], reason: str) -> dict[str, Any]:
-    """What pytest printed last: the counts, with the reasons of what was skipped, and a line for each failure."""
-    skipped = [line.split(": ")[-1] for line in lines if line.startswith("SKIPPED")]
-    ends = [
-        line for line in lines if " passed" in line or " failed" in line
-    ]  # libraries may print after it
-    counts = (
-        [*(lines or ["it printed nothing"]), *ends][-1].strip("= ").partition(" in ")[0]
-    )
+def outcome(lines: list[str], reason: str) -> dict[str, Any]:
+    """The counts that pytest printed, and a line for each failure. Libraries may print after it."""
+    counts = [line for line in lines if " passed" in line or " failed" in line]
     failures = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
-    return {
-        "tests": f"{counts} ({'; '.join(sorted(set(skipped)))})" if skipped else counts,
-        "failures": failures
-        or [f"{reason}: {' / '.join(lines[-4:])}"[:400]] * bool(reason),
-    }
+    if reason and not failures:
+        failures = [f"{reason}: {' / '.join(lines[-4:])}"[:400]]
+    last = counts[-1] if counts else "it printed no counts"
+    return {"tests": last.strip("= ").partition(" in ")[0], "failures": failures}
 
 
-def read_as(python: str) -> str:
-    """What pyright says when it takes the code for one of a Python version."""
-    lines, _ = printed(
-        [str(ROOT / ".venv" / "bin" / "pyright"), "--pythonversion", python], SECONDS
-    )
-    return lines[-1] if lines else "it printed nothing"
+def read_as_each() -> dict[str, str]:
+    """What pyright says when it takes the code for one of each Python version."""
+    said = {}
+    for python in PYTHONS:
+        pyright = [str(BIN / "pyright"), "--pythonversion", python]
+        lines, reason = printed(pyright, SECONDS)
+        said[python] = lines[-1] if lines else reason
+    return said
 
 
-def page(held: Mapping[str, Any], pyproject: str, extras: Sequence[str]) -> str:
+def page(held: Mapping[str, Any]) -> str:
     """The page: environments, versions, what failed, and what pyright says."""
-    tried = {name: found for name, found in held.items() if name != "pyright"}
     environments = []
     failures = []
-    for name, found in tried.items():
-        torch = found.get("versions", {}).get("torch", "–")
-        said = found.get("tests", f"not run: {found.get('unavailable')}")
+    for name, found in found_in(held).items():
         about = {"environment": name, "Python": found["python"]}
-        environments.append(about | {"PyTorch": torch, "tests": said})
-        failures += [f"- **{name}**, {line}" for line in found.get("failures", [])]
+        torch = found["versions"].get("torch", "–")
+        environments.append(about | {"PyTorch": torch, "tests": found["tests"]})
+        failures += [f"- **{name}**, {line}" for line in found["failures"]]
     versions = []
-    for name, allowed in sorted(ranges(pyproject, extras).items()):
-        installed = []
-        for found in tried.values():
-            installed.append(found.get("versions", {}).get(canonicalize_name(name)))
-        each = ", ".join(filter(None, dict.fromkeys(installed)))
-        about = {"dependency": name, "range": allowed or "any", "tried": each}
-        versions.append(about)
+    for name, allowed in sorted(ranges().items()):
+        key = canonicalize_name(name)
+        installed = [found["versions"].get(key) for found in found_in(held).values()]
+        different = ", ".join(filter(None, dict.fromkeys(installed)))
+        row = {"dependency": name, "range": allowed or "any", "tried": different}
+        versions.append(row)
     pyright = pd.DataFrame(held.get("pyright", {}).items(), columns=["Python", "says"])
-    parts = [HEAD.rstrip(), "## Environments", pd.DataFrame(environments)]
-    parts += ["## Versions", pd.DataFrame(versions)]
-    parts += ["## Failures", "\n".join(failures or ["None."]), "## pyright", pyright]
-    texts = []
-    for part in parts:
-        is_table = isinstance(part, pd.DataFrame)
-        texts.append(str(part.to_markdown(index=False)) if is_table else part)
-    return "\n\n".join(texts) + "\n"
+    parts = [HEAD.rstrip(), "## Environments", table_of(environments)]
+    parts += ["## Versions", table_of(versions)]
+    parts += ["## Failures", "\n".join(failures or ["None."])]
+    parts += ["## pyright", table_of(pyright)]
+    return "\n\n".join(parts) + "\n"
 
 
-def failed(held: Mapping[str, Any]) -> bool:
-    """Whether any test failed, or pyright found an error. A Python that cannot be had is no failure."""
-    said = held.get("pyright", {}).values()
-    has_errors = not all(text.startswith("0 errors") for text in said)
-    return has_errors or any(found.get("failures") for found in held.values())
+def table_of(rows: Any) -> str:
+    return str(pd.DataFrame(rows).to_markdown(index=False))
 
 
-def ranges(pyproject: str, extras: Sequence[str]) -> dict[str, str]:
+def ranges() -> dict[str, str]:
     """The range of every dependency, and of those of the extras."""
-    project = tomllib.loads(pyproject)["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     listed = list(project["dependencies"])
-    for extra in extras:
+    for extra in EXTRAS:
         listed += project["optional-dependencies"][extra]
     found: dict[str, str] = {}
     for requirement in map(Requirement, listed):

@@ -54,6 +54,7 @@ def test_verdicts_by_hand(right: int, truths: str, able: str) -> None:
     assert found.chance == max(map(truths.count, truths)) / n
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("n", [1, 5, 16])
 def test_a_model_as_good_as_the_best_constant_answer_is_seldom_called_unable(
     n: int,

@@ -17,7 +17,6 @@ from squashlens.measure.answers.frequencies import (
     score_answers,
 )
 from squashlens.tasks import Question, Task
-from squashlens.theory.statistics.ranks import wilson
 
 COUNT = sl.tasks.find("count_ones")
 OPENING = "The final answer to your maths question is:"
@@ -101,20 +100,6 @@ def test_answers_side_by_side() -> None:
     assert cell["ended"].values.tolist() == [answer.ended for answer in given.values()]
     assert cell["prompt_tokens"].values.tolist() == [91] + [0] * 8
     assert cell["answer_tokens"].values.tolist() == [20] + [0] * 8
-
-
-@pytest.mark.parametrize("trials", [1, 2, 5, 16, 100])
-def test_intervals_are_wilsons(trials: int) -> None:
-    """As SciPy has them, for none, some and all."""
-    for hits in {0, 1, trials // 3, trials // 2, trials - 1, trials}:
-        low, high = wilson(np.array([hits / trials]), trials)
-        expected = binomtest(hits, trials).proportion_ci(
-            confidence_level=0.95, method="wilson"
-        )
-        np.testing.assert_allclose(
-            [low[0], high[0]], [expected.low, expected.high], atol=1e-7
-        )
-        assert 0 <= low[0] <= hits / trials <= high[0] <= 1 or hits in (0, trials)
 
 
 def test_an_opened_answer_begins_with_its_words() -> None:

@@ -201,6 +201,7 @@ def test_the_truth_is_known(
     assert (found["margin_y"].values > 1).all()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "window"),
     [("llama", None), ("mistral", 1), ("gemma3", None), ("gemma3", 1)],
@@ -241,6 +242,7 @@ def test_what_is_hidden_from_a_block_on_is_lost_after_it(tiny: Any) -> None:
     assert early["last_told_apart"].item() == 6
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_random_weights_never_prefer_an_answer(tiny: Any, seed: int) -> None:
     """Tied embeddings make an untrained model repeat its last token, which it writes; it prefers no more."""

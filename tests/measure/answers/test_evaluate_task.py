@@ -41,7 +41,7 @@ ASKED = (
 )  # patterns in which each task is sometimes wrong
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "length"), ROWS)
 def test_the_bundled_models_answers_are_right_as_often_as_its_card_says(
     tiny: Any, name: str, length: int

@@ -55,13 +55,14 @@ def chained(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return lambda kind, chain: of(kind, tuple(chain.items()))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("kind", "goes_on", "ends"),
     [
         ("always", "and", "▁and"),
         ("first", "and", "▁and"),
         ("never", "and", "▁and"),
-        ("bytes", "and", "Ġand"),
+        ("merging", "and", "Ġand"),
     ],
 )
 def test_an_answer_ends_where_a_word_begins(
@@ -85,7 +86,8 @@ def test_an_answer_ends_where_a_word_begins(
         assert {*seen[0]} <= {"0", "2"}
 
 
-@pytest.mark.parametrize("kind", ["always", "first", "never", "bytes", "threes"])
+@pytest.mark.few(2)
+@pytest.mark.parametrize("kind", ["always", "merging", "threes", "never", "first"])
 def test_answers_to_prompts_of_any_end(kind: str, chained: Models) -> None:
     """Log-odds against plain forward passes over ids whose text is that of the prompt and the answer."""
     model, plain = chained(kind, {"=": "1"})

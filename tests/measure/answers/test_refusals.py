@@ -1,4 +1,4 @@
-"""What cannot be asked, scored or probed is refused, by the name of the argument, and leaves the model as it was."""
+"""What cannot be asked, scored or probed is refused."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 import squashlens as sl
 from squashlens.errors import InputError
 from squashlens.tasks.task import Prompting
-from tests.references import fingerprint, raw
+from tests.references import raw
 
 PAIR = [
     "How many ones are in the following sequence? 1 =",
@@ -91,7 +91,12 @@ REFUSED: list[Callable[[Any], Any]] = [
 
 @pytest.mark.parametrize("call", REFUSED, ids=range(len(REFUSED)))
 def test_it_is_refused(call: Callable[[Any], Any], tiny: Any) -> None:
-    before = fingerprint(tiny)
     with pytest.raises(InputError):
         call(tiny)
-    assert fingerprint(tiny) == before
+
+
+def test_a_model_without_a_tokenizer_is_not_asked(bridge_of: Any) -> None:
+    model = bridge_of("llama")
+    sequence = sl.prompts.build(model, [7, 8, 9], prefix=[2, 5])
+    with pytest.raises(InputError):
+        sl.compare_interventions(model, sequence, {}, answer=lambda _: "1")

@@ -78,7 +78,7 @@ def read_at_layers(plain: Any, ids: list[int], answer: list[int]) -> np.ndarray:
     return total
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["gemma2", "gpt2", "llama", "qwen3", "olmo2"])
 def test_every_layer_is_read_as_in_plain_transformers(
     family: str, speaking: Callable[[str], tuple[Any, Any]]

@@ -36,7 +36,7 @@ def two_passes(
     )  # type: ignore[return-value]
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "form", [{}, {"suffix": "="}, {"ending": "1"}], ids=["bare", "suffix", "ending"]
 )

@@ -10,7 +10,7 @@ from squashlens.errors import InputError, UnsoundModelError
 from squashlens.measure.collapse.tokenization import repeat_tokenization
 from tests.cases import OTHERS, save_random
 from tests.references import raw
-from tests.splitters import splitter
+from tests.tokenizer_kinds import splitter
 
 
 def ones(model: Any, n: int = 9, **form: Any) -> sl.prompts.GrowingSequence:

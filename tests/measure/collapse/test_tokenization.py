@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import squashlens as sl
 from squashlens.measure.collapse.tokenization import FORMS, repeat_tokenization
 from tests.references import last_streams
-from tests.splitters import KINDS, save_random_with, splitter
+from tests.tokenizer_kinds import SPLITTERS, save_random_with, splitter
 
 N = 13
 ALWAYS, NEVER = (lambda n: True), (lambda n: False)
@@ -95,7 +95,7 @@ def test_closed_forms(kind: str, repeat: str, form: str) -> None:
 
 @settings(deadline=None, max_examples=80)
 @given(
-    kind=st.sampled_from(KINDS),
+    kind=st.sampled_from(SPLITTERS),
     repeat=st.sampled_from(["1", "11", "111", "2", "one", "on", "12"]),
     between=st.sampled_from(["", " ", ",", ", ", "0", "one", " 1 ", "1"]),
     prompt=st.sampled_from(["", "count", "count ", "11", "one: "]),
@@ -171,6 +171,7 @@ def uniform_by_offsets(
     return len(found) == 1 and [span[1:] for span in found.pop()] == [(0, len(repeat))]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "prompt", [pytest.param("", marks=pytest.mark.slow), "count: "]
 )
