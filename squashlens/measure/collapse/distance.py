@@ -241,7 +241,9 @@ def _compare(run: Run, y: Y, other: Y) -> dict[str, Float[Tensor, " branch"]]:
 
     Logits of equal rows are computed once: where a sequence ends in equal tokens, v* of one length is v of the next.
     """
-    parts: list[dict[str, Tensor]] = []
+    # Filled in place: results that stay among freed logits would keep the allocator from using that room again.
+    found = {n: y.new_empty(len(y), dtype=torch.float64) for n in COMPARED}
+    start = 0
     for some, others in zip(y.split(TOGETHER), other.split(TOGETHER), strict=True):
         both = torch.cat([some.double(), others.double()])
         rows, numbers = both.unique(dim=0, return_inverse=True)
@@ -251,8 +253,12 @@ def _compare(run: Run, y: Y, other: Y) -> dict[str, Float[Tensor, " branch"]]:
         for first, second in places.split(rows_together(run), dim=1):
             log_p = logits[first].double().log_softmax(dim=-1)
             log_q = logits[second].double().log_softmax(dim=-1)
-            parts.append(_differences(log_p, log_q))
-    return {name: torch.cat([part[name].cpu() for part in parts]) for name in COMPARED}
+            stop = start + len(first)
+            for name, values in _differences(log_p, log_q).items():
+                found[name][start:stop] = values
+            start = stop
+    found["same_argmax"] = found["same_argmax"].bool()
+    return {name: values.cpu() for name, values in found.items()}
 
 
 def _by_head(
