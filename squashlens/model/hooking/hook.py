@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -126,8 +126,7 @@ class Hook:
         return points
 
 
-@dataclass(frozen=True)
-class Watcher:
+class Watcher(NamedTuple):
     """A function of squashlens that looks at a hook point, or replaces its tensor: nothing about it is checked."""
 
     site: str
