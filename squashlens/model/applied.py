@@ -20,6 +20,7 @@ from squashlens.model.anatomy import context_length, device_of, last_logits, n_t
 from squashlens.model.hooking.hook import (
     Hook,
     HookLike,
+    Watcher,
     expanded_hooks,
     torch_hook,
     watchers,
@@ -144,14 +145,20 @@ def probe_ids(model: Bridge) -> Tensor:
     return places.long()[None].to(device_of(model))
 
 
+def run_probe(model: Bridge, *hooks: Watcher) -> Tensor:
+    """The last logits of the probe prompt, from a pass with `hooks`."""
+    with attached(model, *hooks):
+        return model(probe_ids(model), use_cache=False, **last_logits(model))
+
+
 def ineffective_points(model: Bridge, sites: list[str]) -> list[str]:
     """The sites on a tensor at which the last logits do not depend, or that do not fire, as the model is run now."""
     leaves: dict[str, Tensor] = {}
     hooks = watchers(sites, partial(_with_leaf, leaves))
-    with warnings.catch_warnings(), torch.enable_grad(), attached(model, *hooks):
+    with warnings.catch_warnings(), torch.enable_grad():
         # The bridge warns about edited norms, which are intended here.
         warnings.simplefilter("ignore")
-        logits = model(probe_ids(model), use_cache=False, **last_logits(model)).float()
+        logits = run_probe(model, *hooks).float()
         if not logits.requires_grad:
             return sites  # no added tensor reached the logits
         weights = torch.arange(logits.numel(), device=logits.device).sin()

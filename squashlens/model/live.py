@@ -41,6 +41,7 @@ class _Interposed(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
+        """Call the function: a softmax of the hooked logits, or the dropout, after it, of the hooked pattern."""
         if not args:
             return func(**(kwargs or {}))
         first = args[0]
@@ -99,7 +100,7 @@ def make_live(model: Bridge) -> list[Any]:
 
 @contextmanager
 def live_attention(model: Bridge) -> Iterator[None]:
-    """The same within the body."""
+    """Hooks inside attention take effect in the body; then the attentions have their class's `forward` again."""
     changed = make_live(model)
     try:
         yield
@@ -109,7 +110,7 @@ def live_attention(model: Bridge) -> Iterator[None]:
 
 
 def _forward(attn: Any, *args: Any, **kwargs: Any) -> Any:
-    """What the bridge does around the model's own attention, with hook points inside it."""
+    """What the bridge does around the model's own attention, with hook points inside it, and keeping nothing of it."""
     inner = attn.original_component
     if "hidden_states" in kwargs:
         kwargs["hidden_states"] = attn.hook_in(kwargs["hidden_states"])

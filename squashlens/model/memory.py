@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import NamedTuple
 
 import psutil
 import torch
@@ -55,23 +55,39 @@ def to_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
     return found
 
 
-# Errors, and whether each result is wrong.
-Checks = dict[Any, tuple[Callable[[], Exception], list[Bool[Tensor, ""]]]]
-_put_off: ContextVar[Checks | None] = ContextVar("put_off", default=None)
+class PutOff(NamedTuple):
+    """An error that is raised if any of the results on a device is wrong."""
+
+    error: Callable[[], Exception]
+    wrong: list[Bool[Tensor, ""]]
 
 
-def later(wrong: Bool[Tensor, ""], error: Callable[[], Exception], *key: str) -> None:
-    """Raise the error if `wrong`: on a device at the end of `awaited`, so that nobody waits for it before."""
+_put_off: ContextVar[dict[tuple[str, ...], PutOff] | None] = ContextVar(
+    "put_off", default=None
+)
+
+
+def raise_later(
+    wrong: Bool[Tensor, ""], error: Callable[[], Exception], *key: str
+) -> None:
+    """Raise the error if `wrong`: on a device at the end of `awaited`, so that nobody waits for it before.
+
+    Results with the same `key` are read together, and raise the error that was given first.
+    """
     checks = _put_off.get()
     if checks is not None and wrong.device.type != "cpu":
-        checks.setdefault(key, (error, []))[1].append(wrong)
+        check = checks.setdefault(key, PutOff(error, []))
+        check.wrong.append(wrong)
     elif bool(wrong):
         raise error()
 
 
 @contextmanager
 def awaited() -> Iterator[None]:
-    """After the body, raise the first error that was put off until now; one of the body may be its consequence."""
+    """After the body, raise the first error that was put off until now.
+
+    It takes the place of an error of the body, which may be its consequence.
+    """
     checks = _put_off.get()
     if checks is None:
         checks = {}

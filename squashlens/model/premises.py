@@ -33,7 +33,7 @@ from squashlens.model.anatomy import (
     pattern_site,
     residual_sites,
 )
-from squashlens.model.applied import probe_ids, require_effective
+from squashlens.model.applied import probe_ids, require_effective, run_probe
 from squashlens.model.hooking.hook import Watcher, watchers
 from squashlens.model.hooking.standing import attached, without_ambient
 from squashlens.model.proof import proof_of
@@ -121,8 +121,8 @@ def _earlier_stream(model: Bridge) -> str | None:
 
     hooks = [Watcher(site, cut) for site in residual_sites(model)[:-1]]
     forget_lengths(model)
-    with torch.enable_grad(), without_ambient(model), attached(model, *hooks):
-        model(probe_ids(model), use_cache=False, **last_logits(model))
+    with torch.enable_grad(), without_ambient(model):
+        run_probe(model, *hooks)
     for block, stream in enumerate(leaving[1:]):
         if block == 0:
             continue

@@ -100,33 +100,35 @@ def opened(model: Bridge) -> Iterator[Proof]:
         yield kept.proof
         return
     require_no_autocast()
-    kept.proof = _proof_for(Snapshot.of(model, layout_of(model)), kept)
+    proof = _proof_for(Snapshot.of(model, layout_of(model)), kept)
+    kept.proof = proof
     hooks = standing(model)
     kept.at_begin = hooks_as_now(model) if hooks else None
     kept.owner = threading.get_ident()
     try:
         # Whatever mode the caller is in.
         with torch.inference_mode(False), torch.no_grad(), awaited():
-            yield kept.proof
+            yield proof
     except Exception as error:
-        _require_unchanged(model, kept)
+        _require_unchanged(model, kept, proof)
         if hooks:
             names = "; ".join(hook.name for hook in hooks)
             error.add_note(f"The model was run with hooks: {names}.")
         raise
+    else:
+        _require_unchanged(model, kept, proof)
     finally:
         kept.owner = None
         kept.at_begin = None
         if kept.layout is not None:
             kept.layout.forget_last_pass()
-    _require_unchanged(model, kept)
 
 
-def _require_unchanged(model: Bridge, kept: Kept) -> None:
+def _require_unchanged(model: Bridge, kept: Kept, proof: Proof) -> None:
     """Raise an error if the model is another one than was opened."""
-    proof = kept.proof
-    layout = kept.layout
-    if proof is None or layout is None or proof.snapshot != Snapshot.of(model, layout):
+    # Only a user's hook could write what PyTorch does not count.
+    entries = proof.snapshot.entries if kept.at_begin is None else None
+    if proof.snapshot != Snapshot.of(model, layout_of(model), entries):
         raise BusyModelError(
             "A tensor or a setting of the model was changed during a measurement.",
             "Change it before or after the call, not in a hook or another thread. Hooks keep counts and tensors in a "

@@ -8,9 +8,8 @@ bit, and is the same in every process and on every device. `Kept` is what a brid
 """
 
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import chain
+from functools import cache
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +40,7 @@ HOOK_TABLES = (
 )
 KEPT = "_squashlens"  # the attribute of a bridge in which its `Kept` is
 TRACES = ("_pattern", "_captured_pre_ln_residual")  # what a bridge keeps of a pass
-ENTRIES = 2048  # of a tensor that are read: a few milliseconds for a model
+ENTRIES = 2048  # of a tensor that are read, or about so many
 # Names, versions and formats in a configuration, which change no number.
 LABELS = frozenset(
     {
@@ -90,32 +89,19 @@ class Layout:
             self.names.setdefault(point, name)
         self.modules = [one for one in self.names if not isinstance(one, HookPoint)]
         self.configs = _configurations(model)
-        self._tables: list[dict[str, Any]] = []
-        self._children: list[dict[str, Any]] = []
-        self._frequencies: list[Mapping[str, Tensor | None]] = []
-        self._list_tables(bool(length_dependent_encodings(model)))
-        self.parts = self.read_parts()
+        self._adapts = bool(length_dependent_encodings(model))
+        self.children = self.read_children()
 
-    def _list_tables(self, adapting: bool) -> None:
-        """List where PyTorch keeps tensors and modules; apart, buffers that follow from the length of a pass."""
+    def read_children(self) -> list[int]:
+        """Which modules there are now."""
+        children: list[int] = []
         for module in self.modules:
-            if module._modules:
-                self._children.append(module._modules)
-            if module._parameters:
-                self._tables.append(module._parameters)
-            if adapting and "original_max_seq_len" in vars(module):
-                self._frequencies.append(module._buffers)
-            elif module._buffers:
-                self._tables.append(module._buffers)
-
-    def read_parts(self) -> list[int]:
-        """Which modules there are now, and how many parameters and buffers they have."""
-        children = chain.from_iterable(map(dict.values, self._children))
-        return [*map(id, children), *map(len, self._tables)]
+            children += map(id, module._modules.values())
+        return children
 
     def is_current(self) -> bool:
-        """Whether no module was replaced, and no parameter or buffer added or removed."""
-        return self.parts == self.read_parts()
+        """Whether no module was replaced, added or removed."""
+        return self.children == self.read_children()
 
     def with_hooks(self) -> list[nn.Module]:
         """The modules that have hooks of PyTorch now."""
@@ -133,11 +119,14 @@ class Layout:
 
     def tensors(self) -> list[Tensor]:
         """Parameters and buffers as they are now, but for those that follow from the length of a pass."""
-        tensors = [*chain.from_iterable(map(dict.values, self._tables))]
-        for frequencies in self._frequencies:
-            for name, tensor in frequencies.items():
-                if "original" in name:
-                    tensors.append(tensor)
+        tensors: list[Tensor | None] = []
+        for module in self.modules:
+            tensors += module._parameters.values()
+            buffers = module._buffers
+            if self._adapts and "original_max_seq_len" in vars(module):
+                tensors += [buffers[name] for name in buffers if "original" in name]
+            else:
+                tensors += buffers.values()
         return [tensor for tensor in tensors if tensor is not None]
 
     def forget_last_pass(self) -> None:
@@ -182,8 +171,10 @@ class Snapshot:
     precision: str
 
     @classmethod
-    def of(cls, model: Bridge, layout: Layout) -> "Snapshot":
-        """Of the model as it is now, through lists that are current."""
+    def of(
+        cls, model: Bridge, layout: Layout, entries: list[str] | None = None
+    ) -> "Snapshot":
+        """Of the model as it is now, through lists that are current. Entries of tensors are read unless given."""
         marks: list[Marks] = []
         samples: dict[Any, list[Tensor]] = {}
         with torch.no_grad(), torch._C.DisableTorchFunction():
@@ -192,27 +183,37 @@ class Snapshot:
                     written = writes(part)
                     place = part.data_ptr()
                     marks.append((id(tensor), place, written, tensor.requires_grad))
-                    kind = (part.device, part.dtype)
-                    samples.setdefault(kind, []).append(_some_entries(part))
-            digests = [_digest_of(entries) for entries in samples.values()]
+                    if entries is None:
+                        kind = (part.device, part.dtype)
+                        samples.setdefault(kind, []).append(_some_entries(part))
+            if entries is None:
+                entries = [_digest_of(some) for some in samples.values()]
         modes = [module.training for module in layout.modules]
         texts = [_text(config) for config in layout.configs]
-        return cls(marks, digests, layout.read_parts(), modes, texts, precision())
+        return cls(marks, entries, layout.read_children(), modes, texts, precision())
 
 
 def _some_entries(tensor: Tensor) -> Tensor:
-    """Evenly spaced entries, `ENTRIES` or more: of a matrix with at most so many rows and columns some of each."""
+    """Evenly spaced entries: of a vector `ENTRIES`, of a matrix as many as it has rows or columns, see `_step`."""
     if tensor.is_meta:
         raise InputError(
             "Some weights of this model are offloaded and not in memory.",
             "Load it onto a device.",
         )
-    flat = tensor.reshape(-1)
-    step = max(1, flat.numel() // ENTRIES)
-    columns = tensor.shape[-1] if tensor.ndim else 1
-    while gcd(step, columns) > 1:  # with a common factor only some columns are met
+    return tensor.reshape(-1)[:: _step(tensor.shape)]
+
+
+@cache
+def _step(shape: torch.Size) -> int:
+    """From one entry that is read to the next: every row and column is met if there are at most `ENTRIES` of each."""
+    size = shape.numel()
+    if len(shape) < 2:
+        return max(1, size // ENTRIES)
+    # Each is a cache line of its own: more of them would take as long as the rest of a short call.
+    step = max(1, size // min(ENTRIES, max(shape)))
+    while gcd(step, shape[-1]) > 1:  # with a common factor only some columns are met
         step -= 1
-    return flat[::step]
+    return step
 
 
 def _digest_of(entries: list[Tensor]) -> str:

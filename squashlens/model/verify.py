@@ -31,15 +31,14 @@ from squashlens.model.anatomy import (
     dtype_of,
     forget_lengths,
     is_native,
-    last_logits,
     n_blocks,
     pattern_site,
     residual_site,
 )
-from squashlens.model.applied import probe_ids
+from squashlens.model.applied import probe_ids, run_probe
 from squashlens.model.digests import parts
 from squashlens.model.hooking.hook import torch_hook, watchers
-from squashlens.model.hooking.standing import attached, without_ambient
+from squashlens.model.hooking.standing import without_ambient
 from squashlens.model.premises import (
     ATTENTION,
     require_causal,
@@ -226,7 +225,7 @@ def _first_pass(model: Bridge) -> None:
     """Run the model once, which may set up the bridge; an error of several dtypes is put into words."""
     try:
         with torch.no_grad():
-            model(probe_ids(model), use_cache=False, **last_logits(model))
+            run_probe(model)
     except RuntimeError as error:
         kinds = {dtype_name(p.dtype): name for name, p in model.named_parameters()}
         if len(kinds) == 1 or "dtype" not in str(error):
@@ -314,9 +313,7 @@ def _run_bridge(model: Bridge, sites: list[str]) -> dict[str, Tensor]:
             )
         seen[site] = tensor.detach().clone()
 
-    readers = watchers(sites, keep)
-    with attached(model, *readers):
-        logits = model(probe_ids(model), use_cache=False, **last_logits(model))
+    logits = run_probe(model, *watchers(sites, keep))
     return seen | {"logits": logits}
 
 

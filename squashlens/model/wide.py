@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 
@@ -23,12 +22,7 @@ class Wide(TorchFunctionMode):
         for key, value in named.items():
             if value is torch.float32:
                 named[key] = torch.float64
-        if func is F.linear and args[1].dtype != args[0].dtype:
-            # The output head, if it is the table of embeddings, of which only rows are widened as they are looked up.
-            args[1] = args[1].double()
         found = (Tensor.double if func is Tensor.float else func)(*args, **named)
-        if func is F.embedding:
-            return found.double()
         if not isinstance(found, Tensor) or not found.is_floating_point():
             return found
         given = args[0].dtype if args and isinstance(args[0], Tensor) else None

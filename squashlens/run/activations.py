@@ -17,11 +17,11 @@ from torch import Tensor
 from squashlens._typing import Target, short_repr
 from squashlens.bars import bar
 from squashlens.errors import InputError
-from squashlens.model.hooking.hook import Hook
+from squashlens.model.hooking.hook import Hook, watchers
 from squashlens.model.loading.random_weights import with_random_weights
 from squashlens.model.proof import opened
 from squashlens.run.budget import batch_memory, pass_bytes
-from squashlens.run.forward import forward, log_probabilities, next_logits, watching
+from squashlens.run.forward import forward, log_probabilities, next_logits
 from squashlens.run.passes import PASS_MEMORY, batches
 from squashlens.run.run import Run
 from squashlens.sequences import Ids
@@ -63,7 +63,7 @@ def streams_at(
     def keep(site: str, tensor: Tensor) -> None:
         seen[site] = tensor[:, at].detach().clone()
 
-    forward(run, ids, watching(sites, keep), context)
+    forward(run, ids, watchers(sites, keep), context)
     return seen
 
 
@@ -135,13 +135,14 @@ def log_p(
 ) -> Float[Tensor, "branch token"]:
     """The log-probability of each token of a text, from the y before it (teacher forcing), in float64 on the CPU."""
     wanted = tokens.cpu().repeat(len(y))
-    parts: list[Tensor] = []
+    # Filled in place: results that stay among freed logits would keep the allocator from using that room again.
+    of_tokens = torch.empty(len(wanted), dtype=torch.float64)
     start = 0
     for logs in log_probabilities(run, y.flatten(end_dim=1)):
         stop = start + len(logs)
-        parts.append(logs.cpu().gather(1, wanted[start:stop, None])[:, 0])
+        of_tokens[start:stop] = logs.cpu().gather(1, wanted[start:stop, None])[:, 0]
         start = stop
-    return torch.cat(parts).view(y.shape[:2])
+    return of_tokens.view(y.shape[:2])
 
 
 @contextmanager

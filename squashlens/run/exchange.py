@@ -18,7 +18,7 @@ from squashlens.run.run import Run
 
 Exchanged = Literal["block", "attention", "mlp"]
 Stream = Float[Tensor, "prompt position d"]
-OUTPUT = "blocks.{block}.hook_attn_out"  # what attention adds to the stream
+ATTENTION_OUTPUT = "blocks.{block}.hook_attn_out"  # what attention adds to the stream
 
 
 def require_exchangeable(reference: Run, other: Run) -> None:
@@ -71,7 +71,7 @@ class OneModel:
         self, attending: "OneModel", block: int, stream: Stream
     ) -> Stream:
         """What a block makes of a stream, if its attention is that of the other model, from the same stream."""
-        site = OUTPUT.replace("{block}", str(block))
+        site = ATTENTION_OUTPUT.replace("{block}", str(block))
         outputs: list[Tensor] = []
 
         def keep(output: Tensor) -> None:

@@ -34,7 +34,13 @@ from squashlens.model.hooking.standing import (
     standing,
     without_ambient,
 )
-from squashlens.model.memory import available, awaited, later, require_room, to_cpu
+from squashlens.model.memory import (
+    available,
+    awaited,
+    raise_later,
+    require_room,
+    to_cpu,
+)
 from squashlens.model.snapshot import kept_of
 from squashlens.run.budget import pass_bytes, pattern_bytes, queries_and_keys
 from squashlens.run.run import Run
@@ -47,13 +53,6 @@ from squashlens.run.users_hooks import users_hooks_tested
 from squashlens.theory.attention import Attention
 
 Watch = Iterable[tuple[str, Callable[[Tensor], Tensor | None]]]
-
-
-def watching(
-    sites: Iterable[str], function: Callable[[str, Tensor], Any]
-) -> list[tuple[str, Callable[[Tensor], Any]]]:
-    """A function that watches each of these hook points, and also gets the name of its point."""
-    return [(site, partial(function, site)) for site in sites]
 
 
 def causal(n: int) -> Bool[Tensor, "query key"]:
@@ -195,7 +194,7 @@ def require_numbers(run: Run, values: Tensor) -> None:
     names = [hook.name for hook in standing(run.model) if hook.is_an_intervention]
     under_hooks = kept_of(run.model).at_begin is not None
     with awaited() if under_hooks else nullcontext():
-        later(has_nan(values), partial(_nan, run, names), *names)
+        raise_later(has_nan(values), partial(_nan, run, names), *names)
 
 
 def _nan(run: Run, hooks: Sequence[str]) -> UnsoundModelError:

@@ -17,8 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from squashlens.bars import bar
+from squashlens.model.hooking.hook import watchers
 from squashlens.model.memory import require_room
-from squashlens.run.forward import forward, watching
+from squashlens.run.forward import forward
 from squashlens.run.generate import empty_cache
 from squashlens.run.run import Run
 from squashlens.run.streamed import patterns_written
@@ -55,14 +56,13 @@ def grouped_streams(
     cpu = torch.device("cpu")
     what = "Keeping the representations of every run"
     require_room(4 * numbers, cpu, what, "Use fewer prompts.")
-    runs: list[list[Tensor]] = [[] for _ in groupings(run)]
+    of_rows: list[Tensor] = []
     prompts = list(zip(rows, places, strict=True))
     for ids, wanted in bar(prompts, desc=label, unit="prompt"):
-        tensor = torch.tensor([ids], device=run.device)
-        for number, streams in enumerate(_in_each(run, tensor, sites)):
-            runs[number].append(streams[:, list(wanted)].cpu())
-    joined = [torch.cat(of_prompts, dim=1) for of_prompts in runs]
-    return _wide(torch.stack(joined))
+        at = list(wanted)
+        runs = [streams[:, at].cpu() for streams in _in_each(run, ids, sites)]
+        of_rows.append(torch.stack(runs))
+    return _wide(torch.cat(of_rows, dim=2))
 
 
 def continued_streams(
@@ -76,74 +76,72 @@ def continued_streams(
     `sizes` are the groupings: None for the whole prompt, or the number of tokens in a piece. A piece of the prompt is
     run once, and continuations follow on copies of its cache. Where prompts cannot be cut, all groupings are run.
     """
-    sites = run.sites()
-    last = len(ids) - 1
+    # A tail is what precedes the last token of an answer: of all answers of one token, nothing.
+    tails = list(dict.fromkeys(tokens[:-1] for tokens in continuations))
     if empty_cache(run) is None:
-        rows = [(*ids, *tokens[:-1]) for tokens in continuations]
+        last = len(ids) - 1
+        rows = [(*ids, *tail) for tail in tails]
         places = [range(last, len(row)) for row in rows]
         streams = grouped_streams(run, rows, places, label="answers")
-        lengths = [len(tokens) for tokens in continuations]
-        return streams[:, :, 0], list(streams[:, -1].split(lengths, dim=1))
-    prompt = torch.tensor([ids], device=run.device)
-    # None before all answers of one token.
-    tails = list(dict.fromkeys(tokens[:-1] for tokens in continuations))
-    of_prompt: list[Tensor] = []
-    of_tail: dict[Ids, list[Tensor]] = {tail: [] for tail in tails}
-    for size in sizes:
-        streams, ys = _with_tails(run, prompt, tails, sites, size)
-        of_prompt.append(streams)
-        for tail, y in zip(tails, ys, strict=True):
-            of_tail[tail].append(y)
-    before_each: list[Tensor] = []
-    for tokens in continuations:
-        before_each.append(_wide(torch.stack(of_tail[tokens[:-1]]).cpu()))
-    return _wide(torch.stack(of_prompt).cpu()), before_each
+        of_prompt = streams[:, :, 0]
+        ys = streams[:, -1]
+    else:
+        runs = [_with_tails(run, ids, tails, size) for size in sizes]
+        of_prompt = torch.stack([streams for streams, _ in runs])
+        ys = torch.stack([y for _, y in runs])
+    lengths = [len(tail) + 1 for tail in tails]
+    of_tail = dict(zip(tails, ys.split(lengths, dim=1), strict=True))
+    return of_prompt, [of_tail[tokens[:-1]] for tokens in continuations]
 
 
 def _with_tails(
-    run: Run,
-    prompt: Tensor,
-    tails: Sequence[Ids],
-    sites: Sequence[str],
-    size: int | None,
-) -> tuple[Float[Tensor, "layer d"], list[Float[Tensor, "token d"]]]:
-    """The streams at the prompt's last token, and y from there on with each tail, in pieces of `size` tokens.
+    run: Run, ids: Ids, tails: Sequence[Ids], size: int | None
+) -> tuple[Float[Tensor, "layer d"], Float[Tensor, "token d"]]:
+    """The streams at the prompt's last token, and y from there on with each tail in turn, in pieces of `size` tokens.
 
     Without a size each tail follows the prompt in one pass; else it is run on a copy of the prompt's cache.
     """
-    parts = [torch.tensor([t], dtype=torch.long, device=run.device) for t in tails]
-    last = prompt.shape[1] - 1
+    sites = run.sites()
+    last = len(ids) - 1
     if size is None:
-        rows = [torch.cat([prompt, part], dim=1) for part in parts]
+        rows = [_row(run, (*ids, *tail)) for tail in tails]
         passes = [_read(run, [row], sites, None)[:, last:] for row in rows]
-        return passes[0][:, 0], [streams[-1] for streams in passes]
-    with patterns_written(REASON):
-        cache = empty_cache(run)
-        streams = _read(run, prompt.split(size, dim=1), sites, cache)[:, -1]
-        ys: list[Tensor] = []
-        for part in parts:
-            y = streams[-1:]
-            if part.shape[1]:
-                after = _read(run, [part], sites[-1:], copy.deepcopy(cache))
-                y = torch.cat([y, after[0]])
-            ys.append(y)
-    return streams, ys
+        of_prompt = passes[0][:, 0]
+        ys = [streams[-1] for streams in passes]
+    else:
+        with patterns_written(REASON):
+            cache = empty_cache(run)
+            pieces = _row(run, ids).split(size, dim=1)
+            of_prompt = _read(run, pieces, sites, cache)[:, -1]
+            ys: list[Tensor] = []
+            for tail in tails:
+                ys.append(of_prompt[-1:])
+                if tail:
+                    on_cache = copy.deepcopy(cache)
+                    after = _read(run, [_row(run, tail)], sites[-1:], on_cache)
+                    ys.append(after[0])
+    return _wide(of_prompt.cpu()), _wide(torch.cat(ys).cpu())
+
+
+def _row(run: Run, ids: Ids) -> Tensor:
+    return torch.tensor([ids], device=run.device)
 
 
 def _wide(values: Tensor) -> Tensor:
     return values if values.dtype == torch.float64 else values.float()
 
 
-def _in_each(run: Run, ids: Tensor, sites: Sequence[str]) -> Iterator[Tensor]:
+def _in_each(run: Run, ids: Ids, sites: Sequence[str]) -> Iterator[Tensor]:
     """The streams at all positions, of shape (layer, position, d), in each grouping."""
-    yield _read(run, [ids], sites, None)
+    row = _row(run, ids)
+    yield _read(run, [row], sites, None)
     with patterns_written(REASON):
         if empty_cache(run) is None:
             for copies in COPIES:
-                yield _read(run, [ids.expand(copies, -1).clone()], sites, None)
+                yield _read(run, [row.expand(copies, -1).clone()], sites, None)
         else:
             for size in PIECES:
-                yield _read(run, ids.split(size, dim=1), sites, empty_cache(run))
+                yield _read(run, row.split(size, dim=1), sites, empty_cache(run))
 
 
 def _read(
@@ -156,9 +154,7 @@ def _read(
         kept[site].append(tensor[0].detach().clone())
 
     context = None if cache is None else {"use_cache": True, "past_key_values": cache}
-    watch = watching(sites, keep)
     for piece in pieces:
-        forward(run, piece, watch, context)
+        forward(run, piece, watchers(sites, keep), context)
     there = kept[sites[-1]][0].device  # a model may be on several
-    joined = [torch.cat(parts).to(there) for parts in kept.values()]
-    return torch.stack(joined)
+    return torch.stack([torch.cat(parts).to(there) for parts in kept.values()])

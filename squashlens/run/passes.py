@@ -38,11 +38,11 @@ from squashlens.bars import bar
 from squashlens.errors import FAILURES, InputError
 from squashlens.model.agreement import SAME_OPERATIONS, agree
 from squashlens.model.anatomy import is_native, why_lengths_differ
-from squashlens.model.hooking.hook import Hook
+from squashlens.model.hooking.hook import Hook, watchers
 from squashlens.model.hooking.standing import attached
 from squashlens.model.memory import available, require_room, to_cpu
 from squashlens.run.budget import batch_memory, pass_bytes
-from squashlens.run.forward import causal, context, forward, watching
+from squashlens.run.forward import causal, context, forward
 from squashlens.run.run import Run
 from squashlens.run.streamed import (
     implementation,
@@ -131,13 +131,11 @@ def read(
     number of them the same terms are added in another order.
     """
     prompts = [branch.along(trunk, positions) for branch in branches]
-    number_of: dict[Branch, int] = {}  # equal prompts are run once
-    for prompt in prompts:
-        number_of.setdefault(prompt, len(number_of))
+    different = dict.fromkeys(prompts)  # equal prompts are run once
     plan = Plan(
         run,
         trunk,
-        tuple(number_of),
+        tuple(different),
         tuple(sites),
         positions,
         hooks,
@@ -146,7 +144,8 @@ def read(
     )
     _require_room(plan, len(prompts))
     rows, route = _route(plan, passes)
-    if len(number_of) < len(prompts):
+    if len(different) < len(prompts):
+        number_of = dict(zip(different, range(len(different)), strict=True))
         numbers = [number_of[prompt] for prompt in prompts]
         rows = {site: values[numbers] for site, values in rows.items()}
     return Readings(rows, route, implementation(run.model, sites, plan.longest))
@@ -197,10 +196,8 @@ def _why_wrong(plan: Plan, rows: Rows) -> str | None:
         return None
     for site, truth in _run_separately(few).items():
         shared = rows[site][chosen][..., : truth.shape[-1]]
-        for branch, ours, theirs in zip(few.branches, shared, truth, strict=True):
-            dtype = plan.run.dtype
-            if not agree(ours, theirs, dtype, size=truth, tolerance=SAME_OPERATIONS):
-                return f"its numbers depend on what it shares a pass with (at length {len(branch)}, {site})"
+        if not agree(shared, truth, plan.run.dtype, tolerance=SAME_OPERATIONS):
+            return f"its numbers depend on what it shares a pass with (at {site})"
     known.add(key)
     return None
 
@@ -233,12 +230,9 @@ def _run_separately(plan: Plan) -> Rows:
             return 1
         return max(1, int(batch_memory(plan.run) / pass_bytes(plan.run, 1, length)))
 
-    lengths = [len(branch) for branch in plan.branches]
-    longest_first = np.argsort(lengths, kind="stable")[::-1]
-    by_length = batches([lengths[number] for number in longest_first], batch_size)
-    with bar(total=len(lengths), desc="prompts") as progress_bar:
-        for length, part in by_length:
-            numbers = longest_first[part].tolist()
+    longest_first = sorted(batches(map(len, plan.branches), batch_size), reverse=True)
+    with bar(total=len(plan.branches), desc="prompts") as progress_bar:
+        for length, numbers in longest_first:
             first = plan.branches[numbers[0]]
             prompts = [plan.branches[number].ids(plan.trunk) for number in numbers]
             ids = torch.tensor(prompts, device=plan.run.device)
@@ -398,11 +392,9 @@ class _Rows:
             else:
                 seen[site] = reads.of(tensor)
 
-        watch: list[tuple[str, Any]] = []
-        if reads.numbers:
-            watch = watching(self.plan.sites, keep)
+        sites = self.plan.sites if reads.numbers else ()
         with attached(self.plan.run.model, *hooks):
-            forward(self.plan.run, ids, watch, extra)
+            forward(self.plan.run, ids, watchers(sites, keep), extra)
         self._take(reads.numbers, seen)
 
     def _take(self, numbers: Sequence[int], seen: Rows) -> None:

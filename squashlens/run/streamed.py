@@ -27,12 +27,11 @@ from squashlens.model.agreement import agree
 from squashlens.model.anatomy import (
     dtype_of,
     is_native,
-    last_logits,
     n_blocks,
     pattern_site,
     residual_sites,
 )
-from squashlens.model.applied import ineffective_points, probe_ids
+from squashlens.model.applied import ineffective_points, probe_ids, run_probe
 from squashlens.model.hooking.hook import Watcher, watchers
 from squashlens.model.hooking.standing import attached, standing, without_ambient
 from squashlens.model.proof import opened, proof_of
@@ -287,13 +286,12 @@ def _window_of(
 
 
 def _prove(model: Bridge) -> _Proof:
-    ids = probe_ids(model)
     attentions: dict[int, Attention] = {}
     try:
         with without_ambient(model):
-            eager = _everything(model, ids)
+            eager = _everything(model)
             with streamed(model, attentions.__setitem__) as kinds:
-                found = _everything(model, ids)
+                found = _everything(model)
     except torch.OutOfMemoryError:
         raise
     except SquashlensError as error:
@@ -312,7 +310,7 @@ def _prove(model: Bridge) -> _Proof:
         if name not in fires:
             return _Proof(f"{site} does not fire")
         compared.append(name)
-    everything = slice(0, ids.shape[1])
+    everything = slice(0, probe_ids(model).shape[1])
     for block in range(n_blocks(model)):
         if block not in attentions:
             return _Proof(f"block {block} attends in a way of its own")
@@ -322,7 +320,7 @@ def _prove(model: Bridge) -> _Proof:
     dtype = dtype_of(model)
     differing = [n for n in compared if not agree(found[n], eager[n], dtype)]
     if differing and dtype.itemsize < 4:
-        shaken = _shaken(model, ids)
+        shaken = _shaken(model)
         differing = [n for n in differing if _differs(found[n], eager[n], shaken[n])]
     if differing:
         return _Proof(f"{differing[0]} comes out differently")
@@ -335,7 +333,7 @@ def _differs(found: Tensor, eager: Tensor, shaken: Tensor) -> bool:
     return not bool((found - eager).abs().max() <= allowed)  # NaN differs
 
 
-def _shaken(model: Bridge, ids: Tensor) -> Seen:
+def _shaken(model: Bridge) -> Seen:
     """All activations, with each stream that enters a block moved by one unit in the last place, in random directions.
 
     In half precision rounding grows with the number of blocks, and sharp attention multiplies it, so that no constant
@@ -351,20 +349,19 @@ def _shaken(model: Bridge, ids: Tensor) -> Seen:
     entering = residual_sites(model)[: n_blocks(model)]
     hooks = [Watcher(site, shake) for site in entering]
     with without_ambient(model), attached(model, *hooks):
-        return _everything(model, ids)
+        return _everything(model)
 
 
-def _everything(model: Bridge, ids: Tensor) -> Seen:
-    """The tensor at every hook point, and the last logits."""
+def _everything(model: Bridge) -> Seen:
+    """The tensor at every hook point in a pass of the probe prompt, and the last logits."""
     seen: Seen = {}
 
     def keep(name: str, value: Any) -> None:
         if isinstance(value, Tensor) and value.is_floating_point():
             seen[name] = value.detach().clone()
 
-    names = layout_of(model).distinct
-    readers = watchers(names, keep)
-    with torch.no_grad(), attached(model, *readers), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logits = model(ids, use_cache=False, **last_logits(model))
+    readers = watchers(layout_of(model).distinct, keep)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the bridge, where hooks are at norms
+        logits = run_probe(model, *readers)
     return seen | {"logits": logits}

@@ -310,7 +310,7 @@ def test_a_folder_has_one_fingerprint_in_every_process(
 def test_every_row_and_column_of_a_weight_is_read(shape: tuple[int, ...]) -> None:
     size = int(np.prod(shape))
     read = _some_entries(torch.arange(size).reshape(shape))
-    assert min(size, 2048) <= len(read) <= 2 * 2048
+    assert len(read) <= 2 * 2048
     if len(shape) == 2:
         assert len(torch.unique(read // shape[1])) == shape[0]
         assert len(torch.unique(read % shape[1])) == shape[1]

@@ -240,7 +240,9 @@ def _compare(run: Run, y: Y, other: Y) -> dict[str, Float[Tensor, " branch"]]:
 
     Logits of equal rows are computed once: where a sequence ends in equal tokens, v* of one length is v of the next.
     """
-    parts: dict[str, list[Tensor]] = {name: [] for name in COMPARED}
+    # Filled in place: results that stay among freed logits would keep the allocator from using that room again.
+    compared = {name: y.new_empty(len(y), dtype=torch.float64) for name in COMPARED}
+    start = 0
     for some, others in zip(y.split(TOGETHER), other.split(TOGETHER), strict=True):
         both = torch.cat([some.double(), others.double()])
         rows, numbers = both.unique(dim=0, return_inverse=True)
@@ -250,9 +252,12 @@ def _compare(run: Run, y: Y, other: Y) -> dict[str, Float[Tensor, " branch"]]:
         for first, second in places.split(rows_together(run), dim=1):
             log_p = logits[first].double().log_softmax(dim=-1)
             log_q = logits[second].double().log_softmax(dim=-1)
-            for name, difference in _differences(log_p, log_q).items():
-                parts[name].append(difference.cpu())
-    return {name: torch.cat(differences) for name, differences in parts.items()}
+            stop = start + len(first)
+            for name, values in _differences(log_p, log_q).items():
+                compared[name][start:stop] = values
+            start = stop
+    compared["same_argmax"] = compared["same_argmax"].bool()
+    return {name: values.cpu() for name, values in compared.items()}
 
 
 def _by_head(

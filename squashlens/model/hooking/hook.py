@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -129,8 +129,7 @@ def require_blocks(blocks: Iterable[int], n_blocks: int, name: str) -> None:
             )
 
 
-@dataclass(frozen=True)
-class Watcher:
+class Watcher(NamedTuple):
     """A function of squashlens that looks at a hook point, or replaces its tensor: nothing about it is checked."""
 
     site: str

@@ -122,6 +122,7 @@ def standing(model: Bridge) -> list[Standing]:
     """Every hook on a model, except those that libraries keep there as parts of the model."""
     found: list[Standing] = []
     layout = layout_of(model)
+    # Those of TransformerLens at hook points, and those of PyTorch on any module.
     for name, point in layout.distinct.items():
         if point.fwd_hooks or point.bwd_hooks:
             found += _at_point(model, name, point)

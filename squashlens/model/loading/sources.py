@@ -104,17 +104,19 @@ def nearest(text: str) -> str:
 
 
 def _packaged(name: str) -> Source:
+    """The folder of a packaged model, converted from the file in its package."""
     model = PACKAGED[name]
     digest = kept_folders.digest_of(model.paths())
     if shown():  # the terms are looked up only to be named
         write(
             f"{name}: {model.notice} Its terms of use: {located(model.package, model.terms)}"
         )
-    folder = _converted(name, name, digest, model.convert)
+    folder = _converted(name, label=name, digest=digest, make=model.convert)
     return Source(folder, name, model.file)
 
 
 def _from_file(path: Path) -> Source:
+    """The folder that a GGUF file is converted to."""
     if not is_gguf(path):
         raise ModelAccessError(
             f"{path} is a file and no GGUF file.", "Give a model folder or a GGUF file."
@@ -126,20 +128,24 @@ def _from_file(path: Path) -> Source:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         convert(path, sha256, folder)
 
-    return Source(_converted(path.name, path.stem, digest, make), str(path), path.name)
+    folder = _converted(path.name, label=path.stem, digest=digest, make=make)
+    return Source(folder, str(path), path.name)
 
 
-def _converted(name: str, label: str, digest: str, make: Callable[[Path], None]) -> str:
-    """The folder that `make` writes. If quiet, the bar of transformers is left out too: it has no setting."""
+def _converted(
+    name: str, *, label: str, digest: str, make: Callable[[Path], None]
+) -> str:
+    """The folder in the cache that `make` wrote for this model, now or before; its name begins with `label`."""
 
-    def told(folder: Path) -> None:
+    def convert_it(folder: Path) -> None:
         write(
             f"{name}: converting it once, which may take two minutes, into {kept_folders.location()}"
         )
+        # The bar of transformers has no setting that leaves it out.
         with nullcontext() if shown() else redirect_stderr(io.StringIO()):
             make(folder)
 
-    return str(kept_folders.kept(label, digest, told))
+    return str(kept_folders.kept(label, digest, convert_it))
 
 
 # Signs in the messages of the libraries, what they mean, and what to do.

@@ -6,6 +6,7 @@ Padding changes positions and sums: what an attention mask leaves out is removed
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -55,23 +56,20 @@ def each_of(prompts: Any) -> list[str] | list[list[int]]:
         return _without_padding(prompts)
     is_list = isinstance(prompts, list | tuple)
     if is_list and prompts and all(map(is_tokenized, prompts)):
-        rows: list[list[int]] = []
-        for item in prompts:
-            rows += _without_padding(item)
-        return rows
+        return [*chain.from_iterable(map(_without_padding, prompts))]
     items = _plain(prompts)
     if not isinstance(items, list):
         raise InputError(
             f"The prompts are of type {type(prompts).__name__}, which has no order of tokens.",
             ALLOWED,
         )
-    kinds = {type(item).__name__.replace("list", "a list") for item in items}
-    if kinds <= {"str"}:
+    kinds = {type(item) for item in items}
+    if kinds <= {str}:  # no prompts at all are let through: ids are judged later
         return items
-    if kinds == {"a list"}:
+    if kinds == {list}:
         return [_ids(item) for item in items]
-    if kinds & {"str", "a list"}:
-        mixture = " and ".join(sorted(kinds))
+    if kinds & {str, list}:
+        mixture = " and ".join(sorted(kind.__name__ for kind in kinds))
         raise InputError(f"The prompts are a mixture of {mixture}.", ALLOWED)
     return [_ids(items)]
 
@@ -81,12 +79,14 @@ def _without_padding(tokenized: Tokenized) -> list[list[int]]:
     rows = cast(list[list[int]], each_of(tokenized["input_ids"]))
     if tokenized.get("attention_mask") is None:
         return rows
-    shown = _plain(tokenized["attention_mask"])
-    masks = shown if isinstance(shown[0], list) else [shown]
+    masks = _plain(tokenized["attention_mask"])
+    if not isinstance(masks[0], list):
+        masks = [masks]
     kept: list[list[int]] = []
     for row, mask in zip(rows, masks, strict=True):
-        places = [place for place, seen in enumerate(mask) if seen]
-        if places and places[-1] - places[0] >= len(places):
+        places = np.flatnonzero(mask).tolist()
+        has_gaps = (np.diff(places) > 1).any()
+        if has_gaps:
             raise InputError(
                 "attention_mask leaves out tokens between others, which is no padding.",
                 "Give the ids without these tokens, or hide them with `squashlens.hooks.mask_tokens`.",
@@ -111,12 +111,11 @@ def _single_row(value: Any) -> Any:
 
 
 def _ids(ids: list[Any]) -> list[int]:
+    """The ids of one prompt. Raises for anything but integers."""
     for token in ids:
         if type(token) is not int:
-            nested = isinstance(token, list)
-            kind = "a list inside a list" if nested else short_repr(token)
             raise InputError(
-                f"Token ids must be integers, got {kind} ({type(token).__name__}).",
+                f"Token ids must be integers, got {short_repr(token)} ({type(token).__name__}).",
                 ALLOWED,
             )
     return ids
@@ -203,6 +202,7 @@ def rows_of(model: Bridge, prompts: Prompts) -> list[list[int]]:
 
 
 def _rows(model: Bridge, prompts: Any, bos: Bos) -> list[list[int]]:
+    """The ids of each prompt: texts are encoded, with what they begin with; ids are taken as they are."""
     items = each_of(prompts)
     if not items or not isinstance(items[0], str):
         if bos != "family":
@@ -217,6 +217,7 @@ def _rows(model: Bridge, prompts: Any, bos: Bos) -> list[list[int]]:
 
 
 def _of_one_length(rows: list[list[int]]) -> Tensor:
+    """The ids as one tensor. Raises for empty prompts, and for prompts of several lengths."""
     if not rows or not all(rows):
         raise InputError("The prompt is empty.", "Pass at least one token.")
     lengths = sorted({len(row) for row in rows})
@@ -305,17 +306,14 @@ def _refuse_padding(model: Bridge, rows: list[list[int]]) -> None:
     config = getattr(model.original_model, "config", None)
     holder = config if model.tokenizer is None else model.tokenizer
     pad = getattr(holder, "pad_token_id", None)
-    padded = [number for number, row in enumerate(rows) if pad in (row[0], row[-1])]
-    if pad is None or not padded or pad in _other_special(model, holder):
+    if pad is None or pad in _other_special(model, holder):
         return
-    row = rows[padded[0]]
-    ends = [end for end, at in (("begins", 0), ("ends", -1)) if row[at] == pad]
-    name = "" if model.tokenizer is None else f" {model.tokenizer.pad_token!r}"
-    which = f"Prompt {padded[0]}" if len(rows) > 1 else "The prompt"
-    raise InputError(
-        f"{which} {' and '.join(ends)} with the pad token{name} (id {pad}), which would be measured as text.",
-        "Give what the tokenizer returns, with its attention_mask, or the ids without padding.",
-    )
+    for number, row in enumerate(rows):
+        if pad in (row[0], row[-1]):
+            raise InputError(
+                f"Prompt {number} begins or ends with the pad token (id {pad}), which would be measured as text.",
+                "Give what the tokenizer returns, with its attention_mask, or the ids without padding.",
+            )
 
 
 def _other_special(model: Bridge, holder: Any) -> set[Any]:
@@ -359,14 +357,9 @@ def refuse_unknown_words(core: Any, text: str, special: Iterable[str]) -> None:
         return
     for token in special:  # special tokens are read before the text is split into words
         text = text.replace(token, " ")
-    unknown = [
-        piece
-        for piece, _ in core.pre_tokenizer.pre_tokenize_str(text)
-        if core.token_to_id(piece) is None
-    ]
-    if not unknown:
-        return
-    raise InputError(
-        f"The word {unknown[0]!r} is not in this model's vocabulary.",
-        "`model.tokenizer.get_vocab()` lists the words.",
-    )
+    for word, _ in core.pre_tokenizer.pre_tokenize_str(text):
+        if core.token_to_id(word) is None:
+            raise InputError(
+                f"The word {word!r} is not in this model's vocabulary.",
+                "`model.tokenizer.get_vocab()` lists the words.",
+            )

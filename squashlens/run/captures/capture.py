@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeAliasType
 
-from squashlens._typing import Baselines, Bridge, Passes, Tensors, several
+from squashlens._typing import Baselines, Bridge, Passes, Target, Tensors, several
 from squashlens.bars import write
 from squashlens.errors import InputError
 from squashlens.model.anatomy import check_layer, pattern_site
@@ -172,20 +172,16 @@ def _of_prompt(
     chosen = list(range(top + 1))
     if layers is not None:
         chosen = [check_layer(layer, run.model, "layers") for layer in layers]
-    residuals: dict[int, Tensor] = {}
+    residuals: dict[Any, Tensor] = {}
     patterns: dict[int, Tensor] = {}
-    y: list[Tensor] = []
 
-    def keep(into: dict[int, Tensor], number: int, tensor: Tensor) -> None:
+    def keep(into: dict[Any, Tensor], number: Target, tensor: Tensor) -> None:
         into[number] = tensor.detach().cpu()
-
-    def keep_y(tensor: Tensor) -> None:
-        y.append(tensor.detach().cpu())
 
     watch: list[tuple[str, Callable[[Tensor], None]]] = []
     if "residuals" in kinds:
-        watch += [(run.site(n), partial(keep, residuals, n)) for n in chosen]
-        watch.append((run.site("y"), keep_y))
+        layers_and_y: list[Target] = [*chosen, "y"]
+        watch += [(run.site(n), partial(keep, residuals, n)) for n in layers_and_y]
     n_streams = len(watch)
     if "patterns" in kinds:
         blocks = [layer for layer in chosen if layer < top]
@@ -197,12 +193,13 @@ def _of_prompt(
     if size > REPORT_ABOVE:
         write(f"capture: storing {human(size)} in CPU memory")
     forward(run, ids, watch)
+    y = residuals.pop("y", None)
     return Capture(
         ids=ids.cpu(),
         labels=run.tokens_of(ids),
         residuals=residuals,
         patterns=patterns,
-        y=y[0] if y else None,
+        y=y,
         prompts=each_of(prompts),
         **model_state(run.model),
     )

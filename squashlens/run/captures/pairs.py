@@ -41,6 +41,11 @@ class Streams:
     route: str
     attention: str
 
+    @property
+    def ran_alone(self) -> bool:
+        """Whether each prompt had a pass of its own."""
+        return self.route.startswith("separate")
+
     def at(self, places: Any) -> "Streams":
         """The prompts at some indices, given as a slice or a list."""
         others = {site: rows[places] for site, rows in self.others.items()}
@@ -79,16 +84,12 @@ class Growing:
         self, branches: Sequence[Branch], sites: Sequence[str] = (), **options: Any
     ) -> Streams:
         """v⁽⁰⁾ … v⁽ᴸ⁾ and y of all prompts at their last token, and the activations at `sites`."""
-        own = self.run.sites()
+        layers_and_y = self.run.sites()
         how: dict[str, Any] = {"passes": self.passes} | options
-        readings = read(self.run, self.trunk, branches, [*own, *sites], **how)
-        stacked = torch.stack([readings.values[site] for site in own])
-        return Streams(
-            stacked,
-            {s: readings.values[s] for s in sites},
-            readings.route,
-            readings.attention,
-        )
+        readings = read(self.run, self.trunk, branches, [*layers_and_y, *sites], **how)
+        streams = torch.stack([readings.values[site] for site in layers_and_y])
+        others = {site: readings.values[site] for site in sites}
+        return Streams(streams, others, readings.route, readings.attention)
 
     def pairs(
         self, sites: Sequence[str] = (), **options: Any
@@ -99,22 +100,23 @@ class Growing:
         both = self.streams([*v, *star], sites, **options)
         return both.at(slice(len(v))), both.at(slice(len(v), None))
 
-    def replayed(
-        self, pairs: tuple[Streams, Streams], how_many: int, **options: Any
-    ) -> "Replay":
-        """Run some lengths again, alone or, if they ran alone, in two copies, which round otherwise, and compare."""
+    def replayed(self, pairs: tuple[Streams, Streams], how_many: int) -> "Replay":
+        """Run some lengths again, and raise an error if more than rounding differs.
+
+        A pass of another shape rounds otherwise. Lengths that shared a pass are run alone; those that ran alone are run
+        as two copies side by side.
+        """
         last = len(self.lengths) - 1
-        places = sorted({round(p) for p in np.linspace(0, last, how_many)})
-        chosen = replace(self, lengths=tuple(self.lengths[p] for p in places))
+        places = np.unique(np.linspace(0, last, how_many).round().astype(int)).tolist()
+        chosen = replace(self, lengths=tuple(self.lengths[place] for place in places))
         v, star = pairs
-        copies = 2 if v.route.startswith("separate") else 1
-        v_again, star_again = chosen.pairs(
-            [*v.others], passes="separate", copies=copies, **options
-        )
-        for first, second in ((v, v_again), (star, star_again)):
-            _require_same(first.values[:, places], second.values, self.run.dtype)
-        unseen = unseen_roundings(self.run.model)
-        return Replay(tuple(places), v_again.values, star_again.values, unseen)
+        copies = 2 if v.ran_alone else 1
+        same_sites = list(v.others)
+        v_again, star_again = chosen.pairs(same_sites, passes="separate", copies=copies)
+        _require_same(v.values[:, places], v_again.values, self.run.dtype)
+        _require_same(star.values[:, places], star_again.values, self.run.dtype)
+        in_both_runs = unseen_roundings(self.run.model)
+        return Replay(tuple(places), v_again.values, star_again.values, in_both_runs)
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ class PairCapture(CaptureBase):
         return list(range(len(self.v.values) - 1))  # the last entry is y
 
     def on(self, device: torch.device) -> "PairCapture":
-        """The same on a device; it is not checked again."""
+        """The same on a device, for a measurement that has checked the capture."""
         replay = self.replay
         if replay is not None:
             v = replay.v.to(device)
@@ -177,10 +179,6 @@ class PairCapture(CaptureBase):
             unrelated=tuple(streams.on(device) for streams in self.unrelated),
             replay=replay,
         )
-
-    def growing(self, run: Run) -> Growing:
-        """The same sequence at the same lengths, for running it again under hooks."""
-        return Growing(run, self.sequence, self.lengths, self.ids, passes_of(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,6 +327,7 @@ def _values_along(growing: Growing) -> Tensor | None:
 
 
 def _require_same(shared: Tensor, separate: Tensor, dtype: torch.dtype) -> None:
+    """Raise an error if the streams of two runs differ by more than rounding."""
     if not agree(shared, separate, dtype):
         error, allowed = difference(shared, separate, dtype)
         raise UnsoundModelError(

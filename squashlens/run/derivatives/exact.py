@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from squashlens._typing import dtype_name
 from squashlens.errors import InputError
-from squashlens.model.anatomy import is_native, quantization
+from squashlens.model.anatomy import quantization
 from squashlens.model.memory import require_room
 from squashlens.model.snapshot import layout_of
 from squashlens.model.wide import Wide
@@ -67,13 +67,11 @@ def in_float64(run: Run) -> Iterator[None]:
     """The body runs `model` in float64: weights and buffers widened, casts replaced; left as it was, bit by bit.
 
     The same tensors are widened in place, because bridges keep references to their modules that a copy would share.
-    Embeddings are widened row by row as they are looked up.
     """
-    table = _table(run)
     with ExitStack() as stack:
-        for tensor in {id(tensor): tensor for tensor in _tensors(run)}.values():
-            is_wide = tensor.dtype == torch.float64 or not tensor.is_floating_point()
-            if tensor is not table and not is_wide:
+        for tensor in _tensors(run):
+            # A tensor that comes again is wide by then.
+            if tensor.is_floating_point() and tensor.dtype != torch.float64:
                 stack.callback(setattr, tensor, "data", tensor.data)
                 tensor.data = tensor.data.double()
         for config in layout_of(run.model).configs:
@@ -93,18 +91,6 @@ def _tensors(run: Run) -> Iterator[Tensor]:
         for value in vars(module).values():
             if isinstance(value, Tensor) and value.grad_fn is None:
                 yield value
-
-
-def _table(run: Run) -> Tensor | None:
-    """The embeddings, most of the weights of a small model with many tokens; their rows are widened when looked up.
-
-    None if they are not in float32: some families cast their scale to the dtype of the table.
-    """
-    if is_native(run.model):
-        return None
-    plain: Any = run.model.original_model
-    table = getattr(plain.get_input_embeddings(), "weight", None)
-    return table if getattr(table, "dtype", None) == torch.float32 else None
 
 
 def require_one_device(run: Run) -> None:
@@ -133,9 +119,8 @@ def certifying(run: Run) -> Iterator[None]:
             "model computes something else."
         )
     if dtype != torch.float64:
-        table = _table(run)
-        widened = [p.numel() for p in run.model.parameters() if p is not table]
+        size = 8 * sum(parameter.numel() for parameter in run.model.parameters())
         remedy = "Use a device with more memory."
-        require_room(8 * sum(widened), run.device, "The weights in float64", remedy)
+        require_room(size, run.device, "The weights in float64", remedy)
     with in_float64(run):
         yield

@@ -63,7 +63,7 @@ class Replay:
         blocks = sorted(self.calls, reverse=True)
         # Cotangents stand at no later token.
         reached = None if query is None else slice(0, query + 1)
-        for part in cotangents.split(batch):
+        for pulled in cotangents.split(batch):
             with torch.enable_grad(), self.running(reached=reached):
                 for block in blocks:
                     leaf, above = self.with_leaf(block)
@@ -72,11 +72,12 @@ class Replay:
                             above = self.run.model.ln_final(above)
                         if query is not None:
                             above = above[:, query]
-                    arriving = part.to(above.device)
-                    ((part,),) = vjps(self.run, above, [leaf], arriving, len(part))
+                    arriving = pulled.to(above.device)
+                    # One batch, and one leaf.
+                    ((pulled,),) = vjps(self.run, above, [leaf], arriving, len(pulled))
                     if by_layer is not None:
-                        by_layer(block, part)
-            yield part
+                        by_layer(block, pulled)
+            yield pulled
 
     def with_leaf(self, block: int) -> tuple[Tensor, Tensor]:
         """The stream that entered a block, as a leaf, and the one that leaves it."""
@@ -86,16 +87,17 @@ class Replay:
             leaves.append(leaf_of(tensor))
             return leaves[0]
 
-        hook = Watcher(self.run.site(block), plant)
-        left = self.leaving(block, self.calls[block].entering, hook)
-        return leaves[0], left
+        # At the hook point, since a leaf that is given to the block would be the stream before its other hooks.
+        planted = Watcher(self.run.site(block), plant)
+        above = self.leaving(block, self.calls[block].entering, planted)
+        return leaves[0], above
 
     def leaving(self, block: int, entering: Tensor, *hooks: Hook | Watcher) -> Tensor:
         """The stream that leaves a block if this one enters it, with the other arguments that were recorded."""
         call = self.calls[block]
         with attached(self.run.model, *hooks):
-            left = self.run.model.blocks[block](entering, *call.more, **call.others)
-        return left[0] if isinstance(left, tuple) else left
+            output = self.run.model.blocks[block](entering, *call.more, **call.others)
+        return output[0] if isinstance(output, tuple) else output
 
     @contextmanager
     def running(self, reached: slice | None = None) -> Iterator[None]:
@@ -133,6 +135,7 @@ def record(
     def keep(
         block: int, _module: Any, args: tuple[Any, ...], others: dict[str, Any]
     ) -> None:
+        """Keep what a block is called with; some models give the stream by name."""
         others = dict(others)
         entering, *more = args or [others.pop("hidden_states")]
         calls[block] = Call(entering.detach(), tuple(more), others)

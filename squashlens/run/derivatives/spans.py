@@ -16,7 +16,7 @@ from squashlens.errors import UnsoundModelError
 from squashlens.model.agreement import is_finite
 from squashlens.model.hooking.hook import Hook, Recipe, split_frozen_attention
 from squashlens.model.hooking.standing import require_no_backward_hooks
-from squashlens.model.memory import later
+from squashlens.model.memory import raise_later
 from squashlens.run.forward import forward
 from squashlens.run.run import Run
 
@@ -77,13 +77,13 @@ def vjps(
     cotangents: Tensor,
     batch: int,
 ) -> Iterator[tuple[Float[Tensor, "cotangent ..."], ...]]:
-    """Vector–Jacobian products, `batch` cotangents at a time; NaN and infinite ones raise an error (`later`)."""
+    """Vector–Jacobian products, `batch` cotangents at a time; NaN and infinite ones raise an error (`raise_later`)."""
     for part in cotangents.split(batch):
         with torch.enable_grad():
             # Not `is_grads_batched`, which would not hand a whole batch to attention's own backward pass.
             rows = torch.func.vmap(partial(_pull, output, leaves))(part)
         for row in rows:
-            later(~is_finite(row), _infinite, "derivative")
+            raise_later(~is_finite(row), _infinite, "derivative")
         yield rows
 
 

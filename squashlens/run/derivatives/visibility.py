@@ -24,10 +24,15 @@ from torch import Tensor
 
 from squashlens.errors import UnsoundModelError
 from squashlens.model.anatomy import pattern_site
-from squashlens.model.hooking.hook import Hook, Recipe, split_frozen_attention
+from squashlens.model.hooking.hook import (
+    Hook,
+    Recipe,
+    split_frozen_attention,
+    watchers,
+)
 from squashlens.run.budget import cotangents_on_graph
 from squashlens.run.derivatives.spans import open_spans, vjps
-from squashlens.run.forward import forward, watching
+from squashlens.run.forward import forward
 from squashlens.run.run import Run
 from squashlens.theory.attention import Attention, unmasked
 
@@ -148,7 +153,7 @@ def _written(
         names += [f"blocks.{b}.attn.{QUERIES}", f"blocks.{b}.attn.{SCORES}"]
     seen: dict[str, Tensor] = {}
     if all(name in run.model.hook_dict for name in names):
-        watch = watching(names, seen.__setitem__)
+        watch = watchers(names, seen.__setitem__)
         open_spans(run, ids, hooks, [blocks[0]], blocks[-1] + 1, watch)
     missing = [name for name in names if name not in seen]
     if missing:

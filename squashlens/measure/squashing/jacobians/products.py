@@ -17,7 +17,7 @@ from squashlens.bars import bar
 from squashlens.errors import UnsoundModelError
 from squashlens.measure.squashing.token_spans import Spans
 from squashlens.model.hooking.hook import Hook, Recipe
-from squashlens.model.memory import later, require_room
+from squashlens.model.memory import raise_later, require_room
 from squashlens.run.budget import (
     cotangents,
     cotangents_on_graph,
@@ -60,7 +60,7 @@ def _not_causal(query: int) -> UnsoundModelError:
 def require_causal(run: Run, rows: Batch, query: int) -> Batch:
     """The given rows of a derivative at the query; an error (`later`) unless those of later tokens are zero."""
     wrong = rows[:, :, query + 1 :].count_nonzero() > 0  # true for NaN too
-    later(wrong, partial(_not_causal, query), "causal", str(query))
+    raise_later(wrong, partial(_not_causal, query), "causal", str(query))
     return rows
 
 
