@@ -15,8 +15,8 @@ from squashlens.figures.drawing.notes import distance_of
 from squashlens.figures.drawing.shapes import (
     MARKS,
     add_lines,
+    add_map,
     banded,
-    layer_map,
     line,
     log_axis,
     name_rows,
@@ -184,13 +184,13 @@ def _neighbours(values: xr.DataArray) -> Any:
 
 @draws("squashlens.collapse", "distance rms: layer length", usual=False)
 def collapse_heatmap(collapse: xr.Dataset) -> go.Figure:
-    """Draw the relative distance of v and v* as a map of layer × length. The colour is log₁₀ D ÷ rms(v).
+    """Draw the relative distance of v and v* as a map of layer × length, with a logarithmic scale of colours.
 
     Cells where v and v* are identical (as at layer 0 without position embeddings) remain white.
     """
     values = relative_distance(collapse)
-    logarithm = values.copy(data=np.log10(values.where(values > 0)))
-    figure = go.Figure(layer_map(logarithm, "log₁₀ D ÷ rms(v)"))
+    figure = go.Figure()
+    add_map(figure, values, "D ÷ rms(v)", log=True)
     figure.update_xaxes(title=LENGTH).update_yaxes(steps(values["layer"], "layer ℓ"))
     blank = "blank: identical" if (values == 0).any() else ""
     return finish(figure, "Distance of v and v* by layer and length", collapse, blank)

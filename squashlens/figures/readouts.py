@@ -14,15 +14,16 @@ from squashlens.figures.drawing.notes import distance_of
 from squashlens.figures.drawing.shapes import (
     SHARES,
     add_lines,
+    add_map,
     add_marks,
     curve,
     guide,
-    layer_map,
     line,
     log_axis,
     name_rows,
     over_seeds,
     steps,
+    text_axis,
     with_interval,
 )
 from squashlens.figures.drawing.style import finish, grid
@@ -69,6 +70,7 @@ CONTROLS = (
 SUBLAYERS = {"attention": "attention", "mlp": "MLP"}
 ABOVE = 1.25  # times the largest log-odds, where verdicts are marked
 ANSWER = 12  # characters of an answer on an axis
+ASIDE = 0.15  # between the marks of one group
 NET = "net net_low net_high net_random repaired broken: half block sublayer"
 CHANCE = "selected_net selected_net_low selected_net_high selected_net_random_limit selected_net_shuffled_limit: ..."
 
@@ -153,10 +155,8 @@ def probe(found: xr.Dataset) -> go.Figure:
     heights = [260.0] * len(panels)
     figure, places = grid([*panels], len(panels), heights, shared_yaxes=True)
     for place, values in zip(places, panels.values(), strict=True):
-        scale = {"zmin": 0, "zmax": 1, "showscale": place is places[-1]}
-        figure.add_trace(layer_map(values, "R²", **scale), **place)
-    ticks = {"tickvals": [0, 0.5, 1], "ticktext": ["≤ 0", "0.5", "1"]}
-    figure.update_traces(colorbar=ticks)
+        add_map(figure, values, "R²", place=place, cmin=0, cmax=1)
+    figure.update_layout(coloraxis_colorbar_labelalias={"0": "≤ 0"})
     figure.update_xaxes(type="category", title=LENGTH)
     rows = steps(range(trained.sizes["layer"]), "layer ℓ")
     top = {"tick0": trained.sizes["layer"] - 1, "showgrid": False}  # y has a label
@@ -245,7 +245,7 @@ def answer_way(found: xr.Dataset) -> go.Figure:
     for side, (sublayer, name) in enumerate(SUBLAYERS.items()):
         part = way.sel(sublayer=sublayer)
         is_beyond = np.abs(part["written"]) > part["written_by_chance"]
-        opacity = np.where(is_beyond, 1.0, 0.25)
+        opacity = np.where(is_beyond, 1.0, 0.45)  # seen on a dark ground too
         figure.add_bar(
             x=part["block"].values + 0.3 + 0.4 * side,
             y=part["written"].values,
@@ -257,7 +257,6 @@ def answer_way(found: xr.Dataset) -> go.Figure:
             **below,
         )
     guide(figure, 0.0, **below)
-    figure.update_yaxes(nticks=5, **below)
     figure.update_layout(barmode="overlay")
     figure.update_xaxes(steps(found["layer"], "layer ℓ, then block ℓ"))
     return finish(figure, "The way of the answer", found)
@@ -282,23 +281,29 @@ def answers_by_group(found: xr.Dataset) -> go.Figure:
     titles = ["share answered", "probability", "log-odds, nats", "probability by layer"]
     figure, places = grid(titles, 2, [170.0] * 4)
     names = found["group"].values.astype(str).tolist()
-    # Groups are in the order of the prompts, and a panel has them by number.
-    answered = with_interval(found, "mean_answered")
-    of_number = {"group": np.arange(len(names))}
-    by_number = answered.assign_coords(of_number)
-    figure.add_trace(line(by_number, "right answer", **RIGHT), **places[0])
+    # Groups are in the order of the prompts, and a panel has them by number; marks of one group are side by side.
+    numbers = np.arange(len(names))
+    answered = with_interval(found, "mean_answered").assign_coords(group=numbers)
+    marks: dict[str, Any] = RIGHT | {"mode": "markers"}
+    figure.add_trace(line(answered, "right answer", **marks), **places[0])
     at_last = found.isel(layer=-1)
-    for place, name in zip(places[1:3], ("mean_probability", "mean_lead"), strict=True):
-        shares = with_interval(at_last, name).assign_coords(of_number)
-        for order, scored in enumerate(found["scored"].values.astype(str).tolist()):
-            drawn = line(shares.isel(scored=order), scored, **_scored(order))
-            figure.add_trace(drawn, **place)
+    probability = with_interval(at_last, "mean_probability")
+    for end in {"low", "high"} & {*probability.coords}:
+        # The interval of a mean does not know that probabilities end at 0 and 1.
+        probability = probability.assign_coords({end: probability[end].clip(0, 1)})
+    lead = with_interval(at_last, "mean_lead")
+    for order, scored in enumerate(found["scored"].values.astype(str).tolist()):
+        marks = _scored(order) | {"mode": "markers"}
+        beside = {"group": numbers + ASIDE * order}
+        for place, values in zip(places[1:3], (probability, lead), strict=True):
+            drawn = values.isel(scored=order).assign_coords(beside)
+            figure.add_trace(line(drawn, scored, **marks), **place)
     for order, name in enumerate(names):
         way = found["mean_probability"].isel(scored=0, group=order)
         figure.add_trace(line(way, name, **series(order)), **places[3])
     texts = [escape(shortened(name, ANSWER)) for name in names]
     for place in places[:3]:
-        figure.update_xaxes(tickvals=np.arange(len(names)), ticktext=texts, **place)
+        figure.update_xaxes(text_axis(dict(enumerate(texts)), "group"), **place)
     figure.update_yaxes(range=SHARES, **places[0])
     figure.update_xaxes(steps(found["layer"], "layer ℓ"), **places[3])
     title = "Which prompts are answered, by group"

@@ -11,11 +11,11 @@ from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import draws, tokens_of
 from squashlens.figures.drawing.shapes import (
     add_lines,
+    add_map,
     ends_of,
     guide,
     interval_note,
     is_wide,
-    layer_map,
     line,
     name_rows,
     steps,
@@ -284,7 +284,8 @@ def attention_sinks(sinks: xr.DataArray) -> go.Figure:
 @draws("squashlens.head_statistics", "sink_rate: block head")
 def head_statistics(found: xr.Dataset) -> go.Figure:
     """Draw the attention of each head to the first token, as a map of block × head."""
-    figure = go.Figure(layer_map(found["sink_rate"], "mean attention", zmin=0, zmax=1))
+    figure = go.Figure()
+    add_map(figure, found["sink_rate"], "mean attention", cmin=0, cmax=1)
     figure.update_xaxes(steps(found["head"], "head"))
     figure.update_yaxes(steps(found["block"], "block"))
     return finish(figure, "Attention of each head to the first token", found)

@@ -7,7 +7,6 @@ from itertools import combinations, islice, product
 from string import ascii_lowercase
 from typing import Any
 
-import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
@@ -19,9 +18,9 @@ from squashlens.figures.drawing.decorator import with_mode
 from squashlens.figures.drawing.panels import compose
 from squashlens.figures.drawing.shapes import (
     add_lines,
+    add_map,
     interval_note,
     is_wide,
-    layer_map,
     titles_of,
     with_its_intervals,
 )
@@ -133,7 +132,7 @@ def _without_padding(part: Any) -> Any:
     """A part of a joined result without the labels that only longer parts have."""
     data = part.to_dataset(name="values") if isinstance(part, xr.DataArray) else part
     floats = data[[name for name in data if data[name].dtype.kind == "f"]]
-    for dim in floats.dims:
+    for dim in floats.indexes:
         part = part.sel({dim: floats.dropna(dim, how="all")[dim]})
     return part
 
@@ -247,7 +246,7 @@ def plain(values: xr.DataArray) -> go.Figure | None:
     figure = go.Figure()
     add_lines(figure, by_name)
     unable = cannot_be_judged({"": values.to_dataset(name="values")})
-    if unable:
+    if unable or values[values.dims[-1]].dtype.kind in "OUT":  # without an order
         figure.update_traces(mode="markers")
     title, axis = titles_of(values)
     figure.update_xaxes(title=escape(str(values.dims[-1]).replace("_", " ")))
@@ -270,12 +269,13 @@ def _map(values: xr.DataArray) -> go.Figure:
     name = str(values.name or "value").replace("_", " ")
     unit = values.attrs.get("units", "1")
     short = name if unit == "1" else unit
+    log = is_wide(values.values)
+    figure = go.Figure()
+    add_map(figure, values, short, log=log)
     blank = "blank: no value"
-    if is_wide(values.values):
+    if log:
         blank = "blank: 0 or no value"
-        short = f"log₁₀ {short}"
-        values = values.copy(data=np.log10(values.where(values > 0).values))
-    figure = go.Figure(layer_map(values, short))
+        values = values.where(values > 0)
     rows, columns = (escape(str(dim).replace("_", " ")) for dim in values.dims)
     figure.update_xaxes(title=columns).update_yaxes(title=rows)
     note = blank if values.isnull().any() else ""

@@ -97,8 +97,11 @@ class Sheet:
         starts = range(0, len(blocks), columns)
         self.rows = [blocks[start : start + columns] for start in starts]
         self.labelled = {*self._labelled()}
-        maps = [trace for trace in traces_of(figure) if trace.type == "heatmap"]
-        self.barred = [trace for trace in maps if trace.showscale is not False]
+        # The x axis of the last map of each colour axis, whose bar is beside it.
+        self.barred: dict[str, str] = {}
+        for trace in traces_of(figure):
+            if trace.type == "heatmap" and trace.coloraxis:
+                self.barred[trace.coloraxis] = trace.xaxis or "x"
 
     def _axis(self, name: str) -> dict[str, Any]:
         return self.layout.get(name, {})
@@ -153,8 +156,7 @@ class Sheet:
 
     def _space_after(self, panel: Panel) -> float:
         x, _ = panel.axes
-        barred = x in [trace.xaxis or "x" for trace in self.barred]
-        return self.size * (BAR if barred else PAD)
+        return self.size * (BAR if x in self.barred.values() else PAD)
 
     def _titled(self, axis: str, title: str, pixels: float) -> dict[str, Any]:
         """Title and tick labels of an axis, which only one of several with its scale has."""
@@ -178,7 +180,8 @@ class Sheet:
         """Labels and title of a y axis."""
         axis = self._titled(panel.y, panel.up, tall)
         if not panel.names:
-            return axis | self._ticks(panel.y, tall / (2 * LINE * self.small))
+            # Two more than have room, since plotly shows fewer than half of what it may.
+            return axis | self._ticks(panel.y, 2 + tall / (2 * LINE * self.small))
         most = max(1, int(tall / len(panel.names) / (LINE * self.small)))
         limit = max(NAMES * self.width, 9 * self.size)
         names = [wrap(name, limit, self.small, most) for name in panel.names]
@@ -332,12 +335,13 @@ class Sheet:
     def set_colour_bars(self) -> None:
         """Put each colour bar beside its panel."""
         panels = {panel.axes[0]: panel for panel in self.page.panels}
-        for trace in self.barred:
-            panel = panels[trace.xaxis or "x"]
+        for name, x in self.barred.items():
+            panel = panels[x]
             low, high = self.axes[panel.y]["domain"]
             right = self.axes[panel.x]["domain"][1]
-            trace.colorbar.update(x=right, xanchor="left", xpad=PAD * self.size)
-            trace.colorbar.update(y=low, yanchor="bottom", ypad=0, len=high - low)
+            bar = cast(Any, self.figure.layout)[name].colorbar
+            bar.update(x=right, xanchor="left", xpad=PAD * self.size)
+            bar.update(y=low, yanchor="bottom", ypad=0, len=high - low)
 
 
 def _longest(texts: Iterable[str]) -> int:

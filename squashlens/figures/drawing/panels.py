@@ -13,13 +13,12 @@ from squashlens.figures.drawing.layout import name_once
 from squashlens.figures.drawing.page import (
     Page,
     axis_name,
-    numbers_of,
     reference,
     traces_of,
 )
 from squashlens.figures.drawing.style import dress
 
-REFERENCES = ("xaxis", "yaxis", "xref", "yref", "anchor", "matches")
+REFERENCES = ("xaxis", "yaxis", "coloraxis", "xref", "yref", "anchor", "matches")
 
 
 def compose(
@@ -47,7 +46,6 @@ def compose(
         blocks += page.blocks
     for letter in ("x", "y"):
         _share_scales(whole, pages, letter)
-    _share_colours(whole)
     name_once(whole)
     if title is None:
         title = titles.pop() if len(titles) == 1 else ""
@@ -74,7 +72,7 @@ def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str) -> None:
         )
     layout = cast(Any, figure.layout).to_plotly_json()
     taken = sum("xaxis" in name for name in cast(Any, whole.layout).to_plotly_json())
-    names: dict[str, str] = {}
+    names = _colours(whole, layout)
     for number, panel in enumerate(page.panels, start=1 + taken):
         for axis in panel.axes:
             names[axis] = f"{axis[0]}{number if number > 1 else ''}"
@@ -87,6 +85,8 @@ def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str) -> None:
         panel.y = axis_name(names[y])
     for trace in traces_of(figure):
         axes = {"xaxis": trace.xaxis or "x", "yaxis": trace.yaxis or "y"}
+        if trace.type == "heatmap":
+            axes["coloraxis"] = trace.coloraxis
         whole.add_trace(copy.deepcopy(trace).update(_renamed(axes, names)))
     usual = {"xref": "x", "yref": "y"}
     for note in layout.get("annotations", ()):
@@ -94,6 +94,21 @@ def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str) -> None:
     for shape in layout.get("shapes", ()):
         whole.add_shape(_renamed(usual | shape, names))
     cast(Any, whole.layout).barmode = layout.get("barmode")
+
+
+def _colours(whole: go.Figure, layout: Mapping[str, Any]) -> dict[str, str]:
+    """Add the colour axis of a figure, and give its new name: maps of the same quantity share one, with its bar."""
+    if "coloraxis" not in layout:
+        return {}
+    added = cast(Any, whole.layout).to_plotly_json()
+    known = [name for name in added if name.startswith("coloraxis")]
+    title = layout["coloraxis"]["colorbar"]["title"]["text"]
+    for name in known:
+        if added[name]["colorbar"]["title"]["text"] == title:
+            return {"coloraxis": name}
+    name = f"coloraxis{len(known) + 1}" if known else "coloraxis"
+    whole.update_layout({name: layout["coloraxis"]})
+    return {"coloraxis": name}
 
 
 def _renamed(look: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -133,24 +148,3 @@ def _kind(axis: Any) -> str:
     """What two axes must have in common to share a scale."""
     title = (axis.title.text or "").replace("<br>", " ")
     return str([title, axis.ticktext, axis.labelalias, axis.range is None])
-
-
-def _share_colours(whole: go.Figure) -> None:
-    """Give maps of the same quantity one colour scale, and one colour bar, at the last."""
-    maps: dict[str, list[Any]] = {}
-    for trace in traces_of(whole):
-        if trace.type == "heatmap" and trace.showscale is not False:
-            maps.setdefault(trace.colorbar.title.text, []).append(trace)
-    for same in maps.values():
-        ends = []
-        for trace in same:
-            values = numbers_of(trace.z)
-            values = values[np.isfinite(values)]
-            given = [trace.zmin, trace.zmax]
-            ends += [end for end in given if end is not None]
-            if None in given and len(values):
-                ends += [values.min(), values.max()]
-        for trace in same:
-            trace.showscale = trace is same[-1]
-            if ends:
-                trace.update(zmin=min(ends), zmax=max(ends))
