@@ -60,7 +60,9 @@ def by_token(values: xr.DataArray) -> go.Figure:
             ``sl.substitution_effect(…)["output_change"]``; or several of one kind by label. `of` draws a panel for each
             of several prompts.
     """
-    values = with_its_intervals(without_padding(moved_probability(values)))
+    values = without_padding(values)
+    values = moved_probability(values)  # of the next token: from 0 to 1, not to 2
+    values = with_its_intervals(values)
     if "query" in values.coords and values["query"].ndim == 0:
         # A study may count queries from the end.
         query = int(values["query"])
@@ -131,10 +133,11 @@ def bound_against_jacobian(sensitivity: xr.Dataset) -> go.Figure:
     figure = go.Figure()
     notes = ["without BOS and the last token"]
     for name, text in PANELS["Path bound"].items():
-        seen = (compared[name] > 0) & (compared["jacobian"] > 0)
-        norms = compared["jacobian"][seen.values]
+        seen = ((compared[name] > 0) & (compared["jacobian"] > 0)).values
+        norms = compared["jacobian"][seen]
         dots = _token_curve(norms, text, mode="markers", size=8, **looks[name])
-        figure.add_trace(dots.update(x=compared[name][seen.values].values))
+        dots.x = compared[name].values[seen]  # in place of its position
+        figure.add_trace(dots)
         notes.append(f"Spearman's ρ {_rank(compared, name)}")
     notes[-1] += " (null)"
     figure.update_xaxes(type="log", title="path bound", showgrid=True)

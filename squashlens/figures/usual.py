@@ -28,7 +28,7 @@ from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, shortened
 
 Result = xr.Dataset | xr.DataArray
-MOST = 12  # panels of a page
+MOST_PANELS = 12  # panels of a page
 LINES = 4  # lines of a panel; more are a map
 LONG = 24  # characters of a label
 
@@ -103,10 +103,10 @@ def _whole(result: Result) -> go.Figure | None:
 
 def _apart(result: Result) -> go.Figure | None:
     """A panel for each label of one dimension or two that the usual figure of a result does not draw."""
-    few = [str(dim) for dim in result.dims if result.sizes[dim] <= MOST]
+    few = [str(dim) for dim in result.dims if result.sizes[dim] <= MOST_PANELS]
     for dims in [*combinations(few, 1), *combinations(few, 2)]:
         parts = _parts(result, dims)
-        if not 0 < len(parts) <= MOST:
+        if not 0 < len(parts) <= MOST_PANELS:
             continue
         for figure in usual_figures():
             if all(_fits(part, figure) for part in parts.values()):
@@ -148,8 +148,10 @@ def _of_values(result: Result) -> go.Figure | None:
             drawn[str(name)] = figure
     if len(drawn) < 2:
         return next(iter(drawn.values()), None)
-    title = f"{MOST} of {len(drawn)} variables" if len(drawn) > MOST else None
-    return compose(dict(islice(drawn.items(), MOST)), title=title)
+    title = (
+        f"{MOST_PANELS} of {len(drawn)} variables" if len(drawn) > MOST_PANELS else None
+    )
+    return compose(dict(islice(drawn.items(), MOST_PANELS)), title=title)
 
 
 def _no_figure(result: Result) -> InputError:

@@ -1,4 +1,9 @@
-"""What a figure is given: one result, or several by label, which are drawn side by side."""
+"""What a figure is given: one result, or several by label, which are drawn side by side.
+
+``@draws("squashlens.collapse", "distance: layer length", "noise_floor unrelated: ? ...")`` is a figure of the results
+of `collapse` that have the variable `distance` over layer and length; the other two may be missing, and may have any
+dimensions.
+"""
 
 import functools
 import inspect

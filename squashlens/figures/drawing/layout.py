@@ -7,9 +7,10 @@ text between panels; both are set here, for the width and the theme that a page 
 import html
 import math
 from collections.abc import Iterable
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import Any, cast
 
+import numpy as np
 import plotly.graph_objects as go
 
 from squashlens.errors import InputError
@@ -96,7 +97,7 @@ class Sheet:
         blocks = self.page.blocks
         starts = range(0, len(blocks), columns)
         self.rows = [blocks[start : start + columns] for start in starts]
-        self.labelled = {*self._labelled()}
+        self.labelled = self._labelled()
         # The x axis of the last map of each colour axis, whose bar is beside it.
         self.barred: dict[str, str] = {}
         for trace in traces_of(figure):
@@ -115,33 +116,30 @@ class Sheet:
         matches = self._axis(axis).get("matches")
         return self._scale(axis_name(matches)) if matches else axis
 
-    def _labelled(self) -> Iterable[str]:
-        """The axes with labels: of those with one scale the first in a row, and the lowest in a block."""
+    def _labelled(self) -> set[str]:
+        """The axes with labels: of those with one scale the lowest in a block, and the first in a row."""
+        labelled: set[str] = set()
         for row in self.rows:
-            left: set[str] = set()
+            left: set[str] = set()  # scales of the blocks before
             for block in row:
-                yield from (
-                    panel.y for panel in block if self._scale(panel.y) not in left
-                )
-                left |= {self._scale(panel.y) for panel in block}
-                below: set[str] = set()
-                for panel in reversed(block):
-                    if self._scale(panel.x) not in below:
-                        yield panel.x
-                    below.add(self._scale(panel.x))
+                lowest = {self._scale(panel.x): panel.x for panel in block}
+                labelled.update(lowest.values())
+                scales = {panel.y: self._scale(panel.y) for panel in block}
+                labelled.update(y for y, scale in scales.items() if scale not in left)
+                left.update(scales.values())
+        return labelled
 
     def set_columns(self) -> None:
         """Divide the width, with room for labels and colour bars between panels."""
         by_column = zip_longest(*self.rows, fillvalue=[])
-        columns = [list(chain(*blocks)) for blocks in by_column]
+        columns = [sum(blocks, list[Panel]()) for blocks in by_column]
         before = [max(map(self._space_before, panels)) for panels in columns]
         after = [max(map(self._space_after, panels)) for panels in columns]
+        gaps = np.cumsum([0.0, *np.add(before[1:], after[:-1])])
         whole = self.width - before[0] - after[-1]
-        between = sum(before[1:]) + sum(after[:-1])
-        self.wide = max(whole - between, LOWEST) / len(columns)
+        self.wide = max(whole - gaps[-1], LOWEST) / len(columns)
         for number, panels in enumerate(columns):
-            gaps = sum(before[1 : number + 1]) + sum(after[:number])
-            start = number * self.wide + gaps
+            start = number * self.wide + gaps[number]
             domain = [start / whole, min(1.0, (start + self.wide) / whole)]
             for panel in panels:
                 self.axes[panel.x] = {"domain": domain} | self._x_axis(panel)

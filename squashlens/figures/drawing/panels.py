@@ -30,19 +30,24 @@ def compose(
     """One figure of several, which are laid out row by row under their labels."""
     pages = [Page.of(figure) for figure in figures.values()]
     titles = {page.title for page in pages}
-    notes = [page.notes for page in pages]
-    common = [note for note in notes[0] if all(note in others for others in notes)]
+    common = pages[0].notes
+    for page in pages:
+        common = [note for note in common if note in page.notes]
     whole = go.Figure()
     blocks = []
+    taken = 0  # panels, each of which has two axes of its own
     for page, (label, figure) in zip(pages, figures.items(), strict=True):
-        _add(whole, figure, page, label)
-        said = {*common, *label.split(", ")}
+        _add(whole, figure, page, label, taken)
+        taken += len(page.panels)
+        said = common + label.split(", ")
         texts = [note for note in page.notes if note not in said]
         if len(titles) > 1:
             texts.insert(0, page.title)
         first = page.panels[0]
+        if first.title:
+            texts.append(first.title)
         first.head = label
-        first.title = " · ".join(filter(None, [*texts, first.title]))
+        first.title = " · ".join(texts)
         blocks += page.blocks
     for letter in ("x", "y"):
         _share_scales(whole, pages, letter)
@@ -63,7 +68,9 @@ def compose(
     return dress(whole)
 
 
-def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str) -> None:
+def _add(
+    whole: go.Figure, figure: go.Figure, page: Page, label: str, taken: int
+) -> None:
     """Add one figure to the page, with new names for its axes, also in its `page`."""
     if any(panel.head for panel in page.panels):
         raise InputError(
@@ -71,7 +78,6 @@ def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str) -> None:
             "Give all figures to `panels` at once, without composing some of them first.",
         )
     layout = cast(Any, figure.layout).to_plotly_json()
-    taken = sum("xaxis" in name for name in cast(Any, whole.layout).to_plotly_json())
     names = _colours(whole, layout)
     for number, panel in enumerate(page.panels, start=1 + taken):
         for axis in panel.axes:
@@ -126,21 +132,21 @@ def _share_scales(whole: go.Figure, pages: Sequence[Page], letter: str) -> None:
     layout = cast(Any, whole.layout)
     for panels in zip(*(page.panels for page in pages), strict=False):
         axes = [layout[getattr(panel, letter)] for panel in panels]
-        first = axes[0]
-        if len({_kind(axis) for axis in axes}) > 1:
+        first, *others = axes
+        if any(_kind(axis) != _kind(first) for axis in others):
             continue
-        if len({axis.type for axis in axes}) > 1:
+        if any(axis.type != first.type for axis in others):
             for axis in axes:
                 axis.update(type="linear", range=None)
         if first.range is not None:
             ends = np.array([axis.range for axis in axes], dtype=float)
             backwards = bool(ends[0, 0] > ends[0, 1])
-            for axis in axes:
-                axis.range = sorted((ends.min(), ends.max()), reverse=backwards)
+            first.range = sorted((ends.min(), ends.max()), reverse=backwards)
         elif first.autorange is None:
             # Otherwise plotly gives these axes its default range if other shared axes have one: the data would be cut.
             first.autorange = True
-        for axis in axes[1:]:
+        for axis in others:
+            axis.range = first.range
             axis.matches = axis.matches or reference(first.plotly_name)
 
 

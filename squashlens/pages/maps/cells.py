@@ -102,15 +102,11 @@ def measure(
             "failure_probability": MISSED,
         }
     if knockout or target:
-        of_opened.append(
-            knockout_effect(
-                run.model,
-                run.ids,
-                kind=knockout or "attention",
-                target=target,
-                query=opened,
-            )
+        kind = knockout or "attention"
+        without = knockout_effect(
+            run.model, run.ids, kind=kind, target=target, query=opened
         )
+        of_opened.append(without)
     parts += [_among(queries, opened, part) for part in of_opened]
     result = xr.merge([whole, *parts], compat="override", combine_attrs="override")
     result = result.assign_attrs(long_name="squash map of a prompt")
