@@ -14,6 +14,7 @@ from squashlens.figures.drawing.shapes import (
     SHARES,
     curve,
     line,
+    steps,
     text_axis,
     with_interval,
 )
@@ -197,10 +198,10 @@ def _add_bars(figure: go.Figure, shares: xr.Dataset, **place: Any) -> None:
             hovertemplate=f"%{{customdata}}: %{{y:.3g}} of {name}<extra></extra>",
             **place,
         )
-    figure.update_xaxes(title="answer", **place)
+    axis = steps(places, "answer")
     if places.dtype.kind == "i":  # texts
-        ticks = dict(enumerate(map(_tick, answers)))
-        figure.update_xaxes(text_axis(ticks, "answer"), **place)
+        axis = text_axis(dict(enumerate(map(_tick, answers))), "answer")
+    figure.update_xaxes(axis, **place)
 
 
 def _tick(answer: str) -> str:

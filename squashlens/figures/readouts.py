@@ -334,7 +334,9 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
     limit = limit.fillna(found["selected_net_shuffled_limit"])
     guide(figure, 0.0, float(limit))
     figure.update_xaxes(steps(found["block"], "block"))
-    figure.update_yaxes(title="net share of prompts")
+    # Few prompts have intervals beyond all of them.
+    ends = {"minallowed": -1.04, "maxallowed": 1.04}
+    figure.update_yaxes(ends, title="net share of prompts")
     block = found["selected_block"].item()
     notes = [
         f"selected: {found['selected_sublayer'].item()} of block {block}",

@@ -178,8 +178,9 @@ class Sheet:
         """Labels and title of a y axis."""
         axis = self._titled(panel.y, panel.up, tall)
         if not panel.names:
-            # Two more than have room, since plotly shows fewer than half of what it may.
-            return axis | self._ticks(panel.y, 2 + tall / (2 * LINE * self.small))
+            lines = tall / (LINE * self.small)
+            # Plotly may show fewer than half of them: a low panel has no room left between.
+            return axis | self._ticks(panel.y, max(lines / 2, min(lines, 5)))
         most = max(1, int(tall / len(panel.names) / (LINE * self.small)))
         limit = max(NAMES * self.width, 9 * self.size)
         names = [wrap(name, limit, self.small, most) for name in panel.names]
