@@ -41,6 +41,13 @@ def influence_by_distance(found: xr.Dataset) -> go.Figure:
     Influence is divided by its mean, so that different quantities have one scale. The law was fitted by least squares,
     so the scale is linear. Neither it nor its exponent is drawn where no power law fits: where the exponent is at an
     end of the range that was tried.
+
+    Args:
+        found: a result of `squashlens.influence_by_distance`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     layer = int(found["layer"][0])
     measured = [name for name in QUANTITIES if name in found["quantity"].values]
@@ -101,8 +108,12 @@ def needle_sensitivity(
     least a factor of two, so that constant values look constant.
 
     Args:
+        found: a result of `squashlens.needle_sensitivity`, or several by label.
         title: title of the figure.
         xlabel: title of the x axis, for the ``number`` coordinate of the result.
+
+    Returns:
+        The figure.
     """
     measures = [name for name in PANELS if f"{name}_mean" in found]
     if not measures:

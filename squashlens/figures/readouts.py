@@ -16,6 +16,7 @@ from squashlens.figures.drawing.shapes import (
     add_lines,
     add_map,
     add_marks,
+    clipped,
     curve,
     guide,
     line,
@@ -86,10 +87,17 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     D is the distance at the last layer between a prompt and the same prompt with its last item repeated: the median
     over seeds, with a band from minimum to maximum; zeros are missing. Error bars are Wilson's 95 % interval for
     accuracy, and the middle 95 % over splits for R². R² below 0 is drawn at 0. Without a probe, its panel is missing.
+
+    Args:
+        found: a result of `squashlens.collapse_vs_readout`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     shares = []
     for title, curves in PANELS.items():
-        if {*curves} & {*found}:
+        if not found.keys().isdisjoint(curves):
             shares.append(title)
     verdicts = found["verdict"].values.astype(str).tolist()
     rows = list(dict.fromkeys(verdicts))
@@ -124,11 +132,10 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
 
 def _share(found: xr.Dataset, name: str) -> xr.DataArray:
     """Values from 0 to 1 with their intervals, if there are several seeds; what is below 0 is 0."""
-    values = with_interval(found, name).astype(float).clip(min=0)
-    ends = {"low", "high"} & {*values.coords}
+    values = with_interval(found, name).astype(float)
     if found.sizes["seed"] == 1:
-        return values.drop_vars(ends)
-    return values.assign_coords({end: values[end].clip(min=0) for end in ends})
+        values = values.drop_vars(["low", "high"], errors="ignore")
+    return clipped(values, 0.0, np.inf)
 
 
 @draws("squashlens.probe", "r2: layer length", "r2_y: length")
@@ -138,6 +145,13 @@ def probe(found: xr.Dataset) -> go.Figure:
     R² below 0 has the colour of 0. A panel on the right shows the same probe on models with random weights, if
     measured. Blank cells have no R², because the right answer does not vary or there are too few different prompts. The
     column "all" uses all lengths together, if measured.
+
+    Args:
+        found: a result of `squashlens.probe`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     trained = _with_y_as_layer(found, "r2")
     if "r2_overall" in found and "r2_overall_y" in found:
@@ -153,7 +167,7 @@ def probe(found: xr.Dataset) -> go.Figure:
         random_weights = _with_y_as_layer(found, random)
         panels = {"this model": trained, "random weights": random_weights}
     heights = [260.0] * len(panels)
-    figure, places = grid([*panels], len(panels), heights, shared_yaxes=True)
+    figure, places = grid(list(panels), len(panels), heights, shared_yaxes=True)
     for place, values in zip(places, panels.values(), strict=True):
         add_map(figure, values, "R²", place=place, cmin=0, cmax=1)
     figure.update_layout(coloraxis_colorbar_labelalias={"0": "≤ 0"})
@@ -185,6 +199,13 @@ def answer_curve(answers: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
     """Draw the share of prompts whose right answer leads in the readout of each layer, with its controls.
 
     Of several results by label, it draws the right answers only.
+
+    Args:
+        answers: a result of `squashlens.answer_by_layer`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     several: Any = answers  # by label
     lines = {}
@@ -223,6 +244,9 @@ def answer_way(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.answer_by_layer`. Of several prompts, the first is drawn;
             ``found.isel(prompt=[3])`` selects another.
+
+    Returns:
+        The figure.
     """
     way = found.isel(prompt=0)
     titles = [
@@ -277,6 +301,13 @@ def answers_by_group(found: xr.Dataset) -> go.Figure:
 
     The controls are the right answers of other prompts, and random weights. The last panel has the way of the answer:
     its mean probability by layer, a line for each group.
+
+    Args:
+        found: a result of `squashlens.answer_by_layer`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     titles = ["share answered", "probability", "log-odds, nats", "probability by layer"]
     figure, places = grid(titles, 2, [170.0] * 4)
@@ -287,10 +318,8 @@ def answers_by_group(found: xr.Dataset) -> go.Figure:
     marks: dict[str, Any] = RIGHT | {"mode": "markers"}
     figure.add_trace(line(answered, "right answer", **marks), **places[0])
     at_last = found.isel(layer=-1)
-    probability = with_interval(at_last, "mean_probability")
-    for end in {"low", "high"} & {*probability.coords}:
-        # The interval of a mean does not know that probabilities end at 0 and 1.
-        probability = probability.assign_coords({end: probability[end].clip(0, 1)})
+    # The interval of a mean does not know that probabilities end at 0 and 1.
+    probability = clipped(with_interval(at_last, "mean_probability"), 0.0, 1.0)
     lead = with_interval(at_last, "mean_lead")
     for order, scored in enumerate(found["scored"].values.astype(str).tolist()):
         marks = _scored(order) | {"mode": "markers"}
@@ -316,6 +345,13 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
 
     Only prompts of the half that did not select, and no single heads. The dotted line is what the same selection
     reaches by chance.
+
+    Args:
+        found: a result of `squashlens.sublayer_effects`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     figure = go.Figure()
     confirming = labelled(found, half="confirm")
@@ -358,6 +394,13 @@ def separation_curve(
     """Draw the share of lengths that another run recovers, by layer, with random weights and chance beside it.
 
     Several results by label, or several runs of one, are lines of one panel.
+
+    Args:
+        separation: a result of `squashlens.distinguishable_lengths`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     several: Any = separation  # by label
     lines: dict[str, xr.Dataset] = {}
@@ -384,9 +427,9 @@ def separation_curve(
 
 def _layers_and_y(*several: xr.Dataset) -> dict[str, Any]:
     """An axis of layers, and of y as the layer after the last."""
-    tops = [int(found["layer"][-1]) + 1 for found in several]
-    told = ", ".join(map(str, dict.fromkeys(tops)))
-    return steps([0, *tops], f"layer ℓ ({told}: y, after the final norm)")
+    tops = np.unique([found["layer"][-1] + 1 for found in several])
+    told = ", ".join(tops.astype(str))
+    return steps(np.append(tops, 0), f"layer ℓ ({told}: y, after the final norm)")
 
 
 def _by_layer(
@@ -405,6 +448,13 @@ def verdict_odds(found: xr.Dataset) -> go.Figure:
 
     A model that prefers each prompt's own answer has the first above 0 and the second below. The symbol says what
     became of the change.
+
+    Args:
+        found: a result of `squashlens.diagnose`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     kind = "length" if "length" in found.coords else "answer"
     texts = []
@@ -438,7 +488,15 @@ def verdict_odds(found: xr.Dataset) -> go.Figure:
     "squashlens.diagnose", "margin: pair layer", "margin_y verdict: pair", usual=False
 )
 def verdict_margins(found: xr.Dataset) -> go.Figure:
-    """Draw how far the two prompts of each pair are apart at the last token, in units of their rounding, by layer."""
+    """Draw how far the two prompts of each pair are apart at the last token, in units of their rounding, by layer.
+
+    Args:
+        found: a result of `squashlens.diagnose`, or several by label.
+
+
+    Returns:
+        The figure.
+    """
     figure = go.Figure()
     for pair, verdict in enumerate(found["verdict"].values.astype(str)):
         symbol, colour = VERDICTS.get(verdict, VERDICTS["undecided"])

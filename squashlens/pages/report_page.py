@@ -55,7 +55,9 @@ class Asked:
     @property
     def others(self) -> list[str]:
         """The right answers of other prompts, as far as they are known."""
-        known = [*self.choices, *(self.instead or ())[1:]]
+        known = list(self.choices)
+        if self.instead is not None:
+            known.append(self.instead[1])
         return [text for text in dict.fromkeys(known) if text != self.answer]
 
 

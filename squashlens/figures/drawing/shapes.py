@@ -124,6 +124,15 @@ def with_interval(found: xr.Dataset, name: str, *ends: str) -> xr.DataArray:
     return values
 
 
+def clipped(values: xr.DataArray, least: float, most: float) -> xr.DataArray:
+    """Values between two limits, as are the ends of their intervals."""
+    kept = values.clip(least, most)
+    for end in ("low", "high"):
+        if end in values.coords:
+            kept = kept.assign_coords({end: values[end].clip(least, most)})
+    return kept
+
+
 def ends_of(values: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
     """The ends `low` and `high` of the intervals of values; the values themselves where there are none."""
     data = values.values.astype(np.float64)
@@ -261,7 +270,7 @@ def add_map(
     rows, columns = (escape(str(dim).replace("_", " ")) for dim in values.dims)
     hover = f"{rows} %{{y}}, {columns} %{{x}}<br>{escape(title)}: %{{customdata:.4g}}"
     bar: dict[str, Any] = {"title": {"text": escape(title)}}
-    cells = values
+    cells: Any = values
     if log:
         cells = np.log10(values.where(values > 0))
         if floor:

@@ -149,9 +149,10 @@ def _readouts(run: Run, opened: int) -> xr.Dataset:
 def _texts(run: Run, ids: Int[Tensor, "*many"]) -> np.ndarray:
     """Tokens that a model predicts, as text."""
     flat = ids.reshape(1, -1)
-    texts = [f"#{token}" for token in flat[0].tolist()]
     if outputs_are_tokens(run.model):
         texts = run.tokens_of(flat)[0]
+    else:
+        texts = np.char.add("#", flat[0].cpu().numpy().astype(str))
     return np.array(texts, dtype=object).reshape(ids.shape)
 
 
@@ -229,11 +230,12 @@ def joined(before: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
     """A map's result with the rows of one more query, which was measured alone on the same model and prompt."""
     facts = dict(provenance(before))
     others = provenance(more)
-    if any(facts.get(name) != others.get(name) for name in SAME):
-        raise InputError(
-            "The model was changed since the map was made.",
-            "Make the map again, with `squashlens.squash_map`.",
-        )
+    for name in SAME:
+        if facts.get(name) != others.get(name):
+            raise InputError(
+                "The model was changed since the map was made.",
+                "Make the map again, with `squashlens.squash_map`.",
+            )
     whole = before
     for dim in ("query", "traced"):
         if dim in before.dims and query in more[dim]:
@@ -243,7 +245,7 @@ def joined(before: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
             rows = xr.concat([old, new], dim, coords="minimal", compat="override")
             rows = without_provenance(rows).sortby(dim)
             whole = whole.drop_dims(dim).merge(rows, compat="override")
-    further = {*facts.get("further_queries", []), query}
+    further = set(facts.get("further_queries", [])) | {query}
     facts["further_queries"] = sorted(further)
     if "sketch" in facts and "sketch" in others:
         chance = facts["sketch"]["failure_probability"]
@@ -260,7 +262,7 @@ def spread(queries: Sequence[int], opened: int, cost: int, room: int) -> list[in
     >>> spread(range(8), 7, cost=1, room=20)
     [1, 3, 5, 7]
     """
-    whole = sorted({*queries, opened})
+    whole = sorted(set(queries) | {opened})
     for step in range(1, len(whole) + 1):
         kept = whole[whole.index(opened) % step :: step]
         if sum(cost * (query + 1) for query in kept) <= room:

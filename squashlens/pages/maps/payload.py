@@ -76,7 +76,7 @@ class Numbers:
 def payload(result: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
     """The data of the page of a map's Dataset, which opens at a query."""
     facts = provenance(result)
-    if not {*result} >= TRACED:
+    if not set(result) >= TRACED:
         result = result.drop_dims("traced", errors="ignore")
     opened = _opened(result, facts["call"].get("query") if opened is None else opened)
     largest = _largest(result)
@@ -167,7 +167,7 @@ def _fitting(
 
 def _by_query(page: xr.Dataset, *names: str) -> list[list[Any] | None] | None:
     """What some variables have for each query, or None where the last was not measured; None without all of them."""
-    if not {*names} <= {*page.variables}:
+    if not set(names) <= set(page.variables):
         return None
     columns = [page[name].transpose("query", ...).values.tolist() for name in names]
     rows: list[list[Any] | None] = []
@@ -335,7 +335,7 @@ def _notes(
         if len(known) < queries:
             which = f"{len(known)} queries"
             if len(known) <= 8:
-                which = f"query {', '.join(map(str, known))}"
+                which = f"query {', '.join(known.astype(str))}"
             notes.append(f"{text}: measured for {which} only.")
     kinds = {"query": "queries", "layer": "layers", "traced": "queries with paths"}
     for dim, text in kinds.items():
