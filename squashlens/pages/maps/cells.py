@@ -92,15 +92,8 @@ def measure(
         traced = spread(queries, opened, n_layers, CELLS)
         parts.append(traces_of(run, traced, whole["path_bound"].sel(query=traced)))
     of_opened = [_readouts(run, opened)]
-    facts = dict(run.as_run())
     if way.method != "none":
         of_opened.append(_norms(run, opened, norm, way, tick))
-    if way.method == "sketch":
-        facts["sketch"] = {
-            "n_probes": way.n_probes,
-            "seed": way.seed,
-            "failure_probability": MISSED,
-        }
     if knockout or target:
         kind = knockout or "attention"
         without = knockout_effect(
@@ -112,7 +105,19 @@ def measure(
     result = result.assign_attrs(long_name="squash map of a prompt")
     if groups is not None:
         result = result.assign_coords(_of_tokens(groups, run.positions))
-    return with_provenance(result, facts)
+    return with_provenance(result, _facts_with_sketch(run, way))
+
+
+def _facts_with_sketch(run: Run, way: Estimation) -> dict[str, Any]:
+    """What a map's result depends on, with its sketch."""
+    facts = dict(run.as_run())
+    if way.method == "sketch":
+        facts["sketch"] = {
+            "n_probes": way.n_probes,
+            "seed": way.seed,
+            "failure_probability": MISSED,
+        }
+    return facts
 
 
 def _predictions(run: Run, queries: list[int]) -> xr.Dataset:
