@@ -99,4 +99,4 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    return [*__all__]
+    return list(__all__)

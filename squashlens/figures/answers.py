@@ -39,6 +39,7 @@ GROUP = 8  # single answers at neighbouring lengths that are drawn as one rate
 # Readers whose answers are texts, even if they look like numbers.
 TEXTS = ("digits", "words")
 WHOLE = re.compile(r"-?(?:0|[1-9]\d*)")
+FEW = 9  # numbers that each have a tick
 LONG, TICK = 60, 13  # characters of an answer in a hover text, and on an axis
 
 
@@ -51,6 +52,13 @@ def task_accuracy(found: Found) -> go.Figure:
     Error bars are 95 % intervals. If there are single answers at many lengths, eight neighbouring ones are one rate.
     Answers that could not be read count as wrong; the hover text has their share. Marks have no line if the model is
     not shown to do the task at short lengths, because longer lengths cannot be judged then.
+
+    Args:
+        found: a result of `squashlens.evaluate_task`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     several: Any = found  # by label
     named = _by_name(several)
@@ -70,7 +78,7 @@ def task_accuracy(found: Found) -> go.Figure:
         figure.add_trace(_without_trend(rates, answers))
     figure.update_xaxes(title=LENGTH)
     figure.update_yaxes(title="share answered correctly", range=SHARES)
-    notes = [*dict.fromkeys(notes), cannot_be_judged(named)]
+    notes.append(cannot_be_judged(named))
     return finish(figure, "How often the answer is right", several.values(), *notes)
 
 
@@ -101,6 +109,13 @@ def task_error(found: xr.Dataset) -> go.Figure:
     Error bars are quartiles and faint dots are single answers. The hover text has the share of answers that could not
     be read, which have no error. Marks have no line if the model is not shown to do the task at short lengths.
 
+    Args:
+        found: a result of `squashlens.evaluate_task`, or several by label.
+
+
+    Returns:
+        The figure.
+
     Raises:
         InputError: if the answers are not numbers.
     """
@@ -127,8 +142,8 @@ def task_error(found: xr.Dataset) -> go.Figure:
     figure.update_traces(cliponaxis=False).update_xaxes(title=LENGTH)
     figure.update_yaxes(title="median error (items)", rangemode="tozero")
     unread = percent(float(found["unread"].sum("why").mean()))
-    notes = ["dots: single answers", "bars: quartiles", f"{unread} not read"]
-    notes = [_only_mode([found]), *notes, cannot_be_judged(named)]
+    notes = [_only_mode([found]), "dots: single answers", "bars: quartiles"]
+    notes += [f"{unread} not read", cannot_be_judged(named)]
     return finish(figure, "Error of the answers", found, *notes)
 
 
@@ -140,6 +155,13 @@ def answer_frequencies(found: Found) -> go.Figure:
 
     Filled bars are given answers, and outlined bars are right answers. Numeric answers have a numeric axis; the title
     has the share not read, and that of numbers that are too far from every right answer to be drawn.
+
+    Args:
+        found: a result of `squashlens.results.answer_frequencies`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     several: Any = found  # by label
     named = _by_name(several)
@@ -197,10 +219,12 @@ def _add_bars(figure: go.Figure, shares: xr.Dataset, **place: Any) -> None:
             hovertemplate=f"%{{customdata}}: %{{y:.3g}} of {name}<extra></extra>",
             **place,
         )
-    figure.update_xaxes(title="answer", **place)
+    axis: dict[str, Any] = {"title": "answer"}
+    if np.ptp(places) < FEW:  # whole numbers
+        axis["dtick"] = 1
     if places.dtype.kind == "i":  # texts
-        ticks = dict(enumerate(map(_tick, answers)))
-        figure.update_xaxes(text_axis(ticks, "answer"), **place)
+        axis = text_axis(dict(enumerate(map(_tick, answers))), "answer")
+    figure.update_xaxes(axis, **place)
 
 
 def _tick(answer: str) -> str:

@@ -41,31 +41,40 @@ def influence_by_distance(found: xr.Dataset) -> go.Figure:
     Influence is divided by its mean, so that different quantities have one scale. The law was fitted by least squares,
     so the scale is linear. Neither it nor its exponent is drawn where no power law fits: where the exponent is at an
     end of the range that was tried.
+
+    Args:
+        found: a result of `squashlens.influence_by_distance`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     layer = int(found["layer"][0])
     measured = [name for name in QUANTITIES if name in found["quantity"].values]
     kinds = list(dict.fromkeys(QUANTITIES[name][0] for name in measured))
     titles = [f"{kind} from layer {layer}, ÷ its mean" for kind in kinds]
-    titles += [f"{kind}: exponent p by layer" for kind in kinds]
+    fits = (found["exponent_at_end"] == 0) & found["exponent"].notnull()
+    note = "no power law fits"
+    if fits.any():
+        titles += [f"{kind}: exponent p by layer" for kind in kinds]
+        note = "fitted law: γ + β (r + 1)⁻ᵖ; bars of p: 95 % intervals"
     figure, places = grid(titles, len(kinds))
     upper = dict(zip(kinds, places, strict=False))
-    lower = dict(zip(kinds, places[len(kinds) :], strict=True))
-    fits = (found["exponent_at_end"] == 0) & found["exponent"].notnull()
+    lower = dict(zip(kinds, places[len(kinds) :], strict=False))
     for name in measured:
         kind, text, style = QUANTITIES[name]
         law = found.where(fits).sel(quantity=name)
         values = found["influence"].sel(quantity=name, layer=layer)
         for trace in _influence(values, law.sel(layer=layer), text, style):
             figure.add_trace(trace, **upper[kind])
-        exponents = line(with_interval(law, "exponent"), text, **style)
-        figure.add_trace(exponents, **lower[kind])
-    for kind in kinds:
-        figure.update_xaxes(type="log", title="distance + 1", **upper[kind])
-        figure.update_xaxes(steps(found["layer"], "layer ℓ"), **lower[kind])
+        if kind in lower:
+            exponents = line(with_interval(law, "exponent"), text, **style)
+            figure.add_trace(exponents, **lower[kind])
+    for place in upper.values():
+        figure.update_xaxes(type="log", title="distance + 1", **place)
+    for place in lower.values():
+        figure.update_xaxes(steps(found["layer"], "layer ℓ"), **place)
     figure.update_yaxes(rangemode="tozero")
-    note = "no power law fits"
-    if fits.any():
-        note = "fitted law: γ + β (r + 1)⁻ᵖ; bars of p: 95 % intervals"
     return finish(figure, "Influence by distance", found, note)
 
 
@@ -99,8 +108,12 @@ def needle_sensitivity(
     least a factor of two, so that constant values look constant.
 
     Args:
+        found: a result of `squashlens.needle_sensitivity`, or several by label.
         title: title of the figure.
         xlabel: title of the x axis, for the ``number`` coordinate of the result.
+
+    Returns:
+        The figure.
     """
     measures = [name for name in PANELS if f"{name}_mean" in found]
     if not measures:

@@ -15,8 +15,8 @@ from squashlens.figures.drawing.notes import distance_of
 from squashlens.figures.drawing.shapes import (
     MARKS,
     add_lines,
+    add_map,
     banded,
-    layer_map,
     line,
     log_axis,
     name_rows,
@@ -82,7 +82,11 @@ def collapse_curve(collapse: xr.Dataset, *, trained: int | None = None) -> go.Fi
     may jump. Of more than 64 lengths, curves are medians of neighbours, with a band from the smallest to the largest D.
 
     Args:
+        collapse: a result of `squashlens.collapse`, or several by label.
         trained: the longest length of the training data, in content tokens; lengths up to it are shaded.
+
+    Returns:
+        The figure.
     """
     at_layer = int(collapse["layer"][-1])
     here = _with_other_content(collapse).sel(layer=at_layer)
@@ -184,13 +188,20 @@ def _neighbours(values: xr.DataArray) -> Any:
 
 @draws("squashlens.collapse", "distance rms: layer length", usual=False)
 def collapse_heatmap(collapse: xr.Dataset) -> go.Figure:
-    """Draw the relative distance of v and v* as a map of layer × length. The colour is log₁₀ D ÷ rms(v).
+    """Draw the relative distance of v and v* as a map of layer × length, with a logarithmic scale of colours.
 
     Cells where v and v* are identical (as at layer 0 without position embeddings) remain white.
+
+    Args:
+        collapse: a result of `squashlens.collapse`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     values = relative_distance(collapse)
-    logarithm = values.copy(data=np.log10(values.where(values > 0)))
-    figure = go.Figure(layer_map(logarithm, "log₁₀ D ÷ rms(v)"))
+    figure = go.Figure()
+    add_map(figure, values, "D ÷ rms(v)", log=True)
     figure.update_xaxes(title=LENGTH).update_yaxes(steps(values["layer"], "layer ℓ"))
     blank = "blank: identical" if (values == 0).any() else ""
     return finish(figure, "Distance of v and v* by layer and length", collapse, blank)
@@ -205,6 +216,13 @@ def collapse_heatmap(collapse: xr.Dataset) -> go.Figure:
 def collapse_mechanism(mechanism: xr.Dataset) -> go.Figure:
     """Draw the quantities in the proof of Theorem B.3: δ and α*, for four blocks; the bound of block 0; shares of D at
     the longest length.
+
+    Args:
+        mechanism: a result of `squashlens.collapse_mechanism`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     length = int(mechanism["length"][-1])
     titles = [
@@ -248,6 +266,13 @@ def retained_by_kind(ablation: xr.Dataset) -> go.Figure:
     effect of the separators is too small to divide by are left out. Ablations by hooks are drawn as they act from the
     first measured block on.
 
+    Args:
+        ablation: a result of `squashlens.separator_ablation`, or several by label.
+
+
+    Returns:
+        The figure.
+
     Raises:
         InputError: if no ablation was measured.
     """
@@ -260,7 +285,7 @@ def retained_by_kind(ablation: xr.Dataset) -> go.Figure:
         kinds.append(hooks.reset_coords(drop=True).rename(hook="kind"))
         notes.append(f"hooks act from block {int(hooks['from_block'])} on")
     retained = xr.concat(kinds, "kind")
-    retained = retained.sel(kind=retained["kind"].isin([*ABLATIONS]))
+    retained = retained.sel(kind=retained["kind"].isin(list(ABLATIONS)))
     if not retained.sizes["kind"]:
         raise InputError(
             "There is no ablation to draw.",
@@ -293,6 +318,13 @@ def repeat_tokenization(measured: xr.Dataset) -> go.Figure:
 
     The layer is the last one, and the scale logarithmic. Where the two texts are the pair of the theorem, the lines
     coincide; the title of a panel says at how many numbers of repeats.
+
+    Args:
+        measured: a result of `squashlens.repeat_tokenization`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     layer = int(measured["layer"][-1])
     third = min(2, measured.sizes["repeats"] - 1)
@@ -328,18 +360,23 @@ def changes(compared: xr.Dataset) -> go.Figure:
 
     Faint dots are single lengths, rings are medians over lengths, and bars span their middle half. The panel of the
     path bound shows the share of the first token. The row "as it is" is the model without a change.
+
+    Args:
+        compared: a result of `squashlens.compare_interventions`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     names = compared["change"].values.astype(str).tolist()
     distance = compared["distance"].isel(layer=-1)
     share = compared["bound"].isel(content=0) / compared["bound"].sum("content")
-    panels = {
-        f"{distance_of(compared)}, layer {distance['layer'].item()}": distance,
-        "share answered correctly": compared.get("accuracy"),
-        "path bound: share of the first content token": share,
-    }
-    panels = {title: values for title, values in panels.items() if values is not None}
+    panels = {f"{distance_of(compared)}, layer {distance['layer'].item()}": distance}
+    if "accuracy" in compared:
+        panels["share answered correctly"] = compared["accuracy"]
+    panels["path bound: share of the first content token"] = share
     heights = [34.0 * len(names) + 20] * len(panels)
-    figure, places = grid([*panels], len(panels), heights, shared_yaxes=True)
+    figure, places = grid(list(panels), len(panels), heights, shared_yaxes=True)
     for place, values in zip(places, panels.values(), strict=True):
         for row, name in enumerate(names):
             colour = COLOURS["null" if name == AS_IT_IS else "path_bound"]
@@ -372,11 +409,18 @@ def synthetic_convergence(
     Lines are means over seeds and bands span minimum to maximum. Names of lines have the exponents that were fitted
     at the longer lengths, with their intervals. Dashed lines have the exponent that can be derived for infinite length.
     Both panels share one logarithmic scale, so zeros are missing.
+
+    Args:
+        found: a result of `squashlens.synthetic.convergence`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     several: Any = found  # by label
-    layers = [stack["layer"].values.astype(str) for stack in several.values()]
-    first = ", ".join(sorted({each[0] for each in layers}))
-    last = ", ".join(sorted({each[-1] for each in layers}))
+    ends = np.array([stack["layer"][[0, -1]] for stack in several.values()]).astype(str)
+    first = ", ".join(np.unique(ends[:, 0]))
+    last = ", ".join(np.unique(ends[:, 1]))
     titles = [f"D after layer {last}", f"δ of the attention rows of layer {first}"]
     figure, places = grid(titles, 2, [280.0, 280.0], shared_yaxes=True)
     notes = ["95 % intervals of exponents", "dashed: derived exponent"]
@@ -416,6 +460,13 @@ def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
     Dots are means over seeds, with bars from minimum to maximum, and the line is the derived mean. Lengths
     at which all entries are perturbed are shaded. The line below the title has two exponents at the longer lengths:
     that of δ, and that of δ ÷ (1 − k/n), which is comparable with the derived −1.
+
+    Args:
+        found: a result of `squashlens.synthetic.softmax_total_variation`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     values = found["total_variation"]
     ends = {"low": values.min("seed"), "high": values.max("seed")}

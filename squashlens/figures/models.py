@@ -40,6 +40,13 @@ def lost_answers(found: xr.Dataset) -> go.Figure:
 
     Below the horizontal line through 0 an answer is wrong in the other model, and left of the vertical one it is wrong
     in the reference. On the diagonal nothing has changed. Lost answers are listed below the title, if there are few.
+
+    Args:
+        found: a result of `squashlens.compare_models`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     figure = go.Figure()
     before = found["lead"].sel(model="reference").values
@@ -67,7 +74,15 @@ def lost_answers(found: xr.Dataset) -> go.Figure:
     usual=False,
 )
 def lost_shares(found: xr.Dataset) -> go.Figure:
-    """Draw the share of prompts whose right answer leads in each model, by group."""
+    """Draw the share of prompts whose right answer leads in each model, by group.
+
+    Args:
+        found: a result of `squashlens.compare_models`, or several by label.
+
+
+    Returns:
+        The figure.
+    """
     shares = with_interval(found, "right").transpose("model", "group")
     by_model = dict(zip(map(str, found["model"].values), shares, strict=True))
     title = "Share of right answers in both models"
@@ -80,7 +95,15 @@ def lost_shares(found: xr.Dataset) -> go.Figure:
     "mean_gain mean_gain_low mean_gain_high: block",
 )
 def damages(found: xr.Dataset) -> go.Figure:
-    """Draw the lead that is lost in each part of the other model, and what keeping each block alone gives back."""
+    """Draw the lead that is lost in each part of the other model, and what keeping each block alone gives back.
+
+    Args:
+        found: a result of `squashlens.damage_by_block`, or several by label.
+
+
+    Returns:
+        The figure.
+    """
     figure = go.Figure()
     # The embedding is before block 0, and norm and head after the last.
     places = np.arange(found.sizes["part"]) - 1
@@ -105,7 +128,15 @@ def damages(found: xr.Dataset) -> go.Figure:
     "random_limit shuffled_limit: ...",
 )
 def kept_blocks(found: xr.Dataset) -> go.Figure:
-    """Draw the share of right answers, on prompts that did not select, with each set of kept blocks."""
+    """Draw the share of right answers, on prompts that did not select, with each set of kept blocks.
+
+    Args:
+        found: a result of `squashlens.blocks_to_keep`, or several by label.
+
+
+    Returns:
+        The figure.
+    """
     # The coordinate `kept` says which set it is, and `units_kept` which blocks are in it.
     has_no_units = found["kept"].isin(["none", "all blocks"])
     with_units = found["kept"].str.cat(found["units_kept"], sep=": ")

@@ -31,13 +31,29 @@ DRAWN = 4  # of many blocks
     "token: position",
 )
 def composition(shares: xr.DataArray) -> go.Figure:
-    """Draw the share of paths that start at each position and layer, as a map with a logarithmic colour scale."""
+    """Draw the share of paths that start at each position and layer, as a map with a logarithmic colour scale.
+
+    Args:
+        shares: a result of `squashlens.attention_paths.composition`, or several by label.
+
+
+    Returns:
+        The figure.
+    """
     return _starts(shares, "layer")
 
 
 @draws("squashlens.attention_paths.hops", "hops: hop position", "token: position")
 def hops(shares: xr.DataArray) -> go.Figure:
-    """Draw the share of paths by number of hops and by start position, as a map with a logarithmic colour scale."""
+    """Draw the share of paths by number of hops and by start position, as a map with a logarithmic colour scale.
+
+    Args:
+        shares: a result of `squashlens.attention_paths.hops`, or several by label.
+
+
+    Returns:
+        The figure.
+    """
     return _starts(shares, "hops through attention")
 
 
@@ -59,6 +75,13 @@ def strongest_paths(paths: xr.Dataset) -> go.Figure:
 
     Where other paths are in the result, those that start at the first token are left out: it is an attention sink of
     most models, and they hide what else is read. ``strongest_paths(…, avoid=[0])`` gives such paths.
+
+    Args:
+        paths: a result of `squashlens.attention_paths.strongest_paths`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     paths = without_padding(paths).dropna("path", subset=["share"])
     tokens = tokens_of(paths)
@@ -104,6 +127,13 @@ def depth_limit(limit: xr.Dataset) -> go.Figure:
 
     Depth is the number of times that a block's attention is applied. Of many blocks, four are drawn, with the slowest
     and the fastest. A dotted line shows the predicted rate, from the value at depth 1, or at the first that is drawn.
+
+    Args:
+        limit: a result of `squashlens.attention_paths.depth_limit`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     figure = go.Figure()
     later = limit["depth"].where(limit["depth"] >= 1, drop=True)

@@ -14,15 +14,17 @@ from squashlens.figures.drawing.notes import distance_of
 from squashlens.figures.drawing.shapes import (
     SHARES,
     add_lines,
+    add_map,
     add_marks,
+    clipped,
     curve,
     guide,
-    layer_map,
     line,
     log_axis,
     name_rows,
     over_seeds,
     steps,
+    text_axis,
     with_interval,
 )
 from squashlens.figures.drawing.style import finish, grid
@@ -69,6 +71,7 @@ CONTROLS = (
 SUBLAYERS = {"attention": "attention", "mlp": "MLP"}
 ABOVE = 1.25  # times the largest log-odds, where verdicts are marked
 ANSWER = 12  # characters of an answer on an axis
+ASIDE = 0.15  # between the marks of one group
 NET = "net net_low net_high net_random repaired broken: half block sublayer"
 CHANCE = "selected_net selected_net_low selected_net_high selected_net_random_limit selected_net_shuffled_limit: ..."
 
@@ -84,10 +87,17 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     D is the distance at the last layer between a prompt and the same prompt with its last item repeated: the median
     over seeds, with a band from minimum to maximum; zeros are missing. Error bars are Wilson's 95 % interval for
     accuracy, and the middle 95 % over splits for R². R² below 0 is drawn at 0. Without a probe, its panel is missing.
+
+    Args:
+        found: a result of `squashlens.collapse_vs_readout`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     shares = []
     for title, curves in PANELS.items():
-        if {*curves} & {*found}:
+        if not found.keys().isdisjoint(curves):
             shares.append(title)
     verdicts = found["verdict"].values.astype(str).tolist()
     rows = list(dict.fromkeys(verdicts))
@@ -122,11 +132,10 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
 
 def _share(found: xr.Dataset, name: str) -> xr.DataArray:
     """Values from 0 to 1 with their intervals, if there are several seeds; what is below 0 is 0."""
-    values = with_interval(found, name).astype(float).clip(min=0)
-    ends = {"low", "high"} & {*values.coords}
+    values = with_interval(found, name).astype(float)
     if found.sizes["seed"] == 1:
-        return values.drop_vars(ends)
-    return values.assign_coords({end: values[end].clip(min=0) for end in ends})
+        values = values.drop_vars(["low", "high"], errors="ignore")
+    return clipped(values, 0.0, np.inf)
 
 
 @draws("squashlens.probe", "r2: layer length", "r2_y: length")
@@ -136,6 +145,13 @@ def probe(found: xr.Dataset) -> go.Figure:
     R² below 0 has the colour of 0. A panel on the right shows the same probe on models with random weights, if
     measured. Blank cells have no R², because the right answer does not vary or there are too few different prompts. The
     column "all" uses all lengths together, if measured.
+
+    Args:
+        found: a result of `squashlens.probe`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     trained = _with_y_as_layer(found, "r2")
     if "r2_overall" in found and "r2_overall_y" in found:
@@ -151,12 +167,10 @@ def probe(found: xr.Dataset) -> go.Figure:
         random_weights = _with_y_as_layer(found, random)
         panels = {"this model": trained, "random weights": random_weights}
     heights = [260.0] * len(panels)
-    figure, places = grid([*panels], len(panels), heights, shared_yaxes=True)
+    figure, places = grid(list(panels), len(panels), heights, shared_yaxes=True)
     for place, values in zip(places, panels.values(), strict=True):
-        scale = {"zmin": 0, "zmax": 1, "showscale": place is places[-1]}
-        figure.add_trace(layer_map(values, "R²", **scale), **place)
-    ticks = {"tickvals": [0, 0.5, 1], "ticktext": ["≤ 0", "0.5", "1"]}
-    figure.update_traces(colorbar=ticks)
+        add_map(figure, values, "R²", place=place, cmin=0, cmax=1)
+    figure.update_layout(coloraxis_colorbar_labelalias={"0": "≤ 0"})
     figure.update_xaxes(type="category", title=LENGTH)
     rows = steps(range(trained.sizes["layer"]), "layer ℓ")
     top = {"tick0": trained.sizes["layer"] - 1, "showgrid": False}  # y has a label
@@ -185,6 +199,13 @@ def answer_curve(answers: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
     """Draw the share of prompts whose right answer leads in the readout of each layer, with its controls.
 
     Of several results by label, it draws the right answers only.
+
+    Args:
+        answers: a result of `squashlens.answer_by_layer`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     several: Any = answers  # by label
     lines = {}
@@ -223,6 +244,9 @@ def answer_way(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.answer_by_layer`. Of several prompts, the first is drawn;
             ``found.isel(prompt=[3])`` selects another.
+
+    Returns:
+        The figure.
     """
     way = found.isel(prompt=0)
     titles = [
@@ -245,7 +269,7 @@ def answer_way(found: xr.Dataset) -> go.Figure:
     for side, (sublayer, name) in enumerate(SUBLAYERS.items()):
         part = way.sel(sublayer=sublayer)
         is_beyond = np.abs(part["written"]) > part["written_by_chance"]
-        opacity = np.where(is_beyond, 1.0, 0.25)
+        opacity = np.where(is_beyond, 1.0, 0.45)  # seen on a dark ground too
         figure.add_bar(
             x=part["block"].values + 0.3 + 0.4 * side,
             y=part["written"].values,
@@ -257,7 +281,6 @@ def answer_way(found: xr.Dataset) -> go.Figure:
             **below,
         )
     guide(figure, 0.0, **below)
-    figure.update_yaxes(nticks=5, **below)
     figure.update_layout(barmode="overlay")
     figure.update_xaxes(steps(found["layer"], "layer ℓ, then block ℓ"))
     return finish(figure, "The way of the answer", found)
@@ -278,27 +301,38 @@ def answers_by_group(found: xr.Dataset) -> go.Figure:
 
     The controls are the right answers of other prompts, and random weights. The last panel has the way of the answer:
     its mean probability by layer, a line for each group.
+
+    Args:
+        found: a result of `squashlens.answer_by_layer`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     titles = ["share answered", "probability", "log-odds, nats", "probability by layer"]
     figure, places = grid(titles, 2, [170.0] * 4)
     names = found["group"].values.astype(str).tolist()
-    # Groups are in the order of the prompts, and a panel has them by number.
-    answered = with_interval(found, "mean_answered")
-    of_number = {"group": np.arange(len(names))}
-    by_number = answered.assign_coords(of_number)
-    figure.add_trace(line(by_number, "right answer", **RIGHT), **places[0])
+    # Groups are in the order of the prompts, and a panel has them by number; marks of one group are side by side.
+    numbers = np.arange(len(names))
+    answered = with_interval(found, "mean_answered").assign_coords(group=numbers)
+    marks: dict[str, Any] = RIGHT | {"mode": "markers"}
+    figure.add_trace(line(answered, "right answer", **marks), **places[0])
     at_last = found.isel(layer=-1)
-    for place, name in zip(places[1:3], ("mean_probability", "mean_lead"), strict=True):
-        shares = with_interval(at_last, name).assign_coords(of_number)
-        for order, scored in enumerate(found["scored"].values.astype(str).tolist()):
-            drawn = line(shares.isel(scored=order), scored, **_scored(order))
-            figure.add_trace(drawn, **place)
+    # The interval of a mean does not know that probabilities end at 0 and 1.
+    probability = clipped(with_interval(at_last, "mean_probability"), 0.0, 1.0)
+    lead = with_interval(at_last, "mean_lead")
+    for order, scored in enumerate(found["scored"].values.astype(str).tolist()):
+        marks = _scored(order) | {"mode": "markers"}
+        beside = {"group": numbers + ASIDE * order}
+        for place, values in zip(places[1:3], (probability, lead), strict=True):
+            drawn = values.isel(scored=order).assign_coords(beside)
+            figure.add_trace(line(drawn, scored, **marks), **place)
     for order, name in enumerate(names):
         way = found["mean_probability"].isel(scored=0, group=order)
         figure.add_trace(line(way, name, **series(order)), **places[3])
     texts = [escape(shortened(name, ANSWER)) for name in names]
     for place in places[:3]:
-        figure.update_xaxes(tickvals=np.arange(len(names)), ticktext=texts, **place)
+        figure.update_xaxes(text_axis(dict(enumerate(texts)), "group"), **place)
     figure.update_yaxes(range=SHARES, **places[0])
     figure.update_xaxes(steps(found["layer"], "layer ℓ"), **places[3])
     title = "Which prompts are answered, by group"
@@ -311,6 +345,13 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
 
     Only prompts of the half that did not select, and no single heads. The dotted line is what the same selection
     reaches by chance.
+
+    Args:
+        found: a result of `squashlens.sublayer_effects`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     figure = go.Figure()
     confirming = labelled(found, half="confirm")
@@ -329,7 +370,9 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
     limit = limit.fillna(found["selected_net_shuffled_limit"])
     guide(figure, 0.0, float(limit))
     figure.update_xaxes(steps(found["block"], "block"))
-    figure.update_yaxes(title="net share of prompts")
+    # Few prompts have intervals beyond all of them.
+    ends = {"minallowed": -1.04, "maxallowed": 1.04}
+    figure.update_yaxes(ends, title="net share of prompts")
     block = found["selected_block"].item()
     notes = [
         f"selected: {found['selected_sublayer'].item()} of block {block}",
@@ -351,6 +394,13 @@ def separation_curve(
     """Draw the share of lengths that another run recovers, by layer, with random weights and chance beside it.
 
     Several results by label, or several runs of one, are lines of one panel.
+
+    Args:
+        separation: a result of `squashlens.distinguishable_lengths`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     several: Any = separation  # by label
     lines: dict[str, xr.Dataset] = {}
@@ -377,9 +427,9 @@ def separation_curve(
 
 def _layers_and_y(*several: xr.Dataset) -> dict[str, Any]:
     """An axis of layers, and of y as the layer after the last."""
-    tops = [int(found["layer"][-1]) + 1 for found in several]
-    told = ", ".join(map(str, dict.fromkeys(tops)))
-    return steps([0, *tops], f"layer ℓ ({told}: y, after the final norm)")
+    tops = np.unique([found["layer"][-1] + 1 for found in several])
+    told = ", ".join(tops.astype(str))
+    return steps(np.append(tops, 0), f"layer ℓ ({told}: y, after the final norm)")
 
 
 def _by_layer(
@@ -398,6 +448,13 @@ def verdict_odds(found: xr.Dataset) -> go.Figure:
 
     A model that prefers each prompt's own answer has the first above 0 and the second below. The symbol says what
     became of the change.
+
+    Args:
+        found: a result of `squashlens.diagnose`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     kind = "length" if "length" in found.coords else "answer"
     texts = []
@@ -431,7 +488,15 @@ def verdict_odds(found: xr.Dataset) -> go.Figure:
     "squashlens.diagnose", "margin: pair layer", "margin_y verdict: pair", usual=False
 )
 def verdict_margins(found: xr.Dataset) -> go.Figure:
-    """Draw how far the two prompts of each pair are apart at the last token, in units of their rounding, by layer."""
+    """Draw how far the two prompts of each pair are apart at the last token, in units of their rounding, by layer.
+
+    Args:
+        found: a result of `squashlens.diagnose`, or several by label.
+
+
+    Returns:
+        The figure.
+    """
     figure = go.Figure()
     for pair, verdict in enumerate(found["verdict"].values.astype(str)):
         symbol, colour = VERDICTS.get(verdict, VERDICTS["undecided"])

@@ -11,11 +11,12 @@ from squashlens.errors import InputError
 from squashlens.figures.drawing.decorator import draws, tokens_of
 from squashlens.figures.drawing.shapes import (
     add_lines,
+    add_map,
+    clipped,
     ends_of,
     guide,
     interval_note,
     is_wide,
-    layer_map,
     line,
     name_rows,
     steps,
@@ -59,8 +60,13 @@ def by_token(values: xr.DataArray) -> go.Figure:
         values: a DataArray over the tokens of one prompt, such as ``sl.path_bound(…)`` or
             ``sl.substitution_effect(…)["output_change"]``; or several of one kind by label. `of` draws a panel for each
             of several prompts.
+
+    Returns:
+        The figure.
     """
-    values = with_its_intervals(without_padding(moved_probability(values)))
+    values = without_padding(values)
+    values = moved_probability(values)  # of the next token: from 0 to 1, not to 2
+    values = with_its_intervals(values)
     if "query" in values.coords and values["query"].ndim == 0:
         # A study may count queries from the end.
         query = int(values["query"])
@@ -88,9 +94,12 @@ def attribution(sensitivity: xr.Dataset) -> go.Figure:
     Args:
         sensitivity: a result of `squashlens.bound_vs_jacobian` for one prompt. `of` draws a panel for each of several
             prompts; ``result.isel(prompt=0)`` selects one.
+
+    Returns:
+        The figure.
     """
     sensitivity = without_padding(sensitivity)
-    figure, places = grid([*PANELS], heights=[150, 150, 110], shared_xaxes=True)
+    figure, places = grid(list(PANELS), heights=[150, 150, 110], shared_xaxes=True)
     for names, place in zip(PANELS.values(), places, strict=True):
         for name, text in names.items():
             values = with_interval(sensitivity, name)
@@ -119,6 +128,9 @@ def bound_against_jacobian(sensitivity: xr.Dataset) -> go.Figure:
 
     Args:
         sensitivity: a result of `squashlens.bound_vs_jacobian` for one prompt.
+
+    Returns:
+        The figure.
     """
     sensitivity = without_padding(sensitivity)
     last = sensitivity.sizes["position"] - 1
@@ -131,10 +143,11 @@ def bound_against_jacobian(sensitivity: xr.Dataset) -> go.Figure:
     figure = go.Figure()
     notes = ["without BOS and the last token"]
     for name, text in PANELS["Path bound"].items():
-        seen = (compared[name] > 0) & (compared["jacobian"] > 0)
-        norms = compared["jacobian"][seen.values]
+        seen = ((compared[name] > 0) & (compared["jacobian"] > 0)).values
+        norms = compared["jacobian"][seen]
         dots = _token_curve(norms, text, mode="markers", size=8, **looks[name])
-        figure.add_trace(dots.update(x=compared[name][seen.values].values))
+        dots.x = compared[name].values[seen]  # in place of its position
+        figure.add_trace(dots)
         notes.append(f"Spearman's ρ {_rank(compared, name)}")
     notes[-1] += " (null)"
     figure.update_xaxes(type="log", title="path bound", showgrid=True)
@@ -161,6 +174,13 @@ def substitution(found: xr.Dataset) -> go.Figure:
     token; and, of a knockout, to the lead of one answer over another.
 
     Bars are the standard deviation over the replacements of a token. Tokens that were not changed have no mark.
+
+    Args:
+        found: a result of `squashlens.substitution_effect or squashlens.knockout_effect`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     found = without_padding(found)
     shown = {name: moved_probability(found[name]) for name in EFFECTS if name in found}
@@ -168,11 +188,10 @@ def substitution(found: xr.Dataset) -> go.Figure:
     verb = "knocking out"
     if "output_change_std" in found:
         verb = "replacing"
-        low = (found["output_change"] - found["output_change_std"]).clip(min=0)
-        high = found["output_change"] + found["output_change_std"]
-        shown["output_change"] = found["output_change"].assign_coords(
-            low=low, high=high
-        )
+        change = found["output_change"]
+        std = found["output_change_std"]
+        around = change.assign_coords(low=change - std, high=change + std)
+        shown["output_change"] = clipped(around, 0.0, np.inf)
         notes.append("bars: standard deviation over replacements, cut at 0")
     if "target_score_change" in shown:
         target = f"“{found['target'].item()}”"
@@ -192,7 +211,15 @@ def substitution(found: xr.Dataset) -> go.Figure:
     "squashlens.jacobian", "singular_value share: position direction", "token: position"
 )
 def jacobian(found: xr.Dataset) -> go.Figure:
-    """Draw the leading singular values of the block of each token: as curves of up to six tokens, or a map."""
+    """Draw the leading singular values of the block of each token: as curves of up to six tokens, or a map.
+
+    Args:
+        found: a result of `squashlens.jacobian`, or several by label.
+
+
+    Returns:
+        The figure.
+    """
     values = found["singular_value"].transpose("direction", "position")
     tokens = tokens_of(found)
     title = "Leading singular values of the Jacobian's blocks"
@@ -222,6 +249,9 @@ def token_map(values: xr.DataArray) -> go.Figure:
     Args:
         values: one variable of `squashlens.token_influence` for one query or one layer, such as
             ``result["path_bound"].sel(query=12)``; or several by label.
+
+    Returns:
+        The figure.
 
     Raises:
         InputError: if the values have several queries and several layers.
@@ -255,6 +285,13 @@ def token_map(values: xr.DataArray) -> go.Figure:
 def token_influence(found: xr.Dataset) -> go.Figure:
     """Draw the influence of each token on the last query from each layer: Jacobian norms if there are any, or path
     bounds.
+
+    Args:
+        found: a result of `squashlens.token_influence`, or several by label.
+
+
+    Returns:
+        The figure.
     """
     one_query = found.isel(query=-1)
     if "jacobian" in one_query and one_query["jacobian"].notnull().any():
@@ -269,7 +306,15 @@ def token_influence(found: xr.Dataset) -> go.Figure:
     "token: position",
 )
 def attention_sinks(sinks: xr.DataArray) -> go.Figure:
-    """Draw the attention that each token gets from later tokens beyond uniform attention, by block."""
+    """Draw the attention that each token gets from later tokens beyond uniform attention, by block.
+
+    Args:
+        sinks: a result of `squashlens.attention_sinks`, or several by label.
+
+
+    Returns:
+        The figure.
+    """
     figure = token_figure(sinks, tokens_of(sinks), "block", "share")
     # In joined results truth values are floating-point numbers.
     is_sink = sinks["sink"].values == 1
@@ -283,8 +328,17 @@ def attention_sinks(sinks: xr.DataArray) -> go.Figure:
 
 @draws("squashlens.head_statistics", "sink_rate: block head")
 def head_statistics(found: xr.Dataset) -> go.Figure:
-    """Draw the attention of each head to the first token, as a map of block × head."""
-    figure = go.Figure(layer_map(found["sink_rate"], "mean attention", zmin=0, zmax=1))
+    """Draw the attention of each head to the first token, as a map of block × head.
+
+    Args:
+        found: a result of `squashlens.head_statistics`, or several by label.
+
+
+    Returns:
+        The figure.
+    """
+    figure = go.Figure()
+    add_map(figure, found["sink_rate"], "mean attention", cmin=0, cmax=1)
     figure.update_xaxes(steps(found["head"], "head"))
     figure.update_yaxes(steps(found["block"], "block"))
     return finish(figure, "Attention of each head to the first token", found)
@@ -292,7 +346,15 @@ def head_statistics(found: xr.Dataset) -> go.Figure:
 
 @draws("squashlens.top_tokens", "values: rank", "token: rank")
 def top_tokens(probabilities: xr.DataArray) -> go.Figure:
-    """Draw the probabilities of the most likely next tokens as bars."""
+    """Draw the probabilities of the most likely next tokens as bars.
+
+    Args:
+        probabilities: a result of `squashlens.top_tokens`, or several by label.
+
+
+    Returns:
+        The figure.
+    """
     tokens = [label(str(token)) for token in probabilities["token"].values]
     figure = go.Figure().add_bar(
         x=probabilities.values,

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from functools import cache
 from inspect import signature
-from itertools import combinations, islice, product
+from itertools import chain, combinations, islice, product
 from string import ascii_lowercase
 from typing import Any
 
-import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
@@ -19,9 +18,9 @@ from squashlens.figures.drawing.decorator import with_mode
 from squashlens.figures.drawing.panels import compose
 from squashlens.figures.drawing.shapes import (
     add_lines,
+    add_map,
     interval_note,
     is_wide,
-    layer_map,
     titles_of,
     with_its_intervals,
 )
@@ -29,7 +28,7 @@ from squashlens.figures.drawing.style import finish
 from squashlens.figures.drawing.text import escape, shortened
 
 Result = xr.Dataset | xr.DataArray
-MOST = 12  # panels of a page
+MOST_PANELS = 12  # panels of a page
 LINES = 4  # lines of a panel; more are a map
 LONG = 24  # characters of a label
 
@@ -74,43 +73,53 @@ def of(result: Result | Mapping[str, Result]) -> go.Figure:
     >>> figure.layout.title.text
     'Where the paths to the query start, by layer'
     """
-    if isinstance(result, Result):
-        figure = _whole(result) or _apart(result)
-        is_alone = isinstance(result, xr.Dataset) and len(result.data_vars) == 1
-        if figure is None and is_alone:  # an array that a study combined
-            return of(next(iter(result.data_vars.values())))
-        figure = figure or _of_values(result)
-        if figure is None:
-            raise _no_figure(result)
-        return figure
-    if not result:
+    if not isinstance(result, Result):
+        return _of_several(result)
+    figure = _whole(result)
+    if figure is None:
+        figure = _apart(result)
+    if figure is None:
+        figure = _of_values(result)
+    if figure is None:
+        raise _no_figure(result)
+    return figure
+
+
+def _of_several(results: Mapping[str, Result]) -> go.Figure:
+    """Several results: what one usual figure draws of all of them, or a panel for each."""
+    if not results:
         raise InputError(
             "result contains no result.",
             "Give a result of squashlens, or several by label.",
         )
+    figure = _usual_of(*results.values())
+    if figure is not None:
+        return figure(results)
+    return compose({label: of(result) for label, result in results.items()})
+
+
+def _usual_of(*results: Result) -> Any:
+    """The usual figure that can draw all of some results; None if there is none."""
     for figure in usual_figures():
-        if all(_fits(part, figure) for part in result.values()):
-            return figure(result)
-    return compose({label: of(part) for label, part in result.items()})
+        if all(_fits(result, figure) for result in results):
+            return figure
+    return None
 
 
 def _whole(result: Result) -> go.Figure | None:
     """The usual figure of a result that has the dimensions it draws."""
-    for figure in usual_figures():
-        if _fits(result, figure):
-            return figure(result)
-    return None
+    figure = _usual_of(result)
+    return None if figure is None else figure(result)
 
 
 def _apart(result: Result) -> go.Figure | None:
     """A panel for each label of one dimension or two that the usual figure of a result does not draw."""
-    few = [str(dim) for dim in result.dims if result.sizes[dim] <= MOST]
-    for dims in [*combinations(few, 1), *combinations(few, 2)]:
+    few = [str(dim) for dim in result.dims if result.sizes[dim] <= MOST_PANELS]
+    for dims in chain(combinations(few, 1), combinations(few, 2)):
         parts = _parts(result, dims)
-        if not 0 < len(parts) <= MOST:
-            continue
-        for figure in usual_figures():
-            if all(_fits(part, figure) for part in parts.values()):
+        if 0 < len(parts) <= MOST_PANELS:
+            figure = _usual_of(*parts.values())
+            if figure is not None:
                 return figure(parts)
     return None
 
@@ -134,7 +143,8 @@ def _without_padding(part: Any) -> Any:
     data = part.to_dataset(name="values") if isinstance(part, xr.DataArray) else part
     floats = data[[name for name in data if data[name].dtype.kind == "f"]]
     for dim in floats.dims:
-        part = part.sel({dim: floats.dropna(dim, how="all")[dim]})
+        if dim in floats.indexes:
+            part = part.sel({dim: floats.dropna(dim, how="all")[dim]})
     return part
 
 
@@ -142,22 +152,30 @@ def _of_values(result: Result) -> go.Figure | None:
     """Values that are no whole result: lines of an array, or a panel for each variable of a Dataset."""
     if isinstance(result, xr.DataArray):
         return plain(result)
+    if len(result.data_vars) == 1:  # an array that a study combined
+        (alone,) = result.data_vars.values()
+        return of(alone)
     drawn = {}
     for name, values in result.data_vars.items():
-        figure = _whole(values) or plain(values)
+        figure = _whole(values)
+        if figure is None:
+            figure = plain(values)
         if figure is not None:
             drawn[str(name)] = figure
-    if len(drawn) < 2:
-        return next(iter(drawn.values()), None)
-    title = f"{MOST} of {len(drawn)} variables" if len(drawn) > MOST else None
-    return compose(dict(islice(drawn.items(), MOST)), title=title)
+    if not drawn:
+        return None
+    title = None
+    if len(drawn) > MOST_PANELS:
+        title = f"{MOST_PANELS} of {len(drawn)} variables"
+        drawn = dict(islice(drawn.items(), MOST_PANELS))
+    return compose(drawn, title=title)
 
 
 def _no_figure(result: Result) -> InputError:
     """An error for a result that no figure can draw."""
-    over = ", ".join(map(str, result.dims)) or "no dimension"
+    over = ", ".join(map(str, result.dims))
     return InputError(
-        f"There is no figure for these values, over {over}.",
+        f"There is no figure for these values over ({over}).",
         "Give the unchanged result of a measurement, or numbers over one dimension or two: "
         "`isel` selects a label along each other dimension.",
     )
@@ -247,7 +265,7 @@ def plain(values: xr.DataArray) -> go.Figure | None:
     figure = go.Figure()
     add_lines(figure, by_name)
     unable = cannot_be_judged({"": values.to_dataset(name="values")})
-    if unable:
+    if unable or values[values.dims[-1]].dtype.kind in "OUT":  # without an order
         figure.update_traces(mode="markers")
     title, axis = titles_of(values)
     figure.update_xaxes(title=escape(str(values.dims[-1]).replace("_", " ")))
@@ -270,12 +288,13 @@ def _map(values: xr.DataArray) -> go.Figure:
     name = str(values.name or "value").replace("_", " ")
     unit = values.attrs.get("units", "1")
     short = name if unit == "1" else unit
+    log = is_wide(values.values)
+    figure = go.Figure()
+    add_map(figure, values, short, log=log)
     blank = "blank: no value"
-    if is_wide(values.values):
+    if log:
         blank = "blank: 0 or no value"
-        short = f"log₁₀ {short}"
-        values = values.copy(data=np.log10(values.where(values > 0).values))
-    figure = go.Figure(layer_map(values, short))
+        values = values.where(values > 0)
     rows, columns = (escape(str(dim).replace("_", " ")) for dim in values.dims)
     figure.update_xaxes(title=columns).update_yaxes(title=rows)
     note = blank if values.isnull().any() else ""

@@ -22,7 +22,7 @@ def by_length(collapse: xr.Dataset, layer: int | None = None) -> str:
     """
     distance = _at(collapse["distance"], layer)
     groups = distance.groupby(_place_in_group(collapse))
-    fewest = min(len(group) for _, group in groups)
+    fewest = int(groups.count().min())
     sloped = fewest >= FEWEST and bool((distance > 0).all())
     courses = "; ".join(_course(group, sloped=sloped) for _, group in groups)
     count = plural(len(distance), "length")

@@ -190,7 +190,7 @@ def model_in_words(name: str, facts: Mapping[str, Any]) -> str:
 def lost_in_words(compared: xr.Dataset) -> str:
     """How the share of right answers changes, in one sentence: it rises or falls if the interval excludes no change."""
     total = _of_all(compared)
-    before, after = (percent(float(share)) for share in total["right"])
+    before, after = _percents(total["right"])
     n_prompts = plural(compared.sizes["prompt"], "prompt")
     low = float(total["change_low"])
     high = float(total["change_high"])
@@ -226,7 +226,7 @@ def loss_details(compared: xr.Dataset, damages: xr.Dataset | None = None) -> lis
     falling = _groups_that(compared.isel(group=slice(1, None)))
     if falling:
         details.append(falling)
-    before, after = (percent(float(share)) for share in total["writes"])
+    before, after = _percents(total["writes"])
     details.append(
         f"Greedy decoding writes the right answer after {before} of the prompts before, and {after} after."
     )
@@ -254,6 +254,11 @@ def _groups_that(groups: xr.Dataset) -> str:
     return f"In {len(names)} of {groups.sizes['group']} groups they fall by themselves: {named}."
 
 
+def _percents(shares: xr.DataArray) -> list[str]:
+    """The shares of both models as percentages."""
+    return [percent(share) for share in shares.values.tolist()]
+
+
 def _points(share: xr.DataArray) -> str:
     """A change of a share in percentage points, with its sign."""
     return f"{100 * float(share):+.0f}".replace("-", "−").replace("+0", "0")
@@ -268,10 +273,9 @@ def kept_in_words(kept: xr.Dataset) -> str:
     before = percent(float(right.sel(kept="none")))
     after = percent(float(right.sel(kept="selected")))
     tested = f"from {before} to {after} right, on the {n_tested} prompts that did not choose them"
-    is_random = [str(name).startswith("random") for name in kept["kept"].values]
+    random = right.values[kept["kept"].astype(str).str.startswith("random")]
     beside = ""
-    if any(is_random):
-        random = right.values[is_random]
+    if len(random):
         lowest = percent(random.min())
         highest = percent(random.max())
         reached = lowest if lowest == highest else f"{lowest} to {highest}"
@@ -307,7 +311,7 @@ def _group_rows(compared: xr.Dataset) -> list[list[str]]:
             [
                 escape(str(label)),
                 str(int(count.sum())),
-                *(percent(float(share)) for share in numbers["right"]),
+                *_percents(numbers["right"]),
                 change,
                 str(int(count.sel(outcome_kind=LOST))),
                 str(int(count.sel(outcome_kind=GAINED))),

@@ -91,12 +91,11 @@ def page_of(
             section = replace(section, html=html)
         drawn.append(section)
     page = template(name, autoescape=True)
-    colours = {name: _colours(THEMES[name]) for name in ("notebook", "dark")}
     return page.render(
         sections=drawn,
         facts=texts,
-        light=colours["notebook"],
-        dark=colours["dark"],
+        light=_colours(THEMES["notebook"]),
+        dark=_colours(THEMES["dark"]),
         **contents,
     )
 

@@ -72,9 +72,9 @@ class Evidence:
 
     def _in_quotes(self, name: str) -> str:
         """An answer in quotation marks, with its spaces visible if the two differ in nothing else."""
-        texts = {each: self.way[each].values.item() for each in ("answer", "rival")}
-        is_alike = bare(texts["answer"]) == bare(texts["rival"])
-        return quoted(texts[name]) if is_alike else _quoted(texts[name])
+        is_alike = bare(self.way["answer"].item()) == bare(self.way["rival"].item())
+        text = self.way[name].item()
+        return quoted(text) if is_alike else _quoted(text)
 
     def probability(self, scored: str = "right answer") -> np.ndarray:
         """The probability of the right answer, or of a control, at each layer."""

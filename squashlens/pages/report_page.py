@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import takewhile
+from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -55,7 +55,9 @@ class Asked:
     @property
     def others(self) -> list[str]:
         """The right answers of other prompts, as far as they are known."""
-        known = [*self.choices, *(self.instead or ())[1:]]
+        known = list(self.choices)
+        if self.instead is not None:
+            known.append(self.instead[1])
         return [text for text in dict.fromkeys(known) if text != self.answer]
 
 
@@ -119,54 +121,31 @@ def report(
     >>> path.name
     'page.html'
     """
-    from squashlens.measure.answers.answer_by_layer import answer_by_layer
     from squashlens.measure.answers.top_tokens import top_tokens
     from squashlens.model.loading.load import load
-    from squashlens.pages.maps.view import squash_map
 
     out = require_output(out, PAGES)
     given = _asked(prompt, answer, instead, tuple(choices or ()))
     bridge = load(model) if isinstance(model, str | Path) else model
     asked = given or (COUNT if _source(bridge) == "tiny-gemma" else VALUE)
-    with bar(total=4 + bool(asked.instead), desc="report") as done:
+    with bar(total=3 + bool(asked.instead), desc="report") as done:
         top = top_tokens(bridge, asked.prompt, k=LIKELIEST)
-        likeliest = _texts_of(bridge, asked.prompt, top["token_id"].values.tolist())
-        right = asked.answer or likeliest[0]
-        others = asked.others or _unlike(right, likeliest)[:1]
-        # In random weights a token has about one share of the vocabulary: a line at 0, and a third of the page's time.
-        found = answer_by_layer(
-            bridge,
-            [asked.prompt],
-            [right],
-            choices=[right, *others],
-            n_random_models=0,
-        )
+        right, *others = _choices(bridge, asked, top)
+        found = _way_of(bridge, asked.prompt, right, others)
         if not asked.others:  # then the other choice is no control
             found = found.drop_sel(scored="other prompts' answers")
-        goes_on = False
-        if asked.answer and found["answered"].item():
-            after = top_tokens(bridge, asked.prompt + asked.answer, k=1)
-            goes_on = str(after["token"].item())[:1].isalnum()
+        goes_on = _goes_on(bridge, asked, found)
         done.update()
         rival = found["rival"].values.item()
-        view = _or_none(
-            squash_map,
-            bridge,
-            asked.prompt,
-            norm=norm,
-            n_probes=PROBES,
-            target=(right, rival),
-        )
-        if view is None:  # a model whose tokens cannot be knocked out
-            view = squash_map(bridge, asked.prompt, norm=norm, n_probes=PROBES)
+        view = _map_of(bridge, asked.prompt, norm, right, rival)
         done.update()
         judged = _judge(bridge, asked)
         done.update(judged is not None)
-        evidence = Evidence(top, found, asked.answer is not None, goes_on)
+        is_known = asked.answer is not None
+        evidence = Evidence(top, found, is_known, goes_on)
         changes = []
-        if evidence.is_known and evidence.is_wrong:
+        if is_known and evidence.is_wrong:
             changes = _hooks_tried(bridge, asked.prompt, right, others)
-            done.update()
             without = _sublayers_left_out(bridge, asked.prompt, right, rival)
             if without is not None:
                 changes.append(left_out(without, evidence.right, evidence.rival))
@@ -195,22 +174,52 @@ def _asked(
     return None if prompt is None else Asked(prompt, answer, instead, choices)
 
 
-def _texts_of(model: Bridge, prompt: str, tokens: Sequence[int]) -> list[str]:
-    """The texts of next tokens, of those that a text can be given for."""
-    ids = tokenize(model, prompt)[0].tolist()
-    texts = {token: text_after(model.tokenizer, ids, [token]) for token in tokens}
-    return [
-        text
-        for token, text in texts.items()
-        if _or_none(tokenize_after, model, ids, text) == (token,)
-    ]
+def _choices(model: Bridge, asked: Asked, top: xr.DataArray) -> list[str]:
+    """The right answer, or the likeliest token; and the others, or the likeliest token that does not begin it."""
+    ids = tokenize(model, asked.prompt)[0].tolist()
+    likeliest = []
+    for token in top["token_id"].values.tolist():
+        text = text_after(model.tokenizer, ids, [token])
+        if _or_none(tokenize_after, model, ids, text) == (token,):
+            likeliest.append(text)
+    right = asked.answer or likeliest[0]
+    if asked.others:
+        return [right, *asked.others]
+    for text in likeliest:
+        if not right.startswith(text) and not text.startswith(right):
+            return [right, text]
+    return [right]
 
 
-def _unlike(right: str, texts: Sequence[str]) -> list[str]:
-    """The texts of which none begins the right answer or begins with it."""
-    return [
-        text for text in texts if not (right.startswith(text) or text.startswith(right))
-    ]
+def _way_of(
+    model: Bridge, prompt: str, right: str, others: Sequence[str]
+) -> xr.Dataset:
+    """The way of an answer. Without random weights: there it is a line at 0, and would take a third of the time."""
+    from squashlens.measure.answers.answer_by_layer import answer_by_layer
+
+    choices = [right, *others]
+    return answer_by_layer(model, [prompt], [right], choices=choices, n_random_models=0)
+
+
+def _goes_on(model: Bridge, asked: Asked, found: xr.Dataset) -> bool:
+    """Whether the model writes the right answer and then a letter or digit, which makes it another one."""
+    from squashlens.measure.answers.accuracy_by_length import top_tokens
+
+    if asked.answer is None or not found["answered"].item():
+        return False
+    after = top_tokens(model, asked.prompt + asked.answer, k=1)
+    return str(after["token"].item())[:1].isalnum()
+
+
+def _map_of(
+    model: Bridge, prompt: str, norm: Norm, right: str, rival: str
+) -> "SquashMap":
+    """The map of the prompt, with what each token does for the answer if the model's tokens can be knocked out."""
+    from squashlens.pages.maps.view import squash_map
+
+    options: Any = {"norm": norm, "n_probes": PROBES}
+    view = _or_none(squash_map, model, prompt, target=(right, rival), **options)
+    return view or squash_map(model, prompt, **options)
 
 
 def _judge(model: Bridge, asked: Asked) -> xr.Dataset | None:
@@ -228,7 +237,6 @@ def _hooks_tried(
 ) -> list[Changed]:
     """What becomes of the right answer under hooks that may help."""
     from squashlens import hooks
-    from squashlens.measure.answers.answer_by_layer import answer_by_layer
     from squashlens.model.applied import applied
 
     tried = {
@@ -238,14 +246,7 @@ def _hooks_tried(
     changes = []
     for name, hook in tried.items():
         with applied(model, hook):
-            found = _or_none(
-                answer_by_layer,
-                model,
-                [prompt],
-                [right],
-                choices=[right, *others],
-                n_random_models=0,
-            )
+            found = _or_none(_way_of, model, prompt, right, others)
         if found is not None:
             changes.append(helps(name, found))
     return changes
@@ -257,20 +258,13 @@ def _sublayers_left_out(
     """The lead of the right answer without each attention and MLP, at the token where its rival leaves it."""
     from squashlens.measure.answers.sublayer_effects import sublayer_effects
 
-    common = _common(right, rival)
+    common = commonprefix([right, rival])  # noqa: RUF071 (texts, not paths)
     if not common.strip():  # a space belongs to the token after it
         common = ""
     texts = [text.removeprefix(common) for text in (right, rival)]
     return _or_none(
         sublayer_effects, model, [prompt + common], texts[:1], choices=texts
     )
-
-
-def _common(text: str, other: str) -> str:
-    """What two texts begin with."""
-    pairs = zip(text, other, strict=False)
-    same = takewhile(lambda pair: pair[0] == pair[1], pairs)
-    return "".join(character for character, _ in same)
 
 
 def _or_none(measure: Callable[..., T], *given: Any, **options: Any) -> T | None:
@@ -294,7 +288,33 @@ def render(
 
     facts = provenance(evidence.way)
     sentence = way(evidence)
-    sections = [Section("Squash map", html=view.section(sentence))]
+    picture = Section("", figure=figures.answer_way(evidence.way))
+    squash = Section("Squash map", html=view.section(sentence))
+    sections = [picture, squash, *_details(evidence, asked, judged, changes)]
+    return page_of(
+        "template.html.jinja",
+        sections,
+        facts,
+        title="The way of an answer",
+        said=said(evidence),
+        state=evidence.state,
+        sentence=sentence,
+        ribbon=_ribbon(view, evidence),
+        model=models_of(evidence.way)[0],
+        code=_code(facts, source, asked, evidence, judged is not None, bool(changes)),
+    )
+
+
+def _details(
+    evidence: Evidence,
+    asked: Asked,
+    judged: xr.Dataset | None,
+    changes: Sequence[Changed],
+) -> list[Section]:
+    """What helps, the verdict on two prompts, and the likeliest next tokens, as far as they were measured."""
+    from squashlens import figures
+
+    sections = []
     if changes:
         sections.append(
             Section(
@@ -316,19 +336,7 @@ def render(
     shares = zip(evidence.top["token"].values, evidence.top.values, strict=True)
     likeliest = [f"{token!r}: {percent(share)}" for token, share in shares]
     sections.append(Section("The likeliest next tokens", likeliest, folded=True))
-    picture = Section("", figure=figures.answer_way(evidence.way))
-    return page_of(
-        "template.html.jinja",
-        [picture, *sections],
-        facts,
-        title="The way of an answer",
-        said=said(evidence),
-        state=evidence.state,
-        sentence=sentence,
-        ribbon=_ribbon(view, evidence),
-        model=models_of(evidence.way)[0],
-        code=_code(facts, source, asked, evidence, judged is not None, bool(changes)),
-    )
+    return sections
 
 
 def _ribbon(view: "SquashMap", evidence: Evidence) -> dict[str, Any]:

@@ -600,6 +600,7 @@ def made_up(figure: Any) -> Any:
     found = made(
         {dim: sizes.get(dim, range(12)) for dim in dims},
         *(f"{name}: {of}" for name, of in dims_of.items()),
+        share="mean_answered mean_probability",
     )
     found = with_tokens(found) if "position" in dims else found
     array = "DataArray" in str(

@@ -1,4 +1,9 @@
-"""What a figure is given: one result, or several by label, which are drawn side by side."""
+"""What a figure is given: one result, or several by label, which are drawn side by side.
+
+``@draws("squashlens.collapse", "distance: layer length", "noise_floor unrelated: ? ...")`` is a figure of the results
+of `collapse` that have the variable `distance` over layer and length; the other two may be missing, and may have any
+dimensions.
+"""
 
 import functools
 import inspect
@@ -27,8 +32,7 @@ def draws(
     unless the function takes several itself: it then gets a mapping, with "" as the label of a single result.
 
     Each item of `needed` has names of variables and their dimensions, as in `squashlens.checks.results.dims_by_name`.
-    With `usual`, `squashlens.figures.of` draws it for a result that has them all. The docstring need not describe the
-    result that is drawn, nor what is returned.
+    With `usual`, `squashlens.figures.of` draws it for a result that has them all.
     """
     dims_of = dims_by_name(needed)
 
@@ -37,7 +41,6 @@ def draws(
     ) -> Callable[Concatenate[R | Mapping[str, R], P], go.Figure]:
         signature = inspect.signature(function, eval_str=True)
         first, *others = signature.parameters.values()
-        function.__doc__ = _documented(function.__doc__ or "", first.name, maker)
         takes_several = get_origin(first.annotation) in (Union, UnionType)
         draw_one: Any = function
 
@@ -73,15 +76,6 @@ def draws(
         return cast(Any, drawing)
 
     return decorate
-
-
-def _documented(text: str, name: str, maker: str) -> str:
-    """A docstring that describes the result to draw, and the figure, where it does not."""
-    about, raises, errors = inspect.cleandoc(text).partition("\n\nRaises:\n")
-    about, _, others = about.partition("\n\nArgs:\n")
-    given = f"    {name}: a result of `{maker}`, or several by label.\n"
-    given = "" if f"    {name}: " in others else given
-    return f"{about}\n\nArgs:\n{given}{others.rstrip()}\n\nReturns:\n    The figure.{raises}{errors}\n"
 
 
 def with_mode(found: Any, dims_of: Mapping[str, str]) -> Any:

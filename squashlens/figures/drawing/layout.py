@@ -7,9 +7,10 @@ text between panels; both are set here, for the width and the theme that a page 
 import html
 import math
 from collections.abc import Iterable
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import Any, cast
 
+import numpy as np
 import plotly.graph_objects as go
 
 from squashlens.errors import InputError
@@ -96,9 +97,12 @@ class Sheet:
         blocks = self.page.blocks
         starts = range(0, len(blocks), columns)
         self.rows = [blocks[start : start + columns] for start in starts]
-        self.labelled = {*self._labelled()}
-        maps = [trace for trace in traces_of(figure) if trace.type == "heatmap"]
-        self.barred = [trace for trace in maps if trace.showscale is not False]
+        self.labelled = self._labelled()
+        # The x axis of the last map of each colour axis, whose bar is beside it.
+        self.barred: dict[str, str] = {}
+        for trace in traces_of(figure):
+            if trace.type == "heatmap" and trace.coloraxis:
+                self.barred[trace.coloraxis] = trace.xaxis or "x"
 
     def _axis(self, name: str) -> dict[str, Any]:
         return self.layout.get(name, {})
@@ -112,33 +116,30 @@ class Sheet:
         matches = self._axis(axis).get("matches")
         return self._scale(axis_name(matches)) if matches else axis
 
-    def _labelled(self) -> Iterable[str]:
-        """The axes with labels: of those with one scale the first in a row, and the lowest in a block."""
+    def _labelled(self) -> set[str]:
+        """The axes with labels: of those with one scale the lowest in a block, and the first in a row."""
+        labelled: set[str] = set()
         for row in self.rows:
-            left: set[str] = set()
+            left: set[str] = set()  # scales of the blocks before
             for block in row:
-                yield from (
-                    panel.y for panel in block if self._scale(panel.y) not in left
-                )
-                left |= {self._scale(panel.y) for panel in block}
-                below: set[str] = set()
-                for panel in reversed(block):
-                    if self._scale(panel.x) not in below:
-                        yield panel.x
-                    below.add(self._scale(panel.x))
+                lowest = {self._scale(panel.x): panel.x for panel in block}
+                labelled.update(lowest.values())
+                scales = {panel.y: self._scale(panel.y) for panel in block}
+                labelled.update(y for y, scale in scales.items() if scale not in left)
+                left.update(scales.values())
+        return labelled
 
     def set_columns(self) -> None:
         """Divide the width, with room for labels and colour bars between panels."""
         by_column = zip_longest(*self.rows, fillvalue=[])
-        columns = [list(chain(*blocks)) for blocks in by_column]
+        columns = [sum(blocks, list[Panel]()) for blocks in by_column]
         before = [max(map(self._space_before, panels)) for panels in columns]
         after = [max(map(self._space_after, panels)) for panels in columns]
+        gaps = np.cumsum([0.0, *np.add(before[1:], after[:-1])])
         whole = self.width - before[0] - after[-1]
-        between = sum(before[1:]) + sum(after[:-1])
-        self.wide = max(whole - between, LOWEST) / len(columns)
+        self.wide = max(whole - gaps[-1], LOWEST) / len(columns)
         for number, panels in enumerate(columns):
-            gaps = sum(before[1 : number + 1]) + sum(after[:number])
-            start = number * self.wide + gaps
+            start = number * self.wide + gaps[number]
             domain = [start / whole, min(1.0, (start + self.wide) / whole)]
             for panel in panels:
                 self.axes[panel.x] = {"domain": domain} | self._x_axis(panel)
@@ -153,8 +154,7 @@ class Sheet:
 
     def _space_after(self, panel: Panel) -> float:
         x, _ = panel.axes
-        barred = x in [trace.xaxis or "x" for trace in self.barred]
-        return self.size * (BAR if barred else PAD)
+        return self.size * (BAR if x in self.barred.values() else PAD)
 
     def _titled(self, axis: str, title: str, pixels: float) -> dict[str, Any]:
         """Title and tick labels of an axis, which only one of several with its scale has."""
@@ -178,7 +178,9 @@ class Sheet:
         """Labels and title of a y axis."""
         axis = self._titled(panel.y, panel.up, tall)
         if not panel.names:
-            return axis | self._ticks(panel.y, tall / (2 * LINE * self.small))
+            lines = tall / (LINE * self.small)
+            # Plotly may show fewer than half of them: a low panel has no room left between.
+            return axis | self._ticks(panel.y, max(lines / 2, min(lines, 5)))
         most = max(1, int(tall / len(panel.names) / (LINE * self.small)))
         limit = max(NAMES * self.width, 9 * self.size)
         names = [wrap(name, limit, self.small, most) for name in panel.names]
@@ -332,12 +334,13 @@ class Sheet:
     def set_colour_bars(self) -> None:
         """Put each colour bar beside its panel."""
         panels = {panel.axes[0]: panel for panel in self.page.panels}
-        for trace in self.barred:
-            panel = panels[trace.xaxis or "x"]
+        for name, x in self.barred.items():
+            panel = panels[x]
             low, high = self.axes[panel.y]["domain"]
             right = self.axes[panel.x]["domain"][1]
-            trace.colorbar.update(x=right, xanchor="left", xpad=PAD * self.size)
-            trace.colorbar.update(y=low, yanchor="bottom", ypad=0, len=high - low)
+            bar = cast(Any, self.figure.layout)[name].colorbar
+            bar.update(x=right, xanchor="left", xpad=PAD * self.size)
+            bar.update(y=low, yanchor="bottom", ypad=0, len=high - low)
 
 
 def _longest(texts: Iterable[str]) -> int:

@@ -18,7 +18,7 @@ NORMS = {"linf": "L∞", "l1": "L1", "l2": "L2", "kl": "KL"}
 TECHNICAL = {
     *("function", "prompt", "seed", "vjp_batch_size", "batch_size", "resume", "device")
 }
-# Single labels of a result that are no selection from it.
+# Single labels of a result that are no selection from it, by the beginning of their names.
 NO_SELECTION = (
     *("n_tokens", "target", "against", "selected_", "able", "above_null"),
     *("baseline", "chance", "provenance"),
@@ -52,10 +52,10 @@ def notes_of(found: Result | Iterable[Result]) -> list[str]:
         names["tasks"] += _texts(_part(facts, "task").get("name"))
         names["hooks"] += hooks
         labels += _options(_part(facts, "call")) + _selected(result)
-    notes = {kind: _few(each, kind) for kind, each in names.items()}
+    notes = [_few(texts, kind) for kind, texts in names.items()]
     if 0 < hooked < len(results):
-        notes["hooks"] += f" in {hooked} of {len(results)} results"
-    return list(dict.fromkeys(filter(None, [*notes.values(), *labels])))
+        notes[-1] += f" in {hooked} of {len(results)} results"
+    return notes + labels
 
 
 def distance_of(found: xr.Dataset) -> str:

@@ -4,12 +4,10 @@ A page is a list of blocks, and a block a column of panels. They are kept in `fi
 written as JSON and read back can be styled too.
 """
 
-import base64
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, cast
 
-import numpy as np
 import plotly.graph_objects as go
 
 from squashlens.errors import InputError
@@ -98,10 +96,3 @@ def traces_of(figure: go.Figure) -> list[Any]:
 def axis_name(refers: str) -> str:
     """The name in the layout of what traces call x2."""
     return f"{refers[0]}axis{refers[1:]}"
-
-
-def numbers_of(values: Any) -> np.ndarray:
-    """The numbers of a trace; plotly keeps those of a figure that was read from JSON as bytes in base 64."""
-    if isinstance(values, dict):
-        values = np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"])
-    return np.asarray(values, dtype=float).ravel()

@@ -13,13 +13,12 @@ from squashlens.figures.drawing.layout import name_once
 from squashlens.figures.drawing.page import (
     Page,
     axis_name,
-    numbers_of,
     reference,
     traces_of,
 )
 from squashlens.figures.drawing.style import dress
 
-REFERENCES = ("xaxis", "yaxis", "xref", "yref", "anchor", "matches")
+REFERENCES = ("xaxis", "yaxis", "coloraxis", "xref", "yref", "anchor", "matches")
 
 
 def compose(
@@ -31,23 +30,27 @@ def compose(
     """One figure of several, which are laid out row by row under their labels."""
     pages = [Page.of(figure) for figure in figures.values()]
     titles = {page.title for page in pages}
-    notes = [page.notes for page in pages]
-    common = [note for note in notes[0] if all(note in others for others in notes)]
+    common = pages[0].notes
+    for page in pages:
+        common = [note for note in common if note in page.notes]
     whole = go.Figure()
     blocks = []
+    taken = 0  # panels, each of which has two axes of its own
     for page, (label, figure) in zip(pages, figures.items(), strict=True):
-        _add(whole, figure, page, label)
-        said = {*common, *label.split(", ")}
+        _add(whole, figure, page, label, taken)
+        taken += len(page.panels)
+        said = common + label.split(", ")
         texts = [note for note in page.notes if note not in said]
         if len(titles) > 1:
             texts.insert(0, page.title)
         first = page.panels[0]
+        if first.title:
+            texts.append(first.title)
         first.head = label
-        first.title = " · ".join(filter(None, [*texts, first.title]))
+        first.title = " · ".join(texts)
         blocks += page.blocks
     for letter in ("x", "y"):
         _share_scales(whole, pages, letter)
-    _share_colours(whole)
     name_once(whole)
     if title is None:
         title = titles.pop() if len(titles) == 1 else ""
@@ -65,7 +68,9 @@ def compose(
     return dress(whole)
 
 
-def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str) -> None:
+def _add(
+    whole: go.Figure, figure: go.Figure, page: Page, label: str, taken: int
+) -> None:
     """Add one figure to the page, with new names for its axes, also in its `page`."""
     if any(panel.head for panel in page.panels):
         raise InputError(
@@ -73,8 +78,7 @@ def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str) -> None:
             "Give all figures to `panels` at once, without composing some of them first.",
         )
     layout = cast(Any, figure.layout).to_plotly_json()
-    taken = sum("xaxis" in name for name in cast(Any, whole.layout).to_plotly_json())
-    names: dict[str, str] = {}
+    names = _colours(whole, layout)
     for number, panel in enumerate(page.panels, start=1 + taken):
         for axis in panel.axes:
             names[axis] = f"{axis[0]}{number if number > 1 else ''}"
@@ -87,6 +91,8 @@ def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str) -> None:
         panel.y = axis_name(names[y])
     for trace in traces_of(figure):
         axes = {"xaxis": trace.xaxis or "x", "yaxis": trace.yaxis or "y"}
+        if trace.type == "heatmap":
+            axes["coloraxis"] = trace.coloraxis
         whole.add_trace(copy.deepcopy(trace).update(_renamed(axes, names)))
     usual = {"xref": "x", "yref": "y"}
     for note in layout.get("annotations", ()):
@@ -94,6 +100,21 @@ def _add(whole: go.Figure, figure: go.Figure, page: Page, label: str) -> None:
     for shape in layout.get("shapes", ()):
         whole.add_shape(_renamed(usual | shape, names))
     cast(Any, whole.layout).barmode = layout.get("barmode")
+
+
+def _colours(whole: go.Figure, layout: Mapping[str, Any]) -> dict[str, str]:
+    """Add the colour axis of a figure, and give its new name: maps of the same quantity share one, with its bar."""
+    if "coloraxis" not in layout:
+        return {}
+    added = cast(Any, whole.layout).to_plotly_json()
+    known = [name for name in added if name.startswith("coloraxis")]
+    title = layout["coloraxis"]["colorbar"]["title"]["text"]
+    for name in known:
+        if added[name]["colorbar"]["title"]["text"] == title:
+            return {"coloraxis": name}
+    name = f"coloraxis{len(known) + 1}" if known else "coloraxis"
+    whole.update_layout({name: layout["coloraxis"]})
+    return {"coloraxis": name}
 
 
 def _renamed(look: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -111,21 +132,21 @@ def _share_scales(whole: go.Figure, pages: Sequence[Page], letter: str) -> None:
     layout = cast(Any, whole.layout)
     for panels in zip(*(page.panels for page in pages), strict=False):
         axes = [layout[getattr(panel, letter)] for panel in panels]
-        first = axes[0]
-        if len({_kind(axis) for axis in axes}) > 1:
+        first, *others = axes
+        if any(_kind(axis) != _kind(first) for axis in others):
             continue
-        if len({axis.type for axis in axes}) > 1:
+        if any(axis.type != first.type for axis in others):
             for axis in axes:
                 axis.update(type="linear", range=None)
         if first.range is not None:
             ends = np.array([axis.range for axis in axes], dtype=float)
             backwards = bool(ends[0, 0] > ends[0, 1])
-            for axis in axes:
-                axis.range = sorted((ends.min(), ends.max()), reverse=backwards)
+            first.range = sorted((ends.min(), ends.max()), reverse=backwards)
         elif first.autorange is None:
             # Otherwise plotly gives these axes its default range if other shared axes have one: the data would be cut.
             first.autorange = True
-        for axis in axes[1:]:
+        for axis in others:
+            axis.range = first.range
             axis.matches = axis.matches or reference(first.plotly_name)
 
 
@@ -133,24 +154,3 @@ def _kind(axis: Any) -> str:
     """What two axes must have in common to share a scale."""
     title = (axis.title.text or "").replace("<br>", " ")
     return str([title, axis.ticktext, axis.labelalias, axis.range is None])
-
-
-def _share_colours(whole: go.Figure) -> None:
-    """Give maps of the same quantity one colour scale, and one colour bar, at the last."""
-    maps: dict[str, list[Any]] = {}
-    for trace in traces_of(whole):
-        if trace.type == "heatmap" and trace.showscale is not False:
-            maps.setdefault(trace.colorbar.title.text, []).append(trace)
-    for same in maps.values():
-        ends = []
-        for trace in same:
-            values = numbers_of(trace.z)
-            values = values[np.isfinite(values)]
-            given = [trace.zmin, trace.zmax]
-            ends += [end for end in given if end is not None]
-            if None in given and len(values):
-                ends += [values.min(), values.max()]
-        for trace in same:
-            trace.showscale = trace is same[-1]
-            if ends:
-                trace.update(zmin=min(ends), zmax=max(ends))

@@ -124,6 +124,15 @@ def with_interval(found: xr.Dataset, name: str, *ends: str) -> xr.DataArray:
     return values
 
 
+def clipped(values: xr.DataArray, least: float, most: float) -> xr.DataArray:
+    """Values between two limits, as are the ends of their intervals."""
+    kept = values.clip(least, most)
+    for end in ("low", "high"):
+        if end in values.coords:
+            kept = kept.assign_coords({end: values[end].clip(least, most)})
+    return kept
+
+
 def ends_of(values: xr.DataArray) -> tuple[np.ndarray, np.ndarray]:
     """The ends `low` and `high` of the intervals of values; the values themselves where there are none."""
     data = values.values.astype(np.float64)
@@ -220,6 +229,7 @@ def name_rows(figure: go.Figure, names: Iterable[str], row: int | None = None) -
     """Give the rows 0, 1, … of a figure, or of one of its panels, names from top to bottom."""
     texts = list(names)
     ticks = {"tickvals": list(range(len(texts))), "ticktext": texts}
+    ticks["ticklabelstandoff"] = 6  # a mark at the edge is half outside
     figure.update_yaxes(ticks, range=[len(texts) - 0.4, -0.6], showgrid=False, row=row)
 
 
@@ -242,21 +252,48 @@ def spread(
     figure.add_trace(bar, **place).add_trace(centre, **place)
 
 
-def layer_map(values: xr.DataArray, title: str, **heatmap: Any) -> go.Heatmap:
-    """A heatmap over two numbered dimensions, rows first, with the exact values in the hover text."""
+def add_map(
+    figure: go.Figure,
+    values: xr.DataArray,
+    title: str,
+    *,
+    log: bool = False,
+    floor: float | None = None,
+    place: Mapping[str, Any] | None = None,
+    **scale: Any,
+) -> None:
+    """Add a map over two dimensions, rows first, with the exact values in the hover text and a titled colour bar.
+
+    A logarithmic scale leaves zeros blank. With a `floor`, it ends at 1, and all values below the floor have its
+    colour. `scale` are properties of plotly's colour axis.
+    """
     rows, columns = (escape(str(dim).replace("_", " ")) for dim in values.dims)
     hover = f"{rows} %{{y}}, {columns} %{{x}}<br>{escape(title)}: %{{customdata:.4g}}"
-    cells: dict[str, Any] = {
-        "z": values.values.astype(np.float32),
-        "x": values[values.dims[1]].values,
-        "y": values[values.dims[0]].values,
-        "customdata": values.values,
-        "hovertemplate": f"{hover}<extra></extra>",
-        "colorbar": {"title": {"text": escape(title)}},
-        "colorscale": "Viridis",
-        "hoverongaps": False,
-    }
-    return go.Heatmap(cells | heatmap)
+    bar: dict[str, Any] = {"title": {"text": escape(title)}}
+    cells: Any = values
+    if log:
+        cells = np.log10(values.where(values > 0))
+        if floor:
+            lowest = round(np.log10(floor))
+            cells = np.log10(values.clip(min=floor))
+            tick = f"10<sup>{lowest}</sup>".replace("-", "−")
+            bar |= {"labelalias": {tick: f"≤ {tick}"}}
+            scale |= {"cmin": lowest, "cmax": 0}
+        bar |= {"tickprefix": "10<sup>", "ticksuffix": "</sup>"}
+        powers = np.nan_to_num(float(cells.max() - cells.min()))
+        if powers > 2:
+            bar |= {"dtick": math.ceil(powers / TICKS)}
+    figure.add_heatmap(
+        z=cells.values.astype(np.float32),
+        x=values[values.dims[1]].values,
+        y=values[values.dims[0]].values,
+        customdata=values.values,
+        hovertemplate=f"{hover}<extra></extra>",
+        hoverongaps=False,
+        coloraxis="coloraxis",
+        **(place or {}),
+    )
+    figure.update_layout(coloraxis={"colorbar": bar} | scale)
 
 
 def token_figure(
@@ -267,46 +304,23 @@ def token_figure(
     log: bool = False,
     floor: float | None = None,
 ) -> go.Figure:
-    """A heatmap of values over rows × tokens, where a row is called `row`.
-
-    Zeros and positions between the tokens stay white on a logarithmic scale. With a `floor`, it ends at 1, and all
-    values below the floor have its colour.
-    """
+    """A map of values over rows × tokens, where a row is called `row`. Positions between the tokens stay white."""
     places = np.arange(min(tokens), max(tokens) + 1)
     exact = values.reindex(position=places).transpose(..., "position")
     numbers = exact[exact.dims[0]].values.astype(int)
     names = [number_token(place, tokens.get(place, "")) for place in places.tolist()]
-    cells = layer_map(exact, title, x=places.astype(np.float32))
+    figure = go.Figure()
+    add_map(figure, exact, title, log=log, floor=floor)
     hover = f"{escape(row)} %{{y}}, %{{text}}<br>{escape(title)}: %{{customdata:.6g}}"
-    cells.update(text=[names] * len(numbers), hovertemplate=f"{hover}<extra></extra>")
-    if log:
-        cells.update(_powers(exact.values, floor))
-    rows = steps(numbers, escape(row))
-    if np.ptp(numbers) != len(numbers) - 1:
-        # Rows with gaps between their numbers are placed by their order.
-        cells.y = list(map(str, numbers))
-        rows = {"type": "category", "title": escape(row)}
-    figure = go.Figure(cells).update_yaxes(rows)
-    return figure.update_xaxes(token_axis(tokens))
-
-
-def _powers(exact: np.ndarray, floor: float | None) -> dict[str, Any]:
-    """The logarithms of values, and their scale of powers of ten."""
-    if floor:
-        logs = np.log10(np.maximum(exact, floor))
-        low = np.log10(floor)
-        high = 0.0
-    else:
-        logs = np.log10(np.where(exact > 0, exact, np.nan))
-        known = logs[np.isfinite(logs)]
-        low = np.floor(known.min(initial=0.0 if not len(known) else known.max()))
-        high = np.ceil(known.max(initial=low))
-    powers = np.arange(low, high + 1)[:: 1 + int(high - low + 1) // 8]
-    texts = [f"10<sup>{power:.0f}</sup>".replace("-", "−") for power in powers]
-    if floor:
-        texts[0] = f"≤ {texts[0]}"
-    bar = {"tickvals": powers, "ticktext": texts}
-    return {"z": logs.astype(np.float32), "colorbar": bar, "zmin": low, "zmax": high}
+    figure.update_traces(
+        text=[names] * len(numbers), hovertemplate=f"{hover}<extra></extra>"
+    )
+    figure.update_xaxes(token_axis(tokens))
+    if np.ptp(numbers) == len(numbers) - 1:
+        return figure.update_yaxes(steps(numbers, escape(row)))
+    # Rows with gaps between their numbers are placed by their order.
+    figure.update_traces(y=numbers.astype(str))
+    return figure.update_yaxes(type="category", title=escape(row))
 
 
 def guide(figure: go.Figure, *levels: float, **place: Any) -> None:

@@ -1,6 +1,7 @@
 """The look of a figure: its panels, title and theme, set on one figure and nowhere else."""
 
 import html
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
@@ -99,18 +100,18 @@ def grid(
     Panels of one column stay below each other; of several columns a narrow page has fewer. `heights` are in pixels at
     the font size of a notebook, and `axes` are further arguments of plotly's `make_subplots`.
     """
-    numbers = range(len(titles))
-    places: list[Any] = [
-        {"row": 1 + at // columns, "col": 1 + at % columns} for at in numbers
-    ]
-    figure = make_subplots(rows=places[-1]["row"], cols=columns, **axes)
-    shown: list[Any] = [figure.get_subplot(**place) for place in places]
-    panels = [Panel(one.xaxis.plotly_name, one.yaxis.plotly_name) for one in shown]
-    for panel, title, height in zip(
-        panels, titles, heights or [200.0] * len(titles), strict=True
-    ):
-        panel.title = title
-        panel.height = height
+    rows = math.ceil(len(titles) / columns)
+    figure = make_subplots(rows=rows, cols=columns, **axes)
+    places: list[Any] = []
+    panels = []
+    for number, title in enumerate(titles):
+        row, column = divmod(number, columns)
+        places.append({"row": 1 + row, "col": 1 + column})
+        shown: Any = figure.get_subplot(**places[-1])
+        x = shown.xaxis.plotly_name
+        y = shown.yaxis.plotly_name
+        height = heights[number] if heights else 200.0
+        panels.append(Panel(x, y, height, title))
     blocks = [panels] if columns == 1 else [[panel] for panel in panels]
     Page(blocks, columns).keep(figure)
     return figure, places
@@ -131,14 +132,15 @@ def finish(
     if not cast(Any, figure.layout).meta:
         Page([[Panel("xaxis", "yaxis", height)]]).keep(figure)
     page = Page.of(figure)
-    scales = {panel.y: cast(Any, figure.layout)[panel.y].type for panel in page.panels}
-    for panel in page.panels:  # a logarithmic scale beside a linear one
-        if scales[panel.y] == "log" and {*scales.values()} != {"log"}:
+    layout: Any = figure.layout
+    logarithmic = [panel for panel in page.panels if layout[panel.y].type == "log"]
+    if len(logarithmic) < len(page.panels):  # beside linear scales
+        for panel in logarithmic:
             panel.title += ", log scale"
     name_once(figure)
-    replace(page, title=title, notes=[*notes_of(found), *filter(None, notes)]).keep(
-        figure
-    )
+    texts = dict.fromkeys(notes_of(found) + list(notes))  # each only once
+    texts.pop("", None)
+    replace(page, title=title, notes=list(texts)).keep(figure)
     return dress(figure)
 
 

@@ -127,8 +127,8 @@ def template(theme: Theme) -> go.layout.Template:
         "modebar": {"remove": buttons},
         "legend": {"font": small, "bgcolor": "rgba(0, 0, 0, 0)"} | BELOW,
     }
-    heatmap = {"type": "heatmap", "colorbar": bar}
-    return go.layout.Template(layout=layout, data={"heatmap": [heatmap]})
+    layout["coloraxis"] = {"colorscale": "Viridis", "colorbar": bar}
+    return go.layout.Template(layout=layout)
 
 
 THEMES: dict[ThemeName, Theme] = {

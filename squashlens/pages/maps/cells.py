@@ -92,31 +92,32 @@ def measure(
         traced = spread(queries, opened, n_layers, CELLS)
         parts.append(traces_of(run, traced, whole["path_bound"].sel(query=traced)))
     of_opened = [_readouts(run, opened)]
-    facts = dict(run.as_run())
     if way.method != "none":
         of_opened.append(_norms(run, opened, norm, way, tick))
+    if knockout or target:
+        kind = knockout or "attention"
+        without = knockout_effect(
+            run.model, run.ids, kind=kind, target=target, query=opened
+        )
+        of_opened.append(without)
+    parts += [_among(queries, opened, part) for part in of_opened]
+    result = xr.merge([whole, *parts], compat="override", combine_attrs="override")
+    result = result.assign_attrs(long_name="squash map of a prompt")
+    if groups is not None:
+        result = result.assign_coords(_of_tokens(groups, run.positions))
+    return with_provenance(result, _facts_with_sketch(run, way))
+
+
+def _facts_with_sketch(run: Run, way: Estimation) -> dict[str, Any]:
+    """What a map's result depends on, with its sketch."""
+    facts = dict(run.as_run())
     if way.method == "sketch":
         facts["sketch"] = {
             "n_probes": way.n_probes,
             "seed": way.seed,
             "failure_probability": MISSED,
         }
-    if knockout or target:
-        of_opened.append(
-            knockout_effect(
-                run.model,
-                run.ids,
-                kind=knockout or "attention",
-                target=target,
-                query=opened,
-            )
-        )
-    parts += [_among(queries, opened, part) for part in of_opened]
-    result = xr.merge([whole, *parts], compat="override", combine_attrs="override")
-    result = result.assign_attrs(long_name="squash map of a prompt")
-    if groups is not None:
-        result = result.assign_coords(_of_tokens(groups, run.positions))
-    return with_provenance(result, facts)
+    return facts
 
 
 def _predictions(run: Run, queries: list[int]) -> xr.Dataset:
@@ -153,9 +154,10 @@ def _readouts(run: Run, opened: int) -> xr.Dataset:
 def _texts(run: Run, ids: Int[Tensor, "*many"]) -> np.ndarray:
     """Tokens that a model predicts, as text."""
     flat = ids.reshape(1, -1)
-    texts = [f"#{token}" for token in flat[0].tolist()]
     if outputs_are_tokens(run.model):
         texts = run.tokens_of(flat)[0]
+    else:
+        texts = np.char.add("#", flat[0].cpu().numpy().astype(str))
     return np.array(texts, dtype=object).reshape(ids.shape)
 
 
@@ -233,11 +235,12 @@ def joined(before: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
     """A map's result with the rows of one more query, which was measured alone on the same model and prompt."""
     facts = dict(provenance(before))
     others = provenance(more)
-    if any(facts.get(name) != others.get(name) for name in SAME):
-        raise InputError(
-            "The model was changed since the map was made.",
-            "Make the map again, with `squashlens.squash_map`.",
-        )
+    for name in SAME:
+        if facts.get(name) != others.get(name):
+            raise InputError(
+                "The model was changed since the map was made.",
+                "Make the map again, with `squashlens.squash_map`.",
+            )
     whole = before
     for dim in ("query", "traced"):
         if dim in before.dims and query in more[dim]:
@@ -247,7 +250,7 @@ def joined(before: xr.Dataset, more: xr.Dataset, query: int) -> xr.Dataset:
             rows = xr.concat([old, new], dim, coords="minimal", compat="override")
             rows = without_provenance(rows).sortby(dim)
             whole = whole.drop_dims(dim).merge(rows, compat="override")
-    further = {*facts.get("further_queries", []), query}
+    further = set(facts.get("further_queries", [])) | {query}
     facts["further_queries"] = sorted(further)
     if "sketch" in facts and "sketch" in others:
         chance = facts["sketch"]["failure_probability"]
@@ -264,7 +267,7 @@ def spread(queries: Sequence[int], opened: int, cost: int, room: int) -> list[in
     >>> spread(range(8), 7, cost=1, room=20)
     [1, 3, 5, 7]
     """
-    whole = sorted({*queries, opened})
+    whole = sorted(set(queries) | {opened})
     for step in range(1, len(whole) + 1):
         kept = whole[whole.index(opened) % step :: step]
         if sum(cost * (query + 1) for query in kept) <= room:

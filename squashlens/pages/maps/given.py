@@ -39,7 +39,7 @@ def of_result(result: xr.Dataset) -> xr.Dataset:
     """The Dataset of a map, from one that was measured before. Raises for a result that the page cannot show."""
     joined = [str(dim) for dim in result.dims if dim not in DIMS]
     function = provenance(result)["call"].get("function")
-    known = {*result.dims, *result.variables}
+    known = set(result.dims) | set(result.variables)
     if function not in ("token_influence", "squash_map") or not known >= NEEDED:
         raise InputError(
             f"model= is a result of {short_repr(function)} that a map cannot be made of.",
@@ -61,9 +61,9 @@ def of_result(result: xr.Dataset) -> xr.Dataset:
         "position": int(result["query"].max()),
         "block": int(result["layer"].max()) - 1,
     }
-    for dim in COUNTED & {*result.dims}:
+    for dim in COUNTED & set(result.dims):
         labels = result[dim].values.tolist()
-        if labels != [*range(len(labels))] or last.get(dim, 0) >= len(labels):
+        if labels != list(range(len(labels))) or last.get(dim, 0) >= len(labels):
             raise InputError(
                 f"model= is a result with only a part of {dim}, and a map shows the whole prompt.",
                 "Give the whole result; a selection may choose among query and layer.",

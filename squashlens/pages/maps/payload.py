@@ -40,7 +40,6 @@ SHOWN = {
     ),
     "null": ("Null", "Path bound under uniform attention"),
 }
-PATH = ("weight", "over_null")
 WAY = ("share", "position", "head")
 TRACED = {
     *("path_position", "path_head", "path_weight", "path_share", "path_over_null"),
@@ -77,21 +76,12 @@ class Numbers:
 def payload(result: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
     """The data of the page of a map's Dataset, which opens at a query."""
     facts = provenance(result)
-    if not {*result} >= TRACED:
+    if not set(result) >= TRACED:
         result = result.drop_dims("traced", errors="ignore")
     opened = _opened(result, facts["call"].get("query") if opened is None else opened)
-    too_large = []
-    names = []
-    for name in SHOWN:
-        if name in result:
-            most = float(abs(result[name]).max())
-            if most <= LARGEST:  # not those that are NaN everywhere
-                names.append(name)
-            elif most > LARGEST:
-                label = SHOWN[name][0]
-                too_large.append(
-                    f"{label}: up to {most:.3g}, too large for a page; the result has it."
-                )
+    largest = _largest(result)
+    # Neither those that are NaN everywhere nor those that float32 does not hold.
+    names = [name for name, most in largest.items() if most <= LARGEST]
     header: dict[str, Any] = {
         "tokens": list(map(str, result["token"].values)),
         "opened": opened,
@@ -113,7 +103,7 @@ def payload(result: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
     header |= {
         "layers": page["layer"].values.tolist(),
         "queries": page["query"].values.tolist(),
-        "notes": too_large + _notes(result, page),
+        "notes": _notes(result, page, largest),
         "quantities": [_quantity(page, name, blob, facts) for name in names],
         "traces": traces,
         "distance": _distance(result[names].sel(layer=page["layer"]), blob),
@@ -126,6 +116,15 @@ def payload(result: xr.Dataset, opened: int | None = None) -> dict[str, Any]:
         ),
     }
     return header | {"blob": blob.text()}
+
+
+def _largest(result: xr.Dataset) -> dict[str, float]:
+    """The largest size of each quantity that the page shows."""
+    largest = {}
+    for name in SHOWN:
+        if name in result:
+            largest[name] = float(abs(result[name]).max())
+    return largest
 
 
 def _opened(result: xr.Dataset, wanted: Any) -> int:
@@ -144,14 +143,10 @@ def _fitting(
     layers = result["layer"].values.tolist()
     sizes = result.sizes
     room -= len(SERIES) * len(layers) * sizes["position"]
-    traced = []
-    numbers_of_a_token = 0
+    room_of_ways = 0
     if "traced" in sizes:
-        traced = result["traced"].values.tolist()
-        numbers_of_a_token = sizes["block"] * (len(WAY) * sizes["rank"] + sizes["head"])
-    all_ways = numbers_of_a_token * sum(query + 1 for query in traced)
-    room_of_ways = min(room // 3, all_ways)
-    room -= room_of_ways
+        room_of_ways = room // 3
+        room -= room_of_ways
     by_layer = sum("layer" in result[name].dims for name in names)
     # All layers, or every second, third, …, from the last one down.
     step = 1
@@ -161,23 +156,24 @@ def _fitting(
     numbers = by_layer * len(layers) + len(names)
     kept = spread(queries, opened, numbers, room)
     page = result.sel(query=kept, layer=layers)
-    if not traced:
+    if "traced" not in sizes:
         return page
-    paths = [query for query in traced if query in kept]
-    drawn = spread(paths, opened, numbers_of_a_token, room_of_ways)
-    return page.sel(traced=[query for query in drawn if query in paths])
+    # `spread` keeps the opened query, which may have no ways.
+    traced = np.intersect1d(result["traced"], kept)
+    numbers_of_a_token = sizes["block"] * (len(WAY) * sizes["rank"] + sizes["head"])
+    drawn = spread(traced.tolist(), opened, numbers_of_a_token, room_of_ways)
+    return page.sel(traced=np.intersect1d(traced, drawn))
 
 
 def _by_query(page: xr.Dataset, *names: str) -> list[list[Any] | None] | None:
     """What some variables have for each query, or None where the last was not measured; None without all of them."""
-    if not {*names} <= {*page.variables}:
+    if not set(names) <= set(page.variables):
         return None
-    columns = [page[name].transpose("query", ...) for name in names]
-    values = [column.values.tolist() for column in columns]
-    rows: list[list[Any] | None] = [list(row) for row in zip(*values, strict=True)]
-    for place, last in enumerate(columns[-1].values):
-        if not np.isfinite(last).all():
-            rows[place] = None
+    columns = [page[name].transpose("query", ...).values.tolist() for name in names]
+    rows: list[list[Any] | None] = []
+    for row in zip(*columns, strict=True):
+        is_known = np.isfinite(row[-1]).all()
+        rows.append(list(row) if is_known else None)
     return rows
 
 
@@ -220,7 +216,8 @@ def code_of(facts: dict[str, Any]) -> str:
         made = f"sl.squash_map({made})"
     lines = ["import squashlens as sl", "", f"model = {load_of(facts, facts['model'])}"]
     lines += [f"# measured under: {hook!r}" for hook in facts.get("ambient_hooks", [])]
-    return "\n".join([*lines, f'{made}.save("map.html")', ""])
+    lines += [f'{made}.save("map.html")', ""]
+    return "\n".join(lines)
 
 
 def text_of(value: Any) -> str:
@@ -254,20 +251,10 @@ def _quantity(
 def _traces(result: xr.Dataset, blob: Numbers) -> dict[str, Any]:
     """Strongest paths, ways and the heads' attention, by query."""
     queries = []
-    # Plain arrays: a selection of xarray takes a millisecond, and there are thousands.
-    of_path = {
-        name: result[f"path_{name}"].transpose("traced", "path", ...).values
-        for name in (*PATH, "position", "head")
-    }
-    for place, query in enumerate(result["traced"].values.tolist()):
-        paths = []
-        for rank in np.flatnonzero(np.isfinite(of_path["weight"][place])):
-            shown = {name: _number(of_path[name][place, rank]) for name in PATH}
-            shown["positions"] = of_path["position"][place, rank].tolist()
-            shown["heads"] = of_path["head"][place, rank].tolist()
-            paths.append(shown)
-        trace = result.isel(traced=place, position=slice(0, query + 1))
-        drawn = {"query": query, "paths": paths, "sink": float(trace["path_sink"])}
+    for query in result["traced"].values.tolist():
+        trace = result.sel(traced=query, position=slice(0, query))
+        drawn = {"query": query, "paths": _paths(trace)}
+        drawn["sink"] = float(trace["path_sink"])
         for name in WAY:
             drawn[name] = blob.add(trace[f"way_{name}"])
         drawn["attention"] = blob.add(trace["head_attention"])
@@ -279,6 +266,25 @@ def _traces(result: xr.Dataset, blob: Numbers) -> dict[str, Any]:
         "heads": sizes["head"],
         "queries": queries,
     }
+
+
+def _paths(trace: xr.Dataset) -> list[dict[str, Any]]:
+    """The strongest paths to a query, for as many as there are."""
+    # Plain arrays: a selection of xarray takes a millisecond, and there are thousands.
+    weights = trace["path_weight"].values
+    ratios = trace["path_over_null"].values
+    positions = trace["path_position"].transpose("path", "layer").values
+    heads = trace["path_head"].transpose("path", "block").values
+    paths = []
+    for rank in np.flatnonzero(np.isfinite(weights)):
+        shown = {
+            "weight": float(weights[rank]),
+            "over_null": _number(ratios[rank]),
+            "positions": positions[rank].tolist(),
+            "heads": heads[rank].tolist(),
+        }
+        paths.append(shown)
+    return paths
 
 
 def _distance(result: xr.Dataset, blob: Numbers) -> dict[str, Any]:
@@ -296,7 +302,8 @@ def _collapse(result: xr.Dataset) -> dict[str, Any]:
     shown = {"layers": result["layer"].values.tolist()}
     for name in ("collapse_distance", "collapse_noise", "last_token_rms"):
         if name in result:
-            shown[name] = list(map(_number, result[name].values))
+            known = np.isfinite(result[name])
+            shown[name] = result[name].astype(object).where(known, None).values.tolist()
     return shown
 
 
@@ -304,9 +311,18 @@ def _number(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _notes(result: xr.Dataset, page: xr.Dataset) -> list[str]:
+def _notes(
+    result: xr.Dataset, page: xr.Dataset, largest: dict[str, float]
+) -> list[str]:
     """What is missing, in sentences."""
     notes = []
+    for name, most in largest.items():
+        if most > LARGEST:
+            label, _ = SHOWN[name]
+            text = (
+                f"{label}: up to {most:.3g}, too large for a page; the result has it."
+            )
+            notes.append(text)
     queries = result.sizes["query"]
     if queries < result.sizes["position"]:
         notes.append(f"Measured: {queries:,} of {result.sizes['position']:,} queries.")
@@ -314,12 +330,12 @@ def _notes(result: xr.Dataset, page: xr.Dataset) -> list[str]:
         if name not in result:
             notes.append(f"{text}: not measured.")
             continue
-        dim, *others = result[name].dims
+        dim, *others = result[name].dims  # the first is that of queries
         known = result[dim][result[name].notnull().any(others)].values
         if len(known) < queries:
             which = f"{len(known)} queries"
             if len(known) <= 8:
-                which = f"query {', '.join(map(str, known))}"
+                which = f"query {', '.join(known.astype(str))}"
             notes.append(f"{text}: measured for {which} only.")
     kinds = {"query": "queries", "layer": "layers", "traced": "queries with paths"}
     for dim, text in kinds.items():

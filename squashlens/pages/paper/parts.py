@@ -73,12 +73,12 @@ def parts_of(number: int, model: Bridge, chosen: Settings) -> list[Part]:
         case 2:
             form = replace(chosen.prompting, mode="answer_only")
             chosen = replace(chosen, seeds=1, prompting=form)
-            known = [_task(model, name) for name in COPYING]
-            return [
-                _answers(model, name, task, chosen)
-                for name, task in zip(COPYING, known, strict=True)
-                if task is not None
-            ]
+            parts = []
+            for name in COPYING:
+                task = _task(model, name)
+                if task is not None:
+                    parts.append(_answers(model, name, task, chosen))
+            return parts
         case 5:
             return [_collapse(model, chosen.n, letter) for letter in "abcd"]
         case 8:
@@ -175,8 +175,8 @@ def _convergence() -> list[Part]:
         about = {"lengths": GROWING, "seeds": DRAWS}
         return Part(f"stack_{name}", about, measure, of_model=False)
 
-    plain = part("no_positions", Stack(projections="direct"))
-    return [plain, *(part(name, stack) for name, stack in PAPER.items())]
+    stacks = {"no_positions": Stack(projections="direct")} | dict(PAPER)
+    return [part(name, stack) for name, stack in stacks.items()]
 
 
 def _variation() -> Part:

@@ -94,7 +94,7 @@ def paper(
     >>> sorted(path.name for path in (tmp_path / "paper" / "data").iterdir())
     ['fig9.json', 'fig9_total_variation.csv', 'total_variation.nc']
     """
-    wanted = sorted({*figures})
+    wanted = sorted(set(figures))
     form = Prompting(
         mode=mode,
         template=template,
@@ -129,7 +129,8 @@ def paper(
                 sections[number] = Section(f"Figure {number}", says)
             shown.update()
     kept.keep(sections)
-    write_index(folder, [sections[number] for number in sorted(sections)], kept.facts)
+    in_order = dict(sorted(sections.items()))
+    write_index(folder, list(in_order.values()), kept.facts)
     return outcomes
 
 
