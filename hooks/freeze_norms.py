@@ -18,17 +18,17 @@ tokens = sl.prompts.tokenize(
 attention = sl.hooks.freeze_attention()
 norms = sl.hooks.freeze_norms()
 gates = sl.hooks.freeze_gates()
-table = {}
-for name, hooks in {
-    "nothing": (),
+frozen = {
     "attention": (attention,),
     "+ norms": (attention, norms),
     "+ gates": (attention, norms, gates),
-}.items():
+}
+unchanged = sl.jacobian_norms(model, tokens)
+table = {"nothing": unchanged.values}
+for name, hooks in frozen.items():
     with sl.applied(model, *hooks):
-        sensitivity = sl.jacobian_norms(model, tokens)
-    table[name] = sensitivity.values
+        table[name] = sl.jacobian_norms(model, tokens).values
 
 # The same by name: sl.jacobian_norms(model, tokens, freeze=("attention", "norms", "gates"))
-by_token = pd.DataFrame(table, index=sensitivity["token"].values)
+by_token = pd.DataFrame(table, index=unchanged["token"].values)
 print(by_token.to_string(float_format="{:.3g}".format))

@@ -7,6 +7,8 @@ carry it.
     python hooks/patch_activations.py
 """
 
+from typing import Any
+
 import pandas as pd
 
 import squashlens as sl
@@ -20,7 +22,7 @@ digit = sl.hooks.find_positions(model, prompt, "8")
 end = sl.hooks.find_positions(model, prompt, "=")
 
 
-def share(*hooks: sl.hooks.Hook) -> str:
+def share(*hooks: Any) -> str:
     """The probabilities of this prompt's answer and of the other's, with some hooks."""
     with sl.applied(model, *hooks):
         said = sl.top_tokens(model, prompt, k=20)
