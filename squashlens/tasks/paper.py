@@ -69,7 +69,10 @@ class Example:
 
 
 def _worked(kind: str, question: str, first: Example, second: Example) -> str:
-    """Two worked examples; `question` asks for the second."""
+    """Two worked examples as they stand before a question: groups of 5 of a `kind` ("sum"), their sum, and the answer.
+
+    `question` asks for the second example; the first follows the words that announce examples.
+    """
     divided = f"We divide the {kind} into groups of 5."
     return (
         f"{divided} {first.groups}\n\n{first.end}\n\n{question}\n\n"
@@ -195,9 +198,9 @@ def _first_digit(
     name: str, draw: Draw, source: str, hint: str = "", random: bool = False
 ) -> Task:
     """A task that asks for the first digit, in the same words."""
-    last = _last_digit(name, draw, source, hint, random)
-    template = last.template.replace("the last", "the first")
-    return replace(last, template=template, answer=itemgetter(0))
+    task = _last_digit(name, draw, source, hint, random)
+    template = task.template.replace("the last", "the first")
+    return replace(task, template=template, answer=itemgetter(0))
 
 
 PAPER = (
@@ -249,16 +252,19 @@ def taught(name: str, pattern: str, *, commas: bool = False) -> Task:
     """The task that asks one of the bundled model's questions about one of its patterns
     (`squashlens.example_models.curriculum`).
 
-    Each question uses its first wording. With `commas`, a comma follows every third digit.
+    `name` is that of a question of the curriculum, such as ``"count"``, and `pattern` that of a pattern of digits. Each
+    question uses its first wording. With `commas`, a comma follows every third digit.
     """
     question = TASKS[name].questions[0]
 
     def grouped(items: Sequence[str]) -> str:
+        """The digits with commas."""
         return spell(list(map(int, items)), commas=True)
 
     show = grouped if commas else "".join
 
     def right(items: Items) -> str:
+        """The right answer: of a copy the digits as they are shown, else what the curriculum answers."""
         if name == "copy":
             return show(items)
         return TASKS[name].answer(list(map(int, items)))
