@@ -26,11 +26,11 @@ __all__ = [
     "reading",
 ]
 
-_TASKS = {task.name: task for task in (*PAPER, *TAUGHT)}
+_TASKS = {task.name: task for task in PAPER + TAUGHT}
 
 
 def __dir__() -> list[str]:
-    return [*__all__]
+    return list(__all__)
 
 
 def names() -> tuple[str, ...]:

@@ -4,7 +4,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -177,7 +176,7 @@ def answer_by_layer(
     values = np.stack(list(scored.values()), axis=1)
     return run.dataset(
         "answer by layer",
-        {"scored": [*scored], **_labels(run, asked, readouts)},
+        {"scored": list(scored), **_labels(run, asked, readouts)},
         _variables(asked, values, readouts),
     )
 
@@ -337,8 +336,11 @@ def _read_texts(
 
     `row_of` gives the row of `streams` after a prompt and the first tokens of a text.
     """
-    vocabulary = sorted(set(chain.from_iterable(tokens for _, tokens in texts)))
-    log_p = readout(run, streams, vocabulary).double().numpy()
+    different: set[int] = set()
+    for _, tokens in texts:
+        different.update(tokens)
+    vocabulary = sorted(different)
+    log_p = readout(run, streams, vocabulary).double().numpy()  # (layer, row, token)
     total = np.zeros((len(texts), len(streams)))
     for number, (prompt, tokens) in enumerate(texts):
         for k, token in enumerate(tokens):
@@ -404,19 +406,21 @@ def _read_out(run: Run, asked: Choices) -> Readouts:
     values = at_last_tokens(run, list(row_of), every).values
     streams = _streams(run, values)
     rivals = _rivals(asked, row_of, readout(run, streams[-1]))
-    rival_rows = [rival.row for rival in rivals]
-    values_at_rivals = {site: values[site][rival_rows] for site in sites}
+    tokens, rows, right_tokens, leads = zip(*rivals, strict=True)
+    # At the token after which the right answer and its rival part.
+    values_at_rivals = {site: values[site][list(rows)] for site in sites}
     # (prompt, 2): the right token, and the rival's in its place
-    pairs = torch.tensor([[rival.right_token, rival.tokens[-1]] for rival in rivals])
-    rival_tokens = [rival.tokens for rival in rivals]
-    texts = list(zip(asked.prompts, rival_tokens, strict=True))
+    last_tokens = [of_rival[-1] for of_rival in tokens]
+    pairs = torch.tensor([right_tokens, last_tokens]).T
+    texts = list(zip(asked.prompts, tokens, strict=True))
     tokenizer = run.model.tokenizer
     return Readouts(
         scores=_of_choices(run, streams, row_of, asked),
         likeliest_of_all=_are_likeliest(run, asked, streams, row_of),
         rival=[text_after(tokenizer, *text) for text in texts],
         rival_log_p=_read_texts(run, streams, row_of, texts),
-        answered=np.array([float(rival.lead >= 0) for rival in rivals]),
+        # Greedy decoding writes the right answer if no rival is ahead of it.
+        answered=(np.array(leads) >= 0).astype(float),
         written=written_directly(run, values_at_rivals, parts, pairs),
         limit=chance_limit(run, values_at_rivals, parts, pairs),
     )

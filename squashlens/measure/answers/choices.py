@@ -149,10 +149,10 @@ class Choices:
     @property
     def right_tokens(self) -> list[Ids]:
         """The tokens of each prompt's right answer."""
-        return [
-            choices[place]
-            for choices, place in zip(self.tokens, self.right.tolist(), strict=True)
-        ]
+        right_tokens = []
+        for choices, place in zip(self.tokens, self.right.tolist(), strict=True):
+            right_tokens.append(choices[place])
+        return right_tokens
 
     @property
     def continuations(self) -> list[tuple[Ids, Ids]]:

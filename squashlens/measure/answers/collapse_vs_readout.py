@@ -290,11 +290,11 @@ def _probe_of_y(probes: Mapping[str, Variable], at: int) -> dict[str, float]:
 
     These are the variables over lengths alone; names lose their ending ``_y``. Empty if nothing was probed.
     """
-    return {
-        name.removesuffix("_y"): float(values[at])
-        for name, (dims, values, _, _) in probes.items()
-        if dims == ("length",)
-    }
+    by_name = {}
+    for name, (dims, values, _, _) in probes.items():
+        if dims == ("length",):
+            by_name[name.removesuffix("_y")] = float(values[at])
+    return by_name
 
 
 def more(v: Ids, star: Ids) -> int:

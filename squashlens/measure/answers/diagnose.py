@@ -128,7 +128,7 @@ def diagnose(
         **{name: ("pair", table[name].to_numpy()) for name in labels},
         **asked.labels,
     }
-    numbers = table.drop(columns=[*labels])
+    numbers = table.drop(columns=list(labels))
     by_name = {name: numbers[name].to_numpy() for name in numbers}
     if n_random_models:
         coords["random_model"] = np.arange(n_random_models)

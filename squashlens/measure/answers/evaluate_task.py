@@ -58,8 +58,8 @@ class TaskQuestions:
 
     def all_ids(self, run: Run, others: Sequence[Question] = ()) -> dict[Question, Ids]:
         """The token ids of the prompts of all questions, of others, and of the baseline, each question once."""
-        every = dict.fromkeys((*self.each, *others, *self.baseline))
-        return {question: self.ids(run, question) for question in every}
+        questions = dict.fromkeys(self.each + tuple(others) + self.baseline)
+        return {question: self.ids(run, question) for question in questions}
 
     def ids(self, run: Run, question: Question) -> Ids:
         """The token ids of the prompt of a question, with the first words of the answer if the form has `prefill`."""
@@ -120,12 +120,10 @@ def answers_file(
 
     The call and its prompts are no part of what the file belongs to, so that more lengths and seeds can be added.
     """
-    facts = {
-        name: value
-        for name, value in run.facts.items()
-        if name not in ("call", "bos_count", "token_ids")
-    }
-    return run.journal(path, {**facts, "task": task.name, "temperature": temperature})
+    facts = dict(run.facts) | {"task": task.name, "temperature": temperature}
+    for name in ("call", "bos_count", "token_ids"):
+        facts.pop(name, None)
+    return run.journal(path, facts)
 
 
 @measurement(

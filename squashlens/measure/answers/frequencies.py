@@ -210,7 +210,9 @@ def _abilities(
                 reading = task.understood(question, opening + answer.text, answer.ended)
                 truths[question.prompt] = question.truth
                 right[question.prompt] = reading.value == question.truth
-        abilities.append(judge_ability(np.array([*right.values()]), [*truths.values()]))
+        abilities.append(
+            judge_ability(np.array(list(right.values())), list(truths.values()))
+        )
     return abilities
 
 
@@ -340,14 +342,14 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
     said = result["value"].values.reshape(len(modes), -1)
     truth = result["truth"].values.reshape(len(modes), -1)
     # Lengths that were joined may have different numbers of seeds, and no question in some places.
-    asked = (truth != "").sum(axis=1)
+    n_questions = (truth != "").sum(axis=1)
     different = np.unique(np.concatenate([said, truth], axis=None).astype(str))
     # An empty value is that of an answer without one, or of a place without a question.
     values = np.array(sorted(set(different.tolist()) - {""}, key=_by_size))
     shares = {
-        "said": (said[..., None] == values).sum(axis=1) / asked[:, None],
-        "truth": (truth[..., None] == values).sum(axis=1) / asked[:, None],
-        "unread": (asked - (said != "").sum(axis=1)) / asked,
+        "said": (said[..., None] == values).sum(axis=1) / n_questions[:, None],
+        "truth": (truth[..., None] == values).sum(axis=1) / n_questions[:, None],
+        "unread": (n_questions - (said != "").sum(axis=1)) / n_questions,
     }
     variables: dict[str, Variable] = {}
     for name, share in shares.items():
@@ -360,7 +362,8 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
 def _share(right: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The share of right answers over seeds, and Wilson's interval."""
     share = right.mean(axis=-1)
-    return share, *wilson(share, right.shape[-1])
+    low, high = wilson(share, right.shape[-1])
+    return share, low, high
 
 
 def _by_size(value: str) -> tuple[int, int, str]:

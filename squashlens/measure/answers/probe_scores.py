@@ -236,7 +236,9 @@ def score_probes(
             "Some representations are NaN or infinite, so that no probe can be fitted.",
             "Load the model with dtype='float32', and check its hooks and weights for values that are not finite.",
         )
-    rows = layers.reshape(len(layers), *data.truth.shape, -1)
+    by_length = layers.reshape(
+        len(layers), *data.truth.shape, -1
+    )  # (…, length, seed, d)
     shape = (len(numbers), len(layers), len(data.lengths))
     r2 = np.full(shape, np.nan)
     control = np.full(shape, np.nan)
@@ -248,7 +250,7 @@ def score_probes(
         for place, number in enumerate(bar(numbers, desc=label, unit="split")):
             splits = [data.split(at, number) for at in data.probed]
             of_last_layer = np.full(data.truth.shape, np.nan)
-            for layer, features in enumerate(rows):
+            for layer, features in enumerate(by_length):
                 sums = []
                 for split in splits:
                     predicted = split.predict(features[split.at])

@@ -195,7 +195,9 @@ def _accuracy(
         asked.append(AskedSequence(sequence, length))
     short = short_questions(sequences, N_BASELINE)
     questions = asked + short
-    truths = [question.right_answer(run, answer) for question in questions]
+    truths = []
+    for question in questions:
+        truths.append(question.right_answer(run, answer))
     answered = are_answered(run, questions, truths)
     shape = (len(sequences), len(lengths))
     right = answered[: len(asked)].reshape(shape).T  # (length, sequence)
