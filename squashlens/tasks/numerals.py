@@ -107,7 +107,9 @@ def _statements(
     restated = f"(?:\\s*[(\\[]\\s*(?P<restated>{_digits('gap2')}|{_WORDS})\\s*[)\\]]?)?"
     number = f"(?P<number>{_digits('gap')}|{_WORDS}){restated}"
     of_units = rf"(?:\s+of\s+(?:all\s+)?(?:the\s+)?{counted})?" if units else ""
+    # "The final answer to your question is:"
     announced = rf"{_TITLE}(?:{'|'.join(nouns)}){of_units}{_TO}{_WHERE}?{_IS}"
+    # This, "there are", ":" or "x =", one after the other.
     lead = rf"(?:{announced}|{_TOLD}|[:=]\s*|[a-z]\s*=\s*)*"
     bodies = [f"{lead}{number}"]
     if units:

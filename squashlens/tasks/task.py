@@ -440,7 +440,8 @@ def is_echo(said: str, sequences: Iterable[str]) -> bool:
 def _first_words_of(head: str, after: str) -> str:
     """A pattern of the first words of a question, from its template before and after the sequence.
 
-    It stands at the beginning of a line. See `Task.answer_in` for what shows a question with few words.
+    `answer_in` searches it after a line break. Some words of `head` are enough; up to `FEW` may begin an answer too,
+    and so must be followed or preceded by something else.
     """
     begins = _spaced(head)
     if len(head.split()) > FEW:

@@ -423,9 +423,13 @@ def _judge_length(e: Evidence) -> Judgement | None:
 def _judge_probe(e: Evidence) -> Judgement:
     """Steps 4 to 6: whether a probe finds more of the right answer than the best baseline, and how much."""
     if np.isnan(e.probe.get("r2", np.nan)):  # not probed, or undefined
-        why = "Nearly all prompts have the same right answer, so that R² is undefined in at least half of the splits"
         if e.prompts < e.needed:
             why = f"{plural(e.prompts, 'distinct prompt')} in {plural(e.samples, 'sample')}: a probe needs {e.needed}"
+        else:
+            why = (
+                "Nearly all prompts have the same right answer, so that R² is undefined in at least half of the "
+                "splits"
+            )
         return (
             UNDECIDED,
             f"{why}. Use more samples, longer sequences or a smaller n_train=.",

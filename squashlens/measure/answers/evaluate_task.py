@@ -301,12 +301,12 @@ def _needed_tokens(
     opening = questions.task.opening
     prefill = questions.form.prefill
     if question.mode != "answer_only" and not (prefill and opening):
-        needed = 512 + 8 * n
+        needed = 512 + 8 * n  # steps
     elif opening and not prefill:
-        needed = 256 + 2 * n
+        needed = 256 + 2 * n  # a sentence with the opening words
     elif questions.task.numeric:
         needed = 16
     else:
-        needed = 16 + 4 * n
+        needed = 16 + 4 * n  # all items
     limit = context_length(run.model)
     return needed if limit is None else max(1, min(needed, limit - prompt_tokens))

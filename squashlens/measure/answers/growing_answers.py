@@ -80,7 +80,7 @@ def short_questions(
     """
     different: dict[Ids, AskedSequence] = {}  # by prompt
     for number in range(SHORT):
-        form = sequences[number % len(sequences)]
+        form = sequences[number % len(sequences)]  # in turn
         form = replace(form, alphabet=tuple(sorted(set(form.content))))
         drawn = form.unrelated(Random(f"short {number}"))
         for length in range(1, min(SHORT, len(drawn)) + 1):

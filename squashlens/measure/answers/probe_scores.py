@@ -315,6 +315,7 @@ def gains(
     mean. The R² of random models is raised by this amount for the lower end, and reduced by it for the upper. With
     fewer than two random models the lower end is NaN, and the upper end is that of the gain over the other baselines.
     """
+    # The best baseline is no less than `others`, so that the gain over these is an upper end.
     if not many:
         _, _, high = interval(r2 - others)
         unknown = np.full_like(high, np.nan)
@@ -328,6 +329,7 @@ def gains(
     for t in range(many):
         gain, _, _ = interval(r2[t::many] - r2_random[t::many])
         gain_of_each.append(gain)
+    # How far one more random model may be from those that were drawn.
     quantile = special.stdtrit(many - 1, (1 + LEVEL) / 2)
     reach = quantile * np.std(gain_of_each, axis=0, ddof=1) * np.sqrt(1 + 1 / many)
     _, low, _ = interval(r2 - np.fmax(others, r2_random + reach))

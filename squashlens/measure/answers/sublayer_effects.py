@@ -516,7 +516,7 @@ def _losses(
     run: Run, texts: Sequence[Tensor], parts: Sequence[Part], missing: Missing
 ) -> dict[str, Variable]:
     """How the loss on texts, given as token ids, changes when a part's output is replaced at every token."""
-    vectors = [torch.zeros(())] * len(parts)
+    vectors = [torch.zeros(())] * len(parts)  # one 0 for all coordinates
     if missing == "mean":
         sites = {part.site for part in parts}
         values_of_texts = [streams_at(run, ids, sites) for ids in texts]
