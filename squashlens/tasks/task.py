@@ -319,9 +319,8 @@ class Task:
 
         `ended` says whether the model ended its answer itself. A new question begins on a new line with the template's
         first words; with two or fewer before the sequence, after a blank line, as among solved examples, with the words
-        after the sequence too, or as a line of their own. Without
-        examples a model may repeat its question first, so that only what follows the opening words is a new one. A
-        thought may repeat it as well.
+        after the sequence too, or as a line of their own. Without examples a model may repeat its question first, so
+        that only what follows the opening words is a new one. A thought may repeat it as well.
         """
         head, _, after = self.template.partition(PLACE)
         beginning = head + self.show(question.items) + after[:1]

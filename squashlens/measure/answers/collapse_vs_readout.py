@@ -154,6 +154,7 @@ def collapse_vs_readout(
     by_seed |= {"inserted": np.reshape(inserted, shape)}
     by_seed |= {"right": scores["right"].values}
     shares = {name: by_seed[name].mean(axis=1) for name in SAME}
+    # The result has the shares in place of what they are shares of.
     variables = variables_of(TABLE, by_seed | shares) | _accuracy_variables(scores)
     coords = {name: scores[name].values for name in ("length", "seed", "able")}
     probes: dict[str, Variable] = {}

@@ -252,7 +252,8 @@ def answer_questions(
 
     def has_ended(question: Question, written: Sequence[int]) -> bool:
         """Whether the text written so far has the beginning of a new question, where generation stops."""
-        return task.answer_in(question, text_of(written), ended=False)[1]
+        _, is_new_question = task.answer_in(question, text_of(written), ended=False)
+        return is_new_question
 
     prompts: dict[Question, Prompt] = {}
     keys: dict[Question, str] = {}

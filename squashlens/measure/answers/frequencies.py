@@ -147,6 +147,7 @@ def _scored(
     """An answer and what is read in it, by the names of `TABLE`; `opening` has the words that its prompt ends with."""
     text = opening + answer.text
     reading = task.understood(question, text, answer.ended)
+    _, has_ended = task.answer_in(question, text, answer.ended)
     error = np.nan
     if task.numeric and reading.value:
         error = float(abs(int(reading.value) - int(question.truth)))
@@ -157,7 +158,7 @@ def _scored(
         "value": reading.value,
         "truth": question.truth,
         "reading": reading.why,
-        "ended": task.answer_in(question, text, answer.ended)[1],
+        "ended": has_ended,
         "as_asked": reading.as_asked,
         "right": reading.why == "read" and reading.value == question.truth,
         "error": error,

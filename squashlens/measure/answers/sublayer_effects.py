@@ -478,8 +478,9 @@ def _without(
     cache = empty_cache(run) if len(ids) > 1 else None
     if cache is not None:
         with patterns_written(CACHED):
-            fill = {"use_cache": True, "past_key_values": cache}
-            forward(run, row[None, :-1], [], fill)
+            # All tokens but the last fill the cache.
+            context = {"use_cache": True, "past_key_values": cache}
+            forward(run, row[None, :-1], [], context)
             y = torch.cat(list(_replaced(run, row[-1:], edits, -1, cache)))[:, -1]
         if agree(y[:1], whole, run.dtype):
             return y

@@ -144,7 +144,7 @@ def compare_interventions(
             pairs = capture_pairs(run, form, wanted, patterns=False)
             collapsed = collapse(model, pairs, norm=norm, scale=scale)
             kept_names = [name for name in KEPT if name in collapsed]
-            # That differs if an intervention has separators of its own.
+            # This coordinate differs if an intervention has separators of its own.
             result = collapsed[kept_names].drop_vars("before_separator")
             bound = _content_bound(run, form, asked[-1])
             result["bound"] = as_variable(bound, "bound")
