@@ -388,6 +388,7 @@ def _are_likeliest(
 ) -> Float[np.ndarray, "prompt layer"]:
     """Whether no token is likelier than the first of each right answer; a layer at a time, for large vocabularies."""
     rows = [row_of[prompt] for prompt in asked.prompts]
+    # (prompt, 1): the first token of the right answer
     first = asked.first_tokens.gather(1, torch.from_numpy(asked.right)[:, None])
     of_layers = []
     for stream in streams:

@@ -189,6 +189,7 @@ class Choices:
 
     def require_distinct_first_tokens(self) -> None:
         """Raise unless the choices of a prompt begin with different tokens."""
+        # Equal ones are neighbours in order.
         if (self.first_tokens.sort(dim=1).values.diff(dim=1) == 0).any():
             raise InputError(
                 "Several choices of a prompt begin with the same token, so that the last token does not decide.",

@@ -261,10 +261,10 @@ def answer_questions(
         most = max_new_tokens or _needed_tokens(run, questions, question, len(tokens))
         label = f"{question.length} {question.seed}"
         prompts[question] = Prompt(
-            tokens,
-            most,
-            f"{question.task} {label} {question.mode}",
-            partial(has_ended, question),
+            ids=tokens,
+            max_new_tokens=most,
+            seed=f"{question.task} {label} {question.mode}",
+            enough=partial(has_ended, question),
         )
         # The name of its answer in the file. With a digest of the prompt, so that an edited task gets new answers.
         keys[question] = f"{question.mode} {label} {most} {digest(tokens)}"
@@ -275,7 +275,7 @@ def answer_questions(
     ) as progress_bar:
         asked = [prompts[question] for question in missing]
         for batch in generate(run, asked, temperature=temperature):
-            by_key = {}
+            by_key = {}  # the batch has answers by their places in `asked`
             for place, answer in batch.items():
                 question = missing[place]
                 # The fields of `Answer`.

@@ -190,7 +190,7 @@ class ProbedAnswers:
         """The target of the control task for each distinct prompt: Σ_i c(i, x_i), with each c(i, x) from N(0, 1)."""
         # Another stream than that of the split.
         rng = np.random.default_rng([number, self.lengths[at], 1])
-        items = self.items[at][self.different[at].first_sample]
+        items = self.items[at][self.different[at].first_sample]  # (prompt, item)
         n_items = items.shape[1]
         n_symbols = max(of_length.max() for of_length in self.items) + 1
         c = rng.standard_normal((n_items, n_symbols))

@@ -172,7 +172,7 @@ def sublayer_effects(
         "answer": ("prompt", asked.answers),
         "cluster": ("prompt", asked.clusters),
     }
-    selecting = selection.halves(asked.clusters, seed)
+    selecting = selection.halves(asked.clusters, seed)  # the other half confirms
     _remark_doubtful(run, variants, selecting)
     n_clusters = int(asked.clusters.max()) + 1
     if n_clusters >= FEWEST:
@@ -308,6 +308,7 @@ def _of_prompts(
     replaced: str,
 ) -> dict[str, Variable]:
     """The numbers of each prompt; `values` are activations at last tokens, and `replaced` ends the long names."""
+    # (prompt, 2): the right choice and the likeliest other one, and then their first tokens
     right_and_best_wrong = np.stack([asked.right, variants.best_wrong], axis=1)
     pairs = asked.first_tokens.gather(1, torch.from_numpy(right_and_best_wrong))
     written = written_directly(run, values, parts, pairs)
@@ -326,16 +327,19 @@ def _of_prompts(
 def _remark_doubtful(
     run: Run, variants: Variants, selecting: Bool[np.ndarray, " prompt"]
 ) -> None:
-    """Say if no answer can be repaired, and how many answers are decided by rounding."""
+    """Print a remark if no answer can be repaired, and one with how many answers are decided by rounding.
+
+    `selecting` says which prompts are in the half that selects.
+    """
     lead = variants.lead
     if selecting.any() and (lead[selecting] > 0).all():
         remark(
             "No answer of the half that selects is wrong, so that no sublayer can repair any."
         )
-    unsure = int((np.abs(lead) <= variants.lead_noise).sum())
-    if unsure:
+    n_unsure = int((np.abs(lead) <= variants.lead_noise).sum())
+    if n_unsure:
         remark(
-            f"{unsure} of {len(lead)} answers are right or wrong by rounding in {dtype_name(run.dtype)}: load a "
+            f"{n_unsure} of {len(lead)} answers are right or wrong by rounding in {dtype_name(run.dtype)}: load a "
             "wider dtype to be sure."
         )
 
