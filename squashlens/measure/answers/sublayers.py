@@ -112,10 +112,9 @@ def written_directly(
     written = torch.einsum("vpd,pd->pv", normed, _right_minus_wrong(run, pairs))
     bias = _detached(run.model.ln_final, "bias", 0.0)
     y = _normed(run, last.double(), scale) + bias
-    is_known = agree(total, last, run.dtype) and agree(
-        y, values[run.site("y")], run.dtype
-    )
-    return np.where(is_known, written.numpy(), np.nan)
+    adds_up = agree(total, last, run.dtype)
+    is_normed = agree(y, values[run.site("y")], run.dtype)
+    return np.where(adds_up and is_normed, written.numpy(), np.nan)
 
 
 def chance_limit(
