@@ -147,8 +147,8 @@ def lengths(
     import squashlens as sl
 
     require_output(out, PAGES)
+    # Given by its name alone, the model is also loaded in bfloat16. With other options it is loaded here.
     model: Any = loading.model
-    # A model that is given by name is also loaded in bfloat16.
     if loading != Loading(loading.model):
         model = loading.load()
     print(f"lengths: {sl.lengths(model, n=n, out=out).resolve()}")
@@ -241,8 +241,9 @@ def families() -> None:
     """List the types of decoders in transformers, with what works for each, what is refused, and why."""
     table = Path(__file__).with_name("families.csv").read_text(encoding="utf-8")
     for family in csv.DictReader(table.splitlines()):
-        works = ", ".join(name for name, said in family.items() if said == "yes")
-        print(f"{family['type']} ({family['class']})\n    works: {works or 'nothing'}")
+        works = [name for name, entry in family.items() if entry == "yes"]
+        print(f"{family['type']} ({family['class']})")
+        print(f"    works: {', '.join(works) or 'nothing'}")
         if family["why not"]:
             print(f"    {family['why not']}")
 
@@ -330,12 +331,15 @@ def _command(words: list[str]) -> None:
 def _call(
     commands: dict[str, Callable[..., None]], words: list[str], program: str
 ) -> None:
-    """Call one of several commands. Its name may have - in place of _."""
+    """Call one of several commands, whose name is the first of the words; without words, print help.
+
+    A name may have - in place of _. `program` stands before it in help and errors.
+    """
     words = words or ["--help"]
     name = words[0].replace("-", "_")
     if name in commands:
         tyro.cli(commands[name], prog=f"{program} {name}", args=words[1:], config=FORMS)
-    else:
+    else:  # help, or an error that lists the commands
         tyro.extras.subcommand_cli_from_dict(
             commands, prog=program, args=words, config=FORMS
         )

@@ -121,22 +121,28 @@ def from_log(log: str | Path | EvalLog, *, task: Task | None = None) -> xr.Datas
     # With torch, which asking does without.
     from squashlens.measure.answers.frequencies import Answer, score_answers
 
-    found = log if isinstance(log, EvalLog) else _open(log)
-    samples = _whole(found)
-    known = _task_of(samples[0].metadata["task"], task)
-    outputs = {_question(known, sample): sample.output for sample in samples}
-    facts = _facts(found, outputs)
+    read_log = log if isinstance(log, EvalLog) else _open(log)
+    samples = _whole(read_log)
+    asked = _task_of(samples[0].metadata["task"], task)
+    outputs = {_question(asked, sample): sample.output for sample in samples}
+    facts = _facts(read_log, outputs)
+    # Then the answers to one question are equal, and several would count as several observations.
     if facts["generate"].get("temperature") == 0:
-        require_drawn(known, outputs)
-    answers = {
-        question: Answer(output.completion, _ended(output), *_tokens(output.usage))
-        for question, output in outputs.items()
-    }
-    return score_answers(known, answers, facts)
+        require_drawn(asked, outputs)
+    answers: dict[Question, Answer] = {}
+    for question, output in outputs.items():
+        prompt_tokens, answer_tokens = _tokens(output.usage)
+        answers[question] = Answer(
+            text=output.completion,
+            ended=_ended(output),
+            prompt_tokens=prompt_tokens,
+            answer_tokens=answer_tokens,
+        )
+    return score_answers(asked, answers, facts)
 
 
 def _task_of(name: str, task: Task | None) -> Task:
-    """The task of a log; raises if it is not the one that was given, or not known by its name."""
+    """The task of a log, which has its `name`; raises if it is not the one that was given, or not known by its name."""
     if task is None and name in names():
         return find(name)
     if task is None or name != task.name:
@@ -152,7 +158,9 @@ def unread() -> scores.Metric:
     """The share of answers that could not be read."""
 
     def share(scores: list[scores.SampleScore]) -> float:
-        return sum(not each.score.answer for each in scores) / max(1, len(scores))
+        """The share, 0 of no scores; only a score whose answer was read has an answer."""
+        n_unread = sum(not sample.score.answer for sample in scores)
+        return n_unread / max(1, len(scores))
 
     return share
 
@@ -172,9 +180,11 @@ def strict(task: Task | str) -> scores.Scorer:
 
 
 def _score(task: Task | str, *, as_asked: bool) -> scores.Scorer:
+    """A scorer of answers to a task; `as_asked` counts only answers in the requested form."""
     asked = find(task)
 
     async def score(state: TaskState, target: scores.Target) -> scores.Score:
+        """The score of one answer to a question of the task, whose right answer is the target."""
         question = asked.about(state.metadata["items"])
         output = state.output
         reading = asked.understood(question, output.completion, _ended(output))
@@ -220,6 +230,7 @@ def _seeds(task: Task, seeds: Numbers | None) -> list[int]:
 
 
 def _numbers(values: Numbers) -> list[int]:
+    """Whole numbers as a list, whether given in Python or as text on the command line."""
     try:
         return [int(value) for value in _list(values)]
     except ValueError:
@@ -230,6 +241,7 @@ def _numbers(values: Numbers) -> list[int]:
 
 
 def _sample(place: int, question: Question) -> Sample:
+    """The sample that asks a question, the one with the number `place`; its metadata are those of `ABOUT`."""
     about = asdict(question) | {"items": list(question.items), "place": place}
     del about["prompt"]  # the sample's input
     del about["truth"]  # its target
@@ -238,6 +250,7 @@ def _sample(place: int, question: Question) -> Sample:
 
 
 def _ended(output: ModelOutput) -> bool:
+    """Whether the model ended its answer itself, as far as the provider says."""
     return bool(output.choices) and output.stop_reason not in CUT
 
 
@@ -245,14 +258,15 @@ def _tokens(usage: ModelUsage | None) -> tuple[int, int]:
     """Numbers of tokens of the prompt, cached tokens included, and of the answer."""
     if usage is None:
         return 0, 0
-    of_prompt = usage.input_tokens
+    prompt_tokens = usage.input_tokens
     for cached in (usage.input_tokens_cache_read, usage.input_tokens_cache_write):
         if cached is not None:
-            of_prompt += cached
-    return of_prompt, usage.output_tokens
+            prompt_tokens += cached
+    return prompt_tokens, usage.output_tokens
 
 
 def _open(log: str | Path) -> EvalLog:
+    """The log in a file, without what is not read here."""
     try:
         return read_eval_log(
             log, exclude_fields={"messages", "events", "store", "attachments"}
@@ -277,7 +291,7 @@ def _whole(log: EvalLog) -> list[EvalSample]:
 
 
 def _fault(log: EvalLog, samples: list[EvalSample]) -> str:
-    """What is wrong with a log; empty if nothing is."""
+    """What is wrong with a log, as the end of a sentence; empty if nothing is."""
     if log.error:
         return log.error.message
     if log.status != "success":
@@ -310,21 +324,27 @@ def _facts(log: EvalLog, outputs: dict[Question, ModelOutput]) -> dict[str, Any]
     """The facts for the provenance, without anything about the machine that ran the task."""
     spec = log.eval
     settings: dict[str, Any] = {}
+    # Those of the task's plan replace those of the model.
     for config in (spec.model_generate_config, log.plan.config):
         settings |= config.model_dump(exclude_none=True, exclude={"extra_headers"})
-    answers = outputs.values()
-    reasons = [output.stop_reason for output in answers if output.choices]
+    stop_reasons: Counter[str] = Counter()
+    answering_models: set[str] = set()
+    for output in outputs.values():
+        answering_models.add(_pathless(output.model))
+        if output.choices:
+            stop_reasons[output.stop_reason] += 1
     call: dict[str, Any] = {"function": "hosted"}
     for argument, name in (("mode", "mode"), ("lengths", "length"), ("seeds", "seed")):
         values = dict.fromkeys(getattr(question, name) for question in outputs)
         call[argument] = list(values)
+    # A model on this machine may be named by its folder.
     provider, slash, name = spec.model.partition("/")
     return {
         "model": f"{_pathless(provider)}{slash}{_pathless(name)}",
-        "answered_by": sorted({_pathless(output.model) for output in answers}),
+        "answered_by": sorted(answering_models),
         "generate": settings,
         "solver": [step.solver for step in log.plan.steps],
-        "stop_reasons": Counter(reasons),
+        "stop_reasons": stop_reasons,
         "log": PurePath(log.location).name,
         "created": spec.created,
         "versions": versions() | {"inspect-ai": spec.packages.get("inspect_ai")},

@@ -129,7 +129,10 @@ def bernoulli(
         )
     positive(n, "n", "a number of content tokens")
     rng = _generator(seed)
-    content = [alphabet[rng.random() < p] for _ in range(n)]
+    content = []
+    for _ in range(n):
+        is_second = rng.random() < p
+        content.append(alphabet[int(is_second)])
     around = Surroundings(prefix, suffix, separator, every, ending, template)
     name = f"Bernoulli({p:g}), seed {seed}"
     return _sequence(model, name, content, alphabet, around)
@@ -290,7 +293,10 @@ def _sequence(
     alphabet: Sequence[Token] | None,
     around: Surroundings,
 ) -> GrowingSequence:
-    """A sequence of given content tokens under the name that results give it."""
+    """A sequence of given content tokens under the name that results give it.
+
+    `alphabet` may be None, which stands for the ten digits or the tokens of the content; see `build`.
+    """
     if around.separator is None and around.every != 3:
         raise InputError(
             f"every={around.every} has no effect without a separator.",
@@ -330,8 +336,10 @@ def stacked(sequence: Sequence[GrowingSequence]) -> Int[Tensor, "prompt position
     Raises:
         InputError: if the sequences do not all have the same number of tokens.
     """
-    rows = [each.plain(len(each)).ids(each.trunk) for each in sequence]
-    lengths = {len(row) for row in rows}
+    rows = []
+    for growing in sequence:
+        rows.append(growing.plain(len(growing)).ids(growing.trunk))
+    lengths = set(map(len, rows))
     if len(lengths) != 1:
         raise InputError(
             f"The sequences have different numbers of tokens: {sorted(lengths)}.",
@@ -367,7 +375,10 @@ def one_token(model: Bridge, token: Token) -> int:
 def _prefix_and_suffix(
     model: Bridge, around: Surroundings, first: int
 ) -> tuple[Ids, Ids]:
-    """Token ids of the prefix, with its BOS token, and of the suffix as it follows the `first` content token."""
+    """Token ids of the prefix, with its BOS token, and of the suffix as it follows a content token.
+
+    `first` is the id of the first content token, which stands for all of them here.
+    """
     prefix = around.prefix
     suffix = around.suffix
     if around.template == "chat":
@@ -376,6 +387,7 @@ def _prefix_and_suffix(
                 "A chat template wraps text, not token ids.",
                 "Give prefix= and suffix= as text.",
             )
+        # The template is rendered with a mark in place of the content, and cut there.
         chat = tokens.as_chat(model, f"{prefix}{MARK}{suffix}")
         if chat.count(MARK) != 1:
             raise InputError(
@@ -402,6 +414,7 @@ def answers_after(model: Bridge, ids: Sequence[int], texts: Sequence[str]) -> li
     that continues the last word of the prompt, if it has no fewer tokens than with a space before it.
     """
     answers = [context.tokenize_after(model, ids, text) for text in texts]
+    # An empty answer begins every other one.
     for first, second in permutations(range(len(texts)), 2):
         if answers[second][: len(answers[first])] == answers[first]:
             raise InputError(
@@ -413,10 +426,10 @@ def answers_after(model: Bridge, ids: Sequence[int], texts: Sequence[str]) -> li
     if not _ends_in_a_word(model, ids):
         return answers
     for text, answer in zip(texts, answers, strict=True):
-        spaced = answer
-        if text[0].isalnum():
-            spaced = context.tokenize_after(model, ids, f" {text}")
-        if spaced != answer and len(spaced) <= len(answer):
+        if not text[0].isalnum():
+            continue
+        with_space = context.tokenize_after(model, ids, f" {text}")
+        if with_space != answer and len(with_space) <= len(answer):
             remark(
                 f"{text!r} is measured without a space before it. For an answer that is a word, give ' {text}'."
             )
@@ -425,7 +438,7 @@ def answers_after(model: Bridge, ids: Sequence[int], texts: Sequence[str]) -> li
 
 
 def _ends_in_a_word(model: Bridge, ids: Sequence[int]) -> bool:
-    """Whether a prompt ends in a letter, a digit, or a mark with a space after it."""
+    """Whether a prompt ends in a letter, a digit, or a mark that a space usually follows."""
     tokenizer = tokens.require_tokenizer(model)
     last = context.decoded(tokenizer, context.end_of(model, ids))[-1:]
     return last.isalnum() or last in set(".,:;?!")

@@ -45,16 +45,19 @@ class Branch:
     def along(self, trunk: Ids, positions: Ids | None = None) -> "Branch":
         """The same prompt with as many of its leading tokens as possible taken from the trunk that prompts share.
 
-        A gap in the trunk's `positions` ends this, since a prompt's own positions have no gap.
+        `positions` are those of the trunk's tokens; by default they have no gap. A gap ends this, since a prompt's own
+        positions have none.
         """
-        at = self.at
+        n_shared = self.at
         for token in self.tokens:
-            if at == len(trunk) or trunk[at] != token:
+            if n_shared == len(trunk) or trunk[n_shared] != token:
                 break
-            if positions is not None and at and positions[at] != positions[at - 1] + 1:
-                break
-            at += 1
-        return Branch(at, self.tokens[at - self.at :])
+            if positions is not None and n_shared > 0:
+                has_gap = positions[n_shared] != positions[n_shared - 1] + 1
+                if has_gap:
+                    break
+            n_shared += 1
+        return Branch(n_shared, self.tokens[n_shared - self.at :])
 
 
 @validated
@@ -77,9 +80,11 @@ class Pair:
     suffix: int = 0
 
     def __post_init__(self) -> None:
-        cut = len(self.v) - self.suffix
-        stem = self.v[:cut]
-        if self.v_star != stem + stem[-1:] + self.v[cut:]:
+        """Raise unless v* is v with its last token before the suffix repeated."""
+        n_before_suffix = len(self.v) - self.suffix
+        stem = self.v[:n_before_suffix]
+        suffix = self.v[n_before_suffix:]
+        if self.v_star != stem + stem[-1:] + suffix:
             raise InputError(
                 "v and v_star are not a pair: v* must be v with its last token before the suffix repeated.",
                 "Use `GrowingSequence.pair(n)`. The next prefix of a longer sequence forms a pair only if the sequence "
@@ -122,14 +127,18 @@ class GrowingSequence:
     _starts: Ids = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        """Check content and separators, and lay them out: the `trunk`, and where each content token stands in it.
+
+        The trunk has the prefix, the content and the separators, without the suffix. Every length is a beginning of it.
+        """
         if not self.content:
             raise InputError(
                 "The sequence has no content.", "Ask for a length of at least 1."
             )
         n = len(self.content)
-        within = [after for after in self.breaks if 1 <= after <= n]
+        valid_breaks = {after for after in self.breaks if 1 <= after <= n}
         is_one_each = len(self.breaks) == len(self.separators)
-        if not is_one_each or list(self.breaks) != sorted(set(within)):
+        if not is_one_each or list(self.breaks) != sorted(valid_breaks):
             raise InputError(
                 f"breaks={self.breaks} are not {len(self.separators)} increasing numbers from 1 to {n}.",
                 "Give for each separator the number of content tokens after which it follows, in increasing order.",
@@ -138,7 +147,7 @@ class GrowingSequence:
         trunk = list(self.prefix)
         starts: list[int] = []
         for number, token in enumerate(self.content, start=1):
-            starts.append(len(trunk))
+            starts.append(len(trunk))  # the position of this content token
             trunk.append(token)
             if number in separator_after:
                 trunk.append(separator_after[number])
@@ -208,8 +217,12 @@ class GrowingSequence:
         A shorter prompt may have other tokens where a longer prompt has separators.
         """
         end = len(self.trunk) if length is None else self.position(length)
-        places = [self.position(after) + 1 for after in self.breaks]
-        return tuple(place for place in places if place < end)
+        places = []
+        for after in self.breaks:
+            place = self.position(after) + 1
+            if place < end:
+                places.append(place)
+        return tuple(places)
 
     def separated(
         self, separators: Sequence[int], breaks: Sequence[int]
@@ -271,7 +284,7 @@ class Scattered(GrowingSequence):
         """The sequence at this length, with its own separator positions."""
         plain = GrowingSequence(**_arguments_of(self))
         plain.position(length)  # raises outside the sequence
-        n_separators = bisect_left(self.breaks, length)
+        n_separators = bisect_left(self.breaks, length)  # those before the last token
         rng = Random(f"{self.seed} {length}")
         breaks = sorted(rng.sample(range(1, length), n_separators))
         return plain.separated(self.separators[:n_separators], breaks)

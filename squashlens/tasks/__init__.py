@@ -26,11 +26,11 @@ __all__ = [
     "reading",
 ]
 
-_TASKS = {task.name: task for task in (*PAPER, *TAUGHT)}
+_TASKS = {task.name: task for task in PAPER + TAUGHT}
 
 
 def __dir__() -> list[str]:
-    return [*__all__]
+    return list(__all__)
 
 
 def names() -> tuple[str, ...]:
@@ -49,10 +49,9 @@ def find(name: str | Task) -> Task:
     if isinstance(name, Task):
         return name
     if name not in _TASKS:
-        near = (
-            difflib.get_close_matches(str(name), _TASKS, n=3, cutoff=0.5)
-            or [*_TASKS][:14]
-        )
+        near = difflib.get_close_matches(str(name), _TASKS, n=3, cutoff=0.5)
+        if not near:
+            near = list(_TASKS)[: len(PAPER)]
         raise InputError(
             f"There is no task {short_repr(name)}.",
             f"Similar names: {', '.join(near)}.",

@@ -48,24 +48,25 @@ def haystack(
     """
     sentences = [part for part in SENTENCE.split(filler.strip()) if part]
     answers = [answer for _, _, answer in facts]
-    places = list(depths)
-    sizes = list(lengths)
-    found = [answer for answer in answers if answer.strip() in filler]
-    are_shares = all(0 <= depth <= 1 for depth in places)
-    if len(facts) < 2 or not sentences or found or not are_shares:
+    depths = list(depths)
+    lengths = list(lengths)
+    has_an_answer = any(answer.strip() in filler for answer in answers)
+    are_shares = all(0 <= depth <= 1 for depth in depths)
+    if len(facts) < 2 or not sentences or has_an_answer or not are_shares:
         raise InputError(
-            f"{len(facts)} facts and a filler of {len(sentences)} sentences make no haystack at depths {places}.",
+            f"{len(facts)} facts and a filler of {len(sentences)} sentences make no haystack at depths {depths}.",
             "Give at least two facts, text of several sentences without their answers, and depths from 0 to 1.",
         )
     items = []
-    for length, (number, fact), depth in product(sizes, enumerate(facts), places):
+    for length, (number, fact), depth in product(lengths, enumerate(facts), depths):
         sentence, question, answer = fact
-        start = number * len(sentences) // len(facts)
-        hay = _words(sentences, start, length)
+        # The facts' texts begin at sentences that are evenly spaced over the filler.
+        hay = _hay(sentences, number * len(sentences) // len(facts), length)
         place = round(depth * len(hay))
-        text = " ".join([*hay[:place], sentence, *hay[place:]])
+        hay.insert(place, sentence)
+        text = " ".join(hay)
         group = f"depth {depth:g}"
-        if len(sizes) > 1:
+        if len(lengths) > 1:
             group = f"{length} words, {group}"
         items.append(
             {
@@ -79,8 +80,8 @@ def haystack(
     return items
 
 
-def _words(sentences: Sequence[str], start: int, length: int) -> list[str]:
-    """Sentences from one on, again from the first after the last, with at least this number of words together."""
+def _hay(sentences: Sequence[str], start: int, length: int) -> list[str]:
+    """Sentences from number `start` on, round and round, up to the first with which they have `length` words."""
     chosen: list[str] = []
     n_words = 0
     for sentence in islice(cycle(sentences), start, None):

@@ -9,9 +9,14 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Literal
 
-# Why no number is read: there is none ("no idea"); several ("6 or 7"); words of unclear size ("two dozen"); no whole
-# number ("2.5", "7/2"); digits in unclear groups ("1.234" may be 1234); too many digits; or one number with other text
-# ("about 7").
+# Why no number is read:
+# - none: there is no number ("no idea");
+# - several: there are several ("6 or 7");
+# - words: words of unclear size ("two dozen");
+# - fraction: no whole number ("2.5", "7/2");
+# - grouping: digits in unclear groups ("1.234" may be 1234);
+# - long: more than `LONGEST` digits;
+# - form: one number with other text ("about 7").
 Unclear = Literal["none", "several", "words", "fraction", "grouping", "long", "form"]
 LONGEST = 15  # digits of a number; float64 cannot represent every whole number with more digits
 MOST = 400  # characters of a sentence that states one number and nothing else
@@ -91,18 +96,25 @@ _HOLDS = rf"(?:(?:the|this|your)\s+(?:given\s+)?{_SEQUENCE}|it)\s+(?:has|contain
 def _statements(
     nouns: tuple[str, ...], units: tuple[str, ...]
 ) -> tuple[re.Pattern[str], ...]:
-    """Patterns of sentences that state one number. `units` are words for the counted items, `nouns` for an answer."""
+    """Patterns of sentences that state one number. `units` are words for the counted items, `nouns` for an answer.
+
+    A match has the group ``number``; and ``restated`` if the number is given again in brackets, as in "seven (7)". With
+    the noun "answer" and the unit "ones" the patterns match, in this order, "So the answer to your question is: 7
+    ones", "There is 1 one", "The sequence contains exactly 7 ones" and "It has 1 one".
+    """
     counted = _quoted(units)
     single = _quoted([re.sub(r"'?s(?=\s|$)", "", unit, count=1) for unit in units])
-    again = f"(?:\\s*[(\\[]\\s*(?P<again>{_digits('gap2')}|{_WORDS})\\s*[)\\]]?)?"
-    number = f"(?P<number>{_digits('gap')}|{_WORDS}){again}"
+    restated = f"(?:\\s*[(\\[]\\s*(?P<restated>{_digits('gap2')}|{_WORDS})\\s*[)\\]]?)?"
+    number = f"(?P<number>{_digits('gap')}|{_WORDS}){restated}"
     of_units = rf"(?:\s+of\s+(?:all\s+)?(?:the\s+)?{counted})?" if units else ""
+    # "The final answer to your question is:"
     announced = rf"{_TITLE}(?:{'|'.join(nouns)}){of_units}{_TO}{_WHERE}?{_IS}"
+    # This, "there are", ":" or "x =", one after the other.
     lead = rf"(?:{announced}|{_TOLD}|[:=]\s*|[a-z]\s*=\s*)*"
     bodies = [f"{lead}{number}"]
     if units:
         # An item in the singular, of which there is one; but "1 1" may be the sequence again.
-        one = f"(?P<number>1|one){again}"
+        one = f"(?P<number>1|one){restated}"
         occurs = rf"(?:the\s+(?:word|digit|number)\s+)?{counted}\s+(?:appears?|occurs?)"
         subject = rf"(?:{_HOLDS}|{occurs}|{_THERE}){_JUST}"
         bodies = [
@@ -111,8 +123,11 @@ def _statements(
             rf"{subject}\s+{number}\s+{counted}",
             rf"{subject}\s+{one}\s+{single}",
         ]
-    sentences = [f"{_SURE}*{body}{_TOTAL}{_WHERE}?{_TOTAL}" for body in bodies]
-    return tuple(re.compile(sentence, re.IGNORECASE) for sentence in sentences)
+    patterns = []
+    for body in bodies:
+        sentence = f"{_SURE}*{body}{_TOTAL}{_WHERE}?{_TOTAL}"
+        patterns.append(re.compile(sentence, re.IGNORECASE))
+    return tuple(patterns)
 
 
 def _quoted(units: Sequence[str]) -> str:
@@ -122,17 +137,21 @@ def _quoted(units: Sequence[str]) -> str:
 
 
 def value(text: str) -> int:
-    """The value of a number written in digits or in English words."""
+    """The value of a number written in digits or in English words.
+
+    >>> value("−1,234.0"), value("two thousand and twenty-one")
+    (-1234, 2021)
+    """
     if re.search(r"\d", text):
         size = int(re.sub(r"[^0-9]", "", text.partition(".")[0]))
         if re.match(_SIGN, text) and not text.startswith("+"):
             return -size
         return size
     thousands = 0
-    below = 0
+    below = 0  # what the words since "thousand" say
     for word in re.findall(r"[a-z]+", text.lower()):
         if word == "hundred":
-            below = max(below, 1) * 100
+            below = max(below, 1) * 100  # "a hundred" is one
         elif word == "thousand":
             thousands = max(below, 1) * 1000
             below = 0
@@ -158,19 +177,19 @@ def find_stated(
         return None
     for statement in _statements(nouns, units):
         match = statement.fullmatch(text)
-        if match and _is_said_again(match["number"], match["again"]):
+        if match and _is_restated(match["number"], match["restated"]):
             return match["number"]
         if match:
             return None
     return None
 
 
-def _is_said_again(number: str, again: str | None) -> bool:
+def _is_restated(number: str, restated: str | None) -> bool:
     """Whether a number in digits is followed by the same one in words, or the other way round, or by nothing."""
-    if again is None:
+    if restated is None:
         return True
-    in_other_form = number[-1].isdecimal() != again[-1].isdecimal()
-    return in_other_form and value(number) == value(again)
+    is_other_form = number[-1].isdecimal() != restated[-1].isdecimal()
+    return is_other_form and value(number) == value(restated)
 
 
 def _right_side(text: str) -> str:
@@ -208,7 +227,8 @@ def has_another_number(sentence: str, than: int) -> bool:
     sentence = _ASIDE.sub("", sentence)
     if _LIST.fullmatch(sentence):
         return False
-    for number in _SIGNED_RUNS.findall(sentence) + _counting_words(sentence):
+    numbers = _SIGNED_RUNS.findall(sentence) + _counting_words(sentence)
+    for number in numbers:
         is_whole = _IN_DIGITS.fullmatch(number) or _IN_WORDS.fullmatch(number)
         if not is_whole or value(number) != than:
             return True
@@ -231,10 +251,10 @@ def unread(text: str) -> Unclear:
     in_digits = _DIGIT_RUNS.findall(text)
     in_words = _IN_WORDS.findall(text)
     other_text = _IN_WORDS.sub("", text)
-    counted = in_words
-    if re.search(r"[a-z]", other_text, re.IGNORECASE):
-        counted = _counting_words(text)
-    if len(in_digits) + len(counted) > 1:
+    counting_words = in_words
+    if re.search(r"[a-z]", other_text, re.IGNORECASE):  # "one" may be a pronoun
+        counting_words = _counting_words(text)
+    if len(in_digits) + len(counting_words) > 1:
         return "several"
     # Digits of a single script were replaced by 0–9 before; those that are left are of several.
     mixes_scripts = bool(re.search(r"[^\D0-9]", text))

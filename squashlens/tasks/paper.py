@@ -69,7 +69,10 @@ class Example:
 
 
 def _worked(kind: str, question: str, first: Example, second: Example) -> str:
-    """Two worked examples; `question` asks for the second."""
+    """Two worked examples as they stand before a question: groups of 5 of a `kind` ("sum"), their sum, and the answer.
+
+    `question` asks for the second example; the first follows the words that announce examples.
+    """
     divided = f"We divide the {kind} into groups of 5."
     return (
         f"{divided} {first.groups}\n\n{first.end}\n\n{question}\n\n"
@@ -162,12 +165,12 @@ def _ones(
 ) -> Task:
     """A task that asks for the number of ones."""
     return Task(
-        name,
-        ONES,
-        draw,
-        _how_many("1"),
-        show,
-        ONE,
+        name=name,
+        template=ONES,
+        draw=draw,
+        answer=_how_many("1"),
+        show=show,
+        read=ONE,
         opening=COUNT_ANSWER,
         examples=examples,
         random=random,
@@ -180,10 +183,10 @@ def _last_digit(
 ) -> Task:
     """A task that asks for the last digit."""
     return Task(
-        name,
-        f"{LAST} {hint}".rstrip(),
-        draw,
-        itemgetter(-1),
+        name=name,
+        template=f"{LAST} {hint}".rstrip(),
+        draw=draw,
+        answer=itemgetter(-1),
         read=digit,
         opening=LAST_ANSWER,
         random=random,
@@ -195,9 +198,9 @@ def _first_digit(
     name: str, draw: Draw, source: str, hint: str = "", random: bool = False
 ) -> Task:
     """A task that asks for the first digit, in the same words."""
-    last = _last_digit(name, draw, source, hint, random)
-    template = last.template.replace("the last", "the first")
-    return replace(last, template=template, answer=itemgetter(0))
+    task = _last_digit(name, draw, source, hint, random)
+    template = task.template.replace("the last", "the first")
+    return replace(task, template=template, answer=itemgetter(0))
 
 
 PAPER = (
@@ -210,12 +213,12 @@ PAPER = (
     _last_digit("copy_last_random", _even_odds, "", random=True),
     _first_digit("copy_first_random", _even_odds, "", random=True),
     Task(
-        "sum",
-        SUM,
-        ALL_ONES,
-        _how_many("1"),
-        " + ".join,
-        ONE,
+        name="sum",
+        template=SUM,
+        draw=ALL_ONES,
+        answer=_how_many("1"),
+        show=" + ".join,
+        read=ONE,
         opening=COUNT_ANSWER,
         examples=SUM_EXAMPLES,
         random=False,
@@ -226,12 +229,12 @@ PAPER = (
     ),
     _ones("count_bernoulli", BERNOULLI, random=True, source="figures 3 and 6 (iii)"),
     Task(
-        "count_word",
-        WORD,
-        _sentence,
-        _how_many(CAR),
-        " ".join,
-        counted("times", "car", "cars", "occurrences", "occurrences of car"),
+        name="count_word",
+        template=WORD,
+        draw=_sentence,
+        answer=_how_many(CAR),
+        show=" ".join,
+        read=counted("times", "car", "cars", "occurrences", "occurrences of car"),
         opening=COUNT_ANSWER,
         examples=WORD_EXAMPLES,
         source="section 3.2 (iv)",
@@ -249,27 +252,30 @@ def taught(name: str, pattern: str, *, commas: bool = False) -> Task:
     """The task that asks one of the bundled model's questions about one of its patterns
     (`squashlens.example_models.curriculum`).
 
-    Each question uses its first wording. With `commas`, a comma follows every third digit.
+    `name` is that of a question of the curriculum, such as ``"count"``, and `pattern` that of a pattern of digits. Each
+    question uses its first wording. With `commas`, a comma follows every third digit.
     """
     question = TASKS[name].questions[0]
 
     def grouped(items: Sequence[str]) -> str:
+        """The digits with commas."""
         return spell(list(map(int, items)), commas=True)
 
     show = grouped if commas else "".join
 
     def right(items: Items) -> str:
+        """The right answer: of a copy the digits as they are shown, else what the curriculum answers."""
         if name == "copy":
             return show(items)
         return TASKS[name].answer(list(map(int, items)))
 
     return Task(
-        f"taught_{name}_{pattern}{'_commas' if commas else ''}",
-        f"{question} {PLACE} {END}",
-        _draw(pattern),
-        right,
-        show,
-        READERS.get(name, ONE),
+        name=f"taught_{name}_{pattern}{'_commas' if commas else ''}",
+        template=f"{question} {PLACE} {END}",
+        draw=_draw(pattern),
+        answer=right,
+        show=show,
+        read=READERS.get(name, ONE),
         numeric=name != "copy",
         random=pattern in DRAWN,
         source="the bundled model's card",

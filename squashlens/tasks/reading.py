@@ -176,7 +176,10 @@ def digits(text: str, opening: str, ended: bool) -> Reading:
 
 
 def words(text: str, opening: str, ended: bool) -> Reading:
-    """Read any text in the same places as `number`; each run of white space becomes one space."""
+    """Read any text in the same places as `number`, with the same arguments; each run of white space becomes one space.
+
+    After the opening words it is read up to the end of the line.
+    """
     text, ended = final_text(text, ended)
     places = _after_opening(text, opening, _LINE_ENDS)
     if places:
@@ -188,7 +191,7 @@ def words(text: str, opening: str, ended: bool) -> Reading:
 
 
 class Place(NamedTuple):
-    """A sentence that may hold the answer, whether its end was seen, and the text after it."""
+    """A sentence that may hold the answer, whether its end was seen (`closed`), and the text after it (`later`)."""
 
     sentence: str
     closed: bool
@@ -198,21 +201,25 @@ class Place(NamedTuple):
 def _read(
     text: str, opening: str, ended: bool, strict: Convert, lenient: Convert
 ) -> Reading:
-    """The lenient reading, and whether the strict reading gives the same value."""
+    """The lenient reading, with `as_asked` if the strict reading gives the same value.
+
+    `strict` and `lenient` read a value from a line. The rest is as in `number`.
+    """
     text, ended = final_text(text, ended)
     bare = without_markup(text)
     places = _after_opening(bare, without_markup(opening))
     if places:
-        said = [place for place in places if place.sentence]
-        last = said[-1] if said else places[-1]
+        non_empty = [place for place in places if place.sentence]
+        last = non_empty[-1] if non_empty else places[-1]
         reading = _common_reading(places, ended, lenient)
         reading = _unless_revised(reading, _sentences(last.later), lenient)
     elif ended:
         reading = _without_opening(bare, lenient)
-    else:
+    else:  # the opening words may have been cut off
         reading = _unread("cut")
-    as_asked = _value_as_asked(text, opening, strict)
-    return replace(reading, as_asked=as_asked == reading.value)
+    # Strict reading sees the text with its markup.
+    strict_value = _value_as_asked(text, opening, strict)
+    return replace(reading, as_asked=strict_value == reading.value)
 
 
 def _value_as_asked(text: str, opening: str, strict: Convert) -> str:
@@ -228,19 +235,20 @@ def _after_opening(
 ) -> list[Place]:
     """The sentence after each occurrence of the opening words, up to a line that begins a new question.
 
-    Occurrences that only repeat what the question asks for are left out.
+    `ends` matches the end of a sentence. Occurrences that only repeat what the question asks for are left out.
     """
     if not opening:
         return []
-    spaced = r"\s+".join(re.escape(word) for word in opening.split())
+    words_of_opening = map(re.escape, opening.split())
+    spaced = r"\s+".join(words_of_opening)
     answering = re.compile(rf"{spaced}(?!{_PLACEHOLDER})", re.IGNORECASE)
     places = []
-    for said in answering.split(text)[1:]:
-        said = said.lstrip(" \t*_\r\n")
-        question = _QUESTION.search(said)
-        if question:
-            said = said[: question.start() + 1]
-        sentence, *later = ends.split(said, maxsplit=1)
+    for following in answering.split(text)[1:]:
+        following = following.lstrip(" \t*_\r\n")
+        question = _QUESTION.search(following)
+        if question:  # the line break before it ends the sentence
+            following = following[: question.start() + 1]
+        sentence, *later = ends.split(following, maxsplit=1)
         places.append(Place(sentence, bool(later), "".join(later)))
         if question:
             break
@@ -275,16 +283,19 @@ def _without_opening(text: str, convert: Convert) -> Reading:
     """
     whole = convert(text.strip())
     sentences = _sentences(text)
-    readings = [convert(sentence) for sentence in sentences]
-    last = -1
+    readings = list(map(convert, sentences))
+    last = -1  # the sentence that announces the answer
     for place, sentence in enumerate(sentences):
         if ANSWER.search(sentence) and readings[place].is_read:
             last = place
     if whole.is_read or last < 0:
         return whole
+    # Sums before the last one are steps on the way.
     sums = [place for place in range(last) if _is_sum(sentences[place])]
-    stated = [readings[place] for place in range(last + 1) if place not in sums[:-1]]
-    stated = [reading for reading in stated if reading.is_read]
+    stated = []
+    for place in range(last + 1):
+        if readings[place].is_read and place not in sums[:-1]:
+            stated.append(readings[place])
     return _unless_revised(_agreed(stated), sentences[last + 1 :], convert)
 
 
@@ -304,15 +315,16 @@ def _unless_revised(
     """The reading of an answer, unless a later sentence has another number, corrects the answer, or calls it wrong.
 
     If the same is said again after a correction, the answer counts. Of sums only the last result is another number.
+    `convert` reads a value from a sentence.
     """
     if not reading.is_read:
         return reading
-    sums = [sentence for sentence in later if _is_sum(sentence)]
-    retracted = False
+    sums = list(filter(_is_sum, later))
+    is_retracted = False
     for sentence in later:
-        corrected = _CORRECTION.sub("", sentence, count=1)
+        corrected = _CORRECTION.sub("", sentence, count=1)  # "Wait, 7" becomes "7"
         if convert(corrected).value == reading.value:
-            retracted = False
+            is_retracted = False
         elif sentence in sums:
             if sentence == sums[-1] and str(result_of_sum(sentence)) != reading.value:
                 return _unread("several")
@@ -321,14 +333,17 @@ def _unless_revised(
         ):
             return _unread("several")
         elif corrected != sentence or _ERROR.search(sentence):
-            retracted = True
-    if retracted:
+            is_retracted = True
+    if is_retracted:
         return _unread("retracted")
     return reading
 
 
 def _core(line: str, around: str = _AROUND + "\n", stops: str = _STOPS + ";,") -> str:
-    """A line without the characters that may surround an answer, with its digits as 0–9."""
+    """A line without the characters that may surround an answer, with its digits as 0–9.
+
+    `around` are characters to remove on both sides, and `stops` also at the end.
+    """
     core = line.lstrip(around).rstrip(around + stops)
     # A single angle bracket means "less than" or "greater than".
     bracketed = re.fullmatch(r"<([^<>]*)>", core)
@@ -339,19 +354,23 @@ def _core(line: str, around: str = _AROUND + "\n", stops: str = _STOPS + ";,") -
 
 def _with_ascii_digits(text: str) -> str:
     """The text with its digits as 0–9, unless they are of several scripts."""
-    found = re.findall(r"\d", text)
-    zeros = {ord(digit) - unicodedata.decimal(digit) for digit in found}
+    # The code point of each digit's zero, of which a script has one.
+    zeros = {
+        ord(digit) - unicodedata.decimal(digit) for digit in re.findall(r"\d", text)
+    }
     if len(zeros) != 1:
         return text
-    zero = zeros.pop()
+    (zero,) = zeros
     return text.translate({zero + digit: str(digit) for digit in range(10)})
 
 
 def _strict_core(line: str) -> str:
+    """A line without what the requested form may have around an answer, and with a hyphen as the minus sign."""
     return _core(line, _AROUND, _STOPS).replace("−", "-")
 
 
 def _strict_number(line: str) -> Reading:
+    """The number that is all of a line: digits, a sign, and commas between groups of three."""
     core = _strict_core(line)
     digits = core.replace(",", "")
     if _NUMBER.fullmatch(core) and len(digits.lstrip("+-")) <= LONGEST:
@@ -360,52 +379,62 @@ def _strict_number(line: str) -> Reading:
 
 
 def _lenient_number(line: str, units: tuple[str, ...] = ()) -> Reading:
+    """The number that a line states, if it states nothing else."""
     core = _core(line)
-    said = find_stated(core, _COUNTS, units)
-    if said is None:
+    stated = find_stated(core, _COUNTS, units)
+    if stated is None:
         return _unread(unread(core))
-    if len(re.findall(r"\d", said.partition(".")[0])) > LONGEST:
+    whole_part = stated.partition(".")[0]
+    if len(re.findall(r"\d", whole_part)) > LONGEST:
         return _unread("long")
-    return Reading(str(value(said)), "read")
+    return Reading(str(value(stated)), "read")
 
 
 def _strict_digit(line: str) -> Reading:
+    """The digit that is all of a line."""
     return _one_digit(_strict_core(line), "form")
 
 
 def _lenient_digit(line: str) -> Reading:
+    """The digit that a line states, if it states nothing else."""
     core = _core(line)
-    said = find_stated(core, _NOUNS)
-    if said is None:
+    stated = find_stated(core, _NOUNS)
+    if stated is None:
         return _unread(unread(core))
-    return _one_digit(said, "digit")
+    return _one_digit(stated, "digit")
 
 
-def _one_digit(said: str, otherwise: Why) -> Reading:
-    digit = str(SPELT.get(said.lower(), said))
+def _one_digit(text: str, otherwise: Why) -> Reading:
+    """The digit that a text is, also as an English word; `otherwise` is the reason why none is read from another."""
+    digit = str(SPELT.get(text.lower(), text))
     if re.fullmatch("[0-9]", digit):
         return Reading(digit, "read")
     return _unread(otherwise)
 
 
 def _as_words(line: str) -> Reading:
-    said = " ".join(line.lstrip(_AROUND + "<").rstrip(_AROUND + _STOPS + ">").split())
-    if not said:
+    """The text of a line, without quotes, brackets and stops around it."""
+    core = line.lstrip(_AROUND + "<").rstrip(_AROUND + _STOPS + ">")
+    core = " ".join(core.split())
+    if not core:
         return _unread("none")
-    return Reading(said, "read")
+    return Reading(core, "read")
 
 
 def _strict_digits(line: str) -> Reading:
+    """The digits and commas that are all of a line, white space aside."""
     return _as_digits(_strict_core("".join(line.split())))
 
 
 def _lenient_digits(line: str) -> Reading:
+    """The digits and commas that are all of a line but words before them, as in "The number is: 01"."""
     announced = r"^.{0,60}?\b(?:answer|result|sequence|number)\s*(?:is|:|=)[\s:=]*"
     core = _core(re.sub(announced, "", _core(line), count=1))
     return _as_digits("".join(core.removeprefix("=").split()))
 
 
 def _as_digits(core: str) -> Reading:
+    """The reading of a text that is digits and commas, the last a digit, and of any other text."""
     if re.fullmatch(r"[0-9,]*[0-9]", core):
         return Reading(core, "read")
     if re.search(r"\d", core):

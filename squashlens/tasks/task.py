@@ -14,7 +14,7 @@ task takes a few lines::
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, product
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -58,9 +58,11 @@ def seeds_of(seeds: int | Iterable[int] | None, default: int) -> list[int]:
 
 def require_drawn(task: "Task", questions: Iterable["Question"]) -> None:
     """Raise for several seeds that ask the same: with greedy decoding they would count one answer several times."""
-    asked = list(questions)
-    seeds = {question.seed for question in asked}
-    lengths = {question.length for question in asked}
+    seeds: set[int] = set()
+    lengths: set[int] = set()
+    for question in questions:
+        seeds.add(question.seed)
+        lengths.add(question.length)
     if len(seeds) > 1 and not any(map(task.varies, lengths)):
         raise InputError(
             f"The task {task.name!r} asks one question at each length, whatever the seed, and decoding is greedy, so "
@@ -80,6 +82,7 @@ class Prompting:
     n_baseline: int = 16
 
     def __post_init__(self) -> None:
+        """Check the numbers of questions, and that there are no examples beside a chain of thought."""
         positive(self.n_examples, "n_examples", "a number of questions", or_zero=True)
         positive(self.n_baseline, "n_baseline", "a number of questions", or_zero=True)
         if self.n_examples and several(self.mode) != ["answer_only"]:
@@ -124,9 +127,11 @@ class Task:
     source: str = ""
 
     def __post_init__(self) -> None:
-        if self.template.count(PLACE) != 1:
+        """Raise unless the template has one place for the items."""
+        n_places = self.template.count(PLACE)
+        if n_places != 1:
             raise InputError(
-                f"The template of {self.name!r} contains {PLACE} {self.template.count(PLACE)} times.",
+                f"The template of {self.name!r} contains {PLACE} {n_places} times.",
                 f"Write {PLACE} exactly once, at the place of the items.",
             )
 
@@ -175,18 +180,26 @@ class Task:
                 f"answer= of {self.name!r} returned {truth!r} as the right answer.",
                 "It must return non-empty text.",
             )
+        # The last place is that of the template, which examples precede.
         before, _, after = self._in_mode(mode).rpartition(PLACE)
         prompt = before + self.show(items) + after
         question = Question(
-            self.name, mode, len(items), seed, tuple(items), prompt, truth
+            task=self.name,
+            mode=mode,
+            length=len(items),
+            seed=seed,
+            items=tuple(items),
+            prompt=prompt,
+            truth=truth,
         )
         return self._readable(question)
 
     def doubled(self, question: "Question") -> "Question":
         """The same question with its last item repeated, after the same examples: the v* of Theorem 4.2 in words."""
-        items = (*question.items, question.items[-1])
+        items = question.items + question.items[-1:]
         plain = self.about(question.items, mode=question.mode)
         doubled = self.about(items, seed=question.seed, mode=question.mode)
+        # What `after_examples` put before the question.
         examples = question.prompt.removesuffix(plain.prompt)
         return replace(doubled, prompt=examples + doubled.prompt)
 
@@ -202,18 +215,20 @@ class Task:
         return list(different.values())
 
     def _short_questions(self) -> list["Question"]:
-        """Questions about 1 to `SHORT` items, in turn of their lengths."""
-        asked = [
-            self.ask(length, seed=-turn)
-            for turn, length in product(range(1, SHORT + 1), repeat=2)
-        ]
+        """`SHORT` questions about each of 1 to `SHORT` items, in turn of their lengths."""
+        asked = []
+        symbols: set[str] = set()
+        for turn, length in product(range(1, SHORT + 1), repeat=2):
+            # Their seeds are negative, unlike the default ones of measured questions.
+            question = self.ask(length, seed=-turn)
+            asked.append(question)
+            symbols.update(question.items)
         if self.random:
             return asked
-        symbols = sorted(set(chain.from_iterable(q.items for q in asked)))
         drawn = []
         for question in asked:
             rng = Random(f"short {question.length} {question.seed}")
-            items = rng.choices(symbols, k=question.length)
+            items = rng.choices(sorted(symbols), k=question.length)
             drawn.append(self.about(items, seed=question.seed))
         return drawn
 
@@ -230,19 +245,21 @@ class Task:
         """
         if not n:
             return question
-        # The examples of a pair v, v* have neither.
-        same = (question.items, (*question.items, question.items[-1]))
-        others = [example for example in self.short() if example.items not in same]
+        # A question v and its pair v* get the same examples, so that none may be about the items of either.
+        v = question.items
+        v_star = v + v[-1:]
+        others = [each for each in self.short() if each.items not in (v, v_star)]
         if n > len(others):
             raise InputError(
                 f"The task {self.name!r} has {len(others)} short questions besides this one.",
                 "Ask for fewer examples.",
             )
         chosen = Random(f"examples {question.length} {question.seed}").sample(others, n)
-        lead = f" {self.opening}" if self.opening else ""
-        solved = [f"{example.prompt}{lead} {example.truth}\n\n" for example in chosen]
-        prompt = "".join(solved) + question.prompt
-        return self._readable(replace(question, prompt=prompt))
+        opening = f" {self.opening}" if self.opening else ""
+        prompt = ""
+        for example in chosen:
+            prompt += f"{example.prompt}{opening} {example.truth}\n\n"
+        return self._readable(replace(question, prompt=prompt + question.prompt))
 
     @validated
     def asked(
@@ -264,10 +281,10 @@ class Task:
         for name, values in chosen.items():
             distinct(values, name)
         questions = []
-        for each_mode, length, seed in product(
+        for question_mode, length, seed in product(
             chosen["mode"], sorted(chosen["lengths"]), chosen["seeds"]
         ):
-            questions.append(self.ask(length, seed=seed, mode=each_mode))
+            questions.append(self.ask(length, seed=seed, mode=question_mode))
         return questions
 
     def understood(self, question: "Question", text: str, ended: bool) -> Reading:
@@ -298,23 +315,27 @@ class Task:
     def answer_in(
         self, question: "Question", text: str, ended: bool
     ) -> tuple[str, bool]:
-        """The text up to a new question of this task, and whether the answer `ended`, with that question or before.
+        """The text up to a new question of this task, and whether the answer ended, with that question or before.
 
-        It begins on a new line with the template's first words; with two or fewer before the sequence, after a blank
-        line, as among solved examples, with the words after the sequence too, or as a line of their own. Without
-        examples a model may repeat its question first, so that only what follows the opening words is a new one. A
-        thought may repeat it as well.
+        `ended` says whether the model ended its answer itself. A new question begins on a new line with the template's
+        first words; with two or fewer before the sequence, after a blank line, as among solved examples, with the words
+        after the sequence too, or as a line of their own. Without examples a model may repeat its question first, so
+        that only what follows the opening words is a new one. A thought may repeat it as well.
         """
         head, _, after = self.template.partition(PLACE)
-        alone = question.prompt.startswith(head + self.show(question.items) + after[:1])
-        rest = after_thoughts(text)
-        if alone:
-            rest = rest.partition(self.opening)[2] if self.opening else ""
-        new = re.search(rf"\S(\s*\n\s*(?:{_first_words_of(head, after)}))", rest)
-        if not new:
+        beginning = head + self.show(question.items) + after[:1]
+        is_without_examples = question.prompt.startswith(beginning)
+        searched = after_thoughts(text)  # the end of the text
+        if is_without_examples:
+            # Only what follows the opening words; without any, nothing is searched.
+            searched = searched.partition(self.opening)[2] if self.opening else ""
+        new_question = re.search(
+            rf"\S(\s*\n\s*(?:{_first_words_of(head, after)}))", searched
+        )
+        if not new_question:
             return text, ended
-        start_of_rest = len(text) - len(rest)
-        return text[: start_of_rest + new.start(1)], True
+        start_of_searched = len(text) - len(searched)
+        return text[: start_of_searched + new_question.start(1)], True
 
     def shown(self, joiner: str) -> "Task":
         """The same task with the text `joiner` between items, for tokenizers that merge items.
@@ -340,8 +361,8 @@ class Task:
                 f"{self.name!r} has {truth!r} as the right answer, which is not a whole number.",
                 "Make the task with numeric=False, or let answer= return a number.",
             )
-        said = f"{self.opening} {truth}".lstrip()
-        reading = self.understood(question, said, ended=True)
+        right_text = f"{self.opening} {truth}".lstrip()
+        reading = self.understood(question, right_text, ended=True)
         if reading == Reading(truth, "read"):
             return question
         why = f"does not read it ({WHY[reading.why]})"
@@ -353,18 +374,20 @@ class Task:
             "an answer may begin as the question does.",
         )
 
-    def _is_an_echo(self, question: "Question", said: str) -> bool:
-        """Whether a number is an echo by the rules of `understood`."""
+    def _is_an_echo(self, question: "Question", answer: str) -> bool:
+        """Whether an answer, a whole number that is not the right one, is an echo by the rules of `understood`."""
         n = len(question.items)
         if n < 2 or not is_number(question.truth):
             return False
         truth = int(question.truth)
         sequences = ["".join(question.items), self.show(question.items)]
-        symbols_in_order = [symbols(text).lstrip("0") for text in sequences]
-        in_order = symbols(said).lstrip("0") in symbols_in_order
-        if in_order and 0 <= truth <= n < int(said):
+        # Numbers are read without leading zeros.
+        numbers = [symbols(text).lstrip("0") for text in sequences]
+        is_in_order = symbols(answer).lstrip("0") in numbers
+        if is_in_order and 0 <= truth <= n < int(answer):
             return True
-        return abs(int(said)) > FAR * max(n, abs(truth)) and is_echo(said, sequences)
+        is_far = abs(int(answer)) > FAR * max(n, abs(truth))
+        return is_far and is_echo(answer, sequences)
 
     def _in_mode(self, mode: Mode) -> str:
         """The template with the request for steps after the question, or with examples before it."""
@@ -404,24 +427,28 @@ def symbols(text: str) -> str:
 
 def is_echo(said: str, sequences: Iterable[str]) -> bool:
     """Whether an answer is made of the letters and digits of one of these sequences, but for one in `PER_SLIP`."""
-    made = symbols(said)
+    symbols_said = symbols(said)
     for sequence in sequences:
         known = set(symbols(sequence))
-        foreign = sum(symbol not in known for symbol in made)
-        if made and foreign <= len(made) // PER_SLIP:
+        n_foreign = sum(symbol not in known for symbol in symbols_said)
+        if symbols_said and n_foreign <= len(symbols_said) // PER_SLIP:
             return True
     return False
 
 
 def _first_words_of(head: str, after: str) -> str:
-    """A pattern of the first words of a question, from its template before and after the sequence."""
+    """A pattern of the first words of a question, from its template before and after the sequence.
+
+    `answer_in` searches it after a line break. Some words of `head` are enough; up to `FEW` may begin an answer too,
+    and so must be followed or preceded by something else.
+    """
     begins = _spaced(head)
     if len(head.split()) > FEW:
         return begins
-    patterns = [rf"\n\s*{begins}"]
-    if head.strip() and re.search(r"\w", after):
+    patterns = [rf"\n\s*{begins}"]  # after a blank line
+    if head.strip() and re.search(r"\w", after):  # with the words after the sequence
         patterns.append(rf"{begins}[^\n]*?\s*{_spaced(after)}")
-    if re.search(r"\S[ \t]*\n\s*$", head):
+    if re.search(r"\S[ \t]*\n\s*$", head):  # as a line of their own
         patterns.append(rf"{re.escape(head.strip())}[ \t]*\n")
     return "|".join(patterns)
 

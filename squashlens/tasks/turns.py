@@ -57,15 +57,19 @@ _MARKUP = {
 def final_text(text: str, ended: bool) -> tuple[str, bool]:
     """The text of one turn without markers and thoughts, and whether the model ended the turn.
 
+    `ended` says whether generation ended by itself; an end marker in the text says so too.
+
     >>> final_text("<think>6? No.</think>7<end_of_turn>", False), final_text("<think>6", True)
     (('7', True), ('', True))
     """
+    # Struck out in another way, so that its tags are not taken for the markers of a turn.
     text = _STRUCK.sub(r"~~\1~~", text)
     text = _from_beginning(text)
     end = _TURN_ENDS.search(text)
     if end:
         text = text[: end.start()]
         ended = True
+    # Markers may stand before thoughts and after them.
     return _from_beginning(after_thoughts(text)), ended
 
 
@@ -84,8 +88,8 @@ def without_markup(text: str) -> str:
 
 def _from_beginning(text: str) -> str:
     """The text without the markers that begin a turn."""
-    begun = _TURN_BEGINS.match(text)
-    while begun:
-        text = text[begun.end() :]
-        begun = _TURN_BEGINS.match(text)
+    marker = _TURN_BEGINS.match(text)
+    while marker:
+        text = text[marker.end() :]
+        marker = _TURN_BEGINS.match(text)
     return text

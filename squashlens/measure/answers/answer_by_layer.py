@@ -4,7 +4,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -164,19 +163,20 @@ def answer_by_layer(
         "right answer": _of_right(standing, asked.right),
         "other prompts' answers": np.einsum("npcl,pc->npl", standing, shares),
     }
+    # With random weights only these prompts are read, evenly spaced; the others are NaN.
     last = len(asked.prompts) - 1
-    some = np.unique(np.linspace(0, last, MOST_RANDOM).astype(int))
+    few = np.unique(np.linspace(0, last, MOST_RANDOM).astype(int))
     for seed in range(n_random_models):
-        with untrained(run, seed) as other:
-            drawn = _standing(_scores(other, asked.of(some)))
+        with untrained(run, seed) as random_run:
+            random_standing = _standing(_scores(random_run, asked.of(few)))
         of_random = np.full_like(scored["right answer"], np.nan)
-        of_random[:, some] = _of_right(drawn, asked.right[some])
+        of_random[:, few] = _of_right(random_standing, asked.right[few])
         scored[f"random weights {seed}"] = of_random
     # (name, scored, prompt, layer)
     values = np.stack(list(scored.values()), axis=1)
     return run.dataset(
         "answer by layer",
-        {"scored": [*scored], **_labels(run, asked, readouts)},
+        {"scored": list(scored), **_labels(run, asked, readouts)},
         _variables(asked, values, readouts),
     )
 
@@ -224,25 +224,28 @@ def _variables(
     values: Float[np.ndarray, "name scored prompt layer"],
     readouts: Readouts,
 ) -> dict[str, Variable]:
-    """The numbers of each prompt, and their means over prompts, or over those of each group."""
-    shape = (len(asked.prompts), -1, 2)
+    """The numbers of each prompt, and their means over prompts, or over those of each group.
+
+    `values` has an entry of the first axis for each name of `STANDING`.
+    """
+    by_sublayer = (len(asked.prompts), -1, 2)  # (prompt, block, attention or MLP)
     of_names = dict(zip(STANDING, values, strict=True))
-    found = {
+    by_name = {
         "chance": 1 / asked.many,
         "answered": readouts.answered,
         "likeliest_of_all": readouts.likeliest_of_all,
         "rival_probability": np.exp(readouts.rival_log_p),
-        "written": readouts.written.reshape(shape),
-        "written_by_chance": readouts.limit.reshape(shape),
+        "written": readouts.written.reshape(by_sublayer),
+        "written_by_chance": readouts.limit.reshape(by_sublayer),
         **of_names,
     }
-    variables = variables_of(TABLE, found)
+    variables = variables_of(TABLE, by_name)
     of_group = ("group",) if asked.is_grouped else ()
     for name, of_prompts in of_names.items():
         _, text, units = TABLE[name]
-        # (scored, group, layer, prompt)
-        by_group = in_groups(of_prompts.swapaxes(1, 2), asked.members).swapaxes(1, 2)
-        if not asked.is_grouped:
+        prompts_last = of_prompts.swapaxes(1, 2)  # (scored, layer, prompt)
+        by_group = in_groups(prompts_last, asked.members).swapaxes(1, 2)
+        if not asked.is_grouped:  # then there is one group, of all prompts
             by_group = by_group[:, 0]
         variables |= mean_of(
             f"mean_{name}",
@@ -266,13 +269,14 @@ def _standing(
     scores: Float[np.ndarray, "prompt outcome layer"],
 ) -> Float[np.ndarray, "name prompt outcome layer"]:
     """For every choice of each prompt, how it stands among the others at each layer, by the names of `STANDING`."""
-    many = scores.shape[1]
-    itself = np.eye(many, dtype=bool)[:, :, None]
+    n_choices = scores.shape[1]
+    is_itself = np.eye(n_choices, dtype=bool)[:, :, None]
     # (prompt, choice, other choice, layer)
     lead = scores[:, :, None] - scores[:, None]
-    below = ((lead > 0) + (lead == 0) / 2).sum(axis=2) - 0.5
-    best_other = np.where(itself, -np.inf, scores[:, None]).max(axis=2)
-    share_less_likely = below / (many - 1)
+    # Equally likely choices count half; so does each choice beside itself, which is taken off.
+    n_less_likely = ((lead > 0) + (lead == 0) / 2).sum(axis=2) - 0.5
+    best_other = np.where(is_itself, -np.inf, scores[:, None]).max(axis=2)
+    share_less_likely = n_less_likely / (n_choices - 1)
     likeliest = scores >= best_other
     return np.stack([share_less_likely, likeliest, scores - best_other, np.exp(scores)])
 
@@ -286,7 +290,10 @@ def _of_right(
 
 
 def _row_of(asked: Choices) -> dict[Ids, int]:
-    """The texts after which a token of some choice is read: a prompt, and the tokens of the choice before it."""
+    """A row for each text after which a token of a choice is read: a prompt, and the choice's tokens before that one.
+
+    Choices that begin alike share rows.
+    """
     row_of: dict[Ids, int] = {}
     for prompt, choice in asked.continuations:
         for k in range(len(choice)):
@@ -295,7 +302,7 @@ def _row_of(asked: Choices) -> dict[Ids, int]:
 
 
 def _scores(run: Run, asked: Choices) -> Float[np.ndarray, "prompt outcome layer"]:
-    """The log-probability of each prompt's choices, token by token, in the readout of each layer."""
+    """The log-probability of each prompt's choices, all tokens of one together, in the readout of each layer."""
     row_of = _row_of(asked)
     values = at_last_tokens(run, list(row_of), run.sites()[:-1]).values
     return _of_choices(run, _streams(run, values), row_of, asked)
@@ -314,6 +321,7 @@ def _of_choices(
     row_of: Mapping[Ids, int],
     asked: Choices,
 ) -> Float[np.ndarray, "prompt outcome layer"]:
+    """`_scores` from v⁽⁰⁾ … v⁽ᴸ⁾ after each text, whose row `row_of` gives."""
     log_p = _read_texts(run, streams, row_of, asked.continuations)
     return log_p.reshape(len(asked.prompts), asked.many, -1)
 
@@ -324,9 +332,15 @@ def _read_texts(
     row_of: Mapping[Ids, int],
     texts: Sequence[tuple[Ids, Ids]],
 ) -> Float[np.ndarray, "text layer"]:
-    """log p of each text after its prompt, all of its tokens together, in the readout of each layer."""
-    vocabulary = sorted(set(chain.from_iterable(tokens for _, tokens in texts)))
-    log_p = readout(run, streams, vocabulary).double().numpy()
+    """log p of texts, each given as (prompt, tokens): all of its tokens together, in the readout of each layer.
+
+    `row_of` gives the row of `streams` after a prompt and the first tokens of a text.
+    """
+    different: set[int] = set()
+    for _, tokens in texts:
+        different.update(tokens)
+    vocabulary = sorted(different)
+    log_p = readout(run, streams, vocabulary).double().numpy()  # (layer, row, token)
     total = np.zeros((len(texts), len(streams)))
     for number, (prompt, tokens) in enumerate(texts):
         for k, token in enumerate(tokens):
@@ -336,7 +350,10 @@ def _read_texts(
 
 
 class Rival(NamedTuple):
-    """A prompt's rival: its tokens, of which the last is its own, after a row where the right answer has another."""
+    """A prompt's rival: the first tokens of the right answer, and then another token in place of `right_token`.
+
+    `row` is that of the text before these two tokens, and `lead` the log-odds of the right one there.
+    """
 
     tokens: Ids
     row: int
@@ -353,9 +370,11 @@ def _rivals(asked: Choices, row_of: Mapping[Ids, int], log_p: Tensor) -> list[Ri
         for k, right in enumerate(answer):
             row = row_of[*prompt, *answer[:k]]
             first, second = best_two[row]
+            # The likeliest token that is not the right one.
             other = second if first == right else first
             lead = float(log_p[row, right] - log_p[row, other])
             candidates.append(Rival((*answer[:k], other), row, right, lead))
+        # The first that greedy decoding would write; if it writes the right answer, the one that comes nearest.
         ahead = [rival for rival in candidates if rival.lead < 0]
         rivals.append(ahead[0] if ahead else min(candidates, key=attrgetter("lead")))
     return rivals
@@ -369,6 +388,7 @@ def _are_likeliest(
 ) -> Float[np.ndarray, "prompt layer"]:
     """Whether no token is likelier than the first of each right answer; a layer at a time, for large vocabularies."""
     rows = [row_of[prompt] for prompt in asked.prompts]
+    # (prompt, 1): the first token of the right answer
     first = asked.first_tokens.gather(1, torch.from_numpy(asked.right)[:, None])
     of_layers = []
     for stream in streams:
@@ -387,22 +407,23 @@ def _read_out(run: Run, asked: Choices) -> Readouts:
     values = at_last_tokens(run, list(row_of), every).values
     streams = _streams(run, values)
     rivals = _rivals(asked, row_of, readout(run, streams[-1]))
-    at_rivals = [rival.row for rival in rivals]
-    there = {site: values[site][at_rivals] for site in sites}
-    pairs = torch.tensor([[rival.right_token, rival.tokens[-1]] for rival in rivals])
-    texts = [
-        (prompt, rival.tokens)
-        for prompt, rival in zip(asked.prompts, rivals, strict=True)
-    ]
+    tokens, rows, right_tokens, leads = zip(*rivals, strict=True)
+    # At the token after which the right answer and its rival part.
+    values_at_rivals = {site: values[site][list(rows)] for site in sites}
+    # (prompt, 2): the right token, and the rival's in its place
+    last_tokens = [of_rival[-1] for of_rival in tokens]
+    pairs = torch.tensor([right_tokens, last_tokens]).T
+    texts = list(zip(asked.prompts, tokens, strict=True))
     tokenizer = run.model.tokenizer
     return Readouts(
         scores=_of_choices(run, streams, row_of, asked),
         likeliest_of_all=_are_likeliest(run, asked, streams, row_of),
         rival=[text_after(tokenizer, *text) for text in texts],
         rival_log_p=_read_texts(run, streams, row_of, texts),
-        answered=np.array([float(rival.lead >= 0) for rival in rivals]),
-        written=written_directly(run, there, parts, pairs),
-        limit=chance_limit(run, there, parts, pairs),
+        # Greedy decoding writes the right answer if no rival is ahead of it.
+        answered=(np.array(leads) >= 0).astype(float),
+        written=written_directly(run, values_at_rivals, parts, pairs),
+        limit=chance_limit(run, values_at_rivals, parts, pairs),
     )
 
 
@@ -427,20 +448,23 @@ def readout(
 
 
 def _logit_lens(run: Run, streams: Tensor, vocabulary: Sequence[int] | None) -> Tensor:
+    """`readout` without its test, and under the hooks that are on the model."""
     from transformer_lens.tools.analysis import (
         logit_readout,
     )  # takes a second to import
 
-    given = streams.clone().to(run.device)
+    normed = streams.clone().to(run.device)
     norm = getattr(run.model, "ln_final", None)
     if norm:  # applied here, since it may be on another device than W_U
-        given = norm(given.reshape(1, -1, given.shape[-1])).reshape(given.shape)
+        one_prompt = normed.reshape(1, -1, normed.shape[-1])
+        normed = norm(one_prompt).reshape(normed.shape)
     return logit_readout(
-        run.model, given, apply_ln=False, vocab=vocabulary, return_type="log_probs"
+        run.model, normed, apply_ln=False, vocab=vocabulary, return_type="log_probs"
     ).values.cpu()
 
 
 def _reads_out(run: Run) -> bool:
+    """Whether the readout at layer L of a probe prompt's last token agrees with the model's own log-probabilities."""
     last: list[Tensor] = []
 
     def keep_last(stream: Tensor) -> None:
@@ -448,9 +472,10 @@ def _reads_out(run: Run) -> bool:
 
     with without_ambient(run.model):
         watch = [(run.site(run.n_blocks), keep_last)]
-        truth = next_logits(run, probe_ids(run.model), watch)
+        logits = next_logits(run, probe_ids(run.model), watch)
         try:
-            found = _logit_lens(run, last[0], None)
+            read_log_p = _logit_lens(run, last[0], None)
         except (NotImplementedError, TypeError, ValueError):
             return False  # TransformerLens has no readout of this model
-    return agree(found, truth.float().log_softmax(dim=-1).cpu(), run.dtype)
+    model_log_p = logits.float().log_softmax(dim=-1).cpu()
+    return agree(read_log_p, model_log_p, run.dtype)

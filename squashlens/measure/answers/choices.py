@@ -43,14 +43,17 @@ class Asked(NamedTuple):
 def questions_of(
     prompts: Any, answers: Any, choices: Any, clusters: Any, group: Any
 ) -> Asked:
-    """Prompts as they were given, or those of dictionaries or of a JSONL file."""
+    """Prompts as they were given, or those of dictionaries or of a JSONL file, with what these say beside each.
+
+    A single text is the path of a file.
+    """
     if isinstance(prompts, str | Path):
         items = _lines_of(Path(prompts))
     elif all(isinstance(prompt, str) for prompt in prompts):
         right = [] if answers is None else list(answers)
         labels = (_as_labels(clusters), _as_labels(group))
         return Asked(list(prompts), right, choices, *labels)
-    else:
+    else:  # dictionaries, or what the next lines refuse
         items = list(prompts)
     for number, item in enumerate(items, start=1):
         if not isinstance(item, dict) or not item.keys() >= {"prompt", "answer"}:
@@ -64,9 +67,9 @@ def questions_of(
             "Leave it out, or give prompts= as texts.",
         )
     table = pd.DataFrame(items, dtype=object)
-    unread = set(table) - {"prompt", "answer", "choices", "cluster", "group"}
-    if unread:
-        remark(f"Of prompts=, {listed(sorted(unread))} are not read.")
+    unread_keys = set(table) - {"prompt", "answer", "choices", "cluster", "group"}
+    if unread_keys:
+        remark(f"Of prompts=, {listed(sorted(unread_keys))} are not read.")
     return Asked(
         [item["prompt"] for item in items],
         [_answer_of(item) for item in items],
@@ -89,7 +92,7 @@ def _as_label(label: Any) -> str:
 
 
 def _beside(table: Any, key: str, argument: Any) -> Any:
-    """What dictionaries say beside each prompt, or the argument if they say nothing."""
+    """What dictionaries, the rows of `table`, say beside each prompt under `key`; the argument if none says it."""
     if key not in table or table[key].isna().all():
         return argument
     n_with = table[key].notna().sum()
@@ -131,9 +134,11 @@ def _answer_of(item: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Choices:
-    """The different prompts of a call: token ids of prompts and choices, right answers with their places, and labels.
+    """The different prompts of a call, with their choices, right answers and labels.
 
-    `clusters` are numbers from 0 on; `groups` are labels, all of which are "all" if none were given.
+    `prompts` and `tokens` are token ids, of each prompt and of each of its choices. `answers` are the right answers as
+    texts, and `right` their places among the choices. `clusters` are numbers from 0 on; `groups` are labels, all of
+    which are "all" if none were given.
     """
 
     prompts: tuple[Ids, ...]
@@ -151,10 +156,10 @@ class Choices:
     @property
     def right_tokens(self) -> list[Ids]:
         """The tokens of each prompt's right answer."""
-        return [
-            choices[place]
-            for choices, place in zip(self.tokens, self.right.tolist(), strict=True)
-        ]
+        right_tokens = []
+        for choices, place in zip(self.tokens, self.right.tolist(), strict=True):
+            right_tokens.append(choices[place])
+        return right_tokens
 
     @property
     def continuations(self) -> list[tuple[Ids, Ids]]:
@@ -182,7 +187,7 @@ class Choices:
         return torch.tensor(first).view(-1, self.many)
 
     def of(self, places: Int[np.ndarray, " some"]) -> "Choices":
-        """Some of the prompts."""
+        """Some of the prompts with their choices; right answers and labels stay those of all prompts."""
         return replace(
             self,
             prompts=tuple(self.prompts[place] for place in places),
@@ -191,6 +196,7 @@ class Choices:
 
     def require_distinct_first_tokens(self) -> None:
         """Raise unless the choices of a prompt begin with different tokens."""
+        # Equal ones are neighbours in order.
         if (self.first_tokens.sort(dim=1).values.diff(dim=1) == 0).any():
             raise InputError(
                 "Several choices of a prompt begin with the same token, so that the last token does not decide.",
@@ -202,9 +208,9 @@ def in_groups(
     values: Float[np.ndarray, "*some prompt"],
     members: Mapping[str, Bool[np.ndarray, " prompt"]],
 ) -> Float[np.ndarray, "*some group prompt"]:
-    """The values once for each group, with NaN for prompts of others."""
-    chosen = np.stack(list(members.values()))
-    return np.where(chosen, values[..., None, :], np.nan)
+    """The values once for each group, with NaN for the prompts of other groups; `members` are those of `Choices`."""
+    is_member = np.stack(list(members.values()))  # (group, prompt)
+    return np.where(is_member, values[..., None, :], np.nan)
 
 
 def of_choices(
@@ -217,7 +223,8 @@ def of_choices(
 ) -> tuple[Run, Choices]:
     """The run and the choices of a measurement, all checked; by default they are the answers of all prompts.
 
-    By default each different prompt is a cluster of its own.
+    The arguments are those of `answer_by_layer`. Equal questions become one. By default each different prompt is a
+    cluster of its own, and all prompts are in one group.
     """
     require_an_answer_each(prompts, answers)
     labels: dict[str, Any] = {"clusters": prompts, "group": [ALL] * len(prompts)}
@@ -234,27 +241,28 @@ def of_choices(
         labels,
     )
     ids = []
-    tokens = []
-    places = []
+    choice_tokens = []
+    right_places = []
     for question in different.itertuples():
         row = tuple(tokenize(run.model, question.prompt)[0].tolist())
         ids.append(row)
-        tokens.append(tuple(answers_after(run.model, row, question.choices)))
-        places.append(question.choices.index(question.answer))
+        choice_tokens.append(tuple(answers_after(run.model, row, question.choices)))
+        right_places.append(question.choices.index(question.answer))
     facts = {
         "answers": list(answers),
         "choices": choices,
         "clusters": clusters,
         "token_ids": [list(row) for row in ids],
     }
+    # The longest prompt stands for all: if it fits into the context, so do the others.
     run = run.with_prompts(torch.tensor(max(ids, key=len)), **facts)
-    members, _ = pd.factorize(different["clusters"], use_na_sentinel=False)
+    cluster_numbers, _ = pd.factorize(different["clusters"], use_na_sentinel=False)
     return run, Choices(
         prompts=tuple(ids),
         answers=different["answer"].tolist(),
-        tokens=tuple(tokens),
-        right=np.array(places),
-        clusters=members,
+        tokens=tuple(choice_tokens),
+        right=np.array(right_places),
+        clusters=cluster_numbers,
         groups=different["group"].tolist(),
     )
 
@@ -262,7 +270,10 @@ def of_choices(
 def _different(
     questions: Mapping[str, Sequence[Any]], labels: Mapping[str, Sequence[Any]]
 ) -> Any:
-    """The different questions, as a table with their labels, each once; equal ones must have equal labels."""
+    """The different questions, as a table with their labels, each once; equal ones must have equal labels.
+
+    `questions` has the columns of `QUESTION`, and `labels` those of the arguments `clusters` and `group`.
+    """
     n_prompts = len(questions["prompt"])
     for argument, given in labels.items():
         if len(given) != n_prompts:
@@ -275,6 +286,7 @@ def _different(
     for argument in labels:
         labelled = table.drop_duplicates([*QUESTION, argument])
         if len(labelled) > len(different):
+            # The first prompt whose label differs from that of an equal prompt before it.
             number = labelled.index[labelled.duplicated(QUESTION)][0]
             raise InputError(
                 f"{argument}= gives prompt {number} another label than an equal prompt: {table[argument][number]!r}.",
@@ -294,14 +306,17 @@ def _different(
 
 
 def _choices_of_prompts(right: Sequence[str], choices: Any) -> list[list[str]]:
-    """The choices of each prompt; raises unless they are equally many, with the right answer among them."""
+    """The choices of each prompt; raises unless they are equally many, with the right answer among them.
+
+    `choices` has texts for all prompts, or a list of texts for each prompt; None stands for all different answers.
+    """
     if choices is None:
         choices = list(dict.fromkeys(right))
     of_prompts = [list(of_prompt) for of_prompt in choices]
     if choices and isinstance(choices[0], str):
         of_prompts = [list(choices)] * len(right)
-    numbers = {len(of_prompt) for of_prompt in of_prompts}
-    if len(of_prompts) != len(right) or len(numbers) > 1 or min(numbers) < 2:
+    sizes = {len(of_prompt) for of_prompt in of_prompts}
+    if len(of_prompts) != len(right) or len(sizes) > 1 or min(sizes) < 2:
         raise InputError(
             "choices=, or else the answers, are not two or more texts for each prompt, and equally many.",
             "Give one list of texts for all prompts, or one list for each prompt, all equally long.",
@@ -327,12 +342,14 @@ def require_an_answer_each(prompts: Sequence[Any], answers: Sequence[str]) -> No
 def others_shares(right: Int[np.ndarray, " prompt"], many: int) -> np.ndarray:
     """For each prompt and choice, the share of the other prompts whose right answer has this place.
 
-    Of a single prompt all other choices have the same share.
+    With these weights the mean over choices is that over the other prompts' answers. Of a single prompt all other
+    choices have the same share.
     """
     is_right = right[:, None] == np.arange(many)
     if len(right) == 1:
         return ~is_right / (many - 1)
-    return (is_right.sum(axis=0) - is_right) / (len(right) - 1)
+    n_others = is_right.sum(axis=0) - is_right  # without the prompt itself
+    return n_others / (len(right) - 1)
 
 
 def noise_of_leads(
@@ -341,12 +358,17 @@ def noise_of_leads(
     right: Int[np.ndarray, " prompt"],
     dtype: torch.dtype,
 ) -> Float[np.ndarray, " prompt"]:
-    """How far another pass moves the lead of each right choice, but at least what rounding the two logits does."""
+    """How far another pass moves the lead of each right choice, but at least what rounding the two logits does.
+
+    `logits` and `again` are those of the two passes. The lead is the right choice's logit minus the largest other one,
+    each of which rounding moves by at most half a unit in the last place of `dtype`.
+    """
     lead = selection.leads(logits[:, None], right)[:, 0]
     lead_again = selection.leads(again[:, None], right)[:, 0]
     right_logit = logits[np.arange(len(right)), right]
-    both = torch.from_numpy(np.stack([right_logit, right_logit - lead]))
-    rounding = ulp(both, dtype).sum(dim=0).numpy() / 2
+    best_wrong_logit = right_logit - lead
+    two_logits = torch.from_numpy(np.stack([right_logit, best_wrong_logit]))
+    rounding = ulp(two_logits, dtype).sum(dim=0).numpy() / 2
     return np.maximum(np.abs(lead - lead_again), rounding)
 
 
@@ -364,14 +386,15 @@ def mean_of(
     """The mean over the last axis, prompts without NaN, with its 95 % interval over clusters: of a share, or Student's.
 
     Values are shares if all of an entry of the first axis are 0 or 1, unless `share` is false. The interval ends where
-    the quantity does, `within` what it can be, such as 0 and 1 for a probability.
+    the quantity does: `within` has the least and the largest value that it can have, such as 0 and 1 for a probability.
     """
-    given = torch.from_numpy(np.asarray(values, dtype=float))
-    members = None if clusters is None else torch.from_numpy(clusters)
-    is_count = (given == 0) | (given == 1) | given.isnan()
-    are_shares = is_count.flatten(1).all(dim=1) & share
-    are_shares = are_shares.view(-1, *[1] * (given.ndim - 2))
-    of_share = torch.stack(share_interval(given, members))
-    of_mean = torch.stack(mean_interval(given, members))
+    by_prompt = torch.from_numpy(np.asarray(values, dtype=float))
+    cluster_numbers = None if clusters is None else torch.from_numpy(clusters)
+    is_yes_or_no = (by_prompt == 0) | (by_prompt == 1) | by_prompt.isnan()
+    are_shares = is_yes_or_no.flatten(1).all(dim=1) & share
+    # One flag for each entry of the first axis; the last axis, of prompts, is averaged away.
+    are_shares = are_shares.view(-1, *[1] * (by_prompt.ndim - 2))
+    of_share = torch.stack(share_interval(by_prompt, cluster_numbers))
+    of_mean = torch.stack(mean_interval(by_prompt, cluster_numbers))
     ends = torch.where(are_shares, of_share, of_mean).clamp(*within)
     return with_ends(name, dims, ends, text, units)

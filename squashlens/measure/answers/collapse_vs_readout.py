@@ -145,21 +145,22 @@ def collapse_vs_readout(
     data = ProbedAnswers.of(asked.task, asked.each, v, n_train)
     inserted = [more(*pair) for pair in zip(v, v_star, strict=True)]
     journal = answers_file(run, asked.task, resume)
-    last = at_last_tokens(run, v + v_star, run.sites())
+    last = at_last_tokens(run, v + v_star, run.sites())  # all v, then all v*
     answers = answer_questions(run, asked, ids, journal)
-    scores = asked.scored(run, answers).isel(mode=0)
+    scores = asked.scored(run, answers).isel(mode=0)  # there is one mode
     shape = (scores.sizes["length"], scores.sizes["seed"])
     pairs = _compared(run, asked.each, doubled, answers, last)
     by_seed = {name: np.reshape(values, shape) for name, values in pairs.items()}
     by_seed |= {"inserted": np.reshape(inserted, shape)}
     by_seed |= {"right": scores["right"].values}
     shares = {name: by_seed[name].mean(axis=1) for name in SAME}
+    # The result has the shares in place of what they are shares of.
     variables = variables_of(TABLE, by_seed | shares) | _accuracy_variables(scores)
     coords = {name: scores[name].values for name in ("length", "seed", "able")}
     probes: dict[str, Variable] = {}
     if data.probed:
-        own = streams(run, last)[:, : len(v)]
-        probes, facts = probe_layers(run, data, own, v, n_random_models)
+        streams_of_v = streams(run, last)[:, : len(v)]
+        probes, facts = probe_layers(run, data, streams_of_v, v, n_random_models)
         run = run.knowing(**facts)
         coords["layer"] = np.arange(run.n_blocks + 1)
     judged = _judgements(data, by_seed, probes, asked.task.random, n_random_models)
@@ -175,7 +176,10 @@ def _compared(
     answers: Mapping[Question, Answer],
     last: LastTokens,
 ) -> dict[str, np.ndarray]:
-    """How each question and its pair compare: what is the same, and the distance at layer L and at y."""
+    """How each question v and its pair v* compare: what is the same, and the distance at layer L and at y.
+
+    `doubled` are the questions of v*. `last` has the prompts of all v, and then those of all v*.
+    """
     n = len(questions)
     representations, of_doubled = streams(run, last).split(n, dim=1)
     same_answer = []
@@ -183,7 +187,9 @@ def _compared(
     for question, other in zip(questions, doubled, strict=True):
         same_answer.append(answers[question].text == answers[other].text)
         same_truth.append(question.truth == other.truth)
+    # All coordinates of y, the last of the representations, have the same bits.
     same_bits = identical(representations[-1], of_doubled[-1], run.dtype) == 1
+    # The last two are layer L and y.
     distance, distance_y = LINF.gap(representations[-2:], of_doubled[-2:]).numpy()
     return {
         "bit_identical": same_bits.numpy(),
@@ -219,14 +225,19 @@ def evidence_at(
     probe: Mapping[str, float],
     **about_task: Any,
 ) -> "Evidence":
-    """The evidence at one length, from variables over (length, seed), by name."""
+    """The evidence at one length, the one with the index `at`.
+
+    `by_seed` has variables over (length, seed) by name, `probe` what the probe of y says at this length; `about_task`
+    are further fields of `Evidence`.
+    """
     right = by_seed["right"][at]
-    differ = ~by_seed["same_truth"][at]
+    # Only pairs whose right answers differ count: of others, equal representations are no fault.
+    truths_differ = ~by_seed["same_truth"][at]
     return Evidence(
         right=int(right.sum()),
         samples=len(right),
-        same_bits=int((by_seed["bit_identical"][at] & differ).sum()),
-        pairs=int(differ.sum()),
+        same_bits=int((by_seed["bit_identical"][at] & truths_differ).sum()),
+        pairs=int(truths_differ.sum()),
         constant=not data.varied[at],
         prompts=data.prompts[at],
         needed=data.needed,
@@ -243,7 +254,7 @@ def _judgements(
     random: bool,
     n_random_models: int,
 ) -> "list[Judgement]":
-    """The judgement at each length."""
+    """The judgement at each length; `random` says whether the task draws its items."""
     about_task = {"random": random, "n_random_models": n_random_models}
     judged = []
     for at in range(len(data.lengths)):
@@ -254,12 +265,13 @@ def _judgements(
 
 def _accuracy_variables(scores: xr.Dataset) -> dict[str, Variable]:
     """The accuracy and the baseline, as `evaluate_task` has them."""
-    found: dict[str, Variable] = {}
+    variables: dict[str, Variable] = {}
+    # The first field of `Ability`, `able`, is a coordinate.
     for name in ("accuracy", "accuracy_low", "accuracy_high", *Ability._fields[1:]):
         score = scores[name]
         dims = tuple(map(str, score.dims))
-        found[name] = dims, score.values, score.long_name, score.units
-    return found
+        variables[name] = dims, score.values, score.long_name, score.units
+    return variables
 
 
 def _judged_variables(
@@ -275,20 +287,24 @@ def _judged_variables(
 
 
 def _probe_of_y(probes: Mapping[str, Variable], at: int) -> dict[str, float]:
-    """What the probe of y, and of the length alone, says at one length; names are without their ending."""
-    return {
-        name.removesuffix("_y"): float(values[at])
-        for name, (dims, values, _, _) in probes.items()
-        if dims == ("length",)
-    }
+    """What the probe of y, and that of the length alone, say at one length: ``{"r2": …, "r2_length_low": …}``.
+
+    These are the variables over lengths alone; names lose their ending ``_y``. Empty if nothing was probed.
+    """
+    by_name = {}
+    for name, (dims, values, _, _) in probes.items():
+        if dims == ("length",):
+            by_name[name.removesuffix("_y")] = float(values[at])
+    return by_name
 
 
 def more(v: Ids, star: Ids) -> int:
     """The number of tokens that v* has more than v. Raises unless v* is v with its last item repeated."""
     extra = len(star) - len(v)
+    # v* must be v with `extra` tokens inserted after the first `place`; the last of these repeats the one before them.
     for place in range(1, len(v) + 1):
-        ends_alike = star[:place] == v[:place] and star[place + extra :] == v[place:]
-        if extra > 0 and ends_alike and star[place + extra - 1] == v[place - 1]:
+        is_insertion = star[:place] == v[:place] and star[place + extra :] == v[place:]
+        if extra > 0 and is_insertion and star[place + extra - 1] == v[place - 1]:
             return extra
     raise InputError(
         "The prompt with its last item repeated does not contain the prompt's tokens, because the tokenizer merges "
@@ -336,7 +352,7 @@ class Evidence:
 
 
 def judge(evidence: Evidence) -> Judgement:
-    """The judgement of the first step that decides, or that is undecided."""
+    """The judgement of the first step that decides, or that is undecided; None leaves it to the next step."""
     for step in (_judge_answers, _judge_bits, _judge_length):
         judgement = step(evidence)
         if judgement is not None:
@@ -360,7 +376,10 @@ def _judge_bits(e: Evidence) -> Judgement | None:
 def _at_least_half(
     verdict: str, count: int, total: int, random: bool, what: str
 ) -> Judgement | None:
-    """The verdict if the interval of the share is at least 1/2, undecided if it includes 1/2, else None."""
+    """The verdict if the interval of count ÷ total is at least 1/2, undecided if it includes 1/2, else None.
+
+    `what` ends the sentence "3 of 4 …", as in "answers are right".
+    """
     share = count / total
     text = f"{count} of {total} {what}"
     low = high = share  # a task without random items always repeats its share
@@ -376,8 +395,9 @@ def _at_least_half(
 
 
 def _judge_length(e: Evidence) -> Judgement | None:
-    """Step 3: whether the length determines the right answer."""
+    """Step 3: whether the length gives the right answer away, by one answer for all or by the number of tokens."""
     if e.constant:
+        # Few samples may all have one right answer by chance.
         if not e.random or e.samples >= e.n_train:
             return (
                 LENGTH,
@@ -403,10 +423,14 @@ def _judge_length(e: Evidence) -> Judgement | None:
 
 def _judge_probe(e: Evidence) -> Judgement:
     """Steps 4 to 6: whether a probe finds more of the right answer than the best baseline, and how much."""
-    if np.isnan(e.probe.get("r2", np.nan)):
-        why = "Nearly all prompts have the same right answer, so that R² is undefined in at least half of the splits"
+    if np.isnan(e.probe.get("r2", np.nan)):  # not probed, or undefined
         if e.prompts < e.needed:
             why = f"{plural(e.prompts, 'distinct prompt')} in {plural(e.samples, 'sample')}: a probe needs {e.needed}"
+        else:
+            why = (
+                "Nearly all prompts have the same right answer, so that R² is undefined in at least half of the "
+                "splits"
+            )
         return (
             UNDECIDED,
             f"{why}. Use more samples, longer sequences or a smaller n_train=.",
@@ -416,10 +440,11 @@ def _judge_probe(e: Evidence) -> Judgement:
     gain = _range(low, high)
     r2 = f"R² is {_range(e.probe['r2_low'], e.probe['r2_high'])}"
     if high < MARGIN:
+        # Without two random models the lower end is not known.
         ends = "" if np.isnan(low) else f"{gain}, "
         why = f"{r2}; its gain over the best baseline is {ends}below {MARGIN}."
         return BASELINE, why
-    if not low > MARGIN:
+    if not low > MARGIN:  # below, or not known
         why = (
             f"{r2}; its gain over the best baseline is {gain}, which includes {MARGIN}. More samples or more random "
             "models would decide."

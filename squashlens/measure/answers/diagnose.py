@@ -113,12 +113,12 @@ def diagnose(
     require_understood(run)
     written, forced = _answers_of(run, asked)
     evidence = [_evidence(run, asked, pair, written, forced) for pair in asked.pairs]
-    open_pairs = _preferred(evidence)
-    if open_pairs:
+    # Only a preferred answer needs to be compared with placebos, and then with random weights.
+    if _preferred(evidence):
         _add_placebos(run, asked, evidence)
-    still_open = _preferred(evidence)
-    random_odds = _odds_in_random_weights(run, asked, still_open, n_random_models)
-    for pair in still_open:
+    preferred = _preferred(evidence)
+    random_odds = _odds_in_random_weights(run, asked, preferred, n_random_models)
+    for pair in preferred:
         evidence[pair].random = random_odds[:, :, pair]
     table = pd.DataFrame([known.as_row() for known in evidence])
     labels = ("verdict", "reason", "written", "written_after", "last_told_apart")
@@ -128,16 +128,17 @@ def diagnose(
         **{name: ("pair", table[name].to_numpy()) for name in labels},
         **asked.labels,
     }
-    found = {name: table[name].to_numpy() for name in table.columns.drop([*labels])}
+    numbers = table.drop(columns=list(labels))
+    by_name = {name: numbers[name].to_numpy() for name in numbers}
     if n_random_models:
         coords["random_model"] = np.arange(n_random_models)
-        found["log_odds_random"] = random_odds[:, 0]
-        found["log_odds_after_random"] = random_odds[:, 1]
+        by_name["log_odds_random"] = random_odds[:, 0]
+        by_name["log_odds_after_random"] = random_odds[:, 1]
     layers = {
         "margin": np.stack([known.margins for known in evidence]),
         "recovered": np.stack([known.recovered for known in evidence]),
     }
-    variables = variables_of(TABLE, found) | with_y(variables_of(TABLE, layers))
+    variables = variables_of(TABLE, by_name) | with_y(variables_of(TABLE, layers))
     return run.dataset("verdict", coords, variables)
 
 
@@ -153,27 +154,30 @@ def _answers_of(
 
     An answer that is written in other tokens than those expected is one more spelling of it.
     """
-    wanted: list[list[str]] = [[] for _ in asked.prompts]
+    # Both answers of each pair are forced on both of its prompts; in a list of prompts one may be in two pairs.
+    forced_texts: list[list[str]] = [[] for _ in asked.prompts]
     for first, second in asked.pairs:
-        wanted[first] += asked.answers_of(first, second)
-        wanted[second] += asked.answers_of(first, second)
-    spellings = [asked.spellings(prompt, texts) for prompt, texts in enumerate(wanted)]
-    longest = 0
-    for of_prompt in spellings:
-        every = chain.from_iterable(of_prompt.values())
-        longest = max(longest, *map(len, every))
-    texts = []
+        forced_texts[first] += asked.answers_of(first, second)
+        forced_texts[second] += asked.answers_of(first, second)
+    spellings = []
+    longest = 0  # tokens of a spelling
+    for prompt, texts in enumerate(forced_texts):
+        of_prompt = asked.spellings(prompt, texts)
+        spellings.append(of_prompt)
+        for tokens in chain.from_iterable(of_prompt.values()):
+            longest = max(longest, len(tokens))
+    written_texts = []
     written = write_freely(run, asked.prompts, longest)
     for ids, answer, tokens, of_prompt in zip(
         asked.prompts, asked.right, written, spellings, strict=True
     ):
         text = text_after(run.model.tokenizer, ids, tokens) if tokens else ""
         if answer_in(text, [answer]) == answer:
-            expected = of_prompt[answer]
             as_written = tokens_up_to(run, ids, tokens, answer)
-            of_prompt[answer] = list(dict.fromkeys([*expected, as_written]))
-        texts.append(text)
-    return texts, force_each(run, asked.prompts, spellings)
+            if as_written not in of_prompt[answer]:
+                of_prompt[answer].append(as_written)
+        written_texts.append(text)
+    return written_texts, force_each(run, asked.prompts, spellings)
 
 
 def _evidence(
@@ -183,14 +187,19 @@ def _evidence(
     written: list[str],
     forced: list[ForcedAnswers],
 ) -> Evidence:
-    """What is known of a pair before placebos and random weights."""
+    """What is known of a pair before placebos and random weights.
+
+    `pair` has the numbers of its two prompts. `written` is what greedy decoding writes after each prompt, and `forced`
+    each prompt with answers forced on it.
+    """
     first, second = pair
     before = forced[first]
     after = forced[second]
     answers = asked.answers_of(first, second)
     answer, answer_after = answers
-    odds, noise = before.log_odds(*answers)
-    odds_after, noise_after = after.log_odds(*answers)
+    # λ(P) and λ(P′), both of the first prompt's answer against the second's.
+    odds, noise = before.log_odds(answer, answer_after)
+    odds_after, noise_after = after.log_odds(answer, answer_after)
     margins = distance_by_noise(before.streams, after.streams, run.dtype)
     return Evidence(
         answers=answers,
@@ -216,18 +225,22 @@ def _writes(
 ) -> bool | None:
     """Whether greedy decoding writes the right one of two answers; None if that depends on the grouping into passes.
 
-    Its tokens may all be the likeliest and the text go on, as with 1 where 12 is written: that is another answer.
+    `written` is from one run, and `forced` says in which runs all of the right one's tokens are the likeliest. They may
+    be and the text go on, as with 1 where 12 is written: that is another answer.
     """
-    in_runs = forced.writes(right)
+    is_likeliest = forced.writes(right)  # in each run
     if answer_in(written, answers) == right:
-        return True if in_runs.all() else None
-    return None if in_runs.any() and not in_runs.all() else False
+        return True if is_likeliest.all() else None
+    return None if is_likeliest.any() and not is_likeliest.all() else False
 
 
 def _add_placebos(
     run: Run, asked: ComparedPrompts, evidence: Sequence[Evidence]
 ) -> None:
-    """Force the words that differ between the two prompts of a pair in the same places on both, for every pair."""
+    """Force placebos on both prompts of every pair, and store their leads in its evidence.
+
+    Placebos are words that differ between the two prompts in the same places.
+    """
     for (first, second), known in zip(
         asked.pairs, bar(evidence, desc="placebos", unit="pair"), strict=True
     ):
@@ -239,11 +252,11 @@ def _add_placebos(
         by_words = _quick_odds(run, asked, (first, second), words)
         for two_words, (odds, odds_after) in by_words.items():
             known.placebos[two_words] = min(odds, -odds_after)
-    everywhere: list[float] = []
+    leads_of_all: list[float] = []
     for known in evidence:
-        everywhere += known.placebos.values()
+        leads_of_all += known.placebos.values()
     for known in evidence:
-        known.all_placebos = np.array(everywhere)
+        known.all_placebos = np.array(leads_of_all)
 
 
 def _odds_in_random_weights(
@@ -252,11 +265,11 @@ def _odds_in_random_weights(
     """λ(P) and λ(P′) in models with random weights, (model, 2, pair); NaN for other pairs than `pairs`."""
     odds = np.full((n_random_models, 2, len(asked.pairs)), np.nan)
     for seed in range(n_random_models if pairs else 0):
-        with untrained(run, seed) as other:
-            require_understood(other)
+        with untrained(run, seed) as random_run:
+            require_understood(random_run)
             for pair in pairs:
                 answers = asked.answers_of(*asked.pairs[pair])
-                by_words = _quick_odds(other, asked, asked.pairs[pair], [answers])
+                by_words = _quick_odds(random_run, asked, asked.pairs[pair], [answers])
                 odds[seed, :, pair] = by_words[answers]
     return odds
 
@@ -267,7 +280,7 @@ def _quick_odds(
     pair: tuple[int, int],
     words: Sequence[tuple[str, str]],
 ) -> dict[tuple[str, str], tuple[float, float]]:
-    """The log-odds of each two words after both prompts of a pair, in one grouping."""
+    """λ(P) and λ(P′) of each two words, the first against the second, after both prompts of a pair, in one grouping."""
     first, second = pair
     texts = list(dict.fromkeys(chain.from_iterable(words)))
     spellings = asked.spellings(first, texts)

@@ -36,7 +36,7 @@ class TaskQuestions:
 
     @cached_property
     def baseline(self) -> tuple[Question, ...]:
-        """The short questions, in each mode, that show whether the model can do the task at all."""
+        """At most `n_baseline` short questions, in each mode, that show whether the model can do the task at all."""
         if not self.form.n_baseline:
             return ()
         short = self.task.short()[: self.form.n_baseline]
@@ -57,17 +57,18 @@ class TaskQuestions:
         )
 
     def all_ids(self, run: Run, others: Sequence[Question] = ()) -> dict[Question, Ids]:
-        """The token ids of the prompts of all questions, of others, and of the baseline."""
-        every = dict.fromkeys((*self.each, *others, *self.baseline))
-        return {question: self.ids(run, question) for question in every}
+        """The token ids of the prompts of all questions, of others, and of the baseline, each question once."""
+        questions = dict.fromkeys(self.each + tuple(others) + self.baseline)
+        return {question: self.ids(run, question) for question in questions}
 
     def ids(self, run: Run, question: Question) -> Ids:
-        """The token ids of the prompt of a question, with the first words of the answer if `prefill`."""
+        """The token ids of the prompt of a question, with the first words of the answer if the form has `prefill`."""
         prompt: Any = question.prompt
         opening = ""
         if self.form.prefill:
             opening = self.task.opening
         if self.form.template == "chat":
+            # The template of a chat determines whether it starts with BOS.
             text = as_chat(run.model, question.prompt) + opening
             prompt = torch.tensor(encode(run.model, text))
         elif opening:
@@ -87,14 +88,15 @@ def prepare_questions(
 ) -> tuple[Run, TaskQuestions]:
     """The run and the questions of a measurement of answers, all checked before anything is run.
 
-    `sampled`: answers to one question differ between seeds. `n_seeds`: the default if questions or answers differ.
+    `sampled` says that answers are drawn at a temperature, so that they differ between seeds. `n_seeds` is the default
+    number of seeds, where questions or answers differ between them.
     """
     task = find(task)
     modes = several(form.mode)
     if not (task.random or sampled):
         n_seeds = 1
-    numbers = seeds_of(seeds, n_seeds)
-    asked = task.asked(list(lengths), numbers, modes)
+    chosen_seeds = seeds_of(seeds, n_seeds)
+    asked = task.asked(list(lengths), chosen_seeds, modes)
     asked_lengths = sorted({question.length for question in asked})
     if not sampled:
         require_drawn(task, asked)
@@ -102,23 +104,26 @@ def prepare_questions(
         task.after_examples(question, form.n_examples) for question in asked
     )
     prepared = TaskQuestions(task, questions, form)
-    given = [list(prepared.ids(run, question)) for question in questions]
-    ids = torch.tensor(max(given, key=len))
-    # The template of a chat determines whether it starts with BOS.
-    run = run.with_prompts(ids, lengths=asked_lengths, seeds=numbers, mode=modes)
-    return run.knowing(task=describe(task), token_ids=given), prepared
+    token_ids = [list(prepared.ids(run, question)) for question in questions]
+    # The longest prompt stands for all: if it fits into the context, so do the others.
+    longest = torch.tensor(max(token_ids, key=len))
+    run = run.with_prompts(
+        longest, lengths=asked_lengths, seeds=chosen_seeds, mode=modes
+    )
+    return run.knowing(task=describe(task), token_ids=token_ids), prepared
 
 
 def answers_file(
     run: Run, task: Task, path: str | Path | None, temperature: float = 0.0
 ) -> Journal:
-    """The file from which a run resumes: answers of one model, task and temperature, stored by question."""
-    facts = {
-        name: value
-        for name, value in run.facts.items()
-        if name not in ("call", "bos_count", "token_ids")
-    }
-    return run.journal(path, {**facts, "task": task.name, "temperature": temperature})
+    """The file from which a run resumes: answers of one model, task and temperature, stored by question.
+
+    The call and its prompts are no part of what the file belongs to, so that more lengths and seeds can be added.
+    """
+    facts = dict(run.facts) | {"task": task.name, "temperature": temperature}
+    for name in ("call", "bos_count", "token_ids"):
+        facts.pop(name, None)
+    return run.journal(path, facts)
 
 
 @measurement(
@@ -234,7 +239,10 @@ def answer_questions(
     temperature: float = 0.0,
     max_new_tokens: int | None = None,
 ) -> dict[Question, Answer]:
-    """The answer to each question, from the resumed file or from the model; each batch is stored at once."""
+    """The answer to each question, from the resumed file or from the model; each batch is stored at once.
+
+    `ids` has the token ids of the prompts of all questions. `max_new_tokens` is by default what an answer can need.
+    """
     task = questions.task
     text_of = partial(
         require_tokenizer(run.model).decode,
@@ -243,7 +251,9 @@ def answer_questions(
     )
 
     def has_ended(question: Question, written: Sequence[int]) -> bool:
-        return task.answer_in(question, text_of(written), ended=False)[1]
+        """Whether the text written so far has the beginning of a new question, where generation stops."""
+        _, is_new_question = task.answer_in(question, text_of(written), ended=False)
+        return is_new_question
 
     prompts: dict[Question, Prompt] = {}
     keys: dict[Question, str] = {}
@@ -251,12 +261,12 @@ def answer_questions(
         most = max_new_tokens or _needed_tokens(run, questions, question, len(tokens))
         label = f"{question.length} {question.seed}"
         prompts[question] = Prompt(
-            tokens,
-            most,
-            f"{question.task} {label} {question.mode}",
-            partial(has_ended, question),
+            ids=tokens,
+            max_new_tokens=most,
+            seed=f"{question.task} {label} {question.mode}",
+            enough=partial(has_ended, question),
         )
-        # With a digest of the prompt, so that an edited task gets new answers.
+        # The name of its answer in the file. With a digest of the prompt, so that an edited task gets new answers.
         keys[question] = f"{question.mode} {label} {most} {digest(tokens)}"
     missing = [question for question in keys if keys[question] not in journal.found]
     n_found = len(keys) - len(missing)
@@ -265,37 +275,39 @@ def answer_questions(
     ) as progress_bar:
         asked = [prompts[question] for question in missing]
         for batch in generate(run, asked, temperature=temperature):
-            said = {}
+            by_key = {}  # the batch has answers by their places in `asked`
             for place, answer in batch.items():
                 question = missing[place]
-                said[keys[question]] = [
+                # The fields of `Answer`.
+                by_key[keys[question]] = [
                     text_of(answer.ids),
                     answer.ended,
                     len(ids[question]),
                     len(answer.ids),
                 ]
-            journal.keep(said)
+            journal.keep(by_key)
             progress_bar.update(len(batch))
     return {question: Answer(*journal.found[key]) for question, key in keys.items()}
 
 
 def _needed_tokens(
-    run: Run, questions: TaskQuestions, question: Question, prompt: int
+    run: Run, questions: TaskQuestions, question: Question, prompt_tokens: int
 ) -> int:
-    """The number of tokens that an answer can need: for steps, for a number or all items, or for a sentence.
+    """The number of tokens that an answer can need: for steps, for a sentence, for a number, or for all items.
 
-    The mode decides, unless the prompt ends with the first words of the answer, before which no steps can be written.
+    It is at most what is left of the model's context after the `prompt_tokens`, and at least 1. The mode decides,
+    unless the prompt ends with the first words of the answer, before which no steps can be written.
     """
     n = question.length
     opening = questions.task.opening
     prefill = questions.form.prefill
     if question.mode != "answer_only" and not (prefill and opening):
-        needed = 512 + 8 * n
+        needed = 512 + 8 * n  # steps
     elif opening and not prefill:
-        needed = 256 + 2 * n
+        needed = 256 + 2 * n  # a sentence with the opening words
     elif questions.task.numeric:
         needed = 16
     else:
-        needed = 16 + 4 * n
+        needed = 16 + 4 * n  # all items
     limit = context_length(run.model)
-    return needed if limit is None else max(1, min(needed, limit - prompt))
+    return needed if limit is None else max(1, min(needed, limit - prompt_tokens))

@@ -32,8 +32,12 @@ QUICK = (PIECES[-1],)  # one grouping alone, for odds whose rounding is not aske
 
 @dataclass(frozen=True)
 class Spelling:
-    """One way to write a text: its tokens, log p and the worst rank of a token in every run, ½ ulp of each logit, and
-    how far the likeliest token is at most ahead of one of its tokens, in nats."""
+    """One way to write a text, forced on a prompt.
+
+    `log_p` is that of each of its tokens after those before it, `ranks` has the worst rank of a token in each run, 1 if
+    all are the likeliest, `rounding` is ½ ulp of each token's logit, and `behind` is how far the likeliest token is at
+    most ahead of one of its tokens, in nats, both in the first run.
+    """
 
     tokens: Ids
     log_p: Float[Tensor, "run token"]
@@ -53,16 +57,14 @@ class ForcedAnswers:
         """log p(text) − log p(other) in every run, and its noise: between runs, at least that of rounded logits."""
         log_p, rounding = self._log_p(text, other)
         other_log_p, other_rounding = self._log_p(other, text)
-        odds = log_p - other_log_p
+        odds = log_p - other_log_p  # in each run
         between_runs = float((odds - odds[0]).abs().max())
         return odds, max(between_runs, rounding + other_rounding)
 
     def probability(self, text: str) -> float:
         """The probability of a text, or of a longer one that begins with it, in the first run."""
-        each = torch.stack(
-            [spelling.log_p[0].sum() for spelling in self.spellings[text]]
-        )
-        return float(each.logsumexp(dim=0).exp())
+        of_spellings = [spelling.log_p[0].sum() for spelling in self.spellings[text]]
+        return float(torch.stack(of_spellings).logsumexp(dim=0).exp())
 
     def rank(self, text: str) -> int:
         """The worst rank of a token, in the first run and for the best spelling."""
@@ -87,14 +89,15 @@ class ForcedAnswers:
             whole = spelling.log_p.sum(dim=-1)
             length = len(spelling.tokens)
             for longer in self.spellings[other]:
-                goes_on = len(longer.tokens) > length
-                if goes_on and longer.tokens[:length] == spelling.tokens:
+                is_longer = len(longer.tokens) > length
+                if is_longer and longer.tokens[:length] == spelling.tokens:
+                    # × (1 − p of the token with which the other text goes on)
                     whole = whole + torch.log1p(-longer.log_p[:, length].exp())
                     break
             log_p.append(whole)
-        together = torch.stack(log_p)
-        likeliest = self.spellings[text][int(together[:, 0].argmax())]
-        return together.logsumexp(dim=0), float(likeliest.rounding.sum())
+        by_spelling = torch.stack(log_p)  # (spelling, run)
+        likeliest = self.spellings[text][int(by_spelling[:, 0].argmax())]
+        return by_spelling.logsumexp(dim=0), float(likeliest.rounding.sum())
 
 
 def force(
@@ -103,11 +106,14 @@ def force(
     spellings: Spellings,
     sizes: Sequence[int | None] = (None, *PIECES),
 ) -> ForcedAnswers:
-    """Run a prompt with every spelling of every text after it, in the groupings of `sizes`."""
-    every = list(dict.fromkeys(chain.from_iterable(spellings.values())))
-    streams, before_tokens = continued_streams(run, ids, every, sizes)
+    """Run a prompt with every spelling of every text after it, in the groupings of `sizes`.
+
+    A size is the number of tokens in a piece of the prompt, or None for the whole prompt in one pass.
+    """
+    different = list(dict.fromkeys(chain.from_iterable(spellings.values())))
+    streams, y_before_tokens = continued_streams(run, ids, different, sizes)
     by_tokens = {}
-    for tokens, y in zip(every, before_tokens, strict=True):
+    for tokens, y in zip(different, y_before_tokens, strict=True):
         by_tokens[tokens] = _spelling(run, tokens, y)
     by_text = {}
     for text, of_text in spellings.items():
@@ -122,11 +128,11 @@ def force_each(
     sizes: Sequence[int | None] = (None, *PIECES),
 ) -> list[ForcedAnswers]:
     """`force` for several prompts, with a progress bar."""
-    both = list(zip(prompts, spellings, strict=True))
-    return [
-        force(run, ids, of_prompt, sizes)
-        for ids, of_prompt in bar(both, desc="answers", unit="prompt")
-    ]
+    forced = []
+    prompts_with_texts = list(zip(prompts, spellings, strict=True))
+    for ids, of_prompt in bar(prompts_with_texts, desc="answers", unit="prompt"):
+        forced.append(force(run, ids, of_prompt, sizes))
+    return forced
 
 
 def write_freely(run: Run, prompts: Sequence[Ids], longest: int) -> list[Ids]:
@@ -147,35 +153,43 @@ def answer_in(text: str, answers: Sequence[str]) -> str | None:
     >>> answer_in(" Ann Lee, who", ["Ann", "Ann Lee"]), answer_in("90 ones", ["9"]), answer_in(" 9.\\n", ["9"])
     ('Ann Lee', None, '9')
     """
-    said = text.lstrip()
+    text = text.lstrip()
     longest = None
     for answer in sorted(answers, key=len):
-        begins = said.startswith(answer.lstrip())
-        if begins and not _goes_on(said.removeprefix(answer.lstrip())):
+        begins = text.startswith(answer.lstrip())
+        if begins and not _goes_on(text.removeprefix(answer.lstrip())):
             longest = answer
     return longest
 
 
-def _goes_on(rest: str) -> bool:
-    """Whether a text goes on with the word before it: with a letter, a digit, or a mark on its last letter."""
-    return bool(GOES_ON.match(rest)) or unicodedata.category(rest[:1] or " ")[0] == "M"
+def _goes_on(following: str) -> bool:
+    """Whether what follows a word goes on with it: with a letter, a digit, or a mark on its last letter."""
+    next_character = following[:1] or " "
+    is_mark = unicodedata.category(next_character)[0] == "M"
+    return bool(GOES_ON.match(following)) or is_mark
 
 
 def tokens_up_to(run: Run, prompt: Ids, written: Ids, answer: str) -> Ids:
-    """The first tokens of what was written after a prompt, up to the end of the answer."""
+    """The fewest first tokens of what was written after a prompt whose text has the whole answer."""
     for count in range(1, len(written) + 1):
-        said = text_after(run.model.tokenizer, prompt, written[:count])
-        if said.lstrip().startswith(answer.lstrip()):
+        text = text_after(run.model.tokenizer, prompt, written[:count])
+        if text.lstrip().startswith(answer.lstrip()):
             return written[:count]
     return written
 
 
 def _spelling(run: Run, tokens: Ids, y: Float[Tensor, "run token d"]) -> Spelling:
-    logits = torch.stack([logits_of(run, rows).double().cpu() for rows in y])
-    each_run = torch.tensor(tokens).expand(len(y), -1)[..., None]
-    token_logits = logits.gather(-1, each_run)
+    """What is kept of a spelling, from y before each of its tokens in every run."""
+    logits = torch.stack([logits_of(run, of_run).double().cpu() for of_run in y])
+    index = torch.tensor(tokens).expand(len(y), -1)[..., None]
+    token_logits = logits.gather(-1, index)  # (run, token, 1)
     log_p = (token_logits - logits.logsumexp(dim=-1, keepdim=True))[..., 0]
-    ranks = (logits > token_logits).sum(dim=-1).amax(dim=-1) + 1
-    behind = logits[0].amax(dim=-1, keepdim=True) - token_logits[0]
-    rounding = ulp(token_logits[0, :, 0], run.dtype) / 2
-    return Spelling(tokens, log_p, ranks, rounding, float(behind.max()))
+    n_likelier = (logits > token_logits).sum(dim=-1)
+    largest = logits[0].amax(dim=-1, keepdim=True)
+    return Spelling(
+        tokens=tokens,
+        log_p=log_p,
+        ranks=n_likelier.amax(dim=-1) + 1,
+        rounding=ulp(token_logits[0, :, 0], run.dtype) / 2,
+        behind=float((largest - token_logits[0]).max()),
+    )

@@ -94,24 +94,26 @@ def score_answers(
 ) -> xr.Dataset:
     """The Dataset of `evaluate_task` from one answer for each mode, length and seed, in that order.
 
-    `prefill` says that the prompts end with the first words of the answer, which are parsed with it. `short` has the
-    answers to the short questions of the baseline; if it is None, these are the short questions of `answers`.
+    `facts` are those of the provenance. `prefill` says that the prompts end with the first words of the answer, which
+    are parsed with it. `short` has the answers to the short questions of the baseline; if it is None, these are the
+    short questions of `answers`.
     """
     coords = _axes_of(answers)
-    shape = tuple(len(labels) for labels in coords.values())
+    shape = tuple(map(len, coords.values()))  # (mode, length, seed)
     opening = f"{task.opening} " if prefill and task.opening else ""
     scored = [
         _scored(task, question, answer, opening) for question, answer in answers.items()
     ]
     columns = pd.DataFrame(scored)
     values = {name: columns[name].to_numpy().reshape(shape) for name in columns}
-    found = variables_of(TABLE, values) | _summaries(values)
+    variables = variables_of(TABLE, values) | _summaries(values)
     if short is None:
         short = {q: answer for q, answer in answers.items() if q.length <= SHORT}
     abilities = _abilities(task, short, opening, coords["mode"])
-    judged = pd.DataFrame(abilities)
-    told = {name: judged[name].to_numpy() for name in judged if name != "able"}
-    found |= variables_of(TABLE, told)
+    of_modes = pd.DataFrame(abilities).drop(columns="able")  # that is a coordinate
+    variables |= variables_of(
+        TABLE, {name: of_modes[name].to_numpy() for name in of_modes}
+    )
     if not (values["reading"] == "read").any():
         _remark_unread(task, answers, values)
     labels: dict[str, Any] = {
@@ -120,7 +122,7 @@ def score_answers(
         "able": ("mode", [ability.able for ability in abilities]),
     }
     facts = {**facts, "task": describe(task)}
-    return dataset_of(f"answers to {task.name}", labels, found, facts)
+    return dataset_of(f"answers to {task.name}", labels, variables, facts)
 
 
 def _axes_of(answers: Mapping[Question, Answer]) -> dict[str, list[Any]]:
@@ -128,10 +130,10 @@ def _axes_of(answers: Mapping[Question, Answer]) -> dict[str, list[Any]]:
     table: Any = pd.DataFrame(
         list(answers), columns=[field.name for field in fields(Question)]
     )
-    places = table[BY_SEED.split()]
-    axes = {name: places[name].unique().tolist() for name in places}
-    every = pd.MultiIndex.from_product(list(axes.values()))
-    if not answers or places.to_records(index=False).tolist() != every.tolist():
+    cells = table[BY_SEED.split()]  # the mode, length and seed of each question
+    axes = {name: cells[name].unique().tolist() for name in cells}
+    all_cells = pd.MultiIndex.from_product(list(axes.values()))
+    if not answers or cells.to_records(index=False).tolist() != all_cells.tolist():
         raise InputError(
             "answers= does not have one answer for each mode, length and seed, in that order.",
             "Give an answer for every question, in order.",
@@ -142,19 +144,21 @@ def _axes_of(answers: Mapping[Question, Answer]) -> dict[str, list[Any]]:
 def _scored(
     task: Task, question: Question, answer: Answer, opening: str
 ) -> dict[str, Any]:
-    """An answer and what is read in it, with the names of `TEXTS`."""
+    """An answer and what is read in it, by the names of `TABLE`; `opening` has the words that its prompt ends with."""
     text = opening + answer.text
     reading = task.understood(question, text, answer.ended)
+    _, has_ended = task.answer_in(question, text, answer.ended)
     error = np.nan
     if task.numeric and reading.value:
         error = float(abs(int(reading.value) - int(question.truth)))
     return {
         "prompt": question.prompt,
+        # Files of results cannot store a NUL character.
         "answer": answer.text.replace("\0", "␀"),
         "value": reading.value,
         "truth": question.truth,
         "reading": reading.why,
-        "ended": task.answer_in(question, text, answer.ended)[1],
+        "ended": has_ended,
         "as_asked": reading.as_asked,
         "right": reading.why == "read" and reading.value == question.truth,
         "error": error,
@@ -164,22 +168,27 @@ def _scored(
 
 
 def _summaries(values: Mapping[str, np.ndarray]) -> dict[str, Variable]:
-    """Accuracy, errors and unread answers over modes and lengths; errors are of the parsed answers alone."""
+    """Accuracy, errors and unread answers over modes and lengths, from `values` over (mode, length, seed).
+
+    Errors are of the parsed answers alone: those of the others are NaN, which pandas leaves out.
+    """
     right = values["right"]
-    errors = pd.DataFrame(values["error"].reshape(-1, right.shape[-1]).T)
-    quartiles = errors.quantile([0.25, 0.5, 0.75]).to_numpy()
-    of_cells = {
-        "mean_error": errors.mean().to_numpy(),
-        "median_error": quartiles[1],
-        "error_q1": quartiles[0],
-        "error_q3": quartiles[2],
+    n_seeds = right.shape[-1]
+    # Tables with a row for each seed, and a column for each mode and length.
+    errors = pd.DataFrame(values["error"].reshape(-1, n_seeds).T)
+    prompts = pd.DataFrame(values["prompt"].reshape(-1, n_seeds).T)
+    q1, median, q3 = errors.quantile([0.25, 0.5, 0.75]).to_numpy()
+    of_columns = {
+        "mean_error": errors.mean(),
+        "median_error": median,
+        "error_q1": q1,
+        "error_q3": q3,
         # A task may draw one sequence for several seeds.
-        "prompts": pd.DataFrame(
-            values["prompt"].reshape(errors.shape[::-1]).T
-        ).nunique(),
+        "prompts": prompts.nunique(),
     }
-    shape = right.shape[:2]
-    cells = {name: np.reshape(each, shape) for name, each in of_cells.items()}
+    cells: dict[str, np.ndarray] = {}
+    for name, of_column in of_columns.items():
+        cells[name] = np.reshape(np.asarray(of_column), right.shape[:2])
     reading = values["reading"][..., None]  # (mode, length, seed, reason)
     cells["unread"] = (reading == np.array(UNREAD)).mean(axis=2)
     strict = right & values["as_asked"]
@@ -194,21 +203,24 @@ def _abilities(
     """Whether the model can do the task in each mode, from the answers to different short questions."""
     abilities = []
     for mode in modes:
-        truths: dict[str, str] = {}  # of different prompts
+        # By prompt, so that equal questions count once.
+        truths: dict[str, str] = {}
         right: dict[str, bool] = {}
         for question, answer in short.items():
             if question.mode == mode:
                 reading = task.understood(question, opening + answer.text, answer.ended)
                 truths[question.prompt] = question.truth
                 right[question.prompt] = reading.value == question.truth
-        abilities.append(judge_ability(np.array([*right.values()]), [*truths.values()]))
+        abilities.append(
+            judge_ability(np.array(list(right.values())), list(truths.values()))
+        )
     return abilities
 
 
 def _remark_unread(
     task: Task, answers: Mapping[Question, Answer], values: Mapping[str, np.ndarray]
 ) -> None:
-    """Say that no answer could be read, with the first one."""
+    """Print a remark that no answer could be read, with the first one as an example, and what may help."""
     question, answer = next(iter(answers.items()))
     why = WHY[values["reading"].flat[0]]
     longer = ""
@@ -223,19 +235,21 @@ def _remark_unread(
 
 def describe(task: Task) -> dict[str, Any]:
     """The facts that the provenance states about a task."""
-    own = {
+    # A reader that is no function has no name; the memory address in its repr changes between runs.
+    without_address = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(task.read))
+    reader = getattr(task.read, "__name__", None) or without_address
+    return {
         "name": task.name,
         "template": task.template,
         "opening": task.opening,
         "source": task.source,
+        "read_as": reader,
+        "examples": task.examples,
     }
-    # A reader that is no function has no name; the memory address in its repr changes between runs.
-    without_address = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(task.read))
-    reader = getattr(task.read, "__name__", None) or without_address
-    return own | {"read_as": reader, "examples": task.examples}
 
 
 HALF = 1 / 2  # least share of right answers with which a model is able; our choice
+# What follows for longer questions.
 THEN = {
     "yes": "the model can do this task at short lengths.",
     "no": "the model cannot do this task at short lengths, so that longer lengths cannot be judged.",
@@ -271,8 +285,10 @@ def judge_ability(right: np.ndarray, truths: Sequence[str]) -> Ability:
     chance = float(constant.mean(axis=1).max())
     ends = torch.stack(share_interval(torch.from_numpy(right).double()))
     share, low, high = ends.tolist()
+    # For each constant answer: the questions that it alone gets right, and those that the model alone gets right.
     lost = (constant & ~right).sum(axis=1)
     gained = (right & ~constant).sum(axis=1)
+    # That the model gains so few of the lost + gained if each is as likely; times the number of tests (Bonferroni).
     p_of_constant = special.bdtr(gained, lost + gained, HALF).min() * len(constant)
     if low > max(chance, HALF):
         able = "yes"
@@ -327,26 +343,28 @@ def answer_frequencies(result: xr.Dataset) -> xr.Dataset:
     said = result["value"].values.reshape(len(modes), -1)
     truth = result["truth"].values.reshape(len(modes), -1)
     # Lengths that were joined may have different numbers of seeds, and no question in some places.
-    asked = (truth != "").sum(axis=1)
+    n_questions = (truth != "").sum(axis=1)
     different = np.unique(np.concatenate([said, truth], axis=None).astype(str))
+    # An empty value is that of an answer without one, or of a place without a question.
     values = np.array(sorted(set(different.tolist()) - {""}, key=_by_size))
     shares = {
-        "said": (said[..., None] == values).sum(axis=1) / asked[:, None],
-        "truth": (truth[..., None] == values).sum(axis=1) / asked[:, None],
-        "unread": (asked - (said != "").sum(axis=1)) / asked,
+        "said": (said[..., None] == values).sum(axis=1) / n_questions[:, None],
+        "truth": (truth[..., None] == values).sum(axis=1) / n_questions[:, None],
+        "unread": (n_questions - (said != "").sum(axis=1)) / n_questions,
     }
-    found: dict[str, Variable] = {}
+    variables: dict[str, Variable] = {}
     for name, share in shares.items():
-        dims = ("mode", "value")[: share.ndim]
-        found[name] = (dims, share, FREQUENCIES[name], "1")
+        dims = ("mode", "value")[: share.ndim]  # `unread` is over modes alone
+        variables[name] = (dims, share, FREQUENCIES[name], "1")
     coords = {"mode": modes, "value": values}
-    return dataset_of("frequencies of answers", coords, found, facts)
+    return dataset_of("frequencies of answers", coords, variables, facts)
 
 
 def _share(right: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The share of right answers over seeds, and Wilson's interval."""
     share = right.mean(axis=-1)
-    return share, *wilson(share, right.shape[-1])
+    low, high = wilson(share, right.shape[-1])
+    return share, low, high
 
 
 def _by_size(value: str) -> tuple[int, int, str]:

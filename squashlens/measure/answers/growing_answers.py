@@ -36,16 +36,17 @@ class AskedSequence(NamedTuple):
         return self.sequence.plain(self.length).ids(self.sequence.trunk)
 
     def right_answer(self, run: Run, answer: Answer) -> str:
-        """The text of the right answer, which `answer` gives for the content."""
+        """The text of the right answer, which `answer` gives for the texts of the content tokens."""
         # The last content token may be the sequence's `ending`.
         last = self.sequence.stem(self.length).ids(self.sequence.trunk)[-1]
         content = (*self.sequence.content[: self.length - 1], last)
         tokenizer = require_tokenizer(run.model)
+        # Decoded after other text, so that a token keeps its own space.
         before = neutral(run.model)
-        text_of = {
-            token: text_after(tokenizer, before, [token]) for token in set(content)
-        }
-        text = answer(tuple(text_of[token] for token in content))
+        text_of: dict[int, str] = {}
+        for token in set(content):
+            text_of[token] = text_after(tokenizer, before, [token])
+        text = answer(tuple(map(text_of.__getitem__, content)))
         if not isinstance(text, str) or not text.strip():
             raise InputError(
                 f"answer= gave {text!r} for {self.length} content tokens.",
@@ -58,34 +59,30 @@ def are_answered(
     run: Run, asked: Sequence[AskedSequence], right: Sequence[str]
 ) -> np.ndarray:
     """Whether greedy decoding writes each right answer, and does not go on with the same word or number."""
-    prompts = [each.prompt for each in asked]
-    lengths = [
-        len(tokenize_after(run.model, prompt, text))
-        for prompt, text in zip(prompts, right, strict=True)
-    ]
+    prompts = [question.prompt for question in asked]
+    longest = 0  # tokens of a right answer
+    for prompt, truth in zip(prompts, right, strict=True):
+        longest = max(longest, len(tokenize_after(run.model, prompt, truth)))
     answered = []
-    written = write_freely(run, prompts, max(lengths))
-    for prompt, text, tokens in zip(prompts, right, written, strict=True):
-        said = text_after(run.model.tokenizer, prompt, tokens) if tokens else ""
-        answered.append(answer_in(said, [text]) == text)
+    written = write_freely(run, prompts, longest)
+    for prompt, truth, tokens in zip(prompts, right, written, strict=True):
+        text = text_after(run.model.tokenizer, prompt, tokens) if tokens else ""
+        answered.append(answer_in(text, [truth]) == truth)
     return np.array(answered)
 
 
 def short_questions(
     sequences: Sequence[GrowingSequence], most: int
 ) -> list[AskedSequence]:
-    """At most so many different prompts of 1 to 8 content tokens, of the sequences' form and tokens.
+    """At most `most` different prompts of 1 to 8 content tokens, of the sequences' form and tokens.
 
     Their content is not drawn from the whole alphabet: ones are counted, and other digits may be another task.
     """
-    kinds = [
-        replace(sequence, alphabet=tuple(sorted(set(sequence.content))))
-        for sequence in sequences
-    ]
-    different: dict[Ids, AskedSequence] = {}
+    different: dict[Ids, AskedSequence] = {}  # by prompt
     for number in range(SHORT):
-        kind = kinds[number % len(kinds)]
-        drawn = kind.unrelated(Random(f"short {number}"))
+        form = sequences[number % len(sequences)]  # in turn
+        form = replace(form, alphabet=tuple(sorted(set(form.content))))
+        drawn = form.unrelated(Random(f"short {number}"))
         for length in range(1, min(SHORT, len(drawn)) + 1):
             question = AskedSequence(drawn, length)
             different[question.prompt] = question

@@ -28,7 +28,9 @@ def changed_words(text: str, other: str) -> list[tuple[str, str]]:
     matcher = SequenceMatcher(None, words, others, autojunk=False)
     pairs: list[tuple[str, str]] = []
     for kind, start, end, other_start, other_end in matcher.get_opcodes():
-        if kind == "replace":
+        if (
+            kind == "replace"
+        ):  # if one side has more words, its last ones have no partner
             pairs += zip(words[start:end], others[other_start:other_end], strict=False)
     return list(dict.fromkeys(pairs))
 
@@ -38,9 +40,9 @@ def placebos_of(
 ) -> list[tuple[str, str]]:
     """Pairs of changed words of which neither is one of the answers, or a part of one."""
     answer, other_answer = answers
-    spoken = {*WORD.findall(answer), *WORD.findall(other_answer)}
-    pairs = [pair for pair in changed_words(*texts) if spoken.isdisjoint(pair)]
-    return pairs[:MOST]
+    words_of_answers = set(WORD.findall(answer) + WORD.findall(other_answer))
+    pairs = changed_words(*texts)
+    return [pair for pair in pairs if words_of_answers.isdisjoint(pair)][:MOST]
 
 
 def is_mentioned_alone(texts: tuple[str, str], answers: tuple[str, str]) -> bool:

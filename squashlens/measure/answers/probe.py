@@ -119,14 +119,17 @@ def probe(
     data = ProbedAnswers.of(questions.task, questions.each, prompts, n_train)
     _require_probed(data)
     last = at_last_tokens(run, prompts, run.sites())
-    own = streams(run, last)
-    found, facts = probe_layers(run, data, own, prompts, n_random_models)
-    over = {
+    representations = streams(run, last)
+    variables, facts = probe_layers(
+        run, data, representations, prompts, n_random_models
+    )
+    coords = {
         "layer": range(run.n_blocks + 1),
         "length": list(data.lengths),
         "seed": list(data.seeds),
     }
-    return run.knowing(**facts).dataset(f"probe of {questions.task.name}", over, found)
+    about = f"probe of {questions.task.name}"
+    return run.knowing(**facts).dataset(about, coords, variables)
 
 
 def require_probing(n_train: int, n_random_models: int) -> None:
@@ -151,23 +154,29 @@ def probe_layers(
     prompts: list[Ids],
     n_random_models: int,
 ) -> tuple[dict[str, Variable], dict[str, Any]]:
-    """The scores of each layer and of its baselines, where the last layer is y, and facts for the provenance."""
+    """The scores of each layer and of its baselines as variables of a result, and facts for the provenance.
+
+    `prompts` are the token ids of the prompts of `data`, on which models with random weights are run.
+    """
     features = representations.double().numpy()
     scores = score_probes(features, data, range(data.splits), "probes")
-    length = of_length(data)
+    r2_length = of_length(data)  # (split, length)
     r2_random = np.full_like(scores.r2, np.nan)  # (split, layer, length)
     proofs = []
     for seed in range(n_random_models if data.probed else 0):
-        with untrained(run, seed) as other:
+        with untrained(run, seed) as random_run:
             label = f"random weights {seed}"
-            last = at_last_tokens(other, prompts, other.sites(), label=label)
-            proofs.append(other.proof.status)
-        features = streams(other, last).double().numpy()
-        numbers = range(seed, data.splits, n_random_models)
+            sites = random_run.sites()
+            last = at_last_tokens(random_run, prompts, sites, label=label)
+            proofs.append(random_run.proof.status)
+        features = streams(random_run, last).double().numpy()
+        # Random model s is probed in every `n_random_models`-th split, from split s on.
+        splits = range(seed, data.splits, n_random_models)
         label = f"probes of random weights {seed}"
-        random_scores = score_probes(features, data, numbers, label)
+        random_scores = score_probes(features, data, splits, label)
         r2_random[seed::n_random_models] = random_scores.r2
-    baselines = np.fmax(0, np.fmax(length[:, None], scores.control))
+    # The best baseline that needs no random model; NaN counts as less than 0.
+    baselines = np.fmax(0, np.fmax(r2_length[:, None], scores.control))
     ends = {
         "r2": interval(scores.r2),
         "r2_random_model": interval(r2_random),
@@ -182,21 +191,23 @@ def probe_layers(
     for name, of_layers in ends.items():
         layers |= with_ends(name, ("layer", "length"), of_layers, ESTIMATES[name])
     of_length_alone = "R² from the number of tokens alone"
-    found = with_y(layers)
-    found |= with_ends("r2_length", ("length",), interval(length), of_length_alone)
+    variables = with_y(layers)  # the last layer is y
+    variables |= with_ends(
+        "r2_length", ("length",), interval(r2_length), of_length_alone
+    )
     of_samples = {
         "prompts": data.prompts,
         "truth": data.truth,
         "prediction": scores.prediction,
     }
-    found |= variables_of(TABLE, of_samples)
+    variables |= variables_of(TABLE, of_samples)
     facts = {
         "n_train": data.n_train,
         "splits": data.splits,
         "random_model_seeds": list(range(n_random_models)),
         "random_model_proofs": proofs,
     }
-    return found, {"probe": facts}
+    return variables, {"probe": facts}
 
 
 OF_LAYERS = "layer length"
@@ -230,6 +241,7 @@ def _require_probed(data: ProbedAnswers) -> None:
             "Probe a task with random items, such as count_bernoulli or copy_last_random.",
         )
     if not data.probed:
+        # The length with the most prompts among those whose right answers vary.
         at = int(np.argmax(np.where(data.varied, data.prompts, -1)))
         raise InputError(
             f"The number of distinct prompts at length {data.lengths[at]} is {data.prompts[at]}, and a probe needs "

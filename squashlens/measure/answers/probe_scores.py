@@ -34,9 +34,9 @@ class Distinct(NamedTuple):
 class Split:
     """The training and test prompts of one length, as indices of distinct prompts, with weights of the test prompts.
 
-    The weight of a test prompt is how often it was drawn, times how often the resampling of this split contains it.
-    The targets, (prompt, target), are the right answer and that of the control task; `samples` has a sample of each
-    distinct prompt.
+    `at` is the index of the length. The weight of a test prompt is how often it was drawn, times how often the
+    resampling of this split contains it. The targets, (prompt, target), are the right answer and that of the control
+    task; `samples` has a sample of each distinct prompt.
     """
 
     at: int
@@ -47,7 +47,7 @@ class Split:
     targets: np.ndarray
 
     def predict(self, features: np.ndarray) -> np.ndarray:
-        """A ridge regression's predictions for the test prompts, (prompt, target), from features of the samples."""
+        """A ridge regression's predictions for the test prompts, (prompt, target), from features (sample, d)."""
         prompts = features[self.samples]
         return ridge(prompts[self.train], self.targets[self.train], prompts[self.test])
 
@@ -101,7 +101,10 @@ class ProbedAnswers:
         n_train: int,
         splits: int = SPLITS,
     ) -> "ProbedAnswers":
-        """The answers of questions. Raises for answers that are not numbers, unless they are all the same."""
+        """The answers of questions, given by length and then seed, whose prompts have the token ids `ids`.
+
+        Raises for answers that are not numbers, unless they are all the same.
+        """
         table: Any = pd.DataFrame(list(questions))
         truths = table["truth"]
         # If all are the same it may be a word, since nothing can be learned about it.
@@ -116,17 +119,20 @@ class ProbedAnswers:
         seeds = tuple(table["seed"].unique().tolist())
         shape = (len(lengths), len(seeds))
         _, prompt = np.unique(table["prompt"].tolist(), return_inverse=True)
+        # An item's number is its place among the sorted symbols of all questions.
         symbols = np.unique(np.concatenate(table["items"].tolist()))
-        of_lengths = table.groupby("length", sort=False)["items"]
+        item_numbers = []
+        for _, items in table.groupby("length", sort=False)["items"]:
+            item_numbers.append(np.searchsorted(symbols, items.tolist()))
         return cls(
-            lengths,
-            seeds,
-            truths.to_numpy(dtype=float).reshape(shape),
-            prompt.reshape(shape),
-            np.reshape([len(row) for row in ids], shape),
-            tuple(np.searchsorted(symbols, items.tolist()) for _, items in of_lengths),
-            n_train,
-            splits,
+            lengths=lengths,
+            seeds=seeds,
+            truth=truths.to_numpy(dtype=float).reshape(shape),
+            prompt=prompt.reshape(shape),
+            tokens=np.reshape(list(map(len, ids)), shape),
+            items=tuple(item_numbers),
+            n_train=n_train,
+            splits=splits,
         )
 
     @property
@@ -159,7 +165,8 @@ class ProbedAnswers:
         """A numbered split at a length, the same for the model, the random models and the control task.
 
         Of the shuffled samples the first `n_train` distinct prompts train; all others test, resampled with replacement.
-        A prompt that was drawn often comes early more often, and counts as often in the test.
+        A prompt that was drawn often comes early more often, and counts as often in the test. `at` is the index of the
+        length, here and below.
         """
         distinct = self.different[at]
         rng = np.random.default_rng([number, self.lengths[at]])
@@ -181,18 +188,21 @@ class ProbedAnswers:
 
     def control(self, at: int, number: int) -> np.ndarray:
         """The target of the control task for each distinct prompt: Σ_i c(i, x_i), with each c(i, x) from N(0, 1)."""
+        # Another stream than that of the split.
         rng = np.random.default_rng([number, self.lengths[at], 1])
-        items = self.items[at][self.different[at].first_sample]
+        items = self.items[at][self.different[at].first_sample]  # (prompt, item)
         n_items = items.shape[1]
-        n_symbols = max(part.max() for part in self.items) + 1
-        table = rng.standard_normal((n_items, n_symbols))
-        return table[np.arange(n_items), items].sum(axis=1)
+        n_symbols = max(of_length.max() for of_length in self.items) + 1
+        c = rng.standard_normal((n_items, n_symbols))
+        return c[np.arange(n_items), items].sum(axis=1)
 
-    def of_samples(self, at: int, test: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """The values of some distinct prompts, for each sample; NaN for samples of the other prompts."""
+    def of_samples(
+        self, at: int, prompts: np.ndarray, values: np.ndarray
+    ) -> np.ndarray:
+        """The values of some distinct prompts, given by their indices, for each sample; NaN for other samples."""
         distinct = self.different[at]
         by_prompt = np.full(len(distinct.first_sample), np.nan)
-        by_prompt[test] = values
+        by_prompt[prompts] = values
         return by_prompt[distinct.prompt_of_sample]
 
 
@@ -215,7 +225,10 @@ class Scores:
 def score_probes(
     layers: np.ndarray, data: ProbedAnswers, numbers: range, label: str
 ) -> Scores:
-    """The scores of probes on features of shape (layer, length · seed, d), for the splits with these numbers."""
+    """The scores of probes on features of shape (layer, length · seed, d), for the splits with these numbers.
+
+    The samples are those of `data`; `label` is that of the progress bar.
+    """
     from threadpoolctl import threadpool_limits
 
     if not np.isfinite(layers).all():
@@ -223,7 +236,9 @@ def score_probes(
             "Some representations are NaN or infinite, so that no probe can be fitted.",
             "Load the model with dtype='float32', and check its hooks and weights for values that are not finite.",
         )
-    rows = layers.reshape(len(layers), *data.truth.shape, -1)
+    by_length = layers.reshape(
+        len(layers), *data.truth.shape, -1
+    )  # (…, length, seed, d)
     shape = (len(numbers), len(layers), len(data.lengths))
     r2 = np.full(shape, np.nan)
     control = np.full(shape, np.nan)
@@ -235,50 +250,56 @@ def score_probes(
         for place, number in enumerate(bar(numbers, desc=label, unit="split")):
             splits = [data.split(at, number) for at in data.probed]
             of_last_layer = np.full(data.truth.shape, np.nan)
-            for layer, features in enumerate(rows):
+            for layer, features in enumerate(by_length):
                 sums = []
                 for split in splits:
                     predicted = split.predict(features[split.at])
-                    here = place, layer, split.at
                     sums.append(split.scores(predicted))
-                    r2[here], control[here] = sums[-1].r2
-                    right[here] = split.share_right(predicted)
+                    cell = place, layer, split.at
+                    r2[cell], control[cell] = sums[-1].r2
+                    right[cell] = split.share_right(predicted)
+                    # Each layer replaces what the one before it left here.
                     of_last_layer[split.at] = data.of_samples(
                         split.at, split.test, predicted[:, 0]
                     )
-                if sums:
+                if sums:  # R² over all lengths has the sums over all of them
                     overall[place, layer] = Sums(*np.sum(sums, axis=0)).r2[0]
             predictions.append(of_last_layer)
-    known = ~np.isnan(predictions)
-    mean = _ratio(np.nansum(predictions, axis=0), known.sum(axis=0))
-    return Scores(r2, control, right, overall, mean)
+    # A split predicts its test prompts only.
+    n_predictions = (~np.isnan(predictions)).sum(axis=0)
+    mean_prediction = _ratio(np.nansum(predictions, axis=0), n_predictions)
+    return Scores(r2, control, right, overall, mean_prediction)
 
 
 def of_length(data: ProbedAnswers) -> np.ndarray:
-    """R² of the training prompts' mean answer at a number of tokens, interpolated between numbers, (split, length)."""
-    found = np.full((data.splits, len(data.lengths)), np.nan)
+    """R² of a prediction from the number of tokens alone, (split, length).
+
+    The prediction is the mean answer of the training prompts with this number of tokens, interpolated between numbers.
+    """
+    r2 = np.full((data.splits, len(data.lengths)), np.nan)
     for number, at in product(range(data.splits), data.probed):
         split = data.split(at, number)
         tokens = data.tokens[at, split.samples]
         truth = split.targets[split.train, 0]
-        of_tokens: Any = pd.Series(truth).groupby(tokens[split.train]).mean()
-        predicted = np.interp(tokens[split.test], of_tokens.index, of_tokens)
-        found[number, at] = split.scores(predicted[:, None]).r2[0]
-    return found
+        mean_truth: Any = pd.Series(truth).groupby(tokens[split.train]).mean()
+        predicted = np.interp(tokens[split.test], mean_truth.index, mean_truth)
+        # The first target is the right answer.
+        r2[number, at] = split.scores(predicted[:, None]).r2[0]
+    return r2
 
 
 def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean and ends of the middle 95 % over splits (the first axis); NaN where at least half of the splits are NaN."""
-    known = np.isnan(values).mean(axis=0) < 1 / 2
-    kept = values[:, known]
+    is_known = np.isnan(values).mean(axis=0) < 1 / 2
+    known = values[:, is_known]
     tail = (1 - LEVEL) / 2
     mean = np.full(values.shape[1:], np.nan)
     low = mean.copy()
     high = mean.copy()
-    if known.any():
-        mean[known] = np.nanmean(kept, axis=0)
-        low[known] = np.nanquantile(kept, tail, axis=0)
-        high[known] = np.nanquantile(kept, 1 - tail, axis=0)
+    if is_known.any():
+        mean[is_known] = np.nanmean(known, axis=0)
+        low[is_known] = np.nanquantile(known, tail, axis=0)
+        high[is_known] = np.nanquantile(known, 1 - tail, axis=0)
     return mean, low, high
 
 
@@ -287,22 +308,28 @@ def gains(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """R² minus that of the best baseline: its mean over splits, and the ends of its 95 % interval.
 
-    `others` is the best R² of the baselines that need no random model; `r2_random` is that of random model s mod `many`
-    in split s. The interval allows for further draws of random weights: with g_t the mean of R² − max(0, R²_random)
-    over the splits of random model t, and s their standard deviation, g of one more random model is within t_{0.975,
-    T−1} · s · √(1 + 1/T) of the mean. The R² of random models is raised by this amount for the lower end, and reduced
-    by it for the upper. With fewer than two random models the lower end is NaN, and the upper end is that of the gain
-    over the other baselines.
+    Arrays have the splits as their first axis, and `many` is the number T of random models. `others` is the best R² of
+    the baselines that need no random model; `r2_random` is that of random model s mod `many` in split s. The interval
+    allows for further draws of random weights: with g_t the mean of R² − max(0, R²_random) over the splits of random
+    model t, and s their standard deviation, g of one more random model is within t_{0.975, T−1} · s · √(1 + 1/T) of the
+    mean. The R² of random models is raised by this amount for the lower end, and reduced by it for the upper. With
+    fewer than two random models the lower end is NaN, and the upper end is that of the gain over the other baselines.
     """
+    # The best baseline is no less than `others`, so that the gain over these is an upper end.
     if not many:
         _, _, high = interval(r2 - others)
-        return np.full_like(high, np.nan), np.full_like(high, np.nan), high
+        unknown = np.full_like(high, np.nan)
+        return unknown, unknown.copy(), high
     r2_random = np.maximum(r2_random, 0)
     mean, _, _ = interval(r2 - np.fmax(others, r2_random))
     if many == 1:
         _, _, high = interval(r2 - others)
         return mean, np.full_like(high, np.nan), high
-    gain_of_each = [interval(r2[t::many] - r2_random[t::many])[0] for t in range(many)]
+    gain_of_each = []
+    for t in range(many):
+        gain, _, _ = interval(r2[t::many] - r2_random[t::many])
+        gain_of_each.append(gain)
+    # How far one more random model may be from those that were drawn.
     quantile = special.stdtrit(many - 1, (1 + LEVEL) / 2)
     reach = quantile * np.std(gain_of_each, axis=0, ddof=1) * np.sqrt(1 + 1 / many)
     _, low, _ = interval(r2 - np.fmax(others, r2_random + reach))
@@ -314,6 +341,7 @@ def _ratio(
     numerator: np.ndarray | float, denominator: np.ndarray | float
 ) -> np.ndarray:
     """The quotient of two arrays, NaN where the denominator is 0."""
-    above = np.asarray(numerator, dtype=float)
-    below = np.asarray(denominator, dtype=float)
-    return np.divide(above, below, out=np.full(below.shape, np.nan), where=below > 0)
+    numerator = np.asarray(numerator, dtype=float)
+    denominator = np.asarray(denominator, dtype=float)
+    quotient = np.full(denominator.shape, np.nan)
+    return np.divide(numerator, denominator, out=quotient, where=denominator > 0)

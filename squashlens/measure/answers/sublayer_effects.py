@@ -151,34 +151,37 @@ def sublayer_effects(
             "Give several prompts, or missing='zero'.",
         )
     require_understood(run)
-    every = parts_of(run, parts)
-    values = at_last_tokens(run, asked.prompts, sites_of(run, every)).values
+    all_parts = parts_of(run, parts)
+    values = at_last_tokens(run, asked.prompts, sites_of(run, all_parts)).values
     asked.require_distinct_first_tokens()
-    replacements = _replacements(every, values, missing)
-    draws = _random_replacements(every, values, replacements, n_random_vectors, seed)
-    logits = _logits_of_choices(run, asked, every, [replacements, *draws], values)
-    variants = Variants(logits, len(every), asked.right, run.dtype)
-    replaced = f"with {WITHOUT[missing]} at the last token"
-    variables = _of_prompts(run, asked, every, values, variants, replaced)
+    replacements = _replacements(all_parts, values, missing)
+    draws = _random_replacements(
+        all_parts, values, replacements, n_random_vectors, seed
+    )
+    logits = _logits_of_choices(run, asked, all_parts, [replacements, *draws], values)
+    variants = Variants(logits, len(all_parts), asked.right, run.dtype)
+    replaced = f"with {WITHOUT[missing]} at the last token"  # ends the long names
+    variables = _of_prompts(run, asked, all_parts, values, variants, replaced)
     if texts:
         token_ids = [tokenize(run.model, text) for text in texts]
-        variables |= _losses(run, token_ids, every, missing)
+        variables |= _losses(run, token_ids, all_parts, missing)
     coords: dict[str, Any] = {
         "prompt": np.arange(len(asked.prompts)),
         "block": np.arange(run.n_blocks),
-        "sublayer": [part.name for part in every if part.block == 0],
+        "sublayer": [part.name for part in all_parts if part.block == 0],
         "answer": ("prompt", asked.answers),
         "cluster": ("prompt", asked.clusters),
     }
-    selecting = selection.halves(asked.clusters, seed)
+    selecting = selection.halves(asked.clusters, seed)  # the other half confirms
     _remark_doubtful(run, variants, selecting)
-    if int(asked.clusters.max()) + 1 >= FEWEST:
+    n_clusters = int(asked.clusters.max()) + 1
+    if n_clusters >= FEWEST:
         chosen = variants.select(asked.clusters, selecting, seed)
         in_half = np.stack([selecting, ~selecting])
-        shape = (run.n_blocks, len(every) // run.n_blocks)
+        shape = (run.n_blocks, len(all_parts) // run.n_blocks)  # (block, sublayer)
         variables |= _by_half(variants, in_half, asked.clusters, shape, replaced)
         variables |= _of_selected(chosen, replaced)
-        part = every[chosen.part]
+        part = all_parts[chosen.part]
         coords |= {
             "half": list(HALVES),
             "of_half": ("prompt", np.where(selecting, *HALVES)),
@@ -230,25 +233,28 @@ class Variants:
 
     @cached_property
     def leads(self) -> Float[np.ndarray, "prompt variant"]:
+        """The logit of the right choice minus the largest other one."""
         return selection.leads(self.logits, self.right)
 
     @property
     def lead(self) -> Float[np.ndarray, " prompt"]:
-        """That of the prompt as it is, in the batch of the others."""
+        """The lead in the prompt as it is, in the batch of the changed variants."""
         return self.leads[:, 1]
 
     @property
     def lead_noise(self) -> Float[np.ndarray, " prompt"]:
-        """How far another batch moves it."""
+        """How far another batch moves the lead of the prompt as it is."""
         first = self.logits[:, 0]
         return noise_of_leads(first, self.logits[:, 1], self.right, self.dtype)
 
     @property
     def lead_without(self) -> Float[np.ndarray, "prompt part"]:
+        """The lead with each part's output replaced."""
         return self.leads[:, 2 : 2 + self.n_parts]
 
     @property
     def lead_random(self) -> Float[np.ndarray, "draw prompt part"]:
+        """The lead with random vectors in place of each part's output."""
         return self._of_draws(self.leads)
 
     @property
@@ -261,7 +267,7 @@ class Variants:
     def _of_draws(
         self, values: Float[np.ndarray, "prompt variant ..."]
     ) -> Float[np.ndarray, "draw prompt part ..."]:
-        """Those with random vectors, for each draw."""
+        """The values of the variants with random vectors, by draw of these and by part."""
         random = values[:, 2 + self.n_parts :]
         by_draw = (len(values), -1, self.n_parts, *values.shape[2:])
         return random.reshape(by_draw).swapaxes(0, 1)
@@ -272,15 +278,24 @@ class Variants:
         selecting: Bool[np.ndarray, " prompt"],
         seed: int,
     ) -> selection.Selection:
-        """The part that repairs most in the half that selects, and what the same selection reaches by chance."""
-        as_it_is_and_without = self.logits[:, 1 : 2 + self.n_parts]
-        random = list(self._of_draws(self.logits))
+        """The part that repairs most in the half that selects, and what the same selection reaches by chance.
+
+        `selecting` says which prompts are in that half.
+        """
         return selection.select(
-            as_it_is_and_without, random, self.right, clusters, selecting, seed
+            logits=self.logits[:, 1 : 2 + self.n_parts],  # as it is, and without
+            random=list(self._of_draws(self.logits)),
+            right=self.right,
+            clusters=clusters,
+            selecting=selecting,
+            seed=seed,
         )
 
     def gained(self, changed: Float[np.ndarray, "prompt part"]) -> np.ndarray:
-        """1 where a change makes a wrong answer right, −1 where a right one wrong, else 0; (part, prompt)."""
+        """1 where a change makes a wrong answer right, −1 where a right one wrong, else 0; (part, prompt).
+
+        `changed` has the leads with each part's output replaced.
+        """
         return selection.gained(np.column_stack([self.lead, changed])).T
 
 
@@ -292,35 +307,39 @@ def _of_prompts(
     variants: Variants,
     replaced: str,
 ) -> dict[str, Variable]:
-    """The numbers of each prompt."""
+    """The numbers of each prompt; `values` are activations at last tokens, and `replaced` ends the long names."""
+    # (prompt, 2): the right choice and the likeliest other one, and then their first tokens
     right_and_best_wrong = np.stack([asked.right, variants.best_wrong], axis=1)
     pairs = asked.first_tokens.gather(1, torch.from_numpy(right_and_best_wrong))
     written = written_directly(run, values, parts, pairs)
     by_part = (len(asked.prompts), run.n_blocks, len(parts) // run.n_blocks)
-    found = {
+    numbers = {
         "lead": variants.lead,
         "lead_noise": variants.lead_noise,
         "lead_without": variants.lead_without.reshape(by_part),
         "written": written.reshape(by_part),
     }
     if len(variants.lead_random):
-        found["lead_random"] = variants.lead_random.reshape(-1, *by_part)
-    return variables_of(TABLE, found, replaced=replaced)
+        numbers["lead_random"] = variants.lead_random.reshape(-1, *by_part)
+    return variables_of(TABLE, numbers, replaced=replaced)
 
 
 def _remark_doubtful(
     run: Run, variants: Variants, selecting: Bool[np.ndarray, " prompt"]
 ) -> None:
-    """Say if no answer can be repaired, and how many answers are decided by rounding."""
+    """Print a remark if no answer can be repaired, and one with how many answers are decided by rounding.
+
+    `selecting` says which prompts are in the half that selects.
+    """
     lead = variants.lead
     if selecting.any() and (lead[selecting] > 0).all():
         remark(
             "No answer of the half that selects is wrong, so that no sublayer can repair any."
         )
-    unsure = int((np.abs(lead) <= variants.lead_noise).sum())
-    if unsure:
+    n_unsure = int((np.abs(lead) <= variants.lead_noise).sum())
+    if n_unsure:
         remark(
-            f"{unsure} of {len(lead)} answers are right or wrong by rounding in {dtype_name(run.dtype)}: load a "
+            f"{n_unsure} of {len(lead)} answers are right or wrong by rounding in {dtype_name(run.dtype)}: load a "
             "wider dtype to be sure."
         )
 
@@ -328,7 +347,10 @@ def _remark_doubtful(
 def _replacements(
     parts: Sequence[Part], values: Mapping[str, Tensor], missing: Missing
 ) -> list[Float[Tensor, "prompt out"]]:
-    """What takes the place of each output: 0, or its mean over the other prompts."""
+    """What takes the place of each output: 0, or its mean over the other prompts.
+
+    `values` are activations at each prompt's last token by hook point, here and below.
+    """
     replacements = []
     for part in parts:
         replacement = torch.zeros_like(part.of(values))
@@ -347,17 +369,19 @@ def _random_replacements(
     seed: int,
 ) -> list[list[Float[Tensor, "prompt out"]]]:
     """For each random vector, each output changed by as much as its replacement, in a random direction."""
+    # Another stream than those of the halves and of the shuffles.
     rng = selection.random_stream(seed, 2)
     draws = []
-    for seeds in rng.integers(2**31, size=(n_random_vectors, len(parts))).tolist():
-        turned = []
+    seeds = rng.integers(2**31, size=(n_random_vectors, len(parts)))
+    for seeds_of_draw in seeds.tolist():
+        vectors = []
         for part, replacement, part_seed in zip(
-            parts, replacements, seeds, strict=True
+            parts, replacements, seeds_of_draw, strict=True
         ):
             output = part.of(values)
             change = selection.turned(replacement - output, part_seed)
-            turned.append(output + change.to(output))
-        draws.append(turned)
+            vectors.append(output + change.to(output))
+        draws.append(vectors)
     return draws
 
 
@@ -370,20 +394,20 @@ def _logits_of_choices(
 ) -> Float[np.ndarray, "prompt variant outcome"]:
     """The logits of each prompt's choices: as it is, in two batches, and with each part's output replaced.
 
-    That for each list of replacements, with an entry for each part.
+    The last are those for each list of `replacements`, which has an entry for each part.
     """
     y = values[run.site("y")]
+    # One after the other: the variants of the first list, then those of the next.
     vectors = list(chain.from_iterable(replacements))
     replaced_parts = list(parts) * len(replacements)
     logits = []
     for row, ids in enumerate(bar(asked.prompts, desc="prompts")):
-        edits = [
-            (part, vector[row])
-            for part, vector in zip(replaced_parts, vectors, strict=True)
-        ]
+        vectors_of_prompt = [vector[row] for vector in vectors]
+        edits = list(zip(replaced_parts, vectors_of_prompt, strict=True))
+        # (1 + edit, d), of which the first is the prompt as it is
         edited = _without(run, ids, y[row, None], edits).to(y.device)
-        every_y = torch.cat([y[row, None], edited])
-        among = logits_among(run, every_y, asked.first_tokens[row])
+        y_of_variants = torch.cat([y[row, None], edited])
+        among = logits_among(run, y_of_variants, asked.first_tokens[row])
         logits.append(among.double().cpu())
     return torch.stack(logits).numpy()
 
@@ -395,28 +419,31 @@ def _by_half(
     shape: tuple[int, int],
     replaced: str,
 ) -> dict[str, Variable]:
-    """Shares of repaired and broken answers, their net share, and the mean change, in each half."""
+    """Shares of repaired and broken answers, their net share, and the mean change, in each half.
+
+    `in_half` says which prompts each half has; `shape` is the number of blocks, and of parts in each.
+    """
     without = variants.lead_without.T  # (part, prompt)
-    wrong = variants.lead <= 0
-    right = variants.lead > 0
-    every = np.ones_like(right)
+    is_wrong = variants.lead <= 0
+    is_right = variants.lead > 0
+    is_any = np.ones_like(is_right)
     net_random = np.full(without.shape, np.nan)
     if len(variants.lead_random):
         gained = [variants.gained(lead) for lead in variants.lead_random]
         net_random = np.mean(gained, axis=0)
-    # What is averaged, over which prompts, and whether it is a share.
+    # What is averaged, (part, prompt); over which prompts; and whether it is a share if all of it are 0 and 1.
     means = {
-        "repaired": (without > 0, wrong, True),
-        "broken": (without <= 0, right, True),
-        "net": (variants.gained(variants.lead_without), every, False),
-        "net_random": (net_random, every, False),
-        "change": (without - variants.lead, every, True),
+        "repaired": (without > 0, is_wrong, True),
+        "broken": (without <= 0, is_right, True),
+        "net": (variants.gained(variants.lead_without), is_any, False),
+        "net_random": (net_random, is_any, False),
+        "change": (without - variants.lead, is_any, True),
     }
-    found: dict[str, Variable] = {}
-    for name, (values, counted, share) in means.items():
-        counts = in_half[:, None] & counted  # (half, 1, prompt)
-        by_part = np.where(counts, values, np.nan).reshape(len(HALVES), *shape, -1)
-        found |= mean_of(
+    variables: dict[str, Variable] = {}
+    for name, (values, is_counted, share) in means.items():
+        is_in_mean = in_half[:, None] & is_counted  # (half, 1, prompt)
+        by_part = np.where(is_in_mean, values, np.nan).reshape(len(HALVES), *shape, -1)
+        variables |= mean_of(
             name,
             ("half", "block", "sublayer"),
             by_part,
@@ -424,11 +451,10 @@ def _by_half(
             clusters=clusters,
             share=share,
         )
-    numbers = {"wrong": in_half & wrong, "right": in_half & right}
-    for name, which in numbers.items():
-        text = f"number of {name} answers"
-        found[name] = (("half",), which.sum(axis=1), text, "prompts")
-    return found
+    for name, is_counted in {"wrong": is_wrong, "right": is_right}.items():
+        number = (in_half & is_counted).sum(axis=1)
+        variables[name] = (("half",), number, f"number of {name} answers", "prompts")
+    return variables
 
 
 def _of_selected(chosen: selection.Selection, replaced: str) -> dict[str, Variable]:
@@ -440,8 +466,8 @@ def _of_selected(chosen: selection.Selection, replaced: str) -> dict[str, Variab
         "selected_net_shuffled_limit": chosen.shuffled_limit,
     }
     ends = (chosen.net, chosen.low, chosen.high)
-    found = with_ends("selected_net", (), ends, SELECTED.format(replaced=replaced))
-    return found | variables_of(TABLE, nulls, replaced=replaced)
+    net = with_ends("selected_net", (), ends, SELECTED.format(replaced=replaced))
+    return net | variables_of(TABLE, nulls, replaced=replaced)
 
 
 def _without(
@@ -449,18 +475,22 @@ def _without(
 ) -> Float[Tensor, "variant d"]:
     """The last y of a prompt as it is, and with each part's output replaced at its last token.
 
-    The other tokens are run once, if the last token on their cache is what it is in the `whole` prompt.
+    `whole` is the last y of the prompt in one pass, as it is. If the last token has the same y on a cache of the
+    others, these are run once, and only the last token for each variant. Otherwise all tokens are run for each.
     """
     row = torch.tensor(ids, device=run.device)
     cache = empty_cache(run) if len(ids) > 1 else None
     if cache is not None:
         with patterns_written(CACHED):
-            how = {"use_cache": True, "past_key_values": cache}
-            forward(run, row[None, :-1], [], how)
+            # All tokens but the last fill the cache.
+            context = {"use_cache": True, "past_key_values": cache}
+            forward(run, row[None, :-1], [], context)
             y = torch.cat(list(_replaced(run, row[-1:], edits, -1, cache)))[:, -1]
         if agree(y[:1], whole, run.dtype):
             return y
-    return torch.cat([part[:, -1].clone() for part in _replaced(run, row, edits, -1)])
+    # A batch at a time; the clone frees y at the other tokens.
+    batches = _replaced(run, row, edits, -1)
+    return torch.cat([y[:, -1].clone() for y in batches])
 
 
 def _replaced(
@@ -470,15 +500,19 @@ def _replaced(
     place: Any,
     cache: Any = None,
 ) -> Iterator[Float[Tensor, "some position d"]]:
-    """y of a prompt as it is, and of a copy for each part whose output is replaced at a place."""
+    """y of a prompt as it is, and of a copy for each part whose output is replaced at a place, in batches.
+
+    With a cache, `ids` follow what is in it. `place` is a position among `ids`, or a slice of them.
+    """
 
     def hooks(numbers: list[int]) -> list[Hook]:
-        made = []
-        for copied, number in enumerate(numbers):
-            if number:  # copy 0 of the prompt is as it is
+        """The hooks for a batch that has the copies with these numbers, of which number 0 is the prompt as it is."""
+        hooks_of_batch = []
+        for row, number in enumerate(numbers):
+            if number > 0:
                 part, vector = edits[number - 1]
-                made.append(part.replaced(copied, place, vector))
-        return made
+                hooks_of_batch.append(part.replaced(row, place, vector))
+        return hooks_of_batch
 
     return edited_copies(run, ids, len(edits) + 1, hooks, cache)
 
@@ -486,24 +520,24 @@ def _replaced(
 def _losses(
     run: Run, texts: Sequence[Tensor], parts: Sequence[Part], missing: Missing
 ) -> dict[str, Variable]:
-    """How the loss on texts changes when a part's output is replaced at every token."""
-    vectors = [torch.zeros(())] * len(parts)
+    """How the loss on texts, given as token ids, changes when a part's output is replaced at every token."""
+    vectors = [torch.zeros(())] * len(parts)  # one 0 for all coordinates
     if missing == "mean":
         sites = {part.site for part in parts}
-        seen = [streams_at(run, ids, sites) for ids in texts]
+        values_of_texts = [streams_at(run, ids, sites) for ids in texts]
         vectors = []
         for part in parts:
-            outputs = torch.cat([part.of(values)[0] for values in seen])
+            outputs = torch.cat([part.of(values)[0] for values in values_of_texts])
             vectors.append(outputs.mean(dim=0))
     edits = list(zip(parts, vectors, strict=True))
     changes = []
     for ids in bar(texts, desc="texts"):
-        losses = [
-            -log_p(run, y[:, :-1], ids[0, 1:]).mean(dim=-1)
-            for y in _replaced(run, ids[0], edits, slice(None))
-        ]
-        own_loss, *losses_without = torch.cat(losses)
-        changes.append(torch.stack(losses_without) - own_loss)
+        losses = []
+        for y in _replaced(run, ids[0], edits, slice(None)):
+            losses.append(-log_p(run, y[:, :-1], ids[0, 1:]).mean(dim=-1))
+        loss, *losses_without = torch.cat(losses)
+        changes.append(torch.stack(losses_without) - loss)
+    # (block, sublayer, text)
     values = torch.stack(changes, dim=-1).reshape(run.n_blocks, -1, len(texts)).numpy()
     replaced = "output 0" if missing == "zero" else "the mean output"
     text = f"change of the loss on texts with {replaced} at every token"

@@ -23,7 +23,7 @@ MIXED = "blocks.{block}.attn.hook_out"  # attention's output before a norm of it
 
 @dataclass(frozen=True)
 class Part:
-    """A sublayer of a block, or one head of its attention."""
+    """A sublayer of a block, named "attention" or "mlp", or one head of its attention, named "head 0" and so on."""
 
     block: int
     name: str
@@ -35,12 +35,16 @@ class Part:
         return (SUBLAYERS.get(self.name) or OUTPUTS).replace("{block}", str(self.block))
 
     def of(self, values: Mapping[str, Tensor]) -> Float[Tensor, "*many out"]:
-        """Its output among activations by hook point."""
+        """Its output among activations by hook point; of a head (…, value), of a sublayer (…, d)."""
         output = values[self.site]
         return output if self.head is None else output[..., self.head, :]
 
     def replaced(self, copied: int, place: Any, vector: Tensor) -> Hook:
-        """The hook that puts a vector in place of the output in one copy of the prompt."""
+        """The hook that puts a vector in place of the output.
+
+        It does so in the batch's copy of the prompt with the number `copied`, at the positions `place`, an index or a
+        slice.
+        """
         where = (copied, place) if self.head is None else (copied, place, self.head)
 
         def edit(output: Tensor) -> Tensor:
@@ -67,7 +71,7 @@ def parts_of(run: Run, which: Parts) -> list[Part]:
 
 
 def sites_of(run: Run, parts: Sequence[Part]) -> list[str]:
-    """The hook points of the parts, and those that say what they write."""
+    """The hook points of the parts, and those that `written_directly` needs to say what they write."""
     sites = [run.site(0), run.site(run.n_blocks), run.site("y"), SCALE]
     for part in parts:
         sites.append(part.site)
@@ -85,16 +89,21 @@ def written_directly(
     parts: Sequence[Part],
     pairs: Int[Tensor, "prompt outcome"],
 ) -> Float[np.ndarray, "prompt variant"]:
-    """What each part adds directly to the lead of the first token of each pair; NaN if outputs do not add up."""
+    """What each part adds directly to the lead of the first token of each pair over the second.
+
+    `values` are activations by hook point at each prompt's last token. Each output is read by the final norm, with the
+    scale that this has on the whole stream, and by the output embedding. All are NaN if the outputs do not add up to
+    the stream, or the final norm of the stream is not y.
+    """
     last = values[run.site(run.n_blocks)]
-    total = values[run.site(0)].double()  # what sublayers add up to
+    total = values[run.site(0)].double()  # of the embedding and all sublayers
     by_head: dict[int, Tensor] = {}  # of each block
     added = []
     for part in parts:
         if part.head is None:
             added.append(part.of(values).double())
             total = total + added[-1]
-        else:
+        else:  # heads are a part of attention, which is in the total
             if part.block not in by_head:
                 by_head[part.block] = _by_head(run, part.block, values)
             added.append(by_head[part.block][part.head])
@@ -102,10 +111,10 @@ def written_directly(
     normed = _normed(run, torch.stack(added), scale)
     written = torch.einsum("vpd,pd->pv", normed, _right_minus_wrong(run, pairs))
     bias = _detached(run.model.ln_final, "bias", 0.0)
-    whole = _normed(run, last.double(), scale) + bias
+    y = _normed(run, last.double(), scale) + bias
     adds_up = agree(total, last, run.dtype)
-    known = adds_up and agree(whole, values[run.site("y")], run.dtype)
-    return np.where(known, written.numpy(), np.nan)
+    is_normed = agree(y, values[run.site("y")], run.dtype)
+    return np.where(adds_up and is_normed, written.numpy(), np.nan)
 
 
 def chance_limit(
@@ -116,14 +125,15 @@ def chance_limit(
 ) -> Float[np.ndarray, "prompt variant"]:
     """What each sublayer writes into a prompt's lead at most if its coordinates had random signs.
 
-    ``Σ_i ± x_i w_i`` is about normal with the variance ``Σ_i x_i² w_i²``. All sublayers of a prompt are together within
-    these limits with 95 %.
+    The arguments are those of `written_directly`. ``Σ_i ± x_i w_i`` is about normal with the variance ``Σ_i x_i²
+    w_i²``. All sublayers of a prompt are together within these limits with 95 %.
     """
     added = torch.stack([part.of(values).double() for part in parts])
     normed = _normed(run, added, scale=values[SCALE].double())
-    each = (normed * _right_minus_wrong(run, pairs)).square().sum(dim=-1).sqrt()
+    deviation = (normed * _right_minus_wrong(run, pairs)).square().sum(dim=-1).sqrt()
+    # Two-sided, and for as many outputs as there are parts (Bonferroni).
     quantile = special.ndtri(1 - CHANCE / 2 / len(parts))
-    return (quantile * each).T.numpy()
+    return (quantile * deviation).T.numpy()
 
 
 def _right_minus_wrong(
@@ -145,21 +155,25 @@ def _detached(module: Any, name: str, absent: float) -> Tensor:
 def _by_head(
     run: Run, block: int, values: Mapping[str, Tensor]
 ) -> Float[Tensor, "head prompt d"]:
-    """What each head adds to the stream; NaN unless W_O and its bias give the attention's output.
+    """What each head of a block adds to the stream; NaN unless W_O and its bias give the attention's output.
 
-    A norm that follows attention multiplies each entry of a head's share as it multiplies that of the whole output.
+    `values` are activations by hook point. A norm that follows attention multiplies each entry of a head's share as it
+    multiplies that of the whole output.
     """
 
     def of_site(site: str) -> Tensor:
+        """The activations at a hook point of this block."""
         return values[site.replace("{block}", str(block))].double()
 
-    mixed = of_site(MIXED)
+    before_norm = of_site(MIXED)
     output = of_site(SUBLAYERS["attention"])
-    each = torch.einsum("phe,hed->hpd", of_site(OUTPUTS), output_weights(run, block))
-    whole = each.sum(dim=0) + _detached(run.model.blocks[block].attn, "b_O", 0.0)
-    if not agree(whole, mixed, run.dtype):
-        return torch.full_like(each, torch.nan)
-    return each * (output / mixed.masked_fill(mixed == 0, torch.inf))
+    # z (prompt, head, value) times W_O (head, value, d)
+    by_head = torch.einsum("phe,hed->hpd", of_site(OUTPUTS), output_weights(run, block))
+    total = by_head.sum(dim=0) + _detached(run.model.blocks[block].attn, "b_O", 0.0)
+    if not agree(total, before_norm, run.dtype):
+        return torch.full_like(by_head, torch.nan)
+    # Where the output is 0 before the norm, the factor is 0.
+    return by_head * (output / before_norm.masked_fill(before_norm == 0, torch.inf))
 
 
 def _normed(
@@ -167,10 +181,12 @@ def _normed(
     values: Float[Tensor, "*many prompt d"],
     scale: Float[Tensor, "prompt 1"],
 ) -> Tensor:
-    """The final norm as a linear map, with the scale that it has on the whole stream, and without its bias."""
-    if str(run.model.cfg.normalization_type).startswith("LN"):
+    """The final norm of some values as a linear map, with its `scale` on the whole stream, and without its bias."""
+    if str(run.model.cfg.normalization_type).startswith("LN"):  # layer norm
         values = values - values.mean(dim=-1, keepdim=True)
     gain = _detached(run.model.ln_final, "weight", 1.0)  # OLMo has none
-    if getattr(run.model.cfg, "rmsnorm_uses_offset", False):
+    if getattr(
+        run.model.cfg, "rmsnorm_uses_offset", False
+    ):  # weights are stored as differences from 1
         gain = gain + 1
     return values / scale * gain

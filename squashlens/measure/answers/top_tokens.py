@@ -43,12 +43,12 @@ def top_tokens(model: Bridge, prompt: PromptOrCapture, *, k: int = 3) -> xr.Data
         texts = run.tokens_of(best.indices)
     else:  # those of a compiled program have no text
         texts = [[f"#{token}" for token in row] for row in rows]
-    texts = np.array(texts, dtype=object)
+    texts = np.array(texts, dtype=object)  # (prompt, rank)
     token_ids = np.array(rows)
     probabilities = best.values
     dims: tuple[str, ...] = ("prompt", "rank")
     coords: dict[str, Any] = {"rank": np.arange(k)}
-    if len(rows) == 1:
+    if len(rows) == 1:  # the result of a single prompt has no axis of prompts
         dims = ("rank",)
         texts = texts[0]
         token_ids = token_ids[0]

@@ -9,9 +9,8 @@ import numpy as np
 from squashlens.records.sentences import escape, number, quoted, times
 from squashlens.theory.distances import NOISE_FLOORS
 
-LEAD = math.log(
-    2
-)  # least log-odds of a preferred answer, in nats, and least lead over placebos and random weights
+# Least log-odds of a preferred answer, in nats, and least lead over placebos and random weights.
+LEAD = math.log(2)
 # How much less likely than the likeliest token those of an answer may be. λ of two answers that the model would never
 # give follows the prompt by chance: of right answers in another order one in ten, all of them e^9.9 behind or more.
 POSSIBLE = math.log(1000)
@@ -27,13 +26,16 @@ FEWEST = "To decide it takes at least 19 such words: give more pairs, in which w
 
 @dataclass
 class Evidence:
-    """What decides the verdict on one pair. Log-odds are λ(P) and λ(P′) in every run, the first run first.
+    """What decides the verdict on one pair.
 
-    `said` is what greedy decoding writes after each prompt, and `writes` whether that is the right answer: None if it
-    depends on the grouping. `probabilities` are those of the right answers, `rank` is the worst one of a token of the
-    first, and `behind` how far the likeliest token is ahead at most, in nats. `placebos` has the lead, min(λ, −λ′), of
-    each pair of placebo words, `all_placebos` those of all pairs of prompts, and `random` λ and λ′ in models with
-    random weights, (model, 2).
+    `odds` and `odds_after` are λ(P) and λ(P′) in every run, the first run first, and `noise` is the larger of their
+    noises. `margins` are distances of the two prompts ÷ noise, and `recovered` shares of runs that are nearer to their
+    own prompt, at each layer and last at y. `only_mentioned` says that an answer occurs in its own prompt alone. `said`
+    is what greedy decoding writes after each prompt, and `writes` whether that is the right answer: None if it depends
+    on the grouping. `probabilities` are those of the right answers, `rank` is the worst one of a token of the first,
+    and `behind` how far the likeliest token is ahead at most, in nats. `placebos` has the lead, min(λ, −λ′), of each
+    pair of placebo words, `all_placebos` those of all pairs of prompts, and `random` λ and λ′ in models with random
+    weights, (model, 2).
     """
 
     answers: tuple[str, str]
@@ -105,44 +107,49 @@ def decide(known: Evidence) -> tuple[str, str]:
     """The verdict on one pair, and the reason, in the order of the docstring of `diagnose`."""
     before = float(known.odds[0])
     after = float(known.odds_after[0])
-    resolved = abs(before - after) >= NOISE_FLOORS * known.noise
-    same_at_y = known.margins[-1] <= 1 and known.recovered[-1] < 1
-    said = f"Greedy decoding writes “{escape(known.said[0].strip())}” and “{escape(known.said[1].strip())}”."
-    odds = _odds_of(known)
+    is_change_resolved = abs(before - after) >= NOISE_FLOORS * known.noise
+    is_same_at_y = known.margins[-1] <= 1 and known.recovered[-1] < 1
+    written = f"Greedy decoding writes “{escape(known.said[0].strip())}” and “{escape(known.said[1].strip())}”."
+    log_odds = _odds_of(known)  # both log-log_odds in a sentence
     if all(known.writes):
-        return ANSWERED, said
+        return ANSWERED, written
     if None in known.writes and False not in known.writes:
         return (
             UNDECIDED,
-            f"{said} Whether it writes the right answers depends on rounding in {known.dtype}.",
+            f"{written} Whether it writes the right answers depends on rounding in {known.dtype}.",
         )
-    if same_at_y and not resolved:
-        return LOST, f"{_where_lost(known)} {odds}"
-    if before <= -known.noise or after >= known.noise:
+    if is_same_at_y and not is_change_resolved:
+        return LOST, f"{_where_lost(known)} {log_odds}"
+    if before <= -known.noise or after >= known.noise:  # the wrong sign
         far = times(float(known.margins[-1]))
         apart = f"at the last token the two prompts are {far} as far apart as rounding moves them"
-        if known.told_apart[-1] or resolved:
+        if known.told_apart[-1] or is_change_resolved:
             return (
                 REACHES,
-                f"{_preferred_of(known)} {said} The change arrives: {apart}. {odds}",
+                f"{_preferred_of(known)} {written} The change arrives: {apart}. {log_odds}",
             )
-        return UNDECIDED, f"Not all runs tell the two prompts apart: {apart}. {odds}"
-    if not (
-        resolved and (known.odds >= LEAD).all() and (known.odds_after <= -LEAD).all()
-    ):
         return (
             UNDECIDED,
-            f"In not all runs is each right answer at least twice as likely as the other. {odds}",
+            f"Not all runs tell the two prompts apart: {apart}. {log_odds}",
+        )
+    are_preferred = (known.odds >= LEAD).all() and (known.odds_after <= -LEAD).all()
+    if not (is_change_resolved and are_preferred):
+        return (
+            UNDECIDED,
+            f"In not all runs is each right answer at least twice as likely as the other. {log_odds}",
         )
     explanation = _other_explanation(known)
     if explanation:
-        return UNDECIDED, f"{explanation} {odds}"
-    beyond = [f"placebos ({number(known.placebo)} nats)"] if known.placebos else []
-    beyond += ["random weights"] if len(known.random) else []
-    more = f", by more than {' and '.join(beyond)}" if beyond else ""
+        return UNDECIDED, f"{explanation} {log_odds}"
+    exceeded = []
+    if known.placebos:
+        exceeded.append(f"placebos ({number(known.placebo)} nats)")
+    if len(known.random):
+        exceeded.append("random weights")
+    by_more_than = f", by more than {' and '.join(exceeded)}" if exceeded else ""
     return (
         PREFERRED,
-        f"Of the two answers each prompt prefers its own{more}. {said} {odds}",
+        f"Of the two answers each prompt prefers its own{by_more_than}. {written} {log_odds}",
     )
 
 
@@ -151,12 +158,15 @@ def _other_explanation(known: Evidence) -> str:
     if known.behind > POSSIBLE:
         return f"The likeliest token is {times(float(np.exp(known.behind)))} as likely as one of the right answers'."
     if known.only_mentioned:
-        as_strong = int((known.all_placebos >= known.lead).sum())
-        many = len(known.all_placebos)
-        if 1 + as_strong > CHANCE * (1 + many):
-            why = f"An answer occurs in its own prompt alone, and {as_strong} of {many} other words that change in the"
-            why += " same places lead as much: that it was mentioned may be all."
-            return f"{why} {FEWEST}" if many < LEAST_PLACEBOS else why
+        n_as_strong = int((known.all_placebos >= known.lead).sum())
+        n_placebos = len(known.all_placebos)
+        # The answer itself counts with the placebos.
+        if 1 + n_as_strong > CHANCE * (1 + n_placebos):
+            why = (
+                f"An answer occurs in its own prompt alone, and {n_as_strong} of {n_placebos} other words that change "
+                "in the same places lead as much: that it was mentioned may be all."
+            )
+            return f"{why} {FEWEST}" if n_placebos < LEAST_PLACEBOS else why
     elif known.placebos and known.lead < known.placebo + LEAD:
         strongest = max(known.placebos, key=known.placebos.__getitem__)
         words = " and ".join(map(quoted, strongest))

@@ -22,7 +22,7 @@ from squashlens.sequences import GrowingSequence, Ids
 class ComparedPrompts:
     """The prompts of a verdict as ids and texts, their right answers, and the pairs that are compared.
 
-    `labels` are coordinates of the pairs.
+    A pair has the numbers of its two prompts; `labels` are coordinates of the pairs.
     """
 
     run: Run
@@ -37,21 +37,27 @@ class ComparedPrompts:
         return self.right[first], self.right[second]
 
     def spellings(self, prompt: int, texts: Iterable[str]) -> dict[str, list[Ids]]:
-        """The tokens of each text after a prompt; with and without a space, if no answer is written with one."""
-        spaced = any(answer != answer.lstrip() for answer in self.right)
-        forms = ("",) if spaced else ("", " ")
-        spelled: dict[str, list[Ids]] = {}
-        after = partial(tokenize_after, self.run.model, self.prompts[prompt])
+        """The tokens of each text after a prompt, in one or two spellings.
+
+        They are with and without a space before the text, unless a right answer is written with one.
+        """
+        has_spaces = any(answer != answer.lstrip() for answer in self.right)
+        leads = ("",) if has_spaces else ("", " ")
+        spellings: dict[str, list[Ids]] = {}
+        ids_after = partial(tokenize_after, self.run.model, self.prompts[prompt])
         for text in texts:
-            tokens = [after(form + text) for form in forms]
-            spelled[text] = list(dict.fromkeys(tokens))
-        return spelled
+            tokens = [ids_after(lead + text) for lead in leads]
+            spellings[text] = list(dict.fromkeys(tokens))
+        return spellings
 
 
 def prepare_pairs(
     run: Run, prompts: Any, answers: Any, lengths: Iterable[int] | None
 ) -> ComparedPrompts:
-    """The checked prompts, right answers and pairs."""
+    """The checked prompts, right answers and pairs, from the arguments of `diagnose`.
+
+    `prompts` and `answers` are lists of texts or of pairs, or a growing sequence and a function of its content.
+    """
     if callable(answers) != isinstance(prompts, GrowingSequence):
         raise InputError(
             f"answers= is of type {type(answers).__name__}.",
@@ -69,7 +75,7 @@ def prepare_pairs(
             ids.append(asked.prompt)
             texts.append(decode(asked.prompt, skip_special_tokens=True))
             right.append(asked.right_answer(run, answers))
-        pairs = list(pairwise(range(len(ids))))
+        pairs = list(pairwise(range(len(ids))))  # each length and the next one
         labels = {"length": ("pair", chosen[:-1]), "length_after": ("pair", chosen[1:])}
     else:
         if lengths is not None:
@@ -86,6 +92,7 @@ def prepare_pairs(
         "answers": right if callable(answers) else answers,
         "token_ids": [list(row) for row in ids],
     }
+    # The longest prompt stands for all: if it fits into the context, so do the others.
     run = run.with_prompts(torch.tensor(max(ids, key=len)), **facts)
     first, second = np.array(pairs).T
     labels["answer"] = ("pair", np.array(right)[first])
@@ -116,26 +123,28 @@ def _listed(
     prompts: Any, answers: Any
 ) -> tuple[list[str], list[str], list[tuple[int, int]]]:
     """The texts of prompts and right answers, and the pairs: successive prompts, or those that were given as pairs."""
-    given = list(prompts)
+    texts = list(prompts)
     right = list(answers)
-    require_an_answer_each(given, right)
-    in_pairs = bool(given) and not isinstance(given[0], str)
-    if in_pairs:
-        both = given + right
-        if not all(isinstance(item, list | tuple) and len(item) == 2 for item in both):
-            raise InputError(
-                "prompts= and answers= are not both texts, or both pairs of texts.",
-                "Give prompts=[(prompt, counterpart), …] and answers=[(answer, its answer), …].",
-            )
-        pairs = [(2 * pair, 2 * pair + 1) for pair in range(len(given))]
-        given = list(chain.from_iterable(given))
+    require_an_answer_each(texts, right)
+    are_pairs = bool(texts) and not isinstance(texts[0], str)
+    if are_pairs:
+        for item in texts + right:
+            if not isinstance(item, list | tuple) or len(item) != 2:
+                raise InputError(
+                    "prompts= and answers= are not both texts, or both pairs of texts.",
+                    "Give prompts=[(prompt, counterpart), …] and answers=[(answer, its answer), …].",
+                )
+        # Laid out one after the other, the prompts of pair k have the numbers 2k and 2k + 1.
+        texts = list(chain.from_iterable(texts))
         right = list(chain.from_iterable(right))
+        numbers = range(len(texts))
+        pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
     else:
-        pairs = list(pairwise(range(len(given))))
+        pairs = list(pairwise(range(len(texts))))
     for text in right:
         if not isinstance(text, str) or not text.strip():
             raise InputError(
                 f"answers= has {text!r} as a right answer.",
                 "Give the texts of the answers, not empty.",
             )
-    return given, right, pairs
+    return texts, right, pairs

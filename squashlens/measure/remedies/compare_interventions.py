@@ -134,30 +134,39 @@ def compare_interventions(
     wanted = Pairs(lengths=asked, noise_lengths=noise_lengths)
 
     def under(parts: tuple[Any, ...]) -> xr.Dataset:
-        """All quantities under one intervention: with its hooks, and with its sequence if it has one."""
+        """All quantities under one intervention: with its hooks, and with its sequence if it has one.
+
+        `parts` are its hooks and sequences; the unchanged model has none.
+        """
         form = form_under(parts, unchanged)
         hooks = [part for part in parts if are_hooks(part)]
         with applied(model, *hooks):
             pairs = capture_pairs(run, form, wanted, patterns=False)
             collapsed = collapse(model, pairs, norm=norm, scale=scale)
-            kept = [name for name in KEPT if name in collapsed]
-            found = collapsed[kept].drop_vars("before_separator")
-            found["bound"] = as_variable(_content_bound(run, form, asked[-1]), "bound")
+            kept_names = [name for name in KEPT if name in collapsed]
+            # This coordinate differs if an intervention has separators of its own.
+            result = collapsed[kept_names].drop_vars("before_separator")
+            bound = _content_bound(run, form, asked[-1])
+            result["bound"] = as_variable(bound, "bound")
             if answer is not None:
-                found["accuracy"] = _accuracy(run, form, answer, asked, n_samples, seed)
-        facts = facts_of(found)
+                result["accuracy"] = _accuracy(
+                    run, form, answer, asked, n_samples, seed
+                )
+        # Those of `collapse`, under the name of the function that was called.
+        facts = facts_of(result)
         facts["call"] |= {
             "function": "compare_interventions",
             "n_samples": n_samples,
             "seed": seed,
         }
-        return with_provenance(found, facts)
+        return with_provenance(result, facts)
 
-    named = bar(changes.items(), desc="interventions")
-    found = {name: under(parts) for name, parts in named}
+    results = {}
+    for name, parts in bar(changes.items(), desc="interventions"):
+        results[name] = under(parts)
     native = np.array(windows(model), dtype=float)  # None becomes NaN
     labels = attributes("native attention window, including the query", "tokens")
-    return joined(found, "change").assign(native_window=("block", native, labels))
+    return joined(results, "change").assign(native_window=("block", native, labels))
 
 
 def _accuracy(
@@ -168,39 +177,49 @@ def _accuracy(
     n_samples: int,
     seed: int,
 ) -> xr.DataArray:
-    """The share of right answers to the sequence itself, or to `n_samples` others of its form."""
+    """The share of right answers to the sequence itself, or to `n_samples` others of its form, over lengths.
+
+    Its coordinates are the ends of its interval, and whether the model can do the task at short lengths.
+    """
     sequences = [form]
-    what = "the sequence itself"
+    subject = "the sequence itself"
     if n_samples:
-        # Their content does not depend on the form's separators.
-        rngs = [Random(f"asked {seed} {number}") for number in range(n_samples)]
-        sequences = [form.unrelated(rng) for rng in rngs]
-        what = f"{n_samples} sequences drawn from the alphabet"
-    asked = [AskedSequence(*each) for each in product(sequences, lengths)]
+        sequences = []
+        for number in range(n_samples):
+            # Every intervention gets the same content, whatever the form's separators.
+            rng = Random(f"asked {seed} {number}")
+            sequences.append(form.unrelated(rng))
+        subject = f"{n_samples} sequences drawn from the alphabet"
+    asked = []
+    for sequence, length in product(sequences, lengths):
+        asked.append(AskedSequence(sequence, length))
     short = short_questions(sequences, N_BASELINE)
-    questions = [*asked, *short]
-    truths = [question.right_answer(run, answer) for question in questions]
+    questions = asked + short
+    truths = []
+    for question in questions:
+        truths.append(question.right_answer(run, answer))
     answered = are_answered(run, questions, truths)
     shape = (len(sequences), len(lengths))
-    right = answered[: len(asked)].reshape(shape).T
+    right = answered[: len(asked)].reshape(shape).T  # (length, sequence)
     share, low, high = share_interval(torch.from_numpy(right).double())
     prompts = np.reshape([str(question.prompt) for question in asked], shape)
-    are_one = (prompts == prompts[0]).all(axis=0)  # one prompt has no interval
+    are_equal = (prompts == prompts[0]).all(axis=0)  # one prompt has no interval
     able = judge_ability(answered[len(asked) :], truths[len(asked) :])
     coords = {
         "length": lengths,
-        "accuracy_low": ("length", np.where(are_one, np.nan, low)),
-        "accuracy_high": ("length", np.where(are_one, np.nan, high)),
+        "accuracy_low": ("length", np.where(are_equal, np.nan, low)),
+        "accuracy_high": ("length", np.where(are_equal, np.nan, high)),
         **able._asdict(),
     }
-    about = attributes(f"share of right answers to {what}", "1")
+    about = attributes(f"share of right answers to {subject}", "1")
     return xr.DataArray(share.numpy(), coords, ["length"], attrs=about)
 
 
 def _content_bound(run: Run, form: GrowingSequence, length: int) -> xr.DataArray:
-    """The path bound of each content token of the prompt with `length` of them."""
+    """The path bound of each content token of the prompt with `length` of them, on its last token."""
     numbers = range(1, length + 1)
     bound = path_bound(run.model, torch.tensor(form.plain(length).ids(form.trunk)))
-    of_content = bound[[form.position(number) for number in numbers]]
+    of_content = bound[list(map(form.position, numbers))]
+    # Positions differ between interventions, numbers of content tokens do not.
     of_content = of_content.drop_vars(["position", "token", "token_id"])
     return of_content.rename(position="content").assign_coords(content=numbers)

@@ -45,8 +45,8 @@ def form_under(parts: Iterable[Any], sequence: GrowingSequence) -> GrowingSequen
     form = forms[0]
     if not isinstance(form, GrowingSequence):
         form = form(sequence)
-    is_one = len(forms) == 1 and isinstance(form, GrowingSequence)
-    if not is_one or len(form) != len(sequence):
+    is_one_sequence = len(forms) == 1 and isinstance(form, GrowingSequence)
+    if not is_one_sequence or len(form) != len(sequence):
         raise InputError(
             "An intervention gives no sequence, several, or one with another number of content tokens.",
             f"Give one of length {len(sequence)}, or a function such as `lambda sequence: sequence.every(3, comma)`. A "
