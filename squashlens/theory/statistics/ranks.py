@@ -102,6 +102,7 @@ def share_interval(
     size = torch.where((share == 0) | (share == 1), many, independent).numpy()
     ones = share.numpy() * size
     tail = (1 - LEVEL) / 2
+    # The quantiles are not defined for a share of 0 or 1, whose ends are set below.
     low = special.betaincinv(np.where(ones > 0, ones, 1), size - ones + 1, tail)
     high = special.betaincinv(ones + 1, np.where(ones < size, size - ones, 1), 1 - tail)
     low = np.where(share == 0, 0.0, low)
@@ -141,6 +142,7 @@ def paired_change(
     phi = torch.where(size > 0, corrected / size.clamp(min=1).sqrt(), 0.0)
 
     def together(one: Tensor, other: Tensor) -> Tensor:
+        """The length of the difference, from its parts in both shares, which have the correlation φ."""
         return (one**2 - 2 * phi * one * other + other**2).clamp(min=0).sqrt()
 
     change = p - q
