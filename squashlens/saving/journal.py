@@ -23,7 +23,9 @@ class Journal:
     """
 
     def __init__(self, path: str | Path | None, facts: Mapping[str, Any]) -> None:
+        """`facts` say which search it is: those in a file must be equal to them."""
         self.path = checked(path)
+        # as they are read back from a file
         self.facts: Any = json.loads(json.dumps(facts, default=str))
         self.found: dict[str, Any] = {}
         if self.path is not None and self.path.exists() and self.path.stat().st_size:

@@ -29,6 +29,7 @@ class Grid:
     name: str = ""
 
     def __post_init__(self) -> None:
+        """Name the grid after its measurement by default; raise for an argument that is given twice."""
         if not self.name:
             object.__setattr__(self, "name", _name_of(self.measurement))
         for name in self.axes:

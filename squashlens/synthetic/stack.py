@@ -66,6 +66,7 @@ class Stack:
     projections: Projections = "random"
 
     def __post_init__(self) -> None:
+        """Raise for an option out of its range, and for options that contradict each other."""
         positive(self.depth, "depth", "a number of layers")
         positive(self.heads, "heads", "a number of heads")
         positive(self.width, "width", "a number of coordinates")

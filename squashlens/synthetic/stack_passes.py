@@ -72,6 +72,7 @@ class Attention:
         layer: int,
         x: Float[Tensor, "seed token d"] | None,
     ) -> None:
+        """Compute the queries, keys and values of all tokens, with encodings that act on them."""
         stack = drawn.stack
         self.drawn = drawn
         self.pack = pack

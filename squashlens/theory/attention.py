@@ -429,6 +429,7 @@ class Attended(torch.autograd.Function):
         reached: slice | None,
         fused: bool,
     ) -> Tensor:
+        """The output. Queries, keys and values are kept for the backward pass, and with `fused` the output and lse."""
         output = None
         lse = None
         kept_output = None
@@ -450,6 +451,7 @@ class Attended(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of all arguments of `forward`; None for those without one."""
         to_queries, to_keys, to_values = PulledBack.apply(
             *ctx.saved_tensors, cotangents[0], *ctx.constant
         )  # pyright: ignore

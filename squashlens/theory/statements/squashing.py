@@ -122,6 +122,7 @@ def _jacobian_norms(
     beta1, beta2, beta3 = betas
 
     def last_token(stream: Tensor) -> Tensor:
+        """y_n, the last token after all blocks and the final norm."""
         for block in attention:
             pattern = block(stream) if callable(block) else block
             stream = stream + pattern.double() @ stream / beta1
