@@ -108,17 +108,19 @@ def _frames(result: Result) -> list[pd.DataFrame]:
     """The rows of each variable of numbers."""
     require_done(result)
     frames = []
-    for name, values in as_dataset(result).data_vars.items():
+    dataset = as_dataset(result)
+    for name, values in dataset.data_vars.items():
         if values.dtype.kind in "biuf":
-            frames.append(_rows(values, str(name)))
+            others = set(dataset.dims) - set(values.dims)
+            frames.append(_rows(values, str(name), others))
     if not frames:
         cause = "This result has no numbers: its variables are texts."
         raise InputError(cause, "Use result.to_dataframe().")
     return frames
 
 
-def _rows(values: xr.DataArray, name: str) -> pd.DataFrame:
-    """The numbers of one variable, with what they belong to."""
+def _rows(values: xr.DataArray, name: str, others: set[Any]) -> pd.DataFrame:
+    """The numbers of one variable, with what they belong to; no value for `others`, dimensions of other variables."""
     frame = rows_of(values, VALUE)
     if "n_tokens" in frame and "position" in frame:  # without the padding of prompts
         frame = frame.query("position < n_tokens")
@@ -127,7 +129,7 @@ def _rows(values: xr.DataArray, name: str) -> pd.DataFrame:
     frame = frame.drop(columns=names_of(values))
     # A label called like one of these columns stands in it.
     for column in ("model", "hooks"):
-        if column not in frame:
+        if column not in frame and column not in others:
             frame[column] = about[column]
     frame["prompt"] = _prompts(frame, about["subject"])
     return frame.assign(
