@@ -117,7 +117,7 @@ def converted(value: Any, hint: Any, argument: str) -> Any:
     try:
         return _convert(value, hint)
     except MismatchError as mismatch:
-        raise mismatch.told(argument) from None
+        raise mismatch.input_error(argument) from None
 
 
 class MismatchError(Exception):
@@ -130,15 +130,15 @@ class MismatchError(Exception):
         self.cause = cause
         self.place = ""
 
-    def told(self, argument: str) -> InputError:
-        """The error for a user."""
-        shown = f"{argument}{self.place}={short_repr(self.value)}"
+    def input_error(self, argument: str) -> InputError:
+        """The error for a user, which names the argument, the place in it and the value."""
+        given = f"{argument}{self.place}={short_repr(self.value)}"
         choices = _choices_of(self.hint)
         if choices:
             listed = ", ".join(map(repr, choices))
-            return InputError(f"{shown} is not a choice.", f"Use one of: {listed}.")
+            return InputError(f"{given} is not a choice.", f"Use one of: {listed}.")
         cause = self.cause or f"is of type {type(self.value).__name__}"
-        return InputError(f"{shown} {cause}.", f"Give {_written(self.hint)}.")
+        return InputError(f"{given} {cause}.", f"Give {_written(self.hint)}.")
 
 
 def _written(hint: Any) -> str:

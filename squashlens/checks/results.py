@@ -112,5 +112,5 @@ def moved_probability(values: xr.DataArray) -> xr.DataArray:
     long_name = str(values.attrs.get("long_name", ""))
     if stored not in long_name:
         return values
-    told = long_name.replace(stored, "probability that moves")
-    return (values / 2).assign_attrs({**values.attrs, "long_name": told})
+    halved = long_name.replace(stored, "probability that moves")
+    return (values / 2).assign_attrs({**values.attrs, "long_name": halved})

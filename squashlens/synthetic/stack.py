@@ -92,7 +92,7 @@ class Stack:
 
     def _require_nothing_else(self) -> None:
         """Raise for options that need the tokens' inputs, which direct draws of q, k and v do not have."""
-        bare = Stack(heads=self.heads, width=self.width)
+        bare = Stack(heads=self.heads, width=self.width)  # for the defaults
         names = ["depth", "residual", "norm", "mlp"]
         if self.encoding in ("sinusoidal", "learned"):
             names.append("encoding")

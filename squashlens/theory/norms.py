@@ -64,7 +64,10 @@ def sketch_factors(probes: int, chance: float) -> tuple[float, float]:
 def missing_sizes(
     products: Float[Tensor, "cotangent *key in"], chance: float
 ) -> Float[Tensor, "*key"]:
-    """Upper bounds on ‖Δ_i‖_F from products GΔ_i, which hold together except with probability `chance`."""
+    """Upper bounds on ‖Δ_i‖_F for each key i from products GΔ_i, G random normal directions (cotangents).
+
+    They all hold together except with probability `chance`.
+    """
     keys = products[0, ..., 0].numel()  # among which the chance of an error is divided
     _, factor = sketch_factors(len(products), chance / keys)
     return factor * (squared_frobenius(products) / len(products)).sqrt()
@@ -78,7 +81,7 @@ def with_rounding(
     """Raise bounds by the rounding error of their computation, so that they bound the exact derivative.
 
     The error of a bound is at most `rounding` times the largest of its row. This also covers cancellation and
-    underflow: a weight that underflows to 0 gets this bound. Where no path exists, a bound of 0 stays 0.
+    underflow: a weight that underflows to 0 gets this bound. Without a path (not `reached`), a bound of 0 stays 0.
     """
     lost = rounding * bounds.amax(dim=-1, keepdim=True)
     return bounds * (1 + rounding) + torch.where(reached | (bounds > 0), lost, 0.0)

@@ -33,10 +33,10 @@ class Uniform:
     def pushed(self, rows: Float[Tensor, "... query"]) -> Float[Tensor, "... key"]:
         """``r A``: each entry divided by the number of keys that its query sees, and summed over the queries."""
         n = rows.shape[-1]
-        seen = torch.arange(1, n + 1, dtype=rows.dtype, device=rows.device)
+        n_keys = torch.arange(1, n + 1, dtype=rows.dtype, device=rows.device)
         if self.window is not None:
-            seen = seen.clamp(max=self.window)
-        return Visible(self.window).pushed(rows / (seen + self.sink))
+            n_keys = n_keys.clamp(max=self.window)
+        return Visible(self.window).pushed(rows / (n_keys + self.sink))
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ class ByDistance:
         self.pairs[:, series].index_add_(0, group, is_pair.double())
 
     def joined(self, others: "list[ByDistance]") -> "ByDistance":
-        """The sums of several prompts or models together."""
+        """The sums of this prompt and `others`, or of several models, together."""
         _, series, n = self.sums.shape
         together = ByDistance(n, series, self.queries, self.first)
         for part in (self, *others):
@@ -195,9 +195,9 @@ def fit(
         low = torch.where(left_is_better, low, left)
         high = torch.where(left_is_better, right, high)
     exponent = (low + high) / 2
-    power, variance, covariance = _moments(weights, deviations, logs, exponent)
+    mean_power, variance, covariance = _moments(weights, deviations, logs, exponent)
     amplitude = covariance / variance
-    floor = mean - amplitude * power
+    floor = mean - amplitude * mean_power
     enough = (weights > 0).sum(dim=-1) >= FEWEST
     beyond_0 = torch.where(weights[..., 1:] > 0, values[..., 1:], torch.nan)
     differs = (beyond_0 != beyond_0[..., :1]) & ~beyond_0.isnan()  # from distance 1

@@ -63,9 +63,9 @@ def mean_interval(
     ones, where percentiles of a bootstrap cover 48 to 50 %, 71 to 74 %, 82 to 84 %, 86 to 89 % and 91 to 92 %. At ρ = 0
     it is 3.5, 1.1, 0.57, 0.39 and 0.23 wide: two prompts say nothing about a correlation; use five or more.
     """
-    found = clustered(values, clusters)
-    reach = _student(found.clusters) * found.variance.sqrt()
-    return found.mean, found.mean - reach, found.mean + reach
+    mean, _, n_clusters, variance = clustered(values, clusters)
+    reach = _student(n_clusters) * variance.sqrt()
+    return mean, mean - reach, mean + reach
 
 
 def _student(many: Int[Tensor, "*many"]) -> Float[Tensor, "*many"]:
