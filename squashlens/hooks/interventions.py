@@ -325,7 +325,7 @@ class Place:
     def hook(
         self, name: str, edit: Edit, blocks: Blocks, positional: bool = False
     ) -> Hook:
-        """A hook with this edit, which is `positional` without positions too if it depends on them."""
+        """A hook with this edit; `positional` says whether it counts positions even where none are chosen."""
         if self.heads is not None:
             edit = in_heads(edit, self.heads, dim=2)
         return Hook(name, self.site, edit, blocks, self.positions or positional)

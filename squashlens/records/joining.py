@@ -170,8 +170,11 @@ def _without_label(part: Result, dim: str) -> Result:
 
 def _meanings(part: Result) -> dict[str, str]:
     """What each variable of a result is: its long name, units, dimensions, and the measurement that made it."""
-    is_array = isinstance(part, xr.DataArray)
-    variables: Any = {part.name: part} if is_array else part.data_vars
+    variables: Any = {}
+    if isinstance(part, xr.DataArray):
+        variables[part.name] = part
+    else:
+        variables |= part.data_vars
     maker = " and ".join(names_of(part)) or "no provenance"
     meanings = {}
     for name, values in variables.items():

@@ -178,6 +178,7 @@ def power_law(
     fitted = (values > 0) & values.isfinite()
     log_n = torch.where(fitted, lengths.log(), torch.nan)
     log_value = torch.where(fitted, values.log(), torch.nan)
+    # centred, so that the line has no intercept
     x = log_n - log_n.nanmean(dim=-1, keepdim=True)
     y = log_value - log_value.nanmean(dim=-1, keepdim=True)
     xy = (x * y).nansum(dim=-1)

@@ -73,6 +73,7 @@ def gallery(seed: int = 0) -> tuple[Exhibit, ...]:
         One `Exhibit` for each statement.
     """
     draw = _Draw(seed)
+    # In this order, since each draw goes on where the one before it ended.
     long = draw.uniform(LONGEST)
     values = draw.uniform(LONGEST, 3)
     chain = draw.pattern(20)

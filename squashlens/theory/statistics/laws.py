@@ -114,7 +114,7 @@ class ByDistance:
         queries: Int[Tensor, " row"],
         rows: Float[Tensor, "row position"],
     ) -> None:
-        """Add the values of some of the queries at all positions."""
+        """Add the values of one series, given by its number, for some of the queries at all positions."""
         positions = torch.arange(self.sums.shape[-1])
         # Entry (row, r) is the position q − r, whose number is also the distance from q to position r.
         position = queries[:, None] - positions

@@ -202,7 +202,7 @@ def _in_random_order(
     """The units of one cluster after those of another, clusters and the units in them each in a random order."""
     units = rng.permutation(len(clusters))
     places = rng.permutation(int(clusters.max()) + 1)
-    return np.lexsort((units, places[clusters]))
+    return np.lexsort((units, places[clusters]))  # by cluster, then by unit
 
 
 def one_more(draws: Float[np.ndarray, " draw"]) -> float:
