@@ -54,6 +54,7 @@ ELSEWHERE = {
 
 
 def __getattr__(name: str) -> Any:
+    """A public name at its first use; a name of another library raises an error that says what stands for it."""
     if name in ELSEWHERE:
         cause = f"module 'squashlens' has no attribute {name!r}"
         raise AttributeError(f"{cause}. squashlens has sl.{ELSEWHERE[name]}")

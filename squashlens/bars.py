@@ -94,7 +94,10 @@ class Bar(tqdm):  # pyright: ignore[reportUntypedBaseClass]
 
 @dataclass
 class Call:
-    """An outermost call, what takes less time than it, and its open bars from the outermost to the innermost."""
+    """An outermost call and its open bars, from the outermost to the innermost.
+
+    `cheaper` is a sentence about what would take less time; `told` is true once the expected time was printed.
+    """
 
     name: str
     cheaper: str
@@ -105,7 +108,7 @@ class Call:
     def share(self) -> float:
         """The share of the work that is done: a step of a bar consists of the steps of the bar inside it."""
         share = 0.0
-        step = 1.0
+        step = 1.0  # share of the work that one step of the bar is
         for inner in self.open:
             # Of a bar without a total no share is known to be done.
             step /= inner.total or math.inf
@@ -116,11 +119,12 @@ class Call:
         """Say what the outermost bar will take, once, if it is long."""
         share = self.share()
         taken = time.monotonic() - self.start
-        is_known = bool(self.open) and taken >= FIRST
-        if self.told or not is_known or taken <= LONG * share:
+        can_estimate = bool(self.open) and taken >= FIRST
+        is_short = taken <= LONG * share  # since taken / share is the expected time
+        if self.told or not can_estimate or is_short:
             return
         self.told = True
-        if share:
+        if share:  # which is 0 for a bar without a total
             outermost = self.open[0]
             work = f"{outermost.total} steps ({outermost.what})"
             line = (
@@ -137,13 +141,14 @@ def bar(given: Iterable[Any] | None = None, **options: Any) -> Any:
     call = _call.get()
     is_inside = call is not None and len(call.open) > 0
     is_hidden = is_inside or not shown()
-    made = Bar(given, delay=1, disable=is_hidden, **options)
-    made.what = options.get("desc") or options.get("unit")  # a hidden bar has neither
+    new_bar = Bar(given, delay=1, disable=is_hidden, **options)
+    # A hidden bar has neither, but the line about a long call names the steps.
+    new_bar.what = options.get("desc") or options.get("unit")
     if call is not None:
         if not is_inside:
             call.start = time.monotonic()
-        call.open.append(made)
-    return made
+        call.open.append(new_bar)
+    return new_bar
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ class SquashlensError(ValueError):
     """
 
     def __init__(self, cause: str, remedy: str):
-        if len(cause) > LONGEST:
+        if len(cause) > LONGEST:  # such as the repr of a long prompt
             cause = f"{cause[: LONGEST // 2]} … {cause[-LONGEST // 4 :]}"
         super().__init__(cause, remedy)
         self.cause = cause

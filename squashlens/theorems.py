@@ -74,14 +74,11 @@ def _number(value: float) -> str:
 
 def _claim(exhibit: Exhibit) -> str:
     """The claim of a docstring "Check Lemma B.1: the claim", with its formula where the proof begins with one."""
-    first, proof, *_ = (
-        part.replace("\n", " ")
-        for part in (inspect.getdoc(exhibit.check) or "").split("\n\n")
-    )
-    claim = first.partition(": ")[2]
-    formula = (
-        f" {proof.partition('. ')[0].rstrip('.')}."
-        if proof.startswith("The claim is")
-        else ""
-    )
+    docstring = inspect.getdoc(exhibit.check) or ""
+    first, proof, *_ = docstring.split("\n\n")
+    _, _, claim = first.replace("\n", " ").partition(": ")
+    formula = ""
+    if proof.startswith("The claim is"):
+        sentence, _, _ = proof.replace("\n", " ").partition(". ")
+        formula = f" {sentence.rstrip('.')}."
     return claim[:1].upper() + claim[1:] + formula

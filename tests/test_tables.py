@@ -48,17 +48,19 @@ def test_no_number_is_lost_or_repeated(name: str) -> None:
     assert len(table) == sum(values.size for values in numbers.values())
     assert table["value"].dtype == float
     assert "fingerprint" not in table.to_csv()
+    # Numbers of prompts are replaced by prompts, and dimensions called like columns get an underscore.
+    not_as_they_are = ("prompt", "value", "unit")
     for variable, values in numbers.items():
         rows = table[table["variable"] == variable]
         expected = np.sort(values.values.astype(float).ravel())
         np.testing.assert_array_equal(np.sort(rows["value"]), expected)
         assert set(rows["unit"]) == {values.attrs["units"]}
         for dim in map(str, result.dims):
-            # A variable is not crossed with the dimensions of others. (Numbers of prompts are replaced by prompts.)
-            if dim not in (*values.dims, "prompt", "value") and dim in rows:
+            # A variable is not crossed with the dimensions of others.
+            if dim not in (*values.dims, *not_as_they_are) and dim in rows:
                 assert rows[dim].isna().all()
-        own = [dim for dim in map(str, values.dims) if dim not in ("prompt", "value")]
-        if own and "prompt" not in values.dims and "value" not in values.dims:
+        own = list(map(str, values.dims))
+        if own and not set(own) & set(not_as_they_are):
             assert not rows.duplicated(subset=own).any()
 
 

@@ -43,7 +43,7 @@ LISTS = (
 def validated(function: F, *, tuples: bool = False) -> F:
     """Wrap a function, or the `__init__` of a dataclass, so that arguments of a wrong kind raise an `InputError`.
 
-    A dataclass gets `tuples` for lists, so that it has a hash.
+    With `tuples`, as for a dataclass, lists become tuples, so that it has a hash.
     """
     if isinstance(function, type):
         setattr(function, "__init__", validated(function.__init__, tuples=True))  # noqa: B010
@@ -51,6 +51,7 @@ def validated(function: F, *, tuples: bool = False) -> F:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        """Call the function with its arguments checked and converted."""
         bound = checked(function, args, kwargs)
         for name, value in bound.arguments.items():
             if tuples and isinstance(value, list):
@@ -64,7 +65,10 @@ def validated(function: F, *, tuples: bool = False) -> F:
 def checked(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> inspect.BoundArguments:
-    """The arguments of a call by name, converted; an `InputError` names one of a wrong kind."""
+    """The arguments of a call by name, converted; an `InputError` names one of a wrong kind.
+
+    Arguments that are not given are absent, so defaults are not checked.
+    """
     signature = _signature(function)
     try:
         bound = signature.bind(*args, **kwargs)
@@ -113,7 +117,7 @@ def converted(value: Any, hint: Any, argument: str) -> Any:
     try:
         return _convert(value, hint)
     except MismatchError as mismatch:
-        raise mismatch.told(argument) from None
+        raise mismatch.input_error(argument) from None
 
 
 class MismatchError(Exception):
@@ -126,15 +130,15 @@ class MismatchError(Exception):
         self.cause = cause
         self.place = ""
 
-    def told(self, argument: str) -> InputError:
-        """The error for a user."""
-        shown = f"{argument}{self.place}={short_repr(self.value)}"
+    def input_error(self, argument: str) -> InputError:
+        """The error for a user, which names the argument, the place in it and the value."""
+        given = f"{argument}{self.place}={short_repr(self.value)}"
         choices = _choices_of(self.hint)
         if choices:
             listed = ", ".join(map(repr, choices))
-            return InputError(f"{shown} is not a choice.", f"Use one of: {listed}.")
+            return InputError(f"{given} is not a choice.", f"Use one of: {listed}.")
         cause = self.cause or f"is of type {type(self.value).__name__}"
-        return InputError(f"{shown} {cause}.", f"Give {_written(self.hint)}.")
+        return InputError(f"{given} {cause}.", f"Give {_written(self.hint)}.")
 
 
 def _written(hint: Any) -> str:
@@ -144,7 +148,7 @@ def _written(hint: Any) -> str:
 
 
 def _require(holds: object, value: Any, hint: Any, cause: str = "") -> None:
-    """Raise unless what an annotation says of a value holds."""
+    """Raise unless what an annotation says of a value holds; `cause` says why in words such as "is too large"."""
     if not holds:
         raise MismatchError(value, hint, cause)
 
@@ -203,6 +207,7 @@ def _choices_of(hint: Any) -> list[Any]:
 def _one_of_several(value: Any, hint: Any) -> Any:
     """A value of one of the kinds of a union, of which the first that fits counts."""
     options = _alternatives(hint)
+    # Text or a tensor: the argument is a prompt.
     if str in options and any(map(_is_tensor, options)):
         return _prompts(value, options, hint)
     mismatches = []
@@ -259,10 +264,11 @@ def _choice(value: Any, hint: Any) -> Any:
     # A parameter that takes names of dtypes takes the dtypes too.
     if type(value).__module__ == "torch" and getattr(value, "is_floating_point", False):
         value = dtype_name(value)
-    # In Python 1 is equal to True.
-    alike = [choice for choice in choices if type(choice) is plain_type(value)]
-    _require(value in alike, value, hint)
-    return value
+    for choice in choices:
+        # The types too, since in Python 1 is equal to True.
+        if type(choice) is plain_type(value) and choice == value:
+            return value
+    raise MismatchError(value, hint)
 
 
 def _single(value: Any, hint: type) -> Any:
@@ -278,7 +284,7 @@ def _single(value: Any, hint: type) -> Any:
     if hint is float:
         number = _real(value, hint)
         _require(math.isfinite(number), value, hint, "is not a finite number")
-        if type(value) is int:
+        if type(value) is int:  # which stays one
             return value
         return number
     if hint is Path:
@@ -301,7 +307,10 @@ def _real(value: Any, hint: Any) -> float:
 
 
 def _items(value: Any, hint: Any) -> Any:
-    """A list or tuple whose items are converted, or, where tokens are meant, one text."""
+    """A list or tuple whose items are converted, or, where tokens are meant, one text.
+
+    `hint` is ``Sequence[kind]`` or another of `LISTS`, ``tuple[kind, ...]``, or ``tuple[kind, other kind]``.
+    """
     kinds = get_args(hint)
     # Tokens may be given as one text.
     if isinstance(value, str) and {str, int} <= set(_alternatives(kinds[0])):
@@ -317,8 +326,10 @@ def _items(value: Any, hint: Any) -> Any:
         return tuple(_items_of_kind(value, kinds[0], hint))
     items = _listed(value, hint)
     _require(len(items) == len(kinds), value, hint, f"has {len(items)} items")
-    pairs = enumerate(zip(items, kinds, strict=True))
-    return tuple(_inside(item, kind, f"[{n}]") for n, (item, kind) in pairs)
+    of_their_kinds: list[Any] = []
+    for n, kind in enumerate(kinds):
+        of_their_kinds.append(_inside(items[n], kind, f"[{n}]"))
+    return tuple(of_their_kinds)
 
 
 def _items_of_kind(value: Any, kind: Any, hint: Any) -> Any:
@@ -344,9 +355,10 @@ def _listed(value: Any, hint: Any) -> Any:
     """The items as a list, in order; a set has none, unless the order does not matter."""
     if isinstance(value, list | tuple | range):
         return value
-    is_other = isinstance(value, Mapping | str | bytes | bytearray | memoryview)
+    # These can be iterated over too, but are no list of items.
+    is_whole = isinstance(value, Mapping | str | bytes | bytearray | memoryview)
     _require(isinstance(value, Iterable), value, hint)
-    _require(not is_other, value, hint)
+    _require(not is_whole, value, hint)
     if get_origin(hint) is Sequence:
         _require(not isinstance(value, Set), value, hint)
     try:

@@ -21,6 +21,9 @@ def dims_by_name(needed: Iterable[str]) -> dict[str, str]:
     ``?`` that there is no such variable.
 
     An array has its own name, so ``"path_bound: position"`` fits only arrays of that name; ``values`` fits any array.
+
+    >>> dims_by_name(["token null: position", "values: ... layer"])
+    {'token': ' position', 'null': ' position', 'values': ' ... layer'}
     """
     dims_of = {}
     for text in needed:
@@ -36,7 +39,10 @@ def require(
     needed: Mapping[str, str],
     joined: Iterable[str] = (),
 ) -> None:
-    """Raise an error if a result lacks a variable, or a dimension of a variable; it may be `joined` along others."""
+    """Raise an error if a result lacks a variable, or a dimension of a variable; it may be `joined` along others.
+
+    `needed` has the texts of `dims_by_name`. `argument` and `maker` name the result and its measurement in errors.
+    """
     remedy = f"Give the unchanged result of {maker}."
     for name, text in needed.items():
         values = _variable(result, name)
@@ -48,9 +54,10 @@ def require(
         if "..." in text:
             further = set()
         if further and further <= {*EACH, *joined}:
-            selected = ", ".join(f"{dim}=0" for dim in sorted(map(str, further)))
+            names = sorted(map(str, further))
+            selected = ", ".join(f"{dim}=0" for dim in names)
             raise InputError(
-                f"{argument} is over {' and '.join(sorted(map(str, further)))}, and this function takes one of each.",
+                f"{argument} is over {' and '.join(names)}, and this function takes one of each.",
                 f"Select one, as with `isel({selected})`. `squashlens.figures.of` draws a panel for each.",
             )
         if values is None or further or not wanted <= dims:
@@ -105,5 +112,5 @@ def moved_probability(values: xr.DataArray) -> xr.DataArray:
     long_name = str(values.attrs.get("long_name", ""))
     if stored not in long_name:
         return values
-    told = long_name.replace(stored, "probability that moves")
-    return (values / 2).assign_attrs({**values.attrs, "long_name": told})
+    halved = long_name.replace(stored, "probability that moves")
+    return (values / 2).assign_attrs({**values.attrs, "long_name": halved})

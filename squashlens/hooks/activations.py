@@ -24,7 +24,7 @@ from squashlens.run.run import Run
 
 # A prompt, or the cache of TransformerLens's `run_with_cache` (tensors by hook point names).
 Source = Any
-Rows = dict[int, Float[Tensor, "position ..."]]
+Rows = dict[int, Float[Tensor, "position ..."]]  # of each block
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Activations:
 
 
 def rereadable(source: Source) -> Source:
-    """`source` in a form that can be read repeatedly: a generator becomes a list. Anything else raises an error."""
+    """`source` in a form that can be read repeatedly: a generator becomes a list. An error if it is no `Source`."""
     if isinstance(source, Capture):
         raise InputError(
             "source= is a capture.",
@@ -64,11 +64,11 @@ def activations(
     """The activations of one prompt at `site` of each of `blocks`; errors begin with the name of the hook."""
     cache = _cache_in(source)
     if cache is not None:
-        batched = getattr(source, "has_batch_dim", True)
+        is_batched = getattr(source, "has_batch_dim", True)
         rows: Rows = {}
         for block in blocks:
             point = site.replace("{block}", str(block))
-            rows[block] = _cached(model, cache, point, name, batched)
+            rows[block] = _cached(model, cache, point, name, is_batched)
         # No prompt identifies a cache, so its numbers do.
         digests = [(block, tensor_digest(row)) for block, row in sorted(rows.items())]
         return Activations(f"a cache {digest(digests)}", rows)
@@ -89,6 +89,7 @@ def mean_activations(
         def add(tensor: Tensor) -> None:
             wide = torch.promote_types(tensor.dtype, torch.float32)
             row = tensor[0].detach().to(wide)
+            # A copy: without another dtype the row is memory of the model.
             sums[block] = sums[block] + row if block in sums else row.clone()
 
         return add
@@ -104,9 +105,10 @@ def mean_activations(
 
 
 def _cached(
-    model: Bridge, cache: Mapping[str, Any], point: str, name: str, batched: bool
+    model: Bridge, cache: Mapping[str, Any], point: str, name: str, is_batched: bool
 ) -> Float[Tensor, "position ..."]:
-    """A copy of the activations of one prompt at a hook point, which the user may write to later."""
+    """A copy of the activations of one prompt at a hook point, since the user may write to the cache later."""
+    # `point` may be an alias, while the cache has the point's own name.
     canonical = getattr(model.hook_dict.get(point), "name", None) or point
     tensor = cache.get(point, cache.get(canonical))
     if not isinstance(tensor, Tensor):
@@ -114,7 +116,7 @@ def _cached(
             f"{name}: the cache holds no {point!r}.",
             "Run `model.run_with_cache` without names_filter=.",
         )
-    if batched:
+    if is_batched:
         _require_one_prompt(len(tensor), name)
         tensor = tensor[0]
     return tensor.detach().clone()

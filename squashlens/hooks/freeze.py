@@ -79,7 +79,7 @@ def freeze_norms(blocks: tuple[int, ...] | None = None) -> Recipe:
 def _require_known_norms(model: Bridge) -> None:
     """Raise if the denominator of some norm, known by the name of its class, cannot be held constant."""
     plain = model.original_model
-    # What TransformerLens wraps in a module with a hook point for the denominator.
+    # The module of TransformerLens around each norm that has a hook point for its denominator, by that norm.
     wrappers: dict[Any, Any] = {}
     for module in plain.modules():
         if "hook_scale" in module._modules:
@@ -162,6 +162,7 @@ class ConstantRatio:
     argument: Tensor | None = None
 
     def look(self, argument: Tensor) -> None:
+        """Keep the argument for `linear`, which is called later in the same forward pass."""
         self.argument = argument
 
     def linear(self, activation: Tensor) -> Tensor:

@@ -311,20 +311,21 @@ class Place:
     ) -> "Place":
         """The place that the function `factory` was asked for."""
         name = factory
-        chosen = None
-        here = None
+        chosen_heads = None
+        chosen_positions = None
         if heads is not None:
-            chosen = tuple(dict.fromkeys(positions_of(heads, factory, "heads")))
-            name += listed(chosen)
+            in_order = positions_of(heads, factory, "heads")
+            chosen_heads = tuple(dict.fromkeys(in_order))  # each once
+            name += listed(chosen_heads)
         if positions is not None:
-            here = positions_of(positions, factory)
-            name += f" at {listed(here)}"
-        return cls(factory, site, here, chosen, name)
+            chosen_positions = positions_of(positions, factory)
+            name += f" at {listed(chosen_positions)}"
+        return cls(factory, site, chosen_positions, chosen_heads, name)
 
     def hook(
         self, name: str, edit: Edit, blocks: Blocks, positional: bool = False
     ) -> Hook:
-        """A hook with this edit, which is `positional` without positions too if it depends on them."""
+        """A hook with this edit; `positional` says whether it counts positions even where none are chosen."""
         if self.heads is not None:
             edit = in_heads(edit, self.heads, dim=2)
         return Hook(name, self.site, edit, blocks, self.positions or positional)
@@ -338,12 +339,15 @@ def _hiding(
     heads: Heads,
     positional: Positional,
 ) -> Hook:
-    """A hook that sets logits to −∞, or weights to 0, where `hidden` is true and the key is earlier than the query."""
-    nothing = -torch.inf if site == SCORES else 0.0
+    """A hook that sets logits to −∞, or weights to 0, where `hidden` is true and the key is earlier than the query.
+
+    `site` is `SCORES` or `PATTERN`, and `positional` as in `Hook`.
+    """
+    no_attention = -torch.inf if site == SCORES else 0.0
 
     def change(rows: Tensor) -> Tensor:
         query, key = grid(rows)
-        return rows.masked_fill(hidden(query, key) & (query > key), nothing)
+        return rows.masked_fill(hidden(query, key) & (query > key), no_attention)
 
     return _of_attention(name, site, change, blocks, heads, positional)
 
@@ -367,10 +371,11 @@ def rescored(
         if sink is None:
             changed = to(scores, queries)
         else:
-            last = sink.detach().to(scores.dtype)[:, None, None]
-            last = last.expand(*scores.shape[:-1], 1)
-            with_sink = to(torch.cat([scores, last], dim=-1), queries)
-            changed = with_sink[..., :-1] + (last - with_sink[..., -1:])
+            # (head) → (prompt, head, query, 1)
+            sinks = sink.detach().to(scores.dtype)[:, None, None]
+            sinks = sinks.expand(*scores.shape[:-1], 1)
+            with_sink = to(torch.cat([scores, sinks], dim=-1), queries)
+            changed = with_sink[..., :-1] + (sinks - with_sink[..., -1:])
         return torch.where(unmasked(scores), changed, scores)
 
     return _of_attention(
@@ -429,7 +434,7 @@ def grid(scores: Float[Tensor, "prompt head query key"]) -> tuple[Tensor, Tensor
     """Query positions as a column, and key positions as a row."""
     queries, keys = scores.shape[-2:]
     place = torch.arange(keys, device=scores.device)
-    return place[keys - queries :, None], place
+    return place[keys - queries :, None], place  # queries are the last positions
 
 
 def among(place: Tensor, places: tuple[int, ...]) -> Bool[Tensor, "..."]:
@@ -530,6 +535,7 @@ def lift_windows(model: Bridge) -> Iterator[Bridge]:
         raise InputError(
             "This model has no sliding windows.", "Leave lift_windows out."
         )
+    # A module of attention may have its own copy of the window.
     holders = [config]
     for module in model.original_model.modules():
         if vars(module).get("sliding_window") == window:

@@ -309,24 +309,26 @@ class Insertion:
         def make(model: Bridge) -> list[Hook]:
             """The hooks for a model, whose source is run now."""
             chosen = blocks_of(model, blocks, name)
-            found = find(model, chosen)
-            if self.there is not None and max(self.there) >= found.positions:
+            inserted = find(model, chosen)
+            if self.there is not None and max(self.there) >= inserted.positions:
                 raise InputError(
                     f"{name}: the source has no position {max(self.there)}.",
-                    f"Its positions are 0 to {found.positions - 1}.",
+                    f"Its positions are 0 to {inserted.positions - 1}.",
                 )
-            return self.hooks(found, chosen)
+            return self.hooks(inserted, chosen)
 
         return Recipe(name, make)
 
-    def hooks(self, found: Activations, blocks: Iterable[int]) -> list[Hook]:
-        """One hook for each block, which inserts the activations `found`."""
-        name = f"{self.place.name} of {found.name}"
+    def hooks(self, inserted: Activations, blocks: Iterable[int]) -> list[Hook]:
+        """One hook for each block, which inserts these activations."""
+        name = f"{self.place.name} of {inserted.name}"
         hooks: list[Hook] = []
         for block in blocks:
-            edit = self._edit(found.rows[block])
+            edit = self._edit(inserted.rows[block])
             # The same vector at every position needs no position numbers.
-            hooks.append(self.place.hook(name, edit, (block,), not self.averaged))
+            hooks.append(
+                self.place.hook(name, edit, (block,), positional=not self.averaged)
+            )
         return hooks
 
     def _edit(self, source: Tensor) -> Edit:
@@ -334,7 +336,7 @@ class Insertion:
         chosen = self.place.positions
 
         def edit(tensor: Tensor) -> Tensor:
-            """The tensor with the rows at `there` of the source in place of those at `here`."""
+            """The tensor with rows `there` of the source as its rows `here`; rows beyond its end are left out."""
             rows = source.to(tensor)
             n = tensor.shape[1]
             if rows.shape[1:] != tensor.shape[2:] or rows.ndim != tensor.ndim - 1:

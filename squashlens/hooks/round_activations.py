@@ -74,6 +74,7 @@ def round_activations(
         )
 
     def edit(tensor: Tensor) -> Tensor:
+        # Only the first term has a derivative, which is 1.
         exact = tensor.detach()
         return tensor + (rounded(exact, form) - exact)
 
@@ -109,6 +110,7 @@ def quantize_keys_values(
     distinct(what, "what")
 
     def edit(tensor: Tensor) -> Tensor:
+        # Only the first term has a derivative, which is 1.
         quantized = there_and_back(tensor, cast(GgufFormat, to.upper()))
         return tensor + (quantized - tensor.detach())
 
@@ -138,7 +140,7 @@ def rounded(tensor: Tensor, to: Stored | int) -> Tensor:
     """The tensor rounded to the nearest numbers that `to` can hold, ties to even, in the tensor's own dtype."""
     if isinstance(to, int):
         mantissa, exponent = torch.frexp(tensor)  # 0.5 ≤ |mantissa| < 1
-        scale = 2.0 ** (to + 1)
+        scale = 2.0 ** (to + 1)  # one more bit, since the mantissa begins with ½ here
         return torch.ldexp((mantissa * scale).round() / scale, exponent)
     return stored(tensor, getattr(torch, to))
 

@@ -114,7 +114,7 @@ def _adaptive_factor(scores: Tensor, seen: Tensor) -> Tensor:
     alpha = wide.softmax(dim=-1)
     mean = (alpha * (seen.to(wide.dtype) - highest)).sum(dim=-1, keepdim=True)
     entropy = (wide - highest).logsumexp(dim=-1, keepdim=True) - mean
-    polynomial = torch.zeros_like(entropy)
+    polynomial = torch.zeros_like(entropy)  # by Horner's rule
     for coefficient in ADAPTIVE:
         polynomial = polynomial * entropy + coefficient
     return torch.where(entropy > LEAST_ENTROPY, polynomial.clamp(min=1), 1.0)

@@ -22,7 +22,7 @@ DATASET = "Dataset, version 2"
 ARRAY = "DataArray, version 2"
 NAMELESS = "nameless"
 DIGEST = re.compile(rb"\nsquashlens sha256 ([0-9a-f]{64})\n$")
-DIGEST_BYTES = 84
+DIGEST_BYTES = 84  # length of what `DIGEST` matches
 
 
 @validated
@@ -91,17 +91,17 @@ def content_of(result: Result) -> bytes:
     try:
         dataset = _storable(result)
         content = _trimmed(bytes(dataset.to_netcdf(engine="netcdf4")))
-        unchanged = _parsed(content).identical(dataset)
+        is_unchanged = _parsed(content).identical(dataset)
     except Exception as error:  # of a result that the user changed, by each library
         raise _not_storable(str(error) or type(error).__name__) from error
-    if not unchanged:
+    if not is_unchanged:
         raise _not_storable("values or attributes would be read back as others.")
     digest = hashlib.sha256(content).hexdigest()
     return content + f"\nsquashlens sha256 {digest}\n".encode()
 
 
 def result_of(content: bytes, path: Path) -> Result:
-    """The result in the bytes of a file."""
+    """The result in the bytes of a file; an error, with the file's name, unless its digest is right."""
     digest = DIGEST.search(content, max(0, len(content) - DIGEST_BYTES))
     if digest is None:
         raise InputError(
@@ -129,8 +129,8 @@ def _parsed(content: bytes) -> xr.Dataset:
 
 
 def _trimmed(content: bytes) -> bytes:
-    """A file without the zeros after its end, up to 64 KiB. Its end stands in its header, at a place of its version."""
-    place = 28 if content[8] >= 2 else 40
+    """An HDF5 file without the zeros after its end, up to 64 KiB; its end is a number in its header."""
+    place = 28 if content[8] >= 2 else 40  # by byte 8, the version of the header
     end = int.from_bytes(content[place : place + 8], "little")
     return content[:end]
 

@@ -89,19 +89,23 @@ def joined(results: Mapping[Any, R], dim: str) -> R:
         combine_attrs=_joined_attributes,
     )
     for name in names_of(whole):
-        if dim not in whole[name].dims:  # all parts have the same
-            whole = whole.assign_coords(
-                {name: whole[name].expand_dims({dim: whole[dim]})}
-            )
+        if dim not in whole[name].dims:  # all parts have the same provenance
+            of_each_part = whole[name].expand_dims({dim: whole[dim]})
+            whole = whole.assign_coords({name: of_each_part})
     return whole
 
 
 def aligned(parts: Sequence[R]) -> list[R]:
     """The parts over the labels of all of them, padded with NaN, "" and, in token ids, −1."""
-    union: dict[Any, np.ndarray] = {}
+    union: dict[Any, np.ndarray] = {}  # for each dimension with different labels
     for dim in parts[0].dims:
-        labels = [part.indexes[dim] for part in parts if dim in part.indexes]
-        if not all(index.equals(labels[0]) for index in labels):
+        labels: list[pd.Index] = []
+        is_different = False
+        for part in parts:
+            if dim in part.indexes:
+                labels.append(part.indexes[dim])
+                is_different |= not labels[-1].equals(labels[0])
+        if is_different:
             union[dim] = _union(labels)
     if not union:
         return list(parts)
@@ -119,7 +123,7 @@ def _union(labels: Sequence[pd.Index]) -> np.ndarray:
 
 
 def padded(part: R, labels: Mapping[Any, Any]) -> R:
-    """A result over these labels, with what stands for a missing value of each variable and coordinate."""
+    """A result over these labels of its dimensions, with a padding where it has none: NaN, "" or one of `PADDING`."""
     if isinstance(part, xr.DataArray):
         whole = padded(part.to_dataset(name=VALUES), labels)
         return whole[VALUES].rename(part.name)
@@ -134,7 +138,7 @@ def padded(part: R, labels: Mapping[Any, Any]) -> R:
     return whole.reindex(labels, fill_value=fill)
 
 
-VALUES = "values of an array"
+VALUES = "values of an array"  # its name while it is a Dataset
 
 
 def without_padding(result: Any) -> Any:
@@ -166,8 +170,11 @@ def _without_label(part: Result, dim: str) -> Result:
 
 def _meanings(part: Result) -> dict[str, str]:
     """What each variable of a result is: its long name, units, dimensions, and the measurement that made it."""
-    is_array = isinstance(part, xr.DataArray)
-    variables: Any = {part.name: part} if is_array else part.data_vars
+    variables: Any = {}
+    if isinstance(part, xr.DataArray):
+        variables[part.name] = part
+    else:
+        variables |= part.data_vars
     maker = " and ".join(names_of(part)) or "no provenance"
     meanings = {}
     for name, values in variables.items():
@@ -180,13 +187,13 @@ def _meanings(part: Result) -> dict[str, str]:
 
 def _require_alike(first: Result, second: Result, label: Any, other: Any) -> None:
     """Raise an error unless two results have the same variables, with the same meanings."""
-    here = _meanings(first)
-    there = _meanings(second)
-    for name in {**here, **there}:
-        if here.get(name) != there.get(name):
+    in_first = _meanings(first)
+    in_second = _meanings(second)
+    for name in {**in_first, **in_second}:
+        if in_first.get(name) != in_second.get(name):
             raise InputError(
                 f"{name!r} is not the same quantity in {short_repr(label)} and {short_repr(other)}: "
-                f"{here.get(name, 'missing')}; and {there.get(name, 'missing')}.",
+                f"{in_first.get(name, 'missing')}; and {in_second.get(name, 'missing')}.",
                 "Measure both with the same options, or drop this variable. "
                 "`squashlens.results.table` takes results of any kind.",
             )
@@ -195,14 +202,20 @@ def _require_alike(first: Result, second: Result, label: Any, other: Any) -> Non
 def _joined_attributes(
     attributes: Sequence[Mapping[str, Any]], context: Any
 ) -> dict[str, Any]:
-    """The attributes that all joined variables have in common, and the certificate of all."""
+    """The attributes that all joined variables have in common, and the certificate of all.
+
+    `xr.concat` calls it with a context that is not used.
+    """
     shared = dict(attributes[0])
     for part in attributes[1:]:
-        shared = {
-            name: value for name, value in shared.items() if part.get(name) == value
-        }
+        for name, value in list(shared.items()):
+            if part.get(name) != value:
+                del shared[name]
     for name, combine in OF_CERTIFICATES.items():
-        values = [part[name] for part in attributes if name in part]
+        values: list[Any] = []
+        for part in attributes:
+            if name in part:
+                values.append(part[name])
         if values:
             shared[name] = combine(values)
     return shared

@@ -8,7 +8,7 @@ import xarray as xr
 
 from squashlens.records.provenance import Facts, stated, without_provenance
 
-Variable = tuple[tuple[str, ...], Any, str, str]
+Variable = tuple[tuple[str, ...], Any, str, str]  # dimensions, values, long name, units
 MODEL_UNITS = "model units"  # those of activations, which differ between models
 AS_IT_IS = "as it is"  # the name of the model without a change in what `compare_interventions` gives
 
@@ -16,7 +16,10 @@ AS_IT_IS = "as it is"  # the name of the model without a change in what `compare
 def position_coords(
     ids: np.ndarray, labels: Sequence[Sequence[str]]
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Dimensions and coordinates of a per-token result; a single prompt has no `prompt` dimension."""
+    """Dimensions and coordinates of a per-token result, from ids (prompt, position) and the text of each token.
+
+    A single prompt has no `prompt` dimension.
+    """
     tokens = np.array(labels, dtype=object)
     positions = np.arange(ids.shape[1])
     coords: dict[str, Any] = {"position": positions}
@@ -57,10 +60,10 @@ def array_of(
     dims, values, long_name, units = variable
     return xr.DataArray(
         np.asarray(values),
-        {**coords, **stated(facts)},
-        dims,
-        name,
-        attributes(long_name, units),
+        coords={**coords, **stated(facts)},
+        dims=dims,
+        name=name,
+        attrs=attributes(long_name, units),
     )
 
 

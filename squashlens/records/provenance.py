@@ -45,7 +45,11 @@ def as_text(facts: Facts) -> str:
 
 def names_of(result: Result) -> list[str]:
     """The names of the coordinates with provenances."""
-    return [str(name) for name in result.coords if str(name).startswith(PREFIX)]
+    names: list[str] = []
+    for name in result.coords:
+        if str(name).startswith(PREFIX):
+            names.append(str(name))
+    return names
 
 
 def without_provenance(result: R) -> R:
@@ -76,7 +80,11 @@ def joined_along(result: Result) -> list[str]:
 
 def facts_of(result: Result) -> dict[str, Any]:
     """The facts of a result; those that differ between its parts are lists. Empty for what squashlens did not make."""
-    return merged([facts for facts in parts_of(result) if facts])
+    known: list[Facts] = []
+    for facts in parts_of(result):
+        if facts:  # not of a part that is missing
+            known.append(facts)
+    return merged(known)
 
 
 @validated
@@ -144,10 +152,12 @@ def read(text: object) -> dict[str, Any]:
 
 def merged(parts: Sequence[Facts]) -> dict[str, Any]:
     """The facts of several parts; those that differ are lists, with None for a part without that fact."""
-    names: dict[str, Any] = {}
+    common: dict[str, Any] = {}
     for facts in parts:
-        names |= facts
-    return {name: _merge([facts.get(name) for facts in parts]) for name in names}
+        common |= facts  # for the names, in the order in which they first occur
+    for name in common:
+        common[name] = _merge([facts.get(name) for facts in parts])
+    return common
 
 
 def _merge(values: Sequence[Any]) -> Any:
@@ -161,6 +171,7 @@ def _merge(values: Sequence[Any]) -> Any:
 
 
 def _has_keys(value: Any, of: Facts) -> bool:
+    """Whether a value is a dict with the keys `of` another one."""
     return isinstance(value, dict) and value.keys() == of.keys()
 
 

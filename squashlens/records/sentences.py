@@ -29,7 +29,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def times(factor: float) -> str:
-    """A factor as a reader would say it.
+    """A factor in words, with two digits from a million on, and three below.
 
     >>> times(3.2), times(23456), times(367_900_000)
     ('3.2 times', '23,500 times', '370 million times')
@@ -69,10 +69,10 @@ def escape(text: str) -> str:
     >>> escape("a\n\x00\u200b\u202e\u2028\ufffdé 🙂")
     'a\\n\\x00\\u200b\\u202e\\u2028\\ufffdé 🙂'
     """
-    return "".join(map(_seen, text))
+    return "".join(map(_visible, text))
 
 
-def _seen(character: str) -> str:
+def _visible(character: str) -> str:
     if character == UNKNOWN or unicodedata.category(character) in HIDDEN:
         return character.encode("unicode_escape").decode("ascii")
     return character

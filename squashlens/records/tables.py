@@ -63,7 +63,8 @@ def table(
         raise InputError("result= is empty.", remedy)
     frames: list[pd.DataFrame] = []
     for label, part in result.items():
-        frames += [frame.assign(label=label) for frame in _frames(part)]
+        for frame in _frames(part):
+            frames.append(frame.assign(label=label))
     return _in_order(frames)
 
 
@@ -82,10 +83,12 @@ def rows_of(values: xr.DataArray, taken: list[str]) -> pd.DataFrame:
     Whole numbers and truth values among the coordinates keep their kind where they are put below rows without them.
     """
     names = set(taken) & (set(values.dims) | set(values.coords))
-    values = values.rename({name: f"{name}_" for name in names}).rename("value")
+    for name in names:
+        values = values.rename({name: f"{name}_"})
+    values = values.rename("value")
     if values.ndim:
         frame = values.to_dataframe().reset_index()
-    else:
+    else:  # a number without dimensions has one row, which has no label
         frame = values.expand_dims("row").to_dataframe().reset_index(drop=True)
     labels = frame.columns.drop("value")
     kinds = {name: NULLABLE.get(frame[name].dtype.kind, object) for name in labels}
@@ -105,25 +108,28 @@ def _frames(result: Result) -> list[pd.DataFrame]:
     """The rows of each variable of numbers."""
     require_done(result)
     frames = []
-    for name, values in as_dataset(result).data_vars.items():
+    dataset = as_dataset(result)
+    for name, values in dataset.data_vars.items():
         if values.dtype.kind in "biuf":
-            frames.append(_rows(values, str(name)))
+            others = set(dataset.dims) - set(values.dims)
+            frames.append(_rows(values, str(name), others))
     if not frames:
         cause = "This result has no numbers: its variables are texts."
         raise InputError(cause, "Use result.to_dataframe().")
     return frames
 
 
-def _rows(values: xr.DataArray, name: str) -> pd.DataFrame:
-    """The numbers of one variable, with what they belong to."""
+def _rows(values: xr.DataArray, name: str, others: set[Any]) -> pd.DataFrame:
+    """The numbers of one variable, with what they belong to; no value for `others`, dimensions of other variables."""
     frame = rows_of(values, VALUE)
-    if "n_tokens" in frame and "position" in frame:
+    if "n_tokens" in frame and "position" in frame:  # without the padding of prompts
         frame = frame.query("position < n_tokens")
+    # The provenances are columns of texts, which the columns about each row replace.
     about = _about_rows(frame.reindex(columns=names_of(values)))
     frame = frame.drop(columns=names_of(values))
     # A label called like one of these columns stands in it.
     for column in ("model", "hooks"):
-        if column not in frame:
+        if column not in frame and column not in others:
             frame[column] = about[column]
     frame["prompt"] = _prompts(frame, about["subject"])
     return frame.assign(
@@ -135,13 +141,16 @@ def _rows(values: xr.DataArray, name: str) -> pd.DataFrame:
 
 
 def _about_rows(texts: pd.DataFrame) -> pd.DataFrame:
-    """What the provenances of each row say of the model, the hooks and what was measured; each text is read once."""
-    said = cache(_said)
-    rows = [said(tuple(row)) for row in texts.to_numpy(dtype=object)]
+    """What the provenances of each row say of the model, the hooks and what was measured; each text is read once.
+
+    `texts` has a column for each provenance of the result, mostly one.
+    """
+    facts_in = cache(_facts_in)
+    rows = [facts_in(tuple(row)) for row in texts.to_numpy(dtype=object)]
     return pd.DataFrame(rows, texts.index, ["model", "hooks", "subject"])
 
 
-def _said(texts: tuple[Any, ...]) -> tuple[str, str, Any]:
+def _facts_in(texts: tuple[Any, ...]) -> tuple[str, str, Any]:
     """The model, its hooks and what was measured, by the provenances of one row."""
     facts = merged([read(text) for text in texts])
     return _as_text(facts.get("model")), _hooks_of(facts), subject_of(facts)
@@ -156,7 +165,10 @@ def _hooks_of(facts: Facts) -> str:
 
 
 def _prompts(frame: pd.DataFrame, subjects: Any) -> Any:
-    """What each row is of: its label, if that is text, or else the prompt, the sequence or the task."""
+    """What each row is of: its own label `prompt`, if that is text, or else the prompt, the sequence or the task.
+
+    A label that is a number is that of one of the prompts of the call, as in `subjects`.
+    """
     if "prompt" not in frame:
         return subjects.map(_as_text)
     if not pd.api.types.is_numeric_dtype(frame["prompt"]):
@@ -166,6 +178,7 @@ def _prompts(frame: pd.DataFrame, subjects: Any) -> Any:
 
 def _numbered(subject: Any, number: int) -> str:
     """The prompt of this number, where a call had several, which are texts or lists of token ids."""
+    # A list of whole numbers is one prompt, as token ids.
     has_several = isinstance(subject, list) and not isinstance(subject[0], int)
     return _as_text(subject[number] if has_several else subject)
 

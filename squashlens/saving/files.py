@@ -87,7 +87,7 @@ def replacing(path: str | Path) -> Iterator[IO[bytes]]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            if target.exists():
+            if target.exists():  # the new file gets the permissions of the old one
                 partial.chmod(stat.S_IMODE(target.stat().st_mode))
             os.replace(partial, target)
         finally:

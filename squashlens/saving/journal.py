@@ -23,7 +23,9 @@ class Journal:
     """
 
     def __init__(self, path: str | Path | None, facts: Mapping[str, Any]) -> None:
+        """`facts` say which search it is: those in a file must be equal to them."""
         self.path = checked(path)
+        # as they are read back from a file
         self.facts: Any = json.loads(json.dumps(facts, default=str))
         self.found: dict[str, Any] = {}
         if self.path is not None and self.path.exists() and self.path.stat().st_size:
@@ -31,7 +33,7 @@ class Journal:
 
     def keep(self, findings: Mapping[str, Any]) -> None:
         """Store findings by name."""
-        new = json.loads(json.dumps(dict(findings)))
+        new = json.loads(json.dumps(dict(findings)))  # as a later run will read them
         if self.path is not None:
             with refusing(self.path), self.path.open("ab") as file:
                 lines: list[Any] = list(new.items())
@@ -49,21 +51,21 @@ class Journal:
         with refusing(path):
             lines = [_parsed(line) for line in path.read_bytes().splitlines()]
         # Two processes that began together have each written its facts.
-        stated = [line["facts"] for line in lines if _is_header(line)]
-        if not stated:
+        headers = [line["facts"] for line in lines if _is_header(line)]
+        if not headers:
             cause = f"{path} is not a journal of a search."
             raise InputError(cause, "Give another name, or delete it.")
-        for facts in stated:
-            others = different(facts, self.facts)
-            if others:
+        for facts in headers:
+            names = different(facts, self.facts)
+            if names:
                 raise InputError(
-                    f"{path} was saved for a different {', '.join(others)}.",
+                    f"{path} was saved for a different {', '.join(names)}.",
                     "Give another name, or delete the file to start again.",
                 )
         for line in lines:
             if isinstance(line, list) and len(line) == 2:
                 name, value = line
-                self.found.setdefault(name, value)
+                self.found.setdefault(name, value)  # the first, if two computed it
 
 
 def _is_header(line: Any) -> bool:
@@ -87,10 +89,10 @@ def different(facts: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Names of the facts that differ; for a group of facts, such as a call, the names inside the group."""
     names: list[str] = []
     for name in sorted({**facts, **other}):
-        here = facts.get(name)
-        there = other.get(name)
-        if isinstance(here, dict) and isinstance(there, dict):
-            names += [f"{name}: {inner}" for inner in different(here, there)]
-        elif here != there:
+        value = facts.get(name)
+        other_value = other.get(name)
+        if isinstance(value, dict) and isinstance(other_value, dict):
+            names += [f"{name}: {inner}" for inner in different(value, other_value)]
+        elif value != other_value:
             names.append(name)
     return names

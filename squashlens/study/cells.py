@@ -37,6 +37,7 @@ class Model:
     def resolved(self, identity: Callable[..., str]) -> "Model":
         """The model with the full name of its dtype, and, if it is one of the hub, at the commit that it has now."""
         resolved = replace(self, dtype=full_name(self.dtype))
+        # "commit 1a2b…", or a digest of the files of a folder
         kind, _, commit = identity(self.model, self.revision).partition(" ")
         if kind == "commit":
             resolved = replace(resolved, revision=commit)
@@ -51,7 +52,10 @@ class Model:
 
 @dataclass(frozen=True)
 class Cell:
-    """One call of a measurement, or one call for each row of a shard of a scan."""
+    """One call of a measurement, or one call for each row of a shard of a scan.
+
+    Arguments and hooks are as described: calls by name are not yet made. `key` names the files of the cell.
+    """
 
     grid: str
     labels: dict[str, Any]  # along the axes of its grid
@@ -63,7 +67,10 @@ class Cell:
     key: str = ""
 
     def key_with(self, code: Any) -> str:
-        """The hash of what its numbers depend on: code, arguments, hooks, checkpoint, prompts, versions."""
+        """The hash of what its numbers depend on: code, arguments, hooks, checkpoint, prompts, versions.
+
+        `code` is what `_code` gives for the function, once for all cells of a grid.
+        """
         call = known.signature(self.function).bind_partial(**self.arguments)
         call.apply_defaults()
         for name in BATCHES:
@@ -74,7 +81,7 @@ class Cell:
             "hooks": plain(known.hooks_of(self.hooks)),
             "model": None if self.model is None else self.model.described(),
             "rows": None if self.shard is None else self.shard.digest,
-            "versions": versions() | {"python": None},
+            "versions": versions() | {"python": None},  # that of Python does not count
         }
         return sha256(json.dumps(about, sort_keys=True))[:32]
 
@@ -90,7 +97,7 @@ class Cell:
 
 def cells_of(grids: Iterable[Grid]) -> list[Cell]:
     """All cells, checked against the signatures of their measurements; those with the same model are neighbours."""
-    identity = cache(sources.identity)  # so that a model's origin is told once
+    identity = cache(sources.identity)  # looked up once for each model
     cells: list[Cell] = []
     for grid in grids:
         try:
@@ -110,11 +117,12 @@ def _cells_of(grid: Grid, identity: Callable[..., str]) -> Iterator[Cell]:
     """The cells of one grid. Each value of each argument is checked once, with the first values of all others."""
     function = known.function_of(grid.measurement)
     code = _code(function)
-    shards: list[Shard | None] = [None]
-    scanned: dict[str, Any] = {}
+    shards: list[Shard | None] = [None]  # one cell for each combination
+    scanned: dict[str, Any] = {}  # a stand-in for what a scan gives
     if grid.over is not None:
         shards = list(over(**grid.over))
         scanned = known.scanned_argument(function)
+    # the first label of each axis
     first = {name: next(iter(values)) for name, values in grid.axes.items()}
     for combination in itertools.product(*grid.axes.values()):
         labels = dict(zip(grid.axes, combination, strict=True))
@@ -123,7 +131,8 @@ def _cells_of(grid: Grid, identity: Callable[..., str]) -> Iterator[Cell]:
         model = _model(function, arguments)
         if model is not None:
             model = model.resolved(identity)
-        if len(labels.items() - first.items()) <= 1:
+        n_not_first = len(labels.items() - first.items())
+        if n_not_first <= 1:
             known.require_arguments(function, dict(**arguments, **scanned))
         for shard in shards:
             cell = Cell(
@@ -139,13 +148,18 @@ def _cells_of(grid: Grid, identity: Callable[..., str]) -> Iterator[Cell]:
 
 
 def _model(function: Callable[..., Any], arguments: dict[str, Any]) -> Model | None:
-    """The model of a cell, whose arguments are taken out of those of its measurement."""
+    """The model of a cell, whose arguments (`model`, `dtype`, …) are taken out of those of its measurement.
+
+    An argument such as `dtype` that the measurement has too stays with the measurement.
+    """
     parameters = known.signature(function).parameters
     if "model" not in parameters:
         return None
     names = {"model"} | {field.name for field in fields(Model)} - parameters.keys()
-    given = sorted(names & arguments.keys())
-    return Model(**{name: arguments.pop(name) for name in given})
+    of_model: dict[str, Any] = {}
+    for name in sorted(names & arguments.keys()):
+        of_model[name] = arguments.pop(name)
+    return Model(**of_model)
 
 
 def _code(function: Callable[..., Any]) -> Any:

@@ -83,7 +83,7 @@ def _require_guard() -> None:
 
 
 def compute(client: Any, worker: Worker, cells: Sequence[Cell]) -> Iterator[None]:
-    """Compute cells, each of which has ended when the next value is given."""
+    """Compute cells in the workers of a Dask client; each value that is given, a None, says that one more has ended."""
     import cloudpickle
     from distributed import KilledWorker, as_completed
 
@@ -109,7 +109,7 @@ def compute(client: Any, worker: Worker, cells: Sequence[Cell]) -> Iterator[None
 
 
 def _work(sent: bytes) -> None:
-    """What runs in a worker."""
+    """Compute one cell in a worker of Dask: `sent` is a pickled `Worker` with the cell."""
     import cloudpickle
 
     worker, cell = cloudpickle.loads(sent)

@@ -19,26 +19,31 @@ def combine(grid: Grid, cells: Sequence[Cell], store: Store) -> xr.Dataset:
     if grid.over is not None:
         cause = f"{grid.name!r} is a scan."
         raise InputError(cause, "Use `rows`, which gives a table.")
-    parts = {}
+    parts = {}  # by their labels along all axes
     for cell in _done(grid, cells, store):
         labels = tuple(cell.labels.values())
         parts[labels] = _part(store.result(cell.key), cell.key)
     first = next(iter(parts.values()))
-    if any(_form(part) != _form(first) for part in parts.values()):
-        cause = f"The cells of {grid.name!r} have different variables or dimensions."
-        raise InputError(cause, "Describe them in several grids.")
+    for part in parts.values():
+        if _form(part) != _form(first):
+            cause = (
+                f"The cells of {grid.name!r} have different variables or dimensions."
+            )
+            raise InputError(cause, "Describe them in several grids.")
     taken = set(first.variables) | set(first.dims)
     axes = {axis_name(name, taken): list(labels) for name, labels in grid.axes.items()}
     # Parts are joined along the last axis, then along the one before it, and so on.
     for dim in reversed(axes):
         groups: dict[tuple[Any, ...], dict[Any, xr.Dataset]] = {}
-        for labels, part in parts.items():
-            groups.setdefault(labels[:-1], {})[labels[-1]] = part
-        parts = {outer: joined(group, dim) for outer, group in groups.items()}
+        for (*outer, inner), part in parts.items():
+            groups.setdefault(tuple(outer), {})[inner] = part
+        parts = {labels: joined(group, dim) for labels, group in groups.items()}
+    # No axis is left. Labels of which no cell is done are missing, and get NaN.
     whole = parts[()].set_coords("cell").assign_attrs(grid=grid.name)
-    if all(whole[dim].values.tolist() == labels for dim, labels in axes.items()):
-        return whole
-    return padded(whole, axes)
+    for dim, labels in axes.items():
+        if whole[dim].values.tolist() != labels:
+            return padded(whole, axes)
+    return whole
 
 
 def rows(grid: Grid, cells: Sequence[Cell], store: Store) -> pd.DataFrame:
@@ -58,7 +63,10 @@ def rows(grid: Grid, cells: Sequence[Cell], store: Store) -> pd.DataFrame:
 def _done(grid: Grid, cells: Sequence[Cell], store: Store) -> list[Cell]:
     """The cells of a grid that are done; raises an error if there is none."""
     keys = store.keys("results")
-    done = [cell for cell in cells if cell.grid == grid.name and cell.key in keys]
+    done: list[Cell] = []
+    for cell in cells:
+        if cell.grid == grid.name and cell.key in keys:
+            done.append(cell)
     if not done:
         raise InputError(f"No cell of {grid.name!r} is done.", "Run; see `failures()`.")
     return done
@@ -74,12 +82,15 @@ def axis_name(argument: str, taken: Collection[Hashable]) -> str:
 def _part(result: xr.DataArray | xr.Dataset, key: str) -> xr.Dataset:
     """A result with its key, which is among the variables so that it gets all dimensions."""
     part = as_dataset(result)
+    # Joined with longer ones, it is padded, and this tells where it ends.
     if "position" in part.dims and "n_tokens" not in part.variables:
         part = part.assign_coords(n_tokens=part.sizes["position"])
     return part.assign(cell=key)
 
 
 def _form(part: xr.Dataset) -> set[Any]:
-    """The variables with their dimensions, and the coordinates."""
-    forms = {(name, frozenset(values.dims)) for name, values in part.data_vars.items()}
-    return forms | set(part.coords)
+    """The variables with their dimensions, and the coordinates: what all cells of a grid must have in common."""
+    form: set[Any] = set(part.coords)
+    for name, values in part.data_vars.items():
+        form.add((name, frozenset(values.dims)))
+    return form

@@ -29,6 +29,7 @@ class Grid:
     name: str = ""
 
     def __post_init__(self) -> None:
+        """Name the grid after its measurement by default; raise for an argument that is given twice."""
         if not self.name:
             object.__setattr__(self, "name", _name_of(self.measurement))
         for name in self.axes:
@@ -54,7 +55,11 @@ class Grid:
 
 
 def _with(described: Any, inner: str, value: Any, name: str) -> Any:
-    """A described argument with another value inside; of a call by name, among its arguments."""
+    """A described argument with `value` as its item `inner`; a call by name, ``{name: {…}}``, gets it as an argument.
+
+    >>> _with({"repeated": {"token": "1", "n": 48}}, "n", 96, "sequence.n")
+    {'repeated': {'token': '1', 'n': 96}}
+    """
     if not isinstance(described, Mapping):
         cause = f"each: {name} has nothing to be set in."
         raise InputError(cause, "Give the argument as a mapping in `arguments`.")
@@ -68,7 +73,7 @@ def _with(described: Any, inner: str, value: Any, name: str) -> Any:
 
 
 def read(described: Any) -> tuple[list[Grid], str | Path | None]:
-    """The grids of a description, and its store if it names one."""
+    """The grids of a description (a grid, several, or a YAML file with both), and its store if it names one."""
     if isinstance(described, str | Path):
         described = _from_yaml(Path(described))
     store = None
@@ -101,18 +106,20 @@ def _from_yaml(file: Path) -> Any:
 
 def _by_label(argument: str, values: Any) -> dict[Any, Any]:
     """The values of a varied argument by label; a value without a label is its own, as text if it is no number."""
+    pairs: list[tuple[Any, Any]] = []
     if isinstance(values, Mapping):
-        by_label = list(values.items())
+        pairs += values.items()
     else:
         items = converted(values, list[Any], f"each: {argument}")
-        are_numbers = set(map(type, items)) <= {int, float}
-        labels = items if are_numbers else map(_label, items)
-        by_label = list(zip(labels, items, strict=True))
-    texts = {str(label) for label, _ in by_label}
-    if len(texts) < len(by_label) or not by_label:
+        kinds = {type(item) for item in items}
+        for item in items:
+            label = item if kinds <= {int, float} else _label(item)
+            pairs.append((label, item))
+    texts = {str(label) for label, _ in pairs}
+    if len(texts) < len(pairs) or not pairs:
         cause = f"each: {argument} has no value, or a value or a label twice."
         raise InputError(cause, "Give each once, or each a label: {label: value}.")
-    return dict(by_label)
+    return dict(pairs)
 
 
 def _label(value: Any) -> str:

@@ -18,7 +18,7 @@ from squashlens._typing import short_repr
 from squashlens.errors import InputError
 from squashlens.model.digests import PLAIN, text_of
 
-# What Python's own objects are made of. A code object counts without the place of its source.
+# What Python's own objects are made of, by their kinds. A code object counts without the place of its source.
 CODE = ("co_code", "co_consts", "co_names", "co_varnames", "co_freevars", "co_argcount")
 FUNCTION = ("__code__", "__defaults__", "__kwdefaults__", "__closure__")
 PARTS = {
@@ -55,13 +55,17 @@ def plain(value: Any, outer: tuple[int, ...] = ()) -> Any:
 
 
 def _parts(value: Any) -> dict[str, Any]:
-    """What a function or an object is made of."""
+    """What a function or an object is made of: the values of its attributes, by name."""
     kind = type(value)
+    names: list[str] = []
     if kind in PARTS:
-        names = PARTS[kind]
+        names += PARTS[kind]
     elif dataclasses.is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value) if field.compare]
+        for field in dataclasses.fields(value):
+            if field.compare:
+                names.append(field.name)
     elif hasattr(value, "__dict__"):
+        # What calling it does, if its class says so, belongs to it.
         call = getattr(vars(kind).get("__call__"), "__code__", None)
         return {"__call__": call, **vars(value)}
     else:

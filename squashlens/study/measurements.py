@@ -39,20 +39,24 @@ def measurements() -> dict[str, Callable[..., Any]]:
 
     Those of two models are called in a function of your own, which makes the other model.
     """
-    public: dict[str, Any] = {}
+    functions: dict[str, Callable[..., Any]] = {}
     for prefix in WHERE:
         module = import_module(f"squashlens.{prefix}".rstrip("."))
-        public |= {prefix + name: getattr(module, name) for name in module.__all__}
-    return {name: function for name, function in public.items() if _measures(function)}
+        for name in module.__all__:
+            public = getattr(module, name)
+            if _measures(public):
+                functions[prefix + name] = public
+    return functions
 
 
 def _measures(function: Any) -> bool:
     """Whether a public name is a function that returns a result of one model, or of none."""
     if not inspect.isfunction(function):
         return False
-    stated = signature(function)
-    is_result = stated.return_annotation in (xr.DataArray, xr.Dataset)
-    return is_result and "reference" not in stated.parameters
+    annotated = signature(function)
+    is_result = annotated.return_annotation in (xr.DataArray, xr.Dataset)
+    # `reference` is a second model.
+    return is_result and "reference" not in annotated.parameters
 
 
 def function_of(measurement: Measurement) -> Callable[..., Any]:
@@ -82,7 +86,7 @@ def takes_sequence(function: Callable[..., Any]) -> bool:
 
 
 def scanned_argument(function: Callable[..., Any]) -> dict[str, Any]:
-    """The argument that a scan gives, with a value that stands for all."""
+    """The argument that a scan gives, by its name, with a value that stands for all in a check of arguments."""
     if takes_sequence(function):
         return {"sequence": {"build": {"content": ["1"]}}}
     return {"prompt": "text"}
@@ -101,7 +105,10 @@ def require_arguments(
 def arguments_of(
     model: Any, function: Callable[..., Any], described: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What a measurement is called with. Without a model, it can be checked, but not called."""
+    """What a measurement is called with: calls by name are made, and names of dtypes and tasks replaced.
+
+    Without a model these arguments can only be checked: growing sequences are then stand-ins.
+    """
     parameters = signature(function).parameters
     arguments = dict(described)
     for name, value in described.items():
@@ -115,9 +122,9 @@ def arguments_of(
 
 
 def _meant(text: str, parameter: inspect.Parameter) -> Any:
-    """The dtype or the task that a text is the name of, where the parameter takes one."""
+    """The dtype or the task that a text is the name of, where the parameter takes one; else the text."""
     for kind, value_of in NAMED.items():
-        if kind in str(parameter.annotation):
+        if kind in str(parameter.annotation):  # such as "torch.dtype | None"
             return value_of(text)
     return text
 
@@ -136,6 +143,7 @@ def made(model: Any, described: Any) -> Any:
     if not isinstance(described, dict):
         return described
     content = list(described.values())
+    # Anything else than one name with its arguments, or with None, is a plain mapping.
     if len(content) != 1 or not isinstance(content[0], dict | None):
         return {name: made(model, item) for name, item in described.items()}
     (name,) = described
@@ -154,7 +162,7 @@ def makers() -> dict[str, Callable[..., Any]]:
 
 
 def _called(model: Any, make: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """What a maker returns. Without the model that it takes, its arguments are checked, and it is another sequence."""
+    """What a maker returns. Without the model that it takes, its arguments are checked, and a stand-in is returned."""
     if "model" not in signature(make).parameters:
         return make(**arguments)
     if model is not None:

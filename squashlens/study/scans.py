@@ -54,12 +54,20 @@ def over(file: str | Path, column: str = "prompt", shard: int = 256) -> list[Sha
     prompts = [_prompt(row, column) for row in _rows(path)]
     if not prompts:
         raise InputError(f"{path.name!r} has no prompt.", "Give another file.")
-    if all(isinstance(prompt, InputError) for prompt in prompts[:LOOKED_AT]):
-        why: Any = prompts[0]
-        cause = f"{path.name!r} has no prompt in its first rows. {why.cause}"
-        raise InputError(cause, why.remedy)
+    _require_some_prompt(prompts[:LOOKED_AT], path.name)
     starts = range(0, len(prompts), shard)
     return [Shard(start, prompts[start : start + shard]) for start in starts]
+
+
+def _require_some_prompt(prompts: list[Prompt], file: str) -> None:
+    """Raise the error of the first row if no row has a prompt."""
+    errors: list[InputError] = []
+    for prompt in prompts:
+        if not isinstance(prompt, InputError):
+            return
+        errors.append(prompt)
+    cause = f"{file!r} has no prompt in its first rows. {errors[0].cause}"
+    raise InputError(cause, errors[0].remedy)
 
 
 def _rows(file: Path) -> list[Any]:
@@ -118,7 +126,7 @@ READERS: dict[str, Callable[[Path], list[Any]]] = {
 
 
 def _json(text: str) -> Any:
-    """What JSON says, or why it says nothing."""
+    """The value of JSON text, or the error why it has none: one row that cannot be read does not end a scan."""
     try:
         return json.loads(text)
     except ValueError as error:
@@ -163,7 +171,9 @@ def measured(
         except Exception as error:  # whatever is wrong with one prompt
             values["error"] = reason_of(error)
             failed.append([number, values["error"]])
-        table.append({name: _storable(value) for name, value in values.items()})
+        for name, value in values.items():
+            values[name] = _storable(value)
+        table.append(values)
     file = io.BytesIO()
     pd.DataFrame(table).to_parquet(file, compression="zstd")
     return file.getvalue(), failed

@@ -28,7 +28,7 @@ STALE = 3600  # seconds after which a temporary file is of a process that was ki
 
 
 def extra(package: str, what: str, name: str = "study") -> Any:
-    """A package of the extra `name`, or an error that says what needs it and how to install it."""
+    """A package of the extra `name`, imported; or an error that says that `what` needs it, and how to install it."""
     try:
         return import_module(package)
     except ImportError:

@@ -113,27 +113,31 @@ class Study:
         cells = {cell.key: cell for cell in self.cells}
         if retry:
             self.store.forget(self.store.keys("failures") & cells.keys())
+        # The keys of cells that are done or failed, and the cells that are neither.
         closed = self.store.keys("results") | self.store.keys("failures")
         closed &= cells.keys()
-        left = [cell for key, cell in cells.items() if key not in closed]
-        if left:
+        open_cells: list[Cell] = []
+        for key, cell in cells.items():
+            if key not in closed:
+                open_cells.append(cell)
+        if open_cells:
             # Several runs on one folder begin at different cells, and so share the work.
-            first = random.randrange(len(left))
-            left = left[first:] + left[:first]
+            first = random.randrange(len(open_cells))
+            open_cells = open_cells[first:] + open_cells[:first]
         worker = Worker(self.store, device)
-        with _progress(len(cells), len(closed)) as shown:
+        with _progress(len(cells), len(closed)) as progress:
             if client is None and workers == 1:
-                for cell in left:
+                for cell in open_cells:
                     worker.attempt(cell)
-                    shown.update()
+                    progress.update()
                 release()
-            elif left:
-                machines = on_this_machine(min(workers, len(left)))
+            elif open_cells:
+                connection = on_this_machine(min(workers, len(open_cells)))
                 if client is not None:
-                    machines = connected(client)
-                with machines as dask:
-                    for _ in compute(dask, worker, left):
-                        shown.update()
+                    connection = connected(client)
+                with connection as dask:
+                    for _ in compute(dask, worker, open_cells):
+                        progress.update()
         return self.status()
 
     def status(self) -> pd.DataFrame:
@@ -147,13 +151,15 @@ class Study:
         failures = self.store.keys("failures")
         grids = [cell.grid for cell in self.cells]
         keys = pd.Series([cell.key for cell in self.cells], dtype=object)
-        partly = done & failures & set(keys)
-        rows = {key: len(self.store.failure(key).get("rows", [])) for key in partly}
+        # A shard is stored, and has a failure too, if some of its prompts could not be measured.
+        n_failed_rows: dict[str, int] = {}
+        for key in done & failures & set(keys):
+            n_failed_rows[key] = len(self.store.failure(key).get("rows", []))
         table: Any = pd.DataFrame({"grid": grids, "cells": 1})
         table["done"] = keys.isin(done)
         table["failed"] = keys.isin(failures - done)
         table["left"] = ~keys.isin(failures | done)
-        table["failed_rows"] = keys.map(rows).fillna(0)
+        table["failed_rows"] = keys.map(n_failed_rows).fillna(0)
         return table.groupby("grid", sort=False).sum().astype(int).reset_index()
 
     def failures(self) -> pd.DataFrame:
@@ -170,8 +176,8 @@ class Study:
             if cell.key not in failures:
                 continue
             record = self.store.failure(cell.key)
-            reasons = record.get("rows", [])
-            if cell.key not in done:
+            reasons = record.get("rows", [])  # of prompts of a scan
+            if cell.key not in done:  # of the cell as a whole
                 reasons = [[None, record["reason"]]]
             for row, reason in reasons:
                 about = {"row": row, "reason": reason, "key": cell.key}
@@ -245,10 +251,10 @@ class Study:
 @contextmanager
 def _progress(total: int, done: int) -> Iterator[Any]:
     """One bar, which Ctrl-C ends in one line."""
-    with bar(total=total, initial=done, desc="cells", unit="cell") as shown:
+    with bar(total=total, initial=done, desc="cells", unit="cell") as progress:
         try:
-            yield shown
+            yield progress
         except KeyboardInterrupt:
-            shown.close()
-            line = f"{shown.n} of {total} computed; run again to go on"
+            progress.close()
+            line = f"{progress.n} of {total} computed; run again to go on"
             raise Interrupted(line) from None

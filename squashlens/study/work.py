@@ -24,7 +24,7 @@ from squashlens.study.store import Store
 LAST = 4000  # characters of a traceback that are stored
 # A worker of Dask may have several threads, and a process has one model.
 _lock = threading.Lock()
-# The model that was used last, or the error why it cannot be loaded.
+# The model that was used last, or the error why it cannot be loaded, by its description and device.
 _kept: dict[Any, Any] = {}
 
 
@@ -40,12 +40,13 @@ class Worker:
         store = self.store
         about = {"grid": cell.grid, "labels": cell.labels, "arguments": cell.arguments}
         with _lock:
-            if store.find(cell.key) is not None:
+            if store.find(cell.key) is not None:  # another run was faster
                 return
             try:
                 with quiet():
                     ending, content, failed_rows = _measured(cell, self.device)
             except Exception as error:
+                # Nothing is stored under a key that stands for other code.
                 cell.require_current()
                 about["reason"] = scans.reason_of(error)
                 if not isinstance(error, SquashlensError):
@@ -84,7 +85,9 @@ def _measured(cell: Cell, device: str | None) -> tuple[str, bytes, list[Any]]:
     """A cell's file, by its ending and its content, and the rows of a shard that could not be measured."""
     from squashlens.model.applied import applied
 
-    model: Any = cell.model and _model(cell.model, device)
+    model: Any = None
+    if cell.model is not None:
+        model = _model(cell.model, device)
     arguments = known.arguments_of(model, cell.function, cell.arguments)
 
     def measure(**prompt: Any) -> Any:
@@ -96,6 +99,7 @@ def _measured(cell: Cell, device: str | None) -> tuple[str, bytes, list[Any]]:
         return result
 
     def measure_prompt(prompt: Any) -> Any:
+        """The result for one prompt of a scan."""
         if known.takes_sequence(cell.function):
             return measure(sequence=known.sequence_of(model, prompt))
         return measure(prompt=prompt)

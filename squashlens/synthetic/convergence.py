@@ -78,17 +78,19 @@ def convergence(
     in_tail = tail_of(ns)
     tail = torch.tensor(ns, dtype=torch.float64)[in_tail]
     tokens = last_tokens(stack, ns, seeds=numbers, dtype=dtype, device=device)
+    # (seed, layer, length), as means over heads where there are any
     gaps = distance(tokens.v, tokens.star, norm)
     variation = tokens.total_variation.mean(dim=-1)
     self_weight = tokens.self_weight.mean(dim=-1)
-    zero = (variation[..., in_tail] == 0).double().mean(dim=(0, 2))
+    zero_share = (variation[..., in_tail] == 0).double().mean(dim=(0, 2))
 
     by_layer = ("layer",)
     d_tail = gaps[..., in_tail]
     slopes = slopes_of("exponent", "fit", "D", tail, d_tail, by_layer)
     names = ("variation_exponent", "variation_fit")
     slopes |= slopes_of(*names, "δ", tail, variation[..., in_tail], by_layer)
-    premise = (slopes["variation_exponent_high"][1] < HALVING) | (zero == 1)
+    _, upper_end, _, _ = slopes["variation_exponent_high"]
+    premise = (upper_end < HALVING) | (zero_share == 1)
     if never_decays(stack):
         premise = torch.zeros_like(premise)
 
@@ -108,7 +110,7 @@ def convergence(
         ),
         "self_weight": (over, self_weight, of_self, "1"),
         **slopes,
-        "variation_zero": (by_layer, zero, of_zero, "1"),
+        "variation_zero": (by_layer, zero_share, of_zero, "1"),
         "premise": (by_layer, premise, of_premise, "1"),
         "rate": ((), rate(stack), of_rate, "1"),
     }
@@ -176,6 +178,7 @@ def power_law(
     fitted = (values > 0) & values.isfinite()
     log_n = torch.where(fitted, lengths.log(), torch.nan)
     log_value = torch.where(fitted, values.log(), torch.nan)
+    # centred, so that the line has no intercept
     x = log_n - log_n.nanmean(dim=-1, keepdim=True)
     y = log_value - log_value.nanmean(dim=-1, keepdim=True)
     xy = (x * y).nansum(dim=-1)
@@ -192,13 +195,17 @@ def power_law(
 def of_draws(
     name: str, slopes: Float[Tensor, "seed ..."], text: str, dims: tuple[str, ...] = ()
 ) -> Labelled:
-    """The mean over draws, NaN if one has no slope, and the ends of its 95 % interval, also NaN below five draws."""
+    """The mean over draws, NaN if one has no slope, and the ends of its 95 % interval, also NaN below five draws.
+
+    They are variables of a result: `name_mean`, `name_low` and `name_high`, over `dims`.
+    """
+    # mean, lower and upper end
     estimate = torch.stack(mean_interval(slopes.movedim(0, -1)))
     estimate = estimate.where(~slopes.isnan().any(dim=0), torch.nan)
     if len(slopes) < DRAWS:
         estimate[1:] = torch.nan
-    found = with_ends(name, dims, estimate, f"{text}, mean over seeds")
-    return {f"{name}_mean": found.pop(name), **found}
+    variables = with_ends(name, dims, estimate, f"{text}, mean over seeds")
+    return {f"{name}_mean": variables.pop(name), **variables}
 
 
 def slopes_of(
@@ -209,7 +216,10 @@ def slopes_of(
     values: Float[Tensor, "seed *many length"],
     dims: tuple[str, ...] = (),
 ) -> dict[str, Variable]:
-    """Exponents by seed and `dims`, their means and intervals, and R² of the fits, as variables of a Dataset."""
+    """Exponents by seed and `dims`, their means and intervals, and R² of the fits, as variables of a Dataset.
+
+    The exponents are called `name`, and the R² `fit`; `what` is the quantity that is fitted, such as ``"D"``.
+    """
     slope, r_squared = power_law(lengths, values)
     by_seed = ("seed", *dims)
     text = f"slope of log {what} on log n in the tail"

@@ -66,6 +66,7 @@ class Stack:
     projections: Projections = "random"
 
     def __post_init__(self) -> None:
+        """Raise for an option out of its range, and for options that contradict each other."""
         positive(self.depth, "depth", "a number of layers")
         positive(self.heads, "heads", "a number of heads")
         positive(self.width, "width", "a number of coordinates")
@@ -91,7 +92,7 @@ class Stack:
 
     def _require_nothing_else(self) -> None:
         """Raise for options that need the tokens' inputs, which direct draws of q, k and v do not have."""
-        bare = Stack(heads=self.heads, width=self.width)
+        bare = Stack(heads=self.heads, width=self.width)  # for the defaults
         names = ["depth", "residual", "norm", "mlp"]
         if self.encoding in ("sinusoidal", "learned"):
             names.append("encoding")

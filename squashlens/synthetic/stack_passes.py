@@ -44,11 +44,12 @@ class Pack:
         """The tokens that give v and v* at all lengths, in ascending order."""
         trunk = torch.arange(lengths[-1], device=device)
         n = torch.tensor(lengths, device=device)
+        # First the trunk, then for each v* token n − 1 once more, at position n.
         content = torch.cat((trunk, n - 1))
         position = torch.cat((trunk, n))
         # At one position the trunk's token comes first.
         order = position.argsort(stable=True)
-        place = order.argsort()
+        place = order.argsort()  # of each of these tokens in that order
         return cls(
             content=content[order],
             position=position[order],
@@ -71,6 +72,7 @@ class Attention:
         layer: int,
         x: Float[Tensor, "seed token d"] | None,
     ) -> None:
+        """Compute the queries, keys and values of all tokens, with encodings that act on them."""
         stack = drawn.stack
         self.drawn = drawn
         self.pack = pack
@@ -109,11 +111,11 @@ class Attention:
             scores = scores + stacks.alibi(distance, stack.heads).to(scores)
         if self.drawn.biases is not None:
             scores = scores + self.drawn.biases[:, :, stacks.t5_bucket(distance)]
-        before = (distance > 0) & ~self.pack.branch[:reach]
+        is_visible = (distance > 0) & ~self.pack.branch[:reach]
         if stack.window is not None:
-            before &= distance < stack.window
-        itself = rows[:, None] == torch.arange(reach, device=rows.device)
-        pattern = scores.masked_fill(~(itself | before), -torch.inf).softmax(dim=-1)
+            is_visible &= distance < stack.window
+        is_visible |= rows[:, None] == torch.arange(reach, device=rows.device)
+        pattern = scores.masked_fill(~is_visible, -torch.inf).softmax(dim=-1)
         mixed = pattern @ self.value[:, :, :reach]
         mixed = rearrange(mixed, "seed head row dot -> seed row (head dot)")
         return self._output(rows, mixed), pattern
@@ -204,45 +206,48 @@ def last_tokens(
     """
     ns = stacks.chosen_lengths(lengths)
     numbers = stacks.chosen_seeds(seeds)
-    place = device_named(device)
-    pack = Pack.of(ns, place)
-    every_token = torch.arange(len(pack.content), device=place)
+    torch_device = device_named(device)
+    pack = Pack.of(ns, torch_device)
+    every_token = torch.arange(len(pack.content), device=torch_device)
     shape = (len(numbers), stack.depth, len(ns))
-    found = LastTokens(
+    result = LastTokens(
         v=torch.empty(*shape, stack.width, dtype=dtype),
         star=torch.empty(*shape, stack.width, dtype=dtype),
         total_variation=torch.empty(*shape, stack.heads, dtype=torch.float64),
         self_weight=torch.empty(*shape, stack.heads, dtype=torch.float64),
     )
-    together = max(1, NUMBERS // (ns[-1] * stack.width))
+    step = max(1, NUMBERS // (ns[-1] * stack.width))  # seeds of one pass
     with torch.no_grad():
-        for start in bar(range(0, len(numbers), together), desc="seeds", unit="pass"):
-            seed = slice(start, start + together)
-            drawn = stacks.draw(stack, ns[-1], numbers[seed], dtype, place)
+        for start in bar(range(0, len(numbers), step), desc="seeds", unit="pass"):
+            seed = slice(start, start + step)
+            drawn = stacks.draw(stack, ns[-1], numbers[seed], dtype, torch_device)
             x = drawn.inputs(pack.content, pack.position)
             for layer in range(stack.depth):
                 attention = Attention(drawn, pack, layer, x)
-                _write_last_tokens(attention, found, seed, layer)
+                _write_last_tokens(attention, result, seed, layer)
                 # Below the top layer, all tokens are computed for the next one.
                 if layer < stack.depth - 1:
                     groups = attention.groups(every_token)
                     x = torch.cat([attention.rows(rows)[0] for rows in groups], dim=1)
-    return found
+    return result
 
 
 def _write_last_tokens(
-    attention: Attention, found: LastTokens, seed: slice, layer: int
+    attention: Attention, result: LastTokens, seed: slice, layer: int
 ) -> None:
-    """Write the last tokens after one layer to `found`, in groups of lengths."""
+    """Write the last tokens after one layer to `result`, at these seeds, in groups of lengths."""
     pack = attention.pack
     every_length = torch.arange(len(pack.v), device=pack.v.device)
     for lengths in attention.groups(every_length):
-        at = (seed, layer, lengths.cpu())
+        place = (seed, layer, lengths.cpu())
         v, row = attention.rows(pack.v[lengths])
         star, row_star = attention.rows(pack.star[lengths])
+        # The row of v has no weight on the tokens that only v* sees.
         padded = functional.pad(row, (0, row_star.shape[-1] - row.shape[-1]))
-        itself = pack.star[lengths, None].expand(*row_star.shape[:3], 1)
-        found.v[at] = v.cpu()
-        found.star[at] = star.cpu()
-        found.total_variation[at] = total_variation(padded, row_star).mT.cpu()
-        found.self_weight[at] = row_star.gather(-1, itself)[..., 0].mT.double().cpu()
+        repeated = pack.star[lengths, None].expand(*row_star.shape[:3], 1)
+        self_weight = row_star.gather(-1, repeated)[..., 0]
+        result.v[place] = v.cpu()
+        result.star[place] = star.cpu()
+        # (seed, head, length) → (seed, length, head)
+        result.total_variation[place] = total_variation(padded, row_star).mT.cpu()
+        result.self_weight[place] = self_weight.mT.double().cpu()

@@ -87,9 +87,9 @@ def softmax_total_variation(
         )
     # Entries and noise have separate random streams that do not depend on n.
     longest = ns[-1]
-    x = _uniform(numbers, 0, 1, longest)
+    x = _uniform(numbers, stream=0, highest=1, n=longest)
     x_star = x.clone()
-    x_star[:, :k] += _uniform(numbers, 1, noise, k)[:, :longest]
+    x_star[:, :k] += _uniform(numbers, stream=1, highest=noise, n=k)[:, :longest]
     by_length = [
         total_variation(x[:, :m].softmax(dim=-1), x_star[:, :m].softmax(dim=-1))
         for m in ns
@@ -121,7 +121,7 @@ def softmax_total_variation(
 
 
 def _uniform(
-    seeds: list[int], stream: int, highest: float, n: int
+    seeds: list[int], *, stream: int, highest: float, n: int
 ) -> Float[Tensor, "seed entry"]:
     """Numbers that are uniform on [0, highest], for each seed."""
     draws = [

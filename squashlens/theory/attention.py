@@ -28,7 +28,7 @@ from squashlens.theory.fused_attention import (
     row_times_pattern,
 )
 
-# Numbers in one block of rows, over all heads: they fit into the caches of a CPU, and keep a GPU busy.
+# Weights in one block of rows, over all prompts and heads: they fit into the caches of a CPU, and keep a GPU busy.
 CELLS = {"cpu": 1 << 21, "cuda": 1 << 26}
 LONGEST = 256  # most rows of a block
 SHORTEST = 16  # fewest rows of a block
@@ -88,20 +88,25 @@ class Attention:
         prompts, heads, _, _ = self.queries.shape
         groups = self.keys.shape[1]
         size = (rows.stop - rows.start, keys.stop - keys.start)
+        # logits of 0, of which only masking makes others
         zeros = self.queries.new_zeros(prompts, groups, heads // groups, *size)
         return unmasked(self._masked(zeros, rows, keys)).flatten(0, 2).any(dim=0)
 
     def blocks(
         self, copies: int = 1, rows: slice | None = None
     ) -> Iterator[tuple[slice, slice]]:
-        """Blocks of rows, each with the keys that it may see; `copies` of its weights must fit into a block."""
+        """Consecutive blocks of the given rows (all by default), each with the slice of keys that it may see.
+
+        `copies` is the number of arrays of the weights' size that the caller holds at once for a block: with more of
+        them, blocks have fewer rows.
+        """
         prompts, heads, n, _ = self.queries.shape
         rows = rows or slice(0, n)
         cells = by_device(CELLS, self.queries.device) // (copies * prompts * heads)
         start = rows.start
         while start < rows.stop:
-            seen = self.reached(slice(start, start + 1))
-            fitting = cells // (seen.stop - seen.start)
+            of_first_row = self.reached(slice(start, start + 1))
+            fitting = cells // (of_first_row.stop - of_first_row.start)
             size = min(LONGEST, max(SHORTEST, fitting))
             block = slice(start, min(rows.stop, start + size))
             yield block, self.reached(block)
@@ -115,6 +120,7 @@ class Attention:
     ]:
         """The weights α of a block of rows, and with `slope` the derivative of the cap (None without a cap)."""
         groups = self.keys.shape[1]
+        # the heads of a group as further queries, so that one product with its keys serves them all
         queries = rearrange(
             self.queries[:, :, rows], "p (c e) j v -> p c (e j) v", c=groups
         ).to(self.dtype)
@@ -125,31 +131,35 @@ class Attention:
         cap_slope = None
         if self.cap is not None:  # in place, since a block fills the cache
             logits.div_(self.cap).tanh_()
-            cap_slope = 1 - logits**2 if slope else None
+            cap_slope = 1 - logits**2 if slope else None  # of cap · tanh(s / cap)
             logits.mul_(self.cap)
         logits = self._masked(logits, rows, keys)
         if self.sinks is None:
             return logits.softmax(dim=-1), cap_slope
         sink = rearrange(self.sinks.to(self.dtype), "(c e) -> 1 c e 1 1", c=groups)
+        # The sink takes its part of each row, and then has no column, as it has no value.
         with_sink = torch.cat([logits, sink.expand(*logits.shape[:-1], 1)], dim=-1)
         return with_sink.softmax(dim=-1)[..., :-1], cap_slope
 
     def _masked(self, logits: Tensor, rows: slice, keys: slice) -> Tensor:
-        """Logits of a block of rows, which may be changed in place, with −∞ or the mask added at hidden keys."""
+        """Logits of a block of rows with the mask added, or −∞ at hidden keys; they may be changed in place.
+
+        Their axes are (prompt, group, head of the group, query, key).
+        """
         if self.mask is not None:
             mask = self.mask[:, :, rows, keys].to(self.dtype)
-            heads = self.keys.shape[1] if mask.shape[1] > 1 else 1
-            return logits + rearrange(mask, "p (c e) j k -> p c e j k", c=heads)
+            groups = self.keys.shape[1] if mask.shape[1] > 1 else 1  # 1: for all heads
+            return logits + rearrange(mask, "p (c e) j k -> p c e j k", c=groups)
         device = logits.device
         if self.window is None:  # only the last square of the block has keys to mask
             size = rows.stop - rows.start
-            later = torch.ones(size, size, dtype=torch.bool, device=device).triu(1)
-            logits[..., rows.start - keys.start :].masked_fill_(later, -torch.inf)
+            is_later = torch.ones(size, size, dtype=torch.bool, device=device).triu(1)
+            logits[..., rows.start - keys.start :].masked_fill_(is_later, -torch.inf)
             return logits
         query = torch.arange(rows.start, rows.stop, device=device)[:, None]
         key = torch.arange(keys.start, keys.stop, device=device)
-        hidden = (key > query) | (query - key >= self.window)
-        return logits.masked_fill_(hidden, -torch.inf)
+        is_hidden = (key > query) | (query - key >= self.window)
+        return logits.masked_fill_(is_hidden, -torch.inf)
 
     def averaged(self) -> Float[Tensor, "prompt query key"]:
         """The whole pattern A averaged over heads: n² numbers."""
@@ -179,18 +189,19 @@ class Attention:
         if within is None:
             within = nonzero_range(flat.flatten(0, 1).any(dim=0))
         flat = flat.to(self.queries.device, torch.float64)
-        many = within.stop - within.start > LONGEST
-        if self.lse is not None and many and len(flat) <= FEW:
+        is_long = within.stop - within.start > LONGEST
+        if self.lse is not None and is_long and len(flat) <= FEW:
             with or_else(self.failed):
                 product = self._pushed_by_kernel(flat, self.lse, within)
                 return product.reshape(rows.shape)
+        # by blocks, also where the kernels have just failed
         product = torch.zeros_like(flat)
         for block, keys in self.blocks(rows=within):
             weights, _ = self.weights(block, keys)
             # rows may be beyond float32's range
             pattern = weights.mean(dim=(1, 2)).double()
-            some = flat[..., block]
-            product[..., keys] += torch.einsum("rpj,pjk->rpk", some, pattern)
+            rows_of_block = flat[..., block]
+            product[..., keys] += torch.einsum("rpj,pjk->rpk", rows_of_block, pattern)
         return product.reshape(rows.shape)
 
     def _pushed_by_kernel(
@@ -199,19 +210,19 @@ class Attention:
         lse: Float[Tensor, "prompt head query"],
         within: slice,
     ) -> Float[Tensor, "row prompt key"]:
-        """``r A`` by fused kernels, one row after the other."""
+        """``r A`` by fused kernels, one row after the other; outside `within` the rows are zero."""
         product = torch.zeros_like(rows)
-        seen = self.reached(within)
-        for into, row in zip(product, rows, strict=True):
-            into[:, seen] = row_times_pattern(
+        keys = self.reached(within)
+        for product_row, row in zip(product, rows, strict=True):
+            product_row[:, keys] = row_times_pattern(
                 row[:, within],
                 self.queries[:, :, within],
-                self.keys[:, :, seen],
+                self.keys[:, :, keys],
                 lse[:, :, within],
                 self.scale,
                 self.window,
                 self.cap,
-                within.start - seen.start,
+                ahead=within.start - keys.start,
             )
         return product
 
@@ -219,9 +230,9 @@ class Attention:
 def by_rows(
     pattern: Float[Tensor, "*many query key"] | Attention, copies: int = 1
 ) -> Iterator[tuple[slice, slice, Float[Tensor, "head query key"]]]:
-    """Blocks of rows of one prompt's attention, each with the keys that it may see; a mean over heads is one head.
+    """Blocks of rows of one prompt's attention: the slices of rows and of keys that they may see, and their weights.
 
-    `copies` of a block of weights must fit into a block's size.
+    A pattern without an axis of heads, a mean over them, has one head here. `copies` is as in `Attention.blocks`.
     """
     if isinstance(pattern, Attention):
         for rows, keys in pattern.blocks(copies):
@@ -231,7 +242,7 @@ def by_rows(
         return
     n = pattern.shape[-1]
     for start in range(0, n, LONGEST):
-        stop = min(n, start + LONGEST)
+        stop = min(n, start + LONGEST)  # also of the keys, since patterns are causal
         yield (
             slice(start, stop),
             slice(0, stop),
@@ -244,7 +255,7 @@ def unmasked(
 ) -> Bool[Tensor, "*many query key"]:
     """Which keys are not masked: masked logits are −∞, or the lowest number of this or a narrower dtype."""
     lowest = max(torch.finfo(scores.dtype).min, torch.finfo(torch.float32).min)
-    return scores > lowest / 2
+    return scores > lowest / 2  # half: the lowest of bfloat16 is a little higher
 
 
 def nonzero_range(rows: Bool[Tensor, " query"]) -> slice:
@@ -266,6 +277,7 @@ def attention_output(
     output = attention.queries.new_empty(shape)
     for rows, keys in attention.blocks():
         weights, _ = attention.weights(rows, keys)
+        # the rows of a group's heads together, for one product with its values
         weights = rearrange(weights, "p c e j k -> p c (e j) k")
         mixed = weights @ values[:, :, keys].to(weights.dtype)
         n = rows.stop - rows.start
@@ -322,12 +334,14 @@ def gradients(
 
     With ``P`` the weights: ``dw = Pᵀ dz``, ``ds = P ∘ (dz wᵀ − rowsum(P ∘ dz wᵀ))``, times the cap's derivative, then
     ``dq = scale · ds k`` and ``dk = scale · dsᵀ q``. Rows where all cotangents are zero are skipped: those
-    outside `reached`, if it is given. With the outputs of flash attention it does all this.
+    outside `reached`, if it is given. `outputs` are those of flash attention, if it computed the attention: then its
+    own backward pass is used.
     """
     if outputs is not None and attention.lse is not None:
         parts = attention.queries, attention.keys, values, outputs, attention.lse
         with or_else(attention.failed):
             return pulled_back(*parts, cotangents, attention.scale)
+    # by blocks, also where flash attention has just failed
     many = len(cotangents)
     groups = attention.keys.shape[1]
     dtype = attention.dtype
@@ -340,7 +354,9 @@ def gradients(
     to_keys = None if frozen else zeros(attention.keys)
     if reached is None:
         reached = nonzero_range(cotangents.any(dim=-1).flatten(0, 2).any(dim=0))
-    copies = 1 if frozen else max(1, many)
+    copies = (
+        1 if frozen else max(1, many)
+    )  # ds has the size of the weights, for each cotangent
     for rows, keys in attention.blocks(copies=copies, rows=reached):
         weights, slope = attention.weights(rows, keys, slope=not frozen)
         weights = rearrange(weights, "p c e j k -> p c (e j) k")
@@ -349,9 +365,10 @@ def gradients(
             "g p (c e) j v -> g p c (e j) v",
             c=groups,
         )
-        across = rearrange(arriving, "g p c j v -> p c j (g v)")
+        # all cotangents beside each other, for one product with the weights
+        side_by_side = rearrange(arriving, "g p c j v -> p c j (g v)")
         to_values[:, :, :, keys] += rearrange(
-            weights.mT @ across, "p c k (g v) -> g p c k v", g=many
+            weights.mT @ side_by_side, "p c k (g v) -> g p c k v", g=many
         )
         if to_queries is None or to_keys is None:
             continue
@@ -377,7 +394,7 @@ def _pulled_to_weights(
     arriving: Float[Tensor, "cotangent prompt group row value"],
     values: Float[Tensor, "prompt group key value"],
 ) -> Float[Tensor, "prompt group cotangent row key"]:
-    """``dP = dz wᵀ``, one product for all cotangents."""
+    """``dP = dz wᵀ``, one product for all cotangents; a row is a query of one head of the group."""
     stacked = rearrange(arriving, "g p c j v -> p c (g j) v")
     return rearrange(stacked @ values.mT, "p c (g j) k -> p c g j k", g=len(arriving))
 
@@ -412,6 +429,7 @@ class Attended(torch.autograd.Function):
         reached: slice | None,
         fused: bool,
     ) -> Tensor:
+        """The output. Queries, keys and values are kept for the backward pass, and with `fused` the output and lse."""
         output = None
         lse = None
         kept_output = None
@@ -420,9 +438,11 @@ class Attended(torch.autograd.Function):
                 output, lse = attend_with_lse(queries, keys, values, attention.scale)
                 kept_output = output.detach()  # off the graph that holds it
         if output is None:
-            here = replace(attention, queries=queries, keys=keys)
-            output = attention_output(here, values)
+            output = attention_output(
+                replace(attention, queries=queries, keys=keys), values
+            )
         ctx.save_for_backward(queries, keys, values)
+        # The backward pass gets queries and keys from what was saved for it.
         without_tensors = replace(
             attention, queries=queries[:0], keys=keys[:0], lse=lse
         )
@@ -431,11 +451,12 @@ class Attended(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of all arguments of `forward`; None for those without one."""
         to_queries, to_keys, to_values = PulledBack.apply(
             *ctx.saved_tensors, cotangents[0], *ctx.constant
         )  # pyright: ignore
         _, frozen, _, _ = ctx.constant
-        constants = (None, None, None, None)
+        constants = (None, None, None, None)  # attention, frozen, reached, fused
         if frozen:
             return (None, None, to_values, *constants)
         return (to_queries, to_keys, to_values, *constants)
@@ -448,6 +469,7 @@ class PulledBack(torch.autograd.Function):
     def forward(
         queries: Tensor, keys: Tensor, values: Tensor, cotangent: Tensor, *constant: Any
     ) -> tuple[Tensor, ...]:
+        """The gradients of one cotangent; `constant` is attention, frozen, reached and outputs, as in `gradients`."""
         batch = PulledBack._batch(queries, keys, values, cotangent[None], *constant)
         return tuple(gradient[0] for gradient in batch)
 
@@ -471,7 +493,7 @@ class PulledBack(torch.autograd.Function):
             )
         batch = cotangent.movedim(in_dims[3], 0)
         pulled = PulledBack._batch(queries, keys, values, batch, *constant)
-        return pulled, (0, 0, 0)
+        return pulled, (0, 0, 0)  # the axis of the batch in each gradient
 
     @staticmethod
     def _batch(
@@ -483,13 +505,13 @@ class PulledBack(torch.autograd.Function):
         *constant: Any,
     ) -> tuple[Tensor, ...]:
         """The gradients for a batch of cotangents, in the dtypes of what they are gradients of."""
-        here = replace(attention, queries=queries, keys=keys)
-        to_queries, to_keys, to_values = gradients(here, values, batch, *constant)
-        # what frozen weights do not have, since a tensor must be returned
-        nothing = batch.new_zeros(len(batch), 1)
+        attention = replace(attention, queries=queries, keys=keys)
+        to_queries, to_keys, to_values = gradients(attention, values, batch, *constant)
+        # in place of the gradients that frozen weights do not have, since tensors must be returned
+        placeholder = batch.new_zeros(len(batch), 1)
         return (
-            nothing if to_queries is None else to_queries.to(queries.dtype),
-            nothing if to_keys is None else to_keys.to(keys.dtype),
+            placeholder if to_queries is None else to_queries.to(queries.dtype),
+            placeholder if to_keys is None else to_keys.to(keys.dtype),
             to_values.to(values.dtype),
         )
 

@@ -60,7 +60,7 @@ def ulp(x: Float[Tensor, "*many"], dtype: torch.dtype) -> Float[Tensor, "*many"]
 
 def noise(
     v: Float[Tensor, "*many d"],
-    again: Float[Tensor, "*many d"],
+    second_run: Float[Tensor, "*many d"],
     norm: Distance,
     roundings: int,
 ) -> Float[Tensor, "*many"]:
@@ -71,7 +71,7 @@ def noise(
     """
     stored = torch.float32 if roundings else v.dtype
     least = torch.linalg.vector_norm(ulp(v, stored) / 2, ord=ORDERS[norm], dim=-1)
-    return torch.maximum(distance(v, again, norm), max(1, roundings) * least)
+    return torch.maximum(distance(v, second_run, norm), max(1, roundings) * least)
 
 
 def ulps(
@@ -113,9 +113,9 @@ def identical(
 ) -> Float[Tensor, "*many"]:
     """The share of coordinates with the same bits after rounding to `dtype`; −0 differs from 0, and equal NaNs
     agree."""
-    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[
-        dtype.itemsize
-    ]
+    # Bits are compared as whole numbers of the same size.
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    whole = integers[dtype.itemsize]
     bits_of_v = v.to(dtype).contiguous().view(whole)
     bits_of_w = w.to(dtype).contiguous().view(whole)
     same: Bool[Tensor, "*many d"] = bits_of_v == bits_of_w

@@ -28,7 +28,7 @@ UNUSED = 16  # columns of the values of an attention of which only the logsumexp
 
 
 def is_flash(width: int, value_width: int, windowed: bool, cap: float | None) -> bool:
-    """Whether PyTorch's flash attention computes such heads."""
+    """Whether PyTorch's flash attention computes heads of this width, with values of `value_width` coordinates."""
     return (
         not windowed
         and cap is None
@@ -76,8 +76,10 @@ def pulled_back(
 ]:
     """Cotangents of the outputs pulled back to queries, keys and values, all in one batch of flash attention.
 
-    Its kernels round weights and their derivatives to the dtype of the queries before each product.
+    Its kernels round weights and their derivatives to the dtype of the queries before each product. `outputs` and `lse`
+    are those of the forward pass.
     """
+    # The batch of the kernel is (cotangent prompt): everything else is repeated for each cotangent.
     many, prompts, n = *cotangents.shape[:2], queries.shape[2]
     parts = (queries, *_for_each_head(queries, keys, values), outputs, lse)
     batch = [
@@ -94,6 +96,7 @@ def pulled_back(
         )
         batch[-1] = batch[-1].contiguous()  # it is read as if it were
         found = pull(*batch, None, None, n, n, 0.0, True, unused, unused, scale=scale)
+    # Keys and values were repeated for the heads of their group, so their gradients are summed over these.
     to_queries, *rest = (part.unflatten(0, (many, prompts)) for part in found)
     to_keys, to_values = (
         reduce(x, "g p (c e) k v -> g p c k v", "sum", c=keys.shape[1]) for x in rest
@@ -113,14 +116,16 @@ def row_times_pattern(
 ) -> Float[Tensor, "prompt key"]:
     """``r A`` with A averaged over heads, in float64; NaN if an entry of r is negative.
 
-    Query j is at the position of key ``j + ahead``.
+    Query j is at the position of key ``j + ahead``. In the kernel, queries and keys have exchanged places: for each key
+    it computes the logsumexp over queries of the module docstring, with the bias log r_j − lse_j. Of the values, only
+    their width matters.
     """
     largest = row.amax(dim=-1, keepdim=True).clamp(
         min=FLOOR
     )  # so that float32 has the digits of the logarithms
     share = (row / largest).double()
     logs = torch.where(share == 0, FLOOR, share).log().to(lse.dtype)
-    # Not the heads of a group as further queries of its keys: few blocks would run at once.
+    # (prompt, head, key, dot). Not the heads of a group as further queries of its keys: few blocks would run at once.
     (spread,) = _for_each_head(queries, keys)
     mask = _block_mask(
         keys.shape[2], queries.shape[2], ahead, window, True, keys.device
@@ -140,7 +145,10 @@ def _for_each_head(queries: Tensor, *parts: Tensor) -> list[Tensor]:
 
 @contextmanager
 def or_else(failed: Callable[[str], None]) -> Iterator[None]:
-    """Run fused kernels; what comes after serves if they fail, for which `failed` is told the reason."""
+    """Run fused kernels in a ``with`` block. If they fail, `failed` is called with the reason, and what follows is run.
+
+    An error of memory is raised.
+    """
     try:
         yield
     except torch.OutOfMemoryError:
@@ -152,7 +160,10 @@ def or_else(failed: Callable[[str], None]) -> Iterator[None]:
 def _logits(
     queries: Tensor, cap: float | None, bias: Tensor | None = None
 ) -> Callable[..., Tensor]:
-    """What is made of a scaled product: capped, and with the bias of its key added."""
+    """The `score_mod` of flex_attention, which changes each scaled product: it caps it, and adds the bias of its key.
+
+    The bias is a tensor (prompt, head, key).
+    """
     dtype = torch.promote_types(queries.dtype, torch.float32)
     most = None if cap is None else _number(cap, dtype, queries.device)
 
@@ -181,10 +192,11 @@ def _block_mask(
     exchanged: bool,
     device: torch.device,
 ) -> Any:
-    """Which blocks are visible: of queries to as many keys, or exchanged, of `length` keys to `others` queries.
+    """The mask of flex_attention by blocks of `BLOCK`: of `length` queries to `others` keys or, if `exchanged`, of
+    `length` keys to `others` queries.
 
-    It is computed from the first and last position of each block: PyTorch's own function writes the whole mask, one
-    gigabyte for 32,768 tokens.
+    Query j sees the `window` keys up to number ``j + ahead``, or all up to it. The mask is computed from the first and
+    last position of each block: PyTorch's own function writes the whole mask, one gigabyte for 32,768 tokens.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -198,6 +210,7 @@ def _block_mask(
             behind = direction * (query - key) + shift
             return (behind >= 0) & (behind < seen)
 
+        # (block, other block): the least and most that a key of the pair lies behind its query.
         first, last = _edges(length)
         start, end = _edges(others)
         differences = (
@@ -206,6 +219,7 @@ def _block_mask(
         )
         least, most = torch.minimum(*differences), torch.maximum(*differences)
         whole = (last - first == BLOCK - 1)[:, None] & (end - start == BLOCK - 1)
+        # In a full pair every key is visible; in others the kernel calls `visible` for each.
         full = (least >= 0) & (most < reach) & whole
         partly = (most >= 0) & (least < reach) & ~full
         listed = [x for kind in (partly, full) for x in _listed(kind)]
@@ -221,7 +235,7 @@ def _edges(length: int) -> tuple[Tensor, Tensor]:
 
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """The number of blocks of each row, and their indices first."""
+    """How many blocks of each row are True, and the indices of all blocks of the row, those first."""
     order = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return _own(blocks.sum(dim=-1, dtype=torch.int32)[None, None]), _own(
         order.int()[None, None]
@@ -236,7 +250,10 @@ def _flex(
     mask: Any,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """flex_attention with its logsumexp, compiled once for all lengths and windows where it is not on the CPU."""
+    """flex_attention with its logsumexp, compiled once for all lengths and windows where it is not on the CPU.
+
+    `logits` and `mask` are from `_logits` and `_block_mask`.
+    """
     from torch.nn.attention.flex_attention import AuxRequest
 
     flex = _kernel(queries.device.type != "cpu")
@@ -264,6 +281,7 @@ def _own(tensor: Tensor) -> Tensor:
 
 @cache
 def _kernel(compiled: bool) -> Callable[..., Any]:
+    """flex_attention, compiled or as it is; made once."""
     from torch.nn.attention.flex_attention import flex_attention
 
     # As one graph, since then a failure to compile is an error: uncompiled it would write all logits.

@@ -64,8 +64,11 @@ def sketch_factors(probes: int, chance: float) -> tuple[float, float]:
 def missing_sizes(
     products: Float[Tensor, "cotangent *key in"], chance: float
 ) -> Float[Tensor, "*key"]:
-    """Upper bounds on ‖Δ_i‖_F from products GΔ_i, which hold together except with probability `chance`."""
-    keys = products[0, ..., 0].numel()
+    """Upper bounds on ‖Δ_i‖_F for each key i from products GΔ_i, G random normal directions (cotangents).
+
+    They all hold together except with probability `chance`.
+    """
+    keys = products[0, ..., 0].numel()  # among which the chance of an error is divided
     _, factor = sketch_factors(len(products), chance / keys)
     return factor * (squared_frobenius(products) / len(products)).sqrt()
 
@@ -78,7 +81,7 @@ def with_rounding(
     """Raise bounds by the rounding error of their computation, so that they bound the exact derivative.
 
     The error of a bound is at most `rounding` times the largest of its row. This also covers cancellation and
-    underflow: a weight that underflows to 0 gets this bound. Where no path exists, a bound of 0 stays 0.
+    underflow: a weight that underflows to 0 gets this bound. Without a path (not `reached`), a bound of 0 stays 0.
     """
     lost = rounding * bounds.amax(dim=-1, keepdim=True)
     return bounds * (1 + rounding) + torch.where(reached | (bounds > 0), lost, 0.0)
@@ -103,8 +106,8 @@ def spike_sizes(
     gap. If J has rank one, the size is ‖GJ‖₂.
     """
     values = torch.linalg.eigvalsh(gram).clamp(min=0)
-    top = values[..., -1:]
-    others = torch.nn.functional.pad(values[..., :-1], (1, 0))
+    top = values[..., -1:]  # λ₁: eigenvalues are in ascending order
+    others = torch.nn.functional.pad(values[..., :-1], (1, 0))  # λ_{k+1} = 0 in front
     gaps = (top - others) / top.where(top > 0, 1.0) + ROUNDED
     return (gaps.log().mean(dim=-1) / 2).exp() * top[..., 0].sqrt()
 
@@ -120,10 +123,11 @@ def moment_sizes(
 
     Source: Kong and Valiant 2017, "Spectrum estimation from samples".
     """
-    above, k = gram.triu(1), gram.shape[-1]
-    once = (above * gram).sum(dim=(-2, -1)) / max(1, math.comb(k, 2))
-    twice = ((above @ above) * gram).sum(dim=(-2, -1)) / max(1, math.comb(k, 3))
-    return (twice / once).sqrt()
+    k = gram.shape[-1]
+    above = gram.triu(1)  # A_ij for i < j, so that `above @ above` sums over i < j < l
+    of_pairs = (above * gram).sum(dim=(-2, -1)) / max(1, math.comb(k, 2))
+    of_triples = ((above @ above) * gram).sum(dim=(-2, -1)) / max(1, math.comb(k, 3))
+    return (of_triples / of_pairs).sqrt()
 
 
 def unmixing(

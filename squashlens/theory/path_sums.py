@@ -33,10 +33,10 @@ class Uniform:
     def pushed(self, rows: Float[Tensor, "... query"]) -> Float[Tensor, "... key"]:
         """``r A``: each entry divided by the number of keys that its query sees, and summed over the queries."""
         n = rows.shape[-1]
-        seen = torch.arange(1, n + 1, dtype=rows.dtype, device=rows.device)
+        n_keys = torch.arange(1, n + 1, dtype=rows.dtype, device=rows.device)
         if self.window is not None:
-            seen = seen.clamp(max=self.window)
-        return Visible(self.window).pushed(rows / (seen + self.sink))
+            n_keys = n_keys.clamp(max=self.window)
+        return Visible(self.window).pushed(rows / (n_keys + self.sink))
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Visible:
             return rows.flip(-1).cumsum(-1).flip(-1)
         n = rows.shape[-1]
         w = self.window
+        # whole parts of w, and one more of zeros after the last
         padded = torch.nn.functional.pad(rows, (0, (-n) % w + w))
         parts = padded.unflatten(-1, (-1, w))
         # from i to the end of its part
@@ -143,11 +144,11 @@ def _through(
     # The rows go to the device, which nobody waits for; the pattern's rows would have to come from it, part by part.
     rows = rows.to(like.device)
     product = torch.zeros_like(rows)
-    for here, keys, weights in by_rows(pattern):
-        first = int(torch.searchsorted(queries, here.start))
+    for block, keys, weights in by_rows(pattern):
+        first = int(torch.searchsorted(queries, block.start))  # they are in order
         if first < len(queries):  # earlier queries do not see these rows
             mean = weights.mean(dim=0).to(rows.dtype)
-            product[first:, keys] += rows[first:, here] @ mean
+            product[first:, keys] += rows[first:, block] @ mean
     return product
 
 
@@ -164,6 +165,7 @@ def by_hops(
         attended = pushed(rows, pattern, within)
         rows = rows.to(attended.device)
         within = _after(pattern, within, row.shape[-1])
+        # With k hops after this block: k before it and past attention, or k − 1 and one through it.
         none = torch.zeros_like(rows[:1])
         rows = torch.cat([rows, none]) + torch.cat([none, attended])
     return rows
@@ -197,6 +199,7 @@ def heaviest_paths(
     exists = heaviest.values > 0
     place = heaviest.indices[exists] // ranks
     rank = heaviest.indices[exists] % ranks
+    # back up to the query, along the steps that were chosen
     walk = [place]
     for place_above, rank_above in reversed(steps):
         above = (place, rank)

@@ -66,8 +66,8 @@ def margin(runs: Runs) -> Float[Tensor, ""]:
     """
     noise = noise_of_runs(runs)
     apart = ratio(distances(runs[0], runs[0]), noise[:, None] + noise)
-    apart = apart.nan_to_num(nan=0.0, posinf=torch.inf)
-    return apart.fill_diagonal_(torch.inf).min()
+    apart = apart.nan_to_num(nan=0.0, posinf=torch.inf)  # NaN: equal in all runs
+    return apart.fill_diagonal_(torch.inf).min()  # without a prompt and itself
 
 
 def recovered(
@@ -117,7 +117,9 @@ def nearer_to_own(
     """
     # (prompt, layer, run, d)
     both = torch.stack([runs, other_runs]).double().transpose(1, 2)
-    to_own = distances(both, both)
-    to_other = distances(both, both.flip(0))
-    different = ~torch.eye(len(runs), dtype=torch.bool)
-    return (to_own < to_other)[:, :, different].double().mean(dim=(0, 2))
+    # (prompt, layer, run r, run s)
+    to_own_runs = distances(both, both)
+    to_other_prompt = distances(both, both.flip(0))
+    is_another_run = ~torch.eye(len(runs), dtype=torch.bool)
+    is_nearer = (to_own_runs < to_other_prompt)[:, :, is_another_run]
+    return is_nearer.double().mean(dim=(0, 2))

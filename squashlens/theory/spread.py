@@ -33,6 +33,7 @@ def received(
     total = like.new_zeros(_length(pattern), dtype=torch.float64)
     for rows, keys, weights in by_rows(pattern):
         mean = weights.mean(dim=0).double()
+        # Below the diagonal of the whole pattern: what a token gives to itself does not count.
         total[keys] += mean.tril(rows.start - keys.start - 1).sum(dim=0)
     return total
 
@@ -53,14 +54,14 @@ def beyond_uniform(
     n = len(total)
     reach = n if window is None else window
     place = torch.arange(n)
-    keys = (place + 1).clamp(max=reach) + learned_sink
-    even = (1 / keys.double()).cumsum(dim=0)  # sums over queries of uniform weights
-    last = (place + reach - 1).clamp(max=n - 1)  # the last query that sees the token
-    queries = last - place
-    mean = total / queries
-    uniform = (even[last] - even) / queries
+    n_keys = (place + 1).clamp(max=reach) + learned_sink  # that a query sees
+    even = (1 / n_keys.double()).cumsum(dim=0)  # sums over queries of uniform weights
+    last_query = (place + reach - 1).clamp(max=n - 1)  # that sees the token
+    n_queries = last_query - place  # that see the token and are later
+    mean = total / n_queries
+    uniform = (even[last_query] - even) / n_queries
     beyond = (mean - uniform) / (1 - uniform)
-    return torch.where(queries >= FEWEST, beyond, torch.nan)
+    return torch.where(n_queries >= FEWEST, beyond, torch.nan)
 
 
 def are_sinks(share: Float[Tensor, "block key"]) -> Bool[Tensor, " key"]:
@@ -79,7 +80,8 @@ def heads_of(
 ) -> Float[Tensor, "head several"]:
     """For each head the mean over all queries but the first of the weight on token 0 and of the entropy of a row.
 
-    What a row lacks to 1 is the weight of a learned sink, which is one more outcome.
+    They are the columns 0 and 1 of the result. What a row lacks to 1 is the weight of a learned sink, which is one more
+    outcome.
     """
     sums = []
     for rows, keys, weights in by_rows(pattern, copies=2):

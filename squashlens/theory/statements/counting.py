@@ -57,31 +57,30 @@ def proposition_b9(
     generator = torch.Generator().manual_seed(seed)
     short = torch.tensor(sequence)
     long = short.repeat_interleave(times)
-    few, few_alike = _through(layers, symbols[short], generator)
-    many, many_alike = _through(layers, symbols[long], generator)
+    of_short, short_is_alike = _through(layers, symbols[short], generator)
+    of_long, long_is_alike = _through(layers, symbols[long], generator)
     # Every token is compared with the first one of its symbol in the short sequence.
     first_of_symbol = [sequence.index(symbol) for symbol in [*short, *long]]
-    left = float(distance(torch.cat([few, many]), few[first_of_symbol], "linf").max())
+    outputs = torch.cat([of_short, of_long])
+    left = float(distance(outputs, of_short[first_of_symbol], "linf").max())
     shows = (
         f"these layers on one sequence and on the same with each symbol {times} times. Whether they treat tokens alike "
         f"was tested with {ORDERS} orders only"
     )
+    premise = f"layers treat tokens alike, without mask and positions ({ORDERS} random orders)"
     return Statement(
-        "Proposition B.9",
-        "distance of equal symbols in both sequences = 0",
-        {
-            f"layers treat tokens alike, without mask and positions ({ORDERS} random orders)": few_alike
-            and many_alike
-        },
-        left,
-        "=",
-        0.0,
-        left <= _rounding(many),
-        {
+        name="Proposition B.9",
+        claim="distance of equal symbols in both sequences = 0",
+        premises={premise: short_is_alike and long_is_alike},
+        left=left,
+        relation="=",
+        right=0.0,
+        holds=left <= _rounding(of_long),
+        found={
             "tokens in the first": float(len(short)),
             "tokens in the second": float(len(long)),
         },
-        shows,
+        shows=shows,
     )
 
 
@@ -135,13 +134,13 @@ def corollary_b10(
     wrong = int(counted != n) + int(counted_star != n + 1)
     same = float(identical(y, y_star, dtype)) == 1
     return Statement(
-        "Corollary B.10",
-        "1 ≤ wrong counts among n and n + 1",
-        {f"y and y* are bit-identical in {dtype_name(dtype)}": same},
-        1.0,
-        "≤",
-        float(wrong),
-        wrong >= 1,
-        {"count(y)": float(counted), "count(y*)": float(counted_star)},
-        "the stored bits of y and y*, and one way to read a count",
+        name="Corollary B.10",
+        claim="1 ≤ wrong counts among n and n + 1",
+        premises={f"y and y* are bit-identical in {dtype_name(dtype)}": same},
+        left=1.0,
+        relation="≤",
+        right=float(wrong),
+        holds=wrong >= 1,
+        found={"count(y)": float(counted), "count(y*)": float(counted_star)},
+        shows="the stored bits of y and y*, and one way to read a count",
     )

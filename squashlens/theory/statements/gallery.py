@@ -73,6 +73,7 @@ def gallery(seed: int = 0) -> tuple[Exhibit, ...]:
         One `Exhibit` for each statement.
     """
     draw = _Draw(seed)
+    # In this order, since each draw goes on where the one before it ended.
     long = draw.uniform(LONGEST)
     values = draw.uniform(LONGEST, 3)
     chain = draw.pattern(20)
@@ -92,12 +93,12 @@ def gallery(seed: int = 0) -> tuple[Exhibit, ...]:
 def _of_path_bound(draw: "_Draw", tokens: Tensor) -> Exhibit:
     """Theorem 5.1, with constant patterns and with a pattern that depends on the tokens."""
     return Exhibit(
-        theorem_51,
-        "layers",
-        LAYERS,
-        tuple(_path(draw, tokens, many) for many in LAYERS),
-        theorem_51([_of_tokens], 3 * tokens, torch.tanh, sigma=1.0),
-        "attention is a softmax of the tokens",
+        check=theorem_51,
+        axis="layers",
+        at=LAYERS,
+        kept=tuple(_path(draw, tokens, many) for many in LAYERS),
+        broken=theorem_51([_of_tokens], 3 * tokens, torch.tanh, sigma=1.0),
+        how="attention is a softmax of the tokens",
     )
 
 
@@ -106,36 +107,38 @@ def _of_limits(long: Tensor, values: Tensor) -> tuple[Exhibit, ...]:
     nearer = 0.1 / torch.arange(1, LONGEST + 1, dtype=torch.float64).sqrt()
     return (
         Exhibit(
-            lemma_b1,
-            "n",
-            SIZES,
-            (lemma_b1(long[:-1], 0.5, 0.5, bound=1.0, lengths=SIZES),),
-            lemma_b1(0 * long[:-1], 0.0, math.log(LONGEST), bound=1.0, lengths=SIZES),
-            "the last entry grows as log n, and keeps half of the weight at the longest length",
+            check=lemma_b1,
+            axis="n",
+            at=SIZES,
+            kept=(lemma_b1(long[:-1], 0.5, 0.5, bound=1.0, lengths=SIZES),),
+            broken=lemma_b1(
+                0 * long[:-1], 0.0, math.log(LONGEST), bound=1.0, lengths=SIZES
+            ),
+            how="the last entry grows as log n, and keeps half of the weight at the longest length",
         ),
         Exhibit(
-            lemma_b2,
-            "n",
-            SIZES,
-            (lemma_b2(long, long + nearer, bound=1.1, lengths=SIZES),),
-            lemma_b2(long.round(), 1 - long.round(), bound=1.0, lengths=SIZES),
-            "the two sequences differ by 1",
+            check=lemma_b2,
+            axis="n",
+            at=SIZES,
+            kept=(lemma_b2(long, long + nearer, bound=1.1, lengths=SIZES),),
+            broken=lemma_b2(long.round(), 1 - long.round(), bound=1.0, lengths=SIZES),
+            how="the two sequences differ by 1",
         ),
         Exhibit(
-            theorem_b3,
-            "n",
-            SIZES,
-            (_b3(values, 0.0),),
-            _b3(values, 2**-8),
-            "attention decreases with distance (ALiBi, slope 2⁻⁸), so the last token keeps its weight at every n",
+            check=theorem_b3,
+            axis="n",
+            at=SIZES,
+            kept=(_b3(values, 0.0),),
+            broken=_b3(values, 2**-8),
+            how="attention decreases with distance (ALiBi, slope 2⁻⁸), so the last token keeps its weight at every n",
         ),
         Exhibit(
-            proposition_b4,
-            "n",
-            SIZES,
-            tuple(proposition_b4(n) for n in SIZES),
-            proposition_b4(11),
-            "n is odd",
+            check=proposition_b4,
+            axis="n",
+            at=SIZES,
+            kept=tuple(proposition_b4(n) for n in SIZES),
+            broken=proposition_b4(11),
+            how="n is odd",
         ),
     )
 
@@ -144,28 +147,28 @@ def _of_stochastic_matrices(draw: "_Draw", chain: Tensor) -> tuple[Exhibit, ...]
     """Lemmas B.6 and B.7 and Proposition B.8, for attention as a triangular row-stochastic matrix."""
     return (
         Exhibit(
-            lemma_b6,
-            "n",
-            SMALL,
-            tuple(lemma_b6(draw.pattern(n)) for n in SMALL),
-            lemma_b6(draw.alone(10)),
-            "one row attends only to itself",
+            check=lemma_b6,
+            axis="n",
+            at=SMALL,
+            kept=tuple(lemma_b6(draw.pattern(n)) for n in SMALL),
+            broken=lemma_b6(draw.alone(10)),
+            how="one row attends only to itself",
         ),
         Exhibit(
-            lemma_b7,
-            "n",
-            SMALL,
-            tuple(lemma_b7(draw.pattern(n), draw.pattern(n)) for n in SMALL),
-            lemma_b7(draw.pattern(10), 1.5 * draw.pattern(10)),
-            "the rows of one matrix sum to 1.5",
+            check=lemma_b7,
+            axis="n",
+            at=SMALL,
+            kept=tuple(lemma_b7(draw.pattern(n), draw.pattern(n)) for n in SMALL),
+            broken=lemma_b7(draw.pattern(10), 1.5 * draw.pattern(10)),
+            how="the rows of one matrix sum to 1.5",
         ),
         Exhibit(
-            proposition_b8,
-            "layers",
-            DEPTHS,
-            tuple(proposition_b8(chain, depth=depth) for depth in DEPTHS),
-            proposition_b8(draw.alone(20)),
-            "one row attends only to itself, and keeps its mass",
+            check=proposition_b8,
+            axis="layers",
+            at=DEPTHS,
+            kept=tuple(proposition_b8(chain, depth=depth) for depth in DEPTHS),
+            broken=proposition_b8(draw.alone(20)),
+            how="one row attends only to itself, and keeps its mass",
         ),
     )
 
@@ -174,20 +177,20 @@ def _of_counting(symbols: Tensor, weights: Tensor, y: Tensor) -> tuple[Exhibit, 
     """Proposition B.9 and Corollary B.10."""
     return (
         Exhibit(
-            proposition_b9,
-            "times",
-            REPEATS,
-            tuple(_b9(symbols, weights, times) for times in REPEATS),
-            _b9(symbols, weights, 2, _causal),
-            "a causal mask",
+            check=proposition_b9,
+            axis="times",
+            at=REPEATS,
+            kept=tuple(_b9(symbols, weights, times) for times in REPEATS),
+            broken=_b9(symbols, weights, 2, _causal),
+            how="a causal mask",
         ),
         Exhibit(
-            corollary_b10,
-            "n",
-            SIZES,
-            tuple(_b10(y, n) for n in SIZES),
-            _b10(y, 10, torch.float64),
-            "y and y* are stored in float64, where they still differ",
+            check=corollary_b10,
+            axis="n",
+            at=SIZES,
+            kept=tuple(_b10(y, n) for n in SIZES),
+            broken=_b10(y, 10, torch.float64),
+            how="y and y* are stored in float64, where they still differ",
         ),
     )
 
@@ -228,6 +231,7 @@ def _of_tokens(x: Tensor) -> Tensor:
 
 def _b3(values: Tensor, slope: float) -> Statement:
     """Theorem B.3 for attention that is uniform, or decreases with distance."""
+    # Rows of any length end in the same logits: those of the nearest tokens.
     scores = -slope * torch.arange(LONGEST, -1, -1, dtype=torch.float64)
     rows = [(scores[-n:].softmax(0), scores[-n - 1 :].softmax(0)) for n in SIZES]
     return theorem_b3(rows, values, bound=3.0)
@@ -253,6 +257,7 @@ def _b10(y: Tensor, n: int, dtype: torch.dtype = torch.bfloat16) -> Statement:
     """Corollary B.10 for representations that differ by about 1/n, and a read-out that is right if they differ."""
 
     def count(rows: Tensor) -> int:
+        # 1e-3/n, by which y* is larger in each coordinate, makes it n + 1
         return round(n + 1000 * n * float((rows.double() - y).mean()))
 
     return corollary_b10(y, y + 1e-3 / n, count, n, dtype=dtype)

@@ -57,7 +57,7 @@ def lemma_b1(
         log_x = torch.cat([before, entries[-1:]]).log_softmax(dim=0)
         log_star = torch.cat([before, entries[-2:]]).log_softmax(dim=0)
         # As a product, since the difference of nearly equal numbers is rounding; in logarithms, which do not underflow.
-        log_gap = float(log_x[-1] + log_star[-2])
+        log_gap = float(log_x[-1] + log_star[-2])  # of the last entry, and of b
         log_right = 2 * bound - math.log(n)
         slack = 8 * EPS * max(1.0, abs(log_right))
         holds = log_gap <= log_right + slack
@@ -105,6 +105,7 @@ def lemma_b2(
         mean = float(differences[:n].mean())
         right = 2 * _exp(2 * bound) * mean if mean else 0.0
         steps.append(Step(n, left, right, left <= right + n * EPS))
+    # Cut at each length: the entries that it has beyond the length before.
     between_lengths = differences[: chosen[-1]].tensor_split(chosen[:-1])
     largest = [float(part.max()) for part in between_lengths]
     premises = _bounded(torch.cat([x, x_star]), bound)
@@ -251,20 +252,21 @@ def _of_a_limit(
     last = steps[-1]
     lengths = [step.at for step in steps]
     lefts = [step.left for step in steps]
+    # A right side above `most` says nothing, so its decrease down to there does not count.
     rights = [min(step.right, most) for step in steps]
     decreases = decays(lengths, lefts) or decays(lengths, rights)
     return Statement(
-        name,
-        claim,
-        premises,
-        last.left,
-        "≤",
-        last.right,
-        all(step.holds for step in steps),
-        found,
-        shows or _shown_of_a_limit(steps, most),
-        tuple(steps),
-        decreases,
+        name=name,
+        claim=claim,
+        premises=premises,
+        left=last.left,
+        relation="≤",
+        right=last.right,
+        holds=all(step.holds for step in steps),
+        found=found,
+        shows=shows or _shown_of_a_limit(steps, most),
+        steps=tuple(steps),
+        limit=decreases,
     )
 
 

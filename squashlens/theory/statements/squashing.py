@@ -98,16 +98,17 @@ def theorem_51(
         "least Jacobian ÷ bound": float(ratio.min()),
         "share of the bound on the first token": float(bound[0] / bound.sum()),
     }
+    shows = f"the Jacobian and the bound at all {len(v)} positions of one input; ‖ψ'‖ is measured at the forward pass"
     return Statement(
-        "Theorem 5.1",
-        "max_i ‖∂y_n/∂v_i‖ ÷ path bound ≤ 1",
-        premises,
-        worst,
-        "≤",
-        1.0,
-        worst <= 1 + ROUNDING,
-        found,
-        f"the Jacobian and the bound at all {len(v)} positions of one input; ‖ψ'‖ is measured at the forward pass",
+        name="Theorem 5.1",
+        claim="max_i ‖∂y_n/∂v_i‖ ÷ path bound ≤ 1",
+        premises=premises,
+        left=worst,
+        relation="≤",
+        right=1.0,
+        holds=worst <= 1 + ROUNDING,
+        found=found,
+        shows=shows,
     )
 
 
@@ -121,6 +122,7 @@ def _jacobian_norms(
     beta1, beta2, beta3 = betas
 
     def last_token(stream: Tensor) -> Tensor:
+        """y_n, the last token after all blocks and the final norm."""
         for block in attention:
             pattern = block(stream) if callable(block) else block
             stream = stream + pattern.double() @ stream / beta1
@@ -172,7 +174,7 @@ class _Block:
         z = v + pattern @ v / beta1
         # (token out, coordinate out, token in, coordinate in)
         derivative = torch.func.jacrev(mlp)(z / beta2).detach()
-        of_own_token = derivative[range(n), :, range(n)]
+        of_own_token = derivative[range(n), :, range(n)]  # (token, out, in)
         of_all_tokens = derivative.abs().sum()
         depends = callable(attention) and bool(torch.func.jacrev(attention)(v).any())
         return cls(
@@ -323,14 +325,14 @@ def proposition_b8(
         "rows that share λ": float((log_stays >= log_rate - ROUNDING).sum()),
     }
     return Statement(
-        "Proposition B.8",
-        "mass^{1/L} ≤ (Σ_k C(L, k) λ^{L−k} ν^k)^{1/L} → λ",
-        _of_a_chain(pattern),
-        math.exp(log_left),
-        "≤",
-        math.exp(log_right),
-        holds,
-        found,
+        name="Proposition B.8",
+        claim="mass^{1/L} ≤ (Σ_k C(L, k) λ^{L−k} ν^k)^{1/L} → λ",
+        premises=_of_a_chain(pattern),
+        left=math.exp(log_left),
+        relation="≤",
+        right=math.exp(log_right),
+        holds=holds,
+        found=found,
     )
 
 
@@ -378,7 +380,7 @@ def _stochastic(pattern: Tensor) -> dict[str, bool]:
 
 
 def _of_a_chain(pattern: Tensor) -> dict[str, bool]:
-    """These premises, and that no row after the first attends to a single token."""
+    """The premises of `_stochastic`, and that no row after the first attends to a single token."""
     two = bool(((pattern != 0).sum(dim=-1)[1:] >= 2).all())
     return {
         **_stochastic(pattern),

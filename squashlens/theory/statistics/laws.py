@@ -56,7 +56,7 @@ def log_slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, flo
     line = np.polyfit(logs, np.log(y), 1)
     slope = float(line[0])
     residual = np.log(y) - np.polyval(line, logs)
-    total = max(residual @ residual, np.finfo(float).tiny)
+    total = max(residual @ residual, np.finfo(float).tiny)  # 0 for an exact power law
     r = residual[1:] @ residual[:-1] / total + n**-0.5
     r = min(max(r, 0), MOST_DEPENDENT)
     # what neighbours do not explain
@@ -114,19 +114,20 @@ class ByDistance:
         queries: Int[Tensor, " row"],
         rows: Float[Tensor, "row position"],
     ) -> None:
-        """Add the values of some of the queries at all positions."""
+        """Add the values of one series, given by its number, for some of the queries at all positions."""
         positions = torch.arange(self.sums.shape[-1])
         # Entry (row, r) is the position q − r, whose number is also the distance from q to position r.
         position = queries[:, None] - positions
         is_pair = (position >= self.first) & (queries[:, None] >= self.first)
         values = rows.double().gather(1, position.clamp(min=0))
+        # contiguous groups of the same number of queries, or one less
         place = torch.searchsorted(self.queries, queries)
         group = place * len(self.sums) // len(self.queries)
         self.sums[:, series].index_add_(0, group, torch.where(is_pair, values, 0.0))
         self.pairs[:, series].index_add_(0, group, is_pair.double())
 
     def joined(self, others: "list[ByDistance]") -> "ByDistance":
-        """The sums of several prompts or models together."""
+        """The sums of this prompt and `others`, or of several models, together."""
         _, series, n = self.sums.shape
         together = ByDistance(n, series, self.queries, self.first)
         for part in (self, *others):
@@ -146,6 +147,7 @@ class ByDistance:
             unknown = Law(*torch.full_like(torch.stack(law), torch.nan))
             return FittedLaw(law, unknown, unknown)
         drawn = torch.randint(groups, (RESAMPLES, groups), generator=generator)
+        # (resample, group): how often the group was drawn
         counts = torch.nn.functional.one_hot(drawn, groups).sum(dim=1).double()
         sums = torch.einsum("sg,gkr->skr", counts, self.sums)
         pairs = torch.einsum("sg,gkr->skr", counts, self.pairs)
@@ -155,7 +157,7 @@ class ByDistance:
             some_pairs = pairs[start : start + size]
             means = sums[start : start + size] / some_pairs
             resampled.append(torch.stack(fit(means, some_pairs, steps=FEW_STEPS)))
-        parts = torch.cat(resampled, dim=1)
+        parts = torch.cat(resampled, dim=1)  # (part of the law, resample, series)
         low = Law(*torch.nanquantile(parts, 0.025, dim=1))
         high = Law(*torch.nanquantile(parts, 0.975, dim=1))
         return FittedLaw(law, low, high)
@@ -168,7 +170,7 @@ def fit(
 ) -> Law:
     """The power law nearest to the means by least squares, each distance counted with its number of pairs.
 
-    NaN for fewer than four distances, or if all values beyond distance 0 are equal.
+    NaN for fewer than four distances, without a mean at distance 1, or if all values beyond distance 0 are equal.
     """
     known = means.isfinite()
     weights = torch.where(known, pairs.double().expand_as(means), 0.0)
@@ -179,6 +181,7 @@ def fit(
     logs = torch.log(torch.arange(1, means.shape[-1] + 1, dtype=torch.float64))
 
     def gain(exponent: Float[Tensor, "*many"]) -> Float[Tensor, "*many"]:
+        """How much of the sum of squares the best law with this exponent explains."""
         _, variance, covariance = _moments(weights, deviations, logs, exponent)
         return _explained(variance, covariance)
 
@@ -192,13 +195,13 @@ def fit(
         low = torch.where(left_is_better, low, left)
         high = torch.where(left_is_better, right, high)
     exponent = (low + high) / 2
-    power, variance, covariance = _moments(weights, deviations, logs, exponent)
+    mean_power, variance, covariance = _moments(weights, deviations, logs, exponent)
     amplitude = covariance / variance
-    floor = mean - amplitude * power
+    floor = mean - amplitude * mean_power
     enough = (weights > 0).sum(dim=-1) >= FEWEST
     beyond_0 = torch.where(weights[..., 1:] > 0, values[..., 1:], torch.nan)
-    varied = (beyond_0 != beyond_0[..., :1]) & ~beyond_0.isnan()
-    is_law = enough & varied.any(dim=-1) & ~beyond_0[..., 0].isnan()
+    differs = (beyond_0 != beyond_0[..., :1]) & ~beyond_0.isnan()  # from distance 1
+    is_law = enough & differs.any(dim=-1) & ~beyond_0[..., 0].isnan()
     parts = torch.stack([floor, amplitude, exponent])
     return Law(*torch.where(is_law, parts, torch.nan))
 
@@ -211,7 +214,7 @@ def _around_the_best(
     """The neighbours of the exponent that explains most, of `POINTS` that are evenly spaced on a logarithmic axis."""
     first, last = torch.tensor([SLOWEST, FASTEST]).log10().tolist()
     tried = torch.logspace(first, last, POINTS).double()
-    basis = torch.exp(-tried[:, None] * logs)  # (exponent, distance)
+    basis = torch.exp(-tried[:, None] * logs)  # (r + 1)^(−p), (exponent, distance)
     variance = weights @ basis.square().mT - (weights @ basis.mT) ** 2
     best = _explained(variance, deviations @ basis.mT).argmax(dim=-1)
     below = (best - 1).clamp(min=0)

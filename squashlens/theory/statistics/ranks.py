@@ -63,9 +63,9 @@ def mean_interval(
     ones, where percentiles of a bootstrap cover 48 to 50 %, 71 to 74 %, 82 to 84 %, 86 to 89 % and 91 to 92 %. At ρ = 0
     it is 3.5, 1.1, 0.57, 0.39 and 0.23 wide: two prompts say nothing about a correlation; use five or more.
     """
-    found = clustered(values, clusters)
-    reach = _student(found.clusters) * found.variance.sqrt()
-    return found.mean, found.mean - reach, found.mean + reach
+    mean, _, n_clusters, variance = clustered(values, clusters)
+    reach = _student(n_clusters) * variance.sqrt()
+    return mean, mean - reach, mean + reach
 
 
 def _student(many: Int[Tensor, "*many"]) -> Float[Tensor, "*many"]:
@@ -102,6 +102,7 @@ def share_interval(
     size = torch.where((share == 0) | (share == 1), many, independent).numpy()
     ones = share.numpy() * size
     tail = (1 - LEVEL) / 2
+    # The quantiles are not defined for a share of 0 or 1, whose ends are set below.
     low = special.betaincinv(np.where(ones > 0, ones, 1), size - ones + 1, tail)
     high = special.betaincinv(ones + 1, np.where(ones < size, size - ones, 1), 1 - tail)
     low = np.where(share == 0, 0.0, low)
@@ -141,6 +142,7 @@ def paired_change(
     phi = torch.where(size > 0, corrected / size.clamp(min=1).sqrt(), 0.0)
 
     def together(one: Tensor, other: Tensor) -> Tensor:
+        """The length of the difference, from its parts in both shares, which have the correlation φ."""
         return (one**2 - 2 * phi * one * other + other**2).clamp(min=0).sqrt()
 
     change = p - q

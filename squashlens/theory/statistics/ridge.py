@@ -22,20 +22,23 @@ def ridge(features: np.ndarray, targets: np.ndarray, unseen: np.ndarray) -> np.n
     scale = size if size > 0 else 1.0
     x = (features - feature_means) / scale
     t = targets - target_means
+    # x = U S Vᵀ, where U is (row, direction), and S² the eigenvalues of x xᵀ
     if len(x) > x.shape[1]:
-        left, singular, _ = np.linalg.svd(x, full_matrices=False)
+        u, singular, _ = np.linalg.svd(x, full_matrices=False)
         squares = singular**2
     else:  # several times faster with many coordinates
-        squares, left = np.linalg.eigh(x @ x.T)
+        squares, u = np.linalg.eigh(x @ x.T)
         squares = np.maximum(squares, 0)
     shrunk = squares / (squares + PENALTIES[:, None])  # (penalty, direction)
-    along = left.T @ t  # (direction, target)
-    residual = t - left @ (shrunk[:, :, None] * along)  # (penalty, row, target)
-    leverage = 1 / len(x) + shrunk @ (left**2).T  # H_ii, (penalty, row)
-    kept = np.maximum(1 - leverage, np.finfo(float).eps)[:, :, None]
-    left_out = ((residual / kept) ** 2).sum(axis=1)  # (penalty, target)
-    chosen = PENALTIES[left_out.argmin(axis=0)]  # one for each target
-    weights = x.T @ (left @ (along / (squares[:, None] + chosen)))
+    along = u.T @ t  # (direction, target)
+    residual = t - u @ (shrunk[:, :, None] * along)  # (penalty, row, target)
+    leverage = 1 / len(x) + shrunk @ (u**2).T  # H_ii, (penalty, row)
+    of_others = np.maximum(1 - leverage, np.finfo(float).eps)[:, :, None]  # 1 − H_ii
+    errors = ((residual / of_others) ** 2).sum(
+        axis=1
+    )  # leave-one-out, (penalty, target)
+    chosen = PENALTIES[errors.argmin(axis=0)]  # one for each target
+    weights = x.T @ (u @ (along / (squares[:, None] + chosen)))
     predicted = target_means + (unseen - feature_means) / scale @ weights
     low = targets.min(axis=0)
     high = targets.max(axis=0)

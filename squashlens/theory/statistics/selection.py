@@ -92,7 +92,10 @@ def leads(
     logits: Float[np.ndarray, "unit run outcome"],
     right: Int[np.ndarray, "*many unit"],
 ) -> Float[np.ndarray, "*many unit run"]:
-    """How far the right choice is above the largest other one."""
+    """How far the logit of the right outcome, given by its number, is above the largest other one.
+
+    A lead of at most 0 is a wrong answer. `right` may have further axes in front, one entry for each shuffle.
+    """
     right_logit = logits[np.arange(len(logits)), :, right]
     ordered = np.partition(logits, -2, axis=-1)
     largest = ordered[..., -1]
@@ -157,7 +160,7 @@ def _of_random_directions(
     right: Int[np.ndarray, " unit"],
     selecting: Bool[np.ndarray, " unit"],
 ) -> Float[np.ndarray, " draw"]:
-    """What the procedure selects among the parts of each draw of random directions."""
+    """For each draw of random directions, the confirmed net share of the part that is selected among its parts."""
     net_shares: list[float] = []
     for changed in random:
         lead = np.hstack([without_change, leads(changed, right)])
@@ -172,7 +175,7 @@ def _of_shuffled_answers(
     selecting: Bool[np.ndarray, " unit"],
     seed: int,
 ) -> Float[np.ndarray, " shuffle"]:
-    """What the procedure selects for each shuffle of the right answers; NaN if all are the same."""
+    """For each shuffle of the right answers, the confirmed net share of the selected part; NaN if all are the same."""
     if (right == right[0]).all():
         return np.full(SHUFFLES, np.nan)
     rng = random_stream(seed, 1)  # another stream than that of the halves
@@ -199,7 +202,7 @@ def _in_random_order(
     """The units of one cluster after those of another, clusters and the units in them each in a random order."""
     units = rng.permutation(len(clusters))
     places = rng.permutation(int(clusters.max()) + 1)
-    return np.lexsort((units, places[clusters]))
+    return np.lexsort((units, places[clusters]))  # by cluster, then by unit
 
 
 def one_more(draws: Float[np.ndarray, " draw"]) -> float:
@@ -226,7 +229,7 @@ def turned(changes: Float[Tensor, "unit d"], seed: int) -> Float[Tensor, "unit d
     signs = 1.0 - 2.0 * torch.randint(2, changes.shape[1:], generator=generator)
     signs = signs.double()
     changes = changes.double()
-    towards = changes.square().sum(dim=0) @ signs
+    towards = changes.square().sum(dim=0) @ signs  # Σ_i ⟨c_i, c_i′⟩
     if towards > 0:
         signs = -signs
     return changes * signs
