@@ -92,7 +92,7 @@ def two_models(
         second = Run.open(other, run.function)
         texts = _texts_of(given.answers, given.choices)
         _require_one_tokenizer(run, second, given.prompts, texts)
-        # A run has one prompt; the longest shows whether all fit into the model's context.
+        # The longest prompt stands for all, as in the run of the reference.
         second = second.with_prompts(torch.tensor(max(asked.prompts, key=len)))
         require_understood(second)
         _require_right_apart(asked)
@@ -133,7 +133,7 @@ def _texts_of(answers: Sequence[str], choices: Any) -> list[str]:
 
 
 def _require_right_apart(asked: Choices) -> None:
-    """Raise an error if another choice of a prompt begins with the same token as the right one, which has no lead then."""
+    """Raise an error if another choice of a prompt begins with the token of the right one: then there is no lead."""
     first = asked.first_tokens  # (prompt, choice)
     first_of_right = first.gather(1, torch.from_numpy(asked.right)[:, None])
     # The right one is always one of them.
@@ -168,7 +168,8 @@ def leads_at(
     """The leads of the right answers of some prompts, read from y by the head of one of the models."""
     logits = choice_logits(two, run, places, y)
     right = two.asked.right[list(places)]
-    return selection.leads(logits[:, None], right)[:, 0]  # as a single "run" of it
+    # `selection.leads` takes several runs of each prompt, (prompt, run, choice); here there is one.
+    return selection.leads(logits[:, None], right)[:, 0]
 
 
 def mean_kl_of(
@@ -206,7 +207,7 @@ def recorded_batches(
 
     def size(n: int) -> int:
         """The number of prompts of n tokens in a batch."""
-        # Both models keep their streams and calls.
+        # There must be room for four passes of each.
         fitting = int(batch_memory(run) / (4 * pass_bytes(run, 1, n)))
         return min(TOGETHER, max(1, fitting))
 
