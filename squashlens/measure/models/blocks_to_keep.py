@@ -237,6 +237,8 @@ def _tested(
     for number, units in enumerate(random_sets):
         sets[f"random {number}"] = units
     sets[ALL] = [(block, "block") for block in range(two.reference.n_blocks)]
+    in_words = [_in_words(units) for units in sets.values()]
+    in_words[-1] = ALL  # which may be too many to name
     trials = _trials(two, ~selecting, list(sets.values()))
     right = two.asked.right[~selecting]
     # The clusters of the half that tests, numbered from 0 on.
@@ -255,7 +257,7 @@ def _tested(
     tested = np.flatnonzero(~selecting)
     coords: dict[str, Any] = {
         "kept": list(sets),
-        "units_kept": ("kept", [_in_words(units) for units in sets.values()]),
+        "units_kept": ("kept", in_words),
         "prompt": tested,
         "answer": ("prompt", np.array(two.asked.answers, dtype=object)[tested]),
         "cluster": ("prompt", two.asked.clusters[tested]),
@@ -377,12 +379,11 @@ def _judged(
 
 
 def _in_words(units: Sequence[Unit]) -> str:
-    """Units in words, such as "attention of block 3, block 4".
+    """Units in words.
 
-    More than eight are too many to name; they are taken for all blocks.
+    >>> _in_words([(3, "attention"), (4, "block")])
+    'attention of block 3, block 4'
     """
-    if len(units) > 8:
-        return "all blocks"
     names: list[str] = []
     for block, part in units:
         name = f"block {block}"
