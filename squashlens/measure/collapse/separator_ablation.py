@@ -241,10 +241,10 @@ def _first_blocks(growing: Growing, from_blocks: Iterable[int] | None) -> list[i
 
 
 def _place_in_group(growing: Growing) -> np.ndarray:
-    """The number of content tokens since the last separator before the last one, at each length."""
+    """The number of content tokens after the last separator that precedes the last content token, at each length."""
     breaks = np.array([0, *growing.sequence.breaks])  # in content tokens
     lengths = np.array(growing.lengths)
-    last_break = np.searchsorted(breaks, lengths) - 1
+    last_break = np.searchsorted(breaks, lengths) - 1  # the last one below the length
     return lengths - breaks[last_break]
 
 

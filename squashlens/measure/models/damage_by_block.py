@@ -105,7 +105,8 @@ def _damages(two: TwoModels, streams: StreamsOf) -> xr.Dataset:
         leads[:, places] = lead, lead_of_other
         for number, feeder in enumerate(feeders):
             chain = _chain(two, places, pair, feeder)
-            # From the other's lead up to the reference's, or down from the reference's.
+            # From the other's lead to the reference's, each step is what is lost in a part. Where the other's streams
+            # enter the reference, the order is reversed, and a loss is a step down.
             lost = _steps(lead_of_other, chain, lead)
             if feeder == "other":
                 lost = -_steps(lead, chain, lead_of_other)

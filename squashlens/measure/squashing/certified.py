@@ -78,13 +78,15 @@ def certified_rows(
     chains: dict[Target, list[Stretch]] = {
         to: _stretches(from_layer, top, to) for to, top in targets.items()
     }
-    steps = max(len(chain) for chain in chains.values())
+    steps = max(
+        len(chain) for chain in chains.values()
+    )  # factors of the longest product
     reason = why_not_block_by_block(run.model)
     if steps > 1 and reason:
         remedy = "Use `jacobian_norms(method='sketch_upper')`, which is certified too."
         raise UnsoundModelError(reason, remedy)
-    # The last stretch of a chain needs only the edges into the query, and the others those into all tokens up to it.
-    # Lower ones come second: a stretch that is last for one target and lower for another needs all.
+    # The last stretch of a chain needs only the edges into the query, and lower ones those into all tokens up to it.
+    # These come second, since a stretch that is the last for one target may be a lower one for another.
     queries: dict[Stretch, range] = {}
     for *_, last in chains.values():
         queries[last] = range(query, query + 1)
@@ -215,7 +217,7 @@ class _Edges:
         edges = torch.zeros(n, n, dtype=torch.float64, device=leaf.device)
         for j in bar(queries, desc="edges", unit="token", leave=False):
             with torch.enable_grad():
-                at_query = output[:, j]
+                at_query = output[:, j]  # on the graph
             batches: list[Tensor] = []
             for (rows,) in vjps(self.run, at_query, [leaf], unit, self._batch):
                 batches.append(require_causal(self.run, rows, j))

@@ -157,7 +157,7 @@ def _moved_by(
     The divergences are 0 for another target than y.
     """
     read_out = _at_the_query(run, ids, variants.branches, to_layer)
-    replaced = read_out[1:]
+    replaced = read_out[1:]  # row 0 is the prompt itself
     unchanged = read_out[:1].expand_as(replaced)
     distances = distance(replaced, unchanged, "l2").cpu()
     divergences = torch.zeros_like(distances)
@@ -165,7 +165,7 @@ def _moved_by(
         parts: list[Tensor] = []
         for log_p, log_q in beside_the_first(run, read_out):
             parts.append(divergence(log_p, log_q))
-        divergences = torch.cat(parts)[1:].cpu()  # without that of the prompt itself
+        divergences = torch.cat(parts)[1:].cpu()
     entries = variants.entries[1:]
     moves: dict[int, Moves] = {}
     for entry in entries.unique().tolist():
@@ -364,9 +364,8 @@ def _draw_expected(
         if bos is not None:
             keys[:, bos] = -torch.inf
         n_possible = keys.shape[-1] - 2
-        drawn += keys.topk(
-            min(n_replacements, n_possible)
-        ).indices  # a row for each place
+        rows = keys.topk(min(n_replacements, n_possible)).indices
+        drawn += rows  # one for each place
     return dict(zip(places, drawn, strict=True))
 
 

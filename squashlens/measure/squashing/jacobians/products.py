@@ -95,7 +95,9 @@ class Pullback:
         self.hooks = hooks
         self.tick = tick
         self.to: Target = to
-        self.bottom = min(layers)
+        self.bottom = min(
+            layers
+        )  # where the graph, or the lowest replayed block, starts
         self.top = run.n_blocks if top is None else top
         self.again = partial(Pullback, run, layers, hooks, top, to, batch_size)
         self.by_block = self.bottom < self.top and replayable(run, hooks)
@@ -187,7 +189,7 @@ class Pullback:
         """Give `take` the products at each layer, from one graph of all blocks, batch after batch."""
         streams, output = self._graph
         with torch.enable_grad():
-            output = output[:, query]
+            output = output[:, query]  # on the graph
         leaves = [streams[layer] for layer in self.layers]
         for batch in vjps(self.run, output, leaves, cotangents, self.batch):
             for layer, rows in zip(self.layers, batch, strict=True):
@@ -255,7 +257,7 @@ class Products:
     def rows(
         self, directions: Float[Tensor, "cotangent d"]
     ) -> Float[Tensor, "cotangent prompt position in"]:
-        """All products, on the CPU."""
+        """All products with `directions`, on the CPU."""
         return torch.cat([rows.cpu() for rows in self.along(directions)])
 
     @property
