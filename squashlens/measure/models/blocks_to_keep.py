@@ -113,7 +113,7 @@ def blocks_to_keep(
     >>> prompts = [f"What is the last digit in this sequence? 01{digit} =" for digit in "0123456789"]
     >>> other = sl.quantize_weights(model, "Q4_0", blocks=(1,))
     >>> found = sl.blocks_to_keep(model, other, prompts, [*"0123456789"], n_keep=1)
-    >>> str(found["units_kept"].sel(kept="selected").values), str(found["above_null"].values)
+    >>> str(found["units_kept"].sel(kept="selected by KL").values), str(found["above_null"].values)
     ('block 1', 'no')
     """
     positive(n_random, "n_random", "a number of random sets", or_zero=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -180,9 +181,9 @@ def _answers_of(two: TwoModels, run: Run) -> Answers:
     all_places = range(len(asked.prompts))
     in_batches = choice_logits(two, run, all_places, y)
     alone = choice_logits(two, run, all_places, torch.cat(ys_alone))
-    longest = 0  # number of tokens of a choice
-    for choices in asked.tokens:
-        longest = max(longest, *map(len, choices))
+    longest = 0  # most tokens of a choice
+    for choice in chain.from_iterable(asked.tokens):
+        longest = max(longest, len(choice))
     new_tokens = write_freely(run, asked.prompts, longest)
     written: list[str] = []
     writes: list[bool] = []
@@ -192,9 +193,10 @@ def _answers_of(two: TwoModels, run: Run) -> Answers:
             text = text_after(run.model.tokenizer, ids, new)
         written.append(text)
         writes.append(answer_in(text, [answer]) == answer)
+    leads = selection.leads(in_batches[:, None], asked.right)  # of one run of each
     return Answers(
         y=y,
-        lead=selection.leads(in_batches[:, None], asked.right)[:, 0],
+        lead=leads[:, 0],
         noise=noise_of_leads(in_batches, alone, asked.right, run.dtype),
         probability=np.array(probabilities),
         written=np.array(written, dtype=object),

@@ -98,10 +98,10 @@ def two_models(
         _require_right_apart(asked)
         facts: Facts = {name: second.facts[name] for name in STATED}
         yield TwoModels(
-            run.knowing(other=facts, group=asked.groups),
-            second,
-            asked,
-            asked.first_tokens,
+            reference=run.knowing(other=facts, group=asked.groups),
+            other=second,
+            asked=asked,
+            first_tokens=asked.first_tokens,
         )
 
 
