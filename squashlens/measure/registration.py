@@ -40,16 +40,16 @@ CALL: ContextVar[Mapping[str, Any]] = ContextVar("call")
 def calling(
     function: str, arguments: Mapping[str, Any], elsewhere: Collection[str] = ()
 ) -> Iterator[None]:
-    """Inside, `this_call` is of this function with these arguments, without those that are said `elsewhere`."""
+    """In the body `this_call` gives this function with its arguments, except those in `ELSEWHERE` or `elsewhere`."""
     options: dict[str, Any] = {"function": function}
     for name, value in arguments.items():
         if name not in ELSEWHERE and name not in elsewhere:
             options[name] = list(value) if isinstance(value, range) else value
-    before = CALL.set(options)
+    token = CALL.set(options)
     try:
         yield
     finally:
-        CALL.reset(before)
+        CALL.reset(token)
 
 
 def this_call(**resolved: Any) -> dict[str, Any]:
@@ -77,11 +77,13 @@ def measurement(
     """
 
     def register(function: Callable[P, T]) -> Callable[P, T]:
-        untyped: Any = function
+        """The public function, which takes its arguments to `call` after the checks of `public`."""
+        untyped: Any = function  # which is called by keywords, unlike its signature P
+        # The provenance states the capture's options under `capture`.
         elsewhere = OF_CAPTURE if captured else ()
 
         def as_this_call(**arguments: Any) -> Any:
-            """The function, during which `this_call` has its arguments."""
+            """Call the function; meanwhile `this_call` gives these arguments."""
             with calling(function.__name__, arguments, elsewhere):
                 return untyped(**arguments)
 
@@ -104,21 +106,26 @@ def measurement(
 def _of_prompts(
     function: Callable[..., Any], arguments: Mapping[str, Any], *, alone: bool
 ) -> Any:
-    """The result for one prompt or several; of unequal ones, or if each is measured `alone`, side by side."""
+    """The result for the argument `prompt`, which may be one prompt, several, or a capture.
+
+    Prompts of equal length are measured in one call. If their lengths differ, or with `alone`, each is measured in a
+    call of its own, and the results stand along a new dimension `prompt`.
+    """
     given = arguments["prompt"]
     if isinstance(given, Capture | str) or _is_single(given):
         return function(**arguments)
     model = require_sound(arguments["model"])
     lengths = [len(row) for row in tokens.rows_of(model, given)]
     in_one_call = len(set(lengths)) == 1 and not (alone and len(lengths) > 1)
-    # Spans of several prompts are refused by the function itself.
+    # With spans=, one call with all prompts, so that the function itself refuses several.
     if in_one_call or arguments.get("spans") is not None:
         return function(**arguments)
-    others = {name: value for name, value in arguments.items() if name != "prompt"}
+    others = dict(arguments)
+    del others["prompt"]
     results: list[Any] = []
     for number, prompt in enumerate(bar(tokens.each_of(given), desc="prompts")):
         try:
-            # What a device reports late is an error of this prompt.
+            # Checks on a device are read late: `awaited` raises their errors here, so that they name this prompt.
             with awaited():
                 results.append(function(prompt=prompt, **others))
         except SquashlensError as error:

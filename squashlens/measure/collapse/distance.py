@@ -148,34 +148,35 @@ def collapse(
     run, pairs = metrics.take_pairs(run, sequence, wanted, patterns=by_head == "value")
     pairs = pairs.on(run.device)
     gaps = metric.between(pairs).cpu()
-    found = _distances(metric, pairs, gaps)
-    found |= _trend(metric, pairs.lengths, gaps)
-    found |= _precision(run.dtype, pairs)
+    variables = _distances(metric, pairs, gaps)
+    variables |= _trend(metric, pairs.lengths, gaps)
+    variables |= _precision(run.dtype, pairs)
     if metrics.next_token_is_known(run):
-        compared = _compare(run, pairs.v.values[-1], pairs.star.values[-1])
-        found |= variables_of(COMPARED, compared)
+        compared = _compare(run, pairs.v.values[-1], pairs.star.values[-1])  # by y
+        variables |= variables_of(COMPARED, compared)
     if by_head:
-        found |= _by_head(metric, int(run.model.cfg.n_heads), by_head, pairs)
+        n_heads = int(run.model.cfg.n_heads)
+        variables |= _by_head(metric, n_heads, by_head, pairs)
     coords = metrics.coords(pairs)
     windows = {window for window in known_windows(run.model) if window is not None}
     edges = [edge(pairs.sequence, length, windows) for length in pairs.lengths]
     coords["window_edge"] = ("length", np.array(edges, dtype=np.int64))
     if pairs.replay is not None:
-        coords["replayed"] = [pairs.lengths[place] for place in pairs.replay.places]
-    return run.dataset("representational collapse", coords, found)
+        coords["replayed"] = np.take(pairs.lengths, pairs.replay.places)
+    return run.dataset("representational collapse", coords, variables)
 
 
 def _distances(
     metric: Metric, pairs: PairCapture, gaps: Float[Tensor, "layer length"]
 ) -> dict[str, Variable]:
-    """D and the size of v, and the distances of what was captured beside them: baselines, and the noise floor."""
+    """The variables of distances: D (`gaps`), the rms of v, and what was captured of baselines and the noise floor."""
     v = pairs.v.values
     distances_of = {"distance": gaps, "rms": metric.size(v)}
     if pairs.contrast is not None:
         distances_of["contrast"] = metric.gap(v, pairs.contrast.values)
     if pairs.unrelated:
         draws = [metric.gap(v, other.values) for other in pairs.unrelated]
-        distances_of["unrelated"] = torch.stack(draws)
+        distances_of["unrelated"] = torch.stack(draws)  # (draw, layer, length)
     if pairs.replay is not None:
         distances_of["noise_floor"] = metric.noise(pairs.v, pairs.star, pairs.replay)
     table = {
@@ -192,10 +193,14 @@ def _trend(
     metric: Metric, lengths: tuple[int, ...], gaps: Float[Tensor, "layer length"]
 ) -> dict[str, Variable]:
     """How D changes with the length at each layer: Spearman's ρ, and the slope of log D over log length."""
+    # Of the lengths only the order matters for ρ.
     order = torch.arange(len(lengths), dtype=torch.float64)
     text = metric.derived("Spearman correlation of D with the length")
     correlation = association(gaps, order).variables("length_trend", text, "layer")
-    slopes = [log_slope(lengths, row.tolist())[0] for row in gaps]
+    slopes: list[float] = []
+    for of_layer in gaps:
+        slope_of_layer, _, _ = log_slope(lengths, of_layer.tolist())
+        slopes.append(slope_of_layer)
     text = metric.derived("slope of log D over log length")
     slope = {"length_slope": (("layer",), torch.tensor(slopes), text, "1")}
     return with_y(correlation | slope)
@@ -236,7 +241,7 @@ def _differences(log_p: LogP, log_q: LogP) -> dict[str, Float[Tensor, " branch"]
 
 
 def _compare(run: Run, y: Y, other: Y) -> dict[str, Float[Tensor, " branch"]]:
-    """The differences of the next token's distributions from two representations y, for each row.
+    """How the next token's distributions from y and from `other` differ, for each row, with the names of `COMPARED`.
 
     Logits of equal rows are computed once: where a sequence ends in equal tokens, v* of one length is v of the next.
     """
@@ -245,11 +250,12 @@ def _compare(run: Run, y: Y, other: Y) -> dict[str, Float[Tensor, " branch"]]:
     start = 0
     for some, others in zip(y.split(TOGETHER), other.split(TOGETHER), strict=True):
         both = torch.cat([some.double(), others.double()])
-        rows, numbers = both.unique(dim=0, return_inverse=True)
+        rows, row_of = both.unique(dim=0, return_inverse=True)
         logits = logits_of(run, rows)
-        places = numbers.to(logits.device).view(2, -1)
-        # Log-probabilities of all rows in float64 would leave the cache.
-        for first, second in places.split(rows_together(run), dim=1):
+        # The rows of y, and those of `other`.
+        pairs_of_rows = row_of.to(logits.device).view(2, -1)
+        # A few at a time: log-probabilities of all rows in float64 would leave the cache.
+        for first, second in pairs_of_rows.split(rows_together(run), dim=1):
             log_p = logits[first].double().log_softmax(dim=-1)
             log_q = logits[second].double().log_softmax(dim=-1)
             stop = start + len(first)
@@ -263,18 +269,22 @@ def _compare(run: Run, y: Y, other: Y) -> dict[str, Float[Tensor, " branch"]]:
 def _by_head(
     metric: Metric, n_heads: int, heads: Heads, pairs: PairCapture
 ) -> dict[str, Variable]:
-    """Distances per head, with their mean, minimum and maximum over heads."""
+    """Distances per head, with their mean, minimum and maximum over heads.
+
+    For ``"slice"`` a head is a slice of the residual stream at each layer; for ``"value"`` it is the output of an
+    attention head of each block.
+    """
     if heads == "slice":
         axis = "layer"
         text = "distance of v and v* in one slice of the residual stream"
         cut = partial(rearrange, pattern="layer n (h e) -> layer h n e", h=n_heads)
-        v = cut(pairs.v.values[:-1])
+        v = cut(pairs.v.values[:-1])  # without y
         star = cut(pairs.star.values[:-1])
     else:
         axis = "block"
         text = "distance of the outputs of one head for v and v*"
         sites = [head_site(block) for block in pairs.layers[:-1]]
-        # (block, length, head, coordinate)
+        # (block, length, head, coordinate) becomes (block, head, length, coordinate)
         v = metrics.activations_at(pairs.v, sites).transpose(1, 2)
         star = metrics.activations_at(pairs.star, sites).transpose(1, 2)
     gaps = layer_by_layer(metric.gap, v, star)
@@ -299,11 +309,11 @@ def edge(sequence: GrowingSequence, length: int, windows: Collection[int]) -> in
     v* sees the repeated token once more, so nothing has changed if these two are the same. Nor if the window begins in
     the suffix: then both see the same tokens of it.
     """
-    ids = np.array(sequence.plain(length).ids(sequence.trunk))
-    last = len(ids) - 1 - len(sequence.suffix)
-    queries = np.arange(last, len(ids))
+    ids = np.array(sequence.plain(length).ids(sequence.trunk))  # of v
+    last_content = len(ids) - 1 - len(sequence.suffix)
+    queries = np.arange(last_content, len(ids))
     sizes = np.array(list(windows), dtype=int)
-    left = queries[:, None] - sizes + 1  # (query, window)
-    left = left[(left >= 0) & (left < last)]
-    changed = left[ids[left] != ids[last]]
+    edges = queries[:, None] - sizes + 1  # (query, window): p − w + 1
+    edges = edges[(edges >= 0) & (edges < last_content)]
+    changed = edges[ids[edges] != ids[last_content]]
     return int(changed.min()) if changed.size else -1

@@ -118,43 +118,50 @@ def distinguishable_lengths(
     run = Run.open(model, **this_call())
     growing = prepare_growing(run, sequence, lengths, "auto")
     run = metrics.with_sequence(run, growing)
-    prompts = [
-        growing.sequence.plain(n).ids(growing.sequence.trunk) for n in growing.lengths
-    ]
-    streams = grouped_streams(run, *rows_of(prompts))
+    trunk = growing.sequence.trunk
+    prompts = [growing.sequence.plain(n).ids(trunk) for n in growing.lengths]
+    streams = grouped_streams(run, *rows_of(prompts))  # (run, layer, prompt, d)
     variables = _of_streams(streams, growing.lengths)
     variables |= variables_of(TABLE, {"chance": 1 / len(prompts)})
     if metrics.next_token_is_known(run):
         variables |= _of_next_token(run, streams[:, -1])
     coords = metrics.coords(growing)
     if n_random_models:
-        coords["random_model"] = np.arange(n_random_models)
-        random = [_random_recovery(growing, prompts, k) for k in range(n_random_models)]
-        of_random = {"recovery_random": torch.stack(random)}
+        seeds = np.arange(n_random_models)
+        coords["random_model"] = seeds
+        recoveries = [_random_recovery(growing, prompts, int(seed)) for seed in seeds]
+        of_random = {"recovery_random": torch.stack(recoveries)}
         variables |= with_y(variables_of(TABLE, of_random))
     run = run.knowing(groupings=groupings(run))
     return run.dataset("separation", coords, variables)
 
 
 def rows_of(prompts: Sequence[Ids]) -> tuple[list[Ids], list[list[int]]]:
-    """Prompts as the rows to run and the places to read: those that begin the longest one share its row."""
+    """The rows of token ids to run, and for each row the positions at which prompts end and are read.
+
+    If the longest prompt begins with every other one, it is the only row; otherwise each prompt is a row.
+
+    >>> rows_of([(5,), (5, 5)]), rows_of([(5,), (6, 5)])
+    (([(5, 5)], [[0, 1]]), ([(5,), (6, 5)], [[0], [1]]))
+    """
     longest = max(prompts, key=len)
+    last = [len(ids) - 1 for ids in prompts]
     if all(longest[: len(ids)] == ids for ids in prompts):
-        return [longest], [[len(ids) - 1 for ids in prompts]]
-    return [*prompts], [[len(ids) - 1] for ids in prompts]
+        return [longest], [last]
+    return list(prompts), [[place] for place in last]
 
 
 def _of_streams(
     streams: Float[Tensor, "run layer prompt d"], lengths: Sequence[int]
 ) -> dict[str, Variable]:
-    """The variables over layers, and for y."""
-    by_layer = streams.transpose(0, 1)
+    """Noise, steps, recovery and margin of the representations, over layers, and for y."""
+    by_layer = streams.transpose(0, 1)  # (layer, run, prompt, d)
     shares: list[Tensor] = []
     nearest: list[Tensor] = []
     for runs in by_layer:
-        share, place = theory.recovered(theory.to_first_run(runs))
+        share, nearest_prompt = theory.recovered(theory.to_first_run(runs))
         shares.append(share)
-        nearest.append(place)
+        nearest.append(nearest_prompt)
     recovered = torch.stack(shares)
     found = {
         "noise": metrics.layer_by_layer(theory.noise_of_runs, by_layer),
@@ -170,7 +177,7 @@ def _of_streams(
 def _random_recovery(
     growing: Growing, prompts: Sequence[Ids], seed: int
 ) -> Float[Tensor, " layer"]:
-    """The recovery at each layer and at y of a model with random weights."""
+    """The mean recovery of all lengths, at each layer and then at y, in a model with random weights."""
     with untrained(growing.run, seed) as other:
         streams = grouped_streams(other, *rows_of(prompts), label="random weights")
 
@@ -182,7 +189,10 @@ def _random_recovery(
 
 
 def _of_next_token(run: Run, y: Float[Tensor, "run prompt d"]) -> dict[str, Variable]:
-    """The variables of the next-token distributions, whose square roots are compared: ‖√p − √q‖₂ is √2 × Hellinger."""
+    """The variables of the next-token distributions p of the last tokens' y in each run.
+
+    Noise and steps are total variations. For recovery, the distance is ‖√p − √q‖₂, which is √2 × Hellinger's.
+    """
     n = y.shape[1]
     bytes_of_all = 8 * n * int(run.model.cfg.d_vocab)
     require_room(
@@ -194,17 +204,17 @@ def _of_next_token(run: Run, y: Float[Tensor, "run prompt d"]) -> dict[str, Vari
     first = _distributions(run, y[0])
     roots = first.sqrt()
     noise = torch.zeros(n, dtype=torch.float64)
-    gaps: list[Tensor] = []
+    gaps: list[Tensor] = []  # (prompt, prompt of the first run) for each other run
     for y_again in y[1:]:
         again = _distributions(run, y_again)
         noise = torch.maximum(noise, total_variation(again, first))
-        # ‖√p − √q‖² = 2 − 2 ⟨√p, √q⟩
+        # ‖√p − √q‖² = 2 − 2 ⟨√p, √q⟩; the root is taken in place to save memory.
         products = again.sqrt_() @ roots.T
         gaps.append((2 - 2 * products).clamp(min=0).sqrt())
     recovered, _ = theory.recovered(torch.stack(gaps))
     moved = total_variation(first[1:], first[:-1])
     step = theory.ratio(moved, noise[:-1])
-    step = torch.cat([step, step.new_full((1,), torch.nan)])
+    step = torch.cat([step, step.new_full((1,), torch.nan)])  # none after the last
     found = {
         "next_noise": noise,
         "next_step": step,

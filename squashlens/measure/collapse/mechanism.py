@@ -123,14 +123,16 @@ def collapse_mechanism(
     wanted = captures.Pairs(lengths=lengths, noise_lengths=noise_lengths, passes=passes)
     run, pairs = take_pairs(run, sequence, wanted, patterns=True)
     blocks = pairs.layers[:-1]
-    clear = Metric(norm).clear(pairs)
+    is_clear = Metric(norm).clear(pairs)
     variation, self_weight = _attention(pairs)
     observed, bound = _first_block(run, pairs, variation[0], self_weight[0])
-    by_part = [_shares(run, pairs, block, norm) for block in blocks]
-    share = torch.stack(by_part, dim=1).where(clear[1 : len(blocks) + 1], torch.nan)
+    of_blocks = [_shares(run, pairs, block, norm) for block in blocks]
+    # The shares of block ℓ are those of D at layer ℓ + 1; the last entry of `is_clear` is that of y.
+    is_clear_after = is_clear[1 : len(blocks) + 1]
+    share = torch.stack(of_blocks, dim=1).where(is_clear_after, torch.nan)
 
     over = coords(pairs) | {"block": blocks, "part": list(PARTS)}
-    del over["layer"]
+    del over["layer"]  # these results are by block
     found = {
         "attention_tv": variation,
         "self_weight": self_weight,
@@ -145,22 +147,24 @@ def collapse_mechanism(
     return run.dataset("mechanism of representational collapse", over, variables)
 
 
-def _trends(**rows: Float[Tensor, "block head length"]) -> dict[str, Variable]:
-    """Trends of means over blocks and heads with the length, with p-values that are corrected together."""
-    means = torch.stack([values.mean(dim=(0, 1)) for values in rows.values()])
+def _trends(**series: Float[Tensor, "block head length"]) -> dict[str, Variable]:
+    """How the mean of each series over blocks and heads changes with the length; p-values are corrected together."""
+    means = torch.stack([values.mean(dim=(0, 1)) for values in series.values()])
+    # Of the lengths only the order matters for Spearman's ρ.
     order = torch.arange(means.shape[-1], dtype=torch.float64)
     trends = association(means, order).corrected()
     text = "Spearman correlation with the length of the mean over blocks and heads"
-    found: dict[str, Variable] = {}
-    for name, *trend in zip(rows, *trends, strict=True):
-        found |= Association(*trend).variables(name, text, among="both trends")
-    return found
+    variables: dict[str, Variable] = {}
+    # `trends` has tensors over the series; one number of each makes the trend of a series.
+    for name, *trend in zip(series, *trends, strict=True):
+        variables |= Association(*trend).variables(name, text, among="both trends")
+    return variables
 
 
 def _attention(
     pairs: PairCapture,
 ) -> tuple[Float[Tensor, "block head length"], Float[Tensor, "block head length"]]:
-    """The total variation δ over the first n positions, and the attention of position n + 1 to itself."""
+    """The total variation δ of the last rows of v and v* over the first n positions, and α*_{n+1,n+1} of v*."""
     sites = [pattern_site(block) for block in pairs.layers[:-1]]
     # The last attention rows, (block, length, head, key).
     alpha = activations_at(pairs.v, sites)
@@ -168,8 +172,9 @@ def _attention(
     variation: list[Tensor] = []
     self_weight: list[Tensor] = []
     for place, n in enumerate(n_tokens(pairs.sequence, pairs.lengths)):
-        shared = alpha_star[:, place, :, :n]
-        variation.append(total_variation(alpha[:, place, :, :n], shared))
+        of_v = alpha[:, place, :, :n]
+        of_star = alpha_star[:, place, :, :n]
+        variation.append(total_variation(of_v, of_star))
         self_weight.append(alpha_star[:, place, :, n].double())
     return torch.stack(variation, dim=-1), torch.stack(self_weight, dim=-1)
 
@@ -180,20 +185,24 @@ def _first_block(
     variation: Float[Tensor, "head length"],
     self_weight: Float[Tensor, "head length"],
 ) -> tuple[Float[Tensor, " length"], Float[Tensor, " length"]]:
-    """The distance ‖o − o*‖₁ of block 0, and its bound Σ_h max_i ‖x_i‖₁ (δ + α*) by B.3."""
+    """The distance ‖o − o*‖₁ of block 0's attention outputs, and its bound Σ_h max_i ‖x_i‖₁ (δ + α*) by B.3.
+
+    `variation` and `self_weight` are δ and α* of block 0.
+    """
     weights = output_weights(run, 0)
     v = pairs.v.others
     star = pairs.star.others
     _require_known_output(run, weights, v, star)
+    # max_i ‖x_i‖₁ is over all tokens: the last ones of v and v*, and those before, which both share.
     norm_of_v = _contribution(v[VALUE], weights)
     norm_of_star = _contribution(star[VALUE], weights)
     largest = torch.maximum(norm_of_v, norm_of_star)  # (length, head)
     if pairs.values is not None:
-        # The largest so far among the tokens before each position, 0 before the first.
+        # Entry k is the largest among the first k tokens of the trunk; 0 for none.
         before = _contribution(pairs.values, weights).cummax(dim=0).values
         before = torch.cat([torch.zeros_like(before[:1]), before])
-        shared = n_tokens(pairs.sequence, pairs.lengths) - 1
-        largest = torch.maximum(largest, before[torch.from_numpy(shared)])
+        n_shared = n_tokens(pairs.sequence, pairs.lengths) - 1
+        largest = torch.maximum(largest, before[torch.from_numpy(n_shared)])
     bound = (largest.T * (variation + self_weight)).sum(dim=0)
     return distance(v[OUTPUT], star[OUTPUT], "l1"), bound
 
@@ -224,11 +233,14 @@ def _contribution(
 def _require_known_output(
     run: Run, weights: Tensor, v: Mapping[str, Tensor], star: Mapping[str, Tensor]
 ) -> None:
-    """Raise unless the output of the block's attention is W_O applied to the outputs of its heads."""
-    mixed = v[head_site(0)].double() - star[head_site(0)].double()
-    expected = torch.einsum("nhe,hed->nd", mixed, weights)
-    seen = v[OUTPUT].double() - star[OUTPUT].double()
-    if not agree(expected, seen, run.dtype, size=v[OUTPUT]):
+    """Raise unless the output of block 0's attention is W_O applied to the outputs of its heads.
+
+    Differences of v and v* are compared, so that a bias does not count; `v` and `star` are activations by hook point.
+    """
+    of_heads = v[head_site(0)].double() - star[head_site(0)].double()
+    expected = torch.einsum("nhe,hed->nd", of_heads, weights)
+    output = v[OUTPUT].double() - star[OUTPUT].double()
+    if not agree(expected, output, run.dtype, size=v[OUTPUT]):
         raise UnsoundModelError(
             "The attention output of block 0 is not W_O applied to the outputs of its heads, in this model or under "
             "its hooks.",
@@ -239,7 +251,10 @@ def _require_known_output(
 def _shares(
     run: Run, pairs: PairCapture, block: int, norm: Distance
 ) -> Float[Tensor, "part length"]:
-    """The parts' shares of the distance after a block: Δv⁽ℓ⁺¹⁾ = Δv⁽ℓ⁾ + Δattention + ΔMLP."""
+    """The shares of `PARTS` in the distance after a block: Δv⁽ℓ⁺¹⁾ = Δv⁽ℓ⁾ + Δattention + ΔMLP.
+
+    Raises if these three do not add up to the difference of the streams after the block.
+    """
     v = pairs.v
     star = pairs.star
     parts = [v.values[block].double() - star.values[block].double()]
@@ -249,11 +264,12 @@ def _shares(
         parts.append(torch.zeros_like(parts[0]))
     after = v.values[block + 1]
     whole = after.double() - star.values[block + 1].double()
-    added = torch.stack(parts).sum(dim=0)
-    off, allowed = difference(added, whole, after.dtype, size=after)
-    if not off <= allowed:
+    sum_of_parts = torch.stack(parts).sum(dim=0)
+    error, allowed = difference(sum_of_parts, whole, after.dtype, size=after)
+    if not error <= allowed:  # true for NaN too
         raise UnsoundModelError(
-            f"Block {block} adds more to the residual stream than attention and MLP (the difference is {off:.2g}).",
+            f"Block {block} adds more to the residual stream than attention and MLP (the difference is {error:.2g}).",
             REMEDY,
         )
-    return shares(torch.stack(parts), norm)[0]
+    shares_of_parts, _ = shares(torch.stack(parts), norm)
+    return shares_of_parts

@@ -28,8 +28,9 @@ REPLAYED = 4  # lengths that are run a second time for the noise floor by defaul
 
 
 def evenly_spaced(sequence: GrowingSequence) -> range:
-    """At most 16 lengths up to the last: what takes a pass for each length measures these by default."""
-    return range(len(sequence), 0, len(sequence) // -16)
+    """At most 16 lengths from the last one down: what takes a pass for each length measures these by default."""
+    step = -(-len(sequence) // 16)  # rounded up
+    return range(len(sequence), 0, -step)
 
 
 def next_token_is_known(run: Run) -> bool:
@@ -45,7 +46,10 @@ def next_token_is_known(run: Run) -> bool:
 def layer_by_layer(
     measure: Callable[..., Tensor], *streams: Float[Tensor, "layer branch ..."]
 ) -> Float[Tensor, "layer ..."]:
-    """A measure of the rows of each layer, stacked. Copies of all layers in float64 would need much memory."""
+    """A measure of the rows of each layer, stacked: ``measure(v[0], w[0])`` of the first layer, and so on.
+
+    Measures compute in float64, in which copies of all layers at once would need much memory.
+    """
     return torch.stack([measure(*rows) for rows in zip(*streams, strict=True)])
 
 
@@ -73,9 +77,8 @@ class Metric:
     def gap(
         self, v: Float[Tensor, "layer branch d"], w: Float[Tensor, "layer branch d"]
     ) -> Float[Tensor, "layer branch"]:
-        """The distance D = ‖v − w‖ at every layer and length, divided by rms(v) on the relative scale."""
-        measure = partial(distance, norm=self.norm)
-        gap = layer_by_layer(measure, v, w)
+        """The distance ‖v − w‖ at every layer and length, divided by rms(v) on the relative scale."""
+        gap = layer_by_layer(partial(distance, norm=self.norm), v, w)
         if self.scale == "relative":
             return gap / self.size(v)
         return gap
@@ -119,7 +122,8 @@ class Metric:
             return moved
         r = self.size(v_rows)
         r_again = self.size(replay.v)
-        return moved / r + self.gap(replay.v, replay.star) * (r_again - r).abs() / r
+        relative_gap = self.gap(replay.v, replay.star)  # D̃ ÷ r̃
+        return moved / r + relative_gap * (r_again - r).abs() / r
 
 
 def take_pairs(
@@ -129,9 +133,9 @@ def take_pairs(
     *,
     patterns: bool = False,
 ) -> tuple[Run, PairCapture]:
-    """The run of a measurement of pairs, and the pairs: those of a capture, or of a sequence that is run now.
+    """The pairs of a capture, or of a sequence that is run now as `wanted` says, and the run whose provenance says so.
 
-    A capture without the `patterns` that are needed raises.
+    With `patterns`, attention patterns and head outputs are needed too: a capture without them raises.
     """
     pairs = captures.pairs_of(run, given, wanted, patterns=patterns)
     run = with_sequence(run, pairs)
@@ -145,7 +149,7 @@ def with_sequence(run: Run, of: PairCapture | Growing, **arguments: Any) -> Run:
 
 
 def with_passes(run: Run, *streams: Streams, **facts: Any) -> Run:
-    """The run with further facts in its provenance: how the passes were run, and `facts`."""
+    """The run whose provenance says how the passes of these streams were run, and states `facts`."""
     routes = {stream.route for stream in streams}
     attentions = {stream.attention for stream in streams}
     return run.knowing(
@@ -156,7 +160,7 @@ def with_passes(run: Run, *streams: Streams, **facts: Any) -> Run:
 
 
 def coords(of: PairCapture | Growing) -> dict[str, Any]:
-    """The coordinates of results over `layer` and `length`."""
+    """The coordinates of results over `layer` and `length`; `length` counts content tokens, and `tokens` all."""
     before_separator = [of.sequence.before_separator(n) for n in of.lengths]
     return {
         "layer": np.array(of.layers),
@@ -179,14 +183,17 @@ def activations_at(
 
 
 def _facts_of_sequence(run: Run, sequence: GrowingSequence) -> dict[str, Any]:
-    """The facts that the provenance states about a sequence."""
+    """What the provenance states about a sequence: its parts as texts, and their token ids."""
 
     def as_text(ids: Ids) -> str:
-        return " ".join(run.tokens_of(torch.tensor([ids]))[0]) if ids else ""
+        if not ids:
+            return ""
+        return " ".join(run.tokens_of(torch.tensor([ids]))[0])
 
     ending = () if sequence.ending is None else (sequence.ending,)
-    parts = ("prefix", "content", "suffix", "separators", "alphabet")
-    token_ids: dict[str, Any] = {part: list(getattr(sequence, part)) for part in parts}
+    token_ids: dict[str, Any] = {}
+    for part in ("prefix", "content", "suffix", "separators", "alphabet"):
+        token_ids[part] = list(getattr(sequence, part))
     return {
         "name": sequence.name,
         "content_tokens": len(sequence),

@@ -159,16 +159,18 @@ def separator_ablation(
     blocks = _first_blocks(growing, from_blocks)
 
     facts: dict[str, Any] = {}
-    other = -1
+    new_token = -1  # the substitute, if there is one
     if "substitute" in kinds:
-        other = substitute_for(growing, substitute, seed)
-        facts["substitute"] = run.tokens_of(torch.tensor([[other]]))[0][0]
-    prompts = _edited_prompts(growing, kinds, other, seed)
+        new_token = substitute_for(growing, substitute, seed)
+        facts["substitute"] = run.tokens_of(torch.tensor([[new_token]]))[0][0]
+    # The ablations: edits of the prompt by kind, and hooks by kind and first block.
+    prompts = _edited_prompts(growing, kinds, new_token, seed)
     hooked = _hooked(growing, kinds, blocks, seed)
     measured = _measured(growing, metric, {**prompts, **hooked}, noise_lengths)
     variables = _of_edits(metric, measured, list(prompts))
-    sequences = [variant.sequence for variant in prompts.values()]
-    tokens = [metrics.n_tokens(sequence, growing.lengths) for sequence in sequences]
+    tokens: list[np.ndarray] = []
+    for variant in prompts.values():
+        tokens.append(metrics.n_tokens(variant.sequence, growing.lengths))
     coords = metrics.coords(growing) | {
         "edit": list(prompts),
         "tokens": (("edit", "length"), np.array(tokens)),
@@ -184,7 +186,11 @@ def separator_ablation(
 
 
 class MeasuredVariants(NamedTuple):
-    """The distances D under each ablation, the noise floor of all, and the streams of v, for the provenance."""
+    """The distances D under each ablation, the noise floor of all, and the streams of v, for the provenance.
+
+    Attributes:
+        distances: by the kind of an edit, or by (kind of hook, first block).
+    """
 
     distances: dict[Any, Gaps]
     floor: Float[Tensor, " layer"]
@@ -197,12 +203,16 @@ def _measured(
     variants: Mapping[Any, Variant],
     noise_lengths: int,
 ) -> MeasuredVariants:
-    """The distance D under each ablation; noise is that with and without separators."""
+    """The distance D under each of these ablations; the noise floor is the larger of those with and without separators.
+
+    `noise_lengths` lengths are run again for it.
+    """
     distances: dict[Any, Gaps] = {}
     floors: list[Float[Tensor, " layer"]] = []
     streams: list[Streams] = []
     for name, variant in bar(variants.items(), desc="ablations"):
         varied = replace(growing, sequence=variant.sequence)
+        # Hooks inside attention need written patterns. All variants have them, so that they round alike.
         with patterns_written("hooks inside attention are compared with none"):
             v, star = varied.pairs(**variant.options)
             distances[name] = metric.gap(v.values, star.values)
@@ -217,23 +227,24 @@ def _measured(
 
 def _first_blocks(growing: Growing, from_blocks: Iterable[int] | None) -> list[int]:
     """The first blocks of the hooks. Raises for blocks that do not exist or are given twice."""
-    every = growing.layers[:-1]
+    blocks = growing.layers[:-1]
     if from_blocks is None:
-        return every[:: -(-len(every) // BLOCKS)]
+        step = -(-len(blocks) // BLOCKS)  # rounded up
+        return blocks[::step]
     chosen = list(from_blocks)
-    if not chosen or not set(chosen) <= set(every) or len(set(chosen)) < len(chosen):
+    if not chosen or not set(chosen) <= set(blocks) or len(set(chosen)) < len(chosen):
         raise InputError(
             f"from_blocks={chosen!r} are not different blocks of this model.",
-            f"Use blocks 0 to {every[-1]}.",
+            f"Use blocks 0 to {blocks[-1]}.",
         )
     return chosen
 
 
 def _place_in_group(growing: Growing) -> np.ndarray:
-    """The number of content tokens since the last separator before the last one, at each length."""
-    breaks = np.array([0, *growing.sequence.breaks])
+    """The number of content tokens after the last separator that precedes the last content token, at each length."""
+    breaks = np.array([0, *growing.sequence.breaks])  # in content tokens
     lengths = np.array(growing.lengths)
-    last_break = np.searchsorted(breaks, lengths) - 1
+    last_break = np.searchsorted(breaks, lengths) - 1  # the last one below the length
     return lengths - breaks[last_break]
 
 
@@ -252,11 +263,12 @@ def _of_edits(
         "noise_floor": floor,
     }
     if "delete_keep_positions" in distances:
-        gap = distances["delete_keep_positions"]
-        least = torch.minimum(separators, gap)
-        smallest = torch.minimum(gap, none)
-        found["gap_factor"] = _where_clear(smallest, floor, gap / none)
-        found["attention_factor"] = _where_clear(least, floor, separators / gap)
+        with_gaps = distances["delete_keep_positions"]
+        # A quotient is clear if the smaller of its two distances is.
+        least = torch.minimum(with_gaps, none)
+        found["gap_factor"] = _where_clear(least, floor, with_gaps / none)
+        least = torch.minimum(separators, with_gaps)
+        found["attention_factor"] = _where_clear(least, floor, separators / with_gaps)
     return with_y(variables_of(_table(metric), found))
 
 
@@ -287,7 +299,8 @@ def _of_hooks(
 ) -> dict[str, Variable]:
     """The variables over hooks and the block from which they act."""
     distances = measured.distances
-    hooked = torch.stack([distances[each] for each in product(kinds, blocks)])
+    cases = product(kinds, blocks)
+    hooked = torch.stack([distances[kind, block] for kind, block in cases])
     hooked = hooked.unflatten(0, (len(kinds), len(blocks)))
     retained = _retained(
         hooked, distances["none"], distances["separators"], measured.floor
@@ -308,28 +321,29 @@ def _where_clear(size: Tensor, floor: Tensor, quotient: Tensor) -> Tensor:
 
 
 def _edited_prompts(
-    growing: Growing, kinds: Collection[Kind], other: int, seed: int
+    growing: Growing, kinds: Collection[Kind], new_token: int, seed: int
 ) -> dict[str, Variant]:
-    """The sequence without separators, as it is, and with each edit of its separators."""
+    """By name the sequence without separators, as it is, and with each edit of its separators that is in `kinds`."""
     variants = {
         "none": Variant(growing.sequence.separated((), ())),
         "separators": Variant(growing.sequence),
     }
     for kind in get_args(Edit):
         if kind in kinds:
-            variants[kind] = edit(growing, kind, other, seed)
+            variants[kind] = edit(growing, kind, new_token, seed)
     return variants
 
 
-def edit(growing: Growing, kind: Edit, other: int, seed: int) -> Variant:
-    """The ablation that edits the separators of the prompt itself; `other` is the token for "substitute"."""
+def edit(growing: Growing, kind: Edit, new_token: int, seed: int) -> Variant:
+    """The ablation that edits the separators of the prompt itself; `new_token` replaces them for "substitute"."""
     sequence = growing.sequence
     breaks = sequence.breaks
     if kind == "delete":
         return Variant(_without_separators(sequence))
     if kind == "substitute":
-        return Variant(sequence.separated([other] * len(breaks), breaks))
+        return Variant(sequence.separated([new_token] * len(breaks), breaks))
     if kind == "extra_digits":
+        # In place of each separator the digit before it again.
         digits_before = [sequence.content[after - 1] for after in breaks]
         return Variant(sequence.separated(digits_before, breaks))
     if kind == "random_places":
@@ -338,15 +352,17 @@ def edit(growing: Growing, kind: Edit, other: int, seed: int) -> Variant:
 
 
 def _without_separators(sequence: GrowingSequence) -> GrowingSequence:
-    """The trunk without the separators' tokens; all that remains after the prefix is content."""
-    removed = sequence.separator_places()
-    kept = np.delete(sequence.trunk, removed).tolist()
-    content = tuple(kept[len(sequence.prefix) :])
+    """The trunk without the separators' tokens; all that remains after the prefix is content.
+
+    `separated((), ())` makes the same sequence in another way, so that "delete" is a test of "none".
+    """
+    remaining = np.delete(sequence.trunk, sequence.separator_places()).tolist()
+    content = tuple(remaining[len(sequence.prefix) :])
     return replace(sequence, content=content, breaks=(), separators=())
 
 
 def _with_gaps(growing: Growing) -> Variant:
-    """The sequence without separators, whose tokens keep the positions that they have with them."""
+    """The sequence without separators, whose tokens keep the position ids that they have with separators."""
     sequence = growing.sequence
     if sequence.ending is not None:
         raise InputError(
@@ -356,10 +372,11 @@ def _with_gaps(growing: Growing) -> Variant:
     require_position_ids(growing.run)
     without = sequence.separated((), ())
     longest = len(without.stem(growing.lengths[-1]))
-    every = range(len(sequence.trunk))
-    kept = np.delete(every, sequence.separator_places()).tolist()[:longest]
-    positions = [*kept, kept[-1] + 1]
-    return Variant(without, {"positions": tuple(positions)})
+    positions = np.arange(len(sequence.trunk))
+    positions = np.delete(positions, sequence.separator_places())[:longest]
+    # The trunk of `Growing` ends with the last token repeated.
+    positions = np.append(positions, positions[-1] + 1)
+    return Variant(without, {"positions": tuple(positions.tolist())})
 
 
 def require_position_ids(run: Run) -> None:
@@ -373,22 +390,26 @@ def require_position_ids(run: Run) -> None:
 
 
 def _uses_position_ids(run: Run) -> bool:
-    """Whether a token that the mask hides and a token that is missing, with a gap in the position ids, are the same."""
+    """Whether the model uses the position ids of a forward pass: a probe of five tokens.
+
+    To all later tokens, a token that the mask hides must then be the same as one that is missing, with a gap in the
+    position ids.
+    """
     ids = probe_ids(run.model)[:, :5]
-    whole = torch.arange(5)
-    kept = torch.tensor([0, 2, 3, 4])
-    hidden = causal(5)
-    hidden[2:, 1] = False  # no later token attends to token 1
+    all_places = torch.arange(5)
+    without_1 = torch.tensor([0, 2, 3, 4])
+    visible = causal(5)
+    visible[2:, 1] = False  # no later token attends to token 1
     try:
-        masked_context = context(run, whole, whole, hidden)
-        missing_context = context(run, kept, kept, causal(4))
+        masked_context = context(run, all_places, all_places, visible)
+        missing_context = context(run, without_1, without_1, causal(4))
         with without_ambient(run.model):
             masked = next_logits(run, ids, context=masked_context)
-            missing = next_logits(run, ids[:, kept], context=missing_context)
+            missing = next_logits(run, ids[:, without_1], context=missing_context)
     except SquashlensError:
         raise
     except (RuntimeError, TypeError, ValueError, AttributeError):
-        return False  # the model does not take them
+        return False  # the model does not take position ids or the mask
     return agree(missing, masked, run.dtype)
 
 
@@ -398,7 +419,7 @@ def _hooked(
     blocks: Sequence[int],
     seed: int,
 ) -> dict[tuple[str, int], Variant]:
-    """The sequence under each kind of hook, from each of `blocks` on."""
+    """The sequence under each kind of hook in `kinds`, from each of `blocks` on, by kind and block."""
     variants: dict[tuple[str, int], Variant] = {}
     for kind in get_args(Ablation):
         if kind in kinds:
@@ -411,53 +432,66 @@ def _hooked(
 def hook_separators(
     growing: Growing, kind: Ablation, from_block: int, make: MakeHooks
 ) -> Variant:
-    """The unchanged sequence with hooks on its separators in all blocks from `from_block` on.
+    """The unchanged sequence with the hooks that `make` gives on its separators, in all blocks from `from_block` on.
 
     Raises if a hook point has no effect on the logits.
     """
     blocks = tuple(growing.layers[from_block:-1])
     places = growing.sequence.separator_places(growing.lengths[-1])
-    everywhere = make(places, blocks)
+    on_all_separators = make(places, blocks)
     sites: list[str] = []
-    for hook in everywhere:
+    for hook in on_all_separators:
         sites += hook.points(len(growing.layers) - 1)
     require_effective(growing.run.model, sites)
 
     def on_trunk(tokens: int) -> list[Hook]:
+        """The hooks for a pass that starts with this number of tokens of the trunk."""
         # At later positions a branch has its own tokens.
         inside = [place for place in places if place < tokens]
         return make(inside, blocks) if inside else []
 
-    # In a pass on the cache, attention to the separators must still be changed; changed values and residual streams
-    # are in the cache already.
-    in_attention = kind in ("mask", "zero_attention")
-    branch_hooks = everywhere if in_attention else ()
+    # A second pass runs the branches on the cache of the trunk. There attention to the separators must still be
+    # changed; changed values and residual streams are in the cache already.
+    changes_attention = kind in ("mask", "zero_attention")
+    branch_hooks = on_all_separators if changes_attention else ()
     options = {"hooks": on_trunk, "branch_hooks": branch_hooks}
     return Variant(growing.sequence, options)
 
 
 def maker(growing: Growing, kind: Ablation, seed: int) -> MakeHooks:
-    """The function that makes the hooks of a kind. Of some kinds they insert streams of reference prompts, run here."""
+    """The function that makes the hooks of a kind, given the separators' positions and the blocks.
+
+    The hooks of "mean_residual" and "resample_residual" insert the streams of reference prompts at the separators: the
+    means of several, or those of one that is drawn. The prompts are run here, once for all blocks.
+    """
     if kind in FACTORIES:
-        return lambda places, blocks: [FACTORIES[kind](places, blocks)]
+
+        def make_one(places: Sequence[int], blocks: tuple[int, ...]) -> list[Hook]:
+            return [FACTORIES[kind](places, blocks)]
+
+        return make_one
     rng = Random(f"reference {seed}")
     references = [growing.sequence.unrelated(rng) for _ in range(REFERENCES)]
     model = growing.run.model
     ids = checked_prompts(model, stacked(references))
     if kind == "resample_residual":
-        ids = drawn_from(ids, seed)
+        ids = drawn_from(ids, seed)  # a single row, whose mean is itself
     inserted = mean_activations(model, ids, STREAMS, growing.layers[:-1])
 
-    def make(places: Sequence[int], blocks: tuple[int, ...]) -> list[Hook]:
-        at = tuple(places)
-        place = Place(kind, STREAMS, at, None, name=kind)
-        return Insertion(place, at).hooks(inserted, blocks)
+    def make_insertions(places: Sequence[int], blocks: tuple[int, ...]) -> list[Hook]:
+        positions = tuple(places)
+        place = Place(kind, STREAMS, positions, None, name=kind)
+        # From the same positions of the reference prompts.
+        return Insertion(place, positions).hooks(inserted, blocks)
 
-    return make
+    return make_insertions
 
 
 def substitute_for(growing: Growing, token: Token | None, seed: int) -> int:
-    """The token that replaces separators: the given one, or a random one that the sequence does not contain."""
+    """The token that replaces separators: the given one, or a random one that the sequence does not contain.
+
+    Special tokens of the tokenizer are not drawn.
+    """
     model = growing.run.model
     sequence = growing.sequence
     if token is not None:

@@ -74,7 +74,10 @@ def shares_and_counts(
     run = Run.open(model, "shares_and_counts")
     ids = tuple(one_token(run.model, token) for token in content)
     longer = tuple(np.repeat(ids, times).tolist())
-    narrowest = min(filter(None, windows(run.model)), default=len(longer))
+    narrowest = len(longer)
+    for window in windows(run.model):
+        if window is not None:
+            narrowest = min(narrowest, window)
     if len(longer) > narrowest:
         raise InputError(
             f"{len(longer)} tokens do not fit into this model's sliding window of {narrowest}, which is a mask too.",
@@ -86,10 +89,9 @@ def shares_and_counts(
         times=times,
         token_ids=list(longer),
     )
-    gaps = [
-        _largest_distance(run, ids, longer, mask, positions)
-        for mask, positions in product(MASKS, POSITIONS)
-    ]
+    gaps: list[Tensor] = []
+    for mask, positions in product(MASKS, POSITIONS):
+        gaps.append(_largest_distance(run, ids, longer, mask, positions))
     by_case = torch.stack(gaps).unflatten(0, (len(MASKS), len(POSITIONS)))
     text = "distance of tokens of one kind in prompts with equal shares and different counts"
     dims = ("mask", "positions", "layer")
@@ -105,26 +107,34 @@ def shares_and_counts(
 def _largest_distance(
     run: Run, ids: Ids, longer: Ids, mask: str, positions: str
 ) -> Float[Tensor, " layer"]:
-    """The largest ‖u − v‖∞ ÷ rms(u) over tokens v, with u the first of their kind, for each layer and then for y."""
-    few = _streams_with(run, ids, mask, positions)
-    many = _streams_with(run, longer, mask, positions)
-    every = torch.cat([few, many], dim=1)
-    first_of_kind = few[:, [ids.index(token) for token in ids + longer]]
+    """The largest ‖u − v‖∞ ÷ rms(u) over all tokens v of both prompts, at each layer and then for y.
+
+    u is the first token of the shorter prompt, `ids`, with the same id as v.
+    """
+    of_shorter = _streams_with(run, ids, mask, positions)
+    of_longer = _streams_with(run, longer, mask, positions)
+    tokens = torch.cat([of_shorter, of_longer], dim=1)  # v, (layer, token, d)
+    # u for each v
+    first_places = [ids.index(token) for token in ids + longer]
+    firsts = of_shorter[:, first_places]
 
     def largest(first: Tensor, token: Tensor) -> Tensor:
         return (distance(first, token, "linf") / rms(first)).max()
 
-    return layer_by_layer(largest, first_of_kind, every)
+    return layer_by_layer(largest, firsts, tokens)
 
 
 def _streams_with(
     run: Run, ids: Ids, mask: str, positions: str
 ) -> Float[Tensor, "layer position d"]:
-    """The residual streams of a prompt at each layer, then y, in a pass with this mask and these positions."""
+    """The residual streams of a prompt at each layer, then y, in a pass with this mask and these positions.
+
+    `mask` is one of `MASKS`, and `positions` one of `POSITIONS`.
+    """
     n = len(ids)
     place = torch.arange(n)
     if positions == "none":
-        place = torch.zeros_like(place)
+        place = torch.zeros_like(place)  # the same position id for all
     visible = causal(n)
     if mask == "none":
         visible = torch.ones_like(visible)

@@ -109,6 +109,7 @@ def repeat_tokenization(
     """
     metric = Metric(norm, scale)
     forms = dict(separator)
+    # Only a bridge has an `original_model`.
     is_tokenizer = getattr(model, "original_model", None) is None
     reader = reader_of(model) if is_tokenizer else require_sound(model)
     texts = write_texts(reader, n, repeat, forms, prefix)
@@ -128,16 +129,17 @@ def repeat_tokenization(
         return dataset_of("tokenization of repeats", coords, variables, facts)
     run = Run.open(reader, **this_call())
     bos = start_of(reader).ids
-    compared = [_compared(bos, row) for row in texts]
-    every = list(chain.from_iterable(compared))
-    for ids in every:
+    prompts_by_form = [_compared(bos, of_form) for of_form in texts]
+    all_prompts = list(chain.from_iterable(prompts_by_form))
+    for ids in all_prompts:
         tokenize(reader, torch.tensor(ids))  # raises beyond the model's context
-    longest = torch.tensor(max(every, key=len))
+    longest = torch.tensor(max(all_prompts, key=len))
     run = run.with_prompts(longest)
-    streams = [_streams_of_form(run, row) for row in compared]
+    streams = [_streams_of_form(run, prompts) for prompts in prompts_by_form]
     naive: list[torch.Tensor] = []
     distance: list[torch.Tensor] = []
     for form in streams:
+        # (layer, prompt, d) in the order of `_compared`
         v, longer, v_star = form.values.chunk(3, dim=1)
         naive.append(metric.gap(v, longer))
         distance.append(metric.gap(v, v_star))
@@ -149,13 +151,16 @@ def repeat_tokenization(
     }
     distances = {"naive": torch.stack(naive), "distance": torch.stack(distance)}
     variables |= with_y(variables_of(table, distances))
-    coords["layer"] = np.arange(len(streams[0].values) - 1)
+    coords["layer"] = np.arange(len(streams[0].values) - 1)  # the last entry is y
     run = with_passes(run, *streams, **facts)
     return run.dataset("tokenization and collapse", coords, variables)
 
 
 def _compared(bos: Ids, texts: Sequence[RepeatedText]) -> list[Ids]:
-    """Of the texts with 1 … n + 1 repeats: the prompts with 1 … n, those with one more, and v* of each of the first."""
+    """The prompts of one form: those with 1 … n repeats, those with one more, and v* of each of the first.
+
+    `texts` has the texts with 1 … n + 1 repeats, and `bos` what precedes each.
+    """
     prompts = [bos + text.ids for text in texts]
     v = prompts[:-1]
     longer = prompts[1:]
@@ -166,6 +171,7 @@ def _compared(bos: Ids, texts: Sequence[RepeatedText]) -> list[Ids]:
 def _streams_of_form(run: Run, prompts: list[Ids]) -> Streams:
     """The streams of all prompts of one form; prompts that are prefixes of the longest one share its pass."""
     trunk = max(prompts, key=len)
+    # `Growing` runs prompts on the trunk of a sequence: here the longest prompt, as its content.
     alphabet = tuple(dict.fromkeys(trunk))
     sequence = GrowingSequence("texts of one form", content=trunk, alphabet=alphabet)
     growing = Growing(run, sequence, (len(trunk),), torch.tensor([trunk]))
@@ -173,7 +179,10 @@ def _streams_of_form(run: Run, prompts: list[Ids]) -> Streams:
 
 
 def reader_of(given: Any) -> Bridge:
-    """An object with the attribute `tokenizer`, which reading token ids needs: the model, or one with the tokenizer."""
+    """The given model if it has a tokenizer; for a tokenizer, an object that stands for a model in reading token ids.
+
+    Its attributes are `tokenizer`, and `cfg.d_vocab`, the size of the vocabulary.
+    """
     if hasattr(given, "tokenizer"):
         require_tokenizer(given)
         return given
@@ -190,14 +199,18 @@ def reader_of(given: Any) -> Bridge:
 def write_texts(
     reader: Bridge, n: int, repeat: str, separator: Mapping[str, str], prefix: str
 ) -> list[list[RepeatedText]]:
-    """The texts of 1 … n + 1 repeats in each form."""
+    """The texts of 1 … n + 1 repeats in each form, (form, repeats).
+
+    `separator` has for each form the text between two repeats, and `prefix` is before the first. Raises for a form that
+    cannot be tokenized, or whose separator makes further repeats.
+    """
     positive(n, "n", "a number of repeats")
     if not repeat.strip():
         raise InputError(
             f"repeat={repeat!r} is not non-empty text.",
             "Give a digit or a word, such as '1' or 'one'.",
         )
-    lead = tuple(encode(reader, prefix)) if prefix.strip() else ()
+    prefix_ids = tuple(encode(reader, prefix)) if prefix.strip() else ()
     texts: list[list[RepeatedText]] = []
     for form, between in separator.items():
         two = f"{repeat}{between}{repeat}"
@@ -211,11 +224,12 @@ def write_texts(
             if between.strip():
                 # A tokenizer without a byte fallback would silently drop it.
                 encode(reader, between)
-            row: list[RepeatedText] = []
+            texts_of_form: list[RepeatedText] = []
             for k in range(1, n + 2):
                 written = between.join([repeat] * k)
-                row.append(_text(reader, k, written, prefix, lead))
-            texts.append(row)
+                text = _text(reader, k, written, prefix, prefix_ids)
+                texts_of_form.append(text)
+            texts.append(texts_of_form)
         except InputError as error:
             raise InputError(
                 f"The form {form!r} of separator= cannot be tokenized: {error.cause}",
@@ -225,11 +239,14 @@ def write_texts(
 
 
 def _text(
-    reader: Bridge, repeats: int, written: str, prefix: str, lead: Ids
+    reader: Bridge, repeats: int, written: str, prefix: str, prefix_ids: Ids
 ) -> RepeatedText:
-    """A text after its prefix. Its own tokens start where the ids differ from those of the prefix alone."""
+    """A text `written` after its prefix. Its own tokens start where the ids differ from those of the prefix alone.
+
+    So a token that the prefix's last characters share with the first repeat is one of its own.
+    """
     ids = tuple(encode(reader, prefix + written))
-    shared = commonprefix([lead, ids])  # noqa: RUF071 - ids, not paths
+    shared = commonprefix([prefix_ids, ids])  # noqa: RUF071 - ids, not paths
     content = ids[len(shared) :]
     if not content:
         raise InputError(
@@ -260,16 +277,21 @@ TABLE = {
 def table_of(
     reader: Bridge, texts: Sequence[Sequence[RepeatedText]], repeat: str
 ) -> dict[str, Variable]:
-    """All variables that follow from the token ids, over (form, repeats) and (form, repeats, place)."""
-    steps = chain.from_iterable(map(pairwise, texts))
-    rows = [_properties(reader, text, longer, repeat) for text, longer in steps]
+    """All variables that follow from the token ids, over (form, repeats) and (form, repeats, place).
+
+    `texts` has one text more in each form than the result, since each text is compared with the next one.
+    """
+    rows: list[dict[str, Any]] = []
+    for texts_of_form in texts:
+        for text, longer in pairwise(texts_of_form):
+            rows.append(_properties(reader, text, longer, repeat))
     columns = pd.DataFrame(rows)
-    # A column for each place, filled after the last token.
+    # Lists of tokens become a column for each place, filled after the last token.
+    pieces = pd.DataFrame(columns.pop("piece").tolist())
+    token_ids = pd.DataFrame(columns.pop("token_id").tolist())
     places = {
-        "piece": pd.DataFrame(columns.pop("piece").tolist()).fillna(""),
-        "token_id": pd.DataFrame(columns.pop("token_id").tolist())
-        .fillna(-1)
-        .astype(int),
+        "piece": pieces.fillna(""),
+        "token_id": token_ids.fillna(-1).astype(int),
     }
     by_form: dict[str, np.ndarray] = {}
     for name, values in {**columns, **places}.items():
@@ -281,7 +303,7 @@ def table_of(
 def _properties(
     reader: Bridge, text: RepeatedText, longer: RepeatedText, repeat: str
 ) -> dict[str, Any]:
-    """What is known of the tokens of a text from it and the text with one more repeat."""
+    """The variables of `table_of` for one text, of which `longer` has one more repeat."""
     pieces = pieces_of(reader, text)
     return {
         "text": text.written,
@@ -291,7 +313,7 @@ def _properties(
         "pieces": BETWEEN.join(pieces),
         "uniform": _is_uniform(reader, text, repeat),
         "grows": longer.ids[: len(text.ids)] == text.ids,
-        "pair": longer.ids == text.ids + text.ids[-1:],
+        "pair": longer.ids == text.ids + text.ids[-1:],  # the last token again
     }
 
 
@@ -306,6 +328,7 @@ def _is_uniform(reader: Bridge, text: RepeatedText, repeat: str) -> bool:
 
     After a prefix that ends in 11, “111 111” may be 111·11·␣·111: two tokens 111, one of which overlaps the prefix.
     """
+    # With a part of the prefix in a token, the tokens are more text than was written.
     written = _stripped(reader, encode(reader, text.written))
     if _stripped(reader, text.content) != written:
         return False

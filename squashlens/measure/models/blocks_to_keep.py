@@ -45,7 +45,7 @@ NONE = "none"
 SELECTED = "selected"
 BY_KL = "selected by KL"
 ALL = "all blocks"
-Unit = tuple[int, Exchanged]
+Unit = tuple[int, Exchanged]  # a block, and whether all of it, its attention or its MLP
 KL = "KL of the next token from the reference's"
 RIGHT_WITH = "share of right answers with this unit kept too"
 KL_WITH = "mean KL of the next token with this unit kept too"
@@ -113,7 +113,7 @@ def blocks_to_keep(
     >>> prompts = [f"What is the last digit in this sequence? 01{digit} =" for digit in "0123456789"]
     >>> other = sl.quantize_weights(model, "Q4_0", blocks=(1,))
     >>> found = sl.blocks_to_keep(model, other, prompts, [*"0123456789"], n_keep=1)
-    >>> str(found["units_kept"].sel(kept="selected").values), str(found["above_null"].values)
+    >>> str(found["units_kept"].sel(kept="selected by KL").values), str(found["above_null"].values)
     ('block 1', 'no')
     """
     positive(n_random, "n_random", "a number of random sets", or_zero=True)
@@ -132,7 +132,7 @@ def blocks_to_keep(
 
 
 def _candidates(two: TwoModels, units: Units) -> list[Unit]:
-    """All blocks, or both parts of each."""
+    """All units: the blocks, or attention and MLP of each block."""
     blocks = range(two.reference.n_blocks)
     parts: tuple[Exchanged, ...] = ("block",)
     if units == "sublayers":
@@ -151,18 +151,19 @@ class Trials:
 def _trials(
     two: TwoModels, chosen: Bool[np.ndarray, " prompt"], sets: Sequence[Sequence[Unit]]
 ) -> Trials:
-    """A trial of each set of kept units, on the prompts that are chosen."""
+    """Run the chosen prompts through the other model, once for each set of units that it keeps from the reference."""
     numbers = np.flatnonzero(chosen)
     choices = np.zeros((len(numbers), len(sets), two.first_tokens.shape[1]))
     kl = np.zeros((len(numbers), len(sets)))
     for places, pair in recorded_batches(two, numbers.tolist()):
-        rows = np.searchsorted(numbers, places)
+        rows = np.searchsorted(numbers, places)  # of these prompts among those chosen
         y_of_reference = pair.reference.y_of(pair.reference.streams[-1])
         log_p = next_tokens(two, two.reference, y_of_reference)
-        for number, units in enumerate(sets):
+        for column, units in enumerate(sets):
             y = pair.y_keeping(_as_kept(units))
-            choices[rows, number] = choice_logits(two, two.other, places, y)
-            kl[rows, number] = divergence(log_p, next_tokens(two, two.other, y))
+            log_q = next_tokens(two, two.other, y)
+            choices[rows, column] = choice_logits(two, two.other, places, y)
+            kl[rows, column] = divergence(log_p, log_q)
     return Trials(choices, kl)
 
 
@@ -187,43 +188,45 @@ def _select(
     candidates: Sequence[Unit],
     n_keep: int,
     right: Int[np.ndarray, " prompt"],
-    tried: Callable[[tuple[int, ...]], Trials],
+    trials_beside: Callable[[tuple[int, ...]], Trials],
     *,
     by_kl: bool,
 ) -> Selected:
-    """Select units one after another, each beside those before, by right answers or by KL.
+    """Select units one after another, each beside those selected before, by right answers or by KL.
 
-    `tried` gives the trials of each candidate that is left beside those with these numbers.
+    `right` has the number of each prompt's right choice. ``trials_beside(chosen)`` gives the trials of each candidate
+    that is not yet chosen, kept together with those whose numbers are `chosen`.
     """
     chosen: tuple[int, ...] = ()
     shares = np.full((n_keep, len(candidates)), np.nan)
     divergences = np.full((n_keep, len(candidates)), np.nan)
     for step in range(n_keep):
-        left = _left_of(candidates, chosen)
-        trials = tried(chosen)
+        remaining = _not_chosen(candidates, chosen)
+        trials = trials_beside(chosen)
         leads = selection.leads(trials.choices, right)
         kl = trials.kl.mean(axis=0)
         right_shares = (leads > 0).mean(axis=0)
-        shares[step, left] = right_shares
-        divergences[step, left] = kl
+        shares[step, remaining] = right_shares
+        divergences[step, remaining] = kl
+        # The largest share; of equal ones, that with the largest mean lead.
         best = np.lexsort((leads.mean(axis=0), right_shares))[-1]
         if by_kl:
             best = kl.argmin()
-        chosen += (int(left[best]),)
+        chosen += (int(remaining[best]),)
     units = [candidates[number] for number in chosen]
     return Selected(units, shares, divergences)
 
 
-def _left_of(candidates: Sequence[Unit], chosen: tuple[int, ...]) -> np.ndarray:
-    """The numbers of the candidates that are not chosen."""
+def _not_chosen(candidates: Sequence[Unit], chosen: tuple[int, ...]) -> np.ndarray:
+    """The numbers of the candidates that are not chosen, in ascending order."""
     return np.setdiff1d(np.arange(len(candidates)), chosen)
 
 
 def _tested(
     two: TwoModels, candidates: list[Unit], n_keep: int, n_random: int, seed: int
 ) -> xr.Dataset:
-    """Select on one half of the clusters, and test on the other."""
-    selecting = selection.halves(two.asked.clusters, seed)
+    """The result: units are selected on one half of the clusters, and tested on the other beside random sets."""
+    selecting = selection.halves(two.asked.clusters, seed)  # True for each prompt of it
     by_answers, by_kl = _both_selected(two, candidates, n_keep, selecting)
     random_sets = _random_sets(candidates, by_answers.units, n_random, seed)
     sets: dict[str, list[Unit]] = {
@@ -234,12 +237,14 @@ def _tested(
     for number, units in enumerate(random_sets):
         sets[f"random {number}"] = units
     sets[ALL] = [(block, "block") for block in range(two.reference.n_blocks)]
+    in_words = [_in_words(units) for units in sets.values()]
+    in_words[-1] = ALL  # which may be too many to name
     trials = _trials(two, ~selecting, list(sets.values()))
     right = two.asked.right[~selecting]
     # The clusters of the half that tests, numbered from 0 on.
     _, clusters = np.unique(two.asked.clusters[~selecting], return_inverse=True)
     judged = _judged(trials.choices, right, clusters, len(random_sets), seed)
-    leads = selection.leads(trials.choices, right).T
+    leads = selection.leads(trials.choices, right).T  # (kept, prompt)
     found = {
         "lead": leads,
         "kl": trials.kl.T,
@@ -252,7 +257,7 @@ def _tested(
     tested = np.flatnonzero(~selecting)
     coords: dict[str, Any] = {
         "kept": list(sets),
-        "units_kept": ("kept", [_in_words(units) for units in sets.values()]),
+        "units_kept": ("kept", in_words),
         "prompt": tested,
         "answer": ("prompt", np.array(two.asked.answers, dtype=object)[tested]),
         "cluster": ("prompt", two.asked.clusters[tested]),
@@ -271,17 +276,19 @@ def _both_selected(
 ) -> tuple[Selected, Selected]:
     """The units that are selected by right answers, and those by KL."""
 
-    # Both criteria begin with the same trials.
+    # Cached, since both criteria begin with the same trials.
     @cache
-    def tried(chosen: tuple[int, ...]) -> Trials:
+    def trials_beside(chosen: tuple[int, ...]) -> Trials:
+        """The trials of each candidate that is not chosen, kept together with those that are."""
         units = [candidates[number] for number in chosen]
-        left = _left_of(candidates, chosen)
-        sets = [[*units, candidates[number]] for number in left]
+        sets: list[list[Unit]] = []
+        for number in _not_chosen(candidates, chosen):
+            sets.append([*units, candidates[number]])
         return _trials(two, selecting, sets)
 
     right = two.asked.right[selecting]
-    by_answers = _select(candidates, n_keep, right, tried, by_kl=False)
-    by_kl = _select(candidates, n_keep, right, tried, by_kl=True)
+    by_answers = _select(candidates, n_keep, right, trials_beside, by_kl=False)
+    by_kl = _select(candidates, n_keep, right, trials_beside, by_kl=True)
     return by_answers, by_kl
 
 
@@ -290,7 +297,7 @@ def _means(
     kl: Float[np.ndarray, "kept prompt"],
     clusters: Int[np.ndarray, " prompt"],
 ) -> dict[str, Variable]:
-    """The share of right answers of each set that is kept, what it gives back, and its mean KL, with intervals."""
+    """The variables `right`, `gain` and `mean_kl` of each set that is kept, with intervals over clusters."""
     over = ("kept",)
     is_right = (leads > 0).astype(float)
     text = "share of prompts in which the right answer leads"
@@ -303,18 +310,21 @@ def _means(
 def _random_sets(
     candidates: Sequence[Unit], selected: Sequence[Unit], n_random: int, seed: int
 ) -> list[list[Unit]]:
-    """Different sets of as many units as were selected, none of them the selected one; all of them if they are few."""
+    """`n_random` different sets of as many units as were selected, none of them the selected one.
+
+    If there are fewer such sets, all of them.
+    """
     rng = selection.random_stream(seed, 1)
     n_others = math.comb(len(candidates), len(selected)) - 1
     if n_others < n_random:
         remark(f"n_random={n_random} is more than the {n_others} other sets there are.")
-    known = {frozenset(selected)}
+    excluded = {frozenset(selected)}  # and those that were drawn already
     sets: list[list[Unit]] = []
     while len(sets) < min(n_random, n_others):
         drawn = rng.permutation(len(candidates))[: len(selected)]
-        units = [candidates[place] for place in sorted(drawn)]
-        if frozenset(units) not in known:
-            known.add(frozenset(units))
+        units = [candidates[number] for number in sorted(drawn)]
+        if frozenset(units) not in excluded:
+            excluded.add(frozenset(units))
             sets.append(units)
     return sets
 
@@ -322,7 +332,10 @@ def _random_sets(
 def _gains(
     is_right: Float[np.ndarray, "kept prompt"], clusters: Int[np.ndarray, " prompt"]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What each set gives back, with the ends of its interval; of the first, which keeps nothing, 0 by definition."""
+    """The share of right answers that each set gives back, with the ends of its interval, over (kept).
+
+    The first set keeps nothing: its gain and both ends are 0 by definition.
+    """
     shares = torch.from_numpy(is_right)
     nothing_kept = shares[:1].expand_as(shares)
     gains, lows, highs = paired_change(nothing_kept, shares, torch.from_numpy(clusters))
@@ -337,7 +350,11 @@ def _judged(
     n_random: int,
     seed: int,
 ) -> selection.Selection:
-    """The gain of what was selected, those of random sets, and its gain in the right answers of other prompts."""
+    """The gain of the selected units with its interval, and the two nulls that it is compared with.
+
+    `choices` are logits of the half that tests. The sets along `kept` are, in this order: nothing, the selected units,
+    those selected by KL, `n_random` random sets, and all blocks.
+    """
     is_right = (selection.leads(choices, right) > 0).T.astype(float)
     gains, lows, highs = _gains(is_right, clusters)
     random_gains = gains[3 : 3 + n_random].numpy()
@@ -345,19 +362,32 @@ def _judged(
     shuffled_gains = np.full(selection.SHUFFLES, np.nan)
     # No shuffle changes answers that are all the same.
     if (right != right[0]).any():
+        without_and_with = choices[:, :2]  # nothing kept, and the selected units
         for draw in range(selection.SHUFFLES):
-            others = selection.shuffled(right, clusters, rng)
-            shares = (selection.leads(choices[:, :2], others) > 0).mean(axis=0)
+            answers_of_others = selection.shuffled(right, clusters, rng)
+            leads = selection.leads(without_and_with, answers_of_others)
+            shares = (leads > 0).mean(axis=0)
             shuffled_gains[draw] = shares[1] - shares[0]
-    ends = (float(gains[1]), float(lows[1]), float(highs[1]))
-    return selection.Selection(0, *ends, random_gains, shuffled_gains)
+    return selection.Selection(
+        part=0,  # which a set of units has none of
+        net=float(gains[1]),
+        low=float(lows[1]),
+        high=float(highs[1]),
+        random=random_gains,
+        shuffled=shuffled_gains,
+    )
 
 
 def _in_words(units: Sequence[Unit]) -> str:
-    """Units in words, such as "attention of block 3, block 4"."""
-    named = [
-        f"block {b}" if part == "block" else f"{part} of block {b}" for b, part in units
-    ]
-    if len(units) > 8:
-        return "all blocks"
-    return ", ".join(named) or "none"
+    """Units in words.
+
+    >>> _in_words([(3, "attention"), (4, "block")])
+    'attention of block 3, block 4'
+    """
+    names: list[str] = []
+    for block, part in units:
+        name = f"block {block}"
+        if part != "block":
+            name = f"{part} of {name}"
+        names.append(name)
+    return ", ".join(names) or "none"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -148,35 +149,41 @@ def compare_models(
 
 
 def outcomes(reference: Answers, other: Answers) -> np.ndarray:
-    """What became of each answer, by the leads of both models and their noises."""
+    """What became of each prompt's answer, one of `OUTCOMES`, from the leads of both models and their noises."""
     unsure = np.abs(reference.lead) <= reference.noise
     unsure |= np.abs(other.lead) <= other.noise
     was_right = reference.lead > 0
     is_right = other.lead > 0
+    # The first case that is true counts.
     cases = [unsure, was_right & is_right, was_right & ~is_right, ~was_right & is_right]
-    return np.select(cases, [UNSURE, KEPT, LOST, GAINED], WRONG)
+    return np.select(cases, [UNSURE, KEPT, LOST, GAINED], default=WRONG)
 
 
 def _answers_of(two: TwoModels, run: Run) -> Answers:
-    """How one of the models answers every prompt."""
+    """How one of the models answers every prompt.
+
+    Each prompt is run twice, in a batch and alone followed by its right answer; the difference shows noise.
+    """
     asked = two.asked
     y_site = run.site("y")
     y = at_last_tokens(run, asked.prompts, [y_site]).values[y_site]
     ys_alone: list[Tensor] = []
     probabilities: list[float] = []
-    numbered = list(enumerate(asked.prompts))
-    for number, ids in bar(numbered, desc="answers", unit="prompt"):
-        answer = asked.tokens[number][asked.right[number]]
-        row = torch.tensor([[*ids, *answer[:-1]]], device=run.device)
+    questions = list(zip(asked.prompts, asked.right_tokens, strict=True))
+    for ids, answer in bar(questions, desc="answers", unit="prompt"):
+        # The last token of the answer is predicted, and not read.
+        row = torch.tensor([ids + answer[:-1]], device=run.device)
         with patterns_written(REASON):
             seen = streams_at(run, row, [y_site], at=slice(len(ids) - 1, None))
         ys_alone.append(seen[y_site][0, :1].cpu())
         log_probabilities = log_p(run, seen[y_site], torch.tensor(answer))
         probabilities.append(float(log_probabilities.sum().exp()))
-    every = range(len(asked.prompts))
-    in_batches = choice_logits(two, run, every, y)
-    alone = choice_logits(two, run, every, torch.cat(ys_alone))
-    longest = max(len(choice) for choices in asked.tokens for choice in choices)
+    all_places = range(len(asked.prompts))
+    in_batches = choice_logits(two, run, all_places, y)
+    alone = choice_logits(two, run, all_places, torch.cat(ys_alone))
+    longest = 0  # most tokens of a choice
+    for choice in chain.from_iterable(asked.tokens):
+        longest = max(longest, len(choice))
     new_tokens = write_freely(run, asked.prompts, longest)
     written: list[str] = []
     writes: list[bool] = []
@@ -186,20 +193,24 @@ def _answers_of(two: TwoModels, run: Run) -> Answers:
             text = text_after(run.model.tokenizer, ids, new)
         written.append(text)
         writes.append(answer_in(text, [answer]) == answer)
+    leads = selection.leads(in_batches[:, None], asked.right)  # of one run of each
     return Answers(
-        y,
-        selection.leads(in_batches[:, None], asked.right)[:, 0],
-        noise_of_leads(in_batches, alone, asked.right, run.dtype),
-        np.array(probabilities),
-        np.array(written, dtype=object),
-        np.array(writes),
+        y=y,
+        lead=leads[:, 0],
+        noise=noise_of_leads(in_batches, alone, asked.right, run.dtype),
+        probability=np.array(probabilities),
+        written=np.array(written, dtype=object),
+        writes=np.array(writes),
     )
 
 
 def _next_tokens(
     two: TwoModels, y: Float[Tensor, "prompt d"], other_y: Float[Tensor, "prompt e"]
 ) -> tuple[Float[np.ndarray, " prompt"], Bool[np.ndarray, " prompt"]]:
-    """KL of the next token of the two models, and whether the likeliest one is the same, for each prompt."""
+    """KL of the other's next token from the reference's, and whether the likeliest one is the same, for each prompt.
+
+    `y` is the reference's, and `other_y` the other's. Some prompts at a time, since vocabularies are large.
+    """
     kl: list[Tensor] = []
     same_top: list[Tensor] = []
     for rows, other_rows in zip(
@@ -219,11 +230,14 @@ def _result(
     kl: Float[np.ndarray, " prompt"],
     same_top: Bool[np.ndarray, " prompt"],
 ) -> xr.Dataset:
-    """The result: leads and outcomes of all prompts, and shares of each group."""
+    """The result: leads and outcomes of all prompts, and shares of each group.
+
+    `kl` and `same_top` compare the next tokens of the two models.
+    """
     outcome = outcomes(reference, other)
 
     def of_both(name: str) -> np.ndarray:
-        """One of the numbers of both models, (model, prompt)."""
+        """The attribute of `Answers` of this name, of both models, (model, prompt)."""
         return np.stack([getattr(reference, name), getattr(other, name)])
 
     found: dict[str, Any] = {
@@ -236,9 +250,9 @@ def _result(
     members = two.asked.members
     if len(members) > 1:
         members = {ALL: np.ones(len(outcome), dtype=bool), **members}
-    # (group, kind of outcome, prompt)
-    is_kind = outcome == np.array(OUTCOMES)[:, None]
-    found["count"] = (np.stack(list(members.values()))[:, None] & is_kind).sum(axis=-1)
+    is_member = np.stack(list(members.values()))  # (group, prompt)
+    is_kind = outcome == np.array(OUTCOMES)[:, None]  # (kind of outcome, prompt)
+    found["count"] = (is_member[:, None] & is_kind).sum(axis=-1)
     variables = variables_of(TABLE, found)
     right = (of_both("lead") > 0).astype(float)
     writes = of_both("writes").astype(float)
@@ -265,7 +279,10 @@ def _by_group(
     kl: Float[np.ndarray, " prompt"],
     same_top: Bool[np.ndarray, " prompt"],
 ) -> dict[str, Variable]:
-    """Shares and means over the prompts of each group, with intervals over clusters."""
+    """Shares and means over the prompts of each group, with intervals over clusters.
+
+    `members` says by group which prompts it has; `right` and `writes` are 1 or 0.
+    """
     clusters = two.asked.clusters
     shares = {
         "right": right,
@@ -274,6 +291,7 @@ def _by_group(
     }
     variables: dict[str, Variable] = {}
     for name, values in shares.items():
+        # `same_top` is that of both models together.
         dims = ("model", "group")[-values.ndim :]
         of_groups = in_groups(values, members)
         variables |= mean_of(name, dims, of_groups, SHARES[name], clusters=clusters)

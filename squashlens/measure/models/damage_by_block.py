@@ -86,29 +86,35 @@ def damage_by_block(
 
 
 def _damages(two: TwoModels, streams: StreamsOf) -> xr.Dataset:
-    """Damages of all parts, and leads with each block of the reference alone, prompt by prompt."""
+    """Damages of all parts, leads with each block of the reference alone, and both models' own leads, by prompt.
+
+    `streams` says whose streams enter the other's blocks, as in `damage_by_block`.
+    """
     n_blocks = two.reference.n_blocks
     n_prompts = len(two.asked.prompts)
-    sides = ["reference", "other"] if streams == "both" else [streams]
-    damage = np.zeros((len(sides), n_prompts, n_blocks + 2))
+    feeders = ["reference", "other"] if streams == "both" else [streams]
+    # Beside the blocks, the embedding, and norm and head.
+    damage = np.zeros((len(feeders), n_prompts, n_blocks + 2))
     alone = np.zeros((n_prompts, n_blocks))
     leads = np.zeros((2, n_prompts))
     for places, pair in recorded_batches(two, range(n_prompts)):
-        own = pair.reference.y_of(pair.reference.streams[-1])
-        others_own = pair.other.y_of(pair.other.streams[-1])
-        lead = leads_at(two, two.reference, places, own)
-        lead_of_other = leads_at(two, two.other, places, others_own)
+        y_of_reference = pair.reference.y_of(pair.reference.streams[-1])
+        y_of_other = pair.other.y_of(pair.other.streams[-1])
+        lead = leads_at(two, two.reference, places, y_of_reference)
+        lead_of_other = leads_at(two, two.other, places, y_of_other)
         leads[:, places] = lead, lead_of_other
-        for number, side in enumerate(sides):
-            chain = _chain(two, places, pair, side)
+        for number, feeder in enumerate(feeders):
+            chain = _chain(two, places, pair, feeder)
+            # From the other's lead to the reference's, each step is what is lost in a part. Where the other's streams
+            # enter the reference, the order is reversed, and a loss is a step down.
             lost = _steps(lead_of_other, chain, lead)
-            if side == "other":
+            if feeder == "other":
                 lost = -_steps(lead, chain, lead_of_other)
             damage[number, places] = lost.T
         for block in range(n_blocks):
             y = pair.y_keeping({block: "block"})
             alone[places, block] = leads_at(two, two.other, places, y)
-    return _result(two, sides, damage, alone, leads)
+    return _result(two, feeders, damage, alone, leads)
 
 
 def _steps(
@@ -116,17 +122,20 @@ def _steps(
     chain: Float[np.ndarray, "layer row"],
     last: Float[np.ndarray, " row"],
 ) -> Float[np.ndarray, "part row"]:
-    """The steps from one lead of each row to the next."""
+    """The differences of neighbours in the sequence `first`, `chain`, `last`: a step for each part of the model."""
     return np.diff(chain, axis=0, prepend=first[None], append=last[None])
 
 
 def _chain(
-    two: TwoModels, places: list[int], pair: Pair, side: str
+    two: TwoModels, places: list[int], pair: Pair, feeder: str
 ) -> Float[np.ndarray, "layer row"]:
-    """c_0 … c_L: the leads if the streams of one model enter the blocks of the other one, at each layer."""
+    """c_0 … c_L: at each layer, the leads if the stream of one model, the `feeder`, enters the block of the other one.
+
+    `pair` was recorded on the prompts with the numbers `places`.
+    """
     feeding, fed = pair.reference, pair.other
     run = two.other
-    if side == "other":
+    if feeder == "other":
         feeding, fed = pair.other, pair.reference
         run = two.reference
     leads: list[Float[np.ndarray, " row"]] = []
@@ -137,12 +146,12 @@ def _chain(
 
 def _result(
     two: TwoModels,
-    sides: list[str],
+    feeders: list[str],
     damage: Float[np.ndarray, "streams prompt part"],
     alone: Float[np.ndarray, "prompt block"],
     leads: Float[np.ndarray, "model prompt"],
 ) -> xr.Dataset:
-    """The result of all prompts, with means over them."""
+    """The result of all prompts, with means over them; `alone` has the leads with one block of the reference."""
     n_blocks = two.reference.n_blocks
     clusters = two.asked.clusters
     variables = variables_of(
@@ -150,6 +159,7 @@ def _result(
     )
     means = {
         "mean_damage": (("streams", "part"), damage.swapaxes(1, 2), LOST),
+        # Less the other model's own lead.
         "mean_gain": (("block",), (alone - leads[1][:, None]).T, GAIN),
     }
     for name, (dims, values, text) in means.items():
@@ -158,7 +168,7 @@ def _result(
         )
     blocks = [f"block {block}" for block in range(n_blocks)]
     coords: dict[str, Any] = {
-        "streams": sides,
+        "streams": feeders,
         "part": ["embedding", *blocks, "norm and head"],
         "block": np.arange(n_blocks),
         "model": list(two.runs),

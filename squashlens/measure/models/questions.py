@@ -79,7 +79,10 @@ class TwoModels:
 def two_models(
     reference: Bridge, other: Bridge, call: Mapping[str, Any], *asked_for: Any
 ) -> Iterator[TwoModels]:
-    """Both models opened, and the prompts, answers and choices of a call checked for both."""
+    """Both models opened in the body, and the prompts, answers and choices of a call checked for both.
+
+    `asked_for` are the prompts, answers, choices, clusters and groups, in this order.
+    """
     run = Run.open(reference, **call)
     given = questions_of(*asked_for)
     run, asked = of_choices(run, *given)
@@ -89,28 +92,29 @@ def two_models(
         second = Run.open(other, run.function)
         texts = _texts_of(given.answers, given.choices)
         _require_one_tokenizer(run, second, given.prompts, texts)
+        # The longest prompt stands for all, as in the run of the reference.
         second = second.with_prompts(torch.tensor(max(asked.prompts, key=len)))
         require_understood(second)
         _require_right_apart(asked)
         facts: Facts = {name: second.facts[name] for name in STATED}
         yield TwoModels(
-            run.knowing(other=facts, group=asked.groups),
-            second,
-            asked,
-            asked.first_tokens,
+            reference=run.knowing(other=facts, group=asked.groups),
+            other=second,
+            asked=asked,
+            first_tokens=asked.first_tokens,
         )
 
 
 def _require_one_tokenizer(
     reference: Run, other: Run, prompts: Sequence[str], texts: Iterable[str]
 ) -> None:
-    """Raise an error unless both models read the same token ids for every prompt, with each answer and choice after it.
+    """Raise an error unless both models read the same token ids, for every prompt and for each text after a prompt.
 
-    Each text follows the first prompt.
+    `texts` are the answers and choices, each of which is tokenized after the first prompt.
     """
-    written = list(prompts)
-    written += [prompts[0] + text for text in texts]
-    for text in written:
+    tokenized = list(prompts)
+    tokenized += [prompts[0] + text for text in texts]
+    for text in tokenized:
         ids = tokenize(reference.model, text)
         theirs = tokenize(other.model, text)
         if ids.tolist() != theirs.tolist():
@@ -121,7 +125,7 @@ def _require_one_tokenizer(
 
 
 def _texts_of(answers: Sequence[str], choices: Any) -> list[str]:
-    """All texts of answers and choices, each once."""
+    """All texts of answers and choices, each once; `choices` are texts for all prompts, or lists of texts for each."""
     texts = list(answers)
     for choice in choices or ():
         texts += [choice] if isinstance(choice, str) else list(choice)
@@ -129,12 +133,13 @@ def _texts_of(answers: Sequence[str], choices: Any) -> list[str]:
 
 
 def _require_right_apart(asked: Choices) -> None:
-    """Raise an error where another choice begins like the right one."""
-    first = asked.first_tokens
-    right = first.gather(1, torch.from_numpy(asked.right)[:, None])
-    alike = (first == right).sum(dim=1)
-    if bool((alike > 1).any()):
-        number = int((alike > 1).nonzero()[0])
+    """Raise an error if another choice of a prompt begins with the token of the right one: then there is no lead."""
+    first = asked.first_tokens  # (prompt, choice)
+    first_of_right = first.gather(1, torch.from_numpy(asked.right)[:, None])
+    # The right one is always one of them.
+    is_shared = (first == first_of_right).sum(dim=1) > 1
+    if bool(is_shared.any()):
+        number = int(is_shared.nonzero()[0])
         raise InputError(
             f"Another choice of prompt {number} begins with the token of the right answer, {asked.answers[number]!r}.",
             "Give choices that differ in their first token, or write the text that they share at the end of the "
@@ -145,11 +150,16 @@ def _require_right_apart(asked: Choices) -> None:
 def choice_logits(
     two: TwoModels, run: Run, places: Sequence[int], y: Float[Tensor, "row d"]
 ) -> Float[np.ndarray, "row outcome"]:
-    """The logits of the first token of each choice of some prompts, from y of their last tokens."""
+    """The logits of the first token of each choice of some prompts, from y of their last tokens in one of the models.
+
+    `places` are the numbers of these prompts, a row of y each.
+    """
     first_tokens = two.first_tokens[list(places)]
-    among = first_tokens.unique()
-    logits = logits_among(run, y, among).double().cpu()
-    return logits.gather(1, torch.searchsorted(among, first_tokens)).numpy()
+    # Only the columns of the output matrix that some prompt needs, in ascending order.
+    tokens = first_tokens.unique()
+    logits = logits_among(run, y, tokens).double().cpu()
+    columns = torch.searchsorted(tokens, first_tokens)
+    return logits.gather(1, columns).numpy()
 
 
 def leads_at(
@@ -157,7 +167,9 @@ def leads_at(
 ) -> Float[np.ndarray, " row"]:
     """The leads of the right answers of some prompts, read from y by the head of one of the models."""
     logits = choice_logits(two, run, places, y)
-    return selection.leads(logits[:, None], two.asked.right[list(places)])[:, 0]
+    right = two.asked.right[list(places)]
+    # `selection.leads` takes several runs of each prompt, (prompt, run, choice); here there is one.
+    return selection.leads(logits[:, None], right)[:, 0]
 
 
 def mean_kl_of(
@@ -166,12 +178,12 @@ def mean_kl_of(
     text: str,
     clusters: Int[np.ndarray, " prompt"],
 ) -> Labelled:
-    """The mean KL over prompts with its interval, of which no end is below 0, as no KL is."""
+    """The mean KL over prompts as `mean_kl` over `dims`, with its interval, of which no end is below 0, as no KL is."""
     name = "mean_kl"
     means = mean_of(name, dims, kl, text, "nats", clusters=clusters, share=False)
-    low = f"{name}_low"
-    over, end, text_of_low, units = means[low]
-    return means | {low: (over, end.clamp(min=0), text_of_low, units)}
+    over, low, text_of_low, units = means[f"{name}_low"]
+    means[f"{name}_low"] = (over, low.clamp(min=0), text_of_low, units)
+    return means
 
 
 def next_tokens(
@@ -179,17 +191,23 @@ def next_tokens(
 ) -> Float[Tensor, "row outcome"]:
     """log p of the next token over the tokens that both models have, in float64 on the CPU."""
     log_p = torch.cat([part.cpu() for part in log_probabilities(run, y)])
+    # Normalized again, without the tokens that only one of them has.
     return log_p[:, : two.n_outcomes].log_softmax(dim=-1)
 
 
 def recorded_batches(
     two: TwoModels, chosen: Sequence[int]
 ) -> Iterator[tuple[list[int], Pair]]:
-    """Batches of chosen prompts of one length, with both models recorded on them: their places, and the pair."""
+    """Batches of prompts of one length, with both models recorded on them: the prompts' numbers, and the pair.
+
+    `chosen` has the numbers of the prompts that are run.
+    """
     run = two.reference
     prompts = [two.asked.prompts[place] for place in chosen]
 
     def size(n: int) -> int:
+        """The number of prompts of n tokens in a batch."""
+        # There must be room for four passes of each.
         fitting = int(batch_memory(run) / (4 * pass_bytes(run, 1, n)))
         return min(TOGETHER, max(1, fitting))
 

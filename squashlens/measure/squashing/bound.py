@@ -98,8 +98,13 @@ def path_bound(
     >>> round(float(bound.sum())), 2**6 * 2**6   # row-stochastic attention: every block doubles twice
     (4096, 4096)
     """
-    betas = {"beta1": beta1, "beta2": beta2, "beta3": beta3, "sigma_psi": sigma_psi}
-    for name, value in betas.items():
+    constants = {
+        "beta1": beta1,
+        "beta2": beta2,
+        "beta3": beta3,
+        "sigma_psi": sigma_psi,
+    }
+    for name, value in constants.items():
         may_be_0 = name == "sigma_psi" and value == 0
         if not (value > 0 or may_be_0):
             raise InputError(
@@ -113,8 +118,8 @@ def path_bound(
     patterns = top_down(run, attention, from_layer, highest)
     bounds: dict[Target, xr.DataArray] = {}
     for to, top in tops.items():
-        below = patterns[highest - top :]
-        bounds[to] = printed(run, groups, attention, below, query, betas, to)
+        below = patterns[highest - top :]  # the blocks below this target
+        bounds[to] = printed(run, groups, attention, below, query, constants, to)
     return run.by_layer(to_layer, bounds)
 
 
@@ -178,6 +183,7 @@ def certified_bound(
     tops = run.spans(from_layer, to_layer)
     run, groups = Spans.of(run, spans)
     n = run.query(query)
+    # For each target (prompt, position)
     rows, certificate = certified_rows(
         run, tops, from_layer, n, parts, vjp_batch_size=vjp_batch_size, seed=seed
     )
@@ -196,37 +202,41 @@ def printed(
     attention: AttentionKind,
     down: Sequence[Pattern],
     query: int,
-    betas: Mapping[str, float] = PAPER,
+    constants: Mapping[str, float] = PAPER,
     to: Target = "y",
 ) -> xr.DataArray:
-    """The printed formula ``(1/β₃) ∏ (σ_ψ/β₂ + 1) (A/β₁ + I)`` at row n, from the patterns A from the top block down.
+    """The path bound as Theorem 5.1 prints it: row n = `query` of ``(1/β₃) ∏ (σ_ψ/β₂ + 1) (A/β₁ + I)``.
 
-    The factor 1/β₃ applies only if the target is y.
+    `down` has the patterns A from the top block down. `constants` are β₁, β₂, β₃ and σ_ψ under the names of
+    `path_bound`; the factor 1/β₃ applies only if the target is y. `groups` are spans, each with a bound of its own.
     """
-    gain = betas["sigma_psi"] / betas["beta2"] + 1
-    scale = 1 / betas["beta1"]
+    gain = constants["sigma_psi"] / constants["beta2"] + 1
+    scale = 1 / constants["beta1"]
     rows = list(sweep(one_hot(run, query), down, attention_scale=scale, gain=gain))
     row = rows[-1].cpu()
     if to == "y":
-        row = row / betas["beta3"]
+        row = row / constants["beta3"]
     long_name = BOUNDS[attention]
-    for name, value in betas.items():
+    for name, value in constants.items():
         if value != 1:
             long_name += f", {LETTERS[name]} = {value:g}"
     bound = _label(run, groups, row, long_name)
     if not np.isfinite(bound.values).all():
         steps = [*rows, row, torch.as_tensor(bound.values)]
-        _require_range(steps, attention, betas)
+        _require_range(steps, attention, constants)
     return bound
 
 
 def _require_range(
-    steps: Iterable[Tensor], attention: AttentionKind, betas: Mapping[str, float]
+    steps: Iterable[Tensor], attention: AttentionKind, constants: Mapping[str, float]
 ) -> None:
-    """Raise if the first step that is not finite is infinite. NaN without infinity before it is the model's own."""
+    """Raise if the first of these `steps` of the computation that is not finite is infinite: it overflowed.
+
+    If it is NaN, that comes from the model itself, and the result keeps it.
+    """
     overflown = next(step for step in steps if not bool(step.isfinite().all()))
     if bool(overflown.isinf().any()):
-        given = ", ".join(f"{name}={value:g}" for name, value in betas.items())
+        given = ", ".join(f"{name}={value:g}" for name, value in constants.items())
         raise RangeError(
             f"The bound is beyond the range of float64, {np.finfo(float).max:.2g}, with attention={attention!r} and "
             f"the constants {given}.",
@@ -241,7 +251,7 @@ def _label(
     long_name: str,
     **extra: Any,
 ) -> xr.DataArray:
-    """A bound for each token, or for each span: the root of the sum of squares of its tokens' bounds."""
+    """The labelled bound of each token; with spans that of each, the root of the sum of squares over its tokens."""
     if groups is not None:
         row = groups.root_sum_squares(row)
         long_name += ", root of the sum of squares over the span"

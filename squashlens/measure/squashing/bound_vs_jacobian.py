@@ -99,6 +99,7 @@ def bound_vs_jacobian(
     blocks = range(run.n_blocks)
     run, groups = Spans.of(run, spans)
     patterns = patterns_of(run, "model", blocks)
+    # From the top block down, as the bound multiplies them.
     down = list(reversed(patterns.values()))
     uniform = top_down(run, "uniform", 0, len(blocks))
     bound = printed(run, groups, "model", down, n)
@@ -133,7 +134,7 @@ def bound_vs_jacobian(
 
 
 def _with_ends_apart(name: str, norms: xr.DataArray) -> dict[str, xr.DataArray]:
-    """A norm, and the ends of its interval if it has one, each as a quantity."""
+    """A norm by name, and the coordinates `low` and `high` of a sketched one as `<name>_low` and `<name>_high`."""
     quantities = {name: norms.drop_vars(ENDS, errors="ignore")}
     for end in ENDS:
         if end in norms.coords:
@@ -149,32 +150,37 @@ def _ranked(
     query: int,
     norm: Norm,
 ) -> tuple[Run, xr.Dataset]:
-    """What is known of tokens or spans up to the query, with sinks marked and rank correlations over the others."""
-    places = [[place] for place in range(run.positions)]
+    """The quantities up to the query, with sinks marked, and rank correlations over the other tokens or spans.
+
+    A span is a sink if one of its tokens is. The run is that whose provenance has the spans that are in the result.
+    """
+    # The positions of each entry of the result, a token or a span.
+    positions = [[position] for position in range(run.positions)]
     if groups is not None:
-        places = groups.positions
-    is_sink = np.array([bool(sinks[inside].any()) for inside in places])
-    first = np.array([min(inside) for inside in places])
-    last = np.array([max(inside) for inside in places])
+        positions = groups.positions
+    is_sink = np.array([bool(sinks[inside].any()) for inside in positions])
+    first = np.array([min(inside) for inside in positions])
+    last = np.array([max(inside) for inside in positions])
     about = attributes("whether the token is an attention sink", "1")
     dataset["sink"] = ("position", is_sink.astype(float), about)
     # Correlations are over tokens after a leading BOS and before the query.
-    compared = ~is_sink & (first >= run.facts["bos_count"]) & (last < query)
-    ranks = _ranks(dataset.isel(position=np.flatnonzero(compared)), norm)
-    kept = np.flatnonzero(first <= query)
+    is_compared = ~is_sink & (first >= run.facts["bos_count"]) & (last < query)
+    ranks = _ranks(dataset.isel(position=np.flatnonzero(is_compared)), norm)
+    up_to_query = np.flatnonzero(first <= query)
     if groups is not None:
-        run = run.knowing(spans=[groups.positions[place] for place in kept])
-    return run, dataset.isel(position=kept).assign(arrays_of(ranks))
+        run = run.knowing(spans=[groups.positions[entry] for entry in up_to_query])
+    return run, dataset.isel(position=up_to_query).assign(arrays_of(ranks))
 
 
 def _ranks(inner: xr.Dataset, norm: Norm) -> dict[str, Variable]:
-    """Rank correlations of the estimates with the Jacobian and the position."""
+    """Rank correlations over the compared tokens of each estimate with the Jacobian, and with the position."""
+    # (estimate, token)
     values = inner[list(ESTIMATES)].to_array("estimate").values
     table = torch.tensor(values, dtype=torch.float64)
     truth = table[ESTIMATES.index("jacobian")]
     n_tokens = len(truth)
     agreement = association(table, truth)
-    # The Jacobian agrees with itself, so that is not tested.
+    # The Jacobian agrees with itself: that is no test, and NaN is left out of Holm's correction.
     itself = torch.from_numpy(np.array(ESTIMATES) == "jacobian")
     agreement = agreement._replace(p=agreement.p.masked_fill(itself, torch.nan))
     trend = association(table, torch.arange(n_tokens, dtype=torch.float64))

@@ -43,7 +43,13 @@ FAILURE = 5e-7  # probability that the probes miss what rounding did
 
 
 class Stretch(NamedTuple):
-    """A block, or the final norm alone: the layers at which it starts and ends, and the number of the latter."""
+    """A block, or the final norm alone.
+
+    Attributes:
+        bottom: the layer at which it starts.
+        to: the target at which it ends, a layer or y.
+        top: the layer number of this target, L for y.
+    """
 
     bottom: int
     to: Target
@@ -66,17 +72,21 @@ def certified_rows(
 ) -> tuple[dict[Target, Float[Tensor, "prompt position"]], dict[str, Any]]:
     """For each target the row `query` of the product of edge matrices, and what its certificate says.
 
-    Every edge is computed once, and all bounds hold together, except with the certificate's failure probability.
+    `targets` has the layer number of each target. Every edge is computed once, and all bounds hold together, except
+    with the certificate's failure probability.
     """
     chains: dict[Target, list[Stretch]] = {
         to: _stretches(from_layer, top, to) for to, top in targets.items()
     }
-    steps = max(len(chain) for chain in chains.values())
+    steps = max(
+        len(chain) for chain in chains.values()
+    )  # factors of the longest product
     reason = why_not_block_by_block(run.model)
     if steps > 1 and reason:
         remedy = "Use `jacobian_norms(method='sketch_upper')`, which is certified too."
         raise UnsoundModelError(reason, remedy)
-    # The row needs all edges, except in the last stretch, where it needs only those into the query.
+    # The last stretch of a chain needs only the edges into the query, and lower ones those into all tokens up to it.
+    # These come second, since a stretch that is the last for one target may be a lower one for another.
     queries: dict[Stretch, range] = {}
     for *_, last in chains.values():
         queries[last] = range(query, query + 1)
@@ -92,9 +102,9 @@ def certified_rows(
         edges.require_fits()
         for ids in run.ids:
             matrices: dict[Stretch, Tensor] = {}
-            for stretch, matrix, off in edges.matrices(ids[None]):
+            for stretch, matrix, rounding_of_stretch in edges.matrices(ids[None]):
                 matrices[stretch] = matrix
-                rounding = max(rounding, off)
+                rounding = max(rounding, rounding_of_stretch)
             for to, chain in chains.items():
                 row = one_hot
                 for stretch in reversed(chain):
@@ -110,7 +120,10 @@ def certified_rows(
 
 
 def _stretches(from_layer: int, top: int, to: Target) -> list[Stretch]:
-    """The blocks from the bottom up, of which the last ends at the target; without any, the final norm alone."""
+    """The blocks between two layers from the bottom up, the last of which ends at the target `to`.
+
+    Without a block between them, from v⁽ᴸ⁾ to y, it is the final norm alone.
+    """
     bottoms = list(range(from_layer, top)) or [top]
     lower = [Stretch(layer, layer + 1, layer + 1) for layer in bottoms[:-1]]
     return [*lower, Stretch(bottoms[-1], to, top)]
@@ -122,7 +135,7 @@ def _bottom(wanted: tuple[Stretch, range]) -> int:
 
 
 class _Matrix(NamedTuple):
-    """The edges of a stretch on one prompt, and how far rounding may be off, relative to the largest edge of a row."""
+    """The edges of a stretch on one prompt, and the error by rounding, relative to the largest edge of a row."""
 
     stretch: Stretch
     edges: Float[Tensor, "query key"]
@@ -131,7 +144,7 @@ class _Matrix(NamedTuple):
 
 @dataclass(frozen=True)
 class _Edges:
-    """The edges of stretches into some queries, from the top stretch down."""
+    """How edges are computed: of which stretches, from the top one down, and into which queries of each."""
 
     run: Run
     queries: Mapping[Stretch, range]
@@ -151,14 +164,17 @@ class _Edges:
         )
 
     def matrices(self, ids: Tensor) -> Iterator[_Matrix]:
-        """The edges of every stretch on one prompt, as matrices on the CPU that include the allowance for rounding."""
+        """The edges of every stretch on one prompt, as matrices on the CPU that include the allowance for rounding.
+
+        The allowance is the sum of a bound on what rounding does to logits and products, and what random probes find.
+        """
         run = self.run
         n = run.positions
         hooks = freezing(self.freeze)
         bottom = min(stretch.bottom for stretch in self.queries)
         top = max(stretch.top for stretch in self.queries)
         seen = visibility.visibilities(run, ids, hooks, range(bottom, top))
-        every = torch.eye(n, dtype=torch.bool)
+        each_query = torch.eye(n, dtype=torch.bool)  # a row for each
         for stretch, queries in bar(
             self.queries.items(), desc="path bound", unit="stretch"
         ):
@@ -166,18 +182,19 @@ class _Edges:
             jittered = self._open(ids, stretch, Jittered(run.device, self.seed))
             edges = self._norms(plain, stretch.to, queries)
             rounding = visibility.derivative_rounding(run, seen, stretch.blocks, n)
-            largest = edges[queries.start : queries.stop].amax(dim=-1)
+            largest = edges[queries.start : queries.stop].amax(dim=-1)  # of each row
             rounding += self._rounded_away(
                 plain, jittered, stretch.to, queries, largest
             )
-            reached = visibility.tokens_reaching(seen, stretch.blocks, every)
+            # Which tokens can influence each query: elsewhere an edge of 0 needs no allowance.
+            reached = visibility.tokens_reaching(seen, stretch.blocks, each_query)
             edges = with_rounding(edges.cpu(), reached, rounding)
             yield _Matrix(stretch, edges, rounding)
 
     def _open(
         self, ids: Tensor, stretch: Stretch, within: Jittered | None = None
     ) -> Span:
-        """The graph of a stretch of blocks."""
+        """The graph of a stretch of blocks from a forward pass on one prompt, `within` a context such as `Jittered`."""
         hooks = freezing(self.freeze)
         bottom = stretch.bottom
         spans = open_spans(self.run, ids, hooks, [bottom], stretch.top, within=within)
@@ -195,11 +212,12 @@ class _Edges:
         leaf = span.leaf
         n = leaf.shape[1]
         d = output.shape[-1]
+        # (cotangent, prompt, d)
         unit = torch.eye(d, dtype=output.dtype, device=output.device)[:, None]
         edges = torch.zeros(n, n, dtype=torch.float64, device=leaf.device)
         for j in bar(queries, desc="edges", unit="token", leave=False):
             with torch.enable_grad():
-                at_query = output[:, j]
+                at_query = output[:, j]  # on the graph
             batches: list[Tensor] = []
             for (rows,) in vjps(self.run, at_query, [leaf], unit, self._batch):
                 batches.append(require_causal(self.run, rows, j))
@@ -239,7 +257,7 @@ class _Edges:
         queries: range,
         directions: Float[Tensor, "probe query d"],
     ) -> Float[Tensor, "probe position d"]:
-        """The products of the derivative with directions at all queries at once."""
+        """The products of a stretch's derivative with each probe, whose directions are at all queries at once."""
         output = span.outputs[to]
         cotangents = output.new_zeros(len(directions), *output.shape)
         cotangents[:, 0, list(queries)] = directions.to(output)

@@ -95,30 +95,30 @@ def knockout_effect(
     _require_possible(run, kind)
     n = run.query(query)
     run, groups = Spans.of(run, spans)
-    together = choose_places(positions, groups, 0, n)
-    knocked_out = list(together)
-    # One row for each knockout; the first one is the prompt itself.
-    knockouts = torch.zeros(len(together) + 1, n + 1, dtype=torch.bool)
-    for row, places in enumerate(together.values(), start=1):
-        knockouts[row, places] = True
-    effects = empty_effects(run, groups, together, n, BY_TOKEN)
+    positions_by_entry = choose_places(positions, groups, 0, n)
+    entries = list(positions_by_entry)
+    # (variant, position): which positions are knocked out; in variant 0, the prompt itself, none.
+    knockouts = torch.zeros(len(entries) + 1, n + 1, dtype=torch.bool)
+    for variant, places in enumerate(positions_by_entry.values(), start=1):
+        knockouts[variant, places] = True
+    effects = empty_effects(run, groups, positions_by_entry, n, BY_TOKEN)
     effects["target_score"] = torch.zeros(len(run.ids), dtype=torch.float64)
     effects["target_score_noise"] = torch.zeros(len(run.ids), dtype=torch.float64)
     labels: dict[str, list[str]] = {"target": [], "against": []}
     for row, ids in enumerate(run.ids):
         variants = _Variants(run, ids[: n + 1], knockouts, kind)
-        y = variants.y()[:, 0]
+        y = variants.y()[:, 0]  # at the query
         moved = distance(y[1:], y[:1].expand_as(y[1:]), "l2")
         next_token = _next_token(run, y, _given_answers(run, variants.ids, target))
         answers = next_token.answers
-        odds = variants.lead(answers, next_token.first_logs)
-        again = variants.lead_without_hooks(answers)
-        effects["output_change"][row, knocked_out] = moved.cpu()
-        effects["kl"][row, knocked_out] = next_token.kl[1:]
-        effects["probability_l1"][row, knocked_out] = next_token.total_variation[1:]
-        effects["target_score_change"][row, knocked_out] = odds[1:] - odds[0]
-        effects["target_score"][row] = odds[0]
-        effects["target_score_noise"][row] = (again - odds[0]).abs().max()
+        leads = variants.lead(answers, next_token.first_logs)
+        lead_of_other_pass = variants.lead_without_hooks(answers)
+        effects["output_change"][row, entries] = moved.cpu()
+        effects["kl"][row, entries] = next_token.kl[1:]
+        effects["probability_l1"][row, entries] = next_token.total_variation[1:]
+        effects["target_score_change"][row, entries] = leads[1:] - leads[0]
+        effects["target_score"][row] = leads[0]
+        effects["target_score_noise"][row] = (lead_of_other_pass - leads[0]).abs().max()
         labels["target"].append(answers[0].text)
         labels["against"].append(answers[1].text if len(answers) > 1 else "")
     texts = _long_names(kind, is_text=isinstance(target, str))
@@ -126,12 +126,12 @@ def knockout_effect(
 
 
 def _require_possible(run: Run, kind: Knockout) -> None:
-    """Raise where a token acts in ways that a knockout of this kind does not reach."""
+    """Raise if a token can influence later ones in a way that a knockout of this kind does not remove."""
     if kind == "attention":
         require_attention_alone(run.model)
         return
 
-    def only_in_embeddings() -> bool:
+    def only_in_embeddings() -> bool:  # run once for each state of the model
         return _only_in_embeddings(run)
 
     if not run.proof.once("identity is in embeddings", only_in_embeddings):
@@ -143,7 +143,7 @@ def _require_possible(run: Run, kind: Knockout) -> None:
 
 
 def _long_names(kind: Knockout, is_text: bool) -> dict[str, tuple[str, str]]:
-    """The long name and unit of each effect."""
+    """The long name and unit of each effect; with `is_text` the target is one text, and not two answers."""
     without = WITHOUT[kind]
     lead = "log-odds of the two answers"
     if is_text:
@@ -169,7 +169,12 @@ class _Answer(NamedTuple):
 
 
 class _NextToken(NamedTuple):
-    """KL divergence and total variation of the next token for each knockout, and log-probabilities of first tokens."""
+    """What the next token's distribution of each variant is, beside that of variant 0, the prompt itself.
+
+    Attributes:
+        first_logs: log-probabilities of the first token of each answer.
+        answers: the given answers, or the two likeliest next tokens of the prompt.
+    """
 
     kl: Float[Tensor, " variant"]
     total_variation: Float[Tensor, " variant"]
@@ -200,12 +205,15 @@ def _likeliest_answers(run: Run, logs: Float[Tensor, " outcome"]) -> list[_Answe
 def _next_token(
     run: Run, y: Float[Tensor, "variant d"], answers: list[_Answer]
 ) -> _NextToken:
-    """What the next token's distributions of all variants are beside that of the first one, the prompt itself."""
+    """Compare the next token's distribution of each variant with that of variant 0.
+
+    Without given `answers` these are the two likeliest next tokens of variant 0.
+    """
     kl: list[Tensor] = []
     variation: list[Tensor] = []
     first_logs: list[Tensor] = []
-    for original, logs in beside_the_first(run, y):
-        if not answers:  # of the first batch, for all
+    for original, logs in beside_the_first(run, y):  # in batches
+        if not answers:
             answers = _likeliest_answers(run, original[0])
         first_tokens = [answer.tokens[0] for answer in answers]
         p = original.exp().expand_as(logs)
@@ -229,21 +237,24 @@ class _Variants(NamedTuple):
     kind: Knockout
 
     def y(self, answer: Ids = ()) -> Float[Tensor, "variant position d"]:
-        """y from the query on for each variant, followed by an answer."""
+        """y of each variant followed by an answer, at the query and at each token of the answer."""
         ids = self._followed_by(answer)
-        # No token of the answer is knocked out.
-        places = torch.nn.functional.pad(self.knocked_out, (0, len(answer)))
-        places = places.to(ids.device)
+        # Padded with False: no token of the answer is knocked out.
+        knocked_out = torch.nn.functional.pad(self.knocked_out, (0, len(answer)))
+        knocked_out = knocked_out.to(ids.device)
 
         def hooks(variants: list[int]) -> list[Hook]:
-            return [_hook(self.kind, places[variants])]
+            return [_hook(self.kind, knocked_out[variants])]
 
-        batches = edited_copies(self.run, ids, len(places), hooks)
-        # Cloned, since a part of y would keep the whole of it in memory.
-        return torch.cat([y[:, len(self.ids) - 1 :].clone() for y in batches])
+        query = len(self.ids) - 1
+        parts: list[Tensor] = []
+        for y in edited_copies(self.run, ids, len(knocked_out), hooks):
+            # Cloned, since a view would keep the whole of y in memory.
+            parts.append(y[:, query:].clone())
+        return torch.cat(parts)
 
     def y_without_hooks(self, answer: Ids) -> Float[Tensor, "1 position d"]:
-        """y of the prompt itself, in a pass of another shape, which rounds otherwise."""
+        """y of the prompt itself, as `y` gives it, from a pass with one copy and no hooks, which rounds otherwise."""
 
         def no_hooks(variants: list[int]) -> list[Hook]:
             return []
@@ -258,12 +269,16 @@ class _Variants(NamedTuple):
     def lead(
         self, answers: list[_Answer], first_logs: Float[Tensor, "variant answer"]
     ) -> Float[Tensor, " variant"]:
-        """The log-probability of the first answer, minus that of the second one if there is one, for each variant."""
+        """The log-probability of the first answer, minus that of the second one if there is one, for each variant.
+
+        `first_logs` has the log-probabilities of the answers' first tokens.
+        """
         logs: list[Tensor] = []
         for number, answer in enumerate(answers):
             if len(answer.tokens) == 1:
                 logs.append(first_logs[:, number])
             else:
+                # The last token is predicted, and never read.
                 y = self.y(answer.tokens[:-1])
                 logs.append(self._log_probability(y, answer))
         return _first_minus_second(logs)
@@ -288,7 +303,10 @@ def _first_minus_second(logs: list[Tensor]) -> Tensor:
 
 
 def _only_in_embeddings(run: Run) -> bool:
-    """Whether two prompts are the same to the model if the only token that differs has an embedding of zero."""
+    """Whether a token acts by its embedding alone: a probe, since some models also look ids up elsewhere.
+
+    Two prompts that differ in their second token, whose embedding is set to zero, must then have the same logits.
+    """
     ids = probe_ids(run.model)[:, :4].repeat(2, 1)
     ids[1, 1] = (ids[1, 1] + 1) % int(run.model.cfg.d_vocab)
     second_token = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
@@ -300,9 +318,10 @@ def _only_in_embeddings(run: Run) -> bool:
 
 
 def _hook(kind: Knockout, knocked_out: Bool[Tensor, "variant position"]) -> Hook:
-    """The hook that knocks positions of each prompt of a batch out."""
+    """The hook that knocks the given positions out, in a batch that has one row for each variant."""
 
     def mask_for_later(scores: Tensor) -> Tensor:
+        """Attention logits (variant, head, query, key), −∞ for knocked-out keys of later queries."""
         query, key = grid(scores)
         is_key_out = knocked_out.to(scores.device)[:, None, None]
         return scores.masked_fill(is_key_out & (query > key), -torch.inf)

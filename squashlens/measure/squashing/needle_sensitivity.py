@@ -104,10 +104,12 @@ def needle_sensitivity(
     prompts = rows_of(opened.model, prompt)
     way = Estimation(method=method, n_probes=n_probes, seed=seed)
     way = resolved(way, opened, ("exact", "sketch"))
-    places = _places_of(opened, prompts, positions, find or "")
+    # The positions of the needle in each prompt.
+    needles = _positions_of(opened, prompts, positions, find or "")
     if groups is None:
-        groups = [(find or "needle", inside[0]) for inside in places]
-    _require_one_each(prompts, places, groups)
+        groups = [(find or "needle", needle[0]) for needle in needles]
+    _require_one_each(prompts, needles, groups)
+    # Keywords of `jacobian_norms`, and of `substitution_effect`.
     options: dict[str, Any] = {
         "norm": norm,
         "method": way.method,
@@ -124,45 +126,50 @@ def needle_sensitivity(
     measured: list[dict[str, float]] = []
     tokens: list[str] = []
     for row, run in enumerate(bar(runs, desc="needle_sensitivity")):
-        inside = [run.query(place, f"positions[{row}]") for place in places[row]]
+        needle = run.queries(needles[row], f"positions[{row}]")
         if candidates is None:
-            replaced["candidates"] = _tokens_of_alike(run, prompts)
-        measured.append(_sensitivity_to(run, inside, options, replaced))
+            replaced["candidates"] = _tokens_of_equal_length(run, prompts)
+        measured.append(_sensitivity_to(run, needle, options, replaced))
         name = str(find).strip()
-        if len(inside) == 1:
-            name = run.tokens_of(run.ids)[0][inside[0]]
+        if len(needle) == 1:
+            name = run.tokens_of(run.ids)[0][needle[0]]
         tokens.append(name)
     variables, coords = _with_means(pd.DataFrame(measured), groups, norm)
     coords |= {
         "prompt": np.arange(len(prompts)),
-        "position": ("prompt", [inside[0] for inside in places]),
+        "position": ("prompt", [needle[0] for needle in needles]),
         "token": ("prompt", np.array(tokens, dtype=object)),
     }
     return runs[0].dataset("sensitivity to one token of each prompt", coords, variables)
 
 
 def _require_one_each(
-    prompts: Sequence[Any], places: Sequence[Any], groups: Sequence[Any]
+    prompts: Sequence[Any], needles: Sequence[Any], groups: Sequence[Any]
 ) -> None:
     """Raise unless there are as many positions and groups as prompts."""
-    if not len(prompts) == len(places) == len(groups):
+    if not len(prompts) == len(needles) == len(groups):
         raise InputError(
-            f"The numbers of prompts, positions and groups are {len(prompts)}, {len(places)} and {len(groups)}.",
+            f"The numbers of prompts, positions and groups are {len(prompts)}, {len(needles)} and {len(groups)}.",
             "Give one of each for every prompt.",
         )
 
 
-def _tokens_of_alike(run: Run, prompts: Sequence[Sequence[int]]) -> list[int]:
+def _tokens_of_equal_length(run: Run, prompts: Sequence[Sequence[int]]) -> list[int]:
     """The distinct tokens, without BOS, of all prompts that are as long as that of the run."""
-    alike = [ids for ids in prompts if len(ids) == run.positions]
-    return sorted(set(chain.from_iterable(alike)) - {start_of(run.model).bos})
+    as_long = [ids for ids in prompts if len(ids) == run.positions]
+    return sorted(set(chain.from_iterable(as_long)) - {start_of(run.model).bos})
 
 
 def _sensitivity_to(
-    run: Run, inside: list[int], options: dict[str, Any], replaced: dict[str, Any]
+    run: Run, needle: list[int], options: dict[str, Any], replaced: dict[str, Any]
 ) -> dict[str, float]:
-    """What the output at the last token of a prompt owes to its needle, with the names of `MEASURES`."""
-    needle_alone = {"needle": inside}
+    """The sensitivity of the output at the last token of a run's prompt to its needle, by the names in `MEASURES`.
+
+    `needle` has the needle's positions. `options` are keywords of `jacobian_norms`, and `replaced` those of
+    `substitution_effect`.
+    """
+    # As the only span, so that every result has one value.
+    needle_alone = {"needle": needle}
     bound = path_bound(run.model, run.ids, spans=needle_alone)
     null = path_bound(run.model, run.ids, spans=needle_alone, attention="uniform")
     norm = jacobian_norms(run.model, run.ids, spans=needle_alone, **options)
@@ -176,22 +183,24 @@ def _sensitivity_to(
     }
 
 
-def _places_of(
+def _positions_of(
     run: Run,
     prompts: Sequence[Sequence[int]],
     positions: Sequence[int] | None,
     find: str,
 ) -> list[list[int]]:
-    """The given position of each prompt, or its tokens that have the text `find`, with or without white space around
-    it."""
+    """For each prompt the positions of its needle: the given one, or those of the tokens with the text `find`.
+
+    White space around the text does not count. Raises unless the text occurs once, in tokens without other text.
+    """
     if positions is not None:
         return [[position] for position in positions]
     wanted = find.strip()
-    places: list[list[int]] = []
+    needles: list[list[int]] = []
     for number, ids in enumerate(prompts):
         texts = texts_in_context(require_tokenizer(run.model), ids)
         whole = "".join(texts)
-        # Overlapping occurrences count too.
+        # A lookahead matches overlapping occurrences too.
         matches = re.finditer(f"(?={re.escape(wanted)})", whole) if wanted else ()
         starts = [match.start() for match in matches]
         if len(starts) != 1:
@@ -204,34 +213,41 @@ def _places_of(
         ends = lengths.cumsum()
         is_inside = (ends > starts[0]) & (ends - lengths < starts[0] + len(wanted))
         inside = np.flatnonzero(is_inside).tolist()
-        text = "".join(texts[place] for place in inside)
+        text = "".join(texts[position] for position in inside)
         if text.strip() != wanted:
             raise InputError(
                 f"The tokens of prompt {number} that have find={find!r} are {text!r}.",
                 f"Give find={text.strip()!r}.",
             )
-        places.append(inside)
-    return places
+        needles.append(inside)
+    return needles
 
 
 def _with_means(
     measured: pd.DataFrame, groups: Sequence[tuple[str, int]], norm: Norm
 ) -> tuple[dict[str, Variable], dict[str, Any]]:
-    """All values by prompt, with means and intervals of the groups, and the labels of the groups."""
-    name_of, number_of = map(list, zip(*groups, strict=True))
-    names = list(dict.fromkeys(name_of))
-    numbers = sorted(set(number_of))
+    """All values by prompt, with means and intervals over the prompts of each group, and coordinates of the groups.
+
+    `measured` has a row for each prompt and a column for each of `MEASURES`; `groups` has each prompt's group, as a
+    name and a number. Means are over (group, number), with every name and every number.
+    """
+    names_by_prompt = [name for name, _ in groups]
+    numbers_by_prompt = [number for _, number in groups]
+    names = list(dict.fromkeys(names_by_prompt))
+    numbers = sorted(set(numbers_by_prompt))
     # (group, number, prompt)
-    has_name = np.array(name_of) == np.array(names)[:, None, None]
-    has_number = np.array(number_of) == np.array(numbers)[:, None]
+    has_name = np.array(names_by_prompt) == np.array(names)[:, None, None]
+    has_number = np.array(numbers_by_prompt) == np.array(numbers)[:, None]
     is_member = has_name & has_number
     by_group = ("group", "number")
     variables: dict[str, Variable] = {}
     for name, (text, units) in MEASURES.items():
         values = measured[name].to_numpy()
         text = text.format(norm=norm)
+        # Over the last axis, of the prompts; NaN are left out.
         ends = mean_interval(torch.from_numpy(np.where(is_member, values, np.nan)))
         means = with_ends(name, by_group, ends, f"{text}: mean", units)
+        # `name` itself is the variable by prompt.
         variables[f"{name}_mean"] = means.pop(name)
         variables |= {name: (("prompt",), values, text, units), **means}
     counts = is_member.sum(axis=-1)
@@ -240,7 +256,7 @@ def _with_means(
     coords = {
         "group": names,
         "number": numbers,
-        "group_of": ("prompt", name_of),
-        "number_of": ("prompt", number_of),
+        "group_of": ("prompt", names_by_prompt),
+        "number_of": ("prompt", numbers_by_prompt),
     }
     return variables, coords

@@ -26,7 +26,7 @@ from squashlens.sequences import Branch
 from squashlens.theory.distances import distance, divergence
 
 
-# candidates are the tokens of all prompts, and draws go on from one to the next
+# "dependent": candidates are the tokens of all prompts, and one generator draws for one prompt after the other
 @measurement(
     "substitution",
     prompts="dependent",
@@ -87,7 +87,7 @@ def substitution_effect(
     """
     positive(n_replacements, "n_replacements", "a number of tokens")
     run = Run.of(model, prompt, **this_call())
-    run.spans(0, to_layer)
+    run.spans(0, to_layer)  # raises for a layer that does not exist
     n = run.query(query)
     run, groups = Spans.of(run, spans)
     first = run.facts["bos_count"]
@@ -98,23 +98,22 @@ def substitution_effect(
             f"The query is at position {n}, and no token up to it can be replaced.",
             "Give a longer prompt, or a later query=.",
         )
-    together = choose_places(positions, groups, first, n)
+    replaced = choose_places(positions, groups, first, n)
     if isinstance(candidates, str):
         choices = None
     else:
-        places = list(chain.from_iterable(together.values()))
+        places = list(chain.from_iterable(replaced.values()))
         choices = require_choices(run, candidates, places)
-    effects = empty_effects(
-        run, groups, together, n, ("output_change", "output_change_std", "kl")
-    )
-    drawn = draw_variants(run, together, choices, n_replacements, n, seed)
-    for row, variants in enumerate(drawn):
+    names = ("output_change", "output_change_std", "kl")
+    effects = empty_effects(run, groups, replaced, n, names)
+    variants_of_prompts = draw_variants(run, replaced, choices, n_replacements, n, seed)
+    for row, variants in enumerate(variants_of_prompts):
         moved = _moved_by(run, run.ids[row, : n + 1].cpu(), variants, to_layer)
-        for place in together:
-            distances, divergences = moved[place]
-            effects["output_change"][row, place] = distances.mean()
-            effects["output_change_std"][row, place] = distances.std(correction=0)
-            effects["kl"][row, place] = divergences.mean()
+        for entry in replaced:
+            distances, divergences = moved[entry]
+            effects["output_change"][row, entry] = distances.mean()
+            effects["output_change_std"][row, entry] = distances.std(correction=0)
+            effects["kl"][row, entry] = divergences.mean()
     what = "the token is" if groups is None else "all tokens of the span are"
     texts = {
         "output_change": (
@@ -133,7 +132,7 @@ def substitution_effect(
 
 
 class Moves(NamedTuple):
-    """How far each replacement of one place or span moves the output, and the next token's distribution."""
+    """How far each replacement of one token or span moves the output, and the next token's distribution."""
 
     distances: Float[Tensor, " variant"]
     divergences: Float[Tensor, " variant"]
@@ -142,50 +141,55 @@ class Moves(NamedTuple):
 class Variants(NamedTuple):
     """Prompts up to the query: the prompt itself first, and then those in which tokens are replaced.
 
-    `owners` says which place or span is replaced in each; −1 in the prompt itself.
+    `entries` has for each the entry of the result to which it belongs: the position, or the number of the span, that is
+    replaced in it; −1 for the prompt itself.
     """
 
-    owners: Int[Tensor, " variant"]
+    entries: Int[Tensor, " variant"]
     branches: list[Branch]
 
 
 def _moved_by(
     run: Run, ids: Int[Tensor, " position"], variants: Variants, to_layer: Target
 ) -> dict[int, Moves]:
-    """‖y_n(x) − y_n(x′)‖₂ and KL(p(x) ‖ p(x′)) of each variant x′ of a prompt x, by place or span.
+    """‖y_n(x) − y_n(x′)‖₂ and KL(p(x) ‖ p(x′)) of each variant x′ of a prompt x, by entry of the result.
 
     The divergences are 0 for another target than y.
     """
     read_out = _at_the_query(run, ids, variants.branches, to_layer)
-    replaced = read_out[1:]
-    distances = distance(replaced, read_out[:1].expand_as(replaced), "l2").cpu()
+    replaced = read_out[1:]  # row 0 is the prompt itself
+    unchanged = read_out[:1].expand_as(replaced)
+    distances = distance(replaced, unchanged, "l2").cpu()
     divergences = torch.zeros_like(distances)
     if to_layer == "y":
-        parts = [
-            divergence(original, logs)
-            for original, logs in beside_the_first(run, read_out)
-        ]
+        parts: list[Tensor] = []
+        for log_p, log_q in beside_the_first(run, read_out):
+            parts.append(divergence(log_p, log_q))
         divergences = torch.cat(parts)[1:].cpu()
-    owners = variants.owners[1:]
-    return {
-        owner: Moves(distances[owners == owner], divergences[owners == owner])
-        for owner in owners.unique().tolist()
-    }
+    entries = variants.entries[1:]
+    moves: dict[int, Moves] = {}
+    for entry in entries.unique().tolist():
+        of_entry = entries == entry
+        moves[entry] = Moves(distances[of_entry], divergences[of_entry])
+    return moves
 
 
 def empty_effects(
     run: Run,
     groups: Spans | None,
-    together: Mapping[int, Sequence[int]],
+    changed: Mapping[int, Sequence[int]],
     query: int,
     names: Iterable[str],
-) -> dict[str, Float[Tensor, "prompt place"]]:
-    """Zeros for every token or span, NaN for tokens up to the query that are not changed."""
+) -> dict[str, Float[Tensor, "prompt entry"]]:
+    """For each name the tensor that effects are written into, with an entry for each token, or each span.
+
+    It is 0, as is the effect of what comes after the query, and NaN for tokens up to the query that are not `changed`.
+    """
     if groups is None:
         empty = torch.zeros(run.ids.shape, dtype=torch.float64)
-        changed = torch.zeros(run.positions, dtype=torch.bool)
-        changed[list(together)] = True
-        empty[:, : query + 1].masked_fill_(~changed[: query + 1], torch.nan)
+        is_changed = torch.zeros(run.positions, dtype=torch.bool)
+        is_changed[list(changed)] = True
+        empty[:, : query + 1].masked_fill_(~is_changed[: query + 1], torch.nan)
     else:
         empty = torch.zeros(1, len(groups.names), dtype=torch.float64)
     return {name: empty.clone() for name in names}
@@ -198,7 +202,11 @@ def label_effects(
     texts: Mapping[str, tuple[str, str]],
     labels: Mapping[str, Sequence[str]] | None = None,
 ) -> xr.Dataset:
-    """The Dataset of effects per token or span; `texts` has the long name and unit of each, `labels` one per prompt."""
+    """The Dataset of effects (prompt, entry) or (prompt) by name; without the dimension `prompt` for a single prompt.
+
+    `texts` has the long name and unit of each effect that the result has, and `labels` a coordinate's value for each
+    prompt.
+    """
     is_single = len(run.ids) == 1
     dims, coords = run.coords()
     for name, by_prompt in (labels or {}).items():
@@ -206,14 +214,20 @@ def label_effects(
     variables = {}
     for name, (text, units) in texts.items():
         values = effects[name][0] if is_single else effects[name]
-        variables[name] = (dims[: values.ndim], values, text, units)
+        over = dims[: values.ndim]  # an effect without positions is over prompts alone
+        variables[name] = (over, values, text, units)
     return run.dataset(long_name, coords, variables)
 
 
 def choose_places(
     positions: Iterable[int] | None, groups: Spans | None, first: int, query: int
 ) -> dict[int, list[int]]:
-    """The tokens changed together: each of `positions` by itself, or those of each span up to the query."""
+    """The positions that are changed at once, by the entry of the result that has their effect.
+
+    Each of `positions` is changed by itself, and its entry is the position; by default all from `first` to the query.
+    With spans the entry is the span's number, and its positions after the query are left out; {1: [4, 5]} is a second
+    span of two tokens.
+    """
     if groups is None:
         chosen = range(first, query + 1) if positions is None else positions
         places = list(chosen)
@@ -229,20 +243,25 @@ def choose_places(
             "A span of spans= has the BOS token, which is not replaced.",
             f"Give positions from {first}.",
         )
-    up_to_query = enumerate(groups.within(query + 1))
-    together = {number: inside for number, inside in up_to_query if inside}
-    if not together:
+    changed: dict[int, list[int]] = {}
+    for number, inside in enumerate(groups.within(query + 1)):
+        if inside:
+            changed[number] = inside
+    if not changed:
         raise InputError(
             "All spans= come after the query.",
             "Give spans of tokens up to it, or a later query.",
         )
-    return together
+    return changed
 
 
 def require_choices(
     run: Run, candidates: Sequence[int] | None, places: Sequence[int]
 ) -> list[int]:
-    """The candidates given, or the prompts' tokens without BOS. Raises if one of `places` has no other token."""
+    """The given candidates, or by default the tokens of all prompts without BOS, as sorted token ids.
+
+    Raises if in some prompt no candidate differs from the token at one of `places`.
+    """
     vocabulary = int(run.model.cfg.d_vocab)
     if candidates is None:
         present = run.ids[:, run.facts["bos_count"] :]
@@ -266,39 +285,48 @@ def require_choices(
 
 def draw_variants(
     run: Run,
-    together: Mapping[int, Sequence[int]],
+    replaced: Mapping[int, Sequence[int]],
     choices: list[int] | None,
     n_replacements: int,
     query: int,
     seed: int,
 ) -> Iterator[Variants]:
-    """Variants of each prompt up to the query that differ from each other, with tokens from `choices`, or tokens that
-    the model expects."""
+    """For each prompt its variants up to the query: at most `n_replacements` different ones for each entry.
+
+    `replaced` is what `choose_places` gives. New tokens are drawn from `choices`, or, if that is None, from what the
+    model expects at the place; they differ from the token that they replace.
+    """
     generator = torch.Generator().manual_seed(seed)
-    places = list(chain.from_iterable(together.values()))
+    places = list(chain.from_iterable(replaced.values()))
     for ids in run.ids.cpu():
         if choices is None:
             others = _draw_expected(run, ids, places, n_replacements, generator)
         else:
             tokens = torch.tensor(choices)
             others = {place: tokens[tokens != ids[place]] for place in places}
-        owners = [-1]
-        branches = [Branch(query + 1)]
-        for owner, inside in together.items():
-            of_places = [others[place] for place in inside]
-            rows = _draw_rows(of_places, n_replacements, generator)
-            for row in rows:
+        entries = [-1]
+        branches = [Branch(query + 1)]  # the prompt itself
+        for entry, inside in replaced.items():
+            others_of_places = [others[place] for place in inside]
+            new_tokens = _draw_rows(others_of_places, n_replacements, generator)
+            for row in new_tokens:
                 changed = ids[: query + 1].clone()
                 changed[inside] = row
-                branches.append(Branch(inside[0], tuple(changed[inside[0] :].tolist())))
-            owners += [owner] * len(rows)
-        yield Variants(torch.tensor(owners), branches)
+                # The tokens before the first replacement are shared with the prompt.
+                first = inside[0]
+                branches.append(Branch(first, tuple(changed[first:].tolist())))
+            entries += [entry] * len(new_tokens)
+        yield Variants(torch.tensor(entries), branches)
 
 
 def _draw_rows(
     others: Sequence[Int[Tensor, " _"]], count: int, generator: torch.Generator
 ) -> Int[Tensor, "variant place"]:
-    """At most `count` different replacements: of one token without repetition, of several tokens independently."""
+    """At most `count` different replacements of the tokens at some places, (variant, place).
+
+    `others` has the tokens that may stand at each place. Those of a single place are drawn without replacement; those
+    of several places independently of each other, and what is drawn twice is kept once.
+    """
     if len(others) == 1:
         (tokens,) = others
         order = torch.randperm(len(tokens), generator=generator)
@@ -326,14 +354,18 @@ def _draw_expected(
     before = torch.tensor(places) - 1
     y = streams_at(run, ids[None].to(run.device), [site], at=before)[site][0]
     drawn: list[Tensor] = []
-    for logs in log_probabilities(run, y):
+    for logs in log_probabilities(run, y):  # of some places at a time
         uniform = torch.rand(logs.shape, generator=generator, dtype=torch.float64)
-        keys = logs.cpu() - (-uniform.log()).log()
-        own_tokens = ids[places[len(drawn) : len(drawn) + len(logs)]]
-        keys[torch.arange(len(logs)), own_tokens] = -torch.inf
+        gumbel = -(-uniform.log()).log()
+        keys = logs.cpu() + gumbel
+        # Neither the token that is replaced nor BOS is drawn.
+        replaced_tokens = ids[places[len(drawn) : len(drawn) + len(logs)]]
+        keys[torch.arange(len(logs)), replaced_tokens] = -torch.inf
         if bos is not None:
             keys[:, bos] = -torch.inf
-        drawn += keys.topk(min(n_replacements, keys.shape[-1] - 2)).indices
+        n_possible = keys.shape[-1] - 2
+        rows = keys.topk(min(n_replacements, n_possible)).indices
+        drawn += rows  # one for each place
     return dict(zip(places, drawn, strict=True))
 
 
@@ -343,7 +375,10 @@ def _at_the_query(
     variants: Sequence[Branch],
     to_layer: Target,
 ) -> Float[Tensor, "variant d"]:
-    """The target at the last token for each variant of a prompt; they share the tokens before the first replacement."""
+    """The stream v⁽ℓ⁾, or y, at the last token of each variant of a prompt with these ids.
+
+    Variants share the tokens before their first replacement, so that `read` can run these once.
+    """
     site = run.site(to_layer)
     require_room(
         pass_bytes(run, 1, len(ids)),
@@ -357,7 +392,10 @@ def _at_the_query(
 def beside_the_first(
     run: Run, y: Float[Tensor, "variant d"]
 ) -> Iterator[tuple[Float[Tensor, "1 outcome"], Float[Tensor, "some outcome"]]]:
-    """Log-probabilities of the next token of some variants after others, each time with those of the first variant."""
+    """Log-probabilities of the next token in batches of variants, each with those of variant 0 beside them.
+
+    Variant 0 itself is in the first batch.
+    """
     of_the_first = None
     for logs in log_probabilities(run, y):
         if of_the_first is None:

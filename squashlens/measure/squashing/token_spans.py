@@ -32,9 +32,10 @@ class Spans:
 
     @classmethod
     def of(cls, run: Run, wanted: SpansOfTokens) -> "tuple[Run, Spans | None]":
-        """The spans that were asked for, and the run whose results are labelled by them; None for none.
+        """The spans that were asked for, in the order of their positions, and the run whose results they label.
 
-        Raises unless there is a single prompt that has them.
+        Without any, None and the given run. `wanted` is ``"words"``, ``"sentences"`` or ``"lines"``, or positions by
+        name. Raises unless there is a single prompt, in which the spans exist and share no token.
         """
         if wanted is None:
             return run, None
@@ -43,11 +44,11 @@ class Spans:
                 f"spans= is for a single prompt, and this call has {len(run.ids)}.",
                 "Measure prompts one by one: each has spans of its own.",
             )
+        named: list[tuple[str, list[int]]] = []
         if isinstance(wanted, Mapping):
-            named = [
-                (str(name), run.queries(positions, f"spans[{name!r}]"))
-                for name, positions in wanted.items()
-            ]
+            for name, positions in wanted.items():
+                inside = run.queries(positions, f"spans[{name!r}]")
+                named.append((str(name), inside))
         else:
             named = _named_pieces(run, wanted)
         if not named:
@@ -55,9 +56,9 @@ class Spans:
                 f"spans={short_repr(wanted)} has no span in this prompt.",
                 "Choose another kind of span.",
             )
-        names, positions = zip(*sorted(named, key=_place), strict=True)
-        taken = list(chain.from_iterable(positions))
-        if len(set(taken)) < len(taken):
+        names, positions = zip(*sorted(named, key=_positions_of), strict=True)
+        all_positions = list(chain.from_iterable(positions))
+        if len(set(all_positions)) < len(all_positions):
             raise InputError(
                 "Some spans= have a token in common.",
                 "Measure overlapping spans in different calls.",
@@ -71,11 +72,11 @@ class Spans:
         return [len(inside) for inside in self.positions]
 
     def labelling(self, run: Run) -> Run:
-        """The run whose results are labelled by the spans."""
+        """The run whose results have one value for each span along `position`, with the span's name as `token`."""
         labels = {
             "position": np.array([inside[0] for inside in self.positions]),
             "token": ("position", np.array(self.names, dtype=object)),
-            "token_id": ("position", np.full(len(self.names), -1)),
+            "token_id": ("position", np.full(len(self.names), -1)),  # a span has no id
             "span_size": (
                 "position",
                 np.array(self.sizes),
@@ -100,8 +101,8 @@ class Spans:
         self, values: Float[Tensor, "*many position"]
     ) -> Float[Tensor, "*many span"]:
         """The sum over each span."""
-        each = [values[..., inside].sum(dim=-1) for inside in self.positions]
-        return torch.stack(each, dim=-1)
+        sums = [values[..., inside].sum(dim=-1) for inside in self.positions]
+        return torch.stack(sums, dim=-1)
 
     def root_sum_squares(
         self, values: Float[Tensor, "prompt position"]
@@ -110,19 +111,23 @@ class Spans:
         return self.sums(values.square()).sqrt()
 
 
-def _place(span: tuple[str, list[int]]) -> list[int]:
+def _positions_of(span: tuple[str, list[int]]) -> list[int]:
     _, positions = span
     return positions
 
 
 def _named_pieces(run: Run, kind: Pieces) -> list[tuple[str, list[int]]]:
-    """The words, sentences or lines of a prompt after what the tokenizer adds, with the positions of their tokens."""
+    """The words, sentences or lines of a prompt, as texts with the positions of their tokens.
+
+    Tokens at the start that the tokenizer adds, such as BOS, belong to none.
+    """
     first = run.facts["bos_count"]
     ids = run.ids[0, first:].tolist()
     texts = texts_in_context(require_tokenizer(run.model), ids)
     pieces = pieces_of("".join(texts), kind)
     named: list[tuple[str, list[int]]] = []
     for (name, *_), inside in zip(pieces, positions_in(texts, pieces), strict=True):
-        if inside:  # a piece inside one token belongs to that of the piece before
+        # A token belongs to the first piece in it. So a second piece in one token has no token, and is no span.
+        if inside:
             named.append((name, [first + place for place in inside]))
     return named

@@ -64,7 +64,10 @@ def one_hot(run: Run, query: int) -> Float[Tensor, "prompt position"]:
 def patterns_of(
     run: Run, attention: AttentionKind, blocks: range
 ) -> dict[int, Pattern]:
-    """The attention of each block, averaged over heads: of a null, or of the model. A capture's patterns are used."""
+    """The attention of each block, averaged over heads, by block number: that of the model, or of a null.
+
+    If the run has a capture with patterns, those are used; it must then have all of these blocks.
+    """
     require_attention_alone(run.model)
     if attention == "topological":
         reach = windows(run.model, run.positions)
@@ -72,17 +75,17 @@ def patterns_of(
     if attention == "uniform":
         reach = windows(run.model, run.positions)
         return {block: Uniform(reach[block], has_sink(run, block)) for block in blocks}
-    kept = {} if run.capture is None else run.capture.patterns
-    if not kept:
+    captured = {} if run.capture is None else run.capture.patterns
+    if not captured:
         computed = attention_of(run, run.ids, blocks)
         return {block: computed[block] for block in blocks}
-    missing = sorted(set(blocks) - set(kept))
+    missing = sorted(set(blocks) - set(captured))
     if missing:
         raise InputError(
             f"The capture has no attention patterns of blocks {missing}.",
             "Capture the prompt with layers=None, or with keep='residuals' so that they are computed here.",
         )
-    means = to_cpu([head_mean(kept[block]) for block in blocks])
+    means = to_cpu([head_mean(captured[block]) for block in blocks])
     return dict(zip(blocks, means, strict=True))
 
 
@@ -101,7 +104,7 @@ def top_down(
 
 
 def written_out(run: Run, pattern: Pattern) -> Float[Tensor, "query key"]:
-    """The attention pattern of one prompt as a full n × n matrix."""
+    """The attention pattern of a run's single prompt as a full n × n matrix on the CPU."""
     n = run.positions
     require_room(
         n * n * 8,
@@ -110,9 +113,10 @@ def written_out(run: Run, pattern: Pattern) -> Float[Tensor, "query key"]:
         "Use a shorter prompt.",
     )
     if isinstance(pattern, Uniform | Visible):
-        return pattern.pushed(torch.eye(n, dtype=torch.float64))
+        return pattern.pushed(torch.eye(n, dtype=torch.float64))  # I A = A
     if isinstance(pattern, Attention):
         pattern = pattern.averaged().cpu()
+    # The pattern may have a leading dimension for the one prompt.
     return pattern.reshape(n, n)  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -172,8 +176,9 @@ def hops(
 def _shares_by_hop(
     run: Run, query: int, attention: AttentionKind, from_layer: int, top: int
 ) -> Float[Tensor, "hop position"]:
-    """The coefficients of t^k in row n of ``∏ (tA + I)``, divided by their sum."""
+    """The coefficients of t^k in row n = `query` of ``∏ (tA + I)``, divided by their sum over all k and positions."""
     patterns = top_down(run, attention, from_layer, top)
+    # (hop, prompt, position) of a single prompt
     weights = by_hops(one_hot(run, query), patterns)[:, 0].cpu()
     return weights / weights.sum()
 
@@ -227,11 +232,13 @@ def strongest_paths(
     (top,) = run.spans(from_layer, to_layer).values()
     patterns = written_out_down(run, attention, from_layer, top)
     null = written_out_down(run, "uniform", from_layer, top)
+    # The last row: for each position the weight of all paths from it to the query, also those that are avoided.
     *_, all_paths = sweep(one_hot(run, query), patterns)
     paths = strongest(without(patterns, avoided), null, n, k)
-    said = of_attention(attention)
+    conditions = of_attention(attention)
     if avoided:
-        said += f", without positions {', '.join(map(str, avoid))}"
+        positions = ", ".join(str(position) for position in avoid)
+        conditions += f", without positions {positions}"
     _, coords = run.coords()
     coords["path"] = np.arange(len(paths.weights))
     coords["layer"] = np.arange(from_layer, top + 1)
@@ -241,7 +248,7 @@ def strongest_paths(
         "share": paths.weights / all_paths.sum(),
         "over_null": paths.weights / paths.null,
     }
-    variables = variables_of(TABLE, found, said)
+    variables = variables_of(TABLE, found, added=conditions)
     return run.dataset("strongest attention paths into the query", coords, variables)
 
 
@@ -256,9 +263,15 @@ def written_out_down(
 def without(
     patterns: Sequence[Float[Tensor, "query key"]], positions: Sequence[int]
 ) -> list[Tensor]:
-    """Patterns whose paths from other positions do not reach these: nothing attends to them."""
-    hidden = torch.tensor(positions, dtype=torch.int64)
-    return [pattern.index_fill(1, hidden.to(pattern.device), 0) for pattern in patterns]
+    """The patterns with weight 0 on these keys, so that no other position attends to them and no path starts there.
+
+    If the query is one of them, a path can still stay there in the residual stream.
+    """
+    avoided = torch.tensor(positions, dtype=torch.int64)
+    remaining: list[Tensor] = []
+    for pattern in patterns:
+        remaining.append(pattern.index_fill(1, avoided.to(pattern.device), 0))
+    return remaining
 
 
 class Paths(NamedTuple):
@@ -275,17 +288,21 @@ def strongest(
     query: int,
     k: int,
 ) -> Paths:
-    """The k strongest paths into the query. Both patterns are from the top block down."""
-    if not down:
+    """The at most k strongest paths into the query, and the weight that each has under uniform attention.
+
+    `down` and `uniform` are the model's patterns and the null's, each from the top block down.
+    """
+    if not down:  # without a block, the only path stays at the query
         one = torch.ones(1, dtype=torch.float64)
         return Paths(one, torch.tensor([[query]]), one)
-    weights, places = heaviest_paths(down, query, k)
+    weights, positions = heaviest_paths(down, query, k)
     null = torch.ones(len(weights), dtype=torch.float64)
-    for step, pattern in enumerate(reversed(uniform)):
-        below = places[:, step]
-        above = places[:, step + 1]
+    # From the bottom up, as the layers of `positions`; a path's weight is the product of α_ji + δ_ji.
+    for layer, pattern in enumerate(reversed(uniform)):
+        below = positions[:, layer]
+        above = positions[:, layer + 1]
         null *= pattern[above, below] + (above == below).double()
-    return Paths(weights, places, null)
+    return Paths(weights, positions, null)
 
 
 @measurement("depth_limit")
@@ -329,13 +346,13 @@ def depth_limit(
     blocks = range(run.n_blocks)
     patterns = patterns_of(run, "model", blocks).values()
     row = one_hot(run, query)
-    found: defaultdict[str, list[Any]] = defaultdict(list)
+    by_block: defaultdict[str, list[Any]] = defaultdict(list)
     for pattern in patterns:
         full = written_out(run, pattern)
         for name, value in _limit_of(full, row, run.query(query), depth).items():
-            found[name].append(value)
+            by_block[name].append(value)
     coords = {"block": list(blocks), "depth": np.arange(depth + 1)}
-    variables = variables_of(TABLE, found)
+    variables = variables_of(TABLE, by_block)
     return run.dataset("depth limit of repeated attention", coords, variables)
 
 
@@ -345,28 +362,38 @@ def _limit_of(
     query: int,
     depth: int,
 ) -> dict[str, np.ndarray | float]:
-    """Row n of ``(½(Λ + I))^k`` for k = 0, 1, …, split by its first token and later ones, and what predicts it."""
+    """The variables of `depth_limit` of one block, whose attention Λ is `pattern`; `row` is 1 at the query.
+
+    The shares are those of row n of ``(½(Λ + I))^k`` for k = 0 … `depth`.
+    """
     rows = torch.cat(list(sweep(row, [pattern] * depth, gain=0.5)))
-    rest = rows[:, 1:].sum(dim=-1)  # float32 rows sum to 1 only roughly
+    # Not 1 minus the first share: rows in float32 sum to 1 only roughly.
+    rest = rows[:, 1:].sum(dim=-1)
+    # Eigenvalues of Λ. What is at a later token with eigenvalue 1, which attends only to itself, never decays.
     self_weight = pattern.diagonal()[1 : query + 1].double()
-    absorbs = self_weight > 1 - SELF
-    slowest = self_weight[~absorbs].amax() if not absorbs.all() else math.nan
+    is_absorbing = self_weight > 1 - SELF
+    slowest = math.nan
+    if not is_absorbing.all():
+        slowest = self_weight[~is_absorbing].amax()
     return {
         "first_share": rows[:, 0].cpu().numpy(),
         "rest": rest.cpu().numpy(),
         "predicted_rate": float((1 + slowest) / 2),
         "observed_rate": _rate(rest),
-        "absorbing": int(absorbs.sum()),
+        "absorbing": int(is_absorbing.sum()),
     }
 
 
 def _rate(rest: Float[Tensor, " depth"]) -> float:
-    """The factor by which the rest shrinks in a step, over the last quarter of the steps above rounding error."""
-    clear = int((rest > ROUNDING).sum())
-    if clear < 4:
+    """The factor by which the rest shrinks with each repetition, where it is above rounding error.
+
+    It is the geometric mean over the last quarter of these depths; NaN if there are fewer than four.
+    """
+    n_clear = int((rest > ROUNDING).sum())  # the first ones, since the rest never grows
+    if n_clear < 4:
         return math.nan
-    end = clear - 1
-    start = end - max(1, clear // 4)
+    end = n_clear - 1
+    start = end - max(1, n_clear // 4)
     return float((rest[end] / rest[start]) ** (1 / (end - start)))
 
 
@@ -409,7 +436,10 @@ def attention_sinks(model: Bridge, prompt: PromptOrCapture) -> xr.DataArray:
 def shares_beyond_uniform(
     run: Run, patterns: Mapping[int, Pattern]
 ) -> Float[Tensor, "block position"]:
-    """The share of every token in every block, from the patterns of a run with one prompt."""
+    """The attention to each token beyond uniform attention, as `attention_sinks` defines it, in each of these blocks.
+
+    `patterns` are those of a run with a single prompt, by block number.
+    """
     reach = windows(run.model, run.positions)
     totals = to_cpu([received(pattern) for pattern in patterns.values()])  # pyright: ignore[reportArgumentType]
     shares: list[Tensor] = []

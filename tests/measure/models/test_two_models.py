@@ -239,6 +239,16 @@ def test_the_block_that_was_broken_is_kept(tiny: Any, broken: Any) -> None:
         )
 
 
+def test_many_units_are_named_and_only_all_of_them_are_all(tiny: Any) -> None:
+    other = sl.quantize_weights(tiny, "Q4_0")
+    found = sl.blocks_to_keep(
+        tiny, other, PROMPTS[FEW], ANSWERS[FEW], n_keep=9, units="sublayers", n_random=0
+    )
+    names = str(found["units_kept"].sel(kept="selected").values).split(", ")
+    assert len(names) == 9
+    assert found["units_kept"].sel(kept="all blocks") == "all blocks"
+
+
 def test_nothing_is_kept_above_chance_where_nothing_is_lost(tiny: Any) -> None:
     other = sl.quantize_weights(tiny, "Q8_0")
     found = sl.blocks_to_keep(

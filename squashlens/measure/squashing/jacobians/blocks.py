@@ -26,7 +26,7 @@ from squashlens.run.forward import logits_of, require_understood
 from squashlens.run.run import Run
 
 RANKS = 5  # tokens that a direction raises or lowers most
-# Copies of the blocks: rows, the result, and what a singular value decomposition needs.
+# Copies of the blocks in memory: rows, the result, and what a singular value decomposition needs.
 COPIES = 4
 Logits = Float[Tensor, "place direction outcome"]
 BY_DIRECTION = "position direction"
@@ -130,7 +130,7 @@ def jacobian(
     if why_not is None:
         site = run.site("y")  # which freezing does not change
         y = streams_at(run, run.ids.clone(), [site], at=n)[site]
-        changes = _logit_changes(run, y, values[..., None] * left)
+        changes = _logit_changes(run, y, steps=values[..., None] * left)
         variables |= _most_changed(run, changes, "raised")
         variables |= _most_changed(run, changes, "lowered")
         coords["rank"] = np.arange(variables["raised"][1].shape[-1])
@@ -141,11 +141,11 @@ def jacobian(
 
 
 def _blocks_at(products: Products, places: list[int]) -> Float[Tensor, "place out in"]:
-    """The blocks of some tokens in float64, from products with all unit cotangents."""
+    """The blocks of some tokens in float64 on the CPU; the product with unit cotangent k is row k of every block."""
     unit = torch.eye(products.run.width, dtype=torch.float64)
-    rows = [
-        batch[:, 0, places].double().cpu() for batch in products.along(unit)
-    ]  # (out, place, in)
+    rows: list[Tensor] = []
+    for batch in products.along(unit):  # (out, prompt, position, in)
+        rows.append(batch[:, 0, places].double().cpu())
     return torch.cat(rows).transpose(0, 1).contiguous()
 
 
@@ -156,9 +156,12 @@ def _leading(
     Float[Tensor, "place direction"],
     Float[Tensor, "place direction in"],
 ]:
-    """Left vectors, singular values and right vectors, with the largest entry of each left vector positive."""
+    """The k leading left vectors, singular values and right vectors of each block.
+
+    A singular vector pair may have either sign; the largest entry of each left vector is made positive.
+    """
     u, s, vh = torch.linalg.svd(blocks)
-    left = u[..., :k].mT
+    left = u[..., :k].mT  # (place, direction, out)
     largest = left.gather(-1, left.abs().argmax(dim=-1, keepdim=True))
     signs = torch.where(largest < 0, -1.0, 1.0).double()
     return signs * left, s[:, :k], signs * vh[:, :k]
@@ -171,9 +174,9 @@ def _described(
     right: Float[Tensor, "place direction in"],
     frozen: str,
 ) -> dict[str, Variable]:
-    """The blocks and their singular values and vectors as variables."""
-    total = blocks.square().sum(dim=(1, 2))[:, None]
-    shares = values.square() / total  # NaN for a block of zeros
+    """The blocks and their singular values and vectors as variables; `frozen` is appended to their long names."""
+    frobenius_squared = blocks.square().sum(dim=(1, 2))[:, None]
+    shares = values.square() / frobenius_squared  # NaN for a block of zeros
     described = {
         "jacobian": blocks,
         "singular_value": values,
@@ -185,7 +188,7 @@ def _described(
 
 
 def _why_not_unembedded(run: Run, to_layer: Target) -> str | None:
-    """Why the directions are not read as changes of logits; None if they are."""
+    """Why the directions are not read as changes of logits, for the provenance; None if they are."""
     if to_layer != "y":
         return f"no: the output matrix reads y, and not layer {to_layer}"
     try:
@@ -198,19 +201,23 @@ def _why_not_unembedded(run: Run, to_layer: Target) -> str | None:
 def _logit_changes(
     run: Run, y: Float[Tensor, "1 d"], steps: Float[Tensor, "place direction d"]
 ) -> Logits:
-    """The derivative of the logits along each step from y, without its mean over the vocabulary."""
-    flat = steps.flatten(0, 1).to(y.device, y.dtype)
-    here = y.expand_as(flat).contiguous()
-    both: Any = torch.func.jvp(partial(logits_of, run), (here,), (flat,))
-    _, along = both
-    changes = along.double().cpu().unflatten(0, steps.shape[:2])
+    """The derivative of the logits along each step from y, without its mean over the vocabulary.
+
+    A change that all logits share moves no probability.
+    """
+    tangents = steps.flatten(0, 1).to(y.device, y.dtype)
+    start = y.expand_as(tangents).contiguous()
+    both: Any = torch.func.jvp(partial(logits_of, run), (start,), (tangents,))
+    _, derivatives = both
+    changes = derivatives.double().cpu().unflatten(0, steps.shape[:2])
     return changes - changes.mean(dim=-1, keepdim=True)
 
 
 def _most_changed(run: Run, changes: Logits, name: str) -> dict[str, Variable]:
-    """The tokens whose logits each direction has `name`, that is raised or lowered, most."""
+    """The tokens whose logits each direction raises (`name` "raised") or lowers ("lowered") most, and by how much."""
     count = min(RANKS, changes.shape[-1])
     values, ids = changes.topk(count, largest=name == "raised")
+    # `tokens_of` takes rows of ids: one for each place and direction.
     texts = np.array(run.tokens_of(ids.flatten(0, 1)), dtype=object)
     changed = {f"{name}_token": texts.reshape(ids.shape), name: values}
     return variables_of(TABLE, changed)

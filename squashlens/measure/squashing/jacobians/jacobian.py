@@ -125,14 +125,14 @@ def jacobian_norms(
     long_name = f"{way.kind}{norm} norm of the Jacobian{and_frozen(parts)}"
     if groups is not None:
         long_name += ", of all tokens of the span together"
-    found: dict[Target, xr.DataArray] = {}
+    by_target: dict[Target, xr.DataArray] = {}
     if way.method == "sketch_upper":
         bounds, certificate = sketch.certified_norms(
             run, tops, hooks, from_layer, n, norm, way, groups
         )
         for to, ends in bounds.items():
-            found[to] = _certified(run, ends, long_name, certificate)
-        return run.by_layer(to_layer, found)
+            by_target[to] = _certified(run, ends, long_name, certificate)
+        return run.by_layer(to_layer, by_target)
     if run.dtype.itemsize < 4:
         remark(
             "In half precision, small Jacobian entries are several times too large. Load the model in float32."
@@ -140,20 +140,21 @@ def jacobian_norms(
     for to, top in tops.items():
         pullback = Pullback(run, [from_layer], hooks, top, to, vjp_batch_size)
         products = Products(pullback, n, groups)
+        # All intervals of the result, of every target, hold together.
         chance = sketch.chance_of_each(len(tops) * products.count)
         ends = sketch.ends_of(products, norm, way, chance)
         facts = {**way.facts, "attention_implementation": pullback.attention}
         norms = run.label(ends.estimate, "jacobian_norm", long_name, "1", **facts)
-        found[to] = norms
+        by_target[to] = norms
         if way.method == "sketch":
-            found[to] = norms.assign_coords(_interval(run, ends))
-    return run.by_layer(to_layer, found)
+            by_target[to] = norms.assign_coords(_interval(run, ends))
+    return run.by_layer(to_layer, by_target)
 
 
 def _certified(
     run: Run, ends: sketch.Ends, long_name: str, certificate: Mapping[str, Any]
 ) -> xr.DataArray:
-    """A certified upper bound for each token, with the lower bound and what the certificate says."""
+    """The certified upper bound of each token, with the lower bound as a coordinate, and the certificate's numbers."""
     bound = run.label(ends.high, "jacobian_norm", long_name, "1", sketch=certificate)
     low = run.by_token(ends.low, "lower bound on the norm", "1")
     stated = {name: certificate[name] for name in STATED if name in certificate}

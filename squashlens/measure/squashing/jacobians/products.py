@@ -26,7 +26,7 @@ from squashlens.run.budget import (
 )
 from squashlens.run.derivatives.exact import Jittered
 from squashlens.run.derivatives.replay import Replay, record, replayable
-from squashlens.run.derivatives.spans import open_spans, vjps
+from squashlens.run.derivatives.spans import Watch, leaf_of, open_spans, vjps
 from squashlens.run.run import Run
 from squashlens.run.streamed import implementation
 from squashlens.theory.norms import (
@@ -38,12 +38,12 @@ from squashlens.theory.norms import (
     squared_frobenius,
 )
 
-# Numbers of the rows whose norms are computed together.
+# Numbers in the rows whose norms are computed together.
 CELLS = {"cpu": 1 << 22, "cuda": 1 << 27}
 Batch = Float[Tensor, "cotangent prompt position in"]
-Take = Callable[[int, Batch], None]
+Take = Callable[[int, Batch], None]  # gets a layer, and the products at it
 Blocks = Float[Tensor, "prompt place out in"]  # rows of the blocks of some positions
-# A number for each Gram matrix, or several.
+# What is measured of each Gram matrix: a number, or several.
 Spectral = Callable[[Float[Tensor, "*many out out"]], Tensor]
 # With several layers, the prompts of one layer after those of another.
 ByToken = Float[Tensor, "prompt position"]
@@ -58,17 +58,23 @@ def _not_causal(query: int) -> UnsoundModelError:
 
 
 def require_causal(run: Run, rows: Batch, query: int) -> Batch:
-    """The given rows of a derivative at the query; an error (`later`) unless those of later tokens are zero."""
-    wrong = rows[:, :, query + 1 :].count_nonzero() > 0  # true for NaN too
-    raise_later(wrong, partial(_not_causal, query), "causal", str(query))
+    """The given rows of a derivative at the query; an error (`raise_later`) unless those of later tokens are zero."""
+    is_wrong = rows[:, :, query + 1 :].count_nonzero() > 0  # true for NaN too
+    raise_later(is_wrong, partial(_not_causal, query), "causal", str(query))
     return rows
 
 
 class Pullback:
     """Products uᵀJ for cotangents u at `to`, block by block if the model allows it, else on the graph of all blocks.
 
-    One forward pass serves all of them, when the first are asked for. `tick` is called with the share of the rows that
-    are done.
+    The forward pass runs when the first products are asked for, and serves all of them.
+
+    Attributes:
+        layers: the layers at which products are wanted, that is derivatives with respect to their streams.
+        to, top: the target, and its layer number.
+        batch: number of cotangents that are pulled back at once.
+        tick: if given, is called with the share of the rows that are done.
+        again: makes another Pullback with these arguments, and so with another forward pass.
     """
 
     def __init__(
@@ -81,6 +87,7 @@ class Pullback:
         batch_size: int | None = None,
         tick: Callable[[float], None] | None = None,
     ) -> None:
+        """Choose how products are computed, and raise if that does not fit into memory."""
         if batch_size is not None:
             positive(batch_size, "vjp_batch_size", "a batch size")
         self.run = run
@@ -88,7 +95,9 @@ class Pullback:
         self.hooks = hooks
         self.tick = tick
         self.to: Target = to
-        self.bottom = min(layers)
+        self.bottom = min(
+            layers
+        )  # where the graph, or the lowest replayed block, starts
         self.top = run.n_blocks if top is None else top
         self.again = partial(Pullback, run, layers, hooks, top, to, batch_size)
         self.by_block = self.bottom < self.top and replayable(run, hooks)
@@ -100,19 +109,20 @@ class Pullback:
             require_room(
                 (self.top - self.bottom) * graph_bytes(run, prompts, n),
                 run.ids.device,
-                f"The graph of all blocks ({self._way()})",
+                f"The graph of all blocks ({self._implementation()})",
                 "Use a shorter prompt.",
             )
             self.batch = batch_size or cotangents_on_graph(run, prompts, n)
 
-    def _way(self) -> str:
+    def _implementation(self) -> str:
+        """How the model computes attention now, in words."""
         n = self.run.positions
         return implementation(self.run.model, n=n, differentiated=True)
 
     @property
     def attention(self) -> str:
         """How attention was computed up to now, for the provenance."""
-        way = self._way()
+        way = self._implementation()
         return f"{way}, block by block" if self.by_block else way
 
     @cached_property
@@ -121,14 +131,14 @@ class Pullback:
 
     @cached_property
     def _graph(self) -> tuple[dict[int, Tensor], Tensor]:
-        """The stream at each layer, and the output, on the graph of all blocks."""
+        """The stream at each of `layers`, and the output at `to`, on one graph that starts at the lowest layer."""
         streams: dict[int, Tensor] = {}
-        # Each stream above the leaf is kept in `streams` when it is seen.
-        above = [layer for layer in self.layers if layer > self.bottom]
-        watch = [
-            (self.run.site(layer), partial(streams.__setitem__, layer))
-            for layer in above
-        ]
+        # Streams above the lowest one, which is the graph's leaf, are kept when they are seen.
+        watch: list[Watch] = []
+        for layer in self.layers:
+            if layer > self.bottom:
+                keep = partial(streams.__setitem__, layer)
+                watch.append((self.run.site(layer), keep))
         spans = open_spans(
             self.run, self.run.ids, self.hooks, [self.bottom], self.top, watch
         )
@@ -141,11 +151,16 @@ class Pullback:
         directions: Float[Tensor, "cotangent d"],
         of: Callable[[Batch], Tensor],
     ) -> Iterator[list[Tensor]]:
-        """What `of` makes of the products at each layer, for a batch of cotangents at the query."""
+        """Pull directions at the query back, batch after batch; give what `of` makes of the products at each layer.
+
+        `of` is for example the sum of squares, so that no more than a batch of rows is kept. The tensors of a batch are
+        in the order of `layers`, and on one device.
+        """
         done = 0
         by_layer: dict[int, Tensor] = {}
 
         def take(layer: int, rows: Batch) -> None:
+            """Keep what `of` makes of the rows at one layer, if it is one of those wanted."""
             nonlocal done
             if layer not in self.layers:
                 return
@@ -162,10 +177,11 @@ class Pullback:
         else:
             _, like = self._graph
             products = self._on_graph
-        # Prompts do not interact, so one backward pass serves all of them.
-        everywhere = directions.to(like.device, like.dtype)[:, None]
-        everywhere = everywhere.expand(-1, len(self.run.ids), -1)
-        for _ in products(query, everywhere, take):
+        # Prompts do not interact, so one backward pass with the same direction in each serves all of them.
+        cotangents = directions.to(like.device, like.dtype)[:, None]
+        cotangents = cotangents.expand(-1, len(self.run.ids), -1)
+        for _ in products(query, cotangents, take):
+            # `take` has now had the rows of a batch at every layer.
             device = by_layer[self.bottom].device
             yield [by_layer.pop(layer).to(device) for layer in self.layers]
 
@@ -173,7 +189,7 @@ class Pullback:
         """Give `take` the products at each layer, from one graph of all blocks, batch after batch."""
         streams, output = self._graph
         with torch.enable_grad():
-            output = output[:, query]
+            output = output[:, query]  # on the graph
         leaves = [streams[layer] for layer in self.layers]
         for batch in vjps(self.run, output, leaves, cotangents, self.batch):
             for layer, rows in zip(self.layers, batch, strict=True):
@@ -182,24 +198,28 @@ class Pullback:
 
     def _replayed(self, query: int, cotangents: Tensor, take: Take) -> Iterator[None]:
         """Give `take` the products at each layer, block by block, batch after batch."""
-        below = self._replay.gradients(query, self.to, cotangents, self.batch, take)
+        # The streams that enter blocks; advancing it by a batch calls `take` for each.
+        through_blocks = self._replay.gradients(
+            query, self.to, cotangents, self.batch, take
+        )
         if self.top not in self.layers:
-            for _ in below:
+            for _ in through_blocks:
                 yield
             return
+        # The last stream, v⁽ᴸ⁾, enters no block.
         through_norm = self._through_norm(query, cotangents)
-        for rows, _ in zip(through_norm, below, strict=True):
+        for rows, _ in zip(through_norm, through_blocks, strict=True):
             take(self.top, rows)
             yield
 
     def _through_norm(self, query: int, cotangents: Tensor) -> Iterator[Batch]:
-        """The products at the last residual stream, from which only the final norm leads to y."""
+        """The products at v⁽ᴸ⁾, from which only the final norm leads to y, in batches."""
         replay = self._replay
         with replay.running():
             last = self.top - 1
-            left = replay.leaving(last, replay.calls[last].entering)
+            stream = replay.leaving(last, replay.calls[last].entering)
         with torch.enable_grad(), replay.running():
-            leaf = left.detach().clone().requires_grad_()
+            leaf = leaf_of(stream)
             y = self.run.model.ln_final(leaf)[:, query]
         cotangents = cotangents.to(y.device)
         for (rows,) in vjps(self.run, y, [leaf], cotangents, self.batch):
@@ -207,9 +227,9 @@ class Pullback:
 
 
 class Products:
-    """Products uᵀJ_i for cotangents u at one token, and the norms of J_i that follow.
+    """Products uᵀJ_i for cotangents u at one token, the query, and the norms of J_i that follow.
 
-    Several layers stand one after the other along the dimension of prompts.
+    With several layers, the prompts of one layer follow those of another along the dimension of prompts.
     """
 
     def __init__(
@@ -219,12 +239,12 @@ class Products:
         self.run = pullback.run
         self.query = query
         self.spans = spans
-        self.reach = query + 1
+        self.reach = query + 1  # only tokens before this position influence the query
 
     def along(self, directions: Float[Tensor, "cotangent d"]) -> Iterator[Batch]:
-        """The products along `directions`, in batches."""
+        """The products with `directions` as cotangents at the query, in batches."""
         for layers in self._batches(directions, _unchanged):
-            yield _joined(layers, 1)
+            yield _joined(layers, dim=1)
 
     def _batches(
         self, directions: Tensor, of: Callable[[Batch], Tensor]
@@ -237,7 +257,7 @@ class Products:
     def rows(
         self, directions: Float[Tensor, "cotangent d"]
     ) -> Float[Tensor, "cotangent prompt position in"]:
-        """All products, on the CPU."""
+        """All products with `directions`, on the CPU."""
         return torch.cat([rows.cpu() for rows in self.along(directions)])
 
     @property
@@ -257,10 +277,13 @@ class Products:
     def measured(
         self, directions: Float[Tensor, "cotangent d"], norms: Spectral
     ) -> Tensor:
-        """What `norms` gives for the Gram matrix of each position's rows, or of each span's, on the CPU."""
+        """What `norms` gives for the Gram matrix of each position's products, or of each span's, on the CPU.
+
+        0 for positions after the query. All products are kept in memory at once; raises if they do not fit.
+        """
         blocks = len(self.run.ids) * len(self.pullback.layers) * self.reach
         numbers = blocks * len(directions) * self.run.width
-        # Half of the memory is left for the passes.
+        # Twice their bytes, which leaves half of the memory for the passes.
         require_room(
             2 * numbers * max(4, self.run.dtype.itemsize),
             self.run.device,
@@ -270,21 +293,25 @@ class Products:
         return self.padded(self.each(self.collected(directions), norms)).cpu()
 
     def collected(self, directions: Float[Tensor, "cotangent d"]) -> Blocks:
-        """All rows of the blocks."""
-        batches = [
-            rearrange(batch[:, :, : self.reach], "k p i d -> p i k d")
-            for batch in self.along(directions)
-        ]
+        """The products of all directions, as rows of the block of each position up to the query."""
+        batches: list[Tensor] = []
+        for batch in self.along(directions):
+            up_to_query = batch[:, :, : self.reach]
+            by_block = "k prompt place d -> prompt place k d"
+            batches.append(rearrange(up_to_query, by_block))
         return torch.cat(batches, dim=2)
 
     def each(self, rows: Blocks, norms: Spectral) -> Tensor:
-        """What `norms` gives for the rows of each position, or of each span."""
+        """What `norms` gives for the rows of each position, or of each span, (prompt, place) or (prompt, span)."""
+        results: list[Tensor] = []
         if self.spans is None:
             together = rows.split(_places_together(rows), dim=1)
-            parts = bar(together, desc="norms", unit="batch")
-            return torch.cat([norms(gram_of(some)) for some in parts], dim=1)
-        inside = bar(self.spans.within(self.reach), desc="norms", unit="span")
-        return torch.stack([norms(_gram_of_span(rows, span)) for span in inside], dim=1)
+            for some in bar(together, desc="norms", unit="batch"):
+                results.append(norms(gram_of(some)))
+            return torch.cat(results, dim=1)
+        for inside in bar(self.spans.within(self.reach), desc="norms", unit="span"):
+            results.append(norms(_gram_of_span(rows, inside)))
+        return torch.stack(results, dim=1)
 
     def padded(
         self, values: Float[Tensor, "prompt place *several"]
@@ -297,9 +324,10 @@ class Products:
         return torch.cat([values, zeros], dim=1)
 
     def rounded_away(self, chance: float, seed: int) -> ByToken:
-        """What rounding did to each block J_i, forward pass included, as `Jittered` products of random cotangents show.
+        """Upper bounds on ‖Δ_i‖_F, where Δ_i is what rounding did to block J_i, forward pass included.
 
-        These upper bounds on Frobenius norms hold together, except with probability `chance`.
+        Products of random cotangents are compared with those of a second pass under `Jittered`, which moves every
+        intermediate result by more than rounding does. The bounds hold together, except with probability `chance`.
         """
         probes = normals(seed, PROBES, self.run.width)
         with Jittered(self.run.device, seed):
@@ -307,11 +335,14 @@ class Products:
         return missing_sizes(jittered - self.rows(probes), chance)
 
     def frobenius(self, directions: Float[Tensor, "cotangent d"]) -> Tensor:
-        """The root of the sum of squares of the rows of each position, or of each span, on the CPU."""
+        """The root of the sum of squares of the products at each position, or of each span, on the CPU.
+
+        Squares are added up batch by batch, so that no products are kept.
+        """
         batches = self._batches(directions, squared_frobenius)
-        squares = _joined(next(batches), 0)
+        squares = _joined(next(batches), dim=0)
         for layers in batches:
-            squares = squares + _joined(layers, 0)
+            squares = squares + _joined(layers, dim=0)
         norms = squares.sqrt().cpu()
         return norms if self.spans is None else self.spans.root_sum_squares(norms)
 
@@ -321,22 +352,22 @@ def _unchanged(rows: Batch) -> Batch:
 
 
 def _joined(parts: list[Tensor], dim: int) -> Tensor:
-    """Those of several layers one after the other; that of a single one is not copied."""
+    """The tensors of several layers as one, along the dimension of prompts; that of a single layer is not copied."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=dim)
 
 
 def _places_together(rows: Blocks) -> int:
-    """The number of places whose rows are multiplied together."""
-    prompts, _, count, d = rows.shape
-    return max(1, by_device(CELLS, rows.device) // (prompts * count * d))
+    """The number of places whose rows are multiplied together, so that their float64 copies stay small."""
+    prompts, _, n_rows, d = rows.shape
+    return max(1, by_device(CELLS, rows.device) // (prompts * n_rows * d))
 
 
 def _gram_of_span(
     rows: Blocks, inside: Sequence[int]
 ) -> Float[Tensor, "prompt out out"]:
-    """``J Jᵀ = Σ_i J_i J_iᵀ`` of the blocks of a span side by side."""
-    prompts, _, count, _ = rows.shape
-    gram = rows.new_zeros(prompts, count, count, dtype=torch.float64)
+    """``J Jᵀ = Σ_i J_i J_iᵀ`` of the blocks of a span side by side, of which `inside` has the positions."""
+    prompts, _, n_rows, _ = rows.shape
+    gram = rows.new_zeros(prompts, n_rows, n_rows, dtype=torch.float64)
     for some in rows[:, list(inside)].split(_places_together(rows), dim=1):
         gram = gram + gram_of(some).sum(dim=1)
     return gram

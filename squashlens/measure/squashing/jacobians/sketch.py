@@ -75,9 +75,9 @@ class Estimation:
 
 
 def resolved(given: Estimation, run: Run, allowed: Collection[str]) -> Estimation:
-    """What was asked for, with the method that ``"auto"`` stands for.
+    """What was asked for, with ``"exact"`` or ``"sketch"`` in place of the method ``"auto"``.
 
-    The method depends on the model and its device, and not on the prompt. Raises for one that is not `allowed`.
+    The choice depends on the model and its device, and not on the prompt. Raises for a method that is not `allowed`.
     """
     positive(given.n_probes, "n_probes", "a number of directions")
     method = given.method
@@ -88,6 +88,7 @@ def resolved(given: Estimation, run: Run, allowed: Collection[str]) -> Estimatio
             f"Use one of {', '.join(known)}.",
         )
     if method == "auto":
+        # Exact with no more products than a sketch, or few operations: two for each weight and each of d products.
         method = "sketch"
         operations = 2 * run.width * _weights_in_blocks(run)
         if run.width <= given.n_probes or operations <= by_device(EXACT, run.device):
@@ -105,7 +106,7 @@ def _weights_in_blocks(run: Run) -> int:
 
 @dataclass(frozen=True)
 class Ends:
-    """Upper and lower bounds on the norm of each block, and an estimate of it that is rarely too large."""
+    """Upper and lower bounds on the norm of each block, and `likely`, an estimate of it that is rarely too large."""
 
     high: ByToken
     low: ByToken
@@ -127,10 +128,13 @@ class Ends:
         reached: Bool[Tensor, "prompt query position"],
         lost: Float[Tensor, "*prompt #position"],
     ) -> "Ends":
-        """The bounds with an allowance for rounding, which is relative to the largest of them."""
+        """The bounds with an allowance for rounding: `lost` times the largest upper bound, and times the bound itself.
+
+        `reached` says which tokens can influence the query, the only one there is; others keep an upper bound of 0.
+        """
         high = norms.with_rounding(self.high, reached[:, 0], lost)
-        off = lost * (self.low + self.high.amax(dim=1, keepdim=True))
-        return Ends(high, (self.low - off).clamp(min=0), self.likely)
+        allowance = lost * (self.low + self.high.amax(dim=1, keepdim=True))
+        return Ends(high, (self.low - allowance).clamp(min=0), self.likely)
 
     def by_span(
         self,
@@ -138,61 +142,71 @@ class Ends:
         lost: Float[Tensor, "prompt 1"],
         spans: Spans,
     ) -> "Ends":
-        """`rounded` for spans, the last of which has all positions; it is left out of the result.
+        """`rounded` for spans, the last of which, added by `and_all`, has all positions; the result leaves it out.
 
         The blocks of m positions side by side are off by at most ``√Σ ρ²(e_i + e)² ≤ ρ√m (e_S + e)``, where e_i are the
         norms of the blocks, e is the largest of the row, which the last span bounds, and e_S is the norm of the span.
         """
-        reaches_span = spans.sums(reached[:, 0].double())[:, None] > 0
+        # A span influences the query if one of its tokens does; (prompt, query, span).
+        is_span_reached = spans.sums(reached[:, 0].double())[:, None] > 0
         sizes = torch.tensor(spans.sizes, dtype=torch.float64)
-        ends = self.rounded(reaches_span, lost * sizes.sqrt())
+        ends = self.rounded(is_span_reached, lost * sizes.sqrt())
         return Ends(ends.high[:, :-1], ends.low[:, :-1], ends.likely[:, :-1])
 
 
 class Measure:
-    """What is computed from the Gram matrix of GJ_i: `spike_sizes`, the norm of J_i in the row space of G, estimates of
-    ‖J_i‖₂ from moments, and the lengths `crossed`."""
+    """What a sketch of spectral norms computes from the Gram matrix of GJ_i, and the bounds that follow.
+
+    It is called where the Gram matrices are, on a device, and gives a few numbers of each: `spike_sizes`, the norm of
+    J_i in the row space of G, `moment_sizes`, and the lengths `crossed`. `ends` makes bounds of these on the CPU.
+    """
 
     def __init__(self, directions: Float[Tensor, "cotangent d"]) -> None:
-        self.directions = directions
-        self.unmixed = norms.unmixing(directions)
-        self.each = len(directions) // norms.FOLDS  # rows in a quarter
+        self.directions = directions  # the rows of G
+        self.unmixing = norms.unmixing(directions)
+        self.rows_of_quarter = len(directions) // norms.FOLDS
 
     def __call__(
         self, gram: Float[Tensor, "*many out out"]
     ) -> Float[Tensor, "*many several"]:
-        """The numbers of each block, from its Gram matrix."""
-        unmixed = self.unmixed.to(gram.device)
-        in_row_space = norms.largest(unmixed @ gram @ unmixed.mT)
+        """Three numbers of each block, from its Gram matrix, and one for each quarter of G if there are four rows."""
+        unmixing = self.unmixing.to(gram.device)
+        in_row_space = norms.largest(unmixing @ gram @ unmixing.mT)
         sizes = [norms.spike_sizes(gram), in_row_space, norms.moment_sizes(gram)]
         several = torch.stack(sizes, dim=-1)
-        if not self.each:
+        if not self.rows_of_quarter:
             return several
-        folded = norms.FOLDS * self.each
-        lengths = norms.crossed(gram[..., :folded, :folded])
+        # Quarters of equal size, without the last rows if their number is no multiple of four.
+        n_rows = norms.FOLDS * self.rows_of_quarter
+        lengths = norms.crossed(gram[..., :n_rows, :n_rows])
         return torch.cat([several, lengths], dim=-1)
 
     def ends(
         self, several: Float[Tensor, "prompt position several"], chance: float
     ) -> Ends:
-        """The bounds that follow, each of which fails with probability `chance`."""
+        """The bounds that follow from what a call gave, each of which fails with probability `chance`."""
         several = several.cpu().double()
-        size, least, moments = several[..., :3].unbind(dim=-1)
-        low = least
-        likely = least
-        if self.each:
-            lengths = several[..., 3:]
-            factor = norms.length_factor(self.each, chance / norms.FOLDS)
-            low = torch.maximum(least, factor * lengths.amax(dim=-1))
-            mean = lengths.square().mean(dim=-1).sqrt() / math.sqrt(self.each)
-            likely = torch.maximum(least, mean)
-            likely = torch.fmax(likely, moments)  # which may be NaN
-        high = norms.direction_factor(len(self.directions), chance) * size
+        spike_size, in_row_space, moment_size = several[..., :3].unbind(dim=-1)
+        low = in_row_space
+        likely = in_row_space
+        k = self.rows_of_quarter
+        if k:
+            lengths = several[..., 3:]  # one of each quarter, of which each may fail
+            factor = norms.length_factor(k, chance / norms.FOLDS)
+            low = torch.maximum(low, factor * lengths.amax(dim=-1))
+            # Squared lengths divided by k are unbiased estimates of ‖J_i v‖², at most ‖J_i‖₂².
+            mean = lengths.square().mean(dim=-1).sqrt() / math.sqrt(k)
+            likely = torch.maximum(likely, mean)
+            likely = torch.fmax(likely, moment_size)  # which may be NaN
+        high = norms.direction_factor(len(self.directions), chance) * spike_size
         return Ends(high, torch.minimum(low, high), likely)
 
 
 def ends_of(products: Products, norm: Norm, method: Estimation, chance: float) -> Ends:
-    """Bounds and estimates from a sketch, each end of which fails with probability `chance`; or the exact norms."""
+    """Bounds on the norms of `products`, and estimates of them, each bound failing with probability `chance`.
+
+    With the method ``"exact"`` all three are the exact norms.
+    """
     if method.method == "exact":
         exact = products.exact(norm)
         return Ends(exact, exact, exact)
@@ -221,30 +235,35 @@ def certified_norms(
     method: Estimation,
     groups: Spans | None = None,
 ) -> tuple[dict[Target, Ends], dict[str, Any]]:
-    """Certified bounds on ‖J_i‖ for each target, or on the norm of each span, and what the provenance says of them."""
-    count = run.ids.numel()
+    """Certified bounds on ‖J_i‖ for each target, or on the norm of each span, and what the provenance says of them.
+
+    `targets` has the layer number of each.
+    """
+    n_norms = run.ids.numel()
     if groups is not None:
+        # A span of all tokens, whose bound is one on every block, sets the scale of rounding (`by_span`).
         groups = groups.and_all(run.positions)
-        count = len(groups.names)
+        n_norms = len(groups.names)
+    # For each target and each of the things that may fail.
     chance = FAILURE / len(targets) / EVENTS
     bounds: dict[Target, Ends] = {}
     tightness = 0.0
     rounding = 0.0
     with certifying(run):
         blocks = range(from_layer, max(targets.values()))
-        seen = [
-            visibility.visibilities(run, ids[None], hooks, blocks) for ids in run.ids
-        ]
+        seen: list[Mapping[int, visibility.Visibility]] = []
+        for ids in run.ids:
+            seen.append(visibility.visibilities(run, ids[None], hooks, blocks))
         for to, top in targets.items():
             pullback = Pullback(
                 run, [from_layer], hooks, top, to, method.vjp_batch_size
             )
             products = Products(pullback, query, groups)
-            ends = ends_of(products, norm, method, chance / count)
+            ends = ends_of(products, norm, method, chance / n_norms)
             tightness = max(tightness, ends.tightness)
-            lost = products.rounded_away(chance, method.seed)
-            bounds[to], lost_here = allowed(products, ends, seen, lost)
-            rounding = max(rounding, lost_here)
+            missing = products.rounded_away(chance, method.seed)
+            bounds[to], rounding_to = with_allowance(products, ends, seen, missing)
+            rounding = max(rounding, rounding_to)
     facts = {
         "kind": "upper bound",
         "n_probes": method.n_probes,
@@ -258,7 +277,7 @@ def certified_norms(
     return bounds, facts
 
 
-def allowed(
+def with_allowance(
     products: Products,
     ends: Ends,
     seen: Sequence[Mapping[int, visibility.Visibility]],
@@ -266,22 +285,24 @@ def allowed(
 ) -> tuple[Ends, float]:
     """The bounds with an allowance for rounding, and its size relative to the largest bound.
 
-    `seen` is what attention sees on each prompt, and `missing` what rounding was found to do to each block.
+    `seen` is what attention sees on each prompt, by block, and `missing` what rounding was found to do to each block of
+    the Jacobian. As in `Products`, the prompts of one layer follow those of another.
     """
     run = products.run
     n = run.positions
     pullback = products.pullback
-    here = torch.arange(n)[None] == products.query
-    known: list[float] = []
+    is_query = torch.arange(n)[None] == products.query
+    predicted: list[float] = []
     reaching: list[Tensor] = []
     for layer in pullback.layers:
         blocks = range(layer, pullback.top)
-        for sight in seen:
-            known.append(visibility.derivative_rounding(run, sight, blocks, n))
-            reaching.append(visibility.tokens_reaching(sight, blocks, here))
-    reached = torch.stack(reaching)
+        for of_prompt in seen:
+            predicted.append(visibility.derivative_rounding(run, of_prompt, blocks, n))
+            reaching.append(visibility.tokens_reaching(of_prompt, blocks, is_query))
+    reached = torch.stack(reaching)  # (prompt, query, position), of a single query
     largest = ends.high.amax(dim=-1).clamp(min=torch.finfo(torch.float64).tiny)
-    lost = torch.tensor(known, dtype=torch.float64) + missing.amax(dim=-1) / largest
+    found = missing.amax(dim=-1) / largest
+    lost = torch.tensor(predicted, dtype=torch.float64) + found
     most = float(lost.max())
     visibility.require_digits(most)
     if products.spans is not None:

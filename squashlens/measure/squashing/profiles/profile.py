@@ -1,5 +1,6 @@
 """All queries and all layers of one prompt: influence by position and by distance, and representations."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -103,22 +104,23 @@ def token_influence(
     """
     way = sketch.Estimation(method=method, n_probes=n_probes, seed=seed)
     asked = _asked(model, prompt, queries, layers, way, norm)
+    # Path bound and null; with norms also the Jacobian, and a sketch's low and high.
     n_series = {"none": 2, "exact": 3, "sketch": 5}[asked.way.method]
-    asked.require_fits(8 * n_series * len(asked.queries) * len(asked.layers) * asked.n)
     shape = (len(asked.queries), len(asked.layers), asked.n)
+    asked.require_fits(8 * n_series * math.prod(shape))
     by_name: dict[str, Float[Tensor, "query layer position"]] = {}
-    for name, layer, some, values in asked.measured():
+    for name, layer, some_queries, values in asked.measured():
         if name not in by_name:
             by_name[name] = torch.zeros(shape, dtype=torch.float64)
-        by_name[name][some, layer] = values
+        by_name[name][some_queries, layer] = values
     text = f"{asked.kind_of_norm} of the Jacobian"
     texts = NAMES | {"jacobian": text}
     for end in ENDS:
         texts[f"jacobian_{end}"] = f"{end} end of the interval of the {text}"
     by_query = ("query", "layer", "position")
-    variables: dict[str, Variable] = {
-        name: (by_query, values, texts[name], "1") for name, values in by_name.items()
-    }
+    variables: dict[str, Variable] = {}
+    for name, values in by_name.items():
+        variables[name] = (by_query, values, texts[name], "1")
     variables |= representations(asked.run, asked.layers)
     _, coords = asked.run.coords()
     coords |= {"query": asked.queries.numpy(), "layer": np.array(asked.layers)}
@@ -187,10 +189,11 @@ def influence_by_distance(
     asked = _asked(model, prompt, queries, layers, way, norm)
     asked.require_fits(0)
     sums = _by_distance(asked)
+    # For each quantity the sums of every random model, which are added up.
     of_random: dict[str, list[ByDistance]] = {}
     for random_seed in range(n_random_models):
-        for name, of_one in _of_untrained(asked, random_seed).items():
-            of_random.setdefault(f"{name}_random", []).append(of_one)
+        for name, of_one_model in _of_untrained(asked, random_seed).items():
+            of_random.setdefault(f"{name}_random", []).append(of_one_model)
     for name, (first, *others) in of_random.items():
         sums[name] = first.joined(others)
     seeds = list(range(n_random_models))
@@ -199,13 +202,17 @@ def influence_by_distance(
     if asked.way.method != "none":
         of = f", of the Jacobian the {asked.kind_of_norm}"
     over = ("quantity", "layer", "distance")
-    influences = torch.stack([values.means() for values in sums.values()])
-    pairs = torch.stack([values.pairs.sum(dim=0) for values in sums.values()])
     generator = torch.Generator().manual_seed(asked.way.seed)
-    laws = [values.laws(generator) for values in sums.values()]
+    influences: list[Tensor] = []
+    pairs: list[Tensor] = []
+    laws: list[FittedLaw] = []
+    for by_distance in sums.values():
+        influences.append(by_distance.means())
+        pairs.append(by_distance.pairs.sum(dim=0))  # over groups of queries
+        laws.append(by_distance.laws(generator))
     variables: dict[str, Variable] = {
-        "influence": (over, influences, f"mean influence{of}", "1"),
-        "pairs": (over, pairs, "pairs", "1"),
+        "influence": (over, torch.stack(influences), f"mean influence{of}", "1"),
+        "pairs": (over, torch.stack(pairs), "pairs", "1"),
     }
     variables |= _parts_of_laws(laws, of)
     coords = {
@@ -217,7 +224,12 @@ def influence_by_distance(
 
 
 class Rows(NamedTuple):
-    """Values of some queries at all positions, from one layer, which is counted among those that are asked for."""
+    """Values of one quantity for some queries at all positions, from one layer.
+
+    Attributes:
+        name: the quantity, such as "path_bound".
+        layer, queries: indices into the layers and the queries that are asked for.
+    """
 
     name: str
     layer: int
@@ -233,19 +245,19 @@ def _asked(
     way: sketch.Estimation,
     norm: Norm,
 ) -> "_Asked":
-    """Check what a measurement was given."""
+    """Check the arguments of a measurement: what is measured, with defaults filled in and queries as positions."""
     run = Run.open(model, **this_call())
     way = sketch.resolved(way, run, METHODS)
     run = run.given(prompt, method=way.method)
     run.require_one(tokens=2)
-    places: Sequence[int] = range(run.positions)
+    positions: Sequence[int] = range(run.positions)
     if queries != "all":
-        places = run.queries(queries, "queries")
+        positions = run.queries(queries, "queries")
     chosen: Sequence[int] = range(run.n_blocks + 1)
     if layers is not None:
         chosen = distinct(layers, "layers")
     chosen = sorted(check_layer(layer, run.model, "layers") for layer in chosen)
-    return _Asked(run, torch.tensor(places), chosen, way, norm)
+    return _Asked(run, torch.tensor(positions), chosen, way, norm)
 
 
 @dataclass(frozen=True)
@@ -267,9 +279,10 @@ class _Asked:
         return f"{self.way.kind}{self.norm} norm"
 
     def require_fits(self, result_size: int) -> None:
-        """State the number of bytes that are needed, and raise if there are not as many."""
-        rows = min(len(self.queries) * self.n, max(CHUNK, self.n))
-        size = result_size + 4 * 8 * rows
+        """Raise if the result, of `result_size` bytes, and the path bounds' rows do not fit; state a large size."""
+        # As many numbers as `_bounds` composes together; four copies in float64.
+        numbers = min(len(self.queries) * self.n, max(CHUNK, self.n))
+        size = result_size + 4 * 8 * numbers
         name = self.run.function
         require_room(
             size,
@@ -281,10 +294,13 @@ class _Asked:
             write(f"{name}: {human(size)} for {len(self.queries)} queries")
 
     def measured(self, paths: Mapping[str, AttentionKind] = PATHS) -> Iterator[Rows]:
-        """Path bounds and norms of the Jacobian, some queries at a time."""
+        """The quantities in `paths`, each a path bound under this attention, and norms of the Jacobian; query by query.
+
+        A model without paths has norms alone; if these are not asked for either, that is an error.
+        """
         why_not = why_no_paths(self.run.model)
         if why_not and self.way.method == "none":
-            require_paths(self.run.model)
+            require_paths(self.run.model)  # raises
         if why_not:
             remark(f"No path bound: {why_not}")
         else:
@@ -297,23 +313,26 @@ class _Asked:
         """The path bound of every query from every layer: one product of patterns for some queries at a time."""
         top = self.run.n_blocks
         down = top_down(self.run, attention, min(self.layers), top)
-        size = max(1, CHUNK // self.n)
-        starts = range(0, len(self.queries), size)
+        chunk = max(1, CHUNK // self.n)
+        starts = range(0, len(self.queries), chunk)
         for start in bar(starts, desc=NAMES[name], unit="chunk"):
-            some = slice(start, min(len(self.queries), start + size))
-            products = compositions(self.queries[some], self.n, down, 2.0)
+            some = slice(start, min(len(self.queries), start + chunk))
+            # With all constants 1, a block's factor is σ_ψ/β₂ + 1 = 2.
+            products = compositions(self.queries[some], self.n, down, gain=2.0)
             if self.run.device.type != "cpu":
-                # waited for once, and not after each block
+                # Waited for once, and not after each block.
                 products = to_cpu(list(products))
-            for below, values in enumerate(products):
-                if top - below in self.layers:
-                    yield Rows(name, self.layers.index(top - below), some, values)
+            # The rows after k patterns are those from layer L − k.
+            for n_patterns, values in enumerate(products):
+                layer = top - n_patterns
+                if layer in self.layers:
+                    yield Rows(name, self.layers.index(layer), some, values)
 
     def _norms(self) -> Iterator[Rows]:
         """Norms of the Jacobian of every query at every layer, exact or with intervals that hold together."""
         pullback = Pullback(self.run, self.layers)
-        count = len(self.queries) * len(self.layers) * self.n
-        chance = sketch.chance_of_each(count)
+        n_norms = len(self.queries) * len(self.layers) * self.n
+        chance = sketch.chance_of_each(n_norms)
         for number in bar(range(len(self.queries)), desc="jacobian", unit="query"):
             products = Products(pullback, int(self.queries[number]))
             ends = sketch.ends_of(products, self.norm, self.way, chance)
@@ -321,6 +340,7 @@ class _Asked:
             if self.way.method == "sketch":
                 series |= {"jacobian_low": ends.low, "jacobian_high": ends.high}
             query = slice(number, number + 1)
+            # `Products` stacks the layers of the single prompt along the dimension of prompts.
             for name, by_layer in series.items():
                 for layer, values in enumerate(by_layer):
                     yield Rows(name, layer, query, values[None])
@@ -329,11 +349,11 @@ class _Asked:
 def _by_distance(
     asked: _Asked, paths: Mapping[str, AttentionKind] = PATHS
 ) -> dict[str, ByDistance]:
-    """Sums of what is measured at each distance, by name; intervals have no mean."""
+    """Sums over queries of what `asked` measures, by quantity and distance, without BOS."""
     first = int(asked.run.facts["bos_count"])
     sums: dict[str, ByDistance] = {}
     for name, layer, queries, values in asked.measured(paths):
-        if name.endswith(ENDS):
+        if name.endswith(ENDS):  # the ends of intervals have no mean
             continue
         if name not in sums:
             sums[name] = ByDistance(asked.n, len(asked.layers), asked.queries, first)
@@ -342,13 +362,16 @@ def _by_distance(
 
 
 def _of_untrained(asked: _Asked, seed: int) -> dict[str, ByDistance]:
-    """The sums of a model with random weights on the same tokens, without the null, which is the same."""
+    """The sums of a model with random weights on the same tokens, without the null, which no weights change."""
     with untrained(asked.run, seed) as other:
         return _by_distance(replace(asked, run=other), {"path_bound": "model"})
 
 
 def _parts_of_laws(laws: Sequence[FittedLaw], of: str) -> dict[str, Variable]:
-    """The parts of the laws of all quantities, with both ends of their intervals."""
+    """The parts γ, β and p of the laws of all quantities over (quantity, layer), with both ends of their intervals.
+
+    `of` is appended to long names.
+    """
     variables: dict[str, Variable] = {}
     over = ("quantity", "layer")
     for part, text in PARTS.items():

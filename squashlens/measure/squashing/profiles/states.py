@@ -78,15 +78,16 @@ def head_statistics(model: Bridge, prompt: PromptOrCapture) -> xr.Dataset:
     """
     run = Run.of(model, prompt, **this_call())
     run.require_one(tokens=2)
-    seen = _Seen(run)
-    seen.read()
-    sink_rate, entropies = _stack(seen.attention.values()).unbind(dim=-1)
-    of_first, of_others = _stack(seen.value_norms.values()).unbind(dim=-1)
+    heads = _Heads(run)
+    heads.read()
+    # (block, head) each
+    sink_rate, entropies = _stack(heads.attention.values()).unbind(dim=-1)
+    of_first, of_others = _stack(heads.value_norms.values()).unbind(dim=-1)
     reach = anatomy.known_windows(run.model, run.positions)
-    uniform = [
-        _uniform_entropy(run.positions, reach[block], has_sink(run, block))
-        for block in range(run.n_blocks)
-    ]
+    uniform: list[float] = []
+    for block in range(run.n_blocks):
+        learned_sink = has_sink(run, block)
+        uniform.append(_uniform_entropy(run.positions, reach[block], learned_sink))
     found = {
         "sink_rate": sink_rate,
         "attention_entropy": entropies,
@@ -107,8 +108,8 @@ def _uniform_entropy(n: int, window: int | None, learned_sink: bool) -> float:
 
 
 def representations(run: Run, layers: list[int]) -> dict[str, Variable]:
-    """Statistics of the residual streams by (layer), from three forward passes."""
-    streams = [stream[0] for stream in streams_of(run, layers)]
+    """Statistics of the residual streams over (layer), as `token_influence` describes them; three forward passes."""
+    streams = [stream[0] for stream in streams_of(run, layers)]  # (position, d) each
     spectra = _stack(spectrum(stream) for stream in streams)
     sizes = _stack(stream.double().norm(dim=-1) for stream in streams)
     values = {
@@ -126,8 +127,8 @@ def _stack(parts: Iterable[Tensor]) -> Tensor:
     return torch.stack(to_cpu(list(parts)))
 
 
-class _Seen:
-    """Statistics of the heads of each block from one forward pass, as tensors (head, 2); NaN where none was seen.
+class _Heads:
+    """Statistics of the heads of each block from one forward pass, as tensors (head, 2); NaN where nothing was read.
 
     Attributes:
         attention: by block, the attention to the first token, and the entropy of attention.
@@ -135,32 +136,40 @@ class _Seen:
     """
 
     def __init__(self, run: Run) -> None:
+        """All statistics are NaN until `read`."""
         self.run = run
         self.n_heads = int(run.model.cfg.n_heads)
-        unseen = torch.full((self.n_heads, 2), torch.nan, dtype=torch.float64)
-        self.attention = dict.fromkeys(range(run.n_blocks), unseen)
-        self.value_norms = dict.fromkeys(range(run.n_blocks), unseen)
+        unknown = torch.full((self.n_heads, 2), torch.nan, dtype=torch.float64)
+        # One tensor stands for all blocks; `read` replaces it, and never writes into it.
+        self.attention = dict.fromkeys(range(run.n_blocks), unknown)
+        self.value_norms = dict.fromkeys(range(run.n_blocks), unknown)
 
     def read(self) -> None:
-        """Run the prompt once, and look at values and attention."""
+        """Run the prompt once, and read values and attention of every block.
+
+        Attention comes as queries and keys, without a written pattern; if the model cannot do that, from the hook
+        points of patterns.
+        """
         model = self.run.model
-        hooks = model.hook_dict
+        hook_points = model.hook_dict
         watch: list[Any] = []
         for block in self.value_norms:
             site = f"blocks.{block}.attn.hook_v"
-            if site in hooks:
+            if site in hook_points:
                 watch.append((site, partial(self._see_values, block)))
         if why_not_streamed(model, [site for site, _ in watch]) is not None:
             for block in self.attention:
                 site = anatomy.pattern_site(block)
-                if site in hooks:
+                if site in hook_points:
                     watch.append((site, partial(self._see_attention, block)))
         ids = self.run.ids.clone()
         forward(self.run, ids, watch, on_attention=self._see_attention)
 
     def _see_values(self, block: int, values: Tensor) -> None:
-        """Norms of the value vectors of the first token, and their mean over the others."""
-        if values.ndim != 4:  # latent attention has others
+        """Keep the norm of each head's value vector of the first token, and the mean norm of the others'."""
+        if (
+            values.ndim != 4
+        ):  # as with latent attention, where the point has another shape
             return
         # (position, key/value group) → one for each head
         norms = values[0].double().norm(dim=-1)
@@ -169,26 +178,27 @@ class _Seen:
         self.value_norms[block] = torch.stack(both, dim=-1)
 
     def _see_attention(self, block: int, pattern: Any) -> None:
-        """Attention to the first token and its entropy, of each head."""
+        """Keep each head's mean attention to the first token, and its mean entropy."""
         self.attention[block] = heads_of(pattern, has_sink(self.run, block))
 
 
 def _distances(
     run: Run, layers: list[int], v: Float[Tensor, "layer d"]
 ) -> dict[str, Float[Tensor, " layer"]]:
-    """‖v_n − v*_{n+1}‖∞ at each layer, where v* has the last token twice, and what to compare it with.
+    """‖v_n − v*_{n+1}‖∞ at each layer, where v* has the last token twice, with its noise floor and the rms of v_n.
 
-    The noise floor is ‖v − ṽ‖ + ‖v* − ṽ*‖, as that of `collapse`. Token n of both prompts sees the same tokens, so
-    that a second pass of the longer prompt has ṽ and ṽ*; it runs two copies, since the same pass rounds alike.
+    `v` has the last token's stream at each layer. The noise floor is ‖v − ṽ‖ + ‖v* − ṽ*‖, as that of `collapse`. Token
+    n of both prompts sees the same tokens, so that a second pass of the longer prompt has ṽ and ṽ*; it runs two copies,
+    since the same pass rounds alike.
     """
     limit = anatomy.context_length(run.model)
     if limit is not None and run.positions + 1 > limit:
         remark(
             "The prompt with its last token repeated is longer than the model's context: no distance D is given."
         )
-        gap = torch.full((len(layers),), torch.nan)
-        floor = gap
+        gap = floor = torch.full((len(layers),), torch.nan)
     else:
+        # Roundings to float32 that a float64 model does alike in every pass.
         roundings = anatomy.unseen_roundings(run.model)
         v_again, star_again = _last_two(run, layers, copies=2).unbind(dim=1)
         star = _last_two(run, layers, copies=1)[:, 1]
@@ -203,7 +213,7 @@ def _distances(
 
 
 def _last_two(run: Run, layers: list[int], copies: int) -> Float[Tensor, "layer 2 d"]:
-    """The streams of the last two tokens of the prompt with its last token repeated, in a pass of equal copies."""
+    """The streams of the prompt with its last token repeated, at its last two tokens, from a pass of equal copies."""
     sites = [run.site(layer) for layer in layers]
     ids = torch.cat([run.ids, run.ids[:, -1:]], dim=1).repeat(copies, 1)
     streams = streams_at(run, ids, sites, at=slice(-2, None))
