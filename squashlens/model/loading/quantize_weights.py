@@ -59,9 +59,9 @@ def quantize_weights(
     >>> sl.top_tokens(four_bits, "How many ones are in the following sequence? 110 =", k=1)["token"].values.tolist()
     ['2']
     """
-    chosen = list(
-        range(len(model.blocks)) if blocks is None else distinct(blocks, "blocks")
-    )
+    chosen = list(range(len(model.blocks)))
+    if blocks is not None:
+        chosen = list(distinct(blocks, "blocks"))
     outside = [block for block in chosen if not 0 <= block < len(model.blocks)]
     if outside:
         raise InputError(
@@ -83,6 +83,7 @@ def quantize_weights(
     require_room(
         size, matrices[0].weight.device, "Rounded weights", "Round fewer blocks."
     )
+    # A new parameter for each: the plain model shares the old ones with the given model.
     for module in matrices:
         weights = _rounded(module, to)
         module.weight = nn.Parameter(weights, requires_grad=False)
@@ -105,7 +106,9 @@ def _matrices(
 ) -> Iterator[Any]:
     """The modules of a plain model with a weight matrix, in some parts of some blocks."""
     adapter: Any = model.adapter
-    layers = adapter.component_mapping["blocks"]
+    layers = adapter.component_mapping[
+        "blocks"
+    ]  # where the model has what the bridge calls so
     for block in blocks:
         for part in parts:
             inside = layers.submodules[MODULES[part]].name
