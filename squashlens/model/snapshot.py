@@ -59,9 +59,8 @@ LABELS = frozenset(
         "seed",
     }
 )
-Marks = tuple[
-    int, int, int, bool
-]  # of a tensor: its identity, address, number of writes, and `requires_grad`
+# Of a tensor: its identity, its address, the number of writes, and `requires_grad`.
+Marks = tuple[int, int, int, bool]
 
 
 class Layout:
@@ -76,6 +75,7 @@ class Layout:
     """
 
     def __init__(self, model: Bridge) -> None:
+        """List the parts of a bridge as they are now."""
         from transformer_lens.hook_points import HookPoint
 
         self.points: dict[str, HookPoint] = model.hook_dict
@@ -257,9 +257,8 @@ def fingerprint(model: Bridge, layout: Layout) -> str:
     forget_lengths(model)  # what the last pass left follows from the configuration
     inner: Any = model.original_model
     config = vars(model.cfg) if is_native(model) else inner.config.to_dict()
-    counted = set(
-        map(id, layout.tensors())
-    )  # without frequencies that depend on a pass
+    # Frequencies that depend on the length of a pass are left out.
+    counted = set(map(id, layout.tensors()))
     words = [text_of(_without_labels(config))]
     for name, tensor in (*inner.named_parameters(), *inner.named_buffers()):
         if id(tensor) in counted:

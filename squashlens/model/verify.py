@@ -320,6 +320,7 @@ def _run_bridge(model: Bridge, sites: list[str]) -> dict[str, Tensor]:
     activations: dict[str, Tensor] = {}
 
     def keep(site: str, tensor: Tensor) -> None:
+        """Keep the tensor at a site; raise if there is one already."""
         if site in activations:
             raise UnsoundModelError(
                 f"{type(model.original_model).__name__} passes {site} more than once, so it is not clear where y is.",

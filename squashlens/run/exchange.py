@@ -73,9 +73,8 @@ class OneModel:
     ) -> Stream:
         """What a block makes of a stream, if its attention is that of the other model, from the same stream."""
         site = ATTENTION_OUTPUT.replace("{block}", str(block))
-        outputs: list[
-            Tensor
-        ] = []  # what the other model's attention adds to the stream
+        # What the other model's attention adds to the stream.
+        outputs: list[Tensor] = []
 
         def keep(output: Tensor) -> None:
             outputs.append(output)

@@ -68,8 +68,8 @@ def context(
 ) -> dict[str, Any]:
     """Mask and position ids with which every token sees the past of its own prompt, within the block's window.
 
-    They are arguments of the model. `queries` and `keys` are the position ids of the tokens of a pass, and of those
-    with the cached ones before them; `visible` says which keys belong to the past of a query's own prompt.
+    They are arguments of the model. `queries` are the position ids of the tokens of a pass, and `keys` those of the
+    cached tokens, if any, and these. `visible` says which keys belong to the past of a query's own prompt.
     """
     device = run.device
     dtype = run.dtype
@@ -333,9 +333,8 @@ def logits_of(
     """The logits of each row of y; `require_understood` tests that the model computes the same."""
     plain = cast(Any, run.model.original_model)
     head = plain.head if is_native(run.model) else plain.get_output_embeddings()
-    as_batch = y[None].to(
-        run.device, run.dtype
-    )  # one prompt, with the rows as its positions
+    # One prompt, with the rows as its positions.
+    as_batch = y[None].to(run.device, run.dtype)
     return _scaled(run, head(as_batch)[0])
 
 

@@ -65,7 +65,8 @@ class Kind:
         """What a kernel for this attention and these values depends on; `differentiated` if derivatives are needed."""
         _, heads, n, width = attention.queries.shape
         _, groups, n_keys, _ = attention.keys.shape
-        has_extras = attention.mask is not None or attention.sinks is not None
+        # A cache has more keys than queries.
+        is_plain = n == n_keys and attention.mask is None and attention.sinks is None
         return cls(
             device=attention.queries.device,
             dtype=attention.queries.dtype,
@@ -76,8 +77,7 @@ class Kind:
             scale=attention.scale,
             cap=attention.cap,
             windowed=attention.window is not None,
-            understood=n == n_keys
-            and not has_extras,  # more keys than queries: a cache
+            understood=is_plain,
             differentiated=differentiated,
         )
 

@@ -191,6 +191,7 @@ def _gumbel(seed: str, step: int, size: int) -> Float[Tensor, " outcome"]:
 
 def _batch_size(run: Run, n: int) -> int:
     """The number of prompts in a batch that fit: a pass, its keys and values, and a block's attention patterns."""
+    # Estimated by queries and keys, which usually are no fewer numbers.
     cache = run.n_blocks * queries_and_keys(run, 1, n)
     of_prompt = pass_bytes(run, 1, n) + cache + pattern_bytes(run, 1, n)
     device = run.device

@@ -86,9 +86,8 @@ def continued_streams(
         rows = [ids + tail for tail in tails]
         places = [range(last, len(row)) for row in rows]
         streams = grouped_streams(run, rows, places, label="answers")
-        of_prompt = streams[
-            :, :, 0
-        ]  # each row begins with the prompt; the first one is read
+        # Each row begins with the prompt, which is read in the first one.
+        of_prompt = streams[:, :, 0]
         ys = streams[:, -1]
     else:
         streams_of_runs: list[Tensor] = []

@@ -241,7 +241,7 @@ def _run_separately(plan: Plan) -> Rows:
             prompts = [plan.branches[number].ids(plan.trunk) for number in numbers]
             ids = torch.tensor(prompts, device=plan.run.device)
             ids = ids.repeat_interleave(plan.copies, dim=0)
-            # Only a single prompt has hooks or positions of its own.
+            # With hooks or positions of its own a prompt is alone in its batch.
             extra = None
             if plan.positions is not None:
                 places = plan.places(first)
@@ -274,8 +274,9 @@ def _run_together(plan: Plan) -> Rows:
     """Run the trunk in one pass, and then the tokens of the branches on its cache."""
     rows = _Rows(plan)
     run = plan.run
-    on_trunk: list[int] = []  # numbers of prompts that are prefixes of the trunk
-    leaving: list[int] = []  # and of those that have tokens of their own
+    # Numbers of the prompts that are prefixes of the trunk, and of those with tokens of their own.
+    on_trunk: list[int] = []
+    leaving: list[int] = []
     for number, branch in enumerate(plan.branches):
         if branch.tokens:
             leaving.append(number)
@@ -373,9 +374,8 @@ class Reads:
 
     def of_pattern(self, pattern: Tensor, longest: int) -> Tensor:
         """The last tokens' rows of a pattern, (prompt, head, position), padded with zeros to the longest prompt."""
-        rows = self.of(
-            pattern.transpose(1, 2)
-        )  # (row, query, head, key) is read at its queries
+        by_query = pattern.transpose(1, 2)  # (row, query, head, key)
+        rows = self.of(by_query)
         if self.keys is not None:
             # From the keys of the pass to the positions of each prompt.
             keys = self.keys.to(rows.device)[:, None].expand(-1, rows.shape[1], -1)
@@ -401,6 +401,7 @@ class _Rows:
         waiting: Rows = {}  # until the end of the pass
 
         def keep(site: str, tensor: Tensor) -> None:
+            """Read the last tokens' rows at a site."""
             if site.endswith("hook_pattern"):
                 # They are large, so they do not wait for those of other blocks.
                 pattern_rows = reads.of_pattern(tensor, self.plan.longest)
@@ -426,16 +427,16 @@ class _Rows:
 def _tokens_per_pass(plan: Plan, n: int) -> int:
     """The number of branch tokens q in a pass, on a trunk of n tokens.
 
-    Memory limits q by each · q (n + q) = budget, where `each` is for the mask or three patterns. Attention between
-    different branches is computed too and then masked, at a cost of q (n + q). So q is also limited to the number of
-    trunk tokens, or a few hundred.
+    Memory limits the q (n + q) pairs of a query and a key, each of which takes bytes for the mask, or for three
+    patterns where these are computed. Attention between different branches is computed too and then masked, at a cost
+    of q (n + q). So q is also limited to the number of trunk tokens, or a few hundred.
     """
-    each = MASK
+    bytes_of_pair = MASK
     if why_not_streamed(plan.run.model, plan.sites) is not None:
-        each = 3 * int(plan.run.model.cfg.n_heads) * plan.run.dtype.itemsize
-    # The positive solution of q (n + q) = cells.
-    cells = min(PASS_MEMORY, available(plan.run.device) / 4) / each
-    fits = int((math.sqrt(n * n + 4 * cells) - n) / 2)
+        bytes_of_pair = 3 * int(plan.run.model.cfg.n_heads) * plan.run.dtype.itemsize
+    pairs = min(PASS_MEMORY, available(plan.run.device) / 4) / bytes_of_pair
+    # The positive solution of q (n + q) = pairs.
+    fits = int((math.sqrt(n * n + 4 * pairs) - n) / 2)
     longest_branch = max(len(branch.tokens) for branch in plan.branches)
     most = max(n, FEW, longest_branch)
     return max(1, min(fits, most))

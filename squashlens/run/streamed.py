@@ -151,7 +151,7 @@ def implementation(
         return f"eager, since {reason}"
     names: set[str] = set()
     for kind, window in proof_of(model).findings["streamed"].kinds:
-        # A window that is longer than the prompt is none.
+        # A window of at least the prompt's length counts as none.
         windowed = window is not None and window < n
         kind = replace(kind, windowed=windowed, differentiated=differentiated)
         names.add("fused" if is_fused(kind, n) else "streamed")
@@ -187,7 +187,7 @@ def streamed(
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    # From here on transformers can be told to call these two functions for attention and its mask.
+    # Under this name a configuration can ask transformers to call these two for attention and its mask.
     ALL_ATTENTION_FUNCTIONS.register(NAME, _attend)
     ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _window_of)
     # Before anything is changed, since the model is compared with what it was.

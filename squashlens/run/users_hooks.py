@@ -69,9 +69,8 @@ def _edits(users: list[Standing]) -> Iterator[list[bool]]:
     PyTorch's own hooks, which may be on any module, count as edits. The list is filled during the body.
     """
     edits = [hook.point is None for hook in users]
-    entering: list[
-        tuple[int, int]
-    ] = []  # identity and number of writes, of tensors at points that are running
+    # Identity and number of writes of the tensors that entered points, until these are left.
+    entering: list[tuple[int, int]] = []
 
     def before(_point: object, args: tuple[Any, ...]) -> None:
         entering.append((id(args[0]), writes(args[0])))
@@ -102,9 +101,8 @@ def _test(
     replaced = torch.arange(n) >= torch.tensor(cuts).long()[:, None]
     others = (prompt + vocabulary // 2) % vocabulary
     changed = torch.where(replaced.to(prompt.device), others, prompt)
-    prompts = torch.cat([prompt, changed]).split(
-        1
-    )  # each by itself, the unchanged one first
+    # Each by itself, the unchanged one first.
+    prompts = torch.cat([prompt, changed]).split(1)
     final = partial(_final, run, next_logits)
     alone = [final(ids) for ids in prompts]
     # Without their hook points.

@@ -61,6 +61,7 @@ class Hook:
     _with_point: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        """Check the blocks and the function's signature, which says how it is called."""
         # `vars(self).update` sets fields of a frozen dataclass.
         if self.blocks is not None:
             # In the given order, each once, as integers of Python.

@@ -384,9 +384,8 @@ def _bridge(whole: Any, source: str, tokenizer: Any, verify: bool) -> Bridge:
     devices = set(getattr(inner, "hf_device_map", {}).values())
     model.cfg.n_devices = len(devices) or 1
     if wrapped is not None:
-        start_of(
-            model, tokenizer
-        )  # found now, while the checkpoint's tokenizer is at hand
+        # Found now and kept, while the checkpoint's tokenizer is at hand.
+        start_of(model, tokenizer)
     if plain is None:
         accept_unverified(model)
     else:

@@ -16,10 +16,8 @@ from squashlens.model.proof import public
 from squashlens.model.verify import rebuild_plain, require_sound
 
 RoundedPart = Literal["attention", "mlp"]
-MODULES = {
-    "attention": "attn",
-    "mlp": "mlp",
-}  # what a bridge calls the parts of a block
+# What a bridge calls the parts of a block.
+MODULES = {"attention": "attn", "mlp": "mlp"}
 
 
 @public
@@ -106,9 +104,8 @@ def _matrices(
 ) -> Iterator[Any]:
     """The modules of a plain model with a weight matrix, in some parts of some blocks."""
     adapter: Any = model.adapter
-    layers = adapter.component_mapping[
-        "blocks"
-    ]  # where the model has what the bridge calls so
+    # The adapter knows where the plain model has what the bridge calls so.
+    layers = adapter.component_mapping["blocks"]
     for block in blocks:
         for part in parts:
             inside = layers.submodules[MODULES[part]].name

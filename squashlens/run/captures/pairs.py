@@ -176,7 +176,10 @@ class PairCapture(CaptureBase):
         return list(range(len(self.v.values) - 1))  # the last entry is y
 
     def on(self, device: torch.device) -> "PairCapture":
-        """A copy whose streams are on a device. `require_current` comes before: a copy does not show earlier edits."""
+        """A copy whose streams are on a device, for a measurement that has called `require_current` before.
+
+        The copy itself does not show earlier edits.
+        """
         replay = self.replay
         if replay is not None:
             v = replay.v.to(device)

@@ -84,6 +84,7 @@ def visibilities(
     by_block: dict[int, Visibility] = {}
 
     def see(block: int, attention: Attention) -> None:
+        """Keep what a block sees; a plain causal mask or window needs no `keys`."""
         everything = slice(0, attention.queries.shape[2])
         keys = None
         if attention.mask is not None:
@@ -114,16 +115,16 @@ def _seeing_all(sight: Visibility) -> Visibility:
 
 
 def tokens_reaching(
-    seen: Mapping[int, Visibility], blocks: range, rows: Bool[Tensor, "row token"]
+    sights: Mapping[int, Visibility], blocks: range, rows: Bool[Tensor, "row token"]
 ) -> Bool[Tensor, "row token"]:
-    """The tokens that can influence the marked tokens through these blocks."""
+    """Mark, in each row, the tokens that can influence the marked ones through these blocks."""
     for block in reversed(blocks):
-        rows = seen[block].back(rows)
+        rows = sights[block].back(rows)
     return rows
 
 
 def derivative_rounding(
-    run: Run, seen: Mapping[int, Visibility], blocks: range, n: int
+    run: Run, sights: Mapping[int, Visibility], blocks: range, n: int
 ) -> float:
     """What rounding in float64 can do to the derivative of a stretch, relative to the largest edge of a row.
 
@@ -135,13 +136,13 @@ def derivative_rounding(
     wide = max(run.width, mlp_width)
     of_logits = 0.0
     for block in blocks:
-        delta = seen[block].logit_error(n)
+        delta = sights[block].logit_error(n)
         of_logits += math.expm1(min(1.0, 4 * delta))  # e¹ − 1 is beyond `MOST` already
     # Counted for one block more than there are, and so for the final norm too.
     of_products = PRODUCTS * (len(blocks) + 1) * (wide + n + 2) * EPS
     total = of_logits + of_products
     if not total <= MOST:  # NaN too
-        longest = max(seen[block].product for block in blocks)
+        longest = max(sights[block].product for block in blocks)
         raise UnsoundModelError(
             f"Products of queries and keys of size {longest:.1g} in blocks {blocks.start} to {blocks.stop - 1} leave "
             "logits without a digit that float64 could certify.",
