@@ -276,7 +276,7 @@ def _reset(module: Any, prefix: str) -> None:
     """Give a module its first frequencies again.
 
     A module with frequencies for several kinds of blocks has them under names with a `prefix` such as
-    ``"full_attention_"``; otherwise it is empty.
+    ``"full_attention_"``; with a single kind the prefix is empty.
     """
     original = getattr(module, f"{prefix}original_inv_freq", None)
     current = getattr(module, f"{prefix}inv_freq", None)

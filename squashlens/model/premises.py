@@ -155,7 +155,7 @@ def _violation(model: Bridge, *, cut: bool) -> str:
     """
     ids = probe_ids(model)
     n = ids.shape[1]
-    # (copy, position): which tokens of a copy are replaced, in each copy from another position on.
+    # Which tokens of each copy are replaced, (copy, position): those from a position on that differs between copies.
     first_replaced = torch.linspace(1, n - 1, COPIES).long()
     replaced = torch.arange(n) >= first_replaced[:, None]
     if cut:

@@ -307,9 +307,8 @@ def without_ambient(model: Bridge) -> Iterator[None]:
     The hooks of libraries that are parts of the model stay.
     """
     points = set(layout_of(model).distinct.values())
-    joining: set[Any] = (
-        set()
-    )  # PyTorch's keys of hooks that pass tensors on from one point to others
+    # PyTorch's keys of the hooks that pass tensors on from one point to others.
+    joining: set[Any] = set()
     for point in points:
         for handle in point.fwd_hooks:
             if _joins_points(handle):

@@ -300,8 +300,8 @@ def _on_no_device(config: Any, source: str) -> Any:
     except Exception as error:
         raise access_error(source, error) from error
     built = type(empty).__name__
-    # Where a checkpoint has code of its own: ``"modeling_x.XForCausalLM"``. It is needed for a class that transformers
-    # lacks.
+    # A checkpoint with code of its own names a class, as in "modeling_x.XForCausalLM". The code is needed only if
+    # transformers has no class of this name.
     auto_map = getattr(config, "auto_map", None) or {}
     code = auto_map.get("AutoModelForCausalLM", built)
     if str(code).rpartition(".")[2] != built:

@@ -40,8 +40,8 @@ def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
 def texts_in_context(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """The text that each token adds to those before it; "" for the first parts of a character. Joined, the whole text.
 
-    A token's text ends where the text of all tokens up to it and the whole text part. So the sign that a decoder writes
-    for an unfinished character is left out, unless the whole text has it too.
+    A token's text ends where the text of all tokens up to it ends, or begins to differ from the whole text. So the sign
+    that a decoder writes for an unfinished character is left out, unless the whole text has it too.
     """
     whole = decoded(tokenizer, ids)
     texts: list[str] = []
