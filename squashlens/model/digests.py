@@ -59,8 +59,9 @@ def parts(tensor: Tensor) -> Iterator[Tensor]:
     if not hasattr(tensor, "__tensor_flatten__"):
         yield tensor
         return
-    for part in tensor.__tensor_flatten__()[0]:  # pyright: ignore[reportAttributeAccessIssue]
-        yield from parts(getattr(tensor, part))
+    # The first item has the names of the attributes that hold the parts, which may have parts themselves.
+    for name in tensor.__tensor_flatten__()[0]:  # pyright: ignore[reportAttributeAccessIssue]
+        yield from parts(getattr(tensor, name))
 
 
 def text_of(value: Any, depth: int = DEPTH) -> str:

@@ -159,6 +159,7 @@ def arrange_heads(model: Bridge) -> None:
         splits_attention_heads = True
 
     for block in model.blocks:
+        # A block without attention has none of these hook points.
         attn: Any = block._modules.get("attn", block)
         points = [attn._modules.get(name) for name in ("hook_q", "hook_k", "hook_v")]
         if all(isinstance(point, HookPoint) for point in points):

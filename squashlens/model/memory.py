@@ -19,8 +19,10 @@ def available(device: torch.device) -> int:
     """Free bytes on a CUDA device, or the machine's available memory for any other device."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        reserved = torch.cuda.memory_reserved(device)
-        return free + reserved - torch.cuda.memory_allocated(device)
+        # PyTorch keeps memory of freed tensors, which it can use again.
+        unused = torch.cuda.memory_reserved(device)
+        unused -= torch.cuda.memory_allocated(device)
+        return free + unused
     return psutil.virtual_memory().available
 
 
@@ -77,7 +79,7 @@ def raise_later(
 
     Results with the same `key` are read together, and raise the error that was given first.
     """
-    checks = _put_off.get()
+    checks = _put_off.get()  # None outside of `awaited`
     if checks is not None and wrong.device.type != "cpu":
         check = checks.setdefault(key, PutOff(error, []))
         check.wrong.append(wrong)

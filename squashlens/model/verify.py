@@ -185,6 +185,7 @@ def _without_weights(model: Bridge) -> Any:
             return type(wrapped)(copy.deepcopy(wrapped.cfg))
     config = copy.deepcopy(wrapped.config)
     config._attn_implementation = "eager"
+    # Buffers are computed, since those of the bridge are compared with them.
     with init_empty_weights(include_buffers=False):
         return type(wrapped)(config)
 
@@ -385,7 +386,7 @@ def require_same_buffers(inner: nn.Module, plain: nn.Module) -> None:
 
 
 def _same(key: str, ours: Tensor | None, theirs: Tensor) -> bool:
-    """Whether two buffers are the same, up to the dtype of the run."""
+    """Whether the buffers `key` of the two models are the same, up to the dtype of the run."""
     if ours is None or ours.shape != theirs.shape:
         return False
     ours = ours.cpu()

@@ -160,7 +160,7 @@ def implementation(
 
 @contextmanager
 def patterns_written(reason: str) -> Iterator[None]:
-    """Compute every pattern in the passes of the body, for numbers that are compared bit by bit."""
+    """Compute every pattern in the passes of the body, for the `reason` that `why_not_streamed` then gives."""
     token = _written.set(reason)
     try:
         yield

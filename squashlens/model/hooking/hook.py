@@ -169,7 +169,10 @@ def torch_hook(
     before: bool,
     **how: bool,
 ) -> None:
-    """Register a PyTorch hook before or after `module`, and remove it when `stack` is left."""
+    """Register a PyTorch hook before or after `module`, and remove it when `stack` is left.
+
+    `how` has options of PyTorch's `register_forward_hook`, such as `with_kwargs`.
+    """
     register = module.register_forward_hook
     if before:
         register = module.register_forward_pre_hook

@@ -394,7 +394,11 @@ def _bridge(whole: Any, source: str, tokenizer: Any, verify: bool) -> Bridge:
 
 
 def _tokenizer_to_wrap(source: str, tokenizer: Any, commit: str | None) -> Any:
-    """The tokenizer with the option to add BOS, which TransformerLens wants, and which can read some of the hub's."""
+    """The tokenizer for the bridge: TransformerLens wants one with its option to add BOS on.
+
+    A tokenizer that adds BOS by itself gets the option. Any other is opened again with it, by TransformerLens's
+    function, which can also open some of the hub's for which `tokenizer` is None.
+    """
     from transformer_lens.utilities.hf_utils import (
         autotokenizer_with_special_token_compat,
     )

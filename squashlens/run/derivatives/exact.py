@@ -92,6 +92,7 @@ def _tensors(run: Run) -> Iterator[Tensor]:
     yield from run.model.buffers()
     for module in run.model.modules():
         for value in vars(module).values():
+            # Only leaves: a tensor with a graph is a result of a pass.
             if isinstance(value, Tensor) and value.grad_fn is None:
                 yield value
 
