@@ -28,7 +28,7 @@ FREQUENCIES = 1e-5
 
 
 def dtype_to_run_in(given: torch.dtype | str) -> torch.dtype:
-    """The dtype of a name, in full or short. Raises for one without a tolerance."""
+    """The dtype of a name ("bfloat16" or "bf16"), or the given dtype. Raises for one without a tolerance."""
     named = {dtype_name(dtype): dtype for dtype in TOLERANCE}
     dtype = named.get(full_name(given)) if isinstance(given, str) else given
     if dtype not in TOLERANCE:
@@ -73,7 +73,10 @@ def difference(
     dim: int | tuple[()] = (),
     tolerance: dict[torch.dtype, float] = TOLERANCE,
 ) -> tuple[Tensor, Tensor]:
-    """The largest difference and the largest allowed one, relative to `size` (by default `theirs`), along `dim`."""
+    """The largest difference of two results along `dim` (by default of all entries), and the largest allowed one.
+
+    Allowed is `tolerance[dtype]` times the largest entry of `size` along `dim`; by default `size` is `theirs`.
+    """
     expected = theirs.detach().to(ours.device).double()
     error = (ours.detach().double() - expected).abs().amax(dim=dim)
     scale = expected if size is None else size.detach().to(ours.device).double()

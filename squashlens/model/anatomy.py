@@ -92,8 +92,9 @@ def width(model: Bridge) -> int:
 def projected(model: Bridge) -> int:
     """The number of coordinates of one token's queries and keys in a block."""
     heads = int(model.cfg.n_heads)
-    groups = int(getattr(model.cfg, "n_key_value_heads", None) or heads)
-    return (heads + groups) * int(model.cfg.d_head)
+    # Several heads may share a key.
+    key_heads = int(getattr(model.cfg, "n_key_value_heads", None) or heads)
+    return (heads + key_heads) * int(model.cfg.d_head)
 
 
 def context_length(model: Bridge) -> int | None:
@@ -116,8 +117,8 @@ def dtype_of(model: Bridge) -> torch.dtype:
 def last_logits(model: Bridge) -> dict[str, slice]:
     """Options of a pass that computes the last position's logits only, if possible: others need much memory.
 
-    Neither the number 1, for which Gemma 4 shortens the blocks that share keys and values, too, nor a tensor, which
-    accelerate moves to the first device of a model that is spread over several.
+    The option is a slice. For the number 1 Gemma 4 would also shorten the blocks that share keys and values, and a
+    tensor would be moved by accelerate to the first device of a model that is spread over several.
     """
     known = inspect.signature(model.original_model.forward).parameters
     return {"logits_to_keep": slice(-1, None)} if "logits_to_keep" in known else {}
@@ -125,6 +126,7 @@ def last_logits(model: Bridge) -> dict[str, slice]:
 
 def quantization(model: Bridge) -> str | None:
     """The number format of quantized weights, such as ``"int8"``, else the method's name; None if they are plain."""
+    # Classes of quantized weights, which often have the number format in their name.
     kinds: set[str] = set()
     for parameter in model.parameters():
         if not parameter.is_floating_point() or type(parameter) not in PLAIN:
@@ -135,6 +137,7 @@ def quantization(model: Bridge) -> str | None:
     method = getattr(text_config(model), "quantization_config", None)
     if method is None:
         method = getattr(model.original_model, "quantization_method", None)
+    # The method is an entry of a dict or of an object, as a text or a member of an enum.
     if isinstance(method, dict):
         method = method.get("quant_method")
     method = getattr(method, "quant_method", method)
@@ -144,9 +147,10 @@ def quantization(model: Bridge) -> str | None:
 
 
 def windows(model: Bridge, positions: int | None = None) -> list[int | None]:
-    """Each block's attention window in tokens, with the query; `None` for full attention; an error for other kinds.
+    """Each block's attention window in tokens, which counts the query; `None` for full attention.
 
-    Attention in chunks is full in a prompt of at most one chunk, if the number of its `positions` is given.
+    Raises for other kinds of attention. Attention in chunks counts as full in a prompt of at most one chunk, if the
+    prompt's number of `positions` is given.
     """
     config = text_config(model)
     chunk = getattr(config, "attention_chunk_size", None)
@@ -160,17 +164,17 @@ def windows(model: Bridge, positions: int | None = None) -> list[int | None]:
     known = {FULL, SLIDING}
     if positions is not None and chunk and positions <= chunk:
         known.add(CHUNKED)
-    strange = set(kinds) - known
-    if strange:
+    unknown = set(kinds) - known
+    if unknown:
         raise UnsoundModelError(
-            f"{config.model_type} has blocks of kind {', '.join(sorted(strange))}, without a uniform baseline.",
+            f"{config.model_type} has blocks of kind {', '.join(sorted(unknown))}, without a uniform baseline.",
             "Use attention='model', or a model with full or sliding-window attention.",
         )
     return [window if kind == SLIDING else None for kind in kinds]
 
 
 def known_windows(model: Bridge, positions: int | None = None) -> list[int | None]:
-    """The same without an error: other kinds of blocks count as full attention."""
+    """Each block's window as `windows` gives it; if a block has another kind of attention, None (full) for all."""
     try:
         return windows(model, positions)
     except UnsoundModelError:
@@ -215,17 +219,21 @@ def pattern_site(block: int) -> str:
 
 
 def length_dependent_encodings(model: Bridge) -> list[tuple[str, int]]:
-    """Kind and limit of each position encoding in the configuration that depends on the length of a pass."""
+    """Kind and limit, in tokens, of each position encoding that depends on the length of a pass; see the module.
+
+    Phi-3 with 4,096 original positions has ``[("longrope", 4096)]``; most models have none.
+    """
     parameters = getattr(text_config(model), "rope_parameters", None) or {}
-    found: list[tuple[str, int]] = []
+    encodings: list[tuple[str, int]] = []
     # Some models have one set of parameters for each kind of block.
     for rope in (parameters, *parameters.values()):
         kind = rope.get("rope_type") if isinstance(rope, dict) else None
         if kind == LONG:
-            found.append((kind, int(rope["original_max_position_embeddings"])))
+            limit = int(rope["original_max_position_embeddings"])
+            encodings.append((kind, limit))
         elif DYNAMIC in str(kind):
-            found.append((str(kind), context_length(model) or 0))
-    return found
+            encodings.append((str(kind), context_length(model) or 0))
+    return encodings
 
 
 def longest_prompt(model: Bridge) -> int | None:
@@ -239,6 +247,7 @@ def longest_prompt(model: Bridge) -> int | None:
 def why_lengths_differ(model: Bridge, lengths: Collection[int]) -> str | None:
     """The reason why passes of these lengths encode positions differently; `None` if they do not."""
     for kind, limit in length_dependent_encodings(model):
+        # One encoding up to the limit, and one for each length beyond it; "longrope" has one for all of those.
         encodings = {max(n, limit) for n in lengths}
         if kind == LONG:
             encodings = {n > limit for n in lengths}
@@ -252,8 +261,9 @@ def forget_lengths(model: Bridge) -> None:
     if not length_dependent_encodings(model):
         return
     for module in model.original_model.modules():
-        if "original_max_seq_len" not in vars(module):
+        if "original_max_seq_len" not in vars(module):  # it has no rotary frequencies
             continue
+        # One kind of encoding for all blocks, or a dict by the kind of block.
         kinds: Any = module.rope_type
         if not isinstance(kinds, dict):
             kinds = {"": kinds}
@@ -263,14 +273,18 @@ def forget_lengths(model: Bridge) -> None:
 
 
 def _reset(module: Any, prefix: str) -> None:
-    """Give a module its first frequencies again, those of one kind of block if it has several."""
+    """Give a module its first frequencies again.
+
+    A module with frequencies for several kinds of blocks has them under names with a `prefix` such as
+    ``"full_attention_"``; with a single kind the prefix is empty.
+    """
     original = getattr(module, f"{prefix}original_inv_freq", None)
-    now = getattr(module, f"{prefix}inv_freq", None)
-    if original is None or now is None:
+    current = getattr(module, f"{prefix}inv_freq", None)
+    if original is None or current is None:
         return
     with torch.inference_mode(False):
-        fresh = original.to(now.device).clone()
+        fresh = original.to(current.device).clone()
     module.register_buffer(f"{prefix}inv_freq", fresh, persistent=False)
     setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
-    # Made again by the next pass that needs it.
+    # The next pass that needs the frequencies of long prompts computes them again.
     setattr(module, f"{prefix}long_inv_freq", None)

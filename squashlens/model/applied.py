@@ -90,18 +90,25 @@ def applied(model: Bridge, *hooks: HookLike) -> Iterator[Bridge]:
 
 @contextmanager
 def _watched_passes(model: Bridge, hooks: list[Hook]) -> Iterator[None]:
-    """Put `BeforePasses` on the model; at the end raise if a hook's positions are beyond the end of every prompt."""
+    """Give users' hooks the token ids of each pass, and refuse passes in which hooks by position would be wrong.
+
+    `BeforePasses` does both. After the body, raise if a hook's positions are beyond the end of every prompt.
+    """
     points = layout_of(model).points
-    users: list[Any] = []
+    users_points: list[Any] = []
+    names_by_position: list[str] = []
     for hook in hooks:
         if not belongs_to_a_library(hook.edit):
-            users += [points[site] for site in hook.points(len(model.blocks))]
-    passes = BeforePasses(users, [hook.name for hook in hooks if hook.positional])
+            for site in hook.points(len(model.blocks)):
+                users_points.append(points[site])
+        if hook.positional:
+            names_by_position.append(hook.name)
+    passes = BeforePasses(users_points, names_by_position)
     with ExitStack() as stack:
         stack.callback(passes.forget)
         torch_hook(stack, model.original_model, passes, before=True, with_kwargs=True)
         yield
-    n = passes.longest_prompt
+    n = passes.longest_prompt  # 0 without any pass
     for hook in hooks:
         if n and isinstance(hook.positional, tuple) and min(hook.positional) >= n:
             raise InputError(
@@ -114,6 +121,7 @@ def _watched_passes(model: Bridge, hooks: list[Hook]) -> Iterator[None]:
 def require_effective(model: Bridge, sites: list[str]) -> None:
     """Raise an error for hook points without effect; each is tested once for each state of the model."""
     with opened(model) as proof:
+        # The points that passed the test, an empty set (`set[str]()`) at first.
         effective = proof.once("effective hook points", set[str])
         new = [site for site in dict.fromkeys(sites) if site not in effective]
         if not new:
@@ -138,11 +146,11 @@ def require_effective(model: Bridge, sites: list[str]) -> None:
 
 
 def probe_ids(model: Bridge) -> Tensor:
-    """A short prompt of tokens spread over the vocabulary, distinct if the vocabulary is large enough."""
+    """A short prompt, (1, position), of tokens spread over the vocabulary, distinct if that is large enough."""
     vocabulary = n_tokens(model)
     length = min(PROBE_TOKENS, context_length(model) or PROBE_TOKENS)
-    places = torch.linspace(0.1, 0.9, length) * (vocabulary - 1)
-    return places.long()[None].to(device_of(model))
+    ids = torch.linspace(0.1, 0.9, length) * (vocabulary - 1)
+    return ids.long()[None].to(device_of(model))
 
 
 def run_probe(model: Bridge, *hooks: Watcher) -> Tensor:
@@ -152,7 +160,7 @@ def run_probe(model: Bridge, *hooks: Watcher) -> Tensor:
 
 
 def ineffective_points(model: Bridge, sites: list[str]) -> list[str]:
-    """The sites on a tensor at which the last logits do not depend, or that do not fire, as the model is run now."""
+    """The sites whose tensor the model does not use for the last logits, or that do not fire, as it is run now."""
     leaves: dict[str, Tensor] = {}
     hooks = watchers(sites, partial(_with_leaf, leaves))
     with warnings.catch_warnings(), torch.enable_grad():
@@ -161,6 +169,7 @@ def ineffective_points(model: Bridge, sites: list[str]) -> list[str]:
         logits = run_probe(model, *hooks).float()
         if not logits.requires_grad:
             return sites  # no added tensor reached the logits
+        # Derivatives need one number: a sum of all logits with different weights.
         weights = torch.arange(logits.numel(), device=logits.device).sin()
         total = (logits.flatten() * weights).sum()
         gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
@@ -173,7 +182,7 @@ def ineffective_points(model: Bridge, sites: list[str]) -> list[str]:
 
 
 def _with_leaf(leaves: dict[str, Tensor], site: str, tensor: Tensor) -> Tensor:
-    """The tensor, scaled slightly, plus a leaf of zeros.
+    """The tensor at a site, scaled slightly, plus a new leaf of zeros, which `leaves[site]` keeps.
 
     Scaled, because a norm uses an edited value only if it differs. Added, so that the leaf of one site does not cut off
     the leaves below it.

@@ -40,11 +40,11 @@ def sha256(text: str) -> str:
 
 def tensor_digest(tensor: Tensor) -> str:
     """A digest of shape, dtype and every bit of a tensor, with xxHash: as fast as its bytes come to the CPU."""
-    whole = xxhash.xxh3_128(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+    digest_of_all = xxhash.xxh3_128(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
     for part in parts(tensor.detach()):
-        content = part.contiguous().view(-1).view(torch.uint8).cpu().numpy()
-        whole.update(xxhash.xxh3_128_digest(content.data))
-    return whole.hexdigest()
+        in_bytes = part.contiguous().view(-1).view(torch.uint8).cpu().numpy()
+        digest_of_all.update(xxhash.xxh3_128_digest(in_bytes.data))
+    return digest_of_all.hexdigest()
 
 
 def writes(value: object) -> int:
@@ -59,14 +59,20 @@ def parts(tensor: Tensor) -> Iterator[Tensor]:
     if not hasattr(tensor, "__tensor_flatten__"):
         yield tensor
         return
-    for part in tensor.__tensor_flatten__()[0]:  # pyright: ignore[reportAttributeAccessIssue]
-        yield from parts(getattr(tensor, part))
+    # The first item has the names of the attributes that hold the parts, which may have parts themselves.
+    for name in tensor.__tensor_flatten__()[0]:  # pyright: ignore[reportAttributeAccessIssue]
+        yield from parts(getattr(tensor, name))
 
 
 def text_of(value: Any, depth: int = DEPTH) -> str:
-    """A value as text."""
+    """A value as text that is the same in every process, for a digest.
+
+    Tensors and arrays become digests of their content, functions their source and what it closes over, sets and dicts
+    are sorted, and other objects become their type and plain attributes. `depth` levels of nested values are covered.
+    """
 
     def inside(items: Iterable[Any]) -> list[str]:
+        """The items of a container as texts; none below the deepest level."""
         return [text_of(item, depth - 1) for item in items] if depth else []
 
     if isinstance(value, Tensor) and value.layout == torch.strided:
@@ -85,10 +91,19 @@ def text_of(value: Any, depth: int = DEPTH) -> str:
         return f"{inside(value)}"
     if isinstance(value, _FUNCTIONS):
         return f"{inside(_contents(value))}"
-    held = getattr(value, "to_dict", lambda: getattr(value, "__dict__", {}))()
-    kinds = PLAIN | Tensor | np.ndarray
-    plain = {key: part for key, part in held.items() if isinstance(part, kinds)}
-    return f"{type(value).__qualname__} {inside([plain])}"
+    return f"{type(value).__qualname__} {inside([_plain_attributes(value)])}"
+
+
+def _plain_attributes(value: Any) -> dict[str, Any]:
+    """The attributes of an object that are plain values, tensors or arrays; a configuration lists its own."""
+    attributes: dict[str, Any] = getattr(value, "__dict__", {})
+    if hasattr(value, "to_dict"):
+        attributes = value.to_dict()
+    plain: dict[str, Any] = {}
+    for name, attribute in attributes.items():
+        if isinstance(attribute, PLAIN | Tensor | np.ndarray):
+            plain[name] = attribute
+    return plain
 
 
 def source_of(function: Any) -> str:
@@ -98,7 +113,10 @@ def source_of(function: Any) -> str:
 
 
 def _contents(function: Any) -> list[Any]:
-    """What a function is made of."""
+    """What tells a function apart: its parts if it is partial or a method; else its name, source, defaults and closure.
+
+    For a partial function and a method the first item says which of both it is.
+    """
     if isinstance(function, functools.partial):
         return ["partial", function.func, function.args, function.keywords]
     if isinstance(function, types.MethodType):

@@ -17,7 +17,7 @@ BLOCK = 32  # numbers that share a scale
 def there_and_back(
     numbers: Float[Tensor, "*many d"], to: GgufFormat
 ) -> Float[Tensor, "*many d"]:
-    """Numbers that were stored in a format, in blocks of 32 along the last axis, in the dtype that they had."""
+    """The numbers rounded to a format, in blocks of 32 along the last axis; the dtype and device stay as they were."""
     try:
         from gguf import GGMLQuantizationType, quants
     except ImportError as error:
@@ -31,6 +31,6 @@ def there_and_back(
             "Choose others to round, or another model.",
         )
     kind = GGMLQuantizationType[to]
-    given = np.ascontiguousarray(numbers.detach().float().cpu().numpy())
-    back = quants.dequantize(quants.quantize(given, kind), kind)
-    return torch.from_numpy(back).reshape(numbers.shape).to(numbers)
+    original = np.ascontiguousarray(numbers.detach().float().cpu().numpy())
+    rounded = quants.dequantize(quants.quantize(original, kind), kind)
+    return torch.from_numpy(rounded).reshape(numbers.shape).to(numbers)

@@ -26,7 +26,10 @@ _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 
 
 class _Interposed(TorchFunctionMode):
-    """Apply hook points to the logits and to the pattern of one attention, each once."""
+    """While this is active, one attention's softmax gets hooked logits, and its dropout the hooked pattern, each once.
+
+    `scores` and `pattern` are the hook points: functions of a tensor (prompt, head, query, key).
+    """
 
     def __init__(
         self, scores: Callable[[Tensor], Tensor], pattern: Callable[[Tensor], Tensor]
@@ -34,22 +37,27 @@ class _Interposed(TorchFunctionMode):
         super().__init__()
         self.scores = scores
         self.pattern = pattern
-        # Prompts, heads and queries, once the logits have been seen.
+        # The shape (prompt, head, query) of the logits; None before the softmax is called.
         self.rows: tuple[int, ...] | None = None
-        self.done = False
+        self.has_pattern = False  # whether the pattern was hooked
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Call the function: a softmax of the hooked logits, or the dropout, after it, of the hooked pattern."""
+        """Call any function of PyTorch. The first softmax of four axes gets the hooked logits instead of its input.
+
+        The first dropout after it whose input has the rows of these logits gets the hooked pattern.
+        """
         if not args:
             return func(**(kwargs or {}))
         first = args[0]
         if func in _SOFTMAX and self.rows is None and first.ndim == 4:
             self.rows = first.shape[:3]
             args = (self.scores(first), *args[1:])
-        elif func is F.dropout and not self.done and first.shape[:-1] == self.rows:
-            self.done = True
+        elif (
+            func is F.dropout and not self.has_pattern and first.shape[:-1] == self.rows
+        ):
+            self.has_pattern = True
             args = (self.pattern(first), *args[1:])
         return func(*args, **(kwargs or {}))
 
@@ -81,12 +89,13 @@ def delegating(model: Bridge) -> list[Any]:
         AttentionBridge,
     )
 
-    found: list[Any] = []
+    attentions: list[Any] = []
     for block in model.blocks:
         attn = block._modules.get("attn")
+        # Attentions that the bridge computes itself are subclasses with a `forward` of their own.
         if attn is not None and type(attn).forward is AttentionBridge.forward:
-            found.append(attn)
-    return found
+            attentions.append(attn)
+    return attentions
 
 
 def make_live(model: Bridge) -> list[Any]:
@@ -110,18 +119,23 @@ def live_attention(model: Bridge) -> Iterator[None]:
 
 
 def _forward(attn: Any, *args: Any, **kwargs: Any) -> Any:
-    """What the bridge does around the model's own attention, with hook points inside it, and keeping nothing of it."""
+    """The `forward` of a bridged attention `attn`: the model's own attention, with hook points before, in and after it.
+
+    It takes the place of the bridge's `forward`, which has no hook points that take effect inside.
+    """
     inner = attn.original_component
     if "hidden_states" in kwargs:
         kwargs["hidden_states"] = attn.hook_in(kwargs["hidden_states"])
     else:
         args = (attn.hook_in(args[0]), *args[1:])
+    # TransformerLens's own attention calls this function on its pattern.
     if getattr(inner, "accepts_pattern_fn", False):
         kwargs["pattern_fn"] = attn.hook_pattern
     try:
         with _Interposed(attn.hook_attn_scores, attn.hook_pattern):
             output = inner(*args, **kwargs)
     finally:
+        # The bridge's block stored the stream here; it would keep the graph of the pass in memory.
         attn._captured_pre_ln_residual = None
     if isinstance(output, tuple):
         return attn.hook_out(output[0]), *output[1:]
@@ -145,6 +159,7 @@ def arrange_heads(model: Bridge) -> None:
         splits_attention_heads = True
 
     for block in model.blocks:
+        # A block without attention has none of these hook points.
         attn: Any = block._modules.get("attn", block)
         points = [attn._modules.get(name) for name in ("hook_q", "hook_k", "hook_v")]
         if all(isinstance(point, HookPoint) for point in points):

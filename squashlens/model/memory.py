@@ -19,8 +19,10 @@ def available(device: torch.device) -> int:
     """Free bytes on a CUDA device, or the machine's available memory for any other device."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        reserved = torch.cuda.memory_reserved(device)
-        return free + reserved - torch.cuda.memory_allocated(device)
+        # PyTorch keeps memory of freed tensors, which it can use again.
+        unused = torch.cuda.memory_reserved(device)
+        unused -= torch.cuda.memory_allocated(device)
+        return free + unused
     return psutil.virtual_memory().available
 
 
@@ -41,18 +43,21 @@ def device_named(given: str | torch.device) -> torch.device:
 
 
 def to_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Each tensor on the CPU. Those of one device and dtype come together, since the host waits for it each time."""
-    found = list(tensors)
+    """Each tensor on the CPU, in the given order.
+
+    Tensors of one device and dtype are joined and come together, since the host waits for the device each time.
+    """
+    on_cpu = list(tensors)
     alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for place, tensor in enumerate(tensors):
+    for index, tensor in enumerate(tensors):
         if tensor.device.type != "cpu":
-            alike.setdefault((tensor.device, tensor.dtype), []).append(place)
-    for places in alike.values():
-        flat = torch.cat([tensors[place].flatten() for place in places]).cpu()
-        parts = flat.split([tensors[place].numel() for place in places])
-        for place, part in zip(places, parts, strict=True):
-            found[place] = part.reshape(tensors[place].shape)
-    return found
+            alike.setdefault((tensor.device, tensor.dtype), []).append(index)
+    for indices in alike.values():
+        together = [tensors[index].flatten() for index in indices]
+        parts = torch.cat(together).cpu().split([len(flat) for flat in together])
+        for index, part in zip(indices, parts, strict=True):
+            on_cpu[index] = part.reshape(tensors[index].shape)
+    return on_cpu
 
 
 class PutOff(NamedTuple):
@@ -74,7 +79,7 @@ def raise_later(
 
     Results with the same `key` are read together, and raise the error that was given first.
     """
-    checks = _put_off.get()
+    checks = _put_off.get()  # None outside of `awaited`
     if checks is not None and wrong.device.type != "cpu":
         check = checks.setdefault(key, PutOff(error, []))
         check.wrong.append(wrong)
@@ -86,7 +91,8 @@ def raise_later(
 def awaited() -> Iterator[None]:
     """After the body, raise the first error that was put off until now.
 
-    It takes the place of an error of the body, which may be its consequence.
+    It takes the place of an error of the body, which may be its consequence. A nested context also reads, and raises,
+    what was put off before it.
     """
     checks = _put_off.get()
     if checks is None:
@@ -96,10 +102,10 @@ def awaited() -> Iterator[None]:
         yield
     finally:
         _put_off.reset(token)
-        waiting = [*checks.values()]
+        waiting = list(checks.values())
         checks.clear()
-        for error, wrong in waiting:  # a device is waited for once for each
-            if any(map(bool, to_cpu(wrong))):
+        for error, flags in waiting:  # a device is waited for once for each
+            if any(map(bool, to_cpu(flags))):
                 raise error()
 
 

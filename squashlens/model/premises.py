@@ -66,14 +66,14 @@ def why_not_attention_alone(model: Bridge) -> str | None:
             return f"Block {block} of {name} has no attention pattern: something else passes between tokens there."
     try:
         require_effective(model, sites)
-        found = _violation(model, cut=True)
+        violation = _violation(model, cut=True)
     except UnsoundModelError as error:
         return error.cause
-    if not found:
+    if not violation:
         return None
     return (
         f"In {name}, something besides attention passes between tokens, such as a state-space model, a convolution "
-        f"or experts of limited capacity. {found} Every attention pattern was the identity."
+        f"or experts of limited capacity. {violation} Every attention pattern was the identity."
     )
 
 
@@ -101,6 +101,7 @@ def require_paths(model: Bridge) -> None:
 
 
 def _require_none(reason: str | None) -> None:
+    """Raise an error if there is a reason why bounds from attention patterns are wrong."""
     if reason:
         raise UnsoundModelError(
             reason,
@@ -110,9 +111,14 @@ def _require_none(reason: str | None) -> None:
 
 
 def _earlier_stream(model: Bridge) -> str | None:
-    """Which block depends on another stream than the one that enters it, if the graph of each stream is cut off."""
-    entering: list[Tensor] = []
+    """A sentence on the first block that depends on another stream than the one that enters it; None if none does.
+
+    The graph of every residual stream is cut off in one pass. Then what leaves a block has a gradient only with respect
+    to the stream that entered it, and to any earlier one that reached it otherwise.
+    """
+    # By layer ℓ = 0 … L: v⁽ℓ⁾ with the graph of the block that it leaves, and the leaf with which the pass goes on.
     leaving: list[Tensor] = []
+    entering: list[Tensor] = []
 
     def cut(stream: Tensor) -> Tensor:
         leaving.append(stream)
@@ -123,8 +129,8 @@ def _earlier_stream(model: Bridge) -> str | None:
     forget_lengths(model)
     with torch.enable_grad(), without_ambient(model):
         run_probe(model, *hooks)
-    for block, stream in enumerate(leaving[1:]):
-        if block == 0:
+    for block, stream in enumerate(leaving[1:]):  # what leaves a block is v⁽ᵇ⁺¹⁾
+        if block == 0:  # no stream is earlier than the one that enters it
             continue
         earlier = entering[:block]
         ones = torch.ones_like(stream)
@@ -142,21 +148,27 @@ def _earlier_stream(model: Bridge) -> str | None:
 
 
 def _violation(model: Bridge, *, cut: bool) -> str:
-    """The first place in the forward pass that moved although it must not; empty if there is none."""
+    """A sentence on the first residual stream that a replaced token moved although it must not; empty if there is none.
+
+    Without `cut` the last tokens are replaced, and earlier positions must not move. With `cut` every attention pattern
+    is the identity, and no position whose own token stays may move.
+    """
     ids = probe_ids(model)
     n = ids.shape[1]
-    replaced = torch.arange(n) >= torch.linspace(1, n - 1, COPIES).long()[:, None]
+    # Which tokens of each copy are replaced, (copy, position): those from a position on that differs between copies.
+    first_replaced = torch.linspace(1, n - 1, COPIES).long()
+    replaced = torch.arange(n) >= first_replaced[:, None]
     if cut:
-        # In different copies, so that for any two tokens some copy replaces the one and not the other.
+        # Each token in another half of the copies, so that for any two some copy replaces the one and not the other.
         replaced = torch.zeros(COPIES, n, dtype=torch.bool)
-        every = combinations(range(COPIES), COPIES // 2)
-        for token, copies in enumerate(islice(every, n)):
+        halves = combinations(range(COPIES), COPIES // 2)
+        for token, copies in enumerate(islice(halves, n)):
             replaced[list(copies), token] = True
     for site, (error, allowed) in _moved(model, ids, replaced, cut=cut).items():
         wrong = ~replaced & ~(error <= allowed)  # true for NaN too
         if wrong.any():
             copy, position = wrong.nonzero()[0].tolist()
-            tokens = ", ".join(map(str, replaced[copy].nonzero().flatten().tolist()))
+            tokens = ", ".join(str(int(place)) for place in replaced[copy].nonzero())
             size = f"{float(error[copy, position]):.2g} (allowed {float(allowed[copy, position]):.2g})"
             return f"Replacing the tokens {tokens} of a prompt changes {site} at position {position} by {size}."
     return ""
@@ -165,7 +177,10 @@ def _violation(model: Bridge, *, cut: bool) -> str:
 def _moved(
     model: Bridge, ids: Tensor, replaced: Bool[Tensor, "copy position"], *, cut: bool
 ) -> Moved:
-    """How far each residual stream moves in its block if tokens are replaced; with `cut`, patterns are the identity."""
+    """How far each residual stream moves in its block if tokens are replaced; with `cut`, patterns are the identity.
+
+    The prompt and its copies run as one batch, whose first row is the prompt.
+    """
     dtype = dtype_of(model)
     vocabulary = n_tokens(model)
     others = (ids + vocabulary // 2) % vocabulary
@@ -173,17 +188,19 @@ def _moved(
     moved: Moved = {}
 
     def compare(site: str, stream: Tensor) -> Tensor:
-        first = stream[:1]
-        rest = stream[1:]
-        expected = first.expand_as(rest)
+        """Keep the differences at one site; the pass goes on without those at tokens that were not replaced."""
+        of_prompt = stream[:1]
+        of_copies = stream[1:]
+        expected = of_prompt.expand_as(of_copies)
         error, allowed = difference(
-            rest, expected, dtype, dim=-1, tolerance=SAME_OPERATIONS
+            of_copies, expected, dtype, dim=-1, tolerance=SAME_OPERATIONS
         )
         moved[site] = error.cpu(), allowed.cpu()
         may_differ = replaced[..., None].to(stream.device)
-        return torch.cat([first, torch.where(may_differ, rest, expected)])
+        return torch.cat([of_prompt, torch.where(may_differ, of_copies, expected)])
 
     def isolate(pattern: Tensor) -> Tensor:
+        """A pattern in which each token attends to itself only."""
         n = pattern.shape[-1]
         itself = torch.eye(n, dtype=pattern.dtype, device=pattern.device)
         return itself.expand_as(pattern).clone()
@@ -194,8 +211,8 @@ def _moved(
         for site in map(pattern_site, range(n_blocks(model))):
             hooks.append(Watcher(site, isolate))
     # In bfloat16 on a CPU, PyTorch would copy the output embedding for each prompt, and no logits are read.
-    without = dict.fromkeys(last_logits(model), slice(0))
+    no_logits = dict.fromkeys(last_logits(model), slice(0))
     forget_lengths(model)
     with attached(model, *hooks):
-        model(torch.cat([ids, copies]), use_cache=False, **without)
+        model(torch.cat([ids, copies]), use_cache=False, **no_logits)
     return moved

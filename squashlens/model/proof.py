@@ -83,7 +83,7 @@ def settle(model: Bridge, proof: Proof) -> None:
 
 
 def _proof_for(snapshot: Snapshot, kept: Kept) -> Proof:
-    """What is known of a model with this snapshot: of one that was not seen before, nothing."""
+    """The proof for this snapshot: the one among the last `PROOFS` that has it, or a new one without findings."""
     for proof in kept.proofs:
         if proof.snapshot == snapshot:
             return proof
@@ -103,10 +103,11 @@ def opened(model: Bridge) -> Iterator[Proof]:
     proof = _proof_for(Snapshot.of(model, layout_of(model)), kept)
     kept.proof = proof
     hooks = standing(model)
+    # The test of users' hooks runs the model with exactly these (`run.users_hooks`).
     kept.at_begin = hooks_as_now(model) if hooks else None
     kept.owner = threading.get_ident()
     try:
-        # Whatever mode the caller is in.
+        # Whatever mode the caller is in; errors that a device reports late belong to this call.
         with torch.inference_mode(False), torch.no_grad(), awaited():
             yield proof
     except Exception as error:
@@ -126,7 +127,7 @@ def opened(model: Bridge) -> Iterator[Proof]:
 
 def _require_unchanged(model: Bridge, kept: Kept, proof: Proof) -> None:
     """Raise an error if the model is another one than was opened."""
-    # Only a user's hook could write what PyTorch does not count.
+    # Only a user's hook could write what PyTorch does not count: without any, entries of tensors are not read again.
     entries = proof.snapshot.entries if kept.at_begin is None else None
     if proof.snapshot != Snapshot.of(model, layout_of(model), entries):
         raise BusyModelError(
@@ -167,16 +168,17 @@ def public(
 ) -> Callable[P, T]:
     """Wrap a public function of a model: arguments are checked, there is one bar, and the model is open if it `runs`.
 
-    `call` gets the arguments, and calls the function; by default it is just called with them. `cheaper` says what takes
-    less time.
+    The model is the function's first argument. `call` gets the checked arguments, and calls the function; by default it
+    is just called with them. `cheaper` says what takes less time; a long call shows it with its estimate.
     """
-    first = next(iter(inspect.signature(function).parameters.values()))
+    parameters = inspect.signature(function).parameters
+    first = next(iter(parameters.values()))
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         bound = checked(function, args, kwargs)
         model: Any = bound.arguments.get(first.name, first.default)
-        if first.annotation is Bridge:
+        if first.annotation is Bridge:  # else the model may be None, or of another kind
             require_bridge(model)
         with one_bar(function.__name__, cheaper), ExitStack() as stack:
             if runs and getattr(model, "original_model", None) is not None:

@@ -59,6 +59,7 @@ LABELS = frozenset(
         "seed",
     }
 )
+# Of a tensor: its identity, its address, the number of writes, and `requires_grad`.
 Marks = tuple[int, int, int, bool]
 
 
@@ -74,12 +75,14 @@ class Layout:
     """
 
     def __init__(self, model: Bridge) -> None:
+        """List the parts of a bridge as they are now."""
         from transformer_lens.hook_points import HookPoint
 
         self.points: dict[str, HookPoint] = model.hook_dict
         self.distinct: dict[str, HookPoint] = {}
         for name, point in sorted(self.points.items()):
             self.distinct[point.name or name] = point
+        # The names of the checkpoint replace those that the bridge gives to the same modules.
         self.names: dict[nn.Module, str] = {}
         for name, module in model.named_modules():
             self.names[module] = f"bridge.{name}".removesuffix(".")
@@ -87,13 +90,16 @@ class Layout:
             self.names[module] = name
         for name, point in self.points.items():
             self.names.setdefault(point, name)
-        self.modules = [one for one in self.names if not isinstance(one, HookPoint)]
+        self.modules: list[nn.Module] = []
+        for module in self.names:
+            if not isinstance(module, HookPoint):
+                self.modules.append(module)
         self.configs = _configurations(model)
         self._adapts = bool(length_dependent_encodings(model))
         self.children = self.read_children()
 
     def read_children(self) -> list[int]:
-        """Which modules there are now."""
+        """The identities of the modules inside each module, as they are now."""
         children: list[int] = []
         for module in self.modules:
             children += map(id, module._modules.values())
@@ -105,7 +111,7 @@ class Layout:
 
     def with_hooks(self) -> list[nn.Module]:
         """The modules that have hooks of PyTorch now."""
-        found: list[nn.Module] = []
+        with_hooks: list[nn.Module] = []
         for module in self.names:
             # Written out: a loop over four tables takes several times as long, in every call.
             if (
@@ -114,19 +120,19 @@ class Layout:
                 or module._backward_hooks
                 or module._backward_pre_hooks
             ):
-                found.append(module)
-        return found
+                with_hooks.append(module)
+        return with_hooks
 
     def tensors(self) -> list[Tensor]:
         """Parameters and buffers as they are now, but for those that follow from the length of a pass."""
         tensors: list[Tensor | None] = []
         for module in self.modules:
             tensors += module._parameters.values()
-            buffers = module._buffers
-            if self._adapts and "original_max_seq_len" in vars(module):
-                tensors += [buffers[name] for name in buffers if "original" in name]
-            else:
-                tensors += buffers.values()
+            # Rotary frequencies that depend on the length of the last pass; only the original ones stay.
+            adapts = self._adapts and "original_max_seq_len" in vars(module)
+            for name, buffer in module._buffers.items():
+                if not adapts or "original" in name:
+                    tensors.append(buffer)
         return [tensor for tensor in tensors if tensor is not None]
 
     def forget_last_pass(self) -> None:
@@ -148,7 +154,7 @@ def _configurations(model: Bridge) -> list[Any]:
         if config is not None and type(config) is not type(model.cfg):
             waiting.append(config)
     configs: dict[int, Any] = {}
-    for config in waiting:
+    for config in waiting:  # which grows by the configurations inside
         if hasattr(config, "__dict__") and id(config) not in configs:
             configs[id(config)] = config
             waiting += filter(_is_config, vars(config).values())
@@ -174,20 +180,24 @@ class Snapshot:
     def of(
         cls, model: Bridge, layout: Layout, entries: list[str] | None = None
     ) -> "Snapshot":
-        """Of the model as it is now, through lists that are current. Entries of tensors are read unless given."""
+        """The snapshot of a model as it is now.
+
+        `layout` must be current (`layout_of`). Without `entries` some of each tensor's entries are read.
+        """
         marks: list[Marks] = []
         samples: dict[Any, list[Tensor]] = {}
         with torch.no_grad(), torch._C.DisableTorchFunction():
             for tensor in layout.tensors():
                 for part in parts(tensor):
                     written = writes(part)
-                    place = part.data_ptr()
-                    marks.append((id(tensor), place, written, tensor.requires_grad))
+                    address = part.data_ptr()
+                    marks.append((id(tensor), address, written, tensor.requires_grad))
                     if entries is None:
+                        # Those of one device and dtype come to the CPU together.
                         kind = (part.device, part.dtype)
                         samples.setdefault(kind, []).append(_some_entries(part))
             if entries is None:
-                entries = [_digest_of(some) for some in samples.values()]
+                entries = [_digest_of(sample) for sample in samples.values()]
         modes = [module.training for module in layout.modules]
         texts = [_text(config) for config in layout.configs]
         return cls(marks, entries, layout.read_children(), modes, texts, precision())
@@ -205,11 +215,14 @@ def _some_entries(tensor: Tensor) -> Tensor:
 
 @cache
 def _step(shape: torch.Size) -> int:
-    """From one entry that is read to the next: every row and column is met if there are at most `ENTRIES` of each."""
+    """The distance in memory from one entry that is read to the next, for tensors of this shape.
+
+    Every row and column of a matrix is met if there are at most `ENTRIES` of each.
+    """
     size = shape.numel()
     if len(shape) < 2:
         return max(1, size // ENTRIES)
-    # Each is a cache line of its own: more of them would take as long as the rest of a short call.
+    # Each entry is a cache line of its own: more of them would take as long as the rest of a short call.
     step = max(1, size // min(ENTRIES, max(shape)))
     while gcd(step, shape[-1]) > 1:  # with a common factor only some columns are met
         step -= 1
@@ -244,7 +257,8 @@ def fingerprint(model: Bridge, layout: Layout) -> str:
     forget_lengths(model)  # what the last pass left follows from the configuration
     inner: Any = model.original_model
     config = vars(model.cfg) if is_native(model) else inner.config.to_dict()
-    counted = {id(tensor) for tensor in layout.tensors()}
+    # Frequencies that depend on the length of a pass are left out.
+    counted = set(map(id, layout.tensors()))
     words = [text_of(_without_labels(config))]
     for name, tensor in (*inner.named_parameters(), *inner.named_buffers()):
         if id(tensor) in counted:
@@ -307,7 +321,7 @@ def kept_of(model: Bridge) -> Kept:
 
 
 def layout_of(model: Bridge) -> Layout:
-    """The lists of a model's parts; between two calls they are made again if a module was replaced."""
+    """The lists of a model's parts; unless the model is open, they are made again if a module was replaced."""
     kept = kept_of(model)
     if kept.layout is None or not (kept.is_open() or kept.layout.is_current()):
         kept.layout = Layout(model)

@@ -98,6 +98,7 @@ def require_sound(model: Any) -> Bridge:
 
 
 def _verify(model: Bridge) -> None:
+    """Verify a bridge that was made elsewhere, or changed, against a plain model built from itself."""
     with without_ambient(model):
         require_finite(model.original_model, type(model.original_model).__name__)
         plain = rebuild_plain(model)
@@ -108,7 +109,7 @@ def _verify(model: Bridge) -> None:
 def require_finite(model: nn.Module, source: str) -> None:
     """Raise an error for NaN or infinite entries in any parameter or buffer, in one pass without copies.
 
-    They are signs of a damaged file.
+    They are signs of a damaged file. `source` is the model's name in the message.
     """
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_meta:
@@ -125,6 +126,7 @@ def require_finite(model: nn.Module, source: str) -> None:
 
 
 def _not_finite(tensor: Tensor, name: str) -> ModelAccessError:
+    """The error for a tensor with NaN or infinite entries."""
     wrong = (~torch.isfinite(tensor)).nonzero()
     remedy = AGAIN
     if tensor.dtype == torch.float16:
@@ -145,8 +147,10 @@ def rebuild_plain(model: Bridge) -> Any:
     name = type(wrapped).__name__
     try:
         plain = _without_weights(model)
-        held = wrapped.state_dict()
-        weights = {k.replace("._original_component", ""): v for k, v in held.items()}
+        weights: dict[str, Tensor] = {}
+        for name_in_bridge, weight in wrapped.state_dict().items():
+            # The bridge wraps modules, which adds this part to the names of their weights.
+            weights[name_in_bridge.replace("._original_component", "")] = weight
         needed = plain.state_dict().keys()
         missing = sorted(needed - weights.keys())
         if missing:
@@ -155,6 +159,7 @@ def rebuild_plain(model: Bridge) -> Any:
                 "peft that is not merged.",
                 "Merge the adapter (`merge_and_unload`), and build the bridge around the result.",
             )
+        # Assigned, not copied: the plain model shares the tensors.
         plain.load_state_dict({key: weights[key] for key in needed}, assign=True)
         if not is_native(model):
             _require_tied(plain)
@@ -180,6 +185,7 @@ def _without_weights(model: Bridge) -> Any:
             return type(wrapped)(copy.deepcopy(wrapped.cfg))
     config = copy.deepcopy(wrapped.config)
     config._attn_implementation = "eager"
+    # Buffers are computed, since those of the bridge are compared with them.
     with init_empty_weights(include_buffers=False):
         return type(wrapped)(config)
 
@@ -200,8 +206,9 @@ def _require_tied(plain: Any) -> None:
     """Raise an error if weights that the configuration ties were untied, as by a new output head."""
     tie = differing_tie(plain)
     if tie is not None:
+        name, other = tie
         raise UnsoundModelError(
-            f"The configuration of this {type(plain).__name__} ties {tie[0]} to {tie[1]}, but they have different "
+            f"The configuration of this {type(plain).__name__} ties {name} to {other}, but they have different "
             "numbers.",
             "If they are meant to differ, set `model.original_model.config.tie_word_embeddings = False`.",
         )
@@ -210,12 +217,14 @@ def _require_tied(plain: Any) -> None:
 def prove(model: Bridge, plain: Any, covers: str = VERIFIED) -> None:
     """Compare the bridge with the plain model, and find out what the mathematics needs to know of it.
 
-    A success has the status `covers`: `VERIFIED` if `plain` is known to match the checkpoint.
+    Raises if they differ, or if tokens depend on later ones. A success has the status `covers`: `VERIFIED` if `plain`
+    is known to match the checkpoint.
     """
     _first_pass(model)
     with opened(model) as proof:
         _require_agreement(model, plain)
         require_causal(model)
+        # Not an error yet: only some measurements need it.
         proof.findings[ATTENTION] = why_not_attention_alone(model)
         proof.status = covers
         settle(model, proof)
@@ -227,10 +236,12 @@ def _first_pass(model: Bridge) -> None:
         with torch.no_grad():
             run_probe(model)
     except RuntimeError as error:
-        kinds = {dtype_name(p.dtype): name for name, p in model.named_parameters()}
-        if len(kinds) == 1 or "dtype" not in str(error):
+        example_of: dict[str, str] = {}  # a parameter of each dtype
+        for name, parameter in model.named_parameters():
+            example_of[dtype_name(parameter.dtype)] = name
+        if len(example_of) == 1 or "dtype" not in str(error):
             raise
-        where = "; ".join(f"{kind} as in {name}" for kind, name in kinds.items())
+        where = "; ".join(f"{dtype} as in {name}" for dtype, name in example_of.items())
         raise InputError(
             f"The model's parameters have several dtypes ({where}), and it fails with them: {error}.",
             "Give it one dtype: `model.to(torch.float32)`, or load it again with dtype=.",
@@ -261,7 +272,7 @@ def _require_agreement(model: Bridge, plain: Any) -> None:
 def _disagreement(
     model: Bridge, plain: Any, tolerance: dict[torch.dtype, float]
 ) -> str | None:
-    """The first tensor in which the two differ by more than this tolerance, and by how much."""
+    """In words, the first tensor in which the two differ by more than this tolerance, and by how much; None if none."""
     name = type(model.original_model).__name__
     # The plain model's hidden states are v⁽⁰⁾ … v⁽ᴸ⁻¹⁾ and y, without v⁽ᴸ⁾.
     blocks = range(n_blocks(model))
@@ -270,51 +281,56 @@ def _disagreement(
         raise UnsoundModelError(
             f"{name} has no hook point {streams[-1]}.", "Use a model with a final norm."
         )
-    patterns = [s for s in map(pattern_site, blocks) if s in model.hook_dict]
+    pattern_sites: list[str] = []  # blocks without attention have none
+    for block in blocks:
+        if pattern_site(block) in model.hook_dict:
+            pattern_sites.append(pattern_site(block))
     forget_lengths(model)  # the plain model has had no pass yet
-    ours = _run_bridge(model, [*streams, *patterns])
+    ours = _run_bridge(model, [*streams, *pattern_sites])
     truth = _run_plain(plain, probe_ids(model))
-    returned = [p for p in truth.attentions or () if p is not None]
+    plain_patterns = [p for p in truth.attentions or () if p is not None]
     # A bridge without any is refused where they are needed.
-    if patterns and len(returned) != len(patterns):
+    if pattern_sites and len(plain_patterns) != len(pattern_sites):
         raise UnsoundModelError(
-            f"The plain {name} returns {len(returned)} attention patterns, and the bridge has hook points for "
-            f"{len(patterns)}, so the bridge cannot be verified.",
+            f"The plain {name} returns {len(plain_patterns)} attention patterns, and the bridge has hook points for "
+            f"{len(pattern_sites)}, so the bridge cannot be verified.",
             "Use another model.",
         )
-    # Logits of the last position, or of all.
-    expected = {"logits": truth.logits[:, -ours["logits"].shape[1] :]}
+    # The bridge's pass has the logits of the last position, or of all.
+    n_logits = ours["logits"].shape[1]
+    expected = {"logits": truth.logits[:, -n_logits:]}
     expected |= zip(streams, truth.hidden_states, strict=True)
-    expected |= zip(patterns, returned, strict=False)
+    # Not strict: where the bridge has no pattern sites, the plain model may return patterns all the same.
+    expected |= zip(pattern_sites, plain_patterns, strict=False)
     dtype = dtype_of(model)
-    for what, theirs in expected.items():
-        if what not in ours and what in patterns:
+    for site, theirs in expected.items():
+        # A pattern's hook point that does not fire is reported by `why_not_attention_alone`.
+        if site not in ours and site in pattern_sites:
             continue
-        seen = ours[what]
-        if seen.shape != theirs.shape:
-            return (
-                f"{what} has shape {tuple(seen.shape)} instead of {tuple(theirs.shape)}"
-            )
-        if not agree(seen, theirs, dtype, tolerance=tolerance):
-            error, allowed = difference(seen, theirs, dtype, tolerance=tolerance)
-            return f"{what} is off by {error:.2g} (allowed {allowed:.2g})"
+        tensor = ours[site]
+        if tensor.shape != theirs.shape:
+            return f"{site} has shape {tuple(tensor.shape)} instead of {tuple(theirs.shape)}"
+        if not agree(tensor, theirs, dtype, tolerance=tolerance):
+            error, allowed = difference(tensor, theirs, dtype, tolerance=tolerance)
+            return f"{site} is off by {error:.2g} (allowed {allowed:.2g})"
     return None
 
 
 def _run_bridge(model: Bridge, sites: list[str]) -> dict[str, Tensor]:
     """The activations at some hook points on the probe prompt, and the logits; each point may fire only once."""
-    seen: dict[str, Tensor] = {}
+    activations: dict[str, Tensor] = {}
 
     def keep(site: str, tensor: Tensor) -> None:
-        if site in seen:
+        """Keep the tensor at a site; raise if there is one already."""
+        if site in activations:
             raise UnsoundModelError(
                 f"{type(model.original_model).__name__} passes {site} more than once, so it is not clear where y is.",
                 "Use another model.",
             )
-        seen[site] = tensor.detach().clone()
+        activations[site] = tensor.detach().clone()
 
     logits = run_probe(model, *watchers(sites, keep))
-    return seen | {"logits": logits}
+    return activations | {"logits": logits}
 
 
 def _run_plain(plain: Any, ids: Tensor) -> Any:
@@ -323,23 +339,24 @@ def _run_plain(plain: Any, ids: Tensor) -> Any:
         return plain(
             ids, use_cache=False, output_attentions=True, output_hidden_states=True
         )
+    # A native model of TransformerLens returns logits alone, so PyTorch hooks collect the rest, in the pass's order.
     streams: list[Tensor] = []
     patterns: list[Tensor] = []
 
-    def entering(_module: Any, args: Any) -> None:
+    def keep_entering(_module: Any, args: Any) -> None:
         streams.append(args[0].detach().clone())
 
-    def attended(_module: Any, _args: Any, out: Any) -> None:
+    def keep_pattern(_module: Any, _args: Any, out: Any) -> None:
         patterns.append(out[1].detach().clone())
 
-    def y(_module: Any, _args: Any, out: Tensor) -> None:
+    def keep_y(_module: Any, _args: Any, out: Tensor) -> None:
         streams.append(out.detach().clone())
 
     with ExitStack() as stack:
-        torch_hook(stack, plain.ln_out, y, before=False)
+        torch_hook(stack, plain.ln_out, keep_y, before=False)
         for layer in plain.layers:
-            torch_hook(stack, layer, entering, before=True)
-            torch_hook(stack, layer.attn, attended, before=False)
+            torch_hook(stack, layer, keep_entering, before=True)
+            torch_hook(stack, layer.attn, keep_pattern, before=False)
         logits = plain(ids)
     return SimpleNamespace(logits=logits, hidden_states=streams, attentions=patterns)
 
@@ -350,9 +367,10 @@ def require_same_buffers(inner: nn.Module, plain: nn.Module) -> None:
     A short prompt does not show every difference: rotary frequencies that were rounded, as by `.bfloat16()`, change it
     less than a long one.
     """
-    # A module and the bridge around it have the same name here; the module comes later and is kept.
-    named = inner.named_modules()
-    ours = {name.replace("._original_component", ""): module for name, module in named}
+    # A module and the bridge around it get the same name here; the module comes later and stays.
+    ours: dict[str, nn.Module] = {}
+    for name, module in inner.named_modules():
+        ours[name.replace("._original_component", "")] = module
     for name, theirs in plain.named_modules():
         module = ours.get(name)
         # Where the bridge has a module of its own, the logits test it.
@@ -368,7 +386,7 @@ def require_same_buffers(inner: nn.Module, plain: nn.Module) -> None:
 
 
 def _same(key: str, ours: Tensor | None, theirs: Tensor) -> bool:
-    """Whether two buffers are the same, up to the dtype of the run."""
+    """Whether the buffers `key` of the two models are the same, up to the dtype of the run."""
     if ours is None or ours.shape != theirs.shape:
         return False
     ours = ours.cpu()

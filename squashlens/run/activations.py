@@ -30,15 +30,18 @@ from squashlens.sequences import Ids
 def streams_of(
     run: Run, layers: Sequence[Target], at: Any = slice(None)
 ) -> list[Tensor]:
-    """The residual streams of a run's prompts at some layers: those of its capture, or from one forward pass."""
-    held = run.capture
-    if held is not None and held.y is not None:
-        kept = {**held.residuals, "y": held.y}
-        if {*layers} <= {*kept}:
-            return [kept[layer][:, at] for layer in layers]
+    """The residual streams of a run's prompts at some layers: those of its capture, or from one forward pass.
+
+    One tensor (prompt, position, d) for each layer. `at` says which positions, as an index; all by default.
+    """
+    capture = run.capture
+    if capture is not None and capture.y is not None:
+        captured = {**capture.residuals, "y": capture.y}
+        if captured.keys() >= set(layers):
+            return [captured[layer][:, at] for layer in layers]
     sites = [run.site(layer) for layer in layers]
-    seen = streams_at(run, run.ids, sites, at=at)
-    return [seen[site] for site in sites]
+    activations = streams_at(run, run.ids, sites, at=at)
+    return [activations[site] for site in sites]
 
 
 def require_places(positions: Sequence[int], first: int, last: int) -> None:
@@ -57,14 +60,17 @@ def streams_at(
     context: Mapping[str, Any] | None = None,
     at: Any = slice(None),
 ) -> dict[str, Tensor]:
-    """The activations at some hook points, and positions, in one forward pass, detached."""
-    seen: dict[str, Tensor] = {}
+    """The activations at some hook points, and positions, in one forward pass, detached.
+
+    `at` says which positions, as an index; all by default. `context` has further arguments of the model.
+    """
+    activations: dict[str, Tensor] = {}
 
     def keep(site: str, tensor: Tensor) -> None:
-        seen[site] = tensor[:, at].detach().clone()
+        activations[site] = tensor[:, at].detach().clone()
 
     forward(run, ids, watchers(sites, keep), context)
-    return seen
+    return activations
 
 
 @dataclass(frozen=True)
@@ -82,26 +88,31 @@ def at_last_tokens(
     *,
     label: str = "prompts",
 ) -> LastTokens:
-    """Run every prompt under the hooks on the model, and keep its last token's activations at `sites`."""
-    values: dict[str, Tensor] = {}
-    following = torch.zeros(len(prompts), dtype=torch.long)
+    """Run every prompt under the hooks on the model, and keep its last token's activations at `sites`.
 
-    def size(n: int) -> int:
+    Prompts of one length run in batches. `label` names the progress bar.
+    """
+    values: dict[str, Tensor] = {}
+    next_tokens = torch.zeros(len(prompts), dtype=torch.long)
+
+    def batch_size(n: int) -> int:
         return max(1, int(PASS_MEMORY / pass_bytes(run, 1, n)))
 
-    def keep(site: str, part: list[int], tensor: Tensor) -> None:
+    def keep(numbers: list[int], site: str, tensor: Tensor) -> None:
+        """Keep what the prompts with these numbers, the rows of a batch, have at their last token."""
         rows = tensor[:, -1].detach().cpu()
         if site not in values:
             values[site] = rows.new_zeros(len(prompts), *rows.shape[1:])
-        values[site][part] = rows
+        values[site][numbers] = rows
 
+    lengths = [len(prompt) for prompt in prompts]
     with bar(total=len(prompts), desc=label, unit="prompt") as progress_bar:
-        for _, part in batches(map(len, prompts), size):
-            ids = torch.tensor([prompts[i] for i in part], device=run.device)
-            watch = [(site, partial(keep, site, part)) for site in sites]
-            following[part] = next_logits(run, ids, watch).argmax(dim=-1).cpu()
-            progress_bar.update(len(part))
-    return LastTokens(values, following)
+        for _, numbers in batches(lengths, batch_size):
+            ids = torch.tensor([prompts[i] for i in numbers], device=run.device)
+            watch = watchers(sites, partial(keep, numbers))
+            next_tokens[numbers] = next_logits(run, ids, watch).argmax(dim=-1).cpu()
+            progress_bar.update(len(numbers))
+    return LastTokens(values, next_tokens)
 
 
 def edited_copies(
@@ -111,18 +122,19 @@ def edited_copies(
     hooks: Callable[[list[int]], Sequence[Hook]],
     cache: Any = None,
 ) -> Iterator[Float[Tensor, "some position d"]]:
-    """y of a number of copies of a prompt, under `hooks` of the numbers of those that are in a pass together.
+    """y of `many` copies of a prompt that differ by their hooks: yields (copy, position, d), one batch after another.
 
-    With a cache, `ids` follow what is in it.
+    ``hooks([4, 5])`` are the hooks of a pass whose rows are the copies with the numbers 4 and 5. With a cache, `ids`
+    follow what is in it.
     """
-    whole = len(ids)
+    n_tokens = len(ids)
     if cache is not None:
-        whole += int(cache.get_seq_length())
-    size = max(1, int(batch_memory(run) / pass_bytes(run, 1, whole)))
+        n_tokens += int(cache.get_seq_length())
+    size = max(1, int(batch_memory(run) / pass_bytes(run, 1, n_tokens)))
     for numbers in bar(torch.arange(many).split(size), desc="variants", leave=False):
         context = None
         if cache is not None:
-            copied = copy.deepcopy(cache)
+            copied = copy.deepcopy(cache)  # a pass appends to it
             copied.batch_repeat_interleave(len(numbers))
             context = {"use_cache": True, "past_key_values": copied}
         copies = ids.expand(len(numbers), -1).clone()
@@ -134,7 +146,7 @@ def log_p(
     run: Run, y: Float[Tensor, "branch token d"], tokens: Int[Tensor, " token"]
 ) -> Float[Tensor, "branch token"]:
     """The log-probability of each token of a text, from the y before it (teacher forcing), in float64 on the CPU."""
-    wanted = tokens.cpu().repeat(len(y))
+    wanted = tokens.cpu().repeat(len(y))  # branch by branch, as the rows of y below
     # Filled in place: results that stay among freed logits would keep the allocator from using that room again.
     of_tokens = torch.empty(len(wanted), dtype=torch.float64)
     start = 0

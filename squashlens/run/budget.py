@@ -22,6 +22,7 @@ BATCH_MEMORY = {"cpu": 1e8, "cuda": 8e9}  # bytes for a batch unless its size is
 def pass_bytes(run: Run, prompts: int, n: int) -> int:
     """Bytes of a forward pass without patterns and graph: the larger of what the MLP and what attention needs."""
     d, m, q, k = _widths(run)
+    # For one token; `rows` are for all of them together.
     mlp = _mlp_copies(run) * m + 4 * d
     if _by_rows(run):
         attention = d + 3 * q + 3 * k
@@ -46,21 +47,23 @@ def queries_and_keys(run: Run, prompts: int, n: int) -> int:
 def products_bytes(run: Run, prompts: int, n: int, vjp_batch_size: int) -> int:
     """Bytes of vector–Jacobian products block by block: the streams, one block's graph, and a batch of cotangents."""
     d, m, q, k = _widths(run)
-    kept = run.n_blocks * d + 4 * m + 4 * (q + k) + 10 * d
-    # 4 d: input, output, and collecting the results.
-    each = 4 * d + max(3 * m, 5 * q + 4 * k)
-    numbers = prompts * n * (kept + vjp_batch_size * each)
+    # For one token: the streams of all blocks with one block's graph, and then each cotangent, which takes 4 d for
+    # input, output and collecting the results, beside what is alive in the MLP or in attention.
+    graph = run.n_blocks * d + 4 * m + 4 * (q + k) + 10 * d
+    cotangent = 4 * d + max(3 * m, 5 * q + 4 * k)
+    numbers = prompts * n * (graph + vjp_batch_size * cotangent)
     return numbers * run.dtype.itemsize + 4 * _cells(run, prompts, n)
 
 
 def cotangents(run: Run, prompts: int, n: int) -> int:
     """The number of cotangents in a batch that fit; raises an error if not even one fits."""
-    fixed = products_bytes(run, prompts, n, 0)
-    one = products_bytes(run, prompts, n, 1)
+    without = products_bytes(run, prompts, n, 0)
+    with_one = products_bytes(run, prompts, n, 1)
     what = f"One vector–Jacobian product on {prompts} × {n} tokens"
     remedy = "Use a shorter prompt, or fewer prompts at a time."
-    require_room(one, run.device, what, remedy)
-    return min(run.width, max(1, int(batch_memory(run) / (one - fixed))))
+    require_room(with_one, run.device, what, remedy)
+    fitting = int(batch_memory(run) / (with_one - without))
+    return min(run.width, max(1, fitting))  # d cotangents give a whole Jacobian
 
 
 def cotangents_on_graph(run: Run, prompts: int, n: int) -> int:
@@ -70,8 +73,9 @@ def cotangents_on_graph(run: Run, prompts: int, n: int) -> int:
 
 def graph_bytes(run: Run, prompts: int, n: int) -> int:
     """Bytes of one block's graph with attention patterns, or of one cotangent that goes back through it."""
-    wide = 8 * run.width + 4 * _widths(run)[1] + 3 * int(run.model.cfg.n_heads) * n
-    return prompts * n * wide * run.dtype.itemsize
+    d, m, _, _ = _widths(run)
+    numbers = 8 * d + 4 * m + 3 * int(run.model.cfg.n_heads) * n  # for one token
+    return prompts * n * numbers * run.dtype.itemsize
 
 
 def batch_memory(run: Run) -> float:
@@ -89,10 +93,13 @@ def require_products(run: Run, prompts: int, n: int, vjp_batch_size: int) -> Non
 
 
 def _widths(run: Run) -> tuple[int, int, int, int]:
+    """d, m, q and k, as in the module's docstring."""
     config = run.model.cfg
     d = run.width
+    m = int(getattr(config, "d_mlp", None) or 4 * d)
     q = int(config.n_heads) * int(config.d_head)
-    return d, int(getattr(config, "d_mlp", None) or 4 * d), q, projected(run.model) - q
+    k = projected(run.model) - q
+    return d, m, q, k
 
 
 def _mlp_copies(run: Run) -> int:
@@ -114,4 +121,6 @@ def _cells(run: Run, prompts: int, n: int) -> int:
     """Numbers in a block of attention rows: logits, weights, and one more copy."""
     heads = prompts * int(run.model.cfg.n_heads)
     most = CELLS["cpu" if run.device.type == "cpu" else "cuda"]
-    return 3 * heads * n * max(SHORTEST, min(LONGEST, n, most // (heads * n)))
+    # As many rows of n keys as `theory.attention` takes together.
+    rows = max(SHORTEST, min(LONGEST, n, most // (heads * n)))
+    return 3 * heads * n * rows

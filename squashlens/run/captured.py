@@ -44,7 +44,7 @@ class CaptureBase:
     dtype: str
     snapshot: Snapshot
     hooks: list[tuple[Any, ...]]
-    # Of the capture's tensors, by which an edit is seen.
+    # Of each tensor of the capture its identity and number of writes, which show an edit.
     versions: list[tuple[int, int]] = field(init=False)
     ids: Tensor
 
@@ -57,8 +57,8 @@ class CaptureBase:
 
     def _versions(self) -> list[tuple[int, int]]:
         # Without what was measured of it later.
-        kept = {**vars(self), "norms": None}
-        return [(id(tensor), writes(tensor)) for tensor in tensors_in(kept)]
+        fields = {**vars(self), "norms": None}
+        return [(id(tensor), writes(tensor)) for tensor in tensors_in(fields)]
 
     def require_current(self, model: Bridge) -> None:
         """Raise an error for an edited capture, or one of a model that is another one now, or has other hooks."""
@@ -72,7 +72,7 @@ class CaptureBase:
                 "Capture again with this model.",
             )
         if self.hooks != key_of(model):
-            names = dict.fromkeys([*ambient(model), *self.ambient_hooks])
+            names = dict.fromkeys(ambient(model) + list(self.ambient_hooks))
             raise StaleCaptureError(
                 f"The capture was taken with other hooks: {'; '.join(names)}.",
                 "Capture again, or restore the hooks.",
@@ -115,14 +115,15 @@ class Capture(CaptureBase):
     prompts: list[str] | list[list[int]]
 
     def __repr__(self) -> str:
+        """``<Capture of 1 prompt of 14 tokens: residual streams of 7 layers and y; patterns of 6 blocks>``."""
         many, positions = self.ids.shape
-        kept: list[str] = []
+        contents: list[str] = []
         if self.residuals:
-            kept.append(f"residual streams of {len(self.residuals)} layers and y")
+            contents.append(f"residual streams of {len(self.residuals)} layers and y")
         if self.patterns:
-            kept.append(f"patterns of {len(self.patterns)} blocks")
+            contents.append(f"patterns of {len(self.patterns)} blocks")
         prompts = f"{many} prompt{'s' * (many != 1)} of {positions} tokens"
-        return f"<Capture of {prompts}: {'; '.join(kept)}>"
+        return f"<Capture of {prompts}: {'; '.join(contents)}>"
 
     def __getitem__(self, hook_point: str) -> Tensor:
         """The activation at a hook point, as an `ActivationCache` of TransformerLens gives it.
@@ -130,26 +131,27 @@ class Capture(CaptureBase):
         Raises:
             InputError: a hook point that is not kept.
         """
-        kept = {"ln_final.hook_out": self.y, "ln_final.hook_normalized": self.y}
+        by_point = {"ln_final.hook_out": self.y, "ln_final.hook_normalized": self.y}
+        # v⁽ℓ⁾ enters block ℓ and leaves block ℓ − 1; the names of blocks that do not exist are harmless.
         for layer, stream in self.residuals.items():
             for name in ("hook_resid_pre", "hook_in"):
-                kept[f"blocks.{layer}.{name}"] = stream
+                by_point[f"blocks.{layer}.{name}"] = stream
             for name in ("hook_resid_post", "hook_out"):
-                kept[f"blocks.{layer - 1}.{name}"] = stream
+                by_point[f"blocks.{layer - 1}.{name}"] = stream
         for block, pattern in self.patterns.items():
-            kept[f"blocks.{block}.attn.hook_pattern"] = pattern
-        found = kept.get(hook_point)
-        if found is None:
+            by_point[f"blocks.{block}.attn.hook_pattern"] = pattern
+        activation = by_point.get(hook_point)
+        if activation is None:
             raise InputError(
                 f"{hook_point!r} is not in {self!r}.",
                 "It has residual streams (`blocks.0.hook_resid_pre`), patterns (`blocks.0.attn.hook_pattern`) and y "
                 "(`ln_final.hook_out`) of the layers that were captured; `model.run_with_cache` keeps others.",
             )
-        return found
+        return activation
 
     def to_xarray(self) -> xr.Dataset:
         """The capture as a Dataset with residual (layer, …), y and pattern (block, …), in float32 or float64."""
-        dims = ("prompt", "position", "coordinate")
+        dims = ("prompt", "position", "coordinate")  # of a stream
         coords: dict[str, Any] = {
             "token": (("prompt", "position"), np.array(self.labels, dtype=object)),
             "token_id": (("prompt", "position"), self.ids.numpy()),
@@ -159,6 +161,7 @@ class Capture(CaptureBase):
         def add(
             name: str, dims: tuple[str, ...], values: Tensor, text: str, unit: str
         ) -> None:
+            """Add a variable with its long name `text` and its unit."""
             data[name] = dims, _numpy(values), text, unit
 
         if self.y is not None:

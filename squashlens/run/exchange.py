@@ -30,10 +30,11 @@ def require_exchangeable(reference: Run, other: Run) -> None:
                 "depend on more than the stream that enters them.",
                 "Use `compare_models`, which runs whole passes only.",
             )
-    shapes = [(run.architecture, run.n_blocks, run.width) for run in (reference, other)]
-    if shapes[0] != shapes[1]:
+    ours = (reference.architecture, reference.n_blocks, reference.width)
+    theirs = (other.architecture, other.n_blocks, other.width)
+    if ours != theirs:
         raise InputError(
-            f"The two models have other architectures: {shapes[0]} and {shapes[1]} (class, blocks, width).",
+            f"The two models have other architectures: {ours} and {theirs} (class, blocks, width).",
             "Give a model and a changed copy of it, such as one of `quantize_weights`; `compare_models` "
             "compares any two.",
         )
@@ -72,6 +73,7 @@ class OneModel:
     ) -> Stream:
         """What a block makes of a stream, if its attention is that of the other model, from the same stream."""
         site = ATTENTION_OUTPUT.replace("{block}", str(block))
+        # What the other model's attention adds to the stream.
         outputs: list[Tensor] = []
 
         def keep(output: Tensor) -> None:
@@ -91,21 +93,29 @@ class Pair:
     reference: OneModel
     other: OneModel
 
-    def y_keeping(self, kept: Mapping[int, Exchanged]) -> Float[Tensor, "prompt d"]:
-        """y of the other model's last tokens, if these of its blocks, or parts of them, are the reference's."""
-        first = min(kept, default=self.other.n_blocks)
+    def y_keeping(
+        self, exchanged: Mapping[int, Exchanged]
+    ) -> Float[Tensor, "prompt d"]:
+        """y of the other model's last tokens, if some of its blocks, or parts of them, are the reference's.
+
+        ``{3: "attention"}`` exchanges the attention of block 3.
+        """
+        # Below the first exchanged block the stream is that of the other model's own pass.
+        first = min(exchanged, default=self.other.n_blocks)
         stream = self.other.streams[first]
         for block in range(first, self.other.n_blocks):
-            stream = self._after(block, stream, kept.get(block))
+            stream = self._after(block, stream, exchanged.get(block))
         return self.other.y_of(stream)
 
-    def _after(self, block: int, stream: Stream, kept: Exchanged | None) -> Stream:
-        if kept is None:
+    def _after(self, block: int, stream: Stream, part: Exchanged | None) -> Stream:
+        """What the other model's block makes of a stream, if this part of it is the reference's; None for nothing."""
+        if part is None:
             return self.other.after(block, stream)
-        if kept == "block":
+        if part == "block":
             return self.reference.after(block, stream)
-        if kept == "attention":
+        if part == "attention":
             return self.other.with_attention_of(self.reference, block, stream)
+        # The reference's MLP: its block, with the other model's attention.
         return self.reference.with_attention_of(self.other, block, stream)
 
 
@@ -117,8 +127,10 @@ def recorded_pair(
 
 
 def _recorded(run: Run, ids: Int[Tensor, "prompt position"]) -> OneModel:
+    """One model, run once on the prompts."""
     replay = record(run, ids.to(run.device), (), 0, run.n_blocks)
+    streams = [replay.calls[block].entering for block in range(run.n_blocks)]
+    # v⁽ᴸ⁾ enters no block, so the last block is run again for it.
     last = run.n_blocks - 1
-    entering = [replay.calls[block].entering for block in range(run.n_blocks)]
-    leaving = OneModel(replay, entering).after(last, entering[last])
-    return OneModel(replay, [*entering, leaving])
+    streams.append(OneModel(replay, streams).after(last, streams[last]))
+    return OneModel(replay, streams)

@@ -66,23 +66,28 @@ def context(
     keys: Int[Tensor, " key"],
     visible: Bool[Tensor, "query key"],
 ) -> dict[str, Any]:
-    """Mask and position ids with which every token sees the past of its own prompt, within the block's window."""
+    """Mask and position ids with which every token sees the past of its own prompt, within the block's window.
+
+    They are arguments of the model. `queries` are the position ids of the tokens of a pass, and `keys` those of the
+    cached tokens, if any, and these. `visible` says which keys belong to the past of a query's own prompt.
+    """
     device = run.device
     dtype = run.dtype
     distance = queries[:, None] - keys
 
     def mask(window: int | None) -> Tensor:
-        seen = visible if window is None else visible & (distance < window)
-        closed = torch.full(seen.shape, torch.finfo(dtype).min, dtype=dtype)
-        return closed.masked_fill(seen, 0.0)[None, None].to(device)
+        """What is added to the logits, (1, 1, query, key): 0, or the lowest number where a key is not seen."""
+        is_seen = visible if window is None else visible & (distance < window)
+        closed = torch.full(is_seen.shape, torch.finfo(dtype).min, dtype=dtype)
+        return closed.masked_fill(is_seen, 0.0)[None, None].to(device)
 
     masks: dict[str, Tensor] = {}
     for window in set(windows(run.model)):
         masks[SLIDING if window else FULL] = mask(window)
-    # A model with one kind of blocks takes the mask itself.
-    only, *others = masks.values()
+    # A model with several kinds of blocks takes a dict of masks, one with a single kind the mask itself.
+    first, *others = masks.values()
     return {
-        "attention_mask": masks if others else only,
+        "attention_mask": masks if others else first,
         "position_ids": queries[None].to(device),
     }
 
@@ -101,8 +106,9 @@ def forward(
 ) -> None:
     """Run the model up to y, unless a hook may need the rest; with patterns only if a hook needs them.
 
-    `watch` has pairs of a hook point and a function, and `context` further arguments of the model. `on_attention` is
-    called with block and `Attention` if patterns are not computed. `frozen` holds weights constant in derivatives.
+    `watch` has pairs of a hook point and a function of its tensor, which may return a replacement. `context` has
+    further arguments of the model. `on_attention` is called with block and `Attention` if patterns are not computed.
+    `frozen` holds attention weights constant in derivatives.
     """
     with _prepared(run, ids, watch, context, on_attention, frozen):
         run_to_y(run, ids, context)
@@ -129,8 +135,12 @@ def _prepared(
     frozen: bool = False,
 ) -> Iterator[None]:
     """Around a pass: its hooks, attention as it has to be computed, and the test of users' hooks."""
-    hooks = [Watcher(site, function) for site, function in watch]
-    reason = why_not_streamed(run.model, [hook.site for hook in hooks])
+    hooks: list[Watcher] = []
+    sites: list[str] = []
+    for site, function in watch:
+        hooks.append(Watcher(site, function))
+        sites.append(site)
+    reason = why_not_streamed(run.model, sites)
     with ExitStack() as stack:
         # A pass with a mask or a cache of its own is never the first one of a prompt.
         if context is None:
@@ -168,7 +178,7 @@ def run_to_y(
     ids: Int[Tensor, "prompt position"],
     context: Mapping[str, Any] | None = None,
 ) -> None:
-    """The same without the output head, a large part of the weights, unless a hook on the model may need it.
+    """Run the model once with its present hooks, without the output head unless a hook on the model may need it.
 
     The head of a model with 262,144 tokens takes a quarter of a short pass.
     """
@@ -187,17 +197,22 @@ def run_to_y(
 
 
 def require_numbers(run: Run, values: Tensor) -> None:
-    """Raise an error, which names the hooks on the model, if y or the logits have NaN.
+    """Raise an error, which names the hooks on the model, if `values`, y or the logits, have NaN.
 
-    A device that is ahead with the pass is not waited for, unless users' hooks are on the model, which are tested next.
+    The host does not wait for a device that is still at work on the pass, and the error comes later. It waits if users'
+    hooks are on the model, which are tested next.
     """
-    names = [hook.name for hook in standing(run.model) if hook.is_an_intervention]
-    under_hooks = kept_of(run.model).at_begin is not None
-    with awaited() if under_hooks else nullcontext():
+    names: list[str] = []
+    for hook in standing(run.model):
+        if hook.is_an_intervention:
+            names.append(hook.name)
+    is_under_hooks = kept_of(run.model).at_begin is not None
+    with awaited() if is_under_hooks else nullcontext():
         raise_later(has_nan(values), partial(_nan, run, names), *names)
 
 
 def _nan(run: Run, hooks: Sequence[str]) -> UnsoundModelError:
+    """The error for NaN in a pass with these hooks."""
     remedy = "Load the model again: its weights may be damaged."
     if run.dtype == torch.float16:
         remedy = "Use float32 or bfloat16, which have a wider range than float16."
@@ -227,42 +242,42 @@ def attention_of(
     if why_not_streamed(run.model) is not None:
         return {**_mean_patterns(run, ids, list(blocks))}
     chosen = set(blocks)
-    passing = pass_bytes(run, *ids.shape)
+    pass_size = pass_bytes(run, *ids.shape)
     size = len(chosen) * queries_and_keys(run, *ids.shape)
-    target = _place_for(run, passing, size)
+    target = _place_for(run, pass_size, size)
     remedy = "Use a shorter prompt, or fewer prompts at a time."
-    require_room(passing, run.device, "A forward pass", remedy)
+    require_room(pass_size, run.device, "A forward pass", remedy)
     require_room(size, target, "Queries and keys of every block", remedy)
-    kept: dict[int, Attention | Tensor] = {}
+    attentions: dict[int, Attention | Tensor] = {}
 
     def keep(block: int, attention: Attention) -> None:
         if block in chosen:
-            kept[block] = attention.to(target)
+            attentions[block] = attention.to(target)
 
     forward(run, ids, [], on_attention=keep)
-    return kept
+    return attentions
 
 
 def _mean_patterns(run: Run, ids: Tensor, blocks: list[int]) -> dict[int, Tensor]:
     """The patterns of each block averaged over heads, from a pass that writes them."""
-    size = len(blocks) * len(ids) * ids.shape[1] ** 2 * 4
+    size = len(blocks) * len(ids) * ids.shape[1] ** 2 * 4  # in float32
     cpu = torch.device("cpu")
     require_room(size, cpu, "The attention patterns", "Use a shorter prompt.")
-    passing = pass_bytes(run, *ids.shape) + pattern_bytes(run, *ids.shape)
+    pass_size = pass_bytes(run, *ids.shape) + pattern_bytes(run, *ids.shape)
     # They are joined to move together, which takes as much again.
-    target = _place_for(run, passing, 2 * size)
+    target = _place_for(run, pass_size, 2 * size)
     patterns: dict[int, Tensor] = {}
 
     def keep(block: int, pattern: Tensor) -> None:
         patterns[block] = head_mean(pattern).to(target)
 
     forward(run, ids, [(pattern_site(b), partial(keep, b)) for b in blocks])
-    return dict(zip(patterns, to_cpu([*patterns.values()]), strict=True))
+    return dict(zip(patterns, to_cpu(list(patterns.values())), strict=True))
 
 
-def _place_for(run: Run, passing: float, size: float) -> torch.device:
+def _place_for(run: Run, pass_size: float, size: float) -> torch.device:
     """Where tensors wait for the end of a pass: on the device, if they and the pass fit into half of its memory."""
-    if size + passing < available(run.device) / 2:
+    if size + pass_size < available(run.device) / 2:
         return run.device
     return torch.device("cpu")
 
@@ -284,10 +299,11 @@ def log_probabilities(
 ) -> Iterator[Float[Tensor, "branch outcome"]]:
     """Log-probabilities of the next token for each row of y, some rows at a time, in float64."""
     require_understood(run)
-    each = 3 * max(4, run.dtype.itemsize) * n_outcomes(run.model)
-    for rows in y.split(max(1, int(PIECE / each))):
-        for some in logits_of(run, rows).split(rows_together(run)):
-            yield some.double().log_softmax(dim=-1)
+    # Logits, in at least float32, with two copies.
+    bytes_of_row = 3 * max(4, run.dtype.itemsize) * n_outcomes(run.model)
+    for rows in y.split(max(1, int(PIECE / bytes_of_row))):
+        for logits in logits_of(run, rows).split(rows_together(run)):
+            yield logits.double().log_softmax(dim=-1)
 
 
 def require_understood(run: Run) -> None:
@@ -300,11 +316,15 @@ def require_understood(run: Run) -> None:
 
 
 def _understood(run: Run) -> bool:
-    last: list[Tensor] = []
-    watch = [(run.site("y"), lambda y: last.append(y[:, -1]))]
+    """Whether `logits_of` gives the model's own logits at the last token of the probe prompt."""
+    last_y: list[Tensor] = []
+
+    def keep(y: Tensor) -> None:
+        last_y.append(y[:, -1])
+
     with without_ambient(run.model):
-        logits = next_logits(run, probe_ids(run.model), watch)
-        return agree(logits_of(run, last[0]), logits, run.dtype)
+        logits = next_logits(run, probe_ids(run.model), [(run.site("y"), keep)])
+        return agree(logits_of(run, last_y[0]), logits, run.dtype)
 
 
 def logits_of(
@@ -313,7 +333,9 @@ def logits_of(
     """The logits of each row of y; `require_understood` tests that the model computes the same."""
     plain = cast(Any, run.model.original_model)
     head = plain.head if is_native(run.model) else plain.get_output_embeddings()
-    return _scaled(run, head(y[None].to(run.device, run.dtype))[0])
+    # One prompt, with the rows as its positions.
+    as_batch = y[None].to(run.device, run.dtype)
+    return _scaled(run, head(as_batch)[0])
 
 
 def logits_among(
@@ -321,7 +343,7 @@ def logits_among(
 ) -> Float[Tensor, "branch outcome"]:
     """The logits of some tokens for each row of y, from their columns of W_U; that saves most of a large vocabulary.
 
-    Where these columns do not give what the whole head gives, which is tested once for each model state, it is used.
+    Whether these columns give what the whole head gives is tested once for each model state; if not, the head is used.
     """
     if run.proof.once("logits of some tokens", lambda: _columns_suffice(run)):
         return _among(run, y, tokens)
@@ -329,6 +351,7 @@ def logits_among(
 
 
 def _columns_suffice(run: Run) -> bool:
+    """Whether `_among` gives the logits of the whole head, for 64 tokens and 4 random rows."""
     tokens = torch.arange(min(64, n_outcomes(run.model)))
     generator = torch.Generator().manual_seed(0)
     y = torch.randn(4, run.width, generator=generator).to(run.device)
@@ -339,6 +362,7 @@ def _columns_suffice(run: Run) -> bool:
 def _among(
     run: Run, y: Float[Tensor, "branch d"], tokens: Int[Tensor, " outcome"]
 ) -> Tensor:
+    """The logits of some tokens for each row of y, from TransformerLens's W_U (d, token) and b_U."""
     weight = run.model.W_U.detach()
     bias = run.model.b_U.detach()
     chosen = tokens.to(weight.device)

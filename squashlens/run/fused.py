@@ -62,21 +62,23 @@ class Kind:
     def of(
         cls, attention: Attention, values: Tensor, differentiated: bool = False
     ) -> "Kind":
+        """What a kernel for this attention and these values depends on; `differentiated` if derivatives are needed."""
         _, heads, n, width = attention.queries.shape
         _, groups, n_keys, _ = attention.keys.shape
-        has_extras = attention.mask is not None or attention.sinks is not None
+        # A cache has more keys than queries.
+        is_plain = n == n_keys and attention.mask is None and attention.sinks is None
         return cls(
-            attention.queries.device,
-            attention.queries.dtype,
-            heads,
-            groups,
-            width,
-            values.shape[-1],
-            attention.scale,
-            attention.cap,
-            attention.window is not None,
-            n == n_keys and not has_extras,
-            differentiated,
+            device=attention.queries.device,
+            dtype=attention.queries.dtype,
+            heads=heads,
+            groups=groups,
+            width=width,
+            value_width=values.shape[-1],
+            scale=attention.scale,
+            cap=attention.cap,
+            windowed=attention.window is not None,
+            understood=is_plain,
+            differentiated=differentiated,
         )
 
 
@@ -112,22 +114,29 @@ def attend(
     `frozen` and `reached` are as in `streamed`.
     """
     kind = Kind.of(attention, values, differentiated)
+    # Called with the reason if a fused kernel fails later.
     attention = replace(attention, failed=partial(_judge, kind))
     fused = is_fused(kind, attention.queries.shape[2])
     if differentiated:
         outputs = differentiable_attention(attention, values, frozen, reached, fused)
         return outputs, attention
     if fused:
-        parts = attention.queries, attention.keys, values
         with or_else(attention.failed):
             outputs, lse = attend_with_lse(
-                *parts, attention.scale, attention.window, attention.cap
+                attention.queries,
+                attention.keys,
+                values,
+                attention.scale,
+                attention.window,
+                attention.cap,
             )
             return outputs, replace(attention, lse=lse)
+        # The kernel failed: blocks of rows take its place.
     return attention_output(attention, values), attention
 
 
 def _judge(kind: Kind, reason: str | None) -> None:
+    """Note why this kind is not used (None if it is), and tell the user of it."""
     _reasons[kind] = reason
     if reason is not None:
         what = "derivatives of heads" if kind.differentiated else "heads"
@@ -138,10 +147,11 @@ def _judge(kind: Kind, reason: str | None) -> None:
 
 
 def _why_wrong(kind: Kind) -> str | None:
-    """Why fused kernels must not be used; None if they gave the right numbers."""
+    """Why fused kernels must not be used; None if they gave the right numbers on random queries, keys and values."""
     generator = torch.Generator().manual_seed(0)
 
     def drawn(heads: int, width: int) -> Tensor:
+        """Standard normal numbers (1, head, token, width)."""
         shape = 1, heads, TESTED, width
         numbers = torch.randn(shape, generator=generator, dtype=torch.float64)
         return numbers.to(kind.device, kind.dtype)
@@ -150,6 +160,7 @@ def _why_wrong(kind: Kind) -> str | None:
     queries = queries * (SPREAD / (abs(kind.scale) * kind.width**0.5))
     keys = drawn(kind.groups, kind.width)
     values = drawn(kind.groups, kind.value_width)
+    # A factor for each query, zero before `START`; their products with the pattern's rows are summed.
     row = torch.rand(1, TESTED, generator=generator, dtype=torch.float64)
     row[:, :START] = 0
     cotangents = drawn(kind.heads, kind.value_width)[None]
@@ -161,8 +172,9 @@ def _why_wrong(kind: Kind) -> str | None:
             queries, keys, values, kind.scale, window, kind.cap
         )
         if kind.differentiated:
-            given = queries, keys, values, outputs, lse, cotangents
-            pulled = pulled_back(*given, kind.scale)
+            pulled = pulled_back(
+                queries, keys, values, outputs, lse, cotangents, kind.scale
+            )
             expected = gradients(truth, values.double(), cotangents)
             for ours, theirs in zip(pulled, expected, strict=True):
                 if theirs is None or not agree(ours, theirs, kind.dtype):
@@ -170,13 +182,23 @@ def _why_wrong(kind: Kind) -> str | None:
             return None
         late = slice(START, None)
         row = row.to(kind.device)
-        given = row[:, late], queries[:, :, late], keys, lse[:, :, late]
-        product = row_times_pattern(*given, kind.scale, window, kind.cap, START)
+        product = row_times_pattern(
+            row[:, late],
+            queries[:, :, late],
+            keys,
+            lse[:, :, late],
+            kind.scale,
+            window,
+            kind.cap,
+            START,
+        )
         everything = slice(0, TESTED)
+        # (prompt, group, head in group, query, key)
         weights, _ = truth.weights(everything, everything)
-        off = (product / (row @ weights.mean(dim=(1, 2))[0]) - 1).abs().max().item()
+        expected_product = row @ weights.mean(dim=(1, 2))[0]
+        off = (product / expected_product - 1).abs().max().item()
         if not off <= ROWS:  # NaN is wrong
             return f"the product of a row differs by {off:.1e}"
         expected = (weights @ values.double()[:, :, None]).flatten(1, 2)
         return None if agree(outputs, expected, kind.dtype) else "its outputs are wrong"
-    return errors[0]
+    return errors[0]  # the kernel raised an error, which `or_else` took

@@ -73,17 +73,22 @@ def generate(
                 f"Prompt length {len(prompt.ids)} and max_new_tokens={prompt.max_new_tokens} exceed context {limit}.",
                 "Use shorter lengths or a smaller max_new_tokens.",
             )
+
+    def batch_size(kind: tuple[int, int]) -> int:
+        return _batch_size(run, sum(kind))
+
+    # Prompts of one length with as many new tokens run together.
     kinds = [(len(prompt.ids), prompt.max_new_tokens) for prompt in prompts]
-    grouped = batches(kinds, lambda kind: _batch_size(run, sum(kind)))
-    for (_, max_new_tokens), part in grouped:
-        chosen = [prompts[place] for place in part]
-        said = _batch(run, chosen, max_new_tokens, temperature)
-        yield dict(zip(part, said, strict=True))
+    for (_, max_new_tokens), numbers in batches(kinds, batch_size):
+        batch = [prompts[number] for number in numbers]
+        continuations = _batch(run, batch, max_new_tokens, temperature)
+        yield dict(zip(numbers, continuations, strict=True))
 
 
 def _batch(
     run: Run, prompts: Sequence[Prompt], max_new_tokens: int, temperature: float
 ) -> list[Continuation]:
+    """Continue prompts of one length together, token by token."""
     if not outputs_are_tokens(run.model):
         raise InputError(
             f"This model reads {n_tokens(run.model)} tokens and puts out {n_outcomes(run.model)} outcomes, so "
@@ -100,8 +105,9 @@ def _batch(
     ended: dict[int, Continuation] = {}
     with users_hooks_tested(run, ids, next_logits):
         for step in range(max_new_tokens):
-            is_first = cache is None or step == 0
-            logits = whole_pass(run, ids if is_first else ids[:, -1:], context)
+            # On a cache only the newest token is run.
+            is_whole = cache is None or step == 0
+            logits = whole_pass(run, ids if is_whole else ids[:, -1:], context)
             if temperature:
                 size = logits.shape[1]
                 noise = [_gumbel(prompt.seed, step, size) for prompt in prompts]
@@ -109,17 +115,19 @@ def _batch(
                 logits += torch.stack(noise).to(logits.device)
             drawn = logits.argmax(dim=-1, keepdim=True)
             ids = torch.cat([ids, drawn.to(ids.device)], dim=1)
+            # A prompt that has ended runs on with the others, and what it adds is left out.
             for row, new in enumerate(ids[:, start:].tolist()):
                 if row in ended:
                     continue
                 if new[-1] in ends:
-                    ended[row] = Continuation(tuple(new[:-1]), True)
+                    ended[row] = Continuation(tuple(new[:-1]), ended=True)
                 elif prompts[row].enough(new[-TAIL:]):
-                    ended[row] = Continuation(tuple(new), True)
+                    ended[row] = Continuation(tuple(new), ended=True)
             if len(ended) == len(prompts):
                 break
+    # The others have all the new tokens that they may have.
     rows = enumerate(ids[:, start:].tolist())
-    return [ended.get(row, Continuation(tuple(new), False)) for row, new in rows]
+    return [ended.get(row, Continuation(tuple(new), ended=False)) for row, new in rows]
 
 
 def empty_cache(run: Run) -> Any:
@@ -158,7 +166,7 @@ def _continues(run: Run) -> bool:
 
 
 def _ends(run: Run) -> set[int]:
-    """All tokens that end a text; instruct models have several."""
+    """The ids of all tokens that end a text; instruct models have several."""
     plain: Any = run.model.original_model
     holders = [run.model.tokenizer]
     if not is_native(run.model):
@@ -166,23 +174,26 @@ def _ends(run: Run) -> set[int]:
     for holder in holders:
         ends = getattr(holder, "eos_token_id", None)
         if ends is not None:
-            return {*ends} if isinstance(ends, list | tuple) else {int(ends)}
+            return set(ends) if isinstance(ends, list | tuple) else {int(ends)}
     return set()
 
 
 def _gumbel(seed: str, step: int, size: int) -> Float[Tensor, " outcome"]:
     """Gumbel noise −log(−log u), u uniform; the argmax of logits / T and it is a draw from their softmax."""
+    # Of the prompt's own seed and the step alone, so that batches change no sample.
     digest = hashlib.sha256(f"{seed} {step}".encode()).digest()
     number = int.from_bytes(digest[:8], "big", signed=True)
     generator = torch.Generator().manual_seed(number)
+    # −log u is exponentially distributed.
     drawn = torch.empty(size, dtype=torch.float64).exponential_(generator=generator)
     return -drawn.log()
 
 
 def _batch_size(run: Run, n: int) -> int:
     """The number of prompts in a batch that fit: a pass, its keys and values, and a block's attention patterns."""
-    kept = run.n_blocks * queries_and_keys(run, 1, n)
-    each = pass_bytes(run, 1, n) + kept + pattern_bytes(run, 1, n)
+    # Estimated by queries and keys, which usually are no fewer numbers.
+    cache = run.n_blocks * queries_and_keys(run, 1, n)
+    of_prompt = pass_bytes(run, 1, n) + cache + pattern_bytes(run, 1, n)
     device = run.device
     memory = MEMORY if device.type == "cpu" else available(device) / 4
-    return max(1, int(memory / each))
+    return max(1, int(memory / of_prompt))

@@ -52,15 +52,18 @@ def grouped_streams(
     another.
     """
     sites = run.sites()
-    numbers = (1 + len(PIECES)) * len(sites) * sum(map(len, places)) * run.width
+    n_runs = 1 + len(PIECES)
+    n_prompts = sum(map(len, places))
+    numbers = n_runs * len(sites) * n_prompts * run.width
     cpu = torch.device("cpu")
     what = "Keeping the representations of every run"
     require_room(4 * numbers, cpu, what, "Use fewer prompts.")
-    of_rows: list[Tensor] = []
-    prompts = list(zip(rows, places, strict=True))
-    for ids, wanted in bar(prompts, desc=label, unit="prompt"):
-        at = list(wanted)
-        runs = [streams[:, at].cpu() for streams in _in_each(run, ids, sites)]
+    of_rows: list[Tensor] = []  # (run, layer, place, d) of each row
+    rows_and_places = list(zip(rows, places, strict=True))
+    for ids, places_in_row in bar(rows_and_places, desc=label, unit="prompt"):
+        runs: list[Tensor] = []
+        for streams in _in_each(run, ids, sites):
+            runs.append(streams[:, list(places_in_row)].cpu())
         of_rows.append(torch.stack(runs))
     return _wide(torch.cat(of_rows, dim=2))
 
@@ -80,15 +83,22 @@ def continued_streams(
     tails = list(dict.fromkeys(tokens[:-1] for tokens in continuations))
     if empty_cache(run) is None:
         last = len(ids) - 1
-        rows = [(*ids, *tail) for tail in tails]
+        rows = [ids + tail for tail in tails]
         places = [range(last, len(row)) for row in rows]
         streams = grouped_streams(run, rows, places, label="answers")
+        # Each row begins with the prompt, which is read in the first one.
         of_prompt = streams[:, :, 0]
         ys = streams[:, -1]
     else:
-        runs = [_with_tails(run, ids, tails, size) for size in sizes]
-        of_prompt = torch.stack([streams for streams, _ in runs])
-        ys = torch.stack([y for _, y in runs])
+        streams_of_runs: list[Tensor] = []
+        ys_of_runs: list[Tensor] = []
+        for size in sizes:
+            streams, y = _with_tails(run, ids, tails, size)
+            streams_of_runs.append(streams)
+            ys_of_runs.append(y)
+        of_prompt = torch.stack(streams_of_runs)
+        ys = torch.stack(ys_of_runs)
+    # Each tail has y at the prompt's last token, and at its own tokens.
     lengths = [len(tail) + 1 for tail in tails]
     of_tail = dict(zip(tails, ys.split(lengths, dim=1), strict=True))
     return of_prompt, [of_tail[tokens[:-1]] for tokens in continuations]
@@ -103,17 +113,19 @@ def _with_tails(
     """
     sites = run.sites()
     last = len(ids) - 1
+    ys: list[Tensor] = []  # y is the last of the sites
     if size is None:
-        rows = [_row(run, (*ids, *tail)) for tail in tails]
-        passes = [_read(run, [row], sites, None)[:, last:] for row in rows]
+        passes: list[Tensor] = []
+        for tail in tails:
+            streams = _read(run, [_row(run, ids + tail)], sites, None)[:, last:]
+            passes.append(streams)
+            ys.append(streams[-1])
         of_prompt = passes[0][:, 0]
-        ys = [streams[-1] for streams in passes]
     else:
         with patterns_written(REASON):
             cache = empty_cache(run)
             pieces = _row(run, ids).split(size, dim=1)
             of_prompt = _read(run, pieces, sites, cache)[:, -1]
-            ys: list[Tensor] = []
             for tail in tails:
                 ys.append(of_prompt[-1:])
                 if tail:
@@ -147,14 +159,18 @@ def _in_each(run: Run, ids: Ids, sites: Sequence[str]) -> Iterator[Tensor]:
 def _read(
     run: Run, pieces: Sequence[Tensor], sites: Sequence[str], cache: object
 ) -> Tensor:
-    """The streams at all positions, with the pieces run one after another."""
-    kept: dict[str, list[Tensor]] = {site: [] for site in sites}
+    """The streams of a prompt at all positions, (site, position, d), with its pieces run one after another.
+
+    Pieces are token ids (copy, position), of which the first copy is read. Several need a `cache`, which they fill.
+    """
+    parts: dict[str, list[Tensor]] = {site: [] for site in sites}
 
     def keep(site: str, tensor: Tensor) -> None:
-        kept[site].append(tensor[0].detach().clone())
+        parts[site].append(tensor[0].detach().clone())
 
     context = None if cache is None else {"use_cache": True, "past_key_values": cache}
     for piece in pieces:
         forward(run, piece, watchers(sites, keep), context)
-    there = kept[sites[-1]][0].device  # a model may be on several
-    return torch.stack([torch.cat(parts).to(there) for parts in kept.values()])
+    last_device = parts[sites[-1]][0].device  # a model may be on several
+    streams = [torch.cat(parts[site]).to(last_device) for site in sites]
+    return torch.stack(streams)

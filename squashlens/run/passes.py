@@ -71,7 +71,7 @@ class Readings:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run: a trunk, the prompts on it, the hook points that are read, and hooks; see `read`."""
+    """What is run: a trunk, the different prompts, the hook points that are read, and hooks; see `read`."""
 
     run: Run
     trunk: Ids
@@ -89,7 +89,7 @@ class Plan:
 
     @cached_property
     def needed(self) -> Branch:
-        """The part of the trunk on which prompts are."""
+        """The part of the trunk that some prompt begins with, as a branch without tokens of its own."""
         return Branch(max(branch.at for branch in self.branches))
 
     @property
@@ -107,8 +107,8 @@ class Plan:
         if positions is None:
             return torch.arange(len(branch))
         on_trunk = torch.tensor(positions[: branch.at], dtype=torch.long)
-        first = positions[branch.at - 1] + 1 if branch.at else 0
-        return torch.cat([on_trunk, torch.arange(len(branch.tokens)) + first])
+        first_after = positions[branch.at - 1] + 1 if branch.at else 0
+        return torch.cat([on_trunk, torch.arange(len(branch.tokens)) + first_after])
 
 
 def read(
@@ -133,26 +133,27 @@ def read(
     prompts = [branch.along(trunk, positions) for branch in branches]
     different = dict.fromkeys(prompts)  # equal prompts are run once
     plan = Plan(
-        run,
-        trunk,
-        tuple(different),
-        tuple(sites),
-        positions,
-        hooks,
-        tuple(branch_hooks),
-        copies,
+        run=run,
+        trunk=trunk,
+        branches=tuple(different),
+        sites=tuple(sites),
+        positions=positions,
+        hooks=hooks,
+        branch_hooks=tuple(branch_hooks),
+        copies=copies,
     )
     _require_room(plan, len(prompts))
     rows, route = _route(plan, passes)
-    if len(different) < len(prompts):
-        number_of = dict(zip(different, range(len(different)), strict=True))
+    if len(different) < len(prompts):  # equal prompts get the same row
+        number_of = {prompt: number for number, prompt in enumerate(different)}
         numbers = [number_of[prompt] for prompt in prompts]
-        rows = {site: values[numbers] for site, values in rows.items()}
+        for site in rows:
+            rows[site] = rows[site][numbers]
     return Readings(rows, route, implementation(run.model, sites, plan.longest))
 
 
 def _route(plan: Plan, passes: Passes) -> tuple[Rows, str]:
-    """The rows of all prompts, and how they were run."""
+    """The rows of all prompts, and how they were run: ``"shared"``, ``"separate"`` or ``"separate, since …"``."""
     if passes == "separate":
         return _run_separately(plan), "separate"
     reason = _why_not_shared(plan)
@@ -179,6 +180,7 @@ def _why_not_shared(plan: Plan) -> str | None:
         return "hooks are on the model"
     if is_native(plan.run.model):  # which has no cache
         return ALONE
+    # The length of a pass, as position encodings see it, is its largest position + 1.
     lengths: set[int] = set()
     for branch in (*plan.branches, plan.needed):
         if len(branch):
@@ -190,11 +192,13 @@ def _why_wrong(plan: Plan, rows: Rows) -> str | None:
     """The reason why shared rows differ from separate passes of a few prompts; `None` if they agree, or did before."""
     chosen = _sample(plan)
     few = replace(plan, branches=tuple(plan.branches[number] for number in chosen))
+    # What agreed before is kept in a set with the proof (`set[Any]()`).
     known = plan.run.proof.once("prompts that share a pass", set[Any])
     key = (few.trunk, few.branches, few.sites, few.positions)
     if not chosen or key in known:
         return None
     for site, truth in _run_separately(few).items():
+        # Rows of patterns are padded to the longest prompt of all, or of the few.
         shared = rows[site][chosen][..., : truth.shape[-1]]
         if not agree(shared, truth, plan.run.dtype, tolerance=SAME_OPERATIONS):
             return f"its numbers depend on what it shares a pass with (at {site})"
@@ -203,22 +207,21 @@ def _why_wrong(plan: Plan, rows: Rows) -> str | None:
 
 
 def _sample(plan: Plan) -> list[int]:
-    """Indices of the shortest prompt, the longest, the longest branch, and one of at most a quarter of the tokens.
+    """Indices of the prompts that are compared with a pass of their own, at most four.
 
-    That one has twice the shortest one's tokens, or is left out. The whole trunk already had its own pass.
+    They are the shortest prompt, the longest, the longest one that leaves the trunk, and the longest of those that have
+    between twice the shortest one's tokens and a quarter of the longest one's. The whole trunk is left out, since it
+    had a pass of its own.
     """
     lengths = np.array([len(branch) for branch in plan.branches])
     order = lengths.argsort(kind="stable")
-    of_branches = np.array([len(branch.tokens) for branch in plan.branches])[order]
     in_order = lengths[order]
+    leaves_trunk = np.array([bool(plan.branches[i].tokens) for i in order])
     is_short = (2 * in_order[0] <= in_order) & (in_order <= plan.longest / 4)
-    chosen = {
-        order[0],
-        order[-1],
-        *order[of_branches > 0][-1:],
-        *order[is_short][-1:],
-    }
-    return sorted(int(i) for i in chosen if plan.branches[i] != plan.needed)
+    chosen = {int(order[0]), int(order[-1])}
+    chosen.update(order[leaves_trunk][-1:].tolist())  # one, or none
+    chosen.update(order[is_short][-1:].tolist())
+    return sorted(i for i in chosen if plan.branches[i] != plan.needed)
 
 
 def _run_separately(plan: Plan) -> Rows:
@@ -230,19 +233,21 @@ def _run_separately(plan: Plan) -> Rows:
             return 1
         return max(1, int(batch_memory(plan.run) / pass_bytes(plan.run, 1, length)))
 
-    longest_first = sorted(batches(map(len, plan.branches), batch_size), reverse=True)
+    lengths = [len(branch) for branch in plan.branches]
+    longest_first = sorted(batches(lengths, batch_size), reverse=True)
     with bar(total=len(plan.branches), desc="prompts") as progress_bar:
         for length, numbers in longest_first:
             first = plan.branches[numbers[0]]
             prompts = [plan.branches[number].ids(plan.trunk) for number in numbers]
             ids = torch.tensor(prompts, device=plan.run.device)
             ids = ids.repeat_interleave(plan.copies, dim=0)
+            # With hooks or positions of its own a prompt is alone in its batch.
             extra = None
             if plan.positions is not None:
                 places = plan.places(first)
                 extra = context(plan.run, places, places, causal(length))
-            in_batch = range(0, len(ids), plan.copies)
-            reads = Reads(numbers, in_batch, [length - 1] * len(numbers))
+            first_copies = range(0, len(ids), plan.copies)
+            reads = Reads(numbers, first_copies, [length - 1] * len(numbers))
             rows.run(ids, reads, extra, plan.hooks_on(first.at))
             progress_bar.update(len(numbers))
     return rows.values
@@ -269,10 +274,14 @@ def _run_together(plan: Plan) -> Rows:
     """Run the trunk in one pass, and then the tokens of the branches on its cache."""
     rows = _Rows(plan)
     run = plan.run
+    # Numbers of the prompts that are prefixes of the trunk, and of those with tokens of their own.
     on_trunk: list[int] = []
     leaving: list[int] = []
     for number, branch in enumerate(plan.branches):
-        (leaving if branch.tokens else on_trunk).append(number)
+        if branch.tokens:
+            leaving.append(number)
+        else:
+            on_trunk.append(number)
     n = len(plan.needed)
     places = plan.places(plan.needed)
     # A cache without the configuration keeps every key; one that is trimmed to a window would be misread.
@@ -310,14 +319,19 @@ def _groups(plan: Plan, leaving: list[int], tokens_per_pass: int) -> list[list[i
 def _on_cache(
     plan: Plan, rows: "_Rows", group: list[int], cache: Any, of_trunk: Tensor
 ) -> None:
-    """Run one pass over the tokens of several branches; each sees its part of the trunk and itself."""
+    """Run one pass over the tokens of several branches; each sees its part of the trunk and itself.
+
+    The branches stand one after the other in one row. `cache` has the keys of the trunk, whose position ids are
+    `of_trunk`; so key k of the pass is position k of the trunk, and key n + k is token k of the row.
+    """
     branches = [plan.branches[number] for number in group]
     tokens: list[int] = []
     for branch in branches:
         tokens += branch.tokens
-    n = len(of_trunk)
+    n = len(of_trunk)  # tokens of the trunk
+    # (query, key)
     visible = torch.zeros(len(tokens), n + len(tokens), dtype=torch.bool)
-    # The key of each position of a prompt; -1 after its end.
+    # The key of each position of a prompt, (branch, position); -1 after its end.
     keys = torch.full((len(branches), plan.longest), -1)
     places: list[Tensor] = []
     ends: list[int] = []
@@ -331,7 +345,7 @@ def _on_cache(
         places.append(plan.places(branch)[branch.at :])
         ends.append(stop - 1)
         start = stop
-    # The pass appends to copies of the layers, which share the tensors.
+    # The pass appends to the cache: here to copies of its layers, which share the tensors.
     fresh = copy.copy(cache)
     fresh.layers = [copy.copy(layer) for layer in cache.layers]
     position = torch.cat(places)
@@ -360,8 +374,10 @@ class Reads:
 
     def of_pattern(self, pattern: Tensor, longest: int) -> Tensor:
         """The last tokens' rows of a pattern, (prompt, head, position), padded with zeros to the longest prompt."""
-        rows = self.of(pattern.transpose(1, 2))
+        by_query = pattern.transpose(1, 2)  # (row, query, head, key)
+        rows = self.of(by_query)
         if self.keys is not None:
+            # From the keys of the pass to the positions of each prompt.
             keys = self.keys.to(rows.device)[:, None].expand(-1, rows.shape[1], -1)
             rows = rows.gather(-1, keys.clamp(min=0)).masked_fill(keys < 0, 0.0)
         return torch.nn.functional.pad(rows, (0, longest - rows.shape[-1]))
@@ -382,43 +398,47 @@ class _Rows:
         hooks: Sequence[Hook],
     ) -> None:
         """Run one pass with further arguments of the model and `hooks`, and keep what is read of it."""
-        seen: Rows = {}
+        waiting: Rows = {}  # until the end of the pass
 
         def keep(site: str, tensor: Tensor) -> None:
+            """Read the last tokens' rows at a site."""
             if site.endswith("hook_pattern"):
                 # They are large, so they do not wait for those of other blocks.
                 pattern_rows = reads.of_pattern(tensor, self.plan.longest)
                 self._take(reads.numbers, {site: pattern_rows})
             else:
-                seen[site] = reads.of(tensor)
+                waiting[site] = reads.of(tensor)
 
         sites = self.plan.sites if reads.numbers else ()
         with attached(self.plan.run.model, *hooks):
             forward(self.plan.run, ids, watchers(sites, keep), extra)
-        self._take(reads.numbers, seen)
+        self._take(reads.numbers, waiting)
 
-    def _take(self, numbers: Sequence[int], seen: Rows) -> None:
-        """Bring what one pass read to the CPU, all sites together."""
-        for site, rows in zip(seen, to_cpu([*seen.values()]), strict=True):
+    def _take(self, numbers: Sequence[int], of_sites: Rows) -> None:
+        """Bring what one pass read of the prompts with these numbers to the CPU, all sites together."""
+        on_cpu = to_cpu(list(of_sites.values()))
+        for site, rows in zip(of_sites, on_cpu, strict=True):
             if site not in self.values:
-                shape = len(self.plan.branches), *rows.shape[1:]
-                self.values[site] = rows.new_zeros(shape)
+                n_prompts = len(self.plan.branches)
+                self.values[site] = rows.new_zeros(n_prompts, *rows.shape[1:])
             self.values[site][list(numbers)] = rows
 
 
 def _tokens_per_pass(plan: Plan, n: int) -> int:
-    """The number of branch tokens q in a pass.
+    """The number of branch tokens q in a pass, on a trunk of n tokens.
 
-    Memory limits q by each · q (n + q) = budget, where `each` is for the mask or three patterns. Attention between
-    different branches is computed too and then masked, at a cost of q (n + q). So q is also limited to the number of
-    trunk tokens, or a few hundred.
+    Memory limits the q (n + q) pairs of a query and a key, each of which takes bytes for the mask, or for three
+    patterns where these are computed. Attention between different branches is computed too and then masked, at a cost
+    of q (n + q). So q is also limited to the number of trunk tokens, or a few hundred.
     """
-    each = MASK
+    bytes_of_pair = MASK
     if why_not_streamed(plan.run.model, plan.sites) is not None:
-        each = 3 * int(plan.run.model.cfg.n_heads) * plan.run.dtype.itemsize
-    cells = min(PASS_MEMORY, available(plan.run.device) / 4) / each
-    fits = int((math.sqrt(n * n + 4 * cells) - n) / 2)
-    most = max(n, FEW, *(len(branch.tokens) for branch in plan.branches))
+        bytes_of_pair = 3 * int(plan.run.model.cfg.n_heads) * plan.run.dtype.itemsize
+    pairs = min(PASS_MEMORY, available(plan.run.device) / 4) / bytes_of_pair
+    # The positive solution of q (n + q) = pairs.
+    fits = int((math.sqrt(n * n + 4 * pairs) - n) / 2)
+    longest_branch = max(len(branch.tokens) for branch in plan.branches)
+    most = max(n, FEW, longest_branch)
     return max(1, min(fits, most))
 
 

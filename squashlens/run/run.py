@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
 
@@ -122,17 +121,21 @@ class Run:
         `arguments` are further ones of the call, for the provenance.
         """
         ids = tokens.checked_ids(self.model, ids if ids.ndim == 2 else ids[None])
+        # The number of leading tokens of the first prompt that the tokenizer adds, such as BOS.
         start = start_of(self.model)
-        added = takewhile({*start.ids, start.bos}.__contains__, ids[0].tolist())
+        bos_count = 0
+        for token in ids[0].tolist():
+            if token not in start.ids and token != start.bos:
+                break
+            bos_count += 1
         stated = {
             "call": self.facts["call"] | arguments,
-            # Leading tokens of the first prompt that the tokenizer adds, such as BOS.
-            "bos_count": len([*added]),
+            "bos_count": bos_count,
         }
         return replace(self, ids=ids, facts={**self.facts, **stated}, capture=None)
 
     def of_model(self, other: Bridge) -> "Run":
-        """The same prompts of another model of this architecture, such as one with random weights."""
+        """A run of another model of this architecture, such as one with random weights, on the same prompts."""
         return Run(require_sound(other), self.facts, self.ids)
 
     @property
@@ -213,9 +216,9 @@ class Run:
 
     def queries(self, given: Iterable[int], argument: str) -> list[int]:
         """The positions, each once and in ascending order; negative ones count from the end. Raises as `query` does."""
-        given = [*given]
-        places = sorted(self.query(place, argument) for place in given)
-        return distinct(places, argument, given)
+        given = list(given)
+        positions = sorted(self.query(position, argument) for position in given)
+        return distinct(positions, argument, given)
 
     def require_one(self, tokens: int = 1) -> None:
         """Raise unless there is a single prompt, of at least this number of tokens."""
@@ -247,7 +250,7 @@ class Run:
         spans: dict[Target, int] = {}
         for to in distinct(targets, "to_layer"):
             top = self.n_blocks
-            lowest = bottom
+            lowest = bottom  # from v⁽ᴸ⁾ to y there is the final norm
             if to != "y":
                 top = check_layer(to, self.model, "to_layer")
                 lowest = bottom + 1
@@ -260,14 +263,14 @@ class Run:
         return spans
 
     def by_layer(
-        self, to_layer: Target | Sequence[int], found: Mapping[Target, xr.DataArray]
+        self, to_layer: Target | Sequence[int], results: Mapping[Target, xr.DataArray]
     ) -> xr.DataArray:
         """The result for a single `to_layer`, or the results for a list along a leading dimension `to_layer`."""
         if isinstance(to_layer, int | str):
-            return found[cast(Target, to_layer)]
-        names = xr.Variable("to_layer", list(found))
+            return results[cast(Target, to_layer)]
+        names = xr.Variable("to_layer", list(results))
         together = xr.concat(
-            list(found.values()), dim=names, coords="different", compat="equals"
+            list(results.values()), dim=names, coords="different", compat="equals"
         )
         return cast(xr.DataArray, together)
 
@@ -276,8 +279,9 @@ class Run:
         with awaited():  # no result is made of passes that ended in NaN
             facts = dict(self.facts)
         if facts["attention_implementation"] is None and self.positions:
-            way = implementation(self.model, n=self.positions)
-            facts["attention_implementation"] = way
+            facts["attention_implementation"] = implementation(
+                self.model, n=self.positions
+            )
         return facts
 
     def label(
@@ -300,8 +304,8 @@ class Run:
     ) -> xr.DataArray:
         """A DataArray of one variable, given as (dimensions, values, long name, units), with its provenance."""
         dims, values, text, units = variable
-        plain = (dims, _numpy(values), text, units)
-        return array_of(name, coords, plain, {**self.as_run(), **extra})
+        in_numpy = (dims, _numpy(values), text, units)
+        return array_of(name, coords, in_numpy, {**self.as_run(), **extra})
 
     def dataset(
         self,
@@ -310,13 +314,16 @@ class Run:
         variables: Mapping[str, Variable],
     ) -> xr.Dataset:
         """A Dataset of named variables, each given as (dimensions, values, long name, units), with its provenance."""
-        plain: dict[str, Variable] = {}
+        in_numpy: dict[str, Variable] = {}
         for name, (dims, values, text, unit) in variables.items():
-            plain[name] = (dims, _numpy(values), text, unit)
-        return dataset_of(long_name, coords, plain, self.as_run())
+            in_numpy[name] = (dims, _numpy(values), text, unit)
+        return dataset_of(long_name, coords, in_numpy, self.as_run())
 
     def coords(self) -> tuple[tuple[str, ...], dict[str, Any]]:
-        """The dimensions of values per token, and the coordinates that label the tokens; or those of spans."""
+        """The dimensions of a value for each token, and the coordinates that label the tokens.
+
+        Of a run with `labels`, those of a value for each span.
+        """
         if self.labels is not None:
             return ("position",), dict(self.labels)
         ids = self.ids.cpu().numpy().astype(np.int64)
@@ -325,7 +332,10 @@ class Run:
 
 def sources_of_hooks(model: Bridge) -> str:
     """A digest of the source of the users' functions on the model, with what they close over; empty without any."""
-    sources = [source_of(hook.edit) for hook in standing(model) if hook.is_a_users]
+    sources: list[str] = []
+    for hook in standing(model):
+        if hook.is_a_users:
+            sources.append(source_of(hook.edit))
     return sha256("\n".join(sources))[:16] if sources else ""
 
 

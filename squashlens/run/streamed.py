@@ -9,6 +9,7 @@ the bridge. Each hook point must take effect, which is tested at its first use. 
 requests for the length of the pass.
 """
 
+import re
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -42,7 +43,7 @@ from squashlens.theory.attention import Attention
 NAME = "squashlens"  # under which the attention function is registered
 SHAKEN = 2.0  # of the difference that one unit in the last place makes: the most by which two ways to attend may differ
 AttentionObserver = Callable[[int, Attention], None]
-Seen = dict[str, Tensor]  # activations by hook point
+Activations = dict[str, Tensor]  # activations by hook point
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,10 @@ _written: "ContextVar[str | None]" = ContextVar("written", default=None)
 
 @dataclass(frozen=True)
 class _Window:
-    """The mask of a run: every query sees itself and earlier keys, within the window; `native` for a longer prompt."""
+    """The mask of a run: every query sees itself and earlier keys, within the window.
+
+    `size` is None where the window is no shorter than the prompt; `native` is what a longer prompt would have.
+    """
 
     size: int | None
     native: int | None = None
@@ -70,7 +74,13 @@ class _Window:
 
 @dataclass(frozen=True)
 class _Proof:
-    """Why a model cannot be run without patterns, or which points fire then, and, where asked, take effect."""
+    """Why a model cannot be run without patterns; or, without a `reason`, what is known of its passes without them.
+
+    Attributes:
+        fires: the hook points that fire, by their own names.
+        effective: whether edits take effect at a point, for those that were tested.
+        kinds: the kinds of attention of its blocks, with their windows for a long prompt.
+    """
 
     reason: str | None = None
     fires: frozenset[str] = frozenset()
@@ -90,14 +100,19 @@ def why_not_streamed(model: Bridge, sites: Iterable[str] = ()) -> str | None:
         if proof.reason is not None:
             return proof.reason
         points = layout_of(model).points
-        names = [points[site].name or site for site in sites if site in points]
+        names: list[str] = []  # of all points that are read or have hooks
+        for site in sites:
+            if site in points:
+                names.append(points[site].name or site)
         for hook in standing(model):
             if hook.point is None or hook.place.endswith(" (torch)"):
                 return "a PyTorch hook is on a module"
             names.append(hook.point)
         _test_effect(model, proof, names)
-        blind = [name for name in names if not proof.effective.get(name)]
-        return f"a hook is at {blind[0]}" if blind else None
+        for name in names:
+            if not proof.effective.get(name):
+                return f"a hook is at {name}"
+        return None
 
 
 def _test_effect(model: Bridge, proof: _Proof, names: Iterable[str]) -> None:
@@ -107,20 +122,21 @@ def _test_effect(model: Bridge, proof: _Proof, names: Iterable[str]) -> None:
     """
 
     def without_block(name: str) -> str:
-        return "".join(letter for letter in name if not letter.isdigit())
+        return re.sub(r"\d", "", name)
 
-    new = {*names} & {*proof.fires} - {*proof.effective}
-    for _, alike in groupby(sorted(new, key=without_block), key=without_block):
+    untested = proof.fires.intersection(names).difference(proof.effective)
+    in_groups = sorted(untested, key=without_block)
+    for _, alike in groupby(in_groups, key=without_block):
         group = list(alike)
         try:
             with without_ambient(model), streamed(model):
-                without = ineffective_points(model, group)
+                ineffective = ineffective_points(model, group)
         except torch.OutOfMemoryError:
             raise
         except FAILURES:  # a component that fails after an edit
-            without = group
+            ineffective = group
         for name in group:
-            proof.effective[name] = name not in without
+            proof.effective[name] = name not in ineffective
 
 
 def implementation(
@@ -135,6 +151,7 @@ def implementation(
         return f"eager, since {reason}"
     names: set[str] = set()
     for kind, window in proof_of(model).findings["streamed"].kinds:
+        # A window of at least the prompt's length counts as none.
         windowed = window is not None and window < n
         kind = replace(kind, windowed=windowed, differentiated=differentiated)
         names.add("fused" if is_fused(kind, n) else "streamed")
@@ -143,7 +160,7 @@ def implementation(
 
 @contextmanager
 def patterns_written(reason: str) -> Iterator[None]:
-    """Compute every pattern in the passes of the body, for numbers that are compared bit by bit."""
+    """Compute every pattern in the passes of the body, for the `reason` that `why_not_streamed` then gives."""
     token = _written.set(reason)
     try:
         yield
@@ -170,6 +187,7 @@ def streamed(
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+    # Under this name a configuration can ask transformers to call these two for attention and its mask.
     ALL_ATTENTION_FUNCTIONS.register(NAME, _attend)
     ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _window_of)
     # Before anything is changed, since the model is compared with what it was.
@@ -177,9 +195,10 @@ def streamed(
         block_of: dict[int, int] = {}
         for number, block in enumerate(model.blocks):
             block_of[id(block.attn.original_component)] = number
+            # The `forward` that calls the model's own attention, in place of one that computes patterns.
             # Not setattr: the bridge passes attributes on to the module it wraps.
-            plain = types.MethodType(AttentionBridge.forward, block.attn)
-            stack.enter_context(_entry(vars(block.attn), "forward", plain))
+            delegating = types.MethodType(AttentionBridge.forward, block.attn)
+            stack.enter_context(_entry(vars(block.attn), "forward", delegating))
         for config in layout_of(model).configs:
             if hasattr(config, "_attn_implementation"):
                 stack.callback(
@@ -192,15 +211,15 @@ def streamed(
 
 
 @contextmanager
-def _entry(held: dict[str, Any], name: str, value: Any) -> Iterator[None]:
-    """In the body `held` has this value; then the one that it had, if any."""
-    before = {name: held[name]} if name in held else {}
-    held[name] = value
+def _entry(entries: dict[str, Any], name: str, value: Any) -> Iterator[None]:
+    """In the body this entry of a dict has this value; then the one that it had, if any."""
+    before = {name: entries[name]} if name in entries else {}
+    entries[name] = value
     try:
         yield
     finally:
-        held.pop(name, None)
-        held.update(before)
+        entries.pop(name, None)
+        entries.update(before)
 
 
 def _attend(
@@ -215,7 +234,11 @@ def _attend(
     position_bias: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """The attention function for Hugging Face models: (prompt, head, position, value) to (prompt, position, …)."""
+    """The attention function for Hugging Face models, which call it with the arguments of their own ones.
+
+    Queries, keys and values are (prompt, head, position, coordinate), and so is the output, but for the order (prompt,
+    position, head, coordinate). No pattern is returned.
+    """
     stream = _stream.get()
     window = _Window(None)
     mask = None
@@ -230,11 +253,11 @@ def _attend(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     attention = Attention(query, key, scale, softcap, window.size, s_aux, mask)
     stream.kinds.add((Kind.of(attention, value), window.native))
-    tracked = query.requires_grad or key.requires_grad or value.requires_grad
+    has_graph = query.requires_grad or key.requires_grad or value.requires_grad
     outputs, attention = attend(
         attention,
         value,
-        differentiated=tracked and torch.is_grad_enabled(),
+        differentiated=has_graph and torch.is_grad_enabled(),
         frozen=stream.frozen,
         reached=stream.reached,
     )
@@ -254,7 +277,11 @@ def _window_of(
     device: Any = "cpu",
     **others: Any,
 ) -> _Window:
-    """The mask that a model requests, as a window; raises an error for any other mask."""
+    """The mask that a model requests, as a window; raises an error for any other mask.
+
+    transformers calls it with the lengths of queries and keys, and with a function that says which keys are seen. This
+    function is only asked at the edges of the mask.
+    """
     if attention_mask is not None and not bool(attention_mask.all()):
         raise UnsoundModelError("Padding needs attention patterns.", "Leave it out.")
     if q_offset or kv_offset or q_length != kv_length:
@@ -264,20 +291,21 @@ def _window_of(
         )
     window = None if local_size is None or local_size >= kv_length else int(local_size)
     place = torch.arange(q_length, device=device)
-    # A query sees itself and the first key of its window, but neither the next key nor the one before the window.
+    # Queries, keys, and whether these keys are seen. A query sees itself and the first key of its window, but neither
+    # the next key nor the one before the window.
     edges = [(place, place, True), (place[:-1], place[1:], False)]
     if window is None:
         edges.append((place, torch.zeros_like(place), True))
     else:
         edges.append((place[window - 1 :], place[: q_length - window + 1], True))
         edges.append((place[window:], place[: q_length - window], False))
-    zero = torch.zeros((), dtype=torch.long, device=device)
+    first = torch.zeros((), dtype=torch.long, device=device)  # prompt and head
     # Read once, since a device has to be waited for.
-    wrong = torch.zeros((), dtype=torch.bool, device=device)
-    for queries, keys, seen in edges:
-        allowed = mask_function(zero, zero, queries, keys)
-        wrong |= (torch.as_tensor(allowed, device=device) != seen).any()
-    if bool(wrong):
+    is_wrong = torch.zeros((), dtype=torch.bool, device=device)
+    for queries, keys, are_seen in edges:
+        allowed = mask_function(first, first, queries, keys)
+        is_wrong |= (torch.as_tensor(allowed, device=device) != are_seen).any()
+    if bool(is_wrong):
         raise UnsoundModelError(
             "This model's mask is neither causal nor a sliding window.",
             "Compute the patterns.",
@@ -286,12 +314,17 @@ def _window_of(
 
 
 def _prove(model: Bridge) -> _Proof:
-    attentions: dict[int, Attention] = {}
+    """Compare a pass without patterns with the bridge's own (eager) pass, on a short prompt.
+
+    Logits, residual streams and patterns must be equal up to rounding. Other hook points must have the same shape to
+    count as such that fire.
+    """
+    attentions: dict[int, Attention] = {}  # by block
     try:
         with without_ambient(model):
             eager = _everything(model)
             with streamed(model, attentions.__setitem__) as kinds:
-                found = _everything(model)
+                ours = _everything(model)
     except torch.OutOfMemoryError:
         raise
     except SquashlensError as error:
@@ -302,8 +335,8 @@ def _prove(model: Bridge) -> _Proof:
         return _Proof(
             "its architecture computes attention or its mask in a way of its own, as with ALiBi"
         )
-    fires = {name for name in found if name in eager}
-    fires = frozenset(n for n in fires if found[n].shape == eager[n].shape)
+    in_both = ours.keys() & eager.keys()
+    fires = frozenset(n for n in in_both if ours[n].shape == eager[n].shape)
     compared = ["logits"]
     for site in residual_sites(model):
         name = model.hook_dict[site].name or site
@@ -314,26 +347,27 @@ def _prove(model: Bridge) -> _Proof:
     for block in range(n_blocks(model)):
         if block not in attentions:
             return _Proof(f"block {block} attends in a way of its own")
+        # (prompt, group, head in group, query, key) to (prompt, head, query, key)
         weights, _ = attentions[block].weights(everything, everything)
-        found[pattern_site(block)] = weights.flatten(1, 2)
+        ours[pattern_site(block)] = weights.flatten(1, 2)
         compared.append(pattern_site(block))
     dtype = dtype_of(model)
-    differing = [n for n in compared if not agree(found[n], eager[n], dtype)]
+    differing = [n for n in compared if not agree(ours[n], eager[n], dtype)]
     if differing and dtype.itemsize < 4:
         shaken = _shaken(model)
-        differing = [n for n in differing if _differs(found[n], eager[n], shaken[n])]
+        differing = [n for n in differing if _differs(ours[n], eager[n], shaken[n])]
     if differing:
         return _Proof(f"{differing[0]} comes out differently")
     return _Proof(None, fires, kinds=kinds)
 
 
-def _differs(found: Tensor, eager: Tensor, shaken: Tensor) -> bool:
+def _differs(ours: Tensor, eager: Tensor, shaken: Tensor) -> bool:
     """Whether two results differ by more than `SHAKEN` times what rounding does."""
     allowed = SHAKEN * (shaken - eager).abs().max()
-    return not bool((found - eager).abs().max() <= allowed)  # NaN differs
+    return not bool((ours - eager).abs().max() <= allowed)  # NaN differs
 
 
-def _shaken(model: Bridge) -> Seen:
+def _shaken(model: Bridge) -> Activations:
     """All activations, with each stream that enters a block moved by one unit in the last place, in random directions.
 
     In half precision rounding grows with the number of blocks, and sharp attention multiplies it, so that no constant
@@ -352,16 +386,16 @@ def _shaken(model: Bridge) -> Seen:
         return _everything(model)
 
 
-def _everything(model: Bridge) -> Seen:
-    """The tensor at every hook point in a pass of the probe prompt, and the last logits."""
-    seen: Seen = {}
+def _everything(model: Bridge) -> Activations:
+    """The tensor at every hook point in a pass of the probe prompt, and the last logits as "logits"."""
+    activations: Activations = {}
 
     def keep(name: str, value: Any) -> None:
         if isinstance(value, Tensor) and value.is_floating_point():
-            seen[name] = value.detach().clone()
+            activations[name] = value.detach().clone()
 
     readers = watchers(layout_of(model).distinct, keep)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the bridge, where hooks are at norms
         logits = run_probe(model, *readers)
-    return seen | {"logits": logits}
+    return activations | {"logits": logits}

@@ -40,11 +40,12 @@ def users_hooks_tested(
     run: Run, ids: Int[Tensor, "prompt position"], next_logits: Pass
 ) -> Iterator[None]:
     """Around a pass: test the users' hooks on the model, if this was not done before. See the module."""
+    # The hooks with which the model was opened: the test is without those that the measurement itself adds.
     at_begin = kept_of(run.model).at_begin
     users = [hook for hook in standing(run.model) if hook.is_a_users]
-    known = run.proof.once("users' hooks", list[Any])
+    tested = run.proof.once("users' hooks", list[Any])  # the keys of sets of hooks
     key = key_of(run.model)
-    if at_begin is None or not users or key in known or _results_are_moved():
+    if at_begin is None or not users or key in tested or _results_are_moved():
         yield
         return
     with _edits(users) as edits:
@@ -52,7 +53,7 @@ def users_hooks_tested(
     if any(edits):
         with with_hooks(run.model, at_begin):
             _test(run, ids[:1], next_logits, users)
-    known.append(key)
+    tested.append(key)
 
 
 def _results_are_moved() -> bool:
@@ -65,9 +66,10 @@ def _results_are_moved() -> bool:
 def _edits(users: list[Standing]) -> Iterator[list[bool]]:
     """Whether each call of a user's hook in the body returned another tensor, or wrote to the one that it got.
 
-    PyTorch's own hooks, which may be on any module, count as edits.
+    PyTorch's own hooks, which may be on any module, count as edits. The list is filled during the body.
     """
     edits = [hook.point is None for hook in users]
+    # Identity and number of writes of the tensors that entered points, until these are left.
     entering: list[tuple[int, int]] = []
 
     def before(_point: object, args: tuple[Any, ...]) -> None:
@@ -94,13 +96,16 @@ def _test(
     n = prompt.shape[1]
     vocabulary = n_tokens(run.model)
     # The first token sees later ones, or they see the last.
-    cuts = sorted({1, n // 2, n - 1} & {*range(1, n)})
+    cuts = sorted({1, n // 2, n - 1}.intersection(range(1, n)))
+    # (cut, position): the tokens from a cut on.
     replaced = torch.arange(n) >= torch.tensor(cuts).long()[:, None]
     others = (prompt + vocabulary // 2) % vocabulary
     changed = torch.where(replaced.to(prompt.device), others, prompt)
+    # Each by itself, the unchanged one first.
     prompts = torch.cat([prompt, changed]).split(1)
     final = partial(_final, run, next_logits)
     alone = [final(ids) for ids in prompts]
+    # Without their hook points.
     names = ", ".join(hook.name.partition(": ")[2] for hook in users[:3])
     if not _are_alike_in_a_batch(run, prompts, alone, final):
         raise InputError(
@@ -130,15 +135,21 @@ def _are_alike_in_a_batch(
     alone: list[Final],
     final: Callable[[Tensor], Final],
 ) -> bool:
-    """Whether the first and the last prompt give the same in one batch; a function may accept only one prompt."""
+    """Whether the first and the last prompt give in one batch what they gave `alone`.
+
+    True as well if the batch fails, since a function may accept only one prompt.
+    """
     try:
         together = final(torch.cat([prompts[0], prompts[-1]]))
     except torch.OutOfMemoryError:
         raise
     except Exception:
         return True
-    apart = [torch.cat(parts) for parts in zip(alone[0], alone[-1], strict=True)]
-    return all(map(partial(agree, dtype=run.dtype), together, apart))
+    # y, and then the last logits.
+    for in_batch, first, last in zip(together, alone[0], alone[-1], strict=True):
+        if not agree(in_batch, torch.cat([first, last]), run.dtype):
+            return False
+    return True
 
 
 def _moved_by_later(run: Run, cuts: list[int], alone: list[Final]) -> int | None:
@@ -151,9 +162,13 @@ def _moved_by_later(run: Run, cuts: list[int], alone: list[Final]) -> int | None
 
 
 def _final(run: Run, next_logits: Pass, ids: Int[Tensor, "prompt position"]) -> Final:
-    y: list[Tensor] = []
-    watch = [(run.site("y"), lambda found: y.append(found.detach().clone()))]
+    """y at all positions and the last logits, from one pass under the hooks on the model."""
+    ys: list[Tensor] = []
+
+    def keep(y: Tensor) -> None:
+        ys.append(y.detach().clone())
+
     with torch.no_grad():
         # With a context, even an empty one, a pass is not tested again.
-        logits = next_logits(run, ids.clone(), watch, {})
-    return y[0], logits
+        logits = next_logits(run, ids.clone(), [(run.site("y"), keep)], {})
+    return ys[0], logits

@@ -61,7 +61,10 @@ class Hook:
     _with_point: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        """Check the blocks and the function's signature, which says how it is called."""
+        # `vars(self).update` sets fields of a frozen dataclass.
         if self.blocks is not None:
+            # In the given order, each once, as integers of Python.
             blocks = tuple(dict.fromkeys(map(whole, self.blocks)))
             if not blocks:
                 raise InputError(
@@ -78,13 +81,14 @@ class Hook:
         vars(self).update(_with_point=with_point)
 
     def __call__(self, tensor: Tensor, *, hook: object) -> Tensor | None:
+        """What TransformerLens calls at a hook point: the checked replacement for the tensor, or None to keep it."""
         if torch.is_grad_enabled() and self.site.endswith(".hook_pattern"):
-            # The softmax's derivative needs its own, and `edit` may write to it.
+            # The softmax's derivative needs the pattern as it was, and `edit` may write to it.
             tensor = tensor.clone()
         before = writes(tensor)
         result = self.edit(tensor, hook=hook) if self._with_point else self.edit(tensor)
         if writes(tensor) != before and (result is None or result is tensor):
-            # The bridge's norms do not use an edit of the same tensor.
+            # It was edited in place. The bridge's norms use an edit only if they get another tensor.
             return tensor.clone()
         if result is not None:
             self._require_like(tensor, result)
@@ -165,7 +169,10 @@ def torch_hook(
     before: bool,
     **how: bool,
 ) -> None:
-    """Register a PyTorch hook before or after `module`, and remove it when `stack` is left."""
+    """Register a PyTorch hook before or after `module`, and remove it when `stack` is left.
+
+    `how` has options of PyTorch's `register_forward_hook`, such as `with_kwargs`.
+    """
     register = module.register_forward_hook
     if before:
         register = module.register_forward_pre_hook
@@ -178,7 +185,10 @@ HookLike = TypeAliasType("HookLike", Hook | Recipe | HookPair | Iterable[Any])
 
 
 def is_pair(value: object) -> bool:
-    """Whether this is a hook in the form of TransformerLens: ``(hook point, function)`` or ``(filter, function)``."""
+    """Whether this is a hook in the form of TransformerLens: ``(hook point, function)`` or ``(filter, function)``.
+
+    A pair of two `Hook` objects, which can be called too, is a list of hooks instead.
+    """
     if not isinstance(value, tuple) or len(value) != 2:
         return False
     where, function = value
@@ -233,12 +243,16 @@ def _from_pair(model: Bridge, where: Any, function: Any) -> list[Hook]:
 
 
 def takes_point(function: Callable[..., Any], name: str) -> bool:
-    """True for a function ``fn(tensor, hook=point)``, and False for ``fn(tensor)``; an error for any other."""
+    """True for a function ``fn(tensor, hook=point)``, and False for ``fn(tensor)``; an error for any other.
+
+    `name` is the hook's, for the message. A function without a signature, as some of C, gets the tensor alone.
+    """
     called = function.forward if isinstance(function, nn.Module) else function
     try:
         signature = inspect.signature(called)
     except (ValueError, TypeError):
         return False
+    # Binding raises a TypeError if the function cannot be called so.
     with contextlib.suppress(TypeError):
         signature.bind(None, hook=None)
         return True
@@ -277,10 +291,10 @@ FROZEN_ATTENTION = Hook(
 def split_frozen_attention(
     hooks: Sequence[Hook | Recipe],
 ) -> tuple[bool, list[Hook | Recipe]]:
-    """Whether attention is frozen in every block, and the other hooks."""
+    """Whether `FROZEN_ATTENTION` is among the hooks for all blocks, and the other hooks."""
     others: list[Hook | Recipe] = []
     for hook in hooks:
-        is_frozen = hook.name == FROZEN_ATTENTION.name
-        if not is_frozen or not isinstance(hook, Hook) or hook.blocks is not None:
+        is_freezing = hook.name == FROZEN_ATTENTION.name
+        if not is_freezing or not isinstance(hook, Hook) or hook.blocks is not None:
             others.append(hook)
     return len(others) < len(hooks), others

@@ -101,10 +101,16 @@ def ambient(model: Bridge) -> list[str]:
 
 
 def key_of(model: Bridge) -> list[tuple[Any, ...]]:
-    """What tells the hooks on a model apart: a user's function itself, and of ours the name, which says everything."""
+    """A key that differs if the hooks on a model do; for each hook a tuple.
+
+    A user's hook is known by its name and function, one of squashlens by its name, which says everything.
+    """
     keys: list[tuple[Any, ...]] = []
     for hook in standing(model):
-        keys.append((hook.name, hook.edit) if hook.is_a_users else (hook.name,))
+        if hook.is_a_users:
+            keys.append((hook.name, hook.edit))
+        else:
+            keys.append((hook.name,))
     return keys
 
 
@@ -120,28 +126,30 @@ def require_no_backward_hooks(model: Bridge) -> None:
 
 def standing(model: Bridge) -> list[Standing]:
     """Every hook on a model, except those that libraries keep there as parts of the model."""
-    found: list[Standing] = []
+    hooks: list[Standing] = []
     layout = layout_of(model)
-    # Those of TransformerLens at hook points, and those of PyTorch on any module.
+    # Those of TransformerLens at hook points.
     for name, point in layout.distinct.items():
         if point.fwd_hooks or point.bwd_hooks:
-            found += _at_point(model, name, point)
+            hooks += _at_point(model, name, point)
+    # Those of PyTorch on any module. TransformerLens's wrappers at hook points, listed already, belong to a library.
     for module in layout.with_hooks():
         place = f"{layout.names[module]} (torch)"
         for table in HOOK_TABLES:
             for function in vars(module)[table].values():
                 if not belongs_to_a_library(function):
-                    found.append(Standing(place, function, module, table))
-    return found
+                    hooks.append(Standing(place, function, module, table))
+    return hooks
 
 
 def _at_point(model: Bridge, name: str, point: "HookPoint") -> Iterator[Standing]:
+    """The hooks that TransformerLens keeps at one hook point, without those that came with the bridge."""
     points = layout_of(model).points
     for handle in point.fwd_hooks:
         function: Any = handle.user_hook
         if _joins_points(handle):
             continue
-        # A `Hook` has the name of the point that its user gave.
+        # A point may have several names; a `Hook` has the one that its user gave.
         site = getattr(function, "site", name)
         place = site if points.get(site) is point else name
         yield Standing(place, function, point, "_forward_hooks")
@@ -172,24 +180,26 @@ def _joins_points(handle: Any) -> bool:
 def attached(model: Bridge, *hooks: Hook | Watcher) -> Iterator[Bridge]:
     """Run the body with `hooks` on `model`, without the tests of `squashlens.applied`, and remove exactly these."""
     points = layout_of(model).points
-    wanted: list[Hook | Watcher] = []
+    placed: list[Hook | Watcher] = []  # each has one hook point
     for hook in hooks:
         if isinstance(hook, Watcher):
             _require_point(model, "squashlens", hook.site)
-            wanted.append(hook)
+            placed.append(hook)
             continue
         for site in hook.points(len(model.blocks)):
             _require_point(model, hook.name, site)
-            wanted.append(_placed(model, hook, site))
-    inside_attention = any(hook.site.endswith(POINTS) for hook in wanted)
+            placed.append(_placed(model, hook, site))
+    is_inside_attention = any(hook.site.endswith(POINTS) for hook in placed)
     lost: list[Hook | Watcher] = []
-    with live_attention(model) if inside_attention else nullcontext():
+    with live_attention(model) if is_inside_attention else nullcontext():
         try:
-            for hook in wanted:
+            for hook in placed:
                 points[hook.site].add_hook(hook)
             yield model
         finally:
-            lost += [hook for hook in wanted if not _removed(points[hook.site], hook)]
+            for hook in placed:
+                if not _removed(points[hook.site], hook):
+                    lost.append(hook)
     if lost:
         raise InputError(
             f"The hook {lost[0]!r} at {lost[0].site} was removed from the model while it was in use.",
@@ -202,13 +212,16 @@ def _require_point(model: Bridge, name: str, site: str) -> None:
     """Raise an error, which begins with the name of the hook, for a hook point that the model does not have."""
     point = layout_of(model).points.get(site)
     if point is None:
+        # "blocks.3.attn.hook_z" is "attn.hook_z" in block 3.
         block, _, inside = site.removeprefix("blocks.").partition(".")
-        numbers = range(len(model.blocks))
-        with_it = [b for b in numbers if f"blocks.{b}.{inside}" in model.hook_dict]
-        if inside.startswith("attn.") and with_it:  # as in hybrid models
+        blocks_with_it: list[str] = []
+        for number in range(len(model.blocks)):
+            if f"blocks.{number}.{inside}" in model.hook_dict:
+                blocks_with_it.append(str(number))
+        if inside.startswith("attn.") and blocks_with_it:  # as in hybrid models
             raise InputError(
                 f"{name}: block {block} of this model has no attention.",
-                f"Blocks with attention are {', '.join(map(str, with_it))}.",
+                f"Blocks with attention are {', '.join(blocks_with_it)}.",
             )
         near = get_close_matches(site, model.hook_dict, n=1)
         guess = f"Did you mean {near[0]!r}? " if near else ""
@@ -224,18 +237,22 @@ def _require_point(model: Bridge, name: str, site: str) -> None:
 
 
 def _placed(model: Bridge, hook: Hook, site: str) -> Hook:
-    """A copy of a hook for one hook point, so that exactly this one is removed; its parts are checked already."""
-    here = copy.copy(hook)
-    vars(here).update(site=site, blocks=None)
+    """A copy of a hook for one hook point, so that exactly this one is removed; its parts are checked already.
+
+    A hook that `takes_sink` gets the learned sink of the point's block, if there is one.
+    """
+    placed = copy.copy(hook)
+    vars(placed).update(site=site, blocks=None)
     if hook.takes_sink:
-        sink = learned_sink(model, int(site.split(".")[1]))
+        block = int(site.split(".")[1])  # blocks.3.attn.…
+        sink = learned_sink(model, block)
         if sink is not None:
-            vars(here).update(edit=partial(hook.edit, sink=sink))
-    return here
+            vars(placed).update(edit=partial(hook.edit, sink=sink))
+    return placed
 
 
 def _removed(point: "HookPoint", hook: Hook | Watcher) -> bool:
-    """Remove one hook from its point, where `HookPoint.remove_hooks` removes all; whether it was still there."""
+    """Remove one hook from its point, and tell whether it was there; `HookPoint.remove_hooks` would remove all."""
     for handle in point.fwd_hooks:
         if handle.user_hook is hook:
             handle.hook.remove()
@@ -259,6 +276,7 @@ class BeforePasses:
     def __call__(
         self, _module: object, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        """Called by PyTorch before a pass, with the model's arguments."""
         ids = kwargs.get("input_ids", args[0] if args else None)
         for point in self.points:
             point.ctx["token_ids"] = ids
@@ -284,22 +302,29 @@ class BeforePasses:
 
 @contextmanager
 def without_ambient(model: Bridge) -> Iterator[None]:
-    """Run the body without the hooks that are on the model, and then restore them."""
-    points = {*layout_of(model).distinct.values()}
+    """Run the body without the hooks that are on the model, and then restore them.
+
+    The hooks of libraries that are parts of the model stay.
+    """
+    points = set(layout_of(model).distinct.values())
+    # PyTorch's keys of the hooks that pass tensors on from one point to others.
     joining: set[Any] = set()
     for point in points:
-        joining |= {held.hook.id for held in point.fwd_hooks if _joins_points(held)}
-    stay = Tables()
+        for handle in point.fwd_hooks:
+            if _joins_points(handle):
+                joining.add(handle.hook.id)
+    staying = Tables()
     for (module, table), hooks in hooks_as_now(model).items():
-        stay[module, table] = OrderedDict()
+        staying[module, table] = OrderedDict()
         for key, function in hooks.items():
             if not belongs_to_a_library(function):
                 continue
             if isinstance(function, BeforePasses):
                 continue
+            # At a point TransformerLens's wrappers around users' functions belong to a library too.
             if key in joining or module not in points:
-                stay[module, table][key] = function
-    with with_hooks(model, stay):
+                staying[module, table][key] = function
+    with with_hooks(model, staying):
         yield
 
 
@@ -316,6 +341,7 @@ def hooks_as_now(model: Bridge) -> Tables:
 @contextmanager
 def with_hooks(model: Bridge, wanted: Tables) -> Iterator[None]:
     """Run the body with these hooks alone, and then restore those that the model has now."""
+    # The tables themselves are exchanged, of all modules that have hooks now or get some.
     before = Tables()
     for module, table in {*wanted, *hooks_as_now(model)}:
         before[module, table] = getattr(module, table)

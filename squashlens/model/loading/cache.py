@@ -35,12 +35,16 @@ def digest_of(files: Iterable[Path]) -> str:
 
 
 def kept(label: str, digest: str, make: Callable[[Path], None]) -> Path:
-    """The folder that `make` wrote for files of this digest, now or at an earlier call."""
+    """The folder that `make` wrote for files of this digest, now or at an earlier call.
+
+    `label` begins the folder's name, for people; the digest alone says which folder it is.
+    """
     root = location()
     for folder in root.glob(f"*-{digest}"):
         return folder
     try:
         root.mkdir(parents=True, exist_ok=True)
+        # Renamed when it is whole, so that an interrupted conversion leaves no folder of the final name.
         partial = Path(tempfile.mkdtemp(dir=root, prefix=".partial-"))
     except OSError as error:
         raise OutputError(

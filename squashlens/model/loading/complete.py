@@ -35,8 +35,11 @@ def refuse_adapter(source: str, revision: str | None) -> None:
 
 
 def require_complete(model: Any, report: Mapping[str, Any], source: str) -> None:
-    """Raise an error if tensors are missing, left over or of another shape, or if tied ones have two values."""
-    left_over = [n for n in report["unexpected_keys"] if not MADE.search(n)]
+    """Raise an error if tensors are missing, left over or of another shape, or if tied ones have two values.
+
+    `report` is the loading report of transformers, and `source` the model's name in the message.
+    """
+    left_over = [name for name in report["unexpected_keys"] if not MADE.search(name)]
     reshaped: list[str] = []
     for name, stored, needed in report["mismatched_keys"]:
         reshaped.append(f"{name} (stored {tuple(stored)}, needed {tuple(needed)})")
@@ -58,7 +61,8 @@ def require_complete(model: Any, report: Mapping[str, Any], source: str) -> None
         )
     tie = differing_tie(model)
     if tie is not None:
+        name, other = tie
         raise ModelAccessError(
-            f"config.json of {source} ties {tie[0]} to {tie[1]}, but the checkpoint has different numbers for them.",
+            f"config.json of {source} ties {name} to {other}, but the checkpoint has different numbers for them.",
             "Set tie_word_embeddings in config.json to false if both are needed, or remove one of the tensors.",
         )

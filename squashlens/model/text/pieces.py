@@ -23,10 +23,10 @@ def pieces_of(text: str, kind: Pieces) -> list[Piece]:
     >>> pieces_of("It is. So?", "sentences")
     [('It is.', 0, 6), ('So?', 7, 10)]
     """
-    return [
-        (match.group().strip(), match.start(), match.end())
-        for match in SPLITS[kind].finditer(text)
-    ]
+    pieces: list[Piece] = []
+    for match in SPLITS[kind].finditer(text):
+        pieces.append((match.group().strip(), match.start(), match.end()))
+    return pieces
 
 
 def positions_in(texts: Sequence[str], pieces: Sequence[Piece]) -> list[list[int]]:
@@ -36,15 +36,19 @@ def positions_in(texts: Sequence[str], pieces: Sequence[Piece]) -> list[list[int
     [[0, 1, 2], [3]]
     """
     positions: list[list[int]] = [[] for _ in pieces]
-    whole = "".join(texts)
-    place = 0
+    end = 0
     for token, text in enumerate(texts):
-        place, start = place + len(text), place
-        seen = re.compile(r"\S").search(whole, start, place)
-        at = start if seen is None else seen.start()
-        inside = [i for i, (_, first, last) in enumerate(pieces) if first <= at < last]
-        if not inside and seen is None:
-            inside = [i for i, (_, first, _) in enumerate(pieces) if first >= at][:1]
-        for i in inside[:1]:
-            positions[i].append(token)
+        start = end
+        end = start + len(text)
+        is_space = not text.strip()
+        # The first character of the token that is no white space; of white space alone, its first.
+        character = start
+        if not is_space:
+            character += len(text) - len(text.lstrip())
+        for piece, (_, first, last) in enumerate(pieces):
+            is_inside = first <= character < last
+            is_before = is_space and character < first
+            if is_inside or is_before:
+                positions[piece].append(token)
+                break
     return positions

@@ -5,8 +5,8 @@ table disagrees with the tokenizers of OLMo 2, Phi-3, Granite and GPT-2. So the 
 checkpoint's settings, and a text is tokenized to see what comes first. Results state the rule.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 from squashlens._typing import Bridge
@@ -29,9 +29,10 @@ class Start:
 
 
 def start_of(model: Bridge, checkpoints: Any = None) -> Start:
-    """The ids that the checkpoint's tokenizer, given if it was just read, puts before a text; found once for each.
+    """The ids that the checkpoint's tokenizer puts before a text, found once for each tokenizer of the bridge.
 
-    If `model.tokenizer.add_bos_token` was changed, that decides.
+    `checkpoints` is the checkpoint's tokenizer if it was just read; otherwise it is opened here. If
+    `model.tokenizer.add_bos_token` was changed since, that decides.
     """
     tokenizer = model.tokenizer
     kept = kept_of(model)
@@ -54,7 +55,7 @@ def adds_bos(tokenizer: Any) -> bool:
 
 
 def _read(model: Bridge, tokenizer: Any, checkpoints: Any) -> Start:
-    """What the checkpoint's tokenizer puts before a text, or the bridge's, if its checkpoint has no such tokens."""
+    """What comes before a text: by the checkpoint's tokenizer, or by the bridge's if that cannot be read or differs."""
     config = getattr(model.original_model, "config", None)
     bos: Any = getattr(config, "bos_token_id", None)
     if tokenizer is None:
@@ -101,9 +102,7 @@ def _ids_before_text(tokenizer: Any) -> tuple[int, ...]:
     Texts that contain special tokens are skipped, since BOS, EOS and the unknown token are often the same token.
     """
     special = set(tokenizer.all_special_ids)
-    words = range(min(len(tokenizer), 500))
-    texts = (tokenizer.decode([token], skip_special_tokens=True) for token in words)
-    for text in chain(("1", "a"), map(str.strip, texts)):
+    for text in _texts_to_try(tokenizer):
         try:
             bare = list(tokenizer(text, add_special_tokens=False)["input_ids"])
             whole = list(tokenizer(text)["input_ids"])
@@ -112,36 +111,45 @@ def _ids_before_text(tokenizer: Any) -> tuple[int, ...]:
             continue
         if not bare or special & set(bare):
             continue
+        # What precedes the ids of the text itself.
         for start in range(len(whole) - len(bare) + 1):
             if whole[start : start + len(bare)] == bare:
                 return tuple(whole[:start])
     return ()
 
 
+def _texts_to_try(tokenizer: Any) -> Iterator[str]:
+    """Short texts, of which a tokenizer knows some: also its own words."""
+    yield from ("1", "a")
+    for token in range(min(len(tokenizer), 500)):
+        yield tokenizer.decode([token], skip_special_tokens=True).strip()
+
+
 def warn_of_start(model: Bridge, rows: list[list[int]]) -> None:
     """Warn if ids do not begin as this model's tokenizer begins a text. One BOS that it does not add is common."""
     start = start_of(model)
-    begin = [*start.ids]
-    usual = [begin]
+    begin = list(start.ids)
+    usual_beginnings = [begin]
     if not begin and start.bos is not None:
-        usual.append([start.bos])
+        usual_beginnings.append([start.bos])
     for row in rows:
-        if not _begins_so(row, usual, start.bos):
+        if not _begins_so(row, usual_beginnings, start.bos):
             _warn(row[: len(begin) + 1], start)
             return
 
 
-def _begins_so(row: list[int], usual: list[list[int]], bos: int | None) -> bool:
-    """Whether ids begin with one of the usual beginnings, and no further BOS."""
-    for begin in usual:
-        following = row[len(begin) : len(begin) + 1]
+def _begins_so(row: list[int], beginnings: list[list[int]], bos: int | None) -> bool:
+    """Whether ids begin with one of these beginnings, and no further BOS."""
+    for begin in beginnings:
+        following = row[len(begin) : len(begin) + 1]  # one id, or none
         if row[: len(begin)] == begin and following != [bos]:
             return True
     return False
 
 
 def _warn(first: list[int], start: Start) -> None:
-    begin = [*start.ids]
+    """Warn of a prompt whose first ids, as many as a start has and one more, are others than `start`."""
+    begin = list(start.ids)
     text = (
         f"A prompt begins with the ids {first}, and this model's tokenizer begins a text with {begin or 'none'} "
         f"(BOS: {start.bos}). It is measured as it is."

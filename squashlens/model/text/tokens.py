@@ -6,7 +6,6 @@ Padding changes positions and sums: what an attention mask leaves out is removed
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -56,7 +55,10 @@ def each_of(prompts: Any) -> list[str] | list[list[int]]:
         return _without_padding(prompts)
     is_list = isinstance(prompts, list | tuple)
     if is_list and prompts and all(map(is_tokenized, prompts)):
-        return [*chain.from_iterable(map(_without_padding, prompts))]
+        rows: list[list[int]] = []
+        for tokenized in prompts:
+            rows += _without_padding(tokenized)
+        return rows
     items = _plain(prompts)
     if not isinstance(items, list):
         raise InputError(
@@ -80,19 +82,19 @@ def _without_padding(tokenized: Tokenized) -> list[list[int]]:
     if tokenized.get("attention_mask") is None:
         return rows
     masks = _plain(tokenized["attention_mask"])
-    if not isinstance(masks[0], list):
+    if not isinstance(masks[0], list):  # of a single prompt
         masks = [masks]
-    kept: list[list[int]] = []
+    without_padding: list[list[int]] = []
     for row, mask in zip(rows, masks, strict=True):
-        places = np.flatnonzero(mask).tolist()
-        has_gaps = (np.diff(places) > 1).any()
+        positions = np.flatnonzero(mask).tolist()
+        has_gaps = (np.diff(positions) > 1).any()
         if has_gaps:
             raise InputError(
                 "attention_mask leaves out tokens between others, which is no padding.",
                 "Give the ids without these tokens, or hide them with `squashlens.hooks.mask_tokens`.",
             )
-        kept.append([row[place] for place in places])
-    return kept
+        without_padding.append([row[position] for position in positions])
+    return without_padding
 
 
 def _plain(value: Any) -> Any:
@@ -163,7 +165,7 @@ def checked_prompts(
     _refuse_padding(model, rows)
     if wanted != "none":
         warn_of_start(model, rows)
-    _warn_of_end(model, [row[-1] for row in rows])
+    _warn_of_end(model, ids[:, -1].tolist())
     return checked
 
 
@@ -202,7 +204,7 @@ def rows_of(model: Bridge, prompts: Prompts) -> list[list[int]]:
 
 
 def _rows(model: Bridge, prompts: Any, bos: Bos) -> list[list[int]]:
-    """The ids of each prompt: texts are encoded, with what they begin with; ids are taken as they are."""
+    """The ids of each prompt: texts are encoded, after what `bos` says they begin with; ids are taken as they are."""
     items = each_of(prompts)
     if not items or not isinstance(items[0], str):
         if bos != "family":
@@ -212,8 +214,8 @@ def _rows(model: Bridge, prompts: Any, bos: Bos) -> list[list[int]]:
             )
         return cast(list[list[int]], items)
     require_tokenizer(model)
-    lead = start_of(model).ids if bos == "family" else ()
-    return [[*lead, *encode(model, cast(str, text))] for text in items]
+    before_text = list(start_of(model).ids) if bos == "family" else []
+    return [before_text + encode(model, cast(str, text)) for text in items]
 
 
 def _of_one_length(rows: list[list[int]]) -> Tensor:
@@ -244,7 +246,7 @@ def tokenizer_digest(model: Bridge) -> str:
     """A digest of the whole tokenizer, eight hexadecimal digits, since answers that are stored as text depend on it."""
     if model.tokenizer is None:
         return "none"
-    core = getattr(model.tokenizer, "backend_tokenizer", None)
+    core = getattr(model.tokenizer, "backend_tokenizer", None)  # None for a slow one
     if core is not None:
         return digest(core.to_str())
     return digest(sorted(model.tokenizer.get_vocab().items()))
@@ -291,8 +293,9 @@ def as_chat(model: Bridge, text: str) -> str:
 
 
 def _warn_of_end(model: Bridge, last: list[int]) -> None:
-    """Warn of a last token that is a space alone, where words begin with theirs."""
-    for space in {*vocabulary_of(model, last).values()} & {" ", "▁", "Ġ"}:
+    """Warn if one of the last tokens is a space alone, in a vocabulary whose words begin with their space."""
+    entries = set(vocabulary_of(model, last).values())
+    for space in entries & {" ", "▁", "Ġ"}:
         word = model.tokenizer.convert_tokens_to_ids(f"{space}the")
         if word not in (None, model.tokenizer.unk_token_id):
             remark(
@@ -303,8 +306,9 @@ def _warn_of_end(model: Bridge, last: list[int]) -> None:
 
 def _refuse_padding(model: Bridge, rows: list[list[int]]) -> None:
     """Raise an error for prompts that begin or end with the pad token, unless this token is used otherwise too."""
-    config = getattr(model.original_model, "config", None)
-    holder = config if model.tokenizer is None else model.tokenizer
+    holder = model.tokenizer  # of the ids of special tokens
+    if holder is None:
+        holder = getattr(model.original_model, "config", None)
     pad = getattr(holder, "pad_token_id", None)
     if pad is None or pad in _other_special(model, holder):
         return
@@ -317,12 +321,16 @@ def _refuse_padding(model: Bridge, rows: list[list[int]]) -> None:
 
 
 def _other_special(model: Bridge, holder: Any) -> set[Any]:
-    """The ids of tokens that begin or end a text, or stand for others, by tokenizer or configuration."""
+    """The ids of special tokens but the pad token: those before a text, BOS, EOS and the unknown token.
+
+    `holder` is the tokenizer or the configuration.
+    """
     start = start_of(model)
     special: set[Any] = {*start.ids, start.bos}
     for name in ("bos", "eos", "unk"):
         value = getattr(holder, f"{name}_token_id", None)
-        special |= {*value} if isinstance(value, list | tuple) else {value}
+        ids = value if isinstance(value, list | tuple) else [value]
+        special.update(ids)
     return special
 
 
@@ -330,10 +338,13 @@ def vocabulary_of(model: Bridge, ids: Collection[int]) -> dict[int, str]:
     """The entries of the model's tokenizer for some ids; without those that have none, such as ids of a bare model."""
     if model.tokenizer is None:
         return {}
-    known = sorted(i for i in {*ids} if 0 <= i < n_tokens(model))
-    entries = model.tokenizer.convert_ids_to_tokens(known)
-    named = zip(known, entries, strict=True)
-    return {token: entry for token, entry in named if entry is not None}
+    inside = [token for token in sorted(set(ids)) if 0 <= token < n_tokens(model)]
+    entry_of: dict[int, str] = {}
+    entries = model.tokenizer.convert_ids_to_tokens(inside)
+    for token, entry in zip(inside, entries, strict=True):
+        if entry is not None:
+            entry_of[token] = entry
+    return entry_of
 
 
 def require_same_vocabulary(model: Bridge, sequence: GrowingSequence) -> None:
@@ -341,18 +352,21 @@ def require_same_vocabulary(model: Bridge, sequence: GrowingSequence) -> None:
     if model.tokenizer is None:
         return
     used = sequence.used & sequence.texts.keys()
-    here = vocabulary_of(model, used)
-    other = [i for i in sorted(used) if here.get(i) != sequence.texts[i]]
-    if other:
-        raise InputError(
-            f"The sequence {sequence.name!r} was made with another tokenizer: its token {other[0]} is "
-            f"{sequence.texts[other[0]]!r} there, and {here.get(other[0], 'no token')!r} in this model.",
-            "Make the sequence with this model, as in `squashlens.prompts.repeated(model, '1', 64)`.",
-        )
+    in_this_model = vocabulary_of(model, used)
+    for token in sorted(used):
+        if in_this_model.get(token) != sequence.texts[token]:
+            raise InputError(
+                f"The sequence {sequence.name!r} was made with another tokenizer: its token {token} is "
+                f"{sequence.texts[token]!r} there, and {in_this_model.get(token, 'no token')!r} in this model.",
+                "Make the sequence with this model, as in `squashlens.prompts.repeated(model, '1', 64)`.",
+            )
 
 
 def refuse_unknown_words(core: Any, text: str, special: Iterable[str]) -> None:
-    """Raise an error for words that a word-level tokenizer does not know, or would replace by its unknown token."""
+    """Raise an error for words that a word-level tokenizer does not know, or would replace by its unknown token.
+
+    `core` is the fast tokenizer of the package tokenizers, and `special` the texts of its special tokens.
+    """
     if core.pre_tokenizer is None or type(core.model).__name__ != "WordLevel":
         return
     for token in special:  # special tokens are read before the text is split into words

@@ -127,30 +127,33 @@ def capture(
         passes=passes,
         seed=seed,
     )
-    kept: set[Tensors] = set(several(keep))
+    kinds: set[Tensors] = set(several(keep))
     if isinstance(prompt, GrowingSequence):
         _require_options_of({"layers": layers}, "a prompt", "a sequence")
-        if "residuals" not in kept:
+        if "residuals" not in kinds:
             raise InputError(
                 f"keep={keep!r} leaves out the residual streams, which every capture of a sequence keeps.",
                 "Add 'residuals'.",
             )
         return capture_pairs(
-            Run.open(model, "capture"), prompt, pairs, patterns="patterns" in kept
+            Run.open(model, "capture"), prompt, pairs, patterns="patterns" in kinds
         )
     _require_options_of(vars(pairs), "a sequence", "a prompt")
-    if not kept:
+    if not kinds:
         raise InputError("keep= is empty.", "Name 'residuals', 'patterns' or both.")
     layers = None if layers is None else list(layers)
     if layers == []:
         raise InputError(
             "layers= is empty.", "Give at least one layer, or leave it out for all."
         )
-    return _of_prompt(Run.open(model, "capture"), prompt, kept, layers)
+    return _of_prompt(Run.open(model, "capture"), prompt, kinds, layers)
 
 
 def _require_options_of(options: Mapping[str, Any], belongs: str, given: str) -> None:
-    """Raise an error for an option that applies only to the other kind of capture."""
+    """Raise an error for an option that applies only to the capture of what `belongs` names ("a prompt").
+
+    `given` names what the caller gave; options at their default are not counted.
+    """
     parameters = inspect.signature(capture).parameters
     for name, value in options.items():
         usual = parameters[name].default
@@ -167,6 +170,7 @@ def _of_prompt(
     kinds: Collection[Tensors],
     layers: Iterable[int] | None,
 ) -> Capture:
+    """Capture residual streams, patterns or both (`kinds`) of prompts at some layers, or at all of them."""
     ids = tokenize(run.model, prompts)
     top = run.n_blocks
     chosen = list(range(top + 1))
@@ -176,16 +180,19 @@ def _of_prompt(
     patterns: dict[int, Tensor] = {}
 
     def keep(into: dict[Any, Tensor], number: Target, tensor: Tensor) -> None:
+        """Keep an activation under the number of its layer or block, or under "y"."""
         into[number] = tensor.detach().cpu()
 
     watch: list[tuple[str, Callable[[Tensor], None]]] = []
     if "residuals" in kinds:
-        layers_and_y: list[Target] = [*chosen, "y"]
-        watch += [(run.site(n), partial(keep, residuals, n)) for n in layers_and_y]
+        for layer in chosen:
+            watch.append((run.site(layer), partial(keep, residuals, layer)))
+        watch.append((run.site("y"), partial(keep, residuals, "y")))
     n_streams = len(watch)
     if "patterns" in kinds:
-        blocks = [layer for layer in chosen if layer < top]
-        watch += [(pattern_site(b), partial(keep, patterns, b)) for b in blocks]
+        for block in chosen:
+            if block < top:  # v⁽ᴸ⁾ enters no block
+                watch.append((pattern_site(block), partial(keep, patterns, block)))
     n_patterns = len(watch) - n_streams
     size = estimate(run, ids.shape, n_streams=n_streams, n_patterns=n_patterns)
     remedy = "Use fewer layers=, or keep='residuals'."

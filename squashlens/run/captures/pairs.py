@@ -29,7 +29,8 @@ from squashlens.run.passes import read
 from squashlens.run.run import Run
 from squashlens.sequences import Branch, GrowingSequence, Ids
 
-VALUE, OUTPUT = (f"blocks.0.attn.{name}" for name in ("hook_v", "hook_out"))
+VALUE = "blocks.0.attn.hook_v"
+OUTPUT = "blocks.0.attn.hook_out"
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +53,7 @@ class Streams:
         return replace(self, values=self.values[:, places], others=others)
 
     def on(self, device: torch.device) -> "Streams":
-        """The same on a device, where many sorts and norms are fast."""
+        """A copy whose tensors are on a device, where many sorts and norms are fast."""
         others = {site: rows.to(device) for site, rows in self.others.items()}
         return replace(self, values=self.values.to(device), others=others)
 
@@ -83,10 +84,14 @@ class Growing:
     def streams(
         self, branches: Sequence[Branch], sites: Sequence[str] = (), **options: Any
     ) -> Streams:
-        """v⁽⁰⁾ … v⁽ᴸ⁾ and y of all prompts at their last token, and the activations at `sites`."""
+        """v⁽⁰⁾ … v⁽ᴸ⁾ and y of all prompts at their last token, and the activations at `sites`.
+
+        `options` are those of `run.passes.read`.
+        """
         layers_and_y = self.run.sites()
-        how: dict[str, Any] = {"passes": self.passes} | options
-        readings = read(self.run, self.trunk, branches, [*layers_and_y, *sites], **how)
+        all_sites = layers_and_y + list(sites)
+        options = {"passes": self.passes} | options
+        readings = read(self.run, self.trunk, branches, all_sites, **options)
         streams = torch.stack([readings.values[site] for site in layers_and_y])
         others = {site: readings.values[site] for site in sites}
         return Streams(streams, others, readings.route, readings.attention)
@@ -97,17 +102,19 @@ class Growing:
         """The streams of v and of v* at every length."""
         v = [self.sequence.plain(n) for n in self.lengths]
         star = [self.sequence.doubled(n) for n in self.lengths]
-        both = self.streams([*v, *star], sites, **options)
+        both = self.streams(v + star, sites, **options)  # together, to share passes
         return both.at(slice(len(v))), both.at(slice(len(v), None))
 
     def replayed(self, pairs: tuple[Streams, Streams], how_many: int) -> "Replay":
-        """Run some lengths again, and raise an error if more than rounding differs.
+        """Run `how_many` lengths again, evenly spaced, and raise an error if more than rounding differs.
 
-        A pass of another shape rounds otherwise. Lengths that shared a pass are run alone; those that ran alone are run
-        as two copies side by side.
+        `pairs` are the streams of v and v* from the first run. A pass of another shape rounds otherwise: lengths that
+        shared a pass are run alone, and those that ran alone are run as two copies side by side.
         """
+        # Indices of the lengths, each once: there may be fewer lengths than are asked for.
         last = len(self.lengths) - 1
-        places = np.unique(np.linspace(0, last, how_many).round().astype(int)).tolist()
+        evenly = np.linspace(0, last, how_many).round().astype(int)
+        places = np.unique(evenly).tolist()
         chosen = replace(self, lengths=tuple(self.lengths[place] for place in places))
         v, star = pairs
         copies = 2 if v.ran_alone else 1
@@ -115,8 +122,12 @@ class Growing:
         v_again, star_again = chosen.pairs(same_sites, passes="separate", copies=copies)
         _require_same(v.values[:, places], v_again.values, self.run.dtype)
         _require_same(star.values[:, places], star_again.values, self.run.dtype)
-        in_both_runs = unseen_roundings(self.run.model)
-        return Replay(tuple(places), v_again.values, star_again.values, in_both_runs)
+        return Replay(
+            places=tuple(places),
+            v=v_again.values,
+            star=star_again.values,
+            roundings=unseen_roundings(self.run.model),
+        )
 
 
 @dataclass(frozen=True)
@@ -165,7 +176,10 @@ class PairCapture(CaptureBase):
         return list(range(len(self.v.values) - 1))  # the last entry is y
 
     def on(self, device: torch.device) -> "PairCapture":
-        """The same on a device, for a measurement that has checked the capture."""
+        """A copy whose streams are on a device, for a measurement that has called `require_current` before.
+
+        The copy itself does not show earlier edits.
+        """
         replay = self.replay
         if replay is not None:
             v = replay.v.to(device)
@@ -194,13 +208,15 @@ class Pairs:
 
 
 def refuse_keywords_of_capture(arguments: Mapping[str, Any]) -> None:
-    """Raise an error for keywords of `capture` beside a capture."""
-    names = [option.name for option in fields(Pairs) if option.name in arguments]
-    if names and any(isinstance(a, PairCapture) for a in arguments.values()):
-        raise InputError(
-            f"{names[0]}= says how a sequence is run, and a capture was given, which has been run.",
-            f"Give {names[0]}= to `capture`, or give the sequence in place of the capture.",
-        )
+    """Raise an error if the arguments of a call have keywords of `capture` beside a capture."""
+    if not any(isinstance(value, PairCapture) for value in arguments.values()):
+        return
+    for option in fields(Pairs):
+        if option.name in arguments:
+            raise InputError(
+                f"{option.name}= says how a sequence is run, and a capture was given, which has been run.",
+                f"Give {option.name}= to `capture`, or give the sequence in place of the capture.",
+            )
 
 
 # What measurements of collapse take.
@@ -249,9 +265,10 @@ def prepare_growing(
         if isinstance(given, PairCapture):
             lengths = given.lengths
     chosen = distinct(tuple(sorted(lengths)), "lengths")
-    # Each raises an error for a length outside the sequence.
-    *_, longest = [sequence.doubled(n) for n in chosen]
-    ids = checked_prompts(run.model, torch.tensor([longest.ids(sequence.trunk)]))
+    # Each raises an error for a length outside the sequence. The last one is the longest.
+    stars = [sequence.doubled(n) for n in chosen]
+    longest_ids = stars[-1].ids(sequence.trunk)
+    ids = checked_prompts(run.model, torch.tensor([longest_ids]))
     return Growing(run, sequence, chosen, ids, passes)
 
 
@@ -267,9 +284,8 @@ def capture_pairs(
     contrast = replay = None
     unrelated: list[Streams] = []
     if "contrast" in baselines:
-        contrast = growing.streams(
-            [growing.sequence.contrast(n) for n in growing.lengths]
-        )
+        other_ends = [growing.sequence.contrast(n) for n in growing.lengths]
+        contrast = growing.streams(other_ends)
     if "unrelated" in baselines:
         # Another random stream than the one of a sequence with this seed.
         rng = Random(f"unrelated {pairs.seed}")
@@ -312,15 +328,17 @@ def head_site(block: int) -> str:
 def _attention_sites(run: Run) -> list[str]:
     """Hook points of patterns, head outputs and stream additions of all blocks, and values and output of block 0."""
     sites: list[str] = []
-    for b in range(run.n_blocks):
-        sites += [pattern_site(b), head_site(b), *branch_sites(run, b)]
-    return list(dict.fromkeys([*sites, VALUE, OUTPUT]))
+    for block in range(run.n_blocks):
+        sites += [pattern_site(block), head_site(block)]
+        sites += branch_sites(run, block)
+    sites += [VALUE, OUTPUT]
+    return list(dict.fromkeys(sites))  # each once
 
 
 def _values_along(growing: Growing) -> Tensor | None:
     """Block 0's values at every position before the last token of the longest v, in its own pass."""
     run = growing.run
-    v = growing.ids[:, :-1]
+    v = growing.ids[:, :-1]  # v* has one token more
     if v.shape[1] < 2:
         return None
     return streams_at(run, v.to(run.device), [VALUE])[VALUE][0, :-1].cpu()

@@ -33,12 +33,12 @@ JITTER = 4.0  # units in the last place; correct rounding is within 1/2
 
 
 class Jittered(TorchFunctionMode):
-    """Every result of the body moved at random by up to `JITTER` units in its last place, and with it every derivative.
+    """Move every result of a function of PyTorch at random by up to `JITTER` units in its last place, in the body.
 
-    What a computation loses to rounding is a matter of its intermediate results, of which those that cancel leave no
-    trace in the end. Done twice, once so, its two results differ by several times what rounding did to one of them,
-    wherever in forward or backward pass that was. Views and results written in place are left alone. Random numbers are
-    drawn on the CPU and moved, so that they are the same on every device.
+    A computation loses digits in its intermediate results, and where these cancel, its final result does not show it.
+    Once with this mode and once without, its results differ by several times what rounding did to one of them, wherever
+    in forward or backward pass that was. Views and results written in place are left alone. Random numbers are drawn on
+    the CPU and moved to the device, so that they are the same on every device.
     """
 
     def __init__(self, device: torch.device, seed: int = 0) -> None:
@@ -49,28 +49,31 @@ class Jittered(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        found = func(*args, **(kwargs or {}))
-        is_number = isinstance(found, Tensor) and found.is_floating_point()
-        if not is_number or found.device != self.device:
-            return found
-        place = found.untyped_storage().data_ptr()
-        given = [a for a in args if isinstance(a, Tensor)]
-        if any(a.untyped_storage().data_ptr() == place for a in given):
-            return found
-        drawn = torch.empty_like(found, device="cpu", requires_grad=False)
-        drawn.uniform_(-JITTER, JITTER, generator=self.generator)
-        return found * (1 + torch.finfo(found.dtype).eps * drawn.to(found.device))
+        """Call a function of PyTorch, and move its result unless that has the memory of an argument."""
+        result = func(*args, **(kwargs or {}))
+        is_number = isinstance(result, Tensor) and result.is_floating_point()
+        if not is_number or result.device != self.device:
+            return result
+        address = result.untyped_storage().data_ptr()
+        for argument in args:
+            is_tensor = isinstance(argument, Tensor)
+            if is_tensor and argument.untyped_storage().data_ptr() == address:
+                return result
+        units = torch.empty_like(result, device="cpu", requires_grad=False)
+        units.uniform_(-JITTER, JITTER, generator=self.generator)
+        return result * (1 + torch.finfo(result.dtype).eps * units.to(result.device))
 
 
 @contextmanager
 def in_float64(run: Run) -> Iterator[None]:
-    """The body runs `model` in float64: weights and buffers widened, casts replaced; left as it was, bit by bit.
+    """Run the model in float64 in the body: weights and buffers are widened, and casts replaced (`Wide`).
 
-    The same tensors are widened in place, because bridges keep references to their modules that a copy would share.
+    Afterwards it is as it was, bit by bit. The tensors are widened in place, because bridges keep references to their
+    modules that a copy would share.
     """
     with ExitStack() as stack:
         for tensor in _tensors(run):
-            # A tensor that comes again is wide by then.
+            # A tensor that comes a second time is wide by then, so its old data are not lost.
             if tensor.is_floating_point() and tensor.dtype != torch.float64:
                 stack.callback(setattr, tensor, "data", tensor.data)
                 tensor.data = tensor.data.double()
@@ -89,6 +92,7 @@ def _tensors(run: Run) -> Iterator[Tensor]:
     yield from run.model.buffers()
     for module in run.model.modules():
         for value in vars(module).values():
+            # Only leaves: a tensor with a graph is a result of a pass.
             if isinstance(value, Tensor) and value.grad_fn is None:
                 yield value
 

@@ -35,7 +35,7 @@ from squashlens.run.streamed import streamed, why_not_streamed
 
 
 class Call(NamedTuple):
-    """The stream that enters a block, and what else it is given."""
+    """The stream that enters a block, its further arguments by position (`more`), and those by name (`others`)."""
 
     entering: Tensor
     more: tuple[Any, ...]
@@ -44,7 +44,13 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Replay:
-    """What each block of a pass was called with, from v⁽source⁾ up; `hooks` hang in every replay of it."""
+    """What each block of a pass was called with, from v⁽source⁾ up.
+
+    Attributes:
+        hooks: hooks that are on the model when a block is run again.
+        frozen: whether attention weights are held constant in derivatives.
+        calls: by block.
+    """
 
     run: Run
     hooks: tuple[Hook | Recipe, ...]
@@ -59,9 +65,13 @@ class Replay:
         batch: int,
         by_layer: Callable[[int, Tensor], None] | None = None,
     ) -> Iterator[Float[Tensor, "cotangent prompt position in"]]:
-        """Cotangents at one token of `to`, or all, pulled back by `batch`; `by_layer` gets those at each input."""
+        """Pull cotangents at one token of `to` back to the stream that enters the lowest block, `batch` at a time.
+
+        The token is `query`; with None, cotangents are at all tokens. `by_layer(block, pulled)` gets what arrives at
+        each block's input.
+        """
         blocks = sorted(self.calls, reverse=True)
-        # Cotangents stand at no later token.
+        # Cotangents of attention are zero at later tokens.
         reached = None if query is None else slice(0, query + 1)
         for pulled in cotangents.split(batch):
             with torch.enable_grad(), self.running(reached=reached):
@@ -73,7 +83,7 @@ class Replay:
                         if query is not None:
                             above = above[:, query]
                     arriving = pulled.to(above.device)
-                    # One batch, and one leaf.
+                    # One batch, and one leaf: these are the cotangents of the block below.
                     ((pulled,),) = vjps(self.run, above, [leaf], arriving, len(pulled))
                     if by_layer is not None:
                         by_layer(block, pulled)
@@ -129,7 +139,7 @@ def record(
     source: int,
     top: int,
 ) -> Replay:
-    """One forward pass, of which blocks `source` … `top` − 1 can be run again."""
+    """Run one forward pass, of which blocks `source` … `top` − 1 can be run again."""
     calls: dict[int, Call] = {}
 
     def keep(
@@ -137,8 +147,9 @@ def record(
     ) -> None:
         """Keep what a block is called with; some models give the stream by name."""
         others = dict(others)
-        entering, *more = args or [others.pop("hidden_states")]
-        calls[block] = Call(entering.detach(), tuple(more), others)
+        if not args:
+            args = (others.pop("hidden_states"),)
+        calls[block] = Call(args[0].detach(), more=args[1:], others=others)
 
     frozen, others = split_frozen_attention(hooks)
     replay = Replay(run, tuple(others), frozen, calls)

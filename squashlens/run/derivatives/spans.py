@@ -25,7 +25,10 @@ Watch = tuple[str, Callable[[Tensor], Tensor | None]]
 
 @dataclass(frozen=True)
 class Span:
-    """What a stretch starts from and what it leads to: the stream at its upper end, and y if that is the last."""
+    """A stretch of blocks: the stream that it starts from, and what it leads to, by layer.
+
+    That is the stream at its upper end, and "y" too if that is v⁽ᴸ⁾.
+    """
 
     leaf: Float[Tensor, "prompt position d"]
     outputs: dict[Target, Float[Tensor, "prompt position d"]]
@@ -45,7 +48,11 @@ def open_spans(
     also: Iterable[Watch] = (),
     within: AbstractContextManager[Any] | None = None,
 ) -> dict[int, Span]:
-    """One forward pass with `hooks`, cut at each of `bottoms`, up to `top`; `also` is watched, `within` a context."""
+    """Run one forward pass with `hooks`, cut into spans that start at the layers `bottoms`, the last one up to `top`.
+
+    It gives each span by its lowest layer. `also` has further hook points with functions, and `within` is a context for
+    the pass.
+    """
     require_no_backward_hooks(run.model)
     spans: dict[int, Span] = {}
 
@@ -66,7 +73,7 @@ def open_spans(
         watch.append((run.site("y"), partial(read, bottoms[-1], "y")))
     frozen, others = split_frozen_attention(hooks)
     with torch.enable_grad(), run.applied(*others), within or nullcontext():
-        forward(run, ids.clone(), [*watch, *also], frozen=frozen)
+        forward(run, ids.clone(), watch + list(also), frozen=frozen)
     return spans
 
 
@@ -77,7 +84,11 @@ def vjps(
     cotangents: Tensor,
     batch: int,
 ) -> Iterator[tuple[Float[Tensor, "cotangent ..."], ...]]:
-    """Vector–Jacobian products, `batch` cotangents at a time; NaN and infinite ones raise an error (`raise_later`)."""
+    """Vector–Jacobian products of `output`, `batch` cotangents at a time: for each batch, one tensor for each leaf.
+
+    `cotangents` are (cotangent, …) with the shape of the output. NaN and infinite products raise an error
+    (`raise_later`).
+    """
     for part in cotangents.split(batch):
         with torch.enable_grad():
             # Not `is_grads_batched`, which would not hand a whole batch to attention's own backward pass.
@@ -88,6 +99,7 @@ def vjps(
 
 
 def _infinite() -> UnsoundModelError:
+    """The error for a derivative that is not finite."""
     return UnsoundModelError(
         "The model's derivative is NaN or infinite on this prompt.",
         "Look for a hook without a derivative where it acts, such as a square root at 0; load a model in float16 in "
@@ -98,6 +110,7 @@ def _infinite() -> UnsoundModelError:
 def _pull(
     output: Tensor, leaves: Sequence[Tensor], cotangent: Tensor
 ) -> tuple[Tensor, ...]:
+    """The products of one cotangent, for `vmap`; zeros for a leaf that the output does not depend on."""
     rows = torch.autograd.grad(
         output, leaves, cotangent, retain_graph=True, materialize_grads=True
     )
