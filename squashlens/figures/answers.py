@@ -56,7 +56,6 @@ def task_accuracy(found: Found) -> go.Figure:
     Args:
         found: a result of `squashlens.evaluate_task`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -112,7 +111,6 @@ def task_error(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.evaluate_task`, or several by label.
 
-
     Returns:
         The figure.
 
@@ -158,7 +156,6 @@ def answer_frequencies(found: Found) -> go.Figure:
 
     Args:
         found: a result of `squashlens.results.answer_frequencies`, or several by label.
-
 
     Returns:
         The figure.

@@ -195,7 +195,6 @@ def collapse_heatmap(collapse: xr.Dataset) -> go.Figure:
     Args:
         collapse: a result of `squashlens.collapse`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -219,7 +218,6 @@ def collapse_mechanism(mechanism: xr.Dataset) -> go.Figure:
 
     Args:
         mechanism: a result of `squashlens.collapse_mechanism`, or several by label.
-
 
     Returns:
         The figure.
@@ -268,7 +266,6 @@ def retained_by_kind(ablation: xr.Dataset) -> go.Figure:
 
     Args:
         ablation: a result of `squashlens.separator_ablation`, or several by label.
-
 
     Returns:
         The figure.
@@ -322,7 +319,6 @@ def repeat_tokenization(measured: xr.Dataset) -> go.Figure:
     Args:
         measured: a result of `squashlens.repeat_tokenization`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -363,7 +359,6 @@ def changes(compared: xr.Dataset) -> go.Figure:
 
     Args:
         compared: a result of `squashlens.compare_interventions`, or several by label.
-
 
     Returns:
         The figure.
@@ -412,7 +407,6 @@ def synthetic_convergence(
 
     Args:
         found: a result of `squashlens.synthetic.convergence`, or several by label.
-
 
     Returns:
         The figure.
@@ -463,7 +457,6 @@ def synthetic_total_variation(found: xr.Dataset) -> go.Figure:
 
     Args:
         found: a result of `squashlens.synthetic.softmax_total_variation`, or several by label.
-
 
     Returns:
         The figure.

@@ -44,7 +44,6 @@ def lost_answers(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.compare_models`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -79,7 +78,6 @@ def lost_shares(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.compare_models`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -99,7 +97,6 @@ def damages(found: xr.Dataset) -> go.Figure:
 
     Args:
         found: a result of `squashlens.damage_by_block`, or several by label.
-
 
     Returns:
         The figure.
@@ -132,7 +129,6 @@ def kept_blocks(found: xr.Dataset) -> go.Figure:
 
     Args:
         found: a result of `squashlens.blocks_to_keep`, or several by label.
-
 
     Returns:
         The figure.

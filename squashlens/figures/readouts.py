@@ -91,7 +91,6 @@ def collapse_vs_readout(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.collapse_vs_readout`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -149,7 +148,6 @@ def probe(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.probe`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -202,7 +200,6 @@ def answer_curve(answers: xr.Dataset | Mapping[str, xr.Dataset]) -> go.Figure:
 
     Args:
         answers: a result of `squashlens.answer_by_layer`, or several by label.
-
 
     Returns:
         The figure.
@@ -305,7 +302,6 @@ def answers_by_group(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.answer_by_layer`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -348,7 +344,6 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
 
     Args:
         found: a result of `squashlens.sublayer_effects`, or several by label.
-
 
     Returns:
         The figure.
@@ -397,7 +392,6 @@ def separation_curve(
 
     Args:
         separation: a result of `squashlens.distinguishable_lengths`, or several by label.
-
 
     Returns:
         The figure.
@@ -452,7 +446,6 @@ def verdict_odds(found: xr.Dataset) -> go.Figure:
     Args:
         found: a result of `squashlens.diagnose`, or several by label.
 
-
     Returns:
         The figure.
     """
@@ -492,7 +485,6 @@ def verdict_margins(found: xr.Dataset) -> go.Figure:
 
     Args:
         found: a result of `squashlens.diagnose`, or several by label.
-
 
     Returns:
         The figure.

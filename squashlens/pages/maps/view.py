@@ -266,7 +266,7 @@ def squash_map(
     >>> found.save(tmp_path / "map.html").name
     'map.html'
     >>> sl.squash_map(sl.token_influence(model, "110 =", method="none"))
-    <squash map of 5 tokens: 5 queries, 7 layers>
+    <squash map: tokens 5, queries 5, layers 7>
     """
     if isinstance(model, xr.Dataset):
         refuse_options(prompt, method, n_probes, norm, knockout, target, spans, seed)
