@@ -326,9 +326,7 @@ def attention_sinks(sinks: xr.DataArray) -> go.Figure:
     # In joined results truth values are floating-point numbers.
     is_sink = sinks["sink"].values == 1
     names = [f"“{token}”" for token in sinks["token"].values[is_sink]]
-    notes = ["no token is a sink"]
-    if names:
-        notes = [f"sinks: {', '.join(names)}"]
+    notes = [f"sinks: {', '.join(names)}" if names else "no token is a sink"]
     if sinks.isnull().any():
         notes.append("blank: fewer than four later tokens")
     title = "Attention from later tokens, beyond uniform"

@@ -113,9 +113,7 @@ def _usual_of(*results: Result) -> Any:
 def _whole(result: Result) -> go.Figure | None:
     """The usual figure of a result that has the dimensions it draws; None if there is none."""
     figure = _usual_of(result)
-    if figure is None:
-        return None
-    return figure(result)
+    return None if figure is None else figure(result)
 
 
 def _apart(result: Result) -> go.Figure | None:
@@ -150,9 +148,7 @@ def _parts(result: Any, dims: Sequence[str]) -> dict[str, Any]:
 def _without_padding(part: Any) -> Any:
     """A part of a joined result without the labels that only longer parts have: there all its floating-point variables
     are NaN."""
-    data = part
-    if isinstance(part, xr.DataArray):
-        data = part.to_dataset(name="values")
+    data = part.to_dataset(name="values") if isinstance(part, xr.DataArray) else part
     floats = data[[name for name in data if data[name].dtype.kind == "f"]]
     for dim in floats.dims:
         if dim in floats.indexes:
@@ -241,9 +237,7 @@ def panels(
         parts = by_letter
     figures = {}
     for label, part in parts.items():
-        figures[label] = part
-        if not isinstance(part, go.Figure):
-            figures[label] = of(part)
+        figures[label] = part if isinstance(part, go.Figure) else of(part)
     return compose(figures, columns=columns, title=title)
 
 

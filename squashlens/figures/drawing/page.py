@@ -60,7 +60,9 @@ class Page:
                 "Give a figure of squashlens.figures, or change the figure with plotly's own functions.",
             )
         facts = dict(meta[KEY])
-        blocks = [[Panel(**panel) for panel in block] for block in facts.pop("blocks")]
+        blocks = []
+        for block in facts.pop("blocks"):
+            blocks.append([Panel(**panel) for panel in block])
         return cls(blocks, **facts)
 
     def keep(self, figure: go.Figure) -> None:

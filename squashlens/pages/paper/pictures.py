@@ -5,6 +5,7 @@ from the results that are drawn.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from squashlens import example_models, figures
+from squashlens.figures.collapse import fitted_exponent
 from squashlens.measure.answers.frequencies import answer_frequencies
 from squashlens.pages.collapse_sentences import collapses
 from squashlens.pages.page import template
@@ -81,16 +83,10 @@ def caption_of(number: int, found: Found) -> str:
         g=sentences.number,
         percent=sentences.percent,
         collapses=collapses,
-        exponent=_exponent,
+        exponent=partial(fitted_exponent, interval="(95 % interval {low} to {high})"),
         start_at_the_first=start_at_the_first,
     )
     return " ".join(text.split())
-
-
-def _exponent(found: xr.Dataset, name: str) -> str:
-    ends = [found[f"{name}_{edge}"].item() for edge in ("mean", "low", "high")]
-    mean, low, high = (f"{end:z.3f}".replace("-", "−") for end in ends)
-    return f"{mean} (95 % interval {low} to {high})"
 
 
 def _shorten(text: str) -> str:
