@@ -16,25 +16,12 @@ Result = xr.Dataset | xr.DataArray
 NORMS = {"linf": "L∞", "l1": "L1", "l2": "L2", "kl": "KL"}
 # Options that say how numbers are computed, not what they are, and what is said already.
 TECHNICAL = {
-    "function",
-    "prompt",
-    "seed",
-    "vjp_batch_size",
-    "batch_size",
-    "resume",
-    "device",
+    *("function", "prompt", "seed", "vjp_batch_size", "batch_size", "resume", "device")
 }
 # Single labels of a result that are no selection from it, by the beginning of their names.
 NO_SELECTION = (
-    "n_tokens",
-    "target",
-    "against",
-    "selected_",
-    "able",
-    "above_null",
-    "baseline",
-    "chance",
-    "provenance",
+    *("n_tokens", "target", "against", "selected_", "able", "above_null"),
+    *("baseline", "chance", "provenance"),
 )
 LONG = 40  # characters of a prompt, a hook or a label
 FEW = 3  # names that are listed
@@ -119,7 +106,7 @@ def _prompts(given: Any) -> list[str]:
 def _hooks(facts: Mapping[str, Any]) -> list[str]:
     """The names of the hooks on the model, without the points where they act.
 
-    A fact is such as "blocks.0.hook_mlp_out: name"; in the line below the title, a dot stands between its parts.
+    A fact is such as "blocks.3.attn.hook_z: halve"; in the line below the title, a dot stands between its parts.
     """
     names = []
     for hook in _texts(facts.get("ambient_hooks")):
