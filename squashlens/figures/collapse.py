@@ -104,7 +104,7 @@ def collapse_curve(collapse: xr.Dataset, *, trained: int | None = None) -> go.Fi
     figure = go.Figure(_heads(collapse, layer))
     for name in drawn:
         rows = at_last[name]
-        if "draw" not in rows.dims:  # only baselines may have several random draws
+        if "draw" not in rows.dims:  # only unrelated sequences have several
             rows = rows.expand_dims("draw")
         for row in rows.transpose("draw", ...):
             figure.add_traces(_by_length(row, name))

@@ -348,7 +348,8 @@ def _answer_rows(
     of_outcome = np.flatnonzero(compared["outcome"].values == outcome)
     order = np.argsort(-np.abs(after - before)[of_outcome])
     rows = []
-    for prompt in of_outcome[order][:SHOWN].tolist():
+    for place in of_outcome[order][:SHOWN]:
+        prompt = int(place)
         end = prompts[prompt]
         if len(end) > END:
             end = f"…{end[-END:]}"

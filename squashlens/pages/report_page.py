@@ -125,9 +125,10 @@ def report(
     from squashlens.model.loading.load import load
 
     out = require_output(out, PAGES)
-    given = _asked(prompt, answer, instead, tuple(choices or ()))
+    asked = _asked(prompt, answer, instead, tuple(choices or ()))
     bridge = load(model) if isinstance(model, str | Path) else model
-    asked = given or (COUNT if _source(bridge) == "tiny-gemma" else VALUE)
+    if asked is None:  # a demonstration
+        asked = COUNT if _source(bridge) == "tiny-gemma" else VALUE
     with bar(total=3 + bool(asked.instead), desc="report") as done:
         top = top_tokens(bridge, asked.prompt, k=LIKELIEST)
         right, *others = _choices(bridge, asked, top)

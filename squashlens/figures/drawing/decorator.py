@@ -49,6 +49,7 @@ def draws(
 
         @functools.wraps(function)
         def draw(found: Any, *args: Any, **kwargs: Any) -> go.Figure:
+            """Check the result or results, and draw them."""
             is_alone = isinstance(found, xr.Dataset | xr.DataArray)
             several: dict[str, Any] = {"": found} if is_alone else dict(found)
             if not several:

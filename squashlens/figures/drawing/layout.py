@@ -2,6 +2,8 @@
 
 Plotly lays out margins, ticks, axis titles, colour bars and the legend. It breaks no lines, and it knows nothing of the
 text between panels; both are set here, for the width and the theme that a page has.
+
+A page has blocks, which are side by side in rows, and a block has panels, one below the other. Sizes are in pixels.
 """
 
 import html
@@ -52,7 +54,10 @@ def name_once(figure: go.Figure) -> None:
 
 
 def lay_out(figure: go.Figure) -> go.Figure:
-    """Set the theme of a figure, its title, and the places of its panels."""
+    """Set the theme of a figure, its title, and the places of its panels, and give it back.
+
+    It can be laid out again, since its page is kept in it.
+    """
     sheet = Sheet(figure)
     sheet.set_columns()
     heading, top = sheet.heading()
@@ -138,7 +143,8 @@ class Sheet:
         return self._scale(axis_name(matches)) if matches else axis
 
     def _labelled(self) -> set[str]:
-        """The axes with labels: of those with one scale the lowest in a block, and the first in a row."""
+        """The names of the axes with labels and titles: of x axes with one scale the lowest in a block, and of y axes
+        with one scale those of the first block in a row."""
         labelled: set[str] = set()
         for row in self.rows:
             scales_before: set[str] = set()  # y scales of the blocks to the left
@@ -156,9 +162,8 @@ class Sheet:
         columns: list[list[Panel]] = []
         before = []  # space for labels to the left of each column
         after = []  # space for a colour bar to the right of it
-        for blocks in zip_longest(
-            *self.rows, fillvalue=[]
-        ):  # the last row may be short
+        # Blocks of one column; the last row may have fewer.
+        for blocks in zip_longest(*self.rows, fillvalue=[]):
             panels = list(chain.from_iterable(blocks))
             columns.append(panels)
             before.append(max(map(self._space_before, panels)))
@@ -212,7 +217,7 @@ class Sheet:
         return axis | {"dtick": None, "nticks": fit}
 
     def _y_axis(self, panel: Panel, tall: float) -> dict[str, Any]:
-        """Labels and title of a y axis."""
+        """Labels and title of a y axis that is so many pixels `tall`; names of rows are broken into lines that fit."""
         axis = self._titled(panel.y, panel.up, tall)
         if not panel.names:
             lines = tall / (LINE * self.small)
@@ -359,7 +364,8 @@ class Sheet:
         return notes
 
     def heading(self) -> tuple[dict[str, Any], float]:
-        """The title with the line below it, and the pixels from the top to the first panels."""
+        """The title with the line below it, as plotly's layout has them, and the pixels from the top to the first
+        panels."""
         heads = self._above_row(0)
         if not self.page.title:
             return {"text": None, "subtitle": {"text": None}}, 0.5 * self.size + heads

@@ -17,6 +17,7 @@ from squashlens.measure.squashing.jacobians.products import Products, Pullback
 from squashlens.measure.squashing.jacobians.sketch import (
     MISSED,
     Estimation,
+    chance_of_each,
     ends_of,
     resolved,
 )
@@ -220,8 +221,7 @@ def _norms(
     """Norms of the Jacobian of the query from all layers, over (layer, position); those of a sketch with intervals."""
     layers = list(range(run.n_blocks + 1))
     products = Products(Pullback(run, layers, tick=tick), query)
-    # All intervals together, of two ends each, miss with a probability of at most `MISSED`.
-    chance = MISSED / 2 / (len(layers) * products.reach)
+    chance = chance_of_each(len(layers) * products.reach)
     ends = ends_of(products, norm, way, chance)
     text = f"{norm} norm of the Jacobian"
     norms = {"jacobian": (ends.estimate, text)}

@@ -312,7 +312,7 @@ def _collapse(result: xr.Dataset) -> dict[str, Any]:
     shown = {"layers": result["layer"].values.tolist()}
     for name in ("collapse_distance", "collapse_noise", "last_token_rms"):
         if name in result:
-            known = np.isfinite(result[name])
+            known = np.isfinite(result[name])  # JSON has no NaN
             shown[name] = result[name].astype(object).where(known, None).values.tolist()
     return shown
 

@@ -73,7 +73,11 @@ class Cancelled(BaseException):
 
 
 class Worker:
-    """Does what a widget's page asks for: measures one query at a time in a thread, and can be cancelled."""
+    """Does what a widget's page asks for: measures one query at a time in a thread, and can be cancelled.
+
+    `measure` gives a result with a further query, and `data_of` the data of the page for it. The widget's `result` and
+    `data` are replaced when a query is done.
+    """
 
     def __init__(
         self, widget: Any, measure: Measure, data_of: Callable[..., dict[str, Any]]
