@@ -145,16 +145,18 @@ def depth_limit(limit: xr.Dataset) -> go.Figure:
         of_block = limit.isel(block=block)
         name = f"block {int(of_block['block'])}"
         look = series(number) | {"size": 5}
-        dotted = look | {"dash": "dot", "mode": "lines", "width": 1.5}
-        start = of_block["rest"].sel(depth=depths[0])
-        predicted = start * of_block["predicted_rate"] ** (depths - depths[0])
         figure.add_trace(line(of_block["rest"], name, log=True, **look))
-        figure.add_trace(line(predicted, name, **dotted))
-        heights += [of_block["rest"].clip(min=LOWEST), predicted.clip(min=LOWEST)]
+        heights.append(of_block["rest"].clip(min=LOWEST))
+        if depths.size:
+            dotted = look | {"dash": "dot", "mode": "lines", "width": 1.5}
+            start = of_block["rest"].sel(depth=depths[0])
+            predicted = start * of_block["predicted_rate"] ** (depths - depths[0])
+            figure.add_trace(line(predicted, name, **dotted))
+            heights.append(predicted.clip(min=LOWEST))
     title = "number of times the block's attention is applied"
     figure.update_xaxes(steps(limit["depth"], title))
     figure.update_yaxes(log_axis(*heights), title="path weight not at the first token")
-    notes = ["dotted: predicted rate"]
+    notes = ["dotted: predicted rate"] if depths.size else []
     if limit.sizes["block"] > DRAWN:
         notes.append(f"slowest, fastest and two more of {limit.sizes['block']} blocks")
     title = "Depth limit: path weight by number of repetitions"

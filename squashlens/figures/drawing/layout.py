@@ -276,12 +276,14 @@ class Sheet:
                 for panel in block:
                     if panel is not block[0]:
                         down += self._above(panel)
-                    edges[panel.y] = (down, down + scale * self._height(panel))
-                    down = edges[panel.y][1] + self._below(panel)
-            end = max(edges[block[-1].y][1] for block in row)
+                    bottom = down + scale * self._height(panel)
+                    edges[panel.y] = (down, bottom)
+                    end = max(end, bottom)
+                    down = bottom + self._below(panel)
             for block in row:  # the last panel of a shorter block is as low as others
                 last = block[-1].y
-                edges[last] = (edges[last][0], end)
+                begin, _ = edges[last]
+                edges[last] = (begin, end)
         return edges
 
     def _above_row(self, number: int) -> float:

@@ -83,12 +83,13 @@ def measure(
     opened = run.query(query)
     n_layers = run.n_blocks + 1
     queries = [opened]
-    if not alone:
+    if not alone:  # all, or as many as there is room for
         queries = spread(range(run.positions), opened, n_layers, ROOM)
     whole = token_influence(
         model, prompt, queries=queries, method="none", seed=way.seed
     )
     whole["bound_over_null"] = ratio(whole)
+    # What is measured of all these queries; of some of them; and of the opened one alone.
     parts = [_predictions(run, queries)]
     if run.positions <= LONGEST:
         traced = spread(queries, opened, n_layers, CELLS)

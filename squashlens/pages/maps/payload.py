@@ -151,11 +151,10 @@ def _fitting(
         room_of_ways = room // 3
         room -= room_of_ways
     n_by_layer = sum("layer" in result[name].dims for name in names)
+    of_a_layer = n_by_layer * (opened + 1)  # numbers of the opened query
     # All layers, or every second, third, …, from the last one down.
     step = 1
-    while n_by_layer * (opened + 1) * len(layers[::-step]) > room and step < len(
-        layers
-    ):
+    while step < len(layers) and of_a_layer * len(layers[::-step]) > room:
         step += 1
     layers = sorted(layers[::-step])
     numbers_of_a_token = n_by_layer * len(layers) + len(names)
