@@ -136,7 +136,7 @@ def kept_blocks(found: xr.Dataset) -> go.Figure:
     Returns:
         The figure.
     """
-    # The coordinate `kept` says which set it is, and `units_kept` which blocks are in it.
+    # The coordinate `kept` says which set it is, and `units_kept` which blocks are in it: "selected: block 3".
     has_no_units = found["kept"].isin(["none", "all blocks"])
     with_units = found["kept"].str.cat(found["units_kept"], sep=": ")
     names = found["kept"].where(has_no_units, with_units)

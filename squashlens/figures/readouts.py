@@ -52,7 +52,7 @@ PANELS = {
     },
 }
 HEIGHT, ROW = 110.0, 32.0  # pixels of a panel, and of a row of verdicts
-VERDICTS = {  # symbol and colour
+VERDICTS = {  # symbol and colour of each verdict
     "answered": ("circle", "#009E73"),
     "preferred, not answered": ("square", "#56B4E9"),
     "reaches the last token, not used": ("diamond", "#D55E00"),
@@ -61,7 +61,7 @@ VERDICTS = {  # symbol and colour
 }
 # Random weights may recover the same lengths as the model: they are wider.
 RANDOM = {"colour": COLOURS["null"], "width": 5.0, "size": 4}
-# Of the right answer, the one that wins or comes second, and controls.
+# The looks of the right answer, of its rival (the answer that wins or comes second), and of controls.
 RIGHT = {"colour": "#009E73", "width": 3.5, "size": 8}
 RIVAL = {"colour": "#D55E00", "width": 2.5, "size": 7, "symbol": "square"}
 CONTROLS = (
@@ -372,6 +372,7 @@ def sublayer_repairs(found: xr.Dataset) -> go.Figure:
             look = look | {"dash": "dot", "size": 4}
             random = line(without["net_random"], f"random vector in {name}", **look)
             figure.add_trace(random)
+    # What the same selection reaches by chance: with random changes or, if there are none, with shuffled answers.
     limit = found["selected_net_random_limit"]
     limit = limit.fillna(found["selected_net_shuffled_limit"])
     guide(figure, 0.0, float(limit))
